@@ -1,0 +1,1 @@
+"""The hardware boundary: ports, their adapters, the wire format. No policy."""

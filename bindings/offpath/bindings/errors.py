@@ -1,0 +1,96 @@
+"""Every error the boundary raises on purpose, split by who must act.
+
+OffpathError
+├── ProtocolError            the peer sent bytes we refuse; the peer must change
+│   ├── FrameError           control framing (length, size limit, truncation)
+│   ├── ControlError         a control message that fits no model
+│   ├── HeaderError          a request or answer header
+│   ├── HostMessageError     a host-channel message
+│   └── DoorbellError        an immediate that names no slot of the session
+├── RequestRefused           a well-formed wish that we will not grant; the asker must change it
+│   ├── NegotiationRefused   the daemon's typed refusal, with ``retry_after_ms``
+│   ├── TicketRefused        a ticket that is unknown, used or late
+│   └── PlacementTaken       an illegal start, or slices in use
+├── PeerGone                 the other process ended or closed; open a new session
+├── RegionError              memory that is not what it must be (unsealed, too small, out of bounds)
+├── DeviceError              the GPU or copy engine failed; an operator should look
+│   └── DeviceGone           the device left; every handle on it is dead
+└── ResourceClosed           a handle of ours used after close: our bug
+"""
+
+from __future__ import annotations
+
+
+class OffpathError(Exception):
+    """Root of everything raised on purpose."""
+
+
+class ProtocolError(OffpathError):
+    """The peer sent bytes we refuse. ``code`` is stable and is what metrics count."""
+
+    def __init__(self, code: str, detail: str = "") -> None:
+        super().__init__(f"{code}: {detail}" if detail else code)
+        self.code = code
+        self.detail = detail
+
+
+class FrameError(ProtocolError):
+    """A control frame is too large, empty or cut short."""
+
+
+class ControlError(ProtocolError):
+    """A control message is not JSON, of an unknown kind, or breaks its model."""
+
+
+class HeaderError(ProtocolError):
+    """A request or answer header breaks a rule of docs/protocol.md."""
+
+
+class HostMessageError(ProtocolError):
+    """A host-channel message breaks a rule of docs/protocol.md."""
+
+
+class DoorbellError(ProtocolError):
+    """An immediate names no slot of the session, or is no immediate at all."""
+
+
+class RequestRefused(OffpathError):
+    """A well-formed wish that we will not grant."""
+
+
+class NegotiationRefused(RequestRefused):
+    """The daemon refused the session; ``retry_after_ms`` 0 means that trying again will not help."""
+
+    def __init__(self, code: str, detail: str, retry_after_ms: int = 0) -> None:
+        super().__init__(f"{code}: {detail}")
+        self.code = code
+        self.detail = detail
+        self.retry_after_ms = retry_after_ms
+
+
+class TicketRefused(RequestRefused):
+    """The ticket is unknown, was redeemed before, or came after its five seconds."""
+
+
+class PlacementTaken(RequestRefused):
+    """Not a legal start for the profile, or slices in use; ask the scheduler again."""
+
+
+class PeerGone(OffpathError):
+    """The other process ended or closed its side."""
+
+
+class RegionError(OffpathError):
+    """Memory handed to us is not sealed, too small, or the range lies outside it."""
+
+
+class DeviceError(OffpathError):
+    """The GPU or the copy engine failed."""
+
+
+class DeviceGone(DeviceError):
+    """The device left; every handle on it is dead."""
+
+
+class ResourceClosed(OffpathError):
+    """A handle was used after it was closed."""

@@ -1,0 +1,150 @@
+"""Host channel `loopback`: SOCK_SEQPACKET Unix sockets, whole messages, descriptors beside them, never blocking."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Final
+
+from offpath.bindings.errors import HostMessageError, PeerGone
+from offpath.bindings.loopback.sockets import GONE, listening_socket, peer_credentials, peer_pidfd
+from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
+
+_MAX_FDS: Final = 4
+
+
+class LoopbackConnection:
+    """Implements `offpath.bindings.ports.HostConnection` over one connected socket, which it owns."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(True)  # only wait_message may block: everything else says MSG_DONTWAIT
+        self._sock = sock
+        self._pid, self.peer_uid, _ = peer_credentials(sock)
+        self._pidfd = peer_pidfd(sock)
+
+    @property
+    def peer_pid(self) -> int:
+        """The process that connected."""
+        return self._pid
+
+    def send(self, message: bytes, fds: tuple[int, ...] = ()) -> bool:
+        """See `HostConnection.send`."""
+        if len(message) > MAX_MESSAGE_BYTES:
+            raise HostMessageError("too_long", str(len(message)))
+        try:
+            if fds:
+                socket.send_fds(self._sock, [message], list(fds), socket.MSG_DONTWAIT)
+            else:
+                self._sock.send(message, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError as fault:
+            if fault.errno in GONE:
+                raise PeerGone(f"host channel: {fault.strerror}") from None
+            raise
+        return True
+
+    def receive(self) -> tuple[bytes, tuple[int, ...]] | None:
+        """See `HostConnection.receive`."""
+        try:
+            message, fds, flags, _ = socket.recv_fds(self._sock, MAX_MESSAGE_BYTES + 1, _MAX_FDS, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as fault:
+            if fault.errno in GONE:
+                raise PeerGone(f"host channel: {fault.strerror}") from None
+            raise
+        if not message:
+            for fd in fds:
+                os.close(fd)
+            raise PeerGone("host channel closed")
+        if len(message) > MAX_MESSAGE_BYTES or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            for fd in fds:
+                os.close(fd)
+            raise HostMessageError("too_long", str(len(message)))
+        return message, tuple(fds)
+
+    def receive_message(self) -> bytes | None:
+        """The frequent case, without descriptors: half the cost of `receive`. Descriptors sent anyway are dropped."""
+        try:
+            message = self._sock.recv(MAX_MESSAGE_BYTES + 1, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as fault:
+            if fault.errno in GONE:
+                raise PeerGone(f"host channel: {fault.strerror}") from None
+            raise
+        if not message:
+            raise PeerGone("host channel closed")
+        if len(message) > MAX_MESSAGE_BYTES:
+            raise HostMessageError("too_long", str(len(message)))
+        return message
+
+    def wait_message(self) -> bytes:
+        """Block until a message comes; for a worker that has nothing else to do. Raises: PeerGone."""
+        try:
+            message = self._sock.recv(MAX_MESSAGE_BYTES + 1)
+        except OSError as fault:
+            raise PeerGone(f"host channel: {fault.strerror}") from None
+        if not message:
+            raise PeerGone("host channel closed")
+        return message
+
+    def fileno(self) -> int:
+        """Readable when a message waits or the peer hung up."""
+        return self._sock.fileno()
+
+    def death_fileno(self) -> int:
+        """The peer's pidfd, or -1."""
+        return self._pidfd
+
+    def close(self) -> None:
+        """Hang up."""
+        self._sock.close()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+
+class LoopbackChannelListener:
+    """Where host processes connect; only processes of ``allowed_uids`` are let in."""
+
+    def __init__(self, path: str, allowed_uids: frozenset[int]) -> None:
+        self.path = path
+        self._allowed = allowed_uids
+        self._sock = listening_socket(path, socket.SOCK_SEQPACKET)
+
+    def fileno(self) -> int:
+        """Readable when a connection waits."""
+        return self._sock.fileno()
+
+    def accept(self) -> LoopbackConnection | None:
+        """The next allowed connection, or None. A stranger's is closed and counts as none."""
+        try:
+            sock, _ = self._sock.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return None
+        connection = LoopbackConnection(sock)
+        if connection.peer_uid not in self._allowed:
+            connection.close()
+            return None
+        return connection
+
+    def close(self) -> None:
+        """Stop listening and remove the socket file."""
+        if self._sock.fileno() >= 0:
+            self._sock.close()
+            if os.path.exists(self.path):
+                os.unlink(self.path)
+
+
+def connect_channel(path: str, timeout_s: float = 5.0) -> LoopbackConnection:
+    """The host's end. Raises: PeerGone: no daemon listens at ``path``."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    sock.settimeout(timeout_s)
+    try:
+        sock.connect(path)
+    except OSError as fault:
+        sock.close()
+        raise PeerGone(f"no daemon at {path}: {fault.strerror or fault}") from None
+    return LoopbackConnection(sock)

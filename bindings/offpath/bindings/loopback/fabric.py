@@ -1,0 +1,378 @@
+"""Fabric `loopback`: daemon-made sealed regions, and a SEQPACKET pair per session as the two doorbells.
+
+Descriptors are handed over once, against a ticket. Each side owns its own end of the pair, so a peer's flags,
+reads and writes on its end cannot make ours block: O_NONBLOCK belongs to the open file, not to the pair.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import select
+import socket
+import struct
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+from offpath.bindings.errors import DoorbellError, PeerGone, RegionError, TicketRefused
+from offpath.bindings.loopback.region import Region, round_to_page
+from offpath.bindings.loopback.sockets import GONE, listening_socket
+from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES
+
+_IMM = struct.Struct("<I")
+_TICKET_BYTES: Final = 256
+_GEOMETRY = struct.Struct("<IQQ")
+_TAKEN: Final = b"taken"
+_REFUSED: Final = b"refused"
+_MAX_PENDING: Final = 64
+
+
+def slot_stride(nbytes: int) -> int:
+    """Bytes from one slot to the next: header part plus room, whole pages."""
+    return round_to_page(HEADER_PART_BYTES + nbytes)
+
+
+class LoopbackFabricSession:
+    """The daemon's end; implements `offpath.bindings.ports.FabricSession`. Owns both regions and its doorbell."""
+
+    def __init__(self, slots: int, payload_bytes: int, result_bytes: int) -> None:
+        """Allocate and prefault: blocks, call it from a thread. Raises: RegionError."""
+        self.slot_count = slots
+        self.payload_bytes = payload_bytes
+        self.result_bytes = result_bytes
+        self.slot_stride = slot_stride(payload_bytes)
+        self.answer_stride = slot_stride(result_bytes)
+        self.slots = Region.create("offpath-slots", slots * self.slot_stride)
+        try:
+            self.answers = Region.create("offpath-answers", slots * self.answer_stride)
+        except RegionError:
+            self.slots.close()
+            raise
+        self.slots.prefault()
+        self.answers.prefault()
+        ours, self._theirs = socket.socketpair(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        )
+        self._bell = ours
+        self._theirs.setblocking(True)
+        self.header_bytes_read = 0
+
+    def hand_over(self, sock: socket.socket) -> None:
+        """Send the peer its three descriptors, then forget its doorbell end. Raises: OSError."""
+        message = _TAKEN + _GEOMETRY.pack(self.slot_count, self.payload_bytes, self.result_bytes)
+        socket.send_fds(sock, [message], [self.slots.fd, self.answers.fd, self._theirs.fileno()])
+        self._theirs.close()
+
+    def read_header(self, slot: int) -> bytes:
+        """See `FabricSession.read_header`."""
+        at = slot * self.slot_stride
+        self.header_bytes_read += HEADER_COPY_BYTES
+        return bytes(self.slots.view[at : at + HEADER_COPY_BYTES])
+
+    def payload_offset(self, slot: int) -> int:
+        """Where the slot's payload starts in ``slots``."""
+        return slot * self.slot_stride + HEADER_PART_BYTES
+
+    def result_offset(self, slot: int) -> int:
+        """Where the slot's result starts in ``answers``."""
+        return slot * self.answer_stride + HEADER_PART_BYTES
+
+    def write_answer(self, slot: int, header: bytes, inline: bytes) -> None:
+        """See `FabricSession.write_answer`."""
+        at = slot * self.answer_stride
+        view = self.answers.view
+        if inline:
+            view[at + HEADER_PART_BYTES : at + HEADER_PART_BYTES + len(inline)] = inline
+        view[at : at + len(header)] = header
+
+    def ring(self, imm: int) -> bool:
+        """See `FabricSession.ring`."""
+        try:
+            self._bell.send(_IMM.pack(imm))
+        except BlockingIOError:
+            return False
+        except OSError as fault:
+            if fault.errno in GONE:
+                raise PeerGone(f"doorbell: {fault.strerror}") from None
+            raise
+        return True
+
+    def fileno(self) -> int:
+        """Readable when doorbells wait, or the peer is gone."""
+        return self._bell.fileno()
+
+    def poll(self, most: int) -> list[int]:
+        """See `FabricSession.poll`."""
+        imms: list[int] = []
+        receive = self._bell.recv
+        while len(imms) < most:
+            try:
+                message = receive(8)
+            except BlockingIOError:
+                break
+            except OSError as fault:
+                if fault.errno in GONE and not imms:
+                    raise PeerGone(f"doorbell: {fault.strerror}") from None
+                break
+            if len(message) != 4:
+                if not message:
+                    if imms:
+                        break  # the end of file stays readable: the next poll reports it
+                    raise PeerGone("doorbell closed")
+                raise DoorbellError("immediate_length", str(len(message)))
+            imms.append(_IMM.unpack(message)[0])
+        return imms
+
+    def close(self) -> None:
+        """Unmap and hang up."""
+        self._bell.close()
+        self._theirs.close()
+        self.slots.close()
+        self.answers.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    slots: int
+    payload_bytes: int
+    result_bytes: int
+    expires_ns: int
+
+
+class TicketBook:
+    """One-time tickets. Only their digests are kept; a late, used or unknown ticket looks the same to the peer."""
+
+    def __init__(self, most: int = 4096) -> None:
+        self._offers: OrderedDict[bytes, _Offer] = OrderedDict()
+        self._most = most
+
+    def offer(self, ticket: str, slots: int, payload_bytes: int, result_bytes: int, expires_ns: int) -> None:
+        """See `FabricListener.offer`; the oldest offer goes when there are too many."""
+        while len(self._offers) >= self._most:
+            self._offers.popitem(last=False)
+        self._offers[_digest(ticket.encode())] = _Offer(slots, payload_bytes, result_bytes, expires_ns)
+
+    def withdraw(self, ticket: str) -> None:
+        """See `FabricListener.withdraw`."""
+        self._offers.pop(_digest(ticket.encode()), None)
+
+    def redeem(self, ticket: bytes, now_ns: int) -> _Offer:
+        """Use the ticket up. Raises: TicketRefused."""
+        offer = self._offers.pop(_digest(ticket), None)
+        if offer is None:
+            raise TicketRefused("unknown ticket, or redeemed before")
+        if now_ns > offer.expires_ns:
+            raise TicketRefused("the ticket came too late")
+        return offer
+
+
+def _digest(ticket: bytes) -> bytes:
+    return hashlib.sha256(ticket).digest()
+
+
+class LoopbackFabricListener:
+    """The Unix socket where tickets become descriptors.
+
+    The shell watches `fileno` and calls `accept`; each accepted peer is watched until its ticket came, then
+    `take_ticket` gives the offer and the shell builds the session (which blocks) in a thread. Peers that show
+    nothing are dropped by the shell's timer through `drop`.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.tickets = TicketBook()
+        self._sock = listening_socket(path, socket.SOCK_SEQPACKET)
+        self.pending: set[socket.socket] = set()
+
+    def fileno(self) -> int:
+        """Readable when a connection waits."""
+        return self._sock.fileno()
+
+    def offer(self, ticket: str, slots: int, payload_bytes: int, result_bytes: int, expires_ns: int) -> None:
+        """See `FabricListener.offer`."""
+        self.tickets.offer(ticket, slots, payload_bytes, result_bytes, expires_ns)
+
+    def withdraw(self, ticket: str) -> None:
+        """See `FabricListener.withdraw`."""
+        self.tickets.withdraw(ticket)
+
+    def accept(self) -> socket.socket | None:
+        """The next peer, or None; above 64 silent peers new ones are turned away at once."""
+        try:
+            sock, _ = self._sock.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return None
+        sock.setblocking(False)
+        if len(self.pending) >= _MAX_PENDING:
+            sock.close()
+            return None
+        self.pending.add(sock)
+        return sock
+
+    def take_ticket(self, sock: socket.socket, now_ns: int) -> tuple[bytes, _Offer]:
+        """Read the ticket a peer sent and use it up; the peer is told when it is no good.
+
+        Returns: the ticket's bytes (to find the negotiation it belongs to) and the offer.
+        Raises: TicketRefused: ``sock`` is closed then. PeerGone: likewise.
+        """
+        self.pending.discard(sock)
+        try:
+            ticket = sock.recv(_TICKET_BYTES)
+            if not ticket:
+                raise PeerGone("no ticket came")
+            return ticket, self.tickets.redeem(ticket, now_ns)
+        except TicketRefused:
+            with contextlib.suppress(OSError):  # the peer may be gone while we tell it no
+                sock.send(_REFUSED)
+            sock.close()
+            raise
+        except OSError as fault:
+            sock.close()
+            raise PeerGone(str(fault)) from None
+        except PeerGone:
+            sock.close()
+            raise
+
+    def drop(self, sock: socket.socket) -> None:
+        """Close a peer that showed no ticket in time. Repeating it is harmless."""
+        self.pending.discard(sock)
+        sock.close()
+
+    def close(self) -> None:
+        """Stop listening, drop waiting peers, remove the socket file."""
+        if self._sock.fileno() < 0:
+            return
+        self._sock.close()
+        for sock in list(self.pending):
+            self.drop(sock)
+        if os.path.exists(self.path):
+            os.unlink(self.path)
+
+
+class LoopbackRequesterSession:
+    """The requester's end; implements `offpath.bindings.ports.RequesterSession`."""
+
+    def __init__(self, fds: list[int], slots: int, payload_bytes: int, result_bytes: int) -> None:
+        """Map both regions; owns ``fds`` (slots, answers, doorbell), also on failure. Raises: RegionError."""
+        self.slot_count = slots
+        self.payload_bytes = payload_bytes
+        self.result_bytes = result_bytes
+        self._slot_stride = slot_stride(payload_bytes)
+        self._answer_stride = slot_stride(result_bytes)
+        self._bell = socket.socket(fileno=fds[2])
+        self._bell.setblocking(False)
+        try:
+            self._slots = Region(fds[0], 0, slots * self._slot_stride)
+        except RegionError:
+            os.close(fds[1])
+            self._bell.close()
+            raise
+        try:
+            self._answers = Region(fds[1], 0, slots * self._answer_stride)
+        except RegionError:
+            self._slots.close()
+            self._bell.close()
+            raise
+        self._slots.prefault()
+        self._answers.prefault()
+
+    def payload_view(self, slot: int) -> memoryview:
+        """See `RequesterSession.payload_view`."""
+        at = slot * self._slot_stride + HEADER_PART_BYTES
+        return self._slots.view[at : at + self.payload_bytes]
+
+    def write_header(self, slot: int, header: bytes) -> None:
+        """See `RequesterSession.write_header`."""
+        at = slot * self._slot_stride
+        self._slots.view[at : at + len(header)] = header
+
+    def answer_header(self, slot: int) -> bytes:
+        """See `RequesterSession.answer_header`."""
+        at = slot * self._answer_stride
+        return bytes(self._answers.view[at : at + HEADER_COPY_BYTES])
+
+    def result_view(self, slot: int, nbytes: int) -> memoryview:
+        """See `RequesterSession.result_view`."""
+        at = slot * self._answer_stride + HEADER_PART_BYTES
+        return self._answers.view[at : at + nbytes]
+
+    def ring(self, imm: int) -> None:
+        """See `RequesterSession.ring`."""
+        message = _IMM.pack(imm)
+        deadline: float | None = None
+        while True:
+            try:
+                self._bell.send(message)
+                return
+            except BlockingIOError:
+                now = time.monotonic()
+                deadline = deadline or now + 5.0
+                if now >= deadline or not _wait(self._bell.fileno(), select.POLLOUT, deadline - now):
+                    raise PeerGone("the daemon has taken no doorbell for 5 s") from None
+            except OSError as fault:
+                raise PeerGone(f"doorbell: {fault.strerror}") from None
+
+    def fileno(self) -> int:
+        """Readable when doorbells wait, or the daemon is gone."""
+        return self._bell.fileno()
+
+    def poll(self) -> list[int]:
+        """See `RequesterSession.poll`."""
+        imms: list[int] = []
+        while True:
+            try:
+                message = self._bell.recv(8)
+            except BlockingIOError:
+                return imms
+            except OSError as fault:
+                if imms:
+                    return imms
+                raise PeerGone(f"doorbell: {fault.strerror}") from None
+            if not message:
+                if imms:
+                    return imms
+                raise PeerGone("the daemon closed the session")
+            imms.append(_IMM.unpack(message)[0])
+
+    def wait(self, timeout_s: float | None) -> list[int]:
+        """See `RequesterSession.wait`."""
+        imms = self.poll()
+        if not imms and _wait(self._bell.fileno(), select.POLLIN, timeout_s):
+            imms = self.poll()
+        return imms
+
+    def close(self) -> None:
+        """Unmap and hang up."""
+        self._bell.close()
+        self._slots.close()
+        self._answers.close()
+
+
+def _wait(fd: int, event: int, timeout_s: float | None) -> bool:
+    poller = select.poll()
+    poller.register(fd, event)
+    return bool(poller.poll(None if timeout_s is None else max(0.0, timeout_s * 1e3)))
+
+
+def redeem_ticket(path: str, ticket: str, timeout_s: float = 5.0) -> LoopbackRequesterSession:
+    """The requester's way in: show the ticket, get the regions and the doorbell.
+
+    Raises: TicketRefused: unknown, used or late. PeerGone: no daemon there. RegionError: what came is unusable.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as sock:
+        sock.settimeout(timeout_s)
+        try:
+            sock.connect(path)
+            sock.send(ticket.encode())
+            message, fds, _, _ = socket.recv_fds(sock, 64, 3)
+        except OSError as fault:
+            raise PeerGone(f"fabric at {path}: {fault}") from None
+    if message[: len(_TAKEN)] != _TAKEN or len(fds) != 3 or len(message) != len(_TAKEN) + _GEOMETRY.size:
+        for fd in fds:
+            os.close(fd)
+        raise TicketRefused("the daemon did not take the ticket" if message else "the daemon hung up")
+    slots, payload_bytes, result_bytes = _GEOMETRY.unpack_from(message, len(_TAKEN))
+    return LoopbackRequesterSession(fds, slots, payload_bytes, result_bytes)

@@ -1,0 +1,242 @@
+"""GPU `loopback`: an A100 (or any model of the table) that is all rules and host memory, no silicon.
+
+The device's memory is one sealed memfd that outlives instances: what a tenant leaves in it is there for the next one
+unless it is scrubbed, as on a real GPU. Sizes are scaled: a memory slice is ``slice_bytes``. With
+``delayed_visibility`` a lane's landing buffer has a second copy that peers write into and that reaches the one kernels
+see only by `acquire`: a launch without it computes on stale bytes, as on a GPU below WRITES_ORDERING_OWNER.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+from dataclasses import dataclass
+from typing import Final
+
+from offpath.bindings.errors import DeviceError, DeviceGone, PlacementTaken
+from offpath.bindings.loopback.region import Region, round_to_page, sealed_memfd
+from offpath.bindings.mig import GpuModel, MigProfile, gpu_model
+from offpath.bindings.ports import MemoryExport
+
+DEFAULT_SLICE_BYTES: Final = 64 << 20
+_SCRUB_CHUNK: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Instance:
+    profile: MigProfile
+    start: int
+
+    @property
+    def memory(self) -> range:
+        return range(self.start, self.start + self.profile.memory_slices)
+
+
+class EmulatedGpu:
+    """Implements `offpath.bindings.ports.Gpu`. The ledger lives in the process that creates instances; forked
+    workers inherit it and may open what existed then."""
+
+    def __init__(
+        self,
+        uuid: str,
+        model: str,
+        *,
+        slice_bytes: int = DEFAULT_SLICE_BYTES,
+        delayed_visibility: bool = False,
+    ) -> None:
+        """Raises: DeviceError: unknown model. RegionError: no memory for it."""
+        self.uuid = uuid
+        self.model: GpuModel = gpu_model(model)
+        self.slice_bytes = round_to_page(slice_bytes)
+        self._delayed = delayed_visibility
+        self._fd = sealed_memfd(f"offpath-{uuid}", self.slice_bytes * self.model.memory_slices)
+        self._instances: dict[int, _Instance] = {}
+        self._ids = itertools.count(1)
+
+    def create_instance(self, profile: str, start: int) -> int:
+        """See `Gpu.create_instance`."""
+        self._check()
+        wanted = _Instance(self.model.profile(profile), start)
+        others = list(self._instances.values())
+        if start not in wanted.profile.starts:
+            raise PlacementTaken(f"{profile} may start at {wanted.profile.starts}, not at {start}")
+        if any(set(wanted.memory) & set(other.memory) for other in others):
+            raise PlacementTaken(f"{profile} at {start}: memory slices in use")
+        used = sum(other.profile.compute_slices for other in others)
+        if used + wanted.profile.compute_slices > self.model.compute_slices:
+            raise PlacementTaken(f"{profile} at {start}: {used} of {self.model.compute_slices} compute slices in use")
+        if sum(other.profile.name == profile for other in others) >= wanted.profile.max_instances:
+            raise PlacementTaken(f"{profile}: {wanted.profile.max_instances} instances at most")
+        self._instances[instance := next(self._ids)] = wanted
+        return instance
+
+    def open_instance(self, instance: int) -> EmulatedInstance:
+        """See `Gpu.open_instance`."""
+        base, nbytes = self._range(instance)
+        return EmulatedInstance(self._fd, base, nbytes, self._delayed)
+
+    def scrub_instance(self, instance: int) -> int:
+        """See `Gpu.scrub_instance`."""
+        base, nbytes = self._range(instance)
+        return _scrub_file(self._fd, base, nbytes)
+
+    def destroy_instance(self, instance: int) -> None:
+        """See `Gpu.destroy_instance`."""
+        self._instances.pop(instance, None)
+
+    def instances(self) -> list[tuple[int, str, int]]:
+        """See `Gpu.instances`."""
+        return [(i, held.profile.name, held.start) for i, held in self._instances.items()]
+
+    def close(self) -> None:
+        """Give the device's memory back; what workers mapped lives until they end."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _check(self) -> None:
+        if self._fd < 0:
+            raise DeviceGone(f"{self.uuid} was closed")
+
+    def _range(self, instance: int) -> tuple[int, int]:
+        self._check()
+        try:
+            held = self._instances[instance]
+        except KeyError:
+            raise DeviceError(f"{self.uuid} has no instance {instance}") from None
+        return held.start * self.slice_bytes, held.profile.memory_slices * self.slice_bytes
+
+
+class EmulatedInstance:
+    """Implements `InstanceMemory`: this process's window on one instance, and on nothing beside it."""
+
+    def __init__(self, gpu_fd: int, base: int, nbytes: int, delayed: bool) -> None:
+        self._fd = os.dup(gpu_fd)
+        self._base = base
+        self._nbytes = nbytes
+        self._delayed = delayed
+        self._lanes: list[EmulatedLane] = []
+
+    def reserve(self, lane: int, lanes: int, landing_bytes: int, result_bytes: int) -> EmulatedLane:
+        """See `InstanceMemory.reserve`; lanes lie back to back, equal in size."""
+        landing, result = round_to_page(landing_bytes), round_to_page(result_bytes)
+        share = landing + result
+        if not 0 <= lane < lanes:
+            raise DeviceError(f"lane {lane} of {lanes}")
+        if share * lanes > self._nbytes:
+            raise DeviceError(f"{lanes} lanes of {share} bytes do not fit the instance's {self._nbytes}")
+        made = EmulatedLane(os.dup(self._fd), self._base + lane * share, landing, result, self._delayed)
+        self._lanes.append(made)
+        return made
+
+    def close(self) -> None:
+        """Close lanes, then the handle."""
+        for lane in self._lanes:
+            lane.close()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class EmulatedLane:
+    """Implements `Lane`."""
+
+    def __init__(self, fd: int, offset: int, landing_bytes: int, result_bytes: int, delayed: bool) -> None:
+        self.offset = offset
+        self.landing_bytes = landing_bytes
+        self.result_bytes = result_bytes
+        self._region = Region(fd, offset, landing_bytes + result_bytes)
+        # What peers write into while visibility is delayed; its result half is read by peers after `publish`.
+        self._peer_side = Region.create("offpath-peer-side", landing_bytes + result_bytes) if delayed else None
+
+    @property
+    def pointer(self) -> int:
+        """Address of the landing buffer in this process."""
+        return self._region.address
+
+    def landing(self) -> memoryview:
+        """The landing buffer as kernels see it."""
+        return self._region.view[: self.landing_bytes]
+
+    def result(self) -> memoryview:
+        """The result half."""
+        return self._region.view[self.landing_bytes :]
+
+    def export(self) -> MemoryExport:
+        """See `Lane.export`; the descriptor in ``fds`` stays the lane's."""
+        nbytes = self.landing_bytes + self.result_bytes
+        if self._peer_side is not None:
+            return MemoryExport({"offset": 0, "nbytes": nbytes}, (self._peer_side.fd,))
+        return MemoryExport({"offset": self.offset, "nbytes": nbytes}, (self._region.fd,))
+
+    def acquire(self, nbytes: int) -> None:
+        """See `Lane.acquire`: nothing to do in coherent host memory, a copy when visibility is delayed."""
+        if self._peer_side is not None:
+            ctypes.memmove(self._region.address, self._peer_side.address, min(nbytes, self.landing_bytes))
+
+    def publish(self, nbytes: int) -> None:
+        """Let peers see the first ``nbytes`` of the result half; GPU stores before a signal need no more than this."""
+        if self._peer_side is not None:
+            at = self.landing_bytes
+            ctypes.memmove(self._peer_side.address + at, self._region.address + at, min(nbytes, self.result_bytes))
+
+    def scrub(self) -> int:
+        """See `Lane.scrub`."""
+        if self._peer_side is not None:
+            ctypes.memset(self._peer_side.address, 0, self._peer_side.nbytes)
+        nbytes = self._region.nbytes
+        ctypes.memset(self._region.address, 0, nbytes)
+        zeros = bytes(_SCRUB_CHUNK)
+        for at in range(0, nbytes, _SCRUB_CHUNK):
+            chunk = self._region.view[at : at + _SCRUB_CHUNK]
+            if chunk != zeros[: len(chunk)]:
+                raise DeviceError(f"scrub left bytes at lane offset {at}")
+        return nbytes
+
+    def close(self) -> None:
+        """Give the reservation back, unscrubbed."""
+        self._region.close()
+        if self._peer_side is not None:
+            self._peer_side.close()
+
+
+def _scrub_file(fd: int, base: int, nbytes: int) -> int:
+    """Zero a range of the device by giving its pages back (they read as zeros), then prove it by reading."""
+    region = Region(os.dup(fd), base, nbytes)
+    try:
+        _punch(fd, base, nbytes, region)
+        zeros = bytes(_SCRUB_CHUNK)
+        for at in _data_chunks(fd, base, nbytes):
+            chunk = region.view[at : at + _SCRUB_CHUNK]
+            if chunk != zeros[: len(chunk)]:
+                raise DeviceError(f"scrub left bytes at device offset {base + at}")
+            chunk.release()
+    finally:
+        region.close()
+    return nbytes
+
+
+def _punch(fd: int, base: int, nbytes: int, region: Region) -> None:
+    """Deallocate the range where the kernel can (FALLOC_FL_PUNCH_HOLE | KEEP_SIZE = 3), else overwrite it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
+    if libc.fallocate(fd, 3, base, nbytes) != 0:
+        ctypes.memset(region.address, 0, nbytes)
+
+
+def _data_chunks(fd: int, base: int, nbytes: int) -> list[int]:
+    """Offsets (from ``base``) of the chunks that have pages at all; a hole is zero by definition of the file system."""
+    chunks: list[int] = []
+    at = base
+    while at < base + nbytes:
+        try:
+            at = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError:
+            break
+        if at >= base + nbytes:
+            break
+        start = (at - base) // _SCRUB_CHUNK * _SCRUB_CHUNK
+        chunks.append(start)
+        at = base + start + _SCRUB_CHUNK
+    return chunks

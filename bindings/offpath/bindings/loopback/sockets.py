@@ -1,0 +1,57 @@
+"""Small socket helpers shared by the loopback adapters: peer identity, peer death, quiet closing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from typing import Final
+
+_UCRED = struct.Struct("3i")
+_SO_PEERPIDFD: Final = 77  # Linux 6.5: the peer's pidfd, free of pid reuse
+GONE: Final = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ECONNREFUSED, errno.EBADF, errno.ESHUTDOWN)
+
+
+def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
+    """(pid, uid, gid) of the process that connected, as the kernel saw it then."""
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, uid, gid = _UCRED.unpack(raw)
+    return pid, uid, gid
+
+
+def peer_pidfd(sock: socket.socket) -> int:
+    """A pidfd of the peer's process (ours to close), or -1 when it is gone or the kernel cannot say."""
+    try:
+        raw = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4)
+        return int(struct.unpack("i", raw)[0])
+    except OSError:
+        pass
+    try:
+        return os.pidfd_open(peer_credentials(sock)[0])
+    except OSError:
+        return -1
+
+
+def listening_socket(path: str, kind: socket.SocketKind) -> socket.socket:
+    """A bound, non-blocking Unix socket of mode 0600 at ``path``; a stale file there is replaced.
+
+    Raises: OSError: the path is taken by a live listener, or cannot be made.
+    """
+    sock = socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    try:
+        if os.path.exists(path):
+            with socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC) as probe:
+                if probe.connect_ex(path) == 0:
+                    raise OSError(errno.EADDRINUSE, "another process listens there", path)
+            os.unlink(path)
+        mask = os.umask(0o177)
+        try:
+            sock.bind(path)
+        finally:
+            os.umask(mask)
+        sock.listen(128)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

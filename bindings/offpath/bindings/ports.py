@@ -1,0 +1,264 @@
+"""The hardware boundary (DESIGN §4): five ports, each a Protocol; adapters import nothing from here.
+
+Every method says whether it blocks, what may fail, and whether it may be repeated. Handles close their children
+first and may be closed twice. INA fabric, the fifth port, comes with "INA live".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from offpath.bindings.mig import GpuModel
+
+# -- immediates: u32, one per doorbell ----------------------------------------------------------------------------
+IMM_SUBMIT = 0
+"""Requester → daemon: the slot is filled. Daemon → requester: the slot is answered."""
+IMM_CREDIT = 1
+"""Requester → daemon: the answer was taken; the slot is empty (submitting into it says the same)."""
+IMM_CANCEL = 2
+"""Requester → daemon: give the slot's job up if that is still possible."""
+IMM_SLOT_MASK = 0x00FF_FFFF
+
+
+def immediate(kind: int, slot: int) -> int:
+    """Kind in the high byte, slot in the low 24 bits."""
+    return kind << 24 | slot
+
+
+# -- memory -------------------------------------------------------------------------------------------------------
+class Memory(Protocol):
+    """A registered range of bytes that a copy engine can read or write."""
+
+    @property
+    def nbytes(self) -> int:
+        """Length in bytes."""
+
+    def close(self) -> None:
+        """Give the mapping back. Repeating it is harmless."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryExport:
+    """What one process hands another so that its copy engine reaches a range.
+
+    ``descriptor`` is plain data that fits a control message; ``fds`` travel beside it (loopback: the memfd; verbs:
+    none, the descriptor carries address and rkey; DOCA: none, an export blob).
+    """
+
+    descriptor: dict[str, int | str]
+    fds: tuple[int, ...] = ()
+
+
+# -- copy engine --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class CopyCompletion:
+    """A finished copy: the poster's token, and the error text or None."""
+
+    token: int
+    error: str | None
+
+
+class CopyEngine(Protocol):
+    """Moves bytes between memories without the poster touching them."""
+
+    def import_memory(self, export: MemoryExport) -> Memory:
+        """Reach another process's range; takes ownership of ``export.fds``, also on failure.
+
+        Does not block. Raises: RegionError: not sealed, too small, or not ours to map.
+        """
+
+    def post(
+        self, token: int, source: Memory, source_offset: int, target: Memory, target_offset: int, nbytes: int
+    ) -> CopyCompletion | None:
+        """Start a copy. The completion comes back at once (small copies) or from `poll`, never both.
+
+        Does not block. Not repeatable. Raises: RegionError: out of bounds or closed; nothing was copied.
+        """
+
+    def fileno(self) -> int:
+        """Readable whenever `poll` has something."""
+
+    def poll(self) -> list[CopyCompletion]:
+        """Take the finished copies. Does not block."""
+
+    def close(self) -> None:
+        """Wait for the copies in flight, then end. Repeating it is harmless."""
+
+
+# -- fabric -------------------------------------------------------------------------------------------------------
+class FabricSession(Protocol):
+    """The daemon's end of one requester: slots it reads, answers it writes, a doorbell each way."""
+
+    @property
+    def slots(self) -> Memory:
+        """``slot_count`` x (header part + payload room), written one-sidedly by the requester."""
+
+    @property
+    def answers(self) -> Memory:
+        """``slot_count`` x (header part + result room), written one-sidedly by the daemon."""
+
+    def read_header(self, slot: int) -> bytes:
+        """A private copy of the slot's first bytes (`wire.header.HEADER_COPY_BYTES`), taken once. Does not block."""
+
+    def write_answer(self, slot: int, header: bytes, inline: bytes) -> None:
+        """Write the answer's header part, and small results behind it, into the requester's memory. Does not block."""
+
+    def ring(self, imm: int) -> bool:
+        """Write-with-immediate towards the requester. Does not block.
+
+        Returns False when the peer takes nothing now: ring again when `wants_write` fires. Raises: PeerGone.
+        """
+
+    def fileno(self) -> int:
+        """Readable when doorbells wait, or the peer is gone."""
+
+    def poll(self, most: int) -> list[int]:
+        """Up to ``most`` immediates, oldest first. Does not block. Raises: PeerGone, DoorbellError."""
+
+    def close(self) -> None:
+        """Unmap and hang up. Repeating it is harmless."""
+
+
+class FabricListener(Protocol):
+    """Where tickets are redeemed."""
+
+    def offer(self, ticket: str, slots: int, payload_bytes: int, result_bytes: int, expires_ns: int) -> None:
+        """Let one peer in that shows ``ticket`` before ``expires_ns`` (CLOCK_MONOTONIC). Does not block."""
+
+    def withdraw(self, ticket: str) -> None:
+        """Forget an offer. Repeating it is harmless."""
+
+
+class RequesterSession(Protocol):
+    """The requester's end: it writes slots one-sidedly, the daemon writes answers one-sidedly."""
+
+    @property
+    def slot_count(self) -> int:
+        """Credits."""
+
+    def payload_view(self, slot: int) -> memoryview:
+        """Writable bytes behind the slot's header part."""
+
+    def write_header(self, slot: int, header: bytes) -> None:
+        """Write the slot's header part."""
+
+    def answer_header(self, slot: int) -> bytes:
+        """A private copy of the answer's header part."""
+
+    def result_view(self, slot: int, nbytes: int) -> memoryview:
+        """The first ``nbytes`` of the slot's result."""
+
+    def ring(self, imm: int) -> None:
+        """Write-with-immediate towards the daemon; waits at most 5 s. Raises: PeerGone."""
+
+    def fileno(self) -> int:
+        """Readable when doorbells wait, or the daemon is gone."""
+
+    def poll(self) -> list[int]:
+        """Immediates waiting, oldest first. Does not block. Raises: PeerGone."""
+
+    def wait(self, timeout_s: float | None) -> list[int]:
+        """As `poll`, but blocks until one is there; empty on time-out. Raises: PeerGone."""
+
+    def close(self) -> None:
+        """Unmap and hang up. Repeating it is harmless."""
+
+
+# -- host channel -------------------------------------------------------------------------------------------------
+class HostConnection(Protocol):
+    """One message channel between daemon and a host process; messages are whole, ordered, at most 4 080 bytes."""
+
+    @property
+    def peer_pid(self) -> int:
+        """The process at the other end, or 0 where the carrier cannot tell."""
+
+    def send(self, message: bytes, fds: tuple[int, ...] = ()) -> bool:
+        """Send whole or not at all; False when the peer's queue is full. Does not block. Raises: PeerGone."""
+
+    def receive(self) -> tuple[bytes, tuple[int, ...]] | None:
+        """Next message with its descriptors, or None when there is none now. Raises: PeerGone, HostMessageError."""
+
+    def fileno(self) -> int:
+        """Readable when a message waits or the peer hung up."""
+
+    def death_fileno(self) -> int:
+        """Readable once the peer's process has ended, even if a child of it holds the connection open; -1: unknown."""
+
+    def close(self) -> None:
+        """Hang up. Repeating it is harmless."""
+
+
+# -- GPU ----------------------------------------------------------------------------------------------------------
+class Lane(Protocol):
+    """A landing buffer and result half in one instance's memory, reserved by the process that launches on it."""
+
+    @property
+    def pointer(self) -> int:
+        """Address of the landing buffer in this process's (device) address space."""
+
+    @property
+    def landing_bytes(self) -> int:
+        """Room for payloads."""
+
+    @property
+    def result_bytes(self) -> int:
+        """Room for results, behind the landing buffer."""
+
+    def landing(self) -> memoryview:
+        """The landing buffer as kernels see it."""
+
+    def result(self) -> memoryview:
+        """The result half."""
+
+    def export(self) -> MemoryExport:
+        """Let the DPU's copy engine reach landing buffer and result half (in this order, back to back)."""
+
+    def acquire(self, nbytes: int) -> None:
+        """Make peer writes to the first ``nbytes`` of the landing buffer visible; before every launch."""
+
+    def scrub(self) -> int:
+        """Overwrite landing buffer and result half, read back, return the bytes proven zero. Raises: DeviceError."""
+
+    def close(self) -> None:
+        """Give the reservation back, unscrubbed. Repeating it is harmless."""
+
+
+class InstanceMemory(Protocol):
+    """A MIG instance as the one process that owns a lane of it sees it."""
+
+    def reserve(self, lane: int, lanes: int, landing_bytes: int, result_bytes: int) -> Lane:
+        """Reserve lane ``lane`` of ``lanes``. Raises: DeviceError: it does not fit the instance's memory."""
+
+    def close(self) -> None:
+        """Close lanes, then the handle. Repeating it is harmless."""
+
+
+class Gpu(Protocol):
+    """A GPU in MIG mode. All calls may block (real ones take up to seconds): call them from the host side only."""
+
+    @property
+    def uuid(self) -> str:
+        """Identity of the GPU."""
+
+    @property
+    def model(self) -> GpuModel:
+        """Totals and legal geometry."""
+
+    def create_instance(self, profile: str, start: int) -> int:
+        """Cut an instance; not repeatable. Raises: PlacementTaken, DeviceGone, DeviceError."""
+
+    def open_instance(self, instance: int) -> InstanceMemory:
+        """Reach the instance's memory from this process. Raises: DeviceError."""
+
+    def scrub_instance(self, instance: int) -> int:
+        """Overwrite the whole instance memory and return the bytes proven zero; no process may have it open."""
+
+    def destroy_instance(self, instance: int) -> None:
+        """Give the slices back; repeating it is harmless."""
+
+    def instances(self) -> list[tuple[int, str, int]]:
+        """(instance, profile, start) of each that exists."""
+
+    def close(self) -> None:
+        """Repeating it is harmless."""

@@ -1,0 +1,51 @@
+"""Terminal states and reasons as numbers on the wire. ``dpu_daemon`` maps the job book's own onto them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Status(IntEnum):
+    """The one terminal state of a request (DESIGN §3)."""
+
+    COMPLETED = 1
+    FAILED = 2
+    CANCELLED = 3
+    EXPIRED = 4
+    REJECTED = 5
+    RETRY_SAFE = 6
+    """It surely never started."""
+    OUTCOME_UNKNOWN = 7
+    """It may have started."""
+
+
+class Reason(IntEnum):
+    """Why a request ended as it did; 0 goes with COMPLETED."""
+
+    NONE = 0
+    # the request itself
+    BAD_HEADER = 1
+    UNKNOWN_KERNEL = 2
+    BAD_DEMAND = 3
+    PAYLOAD_TOO_LARGE = 4
+    DUPLICATE_ID = 5
+    GANG_UNSUPPORTED = 6
+    # load and limits
+    TENANT_QUEUE_FULL = 20
+    DAEMON_FULL = 21
+    DEADLINE_UNREACHABLE = 22
+    NO_INSTANCE_FITS = 23
+    TENANT_SHARE_LIMIT = 24
+    # what happened on the way
+    DEADLINE_PASSED = 40
+    CANCELLED_BY_REQUESTER = 41
+    SESSION_CLOSED = 42
+    DRAINING = 43
+    # faults
+    KERNEL_RAISED = 60
+    RESULT_TOO_LARGE = 61
+    PAYLOAD_CHECKSUM = 62
+    COPY_FAILED = 63
+    WORKER_LOST = 64
+    HELPER_LOST = 65
+    DAEMON_RESTARTED = 66

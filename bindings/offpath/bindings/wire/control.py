@@ -1,0 +1,277 @@
+"""Control messages: pydantic models in orjson, versioned, one ``kind`` each (DESIGN §3 Negotiation, §4 Wire).
+
+Negotiation, requester → daemon: Hello, Goodbye. Daemon → requester: Welcome, Refused, Kernels, Closing.
+Host channel, rare messages (the frequent ones are structs in `wire.host`): helper → daemon HelperHello, WorkerHello,
+InstanceFailed, LaneReady, LaneScrubbed, InstanceClosed; daemon → helper HostWelcome, OpenInstance,
+ScrubLane, CloseInstance.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+
+from offpath.bindings.errors import ControlError
+
+PROTOCOL_VERSION: Final = 1
+_T = TypeVar("_T")
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/+-]*$")]
+Token = Annotated[str, StringConstraints(min_length=16, max_length=256, pattern=r"^[A-Za-z0-9_-]+$")]
+U16 = Annotated[int, Field(ge=0, le=0xFFFF)]
+U32 = Annotated[int, Field(ge=0, le=0xFFFF_FFFF)]
+U63 = Annotated[int, Field(ge=0, le=0x7FFF_FFFF_FFFF_FFFF)]
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class KernelInfo(_Message):
+    """A kernel the daemon can run: its name, its id in request headers, its demand R in percent of a GPU."""
+
+    name: Name
+    kernel_id: U32
+    demand: U16
+
+
+class Hello(_Message):
+    """First message of a requester. ``token`` is for the Unix carrier only; on TCP the certificate speaks."""
+
+    kind: Literal["hello"] = "hello"
+    version: U16 = PROTOCOL_VERSION
+    client: Annotated[str, Field(max_length=64)] = ""
+    tenant: Name | None = None
+    token: Token | None = None
+    slots: Annotated[int, Field(ge=1, le=1024)]
+    payload_bytes: U63
+    result_bytes: U63
+
+
+class FabricOffer(_Message):
+    """Where the one-time ticket is redeemed: loopback a Unix socket, verbs a queue-pair exchange."""
+
+    carrier: Literal["loopback", "verbs"]
+    address: Annotated[str, Field(max_length=256)]
+
+
+class Welcome(_Message):
+    """The session: its credits (one per slot), sizes, tokens, and how to reach the fabric."""
+
+    kind: Literal["welcome"] = "welcome"
+    version: U16 = PROTOCOL_VERSION
+    session: U63
+    tenant: Name
+    lineage: Annotated[str, Field(max_length=64)]
+    slots: Annotated[int, Field(ge=1, le=1024)]
+    payload_bytes: U63
+    result_bytes: U63
+    resume_token: Token
+    resume_ttl_s: Annotated[int, Field(ge=0, le=3600)]
+    ticket: Token
+    ticket_ttl_s: Annotated[int, Field(ge=1, le=60)]
+    fabric: FabricOffer
+    kernels: list[KernelInfo]
+
+
+class Refused(_Message):
+    """No session. ``retry_after_ms`` 0: trying the same again will not help."""
+
+    kind: Literal["refused"] = "refused"
+    code: Name
+    detail: Annotated[str, Field(max_length=512)]
+    retry_after_ms: U32 = 0
+
+
+class Kernels(_Message):
+    """The kernels changed (a helper joined); replaces the list of the welcome."""
+
+    kind: Literal["kernels"] = "kernels"
+    kernels: list[KernelInfo]
+
+
+class Goodbye(_Message):
+    """The requester leaves on purpose; its unfinished jobs are cancelled."""
+
+    kind: Literal["goodbye"] = "goodbye"
+
+
+class Closing(_Message):
+    """The daemon ends the session and says why."""
+
+    kind: Literal["closing"] = "closing"
+    code: Name
+    detail: Annotated[str, Field(max_length=512)]
+
+
+class KernelOffer(_Message):
+    """A kernel a helper serves. ``demand`` R in percent of a GPU (1..100)."""
+
+    name: Name
+    demand: Annotated[int, Field(ge=1, le=100)]
+    scratch_bytes: U63 = 0
+
+
+class ProfileInfo(_Message):
+    """One MIG profile's geometry as the GPU port reports it (units: slices, MiB)."""
+
+    name: Name
+    compute_slices: Annotated[int, Field(ge=1, le=16)]
+    memory_slices: Annotated[int, Field(ge=1, le=16)]
+    memory_bytes: U63
+    starts: list[Annotated[int, Field(ge=0, le=15)]]
+    max_instances: Annotated[int, Field(ge=1, le=16)]
+
+
+class GpuInfo(_Message):
+    """One GPU as the helper's GPU port reports it: model, totals and legal geometry."""
+
+    uuid: Name
+    model: Name
+    compute_slices: Annotated[int, Field(ge=1, le=16)]
+    memory_slices: Annotated[int, Field(ge=1, le=16)]
+    profiles: list[ProfileInfo]
+
+
+class HelperHello(_Message):
+    """First message of a helper's supervisor."""
+
+    kind: Literal["helper_hello"] = "helper_hello"
+    version: U16 = PROTOCOL_VERSION
+    name: Name
+    pid: U32
+    kernels: Annotated[list[KernelOffer], Field(max_length=256)]
+    gpus: Annotated[list[GpuInfo], Field(max_length=16)]
+
+
+class HostWelcome(_Message):
+    """The daemon takes the helper (or worker) in, under this generation."""
+
+    kind: Literal["host_welcome"] = "host_welcome"
+    generation: U63
+    kernel_ids: dict[str, int] = {}
+
+
+class OpenInstance(_Message):
+    """Create the instance and start one worker per lane. ``token`` lets exactly these workers in."""
+
+    kind: Literal["open_instance"] = "open_instance"
+    lease: U63
+    generation: U63
+    tenant: Name
+    gpu: Name
+    profile: Name
+    start: Annotated[int, Field(ge=0, le=15)]
+    lanes: Annotated[int, Field(ge=1, le=64)]
+    landing_bytes: U63
+    result_bytes: U63
+    token: Token
+
+
+class InstanceFailed(_Message):
+    """The instance or a worker of it could not be made; nothing of it is left behind."""
+
+    kind: Literal["instance_failed"] = "instance_failed"
+    lease: U63
+    detail: Annotated[str, Field(max_length=512)]
+
+
+class WorkerHello(_Message):
+    """First message of a worker on its own connection; ``token`` is the one of its OpenInstance."""
+
+    kind: Literal["worker_hello"] = "worker_hello"
+    version: U16 = PROTOCOL_VERSION
+    lease: U63
+    lane: Annotated[int, Field(ge=0, le=63)]
+    pid: U32
+    token: Token
+
+
+class LaneReady(_Message):
+    """A lane's memory is reserved, clean and exported; the export's descriptor travels beside this message."""
+
+    kind: Literal["lane_ready"] = "lane_ready"
+    lease: U63
+    lane: Annotated[int, Field(ge=0, le=63)]
+    generation: U63
+    export: dict[str, Any]
+    landing_bytes: U63
+    result_bytes: U63
+
+
+class ScrubLane(_Message):
+    """Overwrite everything this lane's tenant could have left, then confirm."""
+
+    kind: Literal["scrub_lane"] = "scrub_lane"
+    lease: U63
+    lane: Annotated[int, Field(ge=0, le=63)]
+
+
+class LaneScrubbed(_Message):
+    """The worker read back nothing but zeros from ``scrubbed_bytes`` of lane memory."""
+
+    kind: Literal["lane_scrubbed"] = "lane_scrubbed"
+    lease: U63
+    lane: Annotated[int, Field(ge=0, le=63)]
+    generation: U63
+    scrubbed_bytes: U63
+
+
+class CloseInstance(_Message):
+    """End the workers, scrub what a dead one left, destroy the instance, confirm with InstanceClosed."""
+
+    kind: Literal["close_instance"] = "close_instance"
+    lease: U63
+    generation: U63
+
+
+class InstanceClosed(_Message):
+    """The instance is gone and its whole memory scrubbed."""
+
+    kind: Literal["instance_closed"] = "instance_closed"
+    lease: U63
+    generation: U63
+    scrubbed_bytes: U63
+
+
+ToDaemon = Annotated[Hello | Goodbye, Field(discriminator="kind")]
+ToRequester = Annotated[Welcome | Refused | Kernels | Closing, Field(discriminator="kind")]
+HostToDaemon = Annotated[
+    HelperHello | WorkerHello | InstanceFailed | LaneReady | LaneScrubbed | InstanceClosed,
+    Field(discriminator="kind"),
+]
+DaemonToHost = Annotated[HostWelcome | OpenInstance | ScrubLane | CloseInstance | Closing, Field(discriminator="kind")]
+
+TO_DAEMON: Final[TypeAdapter[Hello | Goodbye]] = TypeAdapter(ToDaemon)
+TO_REQUESTER: Final[TypeAdapter[Welcome | Refused | Kernels | Closing]] = TypeAdapter(ToRequester)
+HOST_TO_DAEMON: Final[
+    TypeAdapter[HelperHello | WorkerHello | InstanceFailed | LaneReady | LaneScrubbed | InstanceClosed]
+] = TypeAdapter(HostToDaemon)
+DAEMON_TO_HOST: Final[TypeAdapter[HostWelcome | OpenInstance | ScrubLane | CloseInstance | Closing]] = TypeAdapter(
+    DaemonToHost
+)
+
+
+def encode(message: BaseModel) -> bytes:
+    """A message as JSON bytes."""
+    return orjson.dumps(message.model_dump(mode="json"))
+
+
+def decode(adapter: TypeAdapter[_T], body: bytes) -> _T:
+    """Parse and validate one message.
+
+    Raises: ControlError: ``json`` (not JSON), ``version`` (another protocol version) or ``model`` with every fault.
+    """
+    try:
+        raw = orjson.loads(body)
+    except (orjson.JSONDecodeError, RecursionError) as fault:
+        raise ControlError("json", str(fault)[:200]) from None
+    if isinstance(raw, dict) and raw.get("version", PROTOCOL_VERSION) != PROTOCOL_VERSION:
+        raise ControlError("version", f"we speak {PROTOCOL_VERSION}")
+    try:
+        return adapter.validate_python(raw)
+    except ValidationError as fault:
+        places = [".".join(str(p) for p in e["loc"]) + ": " + e["msg"] for e in fault.errors()[:8]]
+        raise ControlError("model", "; ".join(places)[:400]) from None

@@ -1,0 +1,125 @@
+"""The two frequent host-channel messages, as structs: Launch (daemon → worker) and Result (worker → daemon).
+
+The first byte tells a struct (0x01, 0x02) from JSON ("{" = 0x7b). A message is at most 4 080 bytes, Comch's limit.
+Results up to 3 KiB travel inside Result, larger ones lie in the lane's result half.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from offpath.bindings.errors import HostMessageError
+from offpath.bindings.wire.header import MAX_TENSORS, TENSOR_BYTES
+
+MAX_MESSAGE_BYTES: Final = 4080
+INLINE_RESULT_BYTES: Final = 3072
+KIND_LAUNCH: Final = 1
+KIND_RESULT: Final = 2
+KIND_JSON: Final = ord("{")
+
+RESULT_OK: Final = 0
+RESULT_KERNEL_RAISED: Final = 1
+RESULT_TOO_LARGE: Final = 2
+RESULT_CHECKSUM: Final = 3
+RESULT_STALE: Final = 4
+
+# kind, flags, tensor count, zero, kernel id, job, lease generation, payload crc, R, zero, payload bytes
+_LAUNCH = struct.Struct("<BBBBIQQIHHQ")
+# kind, status, tensor count, inline flag, started ns, finished ns, job, generation, result bytes
+_RESULT = struct.Struct("<BBBB4xQQQQQ")
+LAUNCH_BYTES: Final = _LAUNCH.size
+RESULT_BYTES: Final = _RESULT.size
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Run ``kernel_id`` on the first ``payload_bytes`` of the lane; ``tensors`` packed as in the request."""
+
+    job: int
+    generation: int
+    kernel_id: int
+    demand: int
+    flags: int
+    payload_crc: int
+    payload_bytes: int
+    tensors: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a launch. Times are CLOCK_MONOTONIC ns of the shared host. On failure ``inline`` is UTF-8 text."""
+
+    job: int
+    generation: int
+    status: int
+    started_ns: int
+    finished_ns: int
+    result_bytes: int
+    is_inline: bool
+    tensors: bytes
+    inline: bytes
+
+
+def pack_launch(
+    job: int, generation: int, kernel_id: int, demand: int, flags: int, payload_crc: int, payload_bytes: int,
+    tensors: bytes,
+) -> bytes:  # fmt: skip
+    """A launch message; ``tensors`` is at most eight packed descriptors."""
+    return (
+        _LAUNCH.pack(
+            KIND_LAUNCH, flags, len(tensors) // TENSOR_BYTES, 0, kernel_id, job, generation, payload_crc, demand, 0,
+            payload_bytes,
+        )
+        + tensors
+    )  # fmt: skip
+
+
+def parse_launch(message: bytes) -> Launch:
+    """Raises: HostMessageError: wrong kind, length or reserved bytes."""
+    if len(message) < _LAUNCH.size:
+        raise HostMessageError("short", str(len(message)))
+    kind, flags, count, zero, kernel_id, job, generation, crc, demand, zero2, payload = _LAUNCH.unpack_from(message)
+    if kind != KIND_LAUNCH or zero or zero2:
+        raise HostMessageError("launch", f"kind {kind}")
+    if count > MAX_TENSORS or len(message) != _LAUNCH.size + count * TENSOR_BYTES:
+        raise HostMessageError("length", str(len(message)))
+    return Launch(job, generation, kernel_id, demand, flags, crc, payload, message[_LAUNCH.size :])
+
+
+def pack_result(
+    job: int, generation: int, status: int, started_ns: int, finished_ns: int, result_bytes: int, is_inline: bool,
+    tensors: bytes, inline: bytes,
+) -> bytes:  # fmt: skip
+    """A result message. Raises: HostMessageError: it would not fit the channel."""
+    if len(inline) > INLINE_RESULT_BYTES:
+        raise HostMessageError("inline_length", str(len(inline)))
+    return (
+        _RESULT.pack(
+            KIND_RESULT, status, len(tensors) // TENSOR_BYTES, is_inline, started_ns, finished_ns, job, generation,
+            result_bytes,
+        )
+        + tensors
+        + inline
+    )  # fmt: skip
+
+
+def parse_result(message: bytes) -> Result:
+    """Raises: HostMessageError: wrong kind, status, length, or an inline part that disagrees with ``result_bytes``."""
+    if len(message) < _RESULT.size:
+        raise HostMessageError("short", str(len(message)))
+    kind, status, count, inline_flag, started, finished, job, generation, nbytes = _RESULT.unpack_from(message)
+    if kind != KIND_RESULT or status > RESULT_STALE or inline_flag > 1:
+        raise HostMessageError("result", f"kind {kind} status {status}")
+    at = _RESULT.size + count * TENSOR_BYTES
+    if count > MAX_TENSORS or len(message) < at:
+        raise HostMessageError("length", str(len(message)))
+    inline = message[at:]
+    if inline_flag and (len(inline) != nbytes or nbytes > INLINE_RESULT_BYTES):
+        raise HostMessageError("inline_length", f"{len(inline)} for {nbytes}")
+    if not inline_flag and inline:
+        raise HostMessageError("inline_length", "bytes after a result that is not inline")
+    return Result(
+        job, generation, status, started, finished, nbytes, bool(inline_flag), message[_RESULT.size : at], inline
+    )

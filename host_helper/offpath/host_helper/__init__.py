@@ -1,0 +1,1 @@
+"""What hosts import: requester client, helper that serves kernels, training runtime."""

@@ -1,0 +1,1 @@
+"""Every decision: job book, pure algorithms, hardware models, simulators. No I/O, no clock."""

@@ -1,0 +1,1 @@
+"""The command line, its plots and report writers; the one package that may import all others."""
