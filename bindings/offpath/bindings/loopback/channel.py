@@ -29,6 +29,8 @@ class LoopbackConnection:
 
     def send(self, message: bytes, fds: tuple[int, ...] = ()) -> bool:
         """See `HostConnection.send`."""
+        if not message:
+            raise HostMessageError("empty", "the peer would take it for a hang-up")
         if len(message) > MAX_MESSAGE_BYTES:
             raise HostMessageError("too_long", str(len(message)))
         try:
@@ -47,7 +49,9 @@ class LoopbackConnection:
     def receive(self) -> tuple[bytes, tuple[int, ...]] | None:
         """See `HostConnection.receive`."""
         try:
-            message, fds, flags, _ = socket.recv_fds(self._sock, MAX_MESSAGE_BYTES + 1, _MAX_FDS, socket.MSG_DONTWAIT)
+            message, fds, flags, _ = socket.recv_fds(
+                self._sock, MAX_MESSAGE_BYTES + 1, _MAX_FDS, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+            )
         except BlockingIOError:
             return None
         except OSError as fault:
@@ -81,13 +85,15 @@ class LoopbackConnection:
         return message
 
     def wait_message(self) -> bytes:
-        """Block until a message comes; for a worker that has nothing else to do. Raises: PeerGone."""
+        """Block until a message comes; for a worker that has nothing else to do. Raises: PeerGone, HostMessageError."""
         try:
             message = self._sock.recv(MAX_MESSAGE_BYTES + 1)
         except OSError as fault:
             raise PeerGone(f"host channel: {fault.strerror}") from None
         if not message:
             raise PeerGone("host channel closed")
+        if len(message) > MAX_MESSAGE_BYTES:
+            raise HostMessageError("too_long", str(len(message)))
         return message
 
     def fileno(self) -> int:

@@ -27,7 +27,7 @@ class LoopbackCopyEngine:
         self._inline_bytes = inline_bytes
         self._done: deque[CopyCompletion] = deque()
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._work: queue.SimpleQueue[tuple[int, int, int, int] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[tuple[int, memoryview, int, memoryview, int, int] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
         self.bytes_copied = 0
@@ -67,7 +67,10 @@ class LoopbackCopyEngine:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="offpath-copy", daemon=True)
             self._thread.start()
-        self._work.put((token, source.address + source_offset, target.address + target_offset, nbytes))
+        # The views keep both mappings alive until the copy is done, whoever closes a region meanwhile.
+        self._work.put(
+            (token, source.view[:], source.address + source_offset, target.view[:], target.address + target_offset, nbytes)
+        )
         return None
 
     def fileno(self) -> int:
@@ -75,11 +78,12 @@ class LoopbackCopyEngine:
         return self._event
 
     def poll(self) -> list[CopyCompletion]:
-        """Take the finished copies."""
-        try:
-            os.eventfd_read(self._event)
-        except BlockingIOError:
-            return []
+        """Take the finished copies; after `close` too, what was still in flight then."""
+        if not self._closed:
+            try:
+                os.eventfd_read(self._event)
+            except BlockingIOError:
+                return []
         done = []
         while self._done:
             done.append(self._done.popleft())
@@ -94,10 +98,14 @@ class LoopbackCopyEngine:
             self._work.put(None)
             self._thread.join()
         os.close(self._event)
+        self._event = -1
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            token, source, target, nbytes = work
+            token, source_view, source, target_view, target, nbytes = work
             ctypes.memmove(target, source, nbytes)
+            source_view.release()
+            target_view.release()
+            del work, source_view, target_view  # not kept while waiting for the next one
             self._done.append(CopyCompletion(token, None))
             os.eventfd_write(self._event, 1)

@@ -335,6 +335,8 @@ class LoopbackRequesterSession:
                 if imms:
                     return imms
                 raise PeerGone("the daemon closed the session")
+            if len(message) != _IMM.size:
+                raise PeerGone(f"the daemon rang with {len(message)} bytes")
             imms.append(_IMM.unpack(message)[0])
 
     def wait(self, timeout_s: float | None) -> list[int]:
@@ -367,7 +369,7 @@ def redeem_ticket(path: str, ticket: str, timeout_s: float = 5.0) -> LoopbackReq
         try:
             sock.connect(path)
             sock.send(ticket.encode())
-            message, fds, _, _ = socket.recv_fds(sock, 64, 3)
+            message, fds, _, _ = socket.recv_fds(sock, 64, 3, socket.MSG_CMSG_CLOEXEC)
         except OSError as fault:
             raise PeerGone(f"fabric at {path}: {fault}") from None
     if message[: len(_TAKEN)] != _TAKEN or len(fds) != 3 or len(message) != len(_TAKEN) + _GEOMETRY.size:

@@ -21,6 +21,7 @@ from offpath.bindings.ports import MemoryExport
 
 DEFAULT_SLICE_BYTES: Final = 64 << 20
 _SCRUB_CHUNK: Final = 1 << 20
+_MEDIA_EXTENSION: Final = "+me"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,9 @@ class EmulatedGpu:
             raise PlacementTaken(f"{profile} at {start}: {used} of {self.model.compute_slices} compute slices in use")
         if sum(other.profile.name == profile for other in others) >= wanted.profile.max_instances:
             raise PlacementTaken(f"{profile}: {wanted.profile.max_instances} instances at most")
+        media = _MEDIA_EXTENSION in profile and any(_MEDIA_EXTENSION in other.profile.name for other in others)
+        if media:
+            raise PlacementTaken(f"{profile}: the GPU's one media extension is in use")
         self._instances[instance := next(self._ids)] = wanted
         return instance
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -41,10 +42,12 @@ def listening_socket(path: str, kind: socket.SocketKind) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
         if os.path.exists(path):
-            with socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC) as probe:
-                if probe.connect_ex(path) == 0:
+            with socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as probe:
+                # Only a refusal proves that nobody listens: a full backlog or another kind of socket is somebody's.
+                if probe.connect_ex(path) not in (errno.ECONNREFUSED, errno.ENOENT):
                     raise OSError(errno.EADDRINUSE, "another process listens there", path)
-            os.unlink(path)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
         mask = os.umask(0o177)
         try:
             sock.bind(path)

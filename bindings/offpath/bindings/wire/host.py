@@ -27,8 +27,8 @@ RESULT_STALE: Final = 4
 
 # kind, flags, tensor count, zero, kernel id, job, lease generation, payload crc, R, zero, payload bytes
 _LAUNCH = struct.Struct("<BBBBIQQIHHQ")
-# kind, status, tensor count, inline flag, started ns, finished ns, job, generation, result bytes
-_RESULT = struct.Struct("<BBBB4xQQQQQ")
+# kind, status, tensor count, inline flag, zero, started ns, finished ns, job, generation, result bytes
+_RESULT = struct.Struct("<BBBBIQQQQQ")
 LAUNCH_BYTES: Final = _LAUNCH.size
 RESULT_BYTES: Final = _RESULT.size
 
@@ -97,7 +97,7 @@ def pack_result(
         raise HostMessageError("inline_length", str(len(inline)))
     return (
         _RESULT.pack(
-            KIND_RESULT, status, len(tensors) // TENSOR_BYTES, is_inline, started_ns, finished_ns, job, generation,
+            KIND_RESULT, status, len(tensors) // TENSOR_BYTES, is_inline, 0, started_ns, finished_ns, job, generation,
             result_bytes,
         )
         + tensors
@@ -109,8 +109,8 @@ def parse_result(message: bytes) -> Result:
     """Raises: HostMessageError: wrong kind, status, length, or an inline part that disagrees with ``result_bytes``."""
     if len(message) < _RESULT.size:
         raise HostMessageError("short", str(len(message)))
-    kind, status, count, inline_flag, started, finished, job, generation, nbytes = _RESULT.unpack_from(message)
-    if kind != KIND_RESULT or status > RESULT_STALE or inline_flag > 1:
+    kind, status, count, inline_flag, zero, started, finished, job, generation, nbytes = _RESULT.unpack_from(message)
+    if kind != KIND_RESULT or status > RESULT_STALE or inline_flag > 1 or zero:
         raise HostMessageError("result", f"kind {kind} status {status}")
     at = _RESULT.size + count * TENSOR_BYTES
     if count > MAX_TENSORS or len(message) < at:

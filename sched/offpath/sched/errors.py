@@ -1,0 +1,24 @@
+"""Errors of ``sched``: both mean that the caller broke a contract, never that a tenant did.
+
+SchedError
+├── IllegalPlacement   a start or overlap that MIG's geometry forbids
+└── InvalidTransition  an event that the state does not allow; carries the story so far
+"""
+
+from __future__ import annotations
+
+
+class SchedError(Exception):
+    """Root of what ``sched`` raises."""
+
+
+class IllegalPlacement(SchedError):
+    """The geometry forbids it."""
+
+
+class InvalidTransition(SchedError):
+    """A caller's event contradicts the book."""
+
+    def __init__(self, what: str, story: tuple[str, ...] = ()) -> None:
+        super().__init__(what + (": " + " → ".join(story) if story else ""))
+        self.story = story

@@ -1,0 +1,93 @@
+"""What MIG allows: fractions α and the placement rules of one GPU.
+
+An instance occupies the memory slices [start, start + memory_slices). A set is legal iff those ranges are disjoint,
+compute slices sum to at most the GPU's, and no profile exceeds its count (NVIDIA MIG User Guide; the table itself
+comes in as records from the GPU port).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from offpath.sched.errors import IllegalPlacement
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One MIG profile: slices it takes, bytes it offers, where it may start."""
+
+    name: str
+    compute_slices: int
+    memory_slices: int
+    memory_bytes: int
+    starts: tuple[int, ...]
+    max_instances: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSpec:
+    """One GPU in MIG mode, as its helper reported it."""
+
+    gpu: str
+    model: str
+    compute_slices: int
+    memory_slices: int
+    profiles: tuple[Profile, ...]
+
+    def profile(self, name: str) -> Profile | None:
+        """The profile of that name, if the model has it."""
+        return next((p for p in self.profiles if p.name == name), None)
+
+    def alpha(self, profile: Profile) -> int:
+        """Fraction α in percent, ⌊100 · slices / total⌋ (Conspirator Table 3: 14, 28, 42, 57, 100)."""
+        return 100 * profile.compute_slices // self.compute_slices
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An instance on the GPU."""
+
+    profile: Profile
+    start: int
+
+    @property
+    def slices(self) -> range:
+        """Memory slices it occupies."""
+        return range(self.start, self.start + self.profile.memory_slices)
+
+
+class GpuGeometry:
+    """Which instances one GPU holds, by lease id."""
+
+    def __init__(self, spec: GpuSpec) -> None:
+        self.spec = spec
+        self.held: dict[int, Held] = {}
+
+    def allows(self, profile: Profile, start: int, assume_free: frozenset[int] = frozenset()) -> bool:
+        """True when the instance may be cut, as if the leases in ``assume_free`` were gone."""
+        if start not in profile.starts:
+            return False
+        others = [held for lease, held in self.held.items() if lease not in assume_free]
+        if sum(h.profile.compute_slices for h in others) + profile.compute_slices > self.spec.compute_slices:
+            return False
+        if sum(h.profile.name == profile.name for h in others) >= profile.max_instances:
+            return False
+        end = start + profile.memory_slices
+        return all(end <= h.start or h.start + h.profile.memory_slices <= start for h in others)
+
+    def first_start(self, profile: Profile, assume_free: frozenset[int] = frozenset()) -> int | None:
+        """The lowest legal start now, or None."""
+        for start in profile.starts:
+            if self.allows(profile, start, assume_free):
+                return start
+        return None
+
+    def take(self, lease: int, profile: Profile, start: int) -> None:
+        """Raises: IllegalPlacement: MIG would refuse it."""
+        if lease in self.held or not self.allows(profile, start):
+            raise IllegalPlacement(f"lease {lease}: {profile.name} at {start} on {self.spec.gpu}")
+        self.held[lease] = Held(profile, start)
+
+    def give_back(self, lease: int) -> None:
+        """Repeating it is harmless."""
+        self.held.pop(lease, None)

@@ -1,0 +1,156 @@
+"""`greedy-first-fit`: Algorithm 1 of Conspirator, simple and right, as two questions.
+
+Routing is its branch "fraction already allocated to the tenant" (lines 20-28), leasing its branch "unoccupied
+fraction" (29-40), with the slips of the printed text corrected (R > 0 finds the tenant; another tenant's fraction is
+skipped, a free one is not; the fraction itself must hold R). Fractions are tried in Table 3's order, smallest first,
+GPUs in the order they joined, so "first that fits" takes the smallest fraction that holds the job. Placement obeys
+MIG's geometry, which the paper's capacity model leaves out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Profile
+from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Lift, Obstacle, Placement, Refusal
+
+_NO_LEASE = Refusal((Obstacle.NO_LEASE,), (Lift.LEASE_OPENS,))
+_LANES = Refusal((Obstacle.LANES,), (Lift.JOB_ENDS, Lift.LEASE_OPENS))
+_DEMAND = Refusal((Obstacle.DEMAND,), (Lift.LEASE_OPENS,))
+_MEMORY = Refusal((Obstacle.MEMORY,), (Lift.CONFIGURATION,))
+_NO_GPU = Refusal((Obstacle.NO_GPU,), (Lift.HELPER_JOINS,))
+_NO_PROFILE = Refusal((Obstacle.NO_PROFILE,), (Lift.HELPER_JOINS, Lift.CONFIGURATION))
+_GEOMETRY = Refusal((Obstacle.GEOMETRY, Obstacle.TENANT_CLASH), (Lift.LEASE_CLOSES, Lift.HELPER_JOINS))
+
+
+@dataclass(slots=True)
+class _Warm:
+    """A lease with its free lanes (a stack: the lane used last is the one in cache) and the share placed on it."""
+
+    view: LeaseView
+    order: tuple[int, int]
+    free_lanes: list[int] = field(default_factory=list)
+    placed_share: int = 0
+
+
+class GreedyFirstFit:
+    """Implements `offpath.sched.gpu.policy.Policy`."""
+
+    name = "greedy-first-fit"
+
+    def __init__(self) -> None:
+        self._gpus: dict[str, GpuGeometry] = {}
+        self._gpu_order: dict[str, int] = {}
+        self._joined = 0
+        self._leases: dict[int, _Warm] = {}
+        self._by_tenant: dict[str, list[_Warm]] = {}
+
+    def gpu_added(self, spec: GpuSpec) -> None:
+        """See `Policy.gpu_added`."""
+        self._gpus[spec.gpu] = GpuGeometry(spec)
+        self._gpu_order[spec.gpu] = self._joined
+        self._joined += 1
+
+    def gpu_removed(self, gpu: str) -> None:
+        """See `Policy.gpu_removed`."""
+        self._gpus.pop(gpu, None)
+        self._gpu_order.pop(gpu, None)
+
+    def lease_planned(self, lease: LeaseView) -> None:
+        """See `Policy.lease_planned`."""
+        geometry = self._gpus[lease.gpu]
+        profile = geometry.spec.profile(lease.profile)
+        assert profile is not None, "the book plans only what the GPU offers"
+        geometry.take(lease.lease, profile, lease.start)
+        self._leases[lease.lease] = _Warm(lease, (self._gpu_order[lease.gpu], lease.start))
+
+    def lease_opened(self, lease: int) -> None:
+        """See `Policy.lease_opened`."""
+        warm = self._leases[lease]
+        warm.free_lanes = list(range(warm.view.lanes - 1, -1, -1))
+        leases = self._by_tenant.setdefault(warm.view.tenant, [])
+        leases.append(warm)
+        leases.sort(key=lambda w: w.order)
+
+    def lease_draining(self, lease: int) -> None:
+        """See `Policy.lease_draining`."""
+        warm = self._leases[lease]
+        leases = self._by_tenant.get(warm.view.tenant, [])
+        if warm in leases:
+            leases.remove(warm)
+            if not leases:
+                del self._by_tenant[warm.view.tenant]
+
+    def lease_lost(self, lease: int) -> None:
+        """See `Policy.lease_lost`."""
+        self.lease_draining(lease)
+        warm = self._leases.pop(lease)
+        geometry = self._gpus.get(warm.view.gpu)
+        if geometry is not None:
+            geometry.give_back(lease)
+
+    def place(self, demand: Demand, now_ns: int) -> Placement | Refusal:
+        """First fit over the tenant's warm leases; failing that, prefetch onto the least loaded one with a lane."""
+        leases = self._by_tenant.get(demand.tenant)
+        if leases is None:
+            return _NO_LEASE
+        share = demand.share
+        prefetch: _Warm | None = None
+        refusal = _DEMAND
+        for warm in leases:
+            view = warm.view
+            if view.alpha < share:
+                continue
+            if view.landing_bytes < demand.payload_bytes:
+                refusal = _MEMORY
+                continue
+            if not warm.free_lanes:
+                refusal = _LANES
+                continue
+            if warm.placed_share + share <= view.alpha:
+                warm.placed_share += share
+                return Placement(view.lease, warm.free_lanes.pop(), False)
+            if prefetch is None or warm.placed_share * prefetch.view.alpha < prefetch.placed_share * view.alpha:
+                prefetch = warm
+        if prefetch is not None:
+            prefetch.placed_share += share
+            return Placement(prefetch.view.lease, prefetch.free_lanes.pop(), True)
+        return refusal
+
+    def release(self, placement: Placement, share: int, now_ns: int) -> None:
+        """See `Policy.release`."""
+        warm = self._leases.get(placement.lease)
+        if warm is not None:
+            warm.placed_share -= share
+            warm.free_lanes.append(placement.lane)
+
+    def plan(
+        self,
+        demand: Demand,
+        now_ns: int,
+        *,
+        lease_bytes: int,
+        profile: str | None = None,
+        assume_free: frozenset[int] = frozenset(),
+    ) -> LeasePlan | Refusal:
+        """First GPU, smallest fraction, lowest start that holds the demand (or is ``profile``, if that is named)."""
+        if not self._gpus:
+            return _NO_GPU
+        is_known = False
+        for name, geometry in self._gpus.items():
+            for candidate in _candidates(geometry.spec, demand.share, lease_bytes, profile):
+                is_known = True
+                start = geometry.first_start(candidate, assume_free)
+                if start is not None:
+                    return LeasePlan(name, candidate.name, start, geometry.spec.alpha(candidate))
+        return _GEOMETRY if is_known else _NO_PROFILE
+
+
+def _candidates(spec: GpuSpec, share: int, lease_bytes: int, wanted: str | None) -> list[Profile]:
+    """Profiles that hold share and lanes, Table 3's order; the media-engine variants ("+me") only when named."""
+    fitting = [p for p in spec.profiles if spec.alpha(p) >= share and p.memory_bytes >= lease_bytes]
+    named = [p for p in fitting if p.name == wanted]
+    if wanted is not None and named:
+        return named
+    plain = [p for p in fitting if "+" not in p.name]
+    return sorted(plain, key=lambda p: (p.compute_slices, p.memory_slices))

@@ -1,0 +1,128 @@
+"""The policy port (DESIGN §3): routing a job to a warm lease, and planning the next lease.
+
+A policy is single-threaded, deterministic in the order of calls, owns its indices, and never sees payload or
+sessions. It is told of every change of leases and GPUs and of every job that leaves a lane.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from offpath.sched.gpu.geometry import GpuSpec
+
+
+class Obstacle(Enum):
+    """A typed reason why a job cannot be placed now."""
+
+    NO_LEASE = "the tenant holds no warm lease"
+    SHARE = "every lease that is large enough runs at its share"
+    LANES = "every lease that is large enough has all lanes busy"
+    DEMAND = "the demand exceeds every lease the tenant holds"
+    MEMORY = "the payload does not fit a lane"
+    GEOMETRY = "no GPU has a legal place for the profile now"
+    TENANT_CLASH = "the capacity that would do is held by other tenants"
+    NO_GPU = "no helper offers a GPU"
+    NO_PROFILE = "no GPU has a profile this large"
+    QUOTA = "the tenant holds its whole share"
+
+
+class Lift(Enum):
+    """An event that could lift an obstacle."""
+
+    JOB_ENDS = "a job of the tenant ends"
+    LEASE_OPENS = "a lease opens"
+    LEASE_CLOSES = "a lease of some tenant closes"
+    HELPER_JOINS = "a helper joins"
+    CONFIGURATION = "the configuration changes"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why not now, and what could change it."""
+
+    obstacles: tuple[Obstacle, ...]
+    lifted_by: tuple[Lift, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A lane of a lease; ``is_prefetch`` when its share is still in use, so that it copies but launches later."""
+
+    lease: int
+    lane: int
+    is_prefetch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a policy may know of a job: no payload, no session. ``share`` is R in percent of a GPU."""
+
+    job: int
+    tenant: str
+    share: int
+    payload_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """A lease as policies see it; ``alpha`` in percent of its GPU."""
+
+    lease: int
+    tenant: str
+    gpu: str
+    profile: str
+    start: int
+    alpha: int
+    lanes: int
+    landing_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeasePlan:
+    """An instance that may be cut now."""
+
+    gpu: str
+    profile: str
+    start: int
+    alpha: int
+
+
+class Policy(Protocol):
+    """What the job book asks. No call blocks or raises for a tenant's fault."""
+
+    def gpu_added(self, spec: GpuSpec) -> None:
+        """A helper offers the GPU; it holds no instance."""
+
+    def gpu_removed(self, gpu: str) -> None:
+        """Its helper is gone; its leases were reported lost before."""
+
+    def lease_planned(self, lease: LeaseView) -> None:
+        """The slices are taken from here on. Raises: IllegalPlacement."""
+
+    def lease_opened(self, lease: int) -> None:
+        """Jobs may be placed on it."""
+
+    def lease_draining(self, lease: int) -> None:
+        """No further job may be placed on it; its slices stay taken."""
+
+    def lease_lost(self, lease: int) -> None:
+        """It is gone, its slices are free."""
+
+    def place(self, demand: Demand, now_ns: int) -> Placement | Refusal:
+        """Route to a warm lease of the job's tenant; a Placement takes the lane and counts the share."""
+
+    def release(self, placement: Placement, share: int, now_ns: int) -> None:
+        """The lane is free again."""
+
+    def plan(
+        self,
+        demand: Demand,
+        now_ns: int,
+        *,
+        lease_bytes: int,
+        profile: str | None = None,
+        assume_free: frozenset[int] = frozenset(),
+    ) -> LeasePlan | Refusal:
+        """Where the next lease for this demand, with lanes of ``lease_bytes`` in all, would be cut; takes nothing."""

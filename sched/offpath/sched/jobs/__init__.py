@@ -1,0 +1,1 @@
+"""The job book: every decision about a request, sans-IO (DESIGN §3)."""

@@ -1,0 +1,63 @@
+"""Whether a job is accepted, and what a refused requester is told. Pure functions over the ledger."""
+
+from __future__ import annotations
+
+from offpath.sched.jobs.ledger import Ledger
+from offpath.sched.jobs.records import MS, Job, Session, Tenant
+from offpath.sched.jobs.states import EndReason, JobState, LeaseState
+
+_RETRYABLE = (EndReason.TENANT_QUEUE_FULL, EndReason.DAEMON_FULL)
+_MIN_RETRY_MS = 1
+_MAX_RETRY_MS = 5_000
+
+
+def refuse(job: Job, session: Session, tenant: Tenant, ledger: Ledger, largest_share: int, now_ns: int) -> EndReason:
+    """Why this job is not accepted, or NONE.
+
+    ``largest_share`` is the largest α any GPU offers, 0 while no helper is there: then the job waits for one.
+    """
+    share = job.demand.share
+    if job.request_id <= session.last_request_id:
+        return EndReason.DUPLICATE_ID
+    if job.kernel not in ledger.kernels:
+        return EndReason.UNKNOWN_KERNEL
+    if share > 100:
+        return EndReason.GANG_UNSUPPORTED if share % 100 == 0 else EndReason.BAD_DEMAND
+    if share < 1:
+        return EndReason.BAD_DEMAND
+    if share > tenant.spec.max_demand:
+        return EndReason.TENANT_SHARE_LIMIT
+    if job.demand.payload_bytes > ledger.settings.landing_bytes:
+        return EndReason.PAYLOAD_TOO_LARGE
+    if largest_share and share > largest_share:
+        return EndReason.NO_INSTANCE_FITS
+    if tenant.jobs >= tenant.spec.max_jobs:
+        return EndReason.TENANT_QUEUE_FULL
+    if ledger.unanswered >= ledger.settings.max_jobs:
+        return EndReason.DAEMON_FULL
+    if job.deadline_ns and now_ns + estimate_wait_ns(tenant) > job.deadline_ns:
+        return EndReason.DEADLINE_UNREACHABLE
+    return EndReason.NONE
+
+
+def estimate_wait_ns(tenant: Tenant) -> int:
+    """When a job submitted now would probably end, in ns from now: the tenant's jobs ahead of it share its warm lanes.
+
+    0 while nothing is known (no job of the tenant has finished yet): a guess must not turn work away.
+    """
+    if not tenant.service_ns:
+        return 0
+    lanes = sum(lease.view.lanes for lease in tenant.leases.values() if lease.state is LeaseState.WARM)
+    return int(tenant.service_ns * (1 + tenant.queued / max(1, lanes)))
+
+
+def retry_after_ms(tenant: Tenant, state: JobState, reason: EndReason) -> int:
+    """When trying again is worth it: the time in which the tenant's own lanes serve half of what it has queued.
+
+    0 when trying the same again will not help. 1 ms to 5 s.
+    """
+    if state is not JobState.REJECTED or reason not in _RETRYABLE:
+        return 0
+    lanes = sum(lease.view.lanes for lease in tenant.leases.values() if lease.state is LeaseState.WARM)
+    wait_ms = tenant.service_ns * tenant.jobs / max(1, lanes) / 2 / MS
+    return int(min(_MAX_RETRY_MS, max(_MIN_RETRY_MS, wait_ms)))

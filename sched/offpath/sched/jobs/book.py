@@ -1,0 +1,395 @@
+"""The job book (DESIGN §3): every request from acceptance to its one terminal answer. Sans-IO.
+
+Three shells drive this object: the daemon, the simulator, the property tests. Time is an argument; nothing here
+blocks, sleeps, logs or draws random numbers. `Leasing` holds the slower of the two loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from offpath.sched.gpu.policy import Demand, Placement, Policy
+from offpath.sched.jobs import events
+from offpath.sched.jobs.admission import refuse, retry_after_ms
+from offpath.sched.jobs.commands import Answer, Command, Copy, Launch
+from offpath.sched.jobs.leasing import Leasing
+from offpath.sched.jobs.ledger import Ledger
+from offpath.sched.jobs.records import BookSettings, Job, JobHeap, Lease, PinnedLease, Session, Tenant, TenantSpec
+from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
+
+MAX_ATTEMPTS = 3
+_SERVICE_WEIGHT = 0.2  # of the newest sample in the running mean of service times
+
+
+class JobBook:
+    """``handle(event, now_ns)`` gives the commands to carry out, in order; ``next_deadline_ns()`` when to come back."""
+
+    def __init__(
+        self,
+        tenants: tuple[TenantSpec, ...],
+        policy: Policy,
+        settings: BookSettings | None = None,
+        pins: tuple[PinnedLease, ...] = (),
+        first_generation: int = 0,
+    ) -> None:
+        self.ledger = Ledger(tenants, pins, policy, settings or BookSettings(), first_generation)
+        self.leasing = Leasing(self.ledger)
+        self._handlers: dict[type, Callable[..., None]] = {
+            events.JobSubmitted: self._submitted,
+            events.CopyDone: self._copied,
+            events.ResultArrived: self._result,
+            events.CreditReturned: self._credit,
+            events.CancelRequested: self._cancel,
+            events.SessionOpened: self._session_opened,
+            events.SessionClosed: self._session_closed,
+            events.LaunchFailed: self._launch_failed,
+            events.HelperJoined: self._helper_joined,
+            events.HelperLost: self._helper_lost,
+            events.LaneReady: self._lane_ready,
+            events.InstanceFailed: self._instance_failed,
+            events.WorkerLost: self._worker_lost,
+            events.LaneScrubbed: self._lane_scrubbed,
+            events.InstanceClosed: self._instance_closed,
+            events.Tick: self._tick,
+        }
+
+    def handle(self, event: events.Event, now_ns: int) -> tuple[Command, ...]:
+        """Fire what is due, then take the event in. Time must not run backwards.
+
+        An event that speaks of something gone (an old generation, an ended job) changes nothing.
+        """
+        ledger = self.ledger
+        next_ns = ledger.timers.next_ns()
+        if next_ns is not None and next_ns <= now_ns:
+            self._fire_timers(now_ns)
+        self._handlers[type(event)](event, now_ns)
+        out = tuple(ledger.out)
+        ledger.out.clear()
+        return out
+
+    def next_deadline_ns(self) -> int | None:
+        """When to call with `events.Tick` if nothing else happens before; may be early, never late."""
+        return self.ledger.timers.next_ns()
+
+    # -- sessions -------------------------------------------------------------------------------------------------
+    def _session_opened(self, event: events.SessionOpened, now_ns: int) -> None:
+        self.ledger.sessions[event.session] = Session(event.session, event.tenant, event.credits)
+
+    def _session_closed(self, event: events.SessionClosed, now_ns: int) -> None:
+        session = self.ledger.sessions.pop(event.session, None)
+        if session is None:
+            return
+        # Queued ones first, or lanes that come free would be filled with jobs about to be cancelled.
+        for job in sorted(session.jobs.values(), key=lambda job: job.state is not JobState.QUEUED):
+            if job.state < FIRST_TERMINAL:
+                self._end(job, JobState.CANCELLED, EndReason.SESSION_CLOSED, now_ns)
+            del self.ledger.jobs[job.job]
+        session.jobs.clear()
+
+    def _credit(self, event: events.CreditReturned, now_ns: int) -> None:
+        job = self.ledger.jobs.get(event.job)
+        if job is not None and job.state >= FIRST_TERMINAL:
+            del self.ledger.jobs[job.job]
+            del self.ledger.sessions[job.session].jobs[job.job]
+
+    # -- a job's way ----------------------------------------------------------------------------------------------
+    def _submitted(self, event: events.JobSubmitted, now_ns: int) -> None:
+        ledger = self.ledger
+        session = ledger.sessions[event.session]
+        tenant = ledger.tenants[session.tenant]
+        share = event.share or ledger.kernels.get(event.kernel, 0)
+        job = Job(
+            event.job, event.session, event.request_id, Demand(event.job, session.tenant, share, event.payload_bytes),
+            event.kernel, event.priority, event.deadline_ns, event.is_idempotent, now_ns,
+        )  # fmt: skip
+        ledger.jobs[event.job] = job
+        session.jobs[event.job] = job
+        refused = refuse(job, session, tenant, ledger, self.leasing.largest_share, now_ns)
+        session.last_request_id = max(session.last_request_id, event.request_id)
+        tenant.jobs += 1
+        ledger.unanswered += 1
+        if refused is not EndReason.NONE:
+            self._end(job, JobState.REJECTED, refused, now_ns)
+            return
+        if event.deadline_ns:
+            ledger.timers.arm(event.deadline_ns, ("job", event.job))
+        # Behind a queue of the same demand there is no place; a queue of another demand says nothing about this one.
+        if share in tenant.queues or not self._place(job, tenant, now_ns):
+            self._enqueue(job, tenant, now_ns)
+
+    def _place(self, job: Job, tenant: Tenant, now_ns: int) -> bool:
+        placement = self.ledger.policy.place(job.demand, now_ns)
+        if not isinstance(placement, Placement):
+            job.refusal = placement
+            return False
+        job.placement = placement
+        job.refusal = None
+        job.state = JobState.COPYING  # PLACED and COPYING coincide: the copy starts with the placement
+        job.is_copying = True
+        job.placed_ns = now_ns
+        self.ledger.leases[placement.lease].jobs[job.job] = job
+        self.ledger.out.append(Copy(job.job, job.attempt, placement.lease, placement.lane))
+        return True
+
+    def _enqueue(self, job: Job, tenant: Tenant, now_ns: int, *, first: bool = False) -> None:
+        job.state = JobState.QUEUED
+        share = job.demand.share
+        queue = tenant.queues.get(share)
+        if queue is None:
+            queue = tenant.queues[share] = JobHeap()
+        queue.push(job, first=first)
+        tenant.queued += 1
+        self.leasing.need(tenant, now_ns)
+
+    def _unqueue(self, job: Job, tenant: Tenant) -> None:
+        """The job (its state changed already) leaves the queue out of turn."""
+        share = job.demand.share
+        tenant.queued -= 1
+        tenant.queues[share].removed()
+        self._tidy(tenant, share)
+
+    def _tidy(self, tenant: Tenant, share: int) -> None:
+        if not len(tenant.queues[share]):
+            del tenant.queues[share]
+        if not tenant.queued:
+            self.leasing.need_met(tenant)
+
+    def _route(self, tenant: Tenant, now_ns: int) -> None:
+        """Place what can be placed: heads of all demands by priority, then by who has waited longest."""
+        while tenant.queued:
+            heads = [head for queue in tenant.queues.values() if (head := queue.peek()) is not None]
+            heads.sort(key=lambda job: (-job.priority, job.accepted_ns, job.job))
+            for job in heads:
+                if self._place(job, tenant, now_ns):
+                    tenant.queues[job.demand.share].pop()
+                    tenant.queued -= 1
+                    self._tidy(tenant, job.demand.share)
+                    break
+            else:
+                return
+
+    def _copied(self, event: events.CopyDone, now_ns: int) -> None:
+        """A copy that ended after its job was answered gives the lane back; one of an older attempt means nothing:
+        its lane went with its lease."""
+        job = self.ledger.jobs.get(event.job) or self.ledger.leaving.get(event.job)
+        if job is None or job.attempt != event.attempt or not job.is_copying or job.placement is None:
+            return
+        job.is_copying = False
+        lease = self.ledger.leases[job.placement.lease]
+        if job.state >= FIRST_TERMINAL:
+            self._leave_lane(job, now_ns)
+        elif event.error:
+            self._end(job, JobState.FAILED, EndReason.COPY_FAILED, now_ns)
+        else:
+            job.copied_ns = now_ns
+            if lease.running_share + job.demand.share <= lease.view.alpha and not lease.waiting:
+                self._launch(job, lease, now_ns)
+            else:
+                lease.waiting.append(job)
+
+    def _launch(self, job: Job, lease: Lease, now_ns: int) -> None:
+        assert job.placement is not None
+        job.state = JobState.LAUNCHED
+        job.is_running = True
+        job.launched_ns = now_ns
+        job.launches += 1
+        lease.running_share += job.demand.share
+        self.ledger.out.append(
+            Launch(
+                job.job, job.attempt, job.placement.lease, job.placement.lane, lease.generation, job.kernel,
+                job.demand.share,
+            )
+        )  # fmt: skip
+
+    def _launch_failed(self, event: events.LaunchFailed, now_ns: int) -> None:
+        """The message never left, so the kernel did not start; a worker that takes no message counts as lost."""
+        job = self.ledger.jobs.get(event.job) or self.ledger.leaving.get(event.job)
+        if job is None or job.attempt != event.attempt or not job.is_running or job.placement is None:
+            return
+        job.launches -= 1
+        job.is_running = False
+        lease = self.ledger.leases[job.placement.lease]
+        lease.running_share -= job.demand.share
+        self._worker_lost(events.WorkerLost(lease.view.lease, job.placement.lane, lease.generation), now_ns)
+
+    def _result(self, event: events.ResultArrived, now_ns: int) -> None:
+        job = self.ledger.jobs.get(event.job) or self.ledger.leaving.get(event.job)
+        if job is None or not job.is_running or job.placement is None:
+            return
+        lease = self.ledger.leases[job.placement.lease]
+        if lease.generation != event.generation:
+            return
+        tenant = self.ledger.tenants[job.demand.tenant]
+        served = now_ns - job.launched_ns
+        tenant.service_ns += (served - tenant.service_ns) * (_SERVICE_WEIGHT if tenant.service_ns else 1.0)
+        if job.state >= FIRST_TERMINAL:
+            self._leave_lane(job, now_ns)
+            return
+        state = JobState.COMPLETED if event.reason is EndReason.NONE else JobState.FAILED
+        self._end(job, state, event.reason, now_ns, event.started_ns, event.finished_ns)
+
+    def _cancel(self, event: events.CancelRequested, now_ns: int) -> None:
+        job = self.ledger.jobs.get(event.job)
+        if job is not None and job.state < FIRST_TERMINAL:
+            self._end(job, JobState.CANCELLED, EndReason.CANCELLED_BY_REQUESTER, now_ns)
+
+    def _end(
+        self, job: Job, state: JobState, reason: EndReason, now_ns: int, started_ns: int = 0, finished_ns: int = 0
+    ) -> None:
+        """The one terminal answer. A lane still copying or running stays taken until that has ended."""
+        ledger = self.ledger
+        tenant = ledger.tenants[job.demand.tenant]
+        was_queued = job.state is JobState.QUEUED
+        job.state = state
+        tenant.jobs -= 1
+        ledger.unanswered -= 1
+        generation = lease_id = 0
+        if job.placement is not None:
+            lease_id = job.placement.lease
+            lease = ledger.leases.get(lease_id)
+            generation = lease.generation if lease is not None else 0
+        wait_ms = retry_after_ms(tenant, state, reason)
+        stages = (0, 0, 0, 0, 0, now_ns - job.accepted_ns)
+        if finished_ns:
+            stages = (
+                job.placed_ns - job.accepted_ns, job.copied_ns - job.placed_ns, max(0, started_ns - job.copied_ns),
+                finished_ns - started_ns, max(0, now_ns - finished_ns), now_ns - job.accepted_ns,
+            )  # fmt: skip
+        ledger.out.append(Answer(job.job, job.session, state, reason, wait_ms, lease_id, generation, stages))
+        if was_queued:
+            self._unqueue(job, tenant)
+        elif job.placement is not None:
+            if job.is_copying or (job.is_running and not finished_ns):
+                ledger.leaving[job.job] = job
+            else:
+                self._leave_lane(job, now_ns)
+
+    def _leave_lane(self, job: Job, now_ns: int) -> None:
+        """The lane holds nothing of the job's any more: start what waits for share, then route, then maybe idle."""
+        ledger = self.ledger
+        placement, share = job.placement, job.demand.share
+        assert placement is not None
+        ledger.leaving.pop(job.job, None)
+        job.placement = None
+        job.is_copying = False
+        lease = ledger.leases[placement.lease]
+        del lease.jobs[job.job]
+        if job.is_running:
+            job.is_running = False
+            lease.running_share -= share
+        elif job in lease.waiting:
+            lease.waiting.remove(job)
+        ledger.policy.release(placement, share, now_ns)
+        while lease.waiting:
+            waiting = lease.waiting[0]
+            if lease.running_share + waiting.demand.share > lease.view.alpha:
+                break
+            lease.waiting.popleft()
+            self._launch(waiting, lease, now_ns)
+        tenant = ledger.tenants[job.demand.tenant]
+        if tenant.queued:
+            self._route(tenant, now_ns)
+        if not lease.jobs:
+            self.leasing.went_idle(lease, now_ns)
+
+    def _requeue(self, job: Job, now_ns: int) -> None:
+        """The kernel surely did not start and the payload is still in the slot: first in the queue again."""
+        tenant = self.ledger.tenants[job.demand.tenant]
+        placement = job.placement
+        if placement is not None and placement.lease in self.ledger.leases:
+            self._leave_lane(job, now_ns)
+        job.placement = None
+        job.is_copying = job.is_running = False
+        job.attempt += 1
+        self._enqueue(job, tenant, now_ns, first=True)
+
+    # -- helper and leases ----------------------------------------------------------------------------------------
+    def _helper_joined(self, event: events.HelperJoined, now_ns: int) -> None:
+        self.ledger.kernels = {k.kernel: k.share for k in event.kernels}
+        self.leasing.helper_joined(event.helper, event.gpus, now_ns)
+
+    def _helper_lost(self, event: events.HelperLost, now_ns: int) -> None:
+        for lease in self.leasing.helper_lost(event.helper):
+            for job in list(lease.jobs.values()):
+                self._lose(job, EndReason.HELPER_LOST, now_ns)
+            lease.jobs.clear()
+
+    def _worker_lost(self, event: events.WorkerLost, now_ns: int) -> None:
+        lease = self.ledger.lease_of(event.lease, event.generation)
+        if lease is None or event.lane in lease.lost:
+            return
+        lost = [job for job in lease.jobs.values() if job.placement is not None and job.placement.lane == event.lane]
+        for job in lost:
+            if job in lease.waiting:
+                lease.waiting.remove(job)  # or a share that comes free would launch it on the dead lane
+        self.leasing.worker_lost(lease, event.lane, now_ns)
+        for job in lost:
+            self._lose(job, EndReason.WORKER_LOST, now_ns)
+
+    def _lose(self, job: Job, reason: EndReason, now_ns: int) -> None:
+        """Its lane is gone. Not launched: queue again. Launched: nobody can know, unless it may run twice."""
+        if job.state >= FIRST_TERMINAL:
+            self._drop_lane(job, now_ns)
+        elif not job.is_running or (job.is_idempotent and job.launches < MAX_ATTEMPTS):
+            self._requeue(job, now_ns)
+        else:
+            self._drop_running(job)
+            self._end(job, JobState.OUTCOME_UNKNOWN, reason, now_ns)
+
+    def _drop_lane(self, job: Job, now_ns: int) -> None:
+        self.ledger.leaving.pop(job.job, None)
+        if job.placement is not None and job.placement.lease in self.ledger.leases:
+            self._leave_lane(job, now_ns)
+
+    def _drop_running(self, job: Job) -> None:
+        """The kernel ended with its worker; only then may `_end` give the lane back at once."""
+        if job.placement is None:
+            return
+        lease = self.ledger.leases.get(job.placement.lease)
+        if lease is None:
+            job.placement = None
+        else:
+            lease.running_share -= job.demand.share
+        job.is_running = False
+
+    def _lane_ready(self, event: events.LaneReady, now_ns: int) -> None:
+        lease = self.ledger.lease_of(event.lease, event.generation)
+        if lease is not None and self.leasing.lane_ready(lease, event.lane, now_ns):
+            self._route(self.ledger.tenants[lease.view.tenant], now_ns)
+
+    def _instance_failed(self, event: events.InstanceFailed, now_ns: int) -> None:
+        lease = self.ledger.lease_of(event.lease, event.generation)
+        if lease is not None and lease.state is LeaseState.CREATING:
+            self.leasing.instance_failed(lease, now_ns)
+
+    def _lane_scrubbed(self, event: events.LaneScrubbed, now_ns: int) -> None:
+        lease = self.ledger.lease_of(event.lease, event.generation)
+        if lease is not None:
+            self.leasing.lane_scrubbed(lease, event.lane)
+
+    def _instance_closed(self, event: events.InstanceClosed, now_ns: int) -> None:
+        lease = self.ledger.lease_of(event.lease, event.generation)
+        if lease is not None:
+            self.leasing.instance_closed(lease, now_ns)
+
+    # -- time -----------------------------------------------------------------------------------------------------
+    def _tick(self, event: events.Tick, now_ns: int) -> None:
+        pass
+
+    def _fire_timers(self, now_ns: int) -> None:
+        timers = self.ledger.timers
+        while (key := timers.due(now_ns)) is not None:
+            kind, who = key
+            if kind == "job":
+                assert isinstance(who, int)
+                job = self.ledger.jobs.get(who)
+                if job is not None and job.state < FIRST_TERMINAL and job.deadline_ns <= now_ns:
+                    self._end(job, JobState.EXPIRED, EndReason.DEADLINE_PASSED, now_ns)
+            elif kind == "idle":
+                assert isinstance(who, int)
+                self.leasing.idle_timer(who, now_ns)
+            elif kind == "need":
+                assert isinstance(who, str)
+                self.leasing.need_timer(who, now_ns)
+            else:
+                self.leasing.round(now_ns)

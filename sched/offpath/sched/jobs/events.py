@@ -1,0 +1,160 @@
+"""What happens to the job book. Every event is a frozen value; the time it is handled at comes beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from offpath.sched.gpu.geometry import GpuSpec
+from offpath.sched.jobs.states import EndReason
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpened:
+    """A requester of ``tenant`` redeemed its ticket and holds ``credits`` slots."""
+
+    session: int
+    tenant: str
+    credits: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionClosed:
+    """The requester left or was thrown out; its jobs end, nobody reads their answers."""
+
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted:
+    """A doorbell with a valid header. ``share`` 0 takes the kernel's demand; ``deadline_ns`` 0 means none."""
+
+    job: int
+    session: int
+    request_id: int
+    kernel: int
+    share: int
+    priority: int
+    deadline_ns: int
+    payload_bytes: int
+    is_idempotent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """The requester gives the job up."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreditReturned:
+    """The requester took the answer: the job is DELIVERED and forgotten."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyDone:
+    """The payload is in the lane, or (``error``) it is not."""
+
+    job: int
+    attempt: int
+    error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFailed:
+    """The launch message could not be handed to the worker: the kernel surely did not start."""
+
+    job: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResultArrived:
+    """The worker reports the end of a launch; ``reason`` NONE is success. Times are monotonic ns."""
+
+    job: int
+    generation: int
+    reason: EndReason
+    started_ns: int
+    finished_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel helpers serve: id, demand R in percent of a GPU."""
+
+    kernel: int
+    share: int
+
+
+@dataclass(frozen=True, slots=True)
+class HelperJoined:
+    """A helper offers GPUs and kernels; GPUs hold no instance."""
+
+    helper: int
+    gpus: tuple[GpuSpec, ...]
+    kernels: tuple[Kernel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HelperLost:
+    """The helper's process or channel ended: its workers and instances are gone with it."""
+
+    helper: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaneReady:
+    """A worker has reserved and exported its lane."""
+
+    lease: int
+    lane: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceFailed:
+    """The helper could not make the instance or its workers; nothing of it is left."""
+
+    lease: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """A worker of the lease ended unasked."""
+
+    lease: int
+    lane: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaneScrubbed:
+    """The worker confirmed that its lane reads as zeros."""
+
+    lease: int
+    lane: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceClosed:
+    """Workers ended, the instance is destroyed, what workers could not scrub the helper did."""
+
+    lease: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Nothing but time passed."""
+
+
+Event = (
+    SessionOpened | SessionClosed | JobSubmitted | CancelRequested | CreditReturned | CopyDone | LaunchFailed
+    | ResultArrived | HelperJoined | HelperLost | LaneReady | InstanceFailed | WorkerLost | LaneScrubbed
+    | InstanceClosed | Tick
+)  # fmt: skip

@@ -1,0 +1,178 @@
+"""What the job book knows: tenants and settings from configuration, jobs and leases it keeps itself."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+
+from offpath.sched.gpu.policy import Demand, LeaseView, Placement, Refusal
+from offpath.sched.jobs.states import JobState, LeaseState
+
+MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TenantSpec:
+    """A tenant's rights.
+
+    ``weight`` splits contended GPUs; ``max_jobs`` jobs accepted and unanswered; ``max_share`` sum of α of its leases
+    in percent of a GPU (250 = two and a half GPUs); ``max_demand`` the largest R a request may ask for;
+    ``profile`` the MIG profile its leases take when they are opened on a need, else the smallest that holds R.
+    """
+
+    name: str
+    weight: int = 1
+    max_jobs: int = 256
+    max_share: int = 100_000
+    max_demand: int = 100
+    profile: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedLease:
+    """A lease from configuration: opened when a helper joins, never closed for idleness or for others."""
+
+    tenant: str
+    gpu_index: int
+    profile: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class BookSettings:
+    """The leasing loop's numbers and the book's bounds; times in ns, sizes in bytes.
+
+    ``keep_warm_ns`` an idle lease stays; ``grow_after_ns`` a backlog must last before another lease is opened;
+    ``reclaim_after_ns`` a tenant must starve before others' busy leases are taken; ``min_hold_ns`` a lease is safe
+    from that; ``retry_open_ns`` pause after an instance failed.
+    """
+
+    lanes: int = 2
+    landing_bytes: int = 1 << 20
+    result_bytes: int = 1 << 20
+    max_jobs: int = 65_536
+    keep_warm_ns: int = 5_000 * MS
+    grow_after_ns: int = 20 * MS
+    reclaim_after_ns: int = 100 * MS
+    min_hold_ns: int = 200 * MS
+    retry_open_ns: int = 1_000 * MS
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request. Times are 0 until they happened. ``attempt`` rises each time it goes back to the queue."""
+
+    job: int
+    session: int
+    request_id: int
+    demand: Demand
+    kernel: int
+    priority: int
+    deadline_ns: int
+    is_idempotent: bool
+    accepted_ns: int
+    state: JobState = JobState.ACCEPTED
+    attempt: int = 0
+    launches: int = 0
+    placement: Placement | None = None
+    is_copying: bool = False
+    is_running: bool = False
+    placed_ns: int = 0
+    copied_ns: int = 0
+    launched_ns: int = 0
+    refusal: Refusal | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A lease and what runs on it. ``running_share`` is Σ R of launched jobs, never above α."""
+
+    view: LeaseView
+    generation: int
+    is_pinned: bool
+    state: LeaseState = LeaseState.PLANNED
+    ready: set[int] = field(default_factory=set)
+    lost: set[int] = field(default_factory=set)
+    scrubbed: set[int] = field(default_factory=set)
+    jobs: dict[int, Job] = field(default_factory=dict)
+    waiting: deque[Job] = field(default_factory=deque)
+    running_share: int = 0
+    opened_ns: int = 0
+    idle_since_ns: int = 0
+    is_idle_timer_armed: bool = False
+    is_closing: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Tenant:
+    """A tenant's queue and holdings. ``queues`` has one heap per demand R, so that a large job that must wait for a
+    large lease does not hold up the small ones."""
+
+    spec: TenantSpec
+    queues: dict[int, JobHeap] = field(default_factory=dict)
+    queued: int = 0
+    jobs: int = 0
+    held_share: int = 0
+    leases: dict[int, Lease] = field(default_factory=dict)
+    need_since_ns: int = 0
+    retry_open_ns: int = 0
+    is_need_timer_armed: bool = False
+    service_ns: float = 0.0
+
+
+class JobHeap:
+    """Queued jobs of one tenant and demand: highest priority first, then first come first served.
+
+    A job that leaves out of turn stays inside until it surfaces or half of the heap is such; so memory stays bounded
+    by twice the live jobs.
+    """
+
+    __slots__ = ("_dead", "_entries", "_sequence")
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[int, int, int, Job]] = []
+        self._sequence = 0
+        self._dead = 0
+
+    def __len__(self) -> int:
+        return len(self._entries) - self._dead
+
+    def push(self, job: Job, *, first: bool = False) -> None:
+        """``first``: ahead of its priority, for a job that was queued before and came back."""
+        self._sequence += 1
+        order = -self._sequence if first else self._sequence
+        heapq.heappush(self._entries, (-job.priority, order, job.attempt, job))
+
+    def peek(self) -> Job | None:
+        """The job whose turn it is."""
+        while self._entries:
+            _, _, attempt, job = self._entries[0]
+            if job.state is JobState.QUEUED and job.attempt == attempt:
+                return job
+            heapq.heappop(self._entries)
+            self._dead -= 1
+        return None
+
+    def pop(self) -> None:
+        """Take out what `peek` gave."""
+        heapq.heappop(self._entries)
+
+    def removed(self) -> None:
+        """Some job inside is queued no longer."""
+        self._dead += 1
+        if self._dead > 32 and self._dead * 2 > len(self._entries):
+            self._entries = [e for e in self._entries if e[3].state is JobState.QUEUED and e[3].attempt == e[2]]
+            heapq.heapify(self._entries)
+            self._dead = 0
+
+
+@dataclass(slots=True)
+class Session:
+    """A requester's session: the last request id it used, and its jobs without a returned credit."""
+
+    session: int
+    tenant: str
+    credits: int
+    last_request_id: int = 0
+    jobs: dict[int, Job] = field(default_factory=dict)

@@ -1,0 +1,64 @@
+"""States of a job and of a lease, and the reasons a job ends for (DESIGN §3). The wire has its own numbers."""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+
+
+class JobState(IntEnum):
+    """In order; from COMPLETED on the state is terminal and never changes again."""
+
+    ACCEPTED = 0
+    QUEUED = 1
+    PLACED = 2
+    COPYING = 3
+    LAUNCHED = 4
+    COMPLETED = 10
+    FAILED = 11
+    CANCELLED = 12
+    EXPIRED = 13
+    REJECTED = 14
+    RETRY_SAFE = 15
+    OUTCOME_UNKNOWN = 16
+
+
+FIRST_TERMINAL = JobState.COMPLETED
+
+
+class EndReason(Enum):
+    """Why a job reached its terminal state."""
+
+    NONE = "none"
+    BAD_HEADER = "bad_header"
+    UNKNOWN_KERNEL = "unknown_kernel"
+    BAD_DEMAND = "bad_demand"
+    PAYLOAD_TOO_LARGE = "payload_too_large"
+    DUPLICATE_ID = "duplicate_id"
+    GANG_UNSUPPORTED = "gang_unsupported"
+    TENANT_QUEUE_FULL = "tenant_queue_full"
+    DAEMON_FULL = "daemon_full"
+    DEADLINE_UNREACHABLE = "deadline_unreachable"
+    NO_INSTANCE_FITS = "no_instance_fits"
+    TENANT_SHARE_LIMIT = "tenant_share_limit"
+    DEADLINE_PASSED = "deadline_passed"
+    CANCELLED_BY_REQUESTER = "cancelled_by_requester"
+    SESSION_CLOSED = "session_closed"
+    DRAINING = "draining"
+    KERNEL_RAISED = "kernel_raised"
+    RESULT_TOO_LARGE = "result_too_large"
+    PAYLOAD_CHECKSUM = "payload_checksum"
+    COPY_FAILED = "copy_failed"
+    WORKER_LOST = "worker_lost"
+    HELPER_LOST = "helper_lost"
+    DAEMON_RESTARTED = "daemon_restarted"
+
+
+class LeaseState(Enum):
+    """PLANNED → CREATING → WARM → DRAINING → SCRUBBING → FREE."""
+
+    PLANNED = "planned"
+    CREATING = "creating"
+    WARM = "warm"
+    DRAINING = "draining"
+    SCRUBBING = "scrubbing"
+    FREE = "free"
