@@ -217,6 +217,9 @@ class Lane(Protocol):
     def acquire(self, nbytes: int) -> None:
         """Make peer writes to the first ``nbytes`` of the landing buffer visible; before every launch."""
 
+    def publish(self, nbytes: int) -> None:
+        """Make the first ``nbytes`` of the result half visible to peers; before every result that lies there."""
+
     def scrub(self) -> int:
         """Overwrite landing buffer and result half, read back, return the bytes proven zero. Raises: DeviceError."""
 
@@ -244,6 +247,9 @@ class Gpu(Protocol):
     @property
     def model(self) -> GpuModel:
         """Totals and legal geometry."""
+
+    def profile_bytes(self, profile: str) -> int:
+        """Memory an instance of the profile really offers here (emulators are scaled). Raises: DeviceError."""
 
     def create_instance(self, profile: str, start: int) -> int:
         """Cut an instance; not repeatable. Raises: PlacementTaken, DeviceGone, DeviceError."""

@@ -1,1 +1,29 @@
-"""What hosts import: requester client, helper that serves kernels, training runtime."""
+"""What hosts import: the requester client, and the helper that serves kernels.
+
+Importing this package imports nothing else; the names below load their module when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+_WHERE: Final = {
+    "AsyncRequester": "aio",
+    "Helper": "helper",
+    "LaneContext": "kernels",
+    "Options": "slots",
+    "RequestFailed": "errors",
+    "RequestTimeout": "errors",
+    "Requester": "requester",
+    "Result": "slots",
+    "Tls": "negotiate",
+    "connect": "requester",
+    "current_lane": "kernels",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)

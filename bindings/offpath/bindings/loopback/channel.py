@@ -7,7 +7,14 @@ import socket
 from typing import Final
 
 from offpath.bindings.errors import HostMessageError, PeerGone
-from offpath.bindings.loopback.sockets import GONE, listening_socket, peer_credentials, peer_pidfd
+from offpath.bindings.loopback.sockets import (
+    GONE,
+    listening_socket,
+    peer_credentials,
+    peer_pidfd,
+    receive_with_fds,
+    send_with_fds,
+)
 from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
 
 _MAX_FDS: Final = 4
@@ -35,7 +42,7 @@ class LoopbackConnection:
             raise HostMessageError("too_long", str(len(message)))
         try:
             if fds:
-                socket.send_fds(self._sock, [message], list(fds), socket.MSG_DONTWAIT)
+                send_with_fds(self._sock, message, fds, socket.MSG_DONTWAIT)
             else:
                 self._sock.send(message, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -49,9 +56,7 @@ class LoopbackConnection:
     def receive(self) -> tuple[bytes, tuple[int, ...]] | None:
         """See `HostConnection.receive`."""
         try:
-            message, fds, flags, _ = socket.recv_fds(
-                self._sock, MAX_MESSAGE_BYTES + 1, _MAX_FDS, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
-            )
+            message, fds, flags = receive_with_fds(self._sock, MAX_MESSAGE_BYTES + 1, _MAX_FDS, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return None
         except OSError as fault:

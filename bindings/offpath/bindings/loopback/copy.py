@@ -69,7 +69,14 @@ class LoopbackCopyEngine:
             self._thread.start()
         # The views keep both mappings alive until the copy is done, whoever closes a region meanwhile.
         self._work.put(
-            (token, source.view[:], source.address + source_offset, target.view[:], target.address + target_offset, nbytes)
+            (
+                token,
+                source.view[:],
+                source.address + source_offset,
+                target.view[:],
+                target.address + target_offset,
+                nbytes,
+            )
         )
         return None
 

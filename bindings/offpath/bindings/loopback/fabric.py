@@ -19,7 +19,7 @@ from typing import Final
 
 from offpath.bindings.errors import DoorbellError, PeerGone, RegionError, TicketRefused
 from offpath.bindings.loopback.region import Region, round_to_page
-from offpath.bindings.loopback.sockets import GONE, listening_socket
+from offpath.bindings.loopback.sockets import GONE, listening_socket, receive_with_fds, send_with_fds
 from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES
 
 _IMM = struct.Struct("<I")
@@ -59,11 +59,12 @@ class LoopbackFabricSession:
         self._bell = ours
         self._theirs.setblocking(True)
         self.header_bytes_read = 0
+        self.answer_bytes_written = 0
 
     def hand_over(self, sock: socket.socket) -> None:
         """Send the peer its three descriptors, then forget its doorbell end. Raises: OSError."""
         message = _TAKEN + _GEOMETRY.pack(self.slot_count, self.payload_bytes, self.result_bytes)
-        socket.send_fds(sock, [message], [self.slots.fd, self.answers.fd, self._theirs.fileno()])
+        send_with_fds(sock, message, [self.slots.fd, self.answers.fd, self._theirs.fileno()])
         self._theirs.close()
 
     def read_header(self, slot: int) -> bytes:
@@ -87,6 +88,7 @@ class LoopbackFabricSession:
         if inline:
             view[at + HEADER_PART_BYTES : at + HEADER_PART_BYTES + len(inline)] = inline
         view[at : at + len(header)] = header
+        self.answer_bytes_written += len(header) + len(inline)
 
     def ring(self, imm: int) -> bool:
         """See `FabricSession.ring`."""
@@ -369,7 +371,7 @@ def redeem_ticket(path: str, ticket: str, timeout_s: float = 5.0) -> LoopbackReq
         try:
             sock.connect(path)
             sock.send(ticket.encode())
-            message, fds, _, _ = socket.recv_fds(sock, 64, 3, socket.MSG_CMSG_CLOEXEC)
+            message, fds, _ = receive_with_fds(sock, 64, 3)
         except OSError as fault:
             raise PeerGone(f"fabric at {path}: {fault}") from None
     if message[: len(_TAKEN)] != _TAKEN or len(fds) != 3 or len(message) != len(_TAKEN) + _GEOMETRY.size:

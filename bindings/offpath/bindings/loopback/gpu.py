@@ -55,6 +55,10 @@ class EmulatedGpu:
         self._instances: dict[int, _Instance] = {}
         self._ids = itertools.count(1)
 
+    def profile_bytes(self, profile: str) -> int:
+        """See `Gpu.profile_bytes`."""
+        return self.model.profile(profile).memory_slices * self.slice_bytes
+
     def create_instance(self, profile: str, start: int) -> int:
         """See `Gpu.create_instance`."""
         self._check()

@@ -40,9 +40,9 @@ def sealed_memfd(name: str, nbytes: int) -> int:
     try:
         os.ftruncate(fd, round_to_page(nbytes))
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-    except OSError as fault:
+    except (OSError, OverflowError) as fault:  # a size above 2^63 does not even reach the kernel
         os.close(fd)
-        raise RegionError(f"memfd {name} of {nbytes} bytes: {fault.strerror}") from fault
+        raise RegionError(f"memfd {name} of {nbytes} bytes: {fault}") from fault
     return fd
 
 
@@ -74,6 +74,8 @@ class Region:
             os.close(fd)
             raise
         self._nbytes = nbytes
+        self._pins = 0
+        self._close_wanted = False
         self.view = memoryview(self._map)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
@@ -97,7 +99,17 @@ class Region:
     @property
     def closed(self) -> bool:
         """True once `close` was called."""
-        return self._map is None
+        return self._map is None or self._close_wanted
+
+    def pin(self) -> None:
+        """A copy in flight uses the mapping: `close` waits for the matching `unpin` (same thread as `close`)."""
+        self._pins += 1
+
+    def unpin(self) -> None:
+        """The copy ended; a close asked for meanwhile happens now."""
+        self._pins -= 1
+        if self._close_wanted and not self._pins:
+            self.close()
 
     def prefault(self) -> None:
         """Touch every page now, so that no request pays for it; blocks (15 ms for 20 MB, seen), releases the GIL."""
@@ -110,6 +122,9 @@ class Region:
         """Unmap and close; views handed out must be gone, else the mapping lives until they are."""
         if self._map is None:
             return
+        self._close_wanted = True
+        if self._pins:
+            return  # unmapping under a thread's memmove would be a SIGSEGV
         mapped, self._map = self._map, None
         os.close(self._fd)
         # Somebody may still hold a view (an array over a result): the mapping then goes with that view.

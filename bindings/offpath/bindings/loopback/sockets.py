@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import errno
 import os
 import socket
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 _UCRED = struct.Struct("3i")
@@ -32,6 +34,23 @@ def peer_pidfd(sock: socket.socket) -> int:
         return os.pidfd_open(peer_credentials(sock)[0])
     except OSError:
         return -1
+
+
+def send_with_fds(sock: socket.socket, message: bytes, fds: Sequence[int], flags: int = 0) -> None:
+    """`socket.send_fds`, which drops its ``flags`` (Python 3.11, seen): MSG_DONTWAIT would block."""
+    sock.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))], flags)
+
+
+def receive_with_fds(sock: socket.socket, nbytes: int, most: int, flags: int = 0) -> tuple[bytes, list[int], int]:
+    """(message, descriptors, flags); as `socket.recv_fds`, but ``flags`` count, and descriptors close on exec."""
+    fds = array.array("i")
+    message, ancillary, said, _ = sock.recvmsg(
+        nbytes, socket.CMSG_LEN(most * fds.itemsize), flags | socket.MSG_CMSG_CLOEXEC
+    )
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    return message, list(fds), said
 
 
 def listening_socket(path: str, kind: socket.SocketKind) -> socket.socket:

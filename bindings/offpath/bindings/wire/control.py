@@ -1,8 +1,8 @@
 """Control messages: pydantic models in orjson, versioned, one ``kind`` each (DESIGN §3 Negotiation, §4 Wire).
 
 Negotiation, requester → daemon: Hello, Goodbye. Daemon → requester: Welcome, Refused, Kernels, Closing.
-Host channel, rare messages (the frequent ones are structs in `wire.host`): helper → daemon HelperHello, WorkerHello,
-InstanceFailed, LaneReady, LaneScrubbed, InstanceClosed; daemon → helper HostWelcome, OpenInstance,
+Host channel, rare messages (the frequent ones are structs in `wire.host`): host → daemon HelperHello, GpuOffer,
+WorkerHello, InstanceFailed, LaneReady, LaneScrubbed, InstanceClosed; daemon → helper HostWelcome, OpenInstance,
 ScrubLane, CloseInstance.
 """
 
@@ -111,7 +111,6 @@ class KernelOffer(_Message):
 
     name: Name
     demand: Annotated[int, Field(ge=1, le=100)]
-    scratch_bytes: U63 = 0
 
 
 class ProfileInfo(_Message):
@@ -125,14 +124,15 @@ class ProfileInfo(_Message):
     max_instances: Annotated[int, Field(ge=1, le=16)]
 
 
-class GpuInfo(_Message):
-    """One GPU as the helper's GPU port reports it: model, totals and legal geometry."""
+class GpuOffer(_Message):
+    """One GPU as the helper's GPU port reports it: model, totals, legal geometry. Follows HelperHello, one per GPU."""
 
+    kind: Literal["gpu_offer"] = "gpu_offer"
     uuid: Name
     model: Name
     compute_slices: Annotated[int, Field(ge=1, le=16)]
     memory_slices: Annotated[int, Field(ge=1, le=16)]
-    profiles: list[ProfileInfo]
+    profiles: Annotated[list[ProfileInfo], Field(max_length=16)]
 
 
 class HelperHello(_Message):
@@ -142,8 +142,8 @@ class HelperHello(_Message):
     version: U16 = PROTOCOL_VERSION
     name: Name
     pid: U32
-    kernels: Annotated[list[KernelOffer], Field(max_length=256)]
-    gpus: Annotated[list[GpuInfo], Field(max_length=16)]
+    kernels: Annotated[list[KernelOffer], Field(min_length=1, max_length=32)]
+    gpu_count: Annotated[int, Field(ge=0, le=16)]
 
 
 class HostWelcome(_Message):
@@ -167,6 +167,7 @@ class OpenInstance(_Message):
     lanes: Annotated[int, Field(ge=1, le=64)]
     landing_bytes: U63
     result_bytes: U63
+    scrub_first: bool
     token: Token
 
 
@@ -175,6 +176,7 @@ class InstanceFailed(_Message):
 
     kind: Literal["instance_failed"] = "instance_failed"
     lease: U63
+    generation: U63
     detail: Annotated[str, Field(max_length=512)]
 
 
@@ -225,10 +227,11 @@ class CloseInstance(_Message):
     kind: Literal["close_instance"] = "close_instance"
     lease: U63
     generation: U63
+    scrub: bool
 
 
 class InstanceClosed(_Message):
-    """The instance is gone and its whole memory scrubbed."""
+    """The instance is gone; ``scrubbed_bytes`` the helper scrubbed itself, 0 when its workers had."""
 
     kind: Literal["instance_closed"] = "instance_closed"
     lease: U63
@@ -239,7 +242,7 @@ class InstanceClosed(_Message):
 ToDaemon = Annotated[Hello | Goodbye, Field(discriminator="kind")]
 ToRequester = Annotated[Welcome | Refused | Kernels | Closing, Field(discriminator="kind")]
 HostToDaemon = Annotated[
-    HelperHello | WorkerHello | InstanceFailed | LaneReady | LaneScrubbed | InstanceClosed,
+    HelperHello | GpuOffer | WorkerHello | InstanceFailed | LaneReady | LaneScrubbed | InstanceClosed,
     Field(discriminator="kind"),
 ]
 DaemonToHost = Annotated[HostWelcome | OpenInstance | ScrubLane | CloseInstance | Closing, Field(discriminator="kind")]
@@ -247,7 +250,7 @@ DaemonToHost = Annotated[HostWelcome | OpenInstance | ScrubLane | CloseInstance 
 TO_DAEMON: Final[TypeAdapter[Hello | Goodbye]] = TypeAdapter(ToDaemon)
 TO_REQUESTER: Final[TypeAdapter[Welcome | Refused | Kernels | Closing]] = TypeAdapter(ToRequester)
 HOST_TO_DAEMON: Final[
-    TypeAdapter[HelperHello | WorkerHello | InstanceFailed | LaneReady | LaneScrubbed | InstanceClosed]
+    TypeAdapter[HelperHello | GpuOffer | WorkerHello | InstanceFailed | LaneReady | LaneScrubbed | InstanceClosed]
 ] = TypeAdapter(HostToDaemon)
 DAEMON_TO_HOST: Final[TypeAdapter[HostWelcome | OpenInstance | ScrubLane | CloseInstance | Closing]] = TypeAdapter(
     DaemonToHost

@@ -11,10 +11,12 @@ _MIN_RETRY_MS = 1
 _MAX_RETRY_MS = 5_000
 
 
-def refuse(job: Job, session: Session, tenant: Tenant, ledger: Ledger, largest_share: int, now_ns: int) -> EndReason:
+def refuse(
+    job: Job, session: Session, tenant: Tenant, ledger: Ledger, alphas: tuple[int, ...], now_ns: int
+) -> EndReason:
     """Why this job is not accepted, or NONE.
 
-    ``largest_share`` is the largest α any GPU offers, 0 while no helper is there: then the job waits for one.
+    ``alphas`` are the fractions the GPUs offer, rising; empty while no helper was there: then the job waits for one.
     """
     share = job.demand.share
     if job.request_id <= session.last_request_id:
@@ -25,11 +27,12 @@ def refuse(job: Job, session: Session, tenant: Tenant, ledger: Ledger, largest_s
         return EndReason.GANG_UNSUPPORTED if share % 100 == 0 else EndReason.BAD_DEMAND
     if share < 1:
         return EndReason.BAD_DEMAND
-    if share > tenant.spec.max_demand:
+    least = next((alpha for alpha in alphas if alpha >= share), 0)
+    if share > tenant.spec.max_demand or least > tenant.spec.max_share:
         return EndReason.TENANT_SHARE_LIMIT
     if job.demand.payload_bytes > ledger.settings.landing_bytes:
         return EndReason.PAYLOAD_TOO_LARGE
-    if largest_share and share > largest_share:
+    if alphas and not least:
         return EndReason.NO_INSTANCE_FITS
     if tenant.jobs >= tenant.spec.max_jobs:
         return EndReason.TENANT_QUEUE_FULL

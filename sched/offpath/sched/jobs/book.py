@@ -16,6 +16,7 @@ from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import BookSettings, Job, JobHeap, Lease, PinnedLease, Session, Tenant, TenantSpec
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
+from offpath.sched.jobs.timers import Key
 
 MAX_ATTEMPTS = 3
 _SERVICE_WEIGHT = 0.2  # of the newest sample in the running mean of service times
@@ -79,8 +80,8 @@ class JobBook:
         session = self.ledger.sessions.pop(event.session, None)
         if session is None:
             return
-        # Queued ones first, or lanes that come free would be filled with jobs about to be cancelled.
-        for job in sorted(session.jobs.values(), key=lambda job: job.state is not JobState.QUEUED):
+        # Queued ones first, then the last copied, or what comes free would go to jobs about to be cancelled.
+        for job in sorted(session.jobs.values(), key=lambda job: (job.state is not JobState.QUEUED, -job.copied_ns)):
             if job.state < FIRST_TERMINAL:
                 self._end(job, JobState.CANCELLED, EndReason.SESSION_CLOSED, now_ns)
             del self.ledger.jobs[job.job]
@@ -104,7 +105,7 @@ class JobBook:
         )  # fmt: skip
         ledger.jobs[event.job] = job
         session.jobs[event.job] = job
-        refused = refuse(job, session, tenant, ledger, self.leasing.largest_share, now_ns)
+        refused = refuse(job, session, tenant, ledger, self.leasing.alphas, now_ns)
         session.last_request_id = max(session.last_request_id, event.request_id)
         tenant.jobs += 1
         ledger.unanswered += 1
@@ -131,13 +132,13 @@ class JobBook:
         self.ledger.out.append(Copy(job.job, job.attempt, placement.lease, placement.lane))
         return True
 
-    def _enqueue(self, job: Job, tenant: Tenant, now_ns: int, *, first: bool = False) -> None:
+    def _enqueue(self, job: Job, tenant: Tenant, now_ns: int) -> None:
         job.state = JobState.QUEUED
         share = job.demand.share
         queue = tenant.queues.get(share)
         if queue is None:
             queue = tenant.queues[share] = JobHeap()
-        queue.push(job, first=first)
+        queue.push(job)
         tenant.queued += 1
         self.leasing.need(tenant, now_ns)
 
@@ -169,10 +170,11 @@ class JobBook:
                 return
 
     def _copied(self, event: events.CopyDone, now_ns: int) -> None:
-        """A copy that ended after its job was answered gives the lane back; one of an older attempt means nothing:
-        its lane went with its lease."""
+        """A copy that ended after its job was answered gives the lane back; one whose lane was lost beneath it lets
+        the lease be scrubbed."""
         job = self.ledger.jobs.get(event.job) or self.ledger.leaving.get(event.job)
         if job is None or job.attempt != event.attempt or not job.is_copying or job.placement is None:
+            self.leasing.stray_copy_ended((event.job, event.attempt), now_ns)
             return
         job.is_copying = False
         lease = self.ledger.leases[job.placement.lease]
@@ -207,9 +209,8 @@ class JobBook:
         if job is None or job.attempt != event.attempt or not job.is_running or job.placement is None:
             return
         job.launches -= 1
-        job.is_running = False
+        self._stopped(job)
         lease = self.ledger.leases[job.placement.lease]
-        lease.running_share -= job.demand.share
         self._worker_lost(events.WorkerLost(lease.view.lease, job.placement.lane, lease.generation), now_ns)
 
     def _result(self, event: events.ResultArrived, now_ns: int) -> None:
@@ -222,6 +223,7 @@ class JobBook:
         tenant = self.ledger.tenants[job.demand.tenant]
         served = now_ns - job.launched_ns
         tenant.service_ns += (served - tenant.service_ns) * (_SERVICE_WEIGHT if tenant.service_ns else 1.0)
+        self._stopped(job)
         if job.state >= FIRST_TERMINAL:
             self._leave_lane(job, now_ns)
             return
@@ -259,7 +261,7 @@ class JobBook:
         if was_queued:
             self._unqueue(job, tenant)
         elif job.placement is not None:
-            if job.is_copying or (job.is_running and not finished_ns):
+            if job.is_copying or job.is_running:
                 ledger.leaving[job.job] = job
             else:
                 self._leave_lane(job, now_ns)
@@ -267,22 +269,25 @@ class JobBook:
     def _leave_lane(self, job: Job, now_ns: int) -> None:
         """The lane holds nothing of the job's any more: start what waits for share, then route, then maybe idle."""
         ledger = self.ledger
-        placement, share = job.placement, job.demand.share
+        placement = job.placement
         assert placement is not None
         ledger.leaving.pop(job.job, None)
-        job.placement = None
-        job.is_copying = False
-        lease = ledger.leases[placement.lease]
-        del lease.jobs[job.job]
+        lease = ledger.leases.get(placement.lease)
         if job.is_running:
-            job.is_running = False
-            lease.running_share -= share
-        elif job in lease.waiting:
+            self._stopped(job)
+        if job.is_copying and lease is not None:
+            lease.strays.add((job.job, job.attempt))
+        job.is_copying = False
+        job.placement = None
+        if lease is None:
+            return  # it went with its helper
+        del lease.jobs[job.job]
+        if job in lease.waiting:
             lease.waiting.remove(job)
-        ledger.policy.release(placement, share, now_ns)
+        ledger.policy.release(placement, job.demand.share, now_ns)
         while lease.waiting:
             waiting = lease.waiting[0]
-            if lease.running_share + waiting.demand.share > lease.view.alpha:
+            if waiting.is_due(now_ns) or lease.running_share + waiting.demand.share > lease.view.alpha:
                 break
             lease.waiting.popleft()
             self._launch(waiting, lease, now_ns)
@@ -293,15 +298,12 @@ class JobBook:
             self.leasing.went_idle(lease, now_ns)
 
     def _requeue(self, job: Job, now_ns: int) -> None:
-        """The kernel surely did not start and the payload is still in the slot: first in the queue again."""
+        """The kernel surely did not start and the payload is still in the slot: in its old turn again."""
         tenant = self.ledger.tenants[job.demand.tenant]
-        placement = job.placement
-        if placement is not None and placement.lease in self.ledger.leases:
-            self._leave_lane(job, now_ns)
-        job.placement = None
-        job.is_copying = job.is_running = False
+        self._leave_lane(job, now_ns)
         job.attempt += 1
-        self._enqueue(job, tenant, now_ns, first=True)
+        self._enqueue(job, tenant, now_ns)
+        self._route(tenant, now_ns)  # another lease may have a free lane, and nothing else would look
 
     # -- helper and leases ----------------------------------------------------------------------------------------
     def _helper_joined(self, event: events.HelperJoined, now_ns: int) -> None:
@@ -329,28 +331,19 @@ class JobBook:
     def _lose(self, job: Job, reason: EndReason, now_ns: int) -> None:
         """Its lane is gone. Not launched: queue again. Launched: nobody can know, unless it may run twice."""
         if job.state >= FIRST_TERMINAL:
-            self._drop_lane(job, now_ns)
+            self._leave_lane(job, now_ns)
         elif not job.is_running or (job.is_idempotent and job.launches < MAX_ATTEMPTS):
             self._requeue(job, now_ns)
         else:
-            self._drop_running(job)
+            self._stopped(job)
             self._end(job, JobState.OUTCOME_UNKNOWN, reason, now_ns)
 
-    def _drop_lane(self, job: Job, now_ns: int) -> None:
-        self.ledger.leaving.pop(job.job, None)
-        if job.placement is not None and job.placement.lease in self.ledger.leases:
-            self._leave_lane(job, now_ns)
-
-    def _drop_running(self, job: Job) -> None:
-        """The kernel ended with its worker; only then may `_end` give the lane back at once."""
-        if job.placement is None:
-            return
-        lease = self.ledger.leases.get(job.placement.lease)
-        if lease is None:
-            job.placement = None
-        else:
-            lease.running_share -= job.demand.share
+    def _stopped(self, job: Job) -> None:
+        """The kernel runs no more: its share is free, its lane when it leaves that."""
         job.is_running = False
+        lease = self.ledger.leases.get(job.placement.lease) if job.placement is not None else None
+        if lease is not None:
+            lease.running_share -= job.demand.share
 
     def _lane_ready(self, event: events.LaneReady, now_ns: int) -> None:
         lease = self.ledger.lease_of(event.lease, event.generation)
@@ -378,14 +371,19 @@ class JobBook:
 
     def _fire_timers(self, now_ns: int) -> None:
         timers = self.ledger.timers
+        expired: list[Job] = []
+        others: list[Key] = []
         while (key := timers.due(now_ns)) is not None:
-            kind, who = key
-            if kind == "job":
-                assert isinstance(who, int)
-                job = self.ledger.jobs.get(who)
-                if job is not None and job.state < FIRST_TERMINAL and job.deadline_ns <= now_ns:
-                    self._end(job, JobState.EXPIRED, EndReason.DEADLINE_PASSED, now_ns)
-            elif kind == "idle":
+            job = self.ledger.jobs.get(key[1]) if isinstance(key[1], int) and key[0] == "job" else None
+            if job is not None and job.state < FIRST_TERMINAL and job.is_due(now_ns):
+                expired.append(job)
+            elif key[0] != "job":
+                others.append(key)
+        expired.sort(key=lambda job: job.state is not JobState.QUEUED)  # or a lane would go to one that is due too
+        for job in expired:
+            self._end(job, JobState.EXPIRED, EndReason.DEADLINE_PASSED, now_ns)
+        for kind, who in others:
+            if kind == "idle":
                 assert isinstance(who, int)
                 self.leasing.idle_timer(who, now_ns)
             elif kind == "need":

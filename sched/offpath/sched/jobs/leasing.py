@@ -15,7 +15,7 @@ from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Lift, Obstacle, Refusal
 from offpath.sched.jobs.commands import CloseLease, OpenLease, ScrubLane
 from offpath.sched.jobs.ledger import Ledger
-from offpath.sched.jobs.records import Lease, PinnedLease, Tenant
+from offpath.sched.jobs.records import MS, Lease, PinnedLease, Tenant
 from offpath.sched.jobs.states import LeaseState
 
 _OPENING = (LeaseState.PLANNED, LeaseState.CREATING)
@@ -34,7 +34,7 @@ class Leasing:
         self._dirty: dict[str, set[int]] = {}
         self._pinned: dict[PinnedLease, int] = {}
         self._pins_retry_ns = 0
-        self.largest_share = 0
+        self.alphas: tuple[int, ...] = ()
 
     # -- helper ---------------------------------------------------------------------------------------------------
     def helper_joined(self, helper: int, gpus: tuple[GpuSpec, ...], now_ns: int) -> None:
@@ -43,7 +43,8 @@ class Leasing:
         self._gpus = list(gpus)
         for gpu in gpus:
             self._ledger.policy.gpu_added(gpu)
-        self.largest_share = max((g.alpha(p) for g in gpus for p in g.profiles), default=0)
+        room = self._lease_bytes()
+        self.alphas = tuple(sorted({g.alpha(p) for g in gpus for p in g.profiles if p.memory_bytes >= room}))
         self._pins_retry_ns = 0
         self.round(now_ns)
 
@@ -83,7 +84,8 @@ class Leasing:
         """The lease runs nothing: start its keep-warm time, or finish a drain."""
         lease.idle_since_ns = now_ns
         if lease.state is LeaseState.DRAINING:
-            self._scrub(lease)
+            if not lease.strays:
+                self._scrub(lease)
         elif not lease.is_pinned and not lease.is_idle_timer_armed:
             lease.is_idle_timer_armed = True
             self._ledger.timers.arm(now_ns + self._ledger.settings.keep_warm_ns, ("idle", lease.view.lease))
@@ -120,6 +122,15 @@ class Leasing:
         elif lease.state is LeaseState.SCRUBBING:
             self._close_when_scrubbed(lease)
 
+    def stray_copy_ended(self, copy: tuple[int, int], now_ns: int) -> None:
+        """``copy`` (job, attempt) writes no more; if it was a stray, a drain may have waited for it."""
+        for lease in self._ledger.leases.values():
+            if copy in lease.strays:
+                lease.strays.remove(copy)
+                if not lease.jobs:
+                    self.went_idle(lease, now_ns)
+                return
+
     def lane_scrubbed(self, lease: Lease, lane: int) -> None:
         """A worker's confirmation; it counts only while the lease is scrubbing."""
         if lease.state is LeaseState.SCRUBBING and lane in lease.ready and lane not in lease.scrubbed:
@@ -127,8 +138,8 @@ class Leasing:
             self._close_when_scrubbed(lease)
 
     def instance_closed(self, lease: Lease, now_ns: int) -> None:
-        """FREE: the slices may go to anyone."""
-        if lease.state is LeaseState.SCRUBBING:
+        """FREE: the slices may go to anyone. Said before it was asked for, it means nothing."""
+        if lease.is_closing:
             self._forget(lease)
             self.round(now_ns)
 
@@ -145,7 +156,7 @@ class Leasing:
     # -- needs ----------------------------------------------------------------------------------------------------
     def need(self, tenant: Tenant, now_ns: int) -> None:
         """The tenant has jobs that no lease of its takes: remember since when, act now if it holds nothing."""
-        if not tenant.need_since_ns:
+        if tenant.spec.name not in self._ledger.needy:
             tenant.need_since_ns = now_ns
             self._ledger.needy[tenant.spec.name] = tenant
             self._arm_need(tenant, now_ns + self._ledger.settings.grow_after_ns)
@@ -154,17 +165,15 @@ class Leasing:
 
     def need_met(self, tenant: Tenant) -> None:
         """Nothing of the tenant's waits any more."""
-        if tenant.need_since_ns:
-            tenant.need_since_ns = 0
-            del self._ledger.needy[tenant.spec.name]
+        self._ledger.needy.pop(tenant.spec.name, None)
 
     def need_timer(self, name: str, now_ns: int) -> None:
         """A need grew older: look again, and keep looking while it lasts."""
         tenant = self._ledger.tenants[name]
         tenant.is_need_timer_armed = False
-        if tenant.need_since_ns:
+        if name in self._ledger.needy:
             self.round(now_ns)
-            self._arm_need(tenant, now_ns + max(self._ledger.settings.grow_after_ns, 1))
+            self._arm_need(tenant, now_ns + max(self._ledger.settings.grow_after_ns, MS))
 
     def _arm_need(self, tenant: Tenant, when_ns: int) -> None:
         if not tenant.is_need_timer_armed:
@@ -268,6 +277,8 @@ class Leasing:
             if profile is None or tenant is None:
                 continue
             plan = LeasePlan(gpu.gpu, pin.profile, pin.start, gpu.alpha(profile))
+            if tenant.held_share + plan.alpha > tenant.spec.max_share:
+                continue  # held by leases that were opened while the pin could not be: until they close
             try:
                 self._pinned[pin] = self._open(tenant, plan, is_pinned=True)
             except IllegalPlacement:

@@ -83,10 +83,15 @@ class Job:
     launched_ns: int = 0
     refusal: Refusal | None = None
 
+    def is_due(self, now_ns: int) -> bool:
+        """Its deadline is there: it is to be answered, not to be started."""
+        return 0 < self.deadline_ns <= now_ns
+
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """A lease and what runs on it. ``running_share`` is Σ R of launched jobs, never above α."""
+    """A lease and what runs on it. ``running_share`` is Σ R of launched jobs, never above α; ``strays`` are copies
+    (job, attempt) that still write although their lane was lost: no byte counts as scrubbed before they ended."""
 
     view: LeaseView
     generation: int
@@ -97,6 +102,7 @@ class Lease:
     scrubbed: set[int] = field(default_factory=set)
     jobs: dict[int, Job] = field(default_factory=dict)
     waiting: deque[Job] = field(default_factory=deque)
+    strays: set[tuple[int, int]] = field(default_factory=set)
     running_share: int = 0
     opened_ns: int = 0
     idle_since_ns: int = 0
@@ -122,32 +128,30 @@ class Tenant:
 
 
 class JobHeap:
-    """Queued jobs of one tenant and demand: highest priority first, then first come first served.
+    """Queued jobs of one tenant and demand: highest priority first, then first come first served, also for those that
+    were placed and came back.
 
     A job that leaves out of turn stays inside until it surfaces or half of the heap is such; so memory stays bounded
     by twice the live jobs.
     """
 
-    __slots__ = ("_dead", "_entries", "_sequence")
+    __slots__ = ("_dead", "_entries")
 
     def __init__(self) -> None:
-        self._entries: list[tuple[int, int, int, Job]] = []
-        self._sequence = 0
+        self._entries: list[tuple[int, int, int, int, Job]] = []
         self._dead = 0
 
     def __len__(self) -> int:
         return len(self._entries) - self._dead
 
-    def push(self, job: Job, *, first: bool = False) -> None:
-        """``first``: ahead of its priority, for a job that was queued before and came back."""
-        self._sequence += 1
-        order = -self._sequence if first else self._sequence
-        heapq.heappush(self._entries, (-job.priority, order, job.attempt, job))
+    def push(self, job: Job) -> None:
+        """The job is queued."""
+        heapq.heappush(self._entries, (-job.priority, job.accepted_ns, job.job, job.attempt, job))
 
     def peek(self) -> Job | None:
         """The job whose turn it is."""
         while self._entries:
-            _, _, attempt, job = self._entries[0]
+            *_, attempt, job = self._entries[0]
             if job.state is JobState.QUEUED and job.attempt == attempt:
                 return job
             heapq.heappop(self._entries)
@@ -162,7 +166,7 @@ class JobHeap:
         """Some job inside is queued no longer."""
         self._dead += 1
         if self._dead > 32 and self._dead * 2 > len(self._entries):
-            self._entries = [e for e in self._entries if e[3].state is JobState.QUEUED and e[3].attempt == e[2]]
+            self._entries = [e for e in self._entries if e[4].state is JobState.QUEUED and e[4].attempt == e[3]]
             heapq.heapify(self._entries)
             self._dead = 0
 

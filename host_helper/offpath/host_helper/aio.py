@@ -1,0 +1,170 @@
+"""The async requester: ``await requester.submit(...)`` from any number of tasks; answers arrive by ``add_reader``."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from numpy.typing import NDArray
+
+from offpath.bindings.errors import PeerGone
+from offpath.bindings.loopback.fabric import LoopbackRequesterSession
+from offpath.bindings.ports import IMM_CANCEL, IMM_SLOT_MASK, immediate
+from offpath.bindings.wire import control
+from offpath.bindings.wire.codes import Status
+from offpath.host_helper.errors import RequestFailed, RequestTimeout, UnknownKernel
+from offpath.host_helper.negotiate import Negotiation, Tls, open_session
+from offpath.host_helper.requester import RETRIES
+from offpath.host_helper.slots import DEFAULT_OPTIONS, Options, Result, SlotTable, daemon_gone
+
+_Answer = asyncio.Future[Result]
+
+
+class AsyncRequester:
+    """One session of the running loop. Make it with `open`, or as ``async with AsyncRequester.connect(...)``."""
+
+    def __init__(self, negotiation: Negotiation, welcome: control.Welcome, session: LoopbackRequesterSession) -> None:
+        self._negotiation = negotiation
+        self.welcome = welcome
+        self._session = session
+        self._slots: SlotTable[_Answer] = SlotTable(session)
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._gone: PeerGone | None = None
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(session.fileno(), self._readable)
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        address: str | None = None,
+        *,
+        tenant: str | None = None,
+        token_file: str | None = None,
+        tls: Tls | None = None,
+        **sizes: Any,
+    ) -> AsyncRequester:
+        """Negotiate in a thread, then connect. Raises: as `offpath.host_helper.negotiate.open_session`."""
+        call = functools.partial(open_session, address, tenant=tenant, token_file=token_file, tls=tls, **sizes)
+        return cls(*await asyncio.get_running_loop().run_in_executor(None, call))
+
+    async def submit(
+        self,
+        kernel: str,
+        arrays: Sequence[NDArray[Any]],
+        *,
+        timeout: float | None = None,
+        options: Options = DEFAULT_OPTIONS,
+    ) -> Result:
+        """Run ``kernel`` on ``arrays``; an answer RETRY_SAFE is tried again, thrice at most.
+
+        Cancelling the awaiting task, or ``timeout`` seconds passing, cancels the request at the daemon.
+        Raises: RequestFailed, RequestTimeout, UnknownKernel, PayloadTooLarge, PeerGone.
+        """
+        number = await self._kernel_id(kernel)
+        for attempt in range(RETRIES + 1):
+            try:
+                return await self._once(number, arrays, timeout, options)
+            except RequestFailed as failed:
+                if failed.status is not Status.RETRY_SAFE or attempt == RETRIES:
+                    raise
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _once(
+        self, number: int, arrays: Sequence[NDArray[Any]], timeout: float | None, options: Options
+    ) -> Result:
+        while not self._slots.has_room():
+            room: asyncio.Future[None] = self._loop.create_future()
+            self._room.append(room)
+            try:
+                await room
+            except asyncio.CancelledError:
+                if room.done() and not room.cancelled():
+                    self._wake_one()  # the slot meant for us is somebody else's now
+                raise
+        if self._gone is not None:
+            raise self._gone
+        answer: _Answer = self._loop.create_future()
+        slot = self._slots.fill(number, arrays, options, answer)
+        self._session.ring(slot)
+        timer = self._loop.call_later(timeout, self._late, answer, timeout) if timeout is not None else None
+        try:
+            return await answer
+        except (asyncio.CancelledError, RequestTimeout):
+            if self._slots.waiters.get(slot) is answer and self._gone is None:
+                self._session.ring(immediate(IMM_CANCEL, slot))
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _late(self, answer: _Answer, timeout: float) -> None:
+        if not answer.done():
+            answer.set_exception(RequestTimeout(f"no answer within {timeout:g} s"))
+
+    async def _kernel_id(self, name: str) -> int:
+        info = self._negotiation.kernels.get(name)
+        if info is None:
+            await self._loop.run_in_executor(None, self._negotiation.update, 1.0)
+            info = self._negotiation.kernels.get(name)
+        if info is None:
+            known = ", ".join(sorted(self._negotiation.kernels)) or "none"
+            raise UnknownKernel(f"no helper serves {name!r}; served: {known}")
+        return info.kernel_id
+
+    def _readable(self) -> None:
+        try:
+            imms = self._session.poll()
+        except PeerGone as gone:
+            self._fail(gone)
+            return
+        for imm in imms:
+            waiter, outcome = self._slots.take(imm & IMM_SLOT_MASK)
+            if waiter is not None and not waiter.done():
+                if isinstance(outcome, RequestFailed):
+                    waiter.set_exception(outcome)
+                else:
+                    waiter.set_result(outcome)
+            self._wake_one()
+
+    def _wake_one(self) -> None:
+        while self._room:
+            room = self._room.popleft()
+            if not room.done():
+                room.set_result(None)
+                return
+
+    def _fail(self, gone: PeerGone) -> None:
+        """The daemon is gone: everything in flight may or may not have started."""
+        self._gone = gone
+        self._loop.remove_reader(self._session.fileno())
+        for waiter in self._slots.waiters.values():
+            if not waiter.done():
+                waiter.set_exception(daemon_gone(str(gone)))
+        self._slots.waiters.clear()
+        while self._room:
+            room = self._room.popleft()
+            if not room.done():
+                room.set_exception(gone)
+
+    async def close(self) -> None:
+        """Leave; requests in flight end. Repeating it is harmless."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._gone is None:
+            self._fail(PeerGone("the session was closed here"))
+        self._session.close()
+        await self._loop.run_in_executor(None, self._negotiation.close)
+
+    async def __aenter__(self) -> AsyncRequester:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,68 @@
+"""`Helper`: register kernels, then `run` this host's side of offpath."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+from collections.abc import Sequence
+
+from offpath.bindings.loopback.gpu import DEFAULT_SLICE_BYTES, EmulatedGpu
+from offpath.bindings.ports import Gpu
+from offpath.bindings.runtime import HOST_SOCKET, runtime_directory
+from offpath.host_helper.kernels import KernelTable, LaneContext, current_lane
+from offpath.host_helper.supervisor import Supervisor
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["Helper", "LaneContext", "current_lane"]
+
+
+class Helper(KernelTable):
+    """The thin helper of one host: kernels by decorator (`KernelTable.kernel`), then `run`."""
+
+    def run(
+        self,
+        channel: str | None = None,
+        *,
+        gpus: Sequence[Gpu] | None = None,
+        emulate: Sequence[str] = ("A100-40GB",),
+        slice_bytes: int = DEFAULT_SLICE_BYTES,
+        delayed_visibility: bool = False,
+        break_scrub: bool = False,
+    ) -> None:
+        """Serve the daemon until SIGTERM or SIGINT. Call it from the main thread, before threads exist: it forks.
+
+        Args:
+            channel: path of the daemon's host socket; default: in the runtime directory.
+            gpus: GPU ports to offer; default: emulated ones, one per model name in ``emulate``.
+            slice_bytes: scale of an emulated GPU: bytes per memory slice.
+            delayed_visibility: emulate a GPU whose peer writes need `acquire`.
+            break_scrub: a planted fault: workers confirm scrubs they did not do.
+        Raises: ValueError: no kernel is registered.
+        """
+        if not self.kernels:
+            raise ValueError("a helper without kernels serves nothing: register one with @helper.kernel(...)")
+        threads = len(os.listdir("/proc/self/task"))
+        if threads > 1:
+            logger.warning(
+                "%d threads run already (often a BLAS pool: set OPENBLAS_NUM_THREADS=1); workers are forked from here",
+                threads,
+            )
+        offered = gpus or [
+            EmulatedGpu(f"GPU-{n}", model, slice_bytes=slice_bytes, delayed_visibility=delayed_visibility)
+            for n, model in enumerate(emulate)
+        ]
+        name = socket.gethostname()[:40] or "host"
+        supervisor = Supervisor(
+            name, channel or os.path.join(runtime_directory(), HOST_SOCKET), offered, self, break_scrub=break_scrub
+        )
+        before = {s: signal.signal(s, lambda *_: supervisor.stop()) for s in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            supervisor.run()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            for gpu in offered:
+                gpu.close()

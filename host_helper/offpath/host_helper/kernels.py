@@ -1,0 +1,119 @@
+"""Registering kernels: `Helper` is what serving code imports.
+
+helper = Helper()
+
+@helper.kernel("classify", demand=14)
+def classify(images):          # a numpy array over the lane's memory: no copy
+    return model(images)
+
+helper.run()
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+KernelFunction = Callable[..., Any]
+_F = TypeVar("_F", bound=KernelFunction)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A registered kernel. ``demand`` R in percent of a GPU; ``pre`` and ``post`` are the CPU-side work around it
+    (Conspirator's third helper task): ``pre`` gets the input tensors and returns the kernel's arguments, ``post`` gets
+    the kernel's result and returns what is sent back."""
+
+    name: str
+    function: KernelFunction
+    demand: int
+    pre: KernelFunction | None
+    post: KernelFunction | None
+    wants_pointers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LaneContext:
+    """Where a kernel runs: the lease's tenant and identity, and the lane's memory as kernels see it."""
+
+    tenant: str
+    gpu: str
+    profile: str
+    start: int
+    lease: int
+    generation: int
+    lane: int
+    pid: int
+    landing: memoryview
+    result: memoryview
+
+
+_lane: contextvars.ContextVar[LaneContext] = contextvars.ContextVar("offpath_lane")
+
+
+def current_lane() -> LaneContext:
+    """The lane the calling kernel runs on. Raises: LookupError: not called from a kernel or lane hook."""
+    return _lane.get()
+
+
+def enter_lane(context: LaneContext) -> None:
+    """Set by the worker, once, before any kernel runs."""
+    _lane.set(context)
+
+
+class KernelTable:
+    """The kernels of one helper by name."""
+
+    def __init__(self) -> None:
+        self.kernels: dict[str, Kernel] = {}
+        self.on_lane_open: list[Callable[[LaneContext], None]] = []
+
+    def kernel(
+        self,
+        name: str,
+        *,
+        demand: int = 100,
+        pre: KernelFunction | None = None,
+        post: KernelFunction | None = None,
+        tensors: str = "numpy",
+    ) -> Callable[[_F], _F]:
+        """Register the decorated function under ``name``.
+
+        Args:
+            demand: R, percent of a GPU the kernel needs, 1..100.
+            pre, post: CPU-side work before and after the kernel, see `Kernel`.
+            tensors: "numpy" hands numpy arrays over the lane's memory, "pointer" hands `LaneTensor`s, for code that
+                creates its own tensors (``np.from_dlpack``, ``torch.from_dlpack``).
+        Raises: ValueError: a demand out of range, a name used twice, or an unknown ``tensors``.
+        """
+        if not 1 <= demand <= 100:
+            raise ValueError(f"kernel {name!r}: demand {demand} is not a percentage of a GPU (1..100)")
+        if name in self.kernels:
+            raise ValueError(f"kernel {name!r} is registered already")
+        if tensors not in ("numpy", "pointer"):
+            raise ValueError(f"kernel {name!r}: tensors={tensors!r} is neither 'numpy' nor 'pointer'")
+
+        def register(function: _F) -> _F:
+            self.kernels[name] = Kernel(name, function, demand, pre, post, tensors == "pointer")
+            return function
+
+        return register
+
+    def lane_opened(self, function: Callable[[LaneContext], None]) -> Callable[[LaneContext], None]:
+        """Decorator: call the function in each worker when its lane is reserved, before its first job (loading a
+        model, auditing memory)."""
+        self.on_lane_open.append(function)
+        return function
+
+
+def call_kernel(kernel: Kernel, tensors: Sequence[Any]) -> Any:
+    """pre → kernel → post."""
+    arguments: Any = tensors
+    if kernel.pre is not None:
+        arguments = kernel.pre(*tensors)
+        if not isinstance(arguments, (tuple, list)):
+            arguments = (arguments,)
+    result = kernel.function(*arguments)
+    return kernel.post(result) if kernel.post is not None else result

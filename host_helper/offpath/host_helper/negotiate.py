@@ -1,0 +1,185 @@
+"""The requester's side of the negotiation, blocking: once per session, on either carrier.
+
+Addresses: ``unix:/path/negotiate.sock`` (tenant by token) or ``tls:host:port`` (tenant by client certificate).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from offpath.bindings.errors import FrameError, NegotiationRefused, PeerGone
+from offpath.bindings.loopback.fabric import LoopbackRequesterSession, redeem_ticket
+from offpath.bindings.runtime import NEGOTIATE_SOCKET, runtime_directory
+from offpath.bindings.wire import control
+from offpath.bindings.wire.frames import FrameReader, frame
+
+DEFAULT_PAYLOAD_BYTES: Final = 1 << 20
+DEFAULT_RESULT_BYTES: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files for the TCP carrier: the authority that signed the daemon, and our certificate with its key.
+
+    ``server_name`` is checked against the daemon's certificate.
+    """
+
+    ca_file: str
+    cert_file: str
+    key_file: str
+    server_name: str = "offpathd"
+
+
+class Negotiation:
+    """An open control connection after its Welcome; it lives as long as the session does."""
+
+    def __init__(self, sock: socket.socket, timeout_s: float) -> None:
+        self._sock = sock
+        self._reader = FrameReader()
+        self._frames: list[bytes] = []
+        self._timeout_s = timeout_s
+        self.kernels: dict[str, control.KernelInfo] = {}
+        self.closing: control.Closing | None = None
+
+    def hello(self, hello: control.Hello) -> control.Welcome:
+        """Ask for a session. Raises: NegotiationRefused, PeerGone, ControlError."""
+        try:
+            self._sock.sendall(frame(control.encode(hello)))
+        except OSError as fault:
+            raise PeerGone(f"negotiation: {fault}") from None
+        answer = control.decode(control.TO_REQUESTER, self._next(time.monotonic() + self._timeout_s))
+        if isinstance(answer, control.Refused):
+            raise NegotiationRefused(answer.code, answer.detail, answer.retry_after_ms)
+        if isinstance(answer, control.Closing):
+            raise PeerGone(f"{answer.code}: {answer.detail}")
+        if not isinstance(answer, control.Welcome):
+            raise PeerGone("the daemon answered a hello with something else")
+        self.kernels = {k.name: k for k in answer.kernels}
+        return answer
+
+    def update(self, wait_s: float = 0.0) -> None:
+        """Take in what the daemon said since: a new kernel list, or why it closes. Waits at most ``wait_s``."""
+        deadline = time.monotonic() + wait_s
+        try:
+            while True:
+                message = control.decode(control.TO_REQUESTER, self._next(deadline))
+                if isinstance(message, control.Kernels):
+                    self.kernels = {k.name: k for k in message.kernels}
+                    return
+                if isinstance(message, control.Closing):
+                    self.closing = message
+                    return
+        except TimeoutError:
+            return
+        except PeerGone:
+            return  # the doorbell says the same, with the place it matters
+
+    def _next(self, deadline: float) -> bytes:
+        while not self._frames:
+            left = deadline - time.monotonic()
+            self._sock.settimeout(max(left, 0.0) or 0.0)
+            try:
+                data = self._sock.recv(65536)
+            except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
+                raise TimeoutError("the daemon said nothing in time") from None
+            except OSError as fault:
+                raise PeerGone(f"negotiation: {fault}") from None
+            if not data:
+                raise PeerGone("the daemon closed the negotiation")
+            try:
+                self._frames += self._reader.feed(data)
+            except FrameError as fault:
+                raise PeerGone(f"negotiation: {fault}") from None
+        return self._frames.pop(0)
+
+    def close(self) -> None:
+        """Leave on purpose: the daemon cancels what is unfinished. Repeating it is harmless."""
+        if self._sock.fileno() < 0:
+            return
+        try:
+            self._sock.settimeout(1.0)
+            self._sock.sendall(frame(control.encode(control.Goodbye())))
+        except OSError:
+            pass  # it is gone already, which is what we wanted to say
+        self._sock.close()
+
+
+def open_session(
+    address: str | None,
+    *,
+    tenant: str | None = None,
+    token_file: str | None = None,
+    tls: Tls | None = None,
+    slots: int = 16,
+    payload_bytes: int = DEFAULT_PAYLOAD_BYTES,
+    result_bytes: int = DEFAULT_RESULT_BYTES,
+    timeout_s: float = 10.0,
+) -> tuple[Negotiation, control.Welcome, LoopbackRequesterSession]:
+    """Negotiate and redeem the ticket.
+
+    Args:
+        address: see the module; None takes the runtime directory's Unix socket.
+        tenant, token_file: who we are on the Unix carrier; the file holds the token and must be ours alone.
+        slots, payload_bytes, result_bytes: credits and room per request; the daemon may give less, never more.
+    Raises: NegotiationRefused, TicketRefused, PeerGone, ControlError; ValueError: a malformed address or token file.
+    """
+    address = address or f"unix:{os.path.join(runtime_directory(), NEGOTIATE_SOCKET)}"
+    token = _read_token(token_file) if token_file else None
+    sock = _connect(address, tls, timeout_s)
+    negotiation = Negotiation(sock, timeout_s)
+    try:
+        hello = control.Hello(
+            client="offpath", tenant=tenant, token=token, slots=slots, payload_bytes=payload_bytes,
+            result_bytes=result_bytes,
+        )  # fmt: skip
+        try:
+            welcome = negotiation.hello(hello)
+        except TimeoutError:
+            raise PeerGone(f"{address}: no welcome within {timeout_s:g} s") from None
+        if welcome.fabric.carrier != "loopback":
+            raise NegotiationRefused("fabric", f"this build has no {welcome.fabric.carrier} fabric")
+        return negotiation, welcome, redeem_ticket(welcome.fabric.address, welcome.ticket, timeout_s)
+    except BaseException:
+        negotiation.close()
+        raise
+
+
+def _connect(address: str, tls: Tls | None, timeout_s: float) -> socket.socket:
+    scheme, _, rest = address.partition(":")
+    try:
+        if scheme == "unix":
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+            sock.settimeout(timeout_s)
+            try:
+                sock.connect(rest)
+            except BaseException:
+                sock.close()
+                raise
+            return sock
+        if scheme == "tls" and tls is not None:
+            host, _, port = rest.rpartition(":")
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.load_verify_locations(tls.ca_file)
+            context.load_cert_chain(tls.cert_file, tls.key_file)
+            plain = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
+            try:
+                return context.wrap_socket(plain, server_hostname=tls.server_name)
+            except BaseException:
+                plain.close()
+                raise
+    except OSError as fault:
+        raise PeerGone(f"no daemon at {address}: {fault}") from None
+    raise ValueError(f"{address!r}: want unix:/path or, with tls=Tls(...), tls:host:port")
+
+
+def _read_token(path: str) -> str:
+    with open(path, encoding="ascii") as file:
+        if os.fstat(file.fileno()).st_mode & 0o077:
+            raise ValueError(f"{path} may be read by others; chmod 600 it")
+        return file.read().strip()

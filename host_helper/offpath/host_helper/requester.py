@@ -1,0 +1,179 @@
+"""The plain requester: blocking calls, many requests in flight, no thread of its own.
+
+with connect(tenant="vision", token_file="vision.token") as requester:
+    result = requester.submit("classify", [images])
+    print(result.array)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from numpy.typing import NDArray
+
+from offpath.bindings.errors import PeerGone
+from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, IMM_SLOT_MASK, immediate
+from offpath.bindings.wire.codes import Status
+from offpath.host_helper.errors import RequestFailed, RequestTimeout, UnknownKernel
+from offpath.host_helper.negotiate import Tls, open_session
+from offpath.host_helper.slots import DEFAULT_OPTIONS, Options, Result, SlotTable, daemon_gone
+
+RETRIES = 3
+
+
+class Pending:
+    """A request in flight. `result` waits for it; `cancel` gives it up."""
+
+    def __init__(self, requester: Requester, slot: int) -> None:
+        self._requester = requester
+        self._slot = slot
+        self.outcome: Result | RequestFailed | None = None
+
+    @property
+    def done(self) -> bool:
+        """True once the answer is in (take others' answers in by calling `result` on them, or `Requester.poll`)."""
+        return self.outcome is not None
+
+    def result(self, timeout: float | None = None) -> Result:
+        """Wait for the answer.
+
+        Args:
+            timeout: seconds; None waits for ever. On time-out the request is cancelled.
+        Raises: RequestFailed: any end but COMPLETED. RequestTimeout: it took too long.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.outcome is None:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                self.cancel()
+                raise RequestTimeout(f"no answer within {timeout:g} s")
+            self._requester.poll(left)
+        if isinstance(self.outcome, RequestFailed):
+            raise self.outcome
+        return self.outcome
+
+    def cancel(self) -> None:
+        """Ask the daemon to give the request up. Its answer still comes: CANCELLED, or what it had become before."""
+        if self.outcome is None:
+            self._requester.ring(immediate(IMM_CANCEL, self._slot))
+
+
+class Requester:
+    """One session. Not for several threads at once; open one per thread."""
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        tenant: str | None = None,
+        token_file: str | None = None,
+        tls: Tls | None = None,
+        **sizes: Any,
+    ) -> None:
+        """Negotiate and connect; ``sizes`` as in `offpath.host_helper.negotiate.open_session`."""
+        self._negotiation, self.welcome, self._session = open_session(
+            address, tenant=tenant, token_file=token_file, tls=tls, **sizes
+        )
+        self._slots: SlotTable[Pending] = SlotTable(self._session)
+        self._gone: PeerGone | None = None
+        self._closed = False
+
+    def submit(
+        self,
+        kernel: str,
+        arrays: Sequence[NDArray[Any]],
+        *,
+        timeout: float | None = None,
+        options: Options = DEFAULT_OPTIONS,
+    ) -> Result:
+        """Run ``kernel`` on ``arrays`` and wait for its result; an answer RETRY_SAFE is tried again, thrice at most.
+
+        Raises: RequestFailed, RequestTimeout, UnknownKernel, PayloadTooLarge, PeerGone.
+        """
+        for attempt in range(RETRIES + 1):
+            try:
+                return self.begin(kernel, arrays, options=options).result(timeout)
+            except RequestFailed as failed:
+                if failed.status is not Status.RETRY_SAFE or attempt == RETRIES:
+                    raise
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def begin(self, kernel: str, arrays: Sequence[NDArray[Any]], *, options: Options = DEFAULT_OPTIONS) -> Pending:
+        """Start a request; waits only while all slots are in flight. Raises: as `submit`, but for its end."""
+        number = self.kernel_id(kernel)
+        while not self._slots.has_room():
+            self.poll(None)
+        pending = Pending(self, -1)
+        pending._slot = slot = self._slots.fill(number, arrays, options, pending)
+        self.ring(slot)
+        return pending
+
+    def kernel_id(self, name: str) -> int:
+        """The kernel's number; asks the daemon's news once if the name is not known. Raises: UnknownKernel."""
+        info = self._negotiation.kernels.get(name)
+        if info is None:
+            self._negotiation.update(1.0)
+            info = self._negotiation.kernels.get(name)
+        if info is None:
+            known = ", ".join(sorted(self._negotiation.kernels)) or "none"
+            raise UnknownKernel(f"no helper serves {name!r}; served: {known}")
+        return info.kernel_id
+
+    def poll(self, timeout: float | None = 0.0) -> int:
+        """Take in the answers that are there, waiting up to ``timeout`` s for the first. Returns how many came.
+
+        When the daemon is gone, everything in flight ends OUTCOME_UNKNOWN. Raises: PeerGone: nothing was in flight.
+        """
+        try:
+            imms = self._session.wait(timeout) if self._gone is None else []
+        except PeerGone as gone:
+            self._gone = gone
+            imms = []
+        for imm in imms:
+            waiter, outcome = self._slots.take(imm & IMM_SLOT_MASK)
+            if waiter is not None:
+                waiter.outcome = outcome
+        if self._gone is not None:
+            if not self._slots.waiters:
+                raise self._gone
+            failed = daemon_gone(str(self._gone))
+            for waiter in self._slots.waiters.values():
+                waiter.outcome = failed
+            count = len(self._slots.waiters)
+            self._slots.waiters.clear()
+            return count
+        return len(imms)
+
+    def ring(self, imm: int) -> None:
+        """Ring the doorbell. A daemon that is gone is noticed by `poll`, where the requests in flight end."""
+        try:
+            self._session.ring(imm)
+        except PeerGone as gone:
+            self._gone = gone
+
+    def return_credit(self, slot: int) -> None:
+        """Tell the daemon that the answer in ``slot`` was taken; submitting into the slot says the same for free."""
+        self.ring(immediate(IMM_CREDIT, slot))
+
+    def close(self) -> None:
+        """Leave; requests in flight are cancelled by the daemon. Repeating it is harmless."""
+        if not self._closed:
+            self._closed = True
+            self._negotiation.close()
+            self._session.close()
+
+    def __enter__(self) -> Requester:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def connect(address: str | None = None, **options: Any) -> Requester:
+    """A plain requester; see `Requester`. ``address`` None: the daemon of this machine's runtime directory."""
+    return Requester(address, **options)

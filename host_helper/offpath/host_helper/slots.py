@@ -1,0 +1,158 @@
+"""What both requesters share: which slot is whose, how arrays become a slot, how an answer becomes a result.
+
+Sans-IO over the mapped regions: the callers ring and wait.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offpath.bindings.errors import HeaderError
+from offpath.bindings.loopback.fabric import LoopbackRequesterSession
+from offpath.bindings.wire.codes import Reason, Status
+from offpath.bindings.wire.header import (
+    DTYPE_CODES,
+    DTYPES,
+    FLAG_IDEMPOTENT,
+    FLAG_PAYLOAD_CRC,
+    Stages,
+    Tensor,
+    pack_request,
+    pack_tensors,
+    parse_answer,
+)
+from offpath.host_helper.errors import PayloadTooLarge, RequestFailed
+
+_ALIGN: Final = 64
+_LAYOUTS_KEPT: Final = 256
+_W = TypeVar("_W")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A completed request: the kernel's arrays (our own copies), the stages it went through, where it ran."""
+
+    arrays: tuple[NDArray[Any], ...]
+    stages: Stages
+    lease: int
+    generation: int
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """The only array of a kernel that returns one. Raises: ValueError: it returned none or several."""
+        if len(self.arrays) != 1:
+            raise ValueError(f"the kernel returned {len(self.arrays)} arrays; use .arrays")
+        return self.arrays[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How one request is treated. ``demand`` 0: the kernel's own; ``budget_ms`` 0: no deadline."""
+
+    demand: int = 0
+    priority: int = 0
+    budget_ms: int = 0
+    is_idempotent: bool = False
+    with_checksum: bool = False
+
+
+DEFAULT_OPTIONS: Final = Options()
+
+
+class SlotTable(Generic[_W]):
+    """Slots of one session, each empty or with the waiter of the request in it."""
+
+    def __init__(self, session: LoopbackRequesterSession) -> None:
+        self._session = session
+        self._free = list(range(session.slot_count - 1, -1, -1))
+        self.waiters: dict[int, _W] = {}
+        self._next_id = 1
+        self._layouts: dict[tuple[Any, ...], tuple[bytes, int, tuple[int, ...]]] = {}
+
+    def has_room(self) -> bool:
+        """True when a request can be written now."""
+        return bool(self._free)
+
+    def fill(self, kernel_id: int, arrays: Sequence[NDArray[Any]], options: Options, waiter: _W) -> int:
+        """Write a request into a free slot; the caller rings it. Returns the slot.
+
+        Raises: PayloadTooLarge: the arrays do not fit. TypeError: a dtype the wire has no code for.
+        """
+        tensors, nbytes, offsets = self._layout(arrays)
+        session = self._session
+        if nbytes > session.payload_bytes:
+            raise PayloadTooLarge(f"{nbytes} bytes of arrays, the session's slots hold {session.payload_bytes}")
+        slot = self._free.pop()
+        view = session.payload_view(slot)
+        for array, offset in zip(arrays, offsets, strict=True):
+            if array.flags.c_contiguous:
+                view[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8).data
+            else:
+                room = np.frombuffer(view, array.dtype, array.size, offset)
+                room.reshape(array.shape)[...] = array
+        flags = (FLAG_IDEMPOTENT if options.is_idempotent else 0) | (FLAG_PAYLOAD_CRC if options.with_checksum else 0)
+        header = pack_request(
+            request_id=self._next_id, kernel_id=kernel_id, payload_bytes=nbytes, tensors=tensors, flags=flags,
+            demand=options.demand, priority=options.priority, budget_ms=options.budget_ms,
+            payload_crc=zlib.crc32(view[:nbytes]) if options.with_checksum else 0,
+        )  # fmt: skip
+        self._next_id += 1
+        session.write_header(slot, header)
+        self.waiters[slot] = waiter
+        return slot
+
+    def take(self, slot: int) -> tuple[_W | None, Result | RequestFailed]:
+        """The answer in ``slot``, copied out; the slot is empty again.
+
+        Raises: HeaderError: the answer's bytes make no sense (a fault of the daemon).
+        """
+        session = self._session
+        waiter = self.waiters.pop(slot, None)
+        if waiter is None:
+            raise HeaderError("slot", f"an answer for slot {slot}, which waits for none")
+        answer = parse_answer(session.answer_header(slot), session.result_bytes)
+        body = session.result_view(slot, answer.result_bytes)
+        outcome: Result | RequestFailed
+        if answer.status is Status.COMPLETED:
+            arrays = tuple(
+                np.frombuffer(bytes(body[t.offset : t.offset + t.nbytes]), DTYPES[t.dtype][0]).reshape(t.dims)
+                for t in answer.tensors
+            )
+            outcome = Result(arrays, answer.stages, answer.lease, answer.generation)
+        else:
+            detail = bytes(body).decode("utf-8", "replace")
+            outcome = RequestFailed(answer.status, answer.reason, answer.retry_after_ms, detail)
+        self._free.append(slot)
+        return waiter, outcome
+
+    def _layout(self, arrays: Sequence[NDArray[Any]]) -> tuple[bytes, int, tuple[int, ...]]:
+        """(packed descriptors, bytes in all, offsets); callers repeat their shapes, so layouts are kept."""
+        key = tuple((a.dtype.num, a.shape) for a in arrays)
+        found = self._layouts.get(key)
+        if found is not None:
+            return found
+        described = []
+        at = 0
+        for array in arrays:
+            code = DTYPE_CODES.get(array.dtype.name)
+            if code is None or not array.dtype.isnative:
+                raise TypeError(f"dtype {array.dtype} cannot travel; one of {', '.join(DTYPE_CODES)} in native order")
+            described.append(Tensor(code, array.shape, at, array.nbytes))
+            at += (array.nbytes + _ALIGN - 1) // _ALIGN * _ALIGN
+        end = described[-1].offset + described[-1].nbytes if described else 0
+        if len(self._layouts) >= _LAYOUTS_KEPT:
+            self._layouts.clear()
+        layout = (pack_tensors(described), end, tuple(t.offset for t in described))
+        self._layouts[key] = layout
+        return layout
+
+
+def daemon_gone(detail: str) -> RequestFailed:
+    """What an unanswered request became when the daemon went: it may have started."""
+    return RequestFailed(Status.OUTCOME_UNKNOWN, Reason.DAEMON_RESTARTED, 0, detail)

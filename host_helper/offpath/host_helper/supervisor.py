@@ -1,0 +1,254 @@
+"""The helper's supervisor: cuts instances, forks one worker per lane, and cleans up what a dead worker left.
+
+One thread, no event loop, no CUDA: so that it may fork at any time. It waits in one ``select`` on the daemon's channel
+and on the pidfds of its workers. If the daemon goes, workers end, instances are scrubbed and destroyed, and it offers
+itself again: the daemon gives it a new generation.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import os
+import random
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pydantic import BaseModel
+
+from offpath.bindings.errors import OffpathError, PeerGone
+from offpath.bindings.loopback.channel import LoopbackConnection, connect_channel
+from offpath.bindings.ports import Gpu
+from offpath.bindings.wire import control
+from offpath.host_helper.kernels import KernelTable
+from offpath.host_helper.worker import Worker
+
+logger = logging.getLogger(__name__)
+_PR_SET_PDEATHSIG: Final = 1
+_MAX_BACKOFF_S: Final = 5.0
+
+
+@dataclass(slots=True)
+class _Instance:
+    order: control.OpenInstance
+    gpu: Gpu
+    instance: int
+    workers: dict[int, int] = field(default_factory=dict)
+    """pidfd → pid"""
+
+
+class Supervisor:
+    """Serves one daemon at ``channel_path`` with the GPUs of this host."""
+
+    def __init__(
+        self, name: str, channel_path: str, gpus: Sequence[Gpu], table: KernelTable, *, break_scrub: bool = False
+    ) -> None:
+        self._name = name
+        self._path = channel_path
+        self._gpus = {gpu.uuid: gpu for gpu in gpus}
+        self._table = table
+        self._break_scrub = break_scrub
+        self._instances: dict[int, _Instance] = {}
+        self._kernel_ids: dict[str, int] = {}
+        self._selector = selectors.DefaultSelector()
+        self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._selector.register(self._stop_read, selectors.EVENT_READ)
+        self._stopping = False
+        self._in_child = False
+
+    def stop(self) -> None:
+        """End `run` soon; may be called from a signal handler."""
+        self._stopping = True
+        os.write(self._stop_write, b"x")
+
+    def run(self) -> None:
+        """Serve until `stop`; reconnects with backoff when the daemon goes."""
+        backoff = 0.05
+        try:
+            while not self._stopping:
+                try:
+                    connection = connect_channel(self._path)
+                except PeerGone as gone:
+                    logger.debug("%s", gone)
+                else:
+                    joined = time.monotonic()
+                    try:
+                        self._serve(connection)
+                    except PeerGone as gone:
+                        logger.info("daemon gone: %s", gone)
+                    finally:
+                        if not self._in_child:
+                            self._drop_all()
+                        connection.close()
+                    if time.monotonic() - joined > 1.0:
+                        backoff = 0.05
+                if not self._stopping:
+                    self._selector.select(backoff * (0.5 + random.random()))
+                    backoff = min(_MAX_BACKOFF_S, backoff * 2)
+        finally:
+            if not self._in_child:
+                self._selector.close()
+                os.close(self._stop_read)
+                os.close(self._stop_write)
+
+    # -- the daemon's channel -------------------------------------------------------------------------------------
+    def _serve(self, connection: LoopbackConnection) -> None:
+        self._send(
+            connection,
+            control.HelperHello(
+                name=self._name,
+                pid=os.getpid(),
+                kernels=[control.KernelOffer(name=k.name, demand=k.demand) for k in self._table.kernels.values()],
+                gpu_count=len(self._gpus),
+            ),
+        )
+        for gpu in self._gpus.values():
+            self._send(connection, _gpu_offer(gpu))
+        self._selector.register(connection.fileno(), selectors.EVENT_READ)
+        try:
+            while not self._stopping:
+                for key, _ in self._selector.select():
+                    if key.fd == connection.fileno():
+                        while (received := connection.receive()) is not None:
+                            self._order(connection, received[0])
+                    elif key.fd != self._stop_read:
+                        self._reap(key.fd)
+        finally:
+            if not self._in_child:
+                self._selector.unregister(connection.fileno())
+
+    def _send(self, connection: LoopbackConnection, message: BaseModel) -> None:
+        body = control.encode(message)
+        deadline = time.monotonic() + 5.0
+        while not connection.send(body):
+            if time.monotonic() > deadline:
+                raise PeerGone("the daemon has read nothing for 5 s")
+            time.sleep(0.001)
+
+    def _order(self, connection: LoopbackConnection, message: bytes) -> None:
+        order = control.decode(control.DAEMON_TO_HOST, message)
+        if isinstance(order, control.HostWelcome):
+            self._kernel_ids = dict(order.kernel_ids)
+            logger.info("joined as generation %d", order.generation)
+        elif isinstance(order, control.OpenInstance):
+            self._open(connection, order)
+        elif isinstance(order, control.CloseInstance):
+            self._close(connection, order)
+        elif isinstance(order, control.Closing):
+            raise PeerGone(f"{order.code}: {order.detail}")
+
+    # -- instances ------------------------------------------------------------------------------------------------
+    def _open(self, connection: LoopbackConnection, order: control.OpenInstance) -> None:
+        try:
+            gpu = self._gpus[order.gpu]
+            instance = gpu.create_instance(order.profile, order.start)
+        except (OffpathError, KeyError) as fault:
+            logger.warning("instance %s at %d on %s: %s", order.profile, order.start, order.gpu, fault)
+            self._send(connection, _failed(order, str(fault)))
+            return
+        held = _Instance(order, gpu, instance)
+        self._instances[order.lease] = held
+        try:
+            if order.scrub_first:
+                gpu.scrub_instance(instance)
+            for lane in range(order.lanes):
+                self._fork(connection, held, lane)
+        except (OffpathError, OSError) as fault:
+            if self._in_child:
+                raise
+            logger.warning("lease %d: %s", order.lease, fault)
+            self._drop(order.lease, scrub=True)
+            self._send(connection, _failed(order, str(fault)))
+
+    def _fork(self, connection: LoopbackConnection, held: _Instance, lane: int) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            self._in_child = True
+            status = 1
+            try:
+                connection.close()
+                self._become_worker(held, lane)
+                status = 0
+            except KeyboardInterrupt:
+                status = 0
+            except BaseException:  # a worker's last words; the supervisor's stack must never run in the child
+                logger.exception("worker of lease %d lane %d", held.order.lease, lane)
+            finally:
+                os._exit(status)
+        pidfd = os.pidfd_open(pid)
+        held.workers[pidfd] = pid
+        self._selector.register(pidfd, selectors.EVENT_READ, held.order.lease)
+
+    def _become_worker(self, held: _Instance, lane: int) -> None:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        gc.freeze()  # what was made before the fork stays shared with the supervisor
+        worker = Worker(
+            held.order, lane, held.gpu, held.instance, self._table, self._kernel_ids,
+            break_scrub=self._break_scrub, pid=os.getpid(),
+        )  # fmt: skip
+        worker.serve(self._path)
+
+    def _close(self, connection: LoopbackConnection, order: control.CloseInstance) -> None:
+        held = self._instances.get(order.lease)
+        if held is None or held.order.generation != order.generation:
+            return
+        scrubbed = self._drop(order.lease, scrub=order.scrub)
+        done = control.InstanceClosed(lease=order.lease, generation=order.generation, scrubbed_bytes=scrubbed)
+        self._send(connection, done)
+
+    def _drop(self, lease: int, *, scrub: bool) -> int:
+        """End the lease's workers, scrub if asked, destroy the instance. Returns the bytes scrubbed here."""
+        held = self._instances.pop(lease)
+        for pid in held.workers.values():
+            os.kill(pid, signal.SIGKILL)
+        for pidfd in list(held.workers):
+            self._forget(held, pidfd)
+        scrubbed = held.gpu.scrub_instance(held.instance) if scrub and not self._break_scrub else 0
+        held.gpu.destroy_instance(held.instance)
+        return scrubbed
+
+    def _drop_all(self) -> None:
+        """The daemon is gone: nobody will ask for these again, and nobody may find what they leave."""
+        for lease in list(self._instances):
+            self._drop(lease, scrub=True)
+
+    def _reap(self, pidfd: int) -> None:
+        """A worker ended unasked: the daemon saw its channel close; here only the process is put to rest."""
+        for held in self._instances.values():
+            if pidfd in held.workers:
+                self._forget(held, pidfd)
+                return
+
+    def _forget(self, held: _Instance, pidfd: int) -> None:
+        pid = held.workers.pop(pidfd)
+        self._selector.unregister(pidfd)
+        os.waitpid(pid, 0)
+        os.close(pidfd)
+
+
+def _failed(order: control.OpenInstance, detail: str) -> control.InstanceFailed:
+    return control.InstanceFailed(lease=order.lease, generation=order.generation, detail=detail[:500])
+
+
+def _gpu_offer(gpu: Gpu) -> control.GpuOffer:
+    model = gpu.model
+    return control.GpuOffer(
+        uuid=gpu.uuid, model=model.name, compute_slices=model.compute_slices, memory_slices=model.memory_slices,
+        profiles=[
+            control.ProfileInfo(
+                name=p.name, compute_slices=p.compute_slices, memory_slices=p.memory_slices,
+                memory_bytes=gpu.profile_bytes(p.name), starts=list(p.starts), max_instances=p.max_instances,
+            )
+            for p in model.profiles
+        ],
+    )  # fmt: skip

@@ -1,0 +1,184 @@
+"""A lane's worker process: owns the lane's memory, acquires, launches, answers, scrubs. Blocks on its channel only.
+
+Forked by the supervisor before threads, a loop or CUDA exist in it; it connects to the daemon by itself, so a launch
+signal takes one hop. It never outlives its supervisor or its channel.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import zlib
+from typing import Any, Final
+
+import numpy as np
+
+from offpath.bindings.errors import PeerGone
+from offpath.bindings.loopback.channel import LoopbackConnection, connect_channel
+from offpath.bindings.ports import Gpu, Lane
+from offpath.bindings.wire import control, host
+from offpath.bindings.wire.header import DTYPE_CODES, DTYPES, FLAG_PAYLOAD_CRC, Tensor, pack_tensors, unpack_tensors
+from offpath.host_helper.kernels import Kernel, KernelTable, LaneContext, call_kernel, enter_lane
+from offpath.host_helper.tensors import LaneTensor
+
+logger = logging.getLogger(__name__)
+_ALIGN: Final = 64
+_VIEWS_KEPT: Final = 64
+
+
+class Worker:
+    """One lane. ``break_scrub`` makes it confirm scrubs it did not do: a planted fault for demo and tests."""
+
+    def __init__(
+        self,
+        order: control.OpenInstance,
+        lane: int,
+        gpu: Gpu,
+        instance: int,
+        table: KernelTable,
+        kernel_ids: dict[str, int],
+        *,
+        break_scrub: bool = False,
+        pid: int,
+    ) -> None:
+        self._order = order
+        self._lane_number = lane
+        self._memory = gpu.open_instance(instance)
+        self._lane: Lane = self._memory.reserve(lane, order.lanes, order.landing_bytes, order.result_bytes)
+        self._table = table
+        self._kernels = {number: table.kernels[name] for name, number in kernel_ids.items() if name in table.kernels}
+        self._break_scrub = break_scrub
+        self._pid = pid
+        self._views: dict[tuple[int, bytes, int], tuple[Any, ...]] = {}
+        self._result_view: memoryview = self._lane.result()
+        self._landing: memoryview = self._lane.landing()
+
+    def serve(self, channel_path: str) -> None:
+        """Connect, offer the lane, then run launches until the channel closes. Returns when it did."""
+        connection = connect_channel(channel_path)
+        try:
+            order = self._order
+            context = LaneContext(
+                order.tenant, order.gpu, order.profile, order.start, order.lease, order.generation, self._lane_number,
+                self._pid, self._landing, self._result_view,
+            )  # fmt: skip
+            enter_lane(context)
+            for opened in self._table.on_lane_open:
+                opened(context)
+            hello = control.WorkerHello(lease=order.lease, lane=self._lane_number, pid=self._pid, token=order.token)
+            connection.send(control.encode(hello))
+            self._offer(connection)
+            while True:
+                message = connection.wait_message()
+                if message[0] == host.KIND_LAUNCH:
+                    connection.send(self._run(message))
+                else:
+                    self._control(connection, message)
+        except PeerGone:
+            return
+        finally:
+            connection.close()
+
+    def _offer(self, connection: LoopbackConnection) -> None:
+        export = self._lane.export()
+        ready = control.LaneReady(
+            lease=self._order.lease, lane=self._lane_number, generation=self._order.generation,
+            export=dict(export.descriptor), landing_bytes=self._lane.landing_bytes,
+            result_bytes=self._lane.result_bytes,
+        )  # fmt: skip
+        connection.send(control.encode(ready), export.fds)
+
+    def _control(self, connection: LoopbackConnection, message: bytes) -> None:
+        order = control.decode(control.DAEMON_TO_HOST, message)
+        if isinstance(order, control.ScrubLane):
+            nbytes = self._lane.landing_bytes + self._lane.result_bytes if self._break_scrub else self._lane.scrub()
+            done = control.LaneScrubbed(
+                lease=self._order.lease, lane=self._lane_number, generation=self._order.generation,
+                scrubbed_bytes=nbytes,
+            )  # fmt: skip
+            connection.send(control.encode(done))
+        elif isinstance(order, control.Closing):
+            raise PeerGone(order.detail)
+
+    def _run(self, message: bytes) -> bytes:
+        """One launch, answered whatever happens; a kernel's exception is the job's failure, not the worker's."""
+        launch = host.parse_launch(message)
+        started = time.monotonic_ns()
+        status, tensors, inline, nbytes, is_inline = host.RESULT_STALE, b"", b"", 0, True
+        if launch.generation == self._order.generation:
+            try:
+                self._lane.acquire(launch.payload_bytes)
+                started = time.monotonic_ns()
+                status, tensors, inline, nbytes, is_inline = self._compute(launch)
+            except Exception as fault:  # the boundary to code that is not ours: report it, keep serving
+                logger.info("kernel raised %s", type(fault).__name__)
+                status, inline = host.RESULT_KERNEL_RAISED, _text(f"{type(fault).__name__}: {fault}")
+                tensors, nbytes, is_inline = b"", len(inline), True
+        finished = time.monotonic_ns()
+        return host.pack_result(
+            launch.job, launch.generation, status, started, finished, nbytes, is_inline, tensors, inline
+        )
+
+    def _compute(self, launch: host.Launch) -> tuple[int, bytes, bytes, int, bool]:
+        checked = bool(launch.flags & FLAG_PAYLOAD_CRC)
+        if checked and zlib.crc32(self._landing[: launch.payload_bytes]) != launch.payload_crc:
+            inline = _text("the payload in the lane does not match its checksum")
+            return host.RESULT_CHECKSUM, b"", inline, len(inline), True
+        kernel = self._kernels.get(launch.kernel_id)
+        if kernel is None:
+            raise LookupError(f"this helper has no kernel {launch.kernel_id}")
+        result = call_kernel(kernel, self._tensors(kernel, launch))
+        return self._give(result)
+
+    def _tensors(self, kernel: Kernel, launch: host.Launch) -> tuple[Any, ...]:
+        """Arrays over the landing buffer; callers repeat their shapes, so the views are kept."""
+        key = (launch.kernel_id, launch.tensors, launch.payload_bytes)
+        views = self._views.get(key)
+        if views is None:
+            described = unpack_tensors(launch.tensors, launch.payload_bytes)
+            if not described:
+                described = (Tensor(DTYPE_CODES["uint8"], (launch.payload_bytes,), 0, launch.payload_bytes),)
+            pointers = [
+                LaneTensor(self._lane.pointer + t.offset, DTYPES[t.dtype][0], t.dims, self._lane) for t in described
+            ]
+            views = tuple(pointers) if kernel.wants_pointers else tuple(np.from_dlpack(p) for p in pointers)
+            if len(self._views) >= _VIEWS_KEPT:
+                self._views.clear()
+            self._views[key] = views
+        return views
+
+    def _give(self, result: Any) -> tuple[int, bytes, bytes, int, bool]:
+        """The result as (status, descriptors, inline bytes, total bytes, inline?): up to 3 KiB in the message, more in
+        the lane's result half."""
+        if result is None:
+            return host.RESULT_OK, b"", b"", 0, True
+        arrays = [np.ascontiguousarray(a) for a in (result if isinstance(result, (tuple, list)) else (result,))]
+        described = []
+        at = 0
+        for array in arrays:
+            code = DTYPE_CODES.get(array.dtype.name)
+            if code is None:
+                raise TypeError(f"a kernel may not return dtype {array.dtype}")
+            described.append(Tensor(code, array.shape, at, array.nbytes))
+            at += (array.nbytes + _ALIGN - 1) // _ALIGN * _ALIGN
+        nbytes = described[-1].offset + described[-1].nbytes if described else 0
+        packed = pack_tensors(described)
+        if nbytes <= host.INLINE_RESULT_BYTES:
+            if len(arrays) == 1:
+                return host.RESULT_OK, packed, arrays[0].tobytes(), nbytes, True
+            inline = bytearray(nbytes)
+            for array, tensor in zip(arrays, described, strict=True):
+                inline[tensor.offset : tensor.offset + tensor.nbytes] = array.tobytes()
+            return host.RESULT_OK, packed, bytes(inline), nbytes, True
+        if nbytes > self._lane.result_bytes:
+            text = _text(f"a result of {nbytes} bytes does not fit the lane's {self._lane.result_bytes}")
+            return host.RESULT_TOO_LARGE, b"", text, len(text), True
+        for array, tensor in zip(arrays, described, strict=True):
+            room = self._result_view[tensor.offset : tensor.offset + tensor.nbytes]
+            np.frombuffer(room, array.dtype).reshape(array.shape)[...] = array
+        self._lane.publish(nbytes)
+        return host.RESULT_OK, packed, b"", nbytes, False
+
+
+def _text(message: str) -> bytes:
+    return message.encode("utf-8", "replace")[: host.INLINE_RESULT_BYTES]
