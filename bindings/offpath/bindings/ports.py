@@ -113,8 +113,8 @@ class FabricSession(Protocol):
     def fileno(self) -> int:
         """Readable when doorbells wait, or the peer is gone."""
 
-    def poll(self, most: int) -> list[int]:
-        """Up to ``most`` immediates, oldest first. Does not block. Raises: PeerGone, DoorbellError."""
+    def poll(self) -> int | None:
+        """The oldest immediate, or None when there is none. Does not block. Raises: PeerGone, DoorbellError."""
 
     def close(self) -> None:
         """Unmap and hang up. Repeating it is harmless."""

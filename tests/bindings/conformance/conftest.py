@@ -5,6 +5,7 @@ A rig says what the adapter can do; the promises themselves are in the test modu
 
 from __future__ import annotations
 
+import ast
 import os
 import socket
 import time
@@ -243,9 +244,7 @@ class LoopbackGpuRig:
         socket.send_fds(sock, [repr(export.descriptor).encode()], list(export.fds))
 
     def receive_export(self, sock: socket.socket) -> MemoryExport:
-        import ast
-
-        text, fds, _, _ = socket.recv_fds(sock, 4096, 4, socket.MSG_CMSG_CLOEXEC)
+        text, fds, _, _ = socket.recv_fds(sock, 4096, 4)
         return MemoryExport(ast.literal_eval(text.decode()), tuple(fds))
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from typing import Any
@@ -140,8 +141,6 @@ def test_an_export_with_a_nonsense_descriptor_is_refused_and_its_descriptors_clo
     memory = copy_rig.memory(bytes(8192))
     good = copy_rig.export(memory)
     for fd in good.fds:
-        import os
-
         os.close(fd)
     nonsense: list[dict[str, Any]] = [
         {},

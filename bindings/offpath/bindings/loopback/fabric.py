@@ -22,7 +22,6 @@ from offpath.bindings.loopback.region import Region, round_to_page
 from offpath.bindings.loopback.sockets import GONE, listening_socket, receive_with_fds, send_with_fds
 from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES
 
-_IMM = struct.Struct("<I")
 _TICKET_BYTES: Final = 256
 _GEOMETRY = struct.Struct("<IQQ")
 _TAKEN: Final = b"taken"
@@ -93,7 +92,7 @@ class LoopbackFabricSession:
     def ring(self, imm: int) -> bool:
         """See `FabricSession.ring`."""
         try:
-            self._bell.send(_IMM.pack(imm))
+            self._bell.send(imm.to_bytes(4, "little"))
         except BlockingIOError:
             return False
         except OSError as fault:
@@ -106,27 +105,21 @@ class LoopbackFabricSession:
         """Readable when doorbells wait, or the peer is gone."""
         return self._bell.fileno()
 
-    def poll(self, most: int) -> list[int]:
+    def poll(self) -> int | None:
         """See `FabricSession.poll`."""
-        imms: list[int] = []
-        receive = self._bell.recv
-        while len(imms) < most:
-            try:
-                message = receive(8)
-            except BlockingIOError:
-                break
-            except OSError as fault:
-                if fault.errno in GONE and not imms:
-                    raise PeerGone(f"doorbell: {fault.strerror}") from None
-                break
-            if len(message) != 4:
-                if not message:
-                    if imms:
-                        break  # the end of file stays readable: the next poll reports it
-                    raise PeerGone("doorbell closed")
-                raise DoorbellError("immediate_length", str(len(message)))
-            imms.append(_IMM.unpack(message)[0])
-        return imms
+        try:
+            message = self._bell.recv(8)
+        except BlockingIOError:
+            return None
+        except OSError as fault:
+            if fault.errno in GONE:
+                raise PeerGone(f"doorbell: {fault.strerror}") from None
+            raise
+        if len(message) != 4:
+            if not message:
+                raise PeerGone("doorbell closed")
+            raise DoorbellError("immediate_length", str(len(message)))
+        return int.from_bytes(message, "little")
 
     def close(self) -> None:
         """Unmap and hang up."""
@@ -265,7 +258,7 @@ class LoopbackRequesterSession:
         self._slot_stride = slot_stride(payload_bytes)
         self._answer_stride = slot_stride(result_bytes)
         self._bell = socket.socket(fileno=fds[2])
-        self._bell.setblocking(False)
+        self._bell.setblocking(True)  # our own end: only `wait` blocks on it, everything else says MSG_DONTWAIT
         try:
             self._slots = Region(fds[0], 0, slots * self._slot_stride)
         except RegionError:
@@ -303,11 +296,11 @@ class LoopbackRequesterSession:
 
     def ring(self, imm: int) -> None:
         """See `RequesterSession.ring`."""
-        message = _IMM.pack(imm)
+        message = imm.to_bytes(4, "little")
         deadline: float | None = None
         while True:
             try:
-                self._bell.send(message)
+                self._bell.send(message, socket.MSG_DONTWAIT)
                 return
             except BlockingIOError:
                 now = time.monotonic()
@@ -326,7 +319,7 @@ class LoopbackRequesterSession:
         imms: list[int] = []
         while True:
             try:
-                message = self._bell.recv(8)
+                message = self._bell.recv(8, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return imms
             except OSError as fault:
@@ -337,16 +330,23 @@ class LoopbackRequesterSession:
                 if imms:
                     return imms
                 raise PeerGone("the daemon closed the session")
-            if len(message) != _IMM.size:
+            if len(message) != 4:
                 raise PeerGone(f"the daemon rang with {len(message)} bytes")
-            imms.append(_IMM.unpack(message)[0])
+            imms.append(int.from_bytes(message, "little"))
 
     def wait(self, timeout_s: float | None) -> list[int]:
         """See `RequesterSession.wait`."""
-        imms = self.poll()
-        if not imms and _wait(self._bell.fileno(), select.POLLIN, timeout_s):
-            imms = self.poll()
-        return imms
+        if timeout_s is None:
+            try:
+                message = self._bell.recv(8)
+            except OSError as fault:
+                raise PeerGone(f"doorbell: {fault.strerror}") from None
+            if not message:
+                raise PeerGone("the daemon closed the session")
+            return [int.from_bytes(message, "little")]
+        if timeout_s > 0 and not _wait(self._bell.fileno(), select.POLLIN, timeout_s):
+            return []
+        return self.poll()
 
     def close(self) -> None:
         """Unmap and hang up."""

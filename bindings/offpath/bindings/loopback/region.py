@@ -74,8 +74,6 @@ class Region:
             os.close(fd)
             raise
         self._nbytes = nbytes
-        self._pins = 0
-        self._close_wanted = False
         self.view = memoryview(self._map)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
@@ -99,17 +97,7 @@ class Region:
     @property
     def closed(self) -> bool:
         """True once `close` was called."""
-        return self._map is None or self._close_wanted
-
-    def pin(self) -> None:
-        """A copy in flight uses the mapping: `close` waits for the matching `unpin` (same thread as `close`)."""
-        self._pins += 1
-
-    def unpin(self) -> None:
-        """The copy ended; a close asked for meanwhile happens now."""
-        self._pins -= 1
-        if self._close_wanted and not self._pins:
-            self.close()
+        return self._map is None
 
     def prefault(self) -> None:
         """Touch every page now, so that no request pays for it; blocks (15 ms for 20 MB, seen), releases the GIL."""
@@ -122,9 +110,6 @@ class Region:
         """Unmap and close; views handed out must be gone, else the mapping lives until they are."""
         if self._map is None:
             return
-        self._close_wanted = True
-        if self._pins:
-            return  # unmapping under a thread's memmove would be a SIGSEGV
         mapped, self._map = self._map, None
         os.close(self._fd)
         # Somebody may still hold a view (an array over a result): the mapping then goes with that view.

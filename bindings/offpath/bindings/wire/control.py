@@ -8,7 +8,7 @@ ScrubLane, CloseInstance.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
@@ -198,7 +198,7 @@ class LaneReady(_Message):
     lease: U63
     lane: Annotated[int, Field(ge=0, le=63)]
     generation: U63
-    export: dict[str, Any]
+    export: dict[str, int | str]
     landing_bytes: U63
     result_bytes: U63
 

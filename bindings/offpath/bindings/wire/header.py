@@ -11,7 +11,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from offpath.bindings.errors import HeaderError
 from offpath.bindings.wire.codes import Reason, Status
@@ -76,8 +76,7 @@ class Tensor:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeader:
+class RequestHeader(NamedTuple):
     """A validated request header; ``tensors`` stays packed because only the worker needs it unpacked."""
 
     flags: int
@@ -92,8 +91,7 @@ class RequestHeader:
     tensors: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Stages:
+class Stages(NamedTuple):
     """Where an answered request spent its time, in ns, on the daemon's monotonic clock.
 
     ``queued`` accept → placed, ``copy`` placed → in the lane, ``launch`` launch sent → kernel started, ``kernel``,
@@ -108,8 +106,7 @@ class Stages:
     total: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerHeader:
+class AnswerHeader(NamedTuple):
     """A validated answer header; ``tensors`` describe the result bytes that follow the header part."""
 
     request_id: int

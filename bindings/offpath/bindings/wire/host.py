@@ -7,8 +7,7 @@ Results up to 3 KiB travel inside Result, larger ones lie in the lane's result h
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from offpath.bindings.errors import HostMessageError
 from offpath.bindings.wire.header import MAX_TENSORS, TENSOR_BYTES
@@ -33,8 +32,7 @@ LAUNCH_BYTES: Final = _LAUNCH.size
 RESULT_BYTES: Final = _RESULT.size
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(NamedTuple):
     """Run ``kernel_id`` on the first ``payload_bytes`` of the lane; ``tensors`` packed as in the request."""
 
     job: int
@@ -47,8 +45,7 @@ class Launch:
     tensors: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """What became of a launch. Times are CLOCK_MONOTONIC ns of the shared host. On failure ``inline`` is UTF-8 text."""
 
     job: int
