@@ -53,8 +53,8 @@ class Daemon:
         self._loop = asyncio.get_running_loop()
         self._next_job = 1
         self._refs: dict[int, JobRef] = {}
-        self._copies: dict[int, tuple[JobRef, int]] = {}
-        self._result_copies: dict[int, JobRef] = {}
+        self._copies: dict[int, tuple[JobRef, int, LaneLink]] = {}
+        self._result_copies: dict[int, tuple[JobRef, LaneLink]] = {}
         self._held_answers: dict[int, commands.Answer] = {}
         self._next_token = 1
         self._events: deque[events.Event] = deque()
@@ -167,7 +167,8 @@ class Daemon:
             token, fabric.slots, fabric.payload_offset(ref.slot), link.memory, 0, ref.header.payload_bytes
         )
         if done is None:
-            self._copies[token] = (ref, command.attempt)
+            self._copies[token] = (ref, command.attempt, link)
+            self.host.copy_started(link)
         else:
             self._events.append(events.CopyDone(command.job, command.attempt, done.error is not None))
 
@@ -175,8 +176,11 @@ class Daemon:
         for done in self.engine.poll():
             copied = self._copies.pop(done.token, None)
             if copied is not None:
-                self.dispatch(events.CopyDone(copied[0].job, copied[1], done.error is not None))
+                ref, attempt, link = copied
+                self.host.copy_ended(link)
+                self.dispatch(events.CopyDone(ref.job, attempt, done.error is not None))
             else:
+                self.host.copy_ended(self._result_copies[done.token][1])
                 self._result_copied(done)
 
     def _launch(self, command: commands.Launch) -> None:
@@ -268,16 +272,18 @@ class Daemon:
         ref.is_result_travelling = True
         token = self._next_token
         self._next_token = token + 1
-        self._result_copies[token] = ref
+        self._result_copies[token] = (ref, link)
         done = self.engine.post(
             token, link.memory, link.landing_bytes, fabric.answers, fabric.result_offset(ref.slot),
             result.result_bytes,
         )  # fmt: skip
-        if done is not None:
+        if done is None:
+            self.host.copy_started(link)
+        else:
             self._result_copied(done)
 
     def _result_copied(self, done: CopyCompletion) -> None:
-        ref = self._result_copies.pop(done.token)
+        ref, _ = self._result_copies.pop(done.token)
         ref.is_result_travelling = False
         held = self._held_answers.pop(ref.job, None)
         result = ref.result

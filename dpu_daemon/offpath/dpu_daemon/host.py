@@ -7,6 +7,8 @@ import contextlib
 import logging
 import os
 import secrets
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -72,6 +74,8 @@ class HostSide:
         self._orders: dict[int, _Order] = {}
         self.lanes: dict[tuple[int, int], LaneLink] = {}
         self.gpu_names: list[str] = []
+        self._copies: Counter[int] = Counter()
+        self._when_quiet: list[Callable[[], None]] = []
         self._strangers: dict[LoopbackConnection, asyncio.TimerHandle] = {}
         self._loop.add_reader(listener.fileno(), self._accept)
 
@@ -187,9 +191,30 @@ class HostSide:
         """True while a helper has joined."""
         return self._helper is not None and self._helper.is_joined
 
+    # -- copies in flight -----------------------------------------------------------------------------------------
+    def copy_started(self, link: LaneLink) -> None:
+        """A copy into or out of the lane goes on beside the loop."""
+        self._copies[link.lease] += 1
+
+    def copy_ended(self, link: LaneLink) -> None:
+        """It landed; what waited for its lease to be quiet happens now."""
+        self._copies[link.lease] -= 1
+        if not self._copies[link.lease]:
+            del self._copies[link.lease]
+            waiting, self._when_quiet = self._when_quiet, []
+            for action in waiting:
+                action()
+
+    def _quiet(self, lease: int) -> bool:
+        """No copy can still land in memory of this lease, nor of one whose workers are lost."""
+        return not any(other == lease or other not in self._orders for other in self._copies)
+
     # -- commands of the book -------------------------------------------------------------------------------------
     def open_lease(self, command: commands.OpenLease) -> None:
         """Ask the helper for the instance; its workers prove themselves with a fresh token."""
+        if not self._quiet(command.lease):  # copies into lanes of a lost helper: its memory may be ours to give
+            self._when_quiet.append(lambda: self.open_lease(command))
+            return
         token = secrets.token_urlsafe(24)
         index = self.gpu_names.index(command.gpu) if command.gpu in self.gpu_names else 0
         self._orders[command.lease] = _Order(command, token, index)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -45,6 +46,8 @@ async def serve(config: DaemonConfig, directory: str, ready: Callable[[Daemon], 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with running_daemon(config, directory) as (daemon, _):
+        gc.collect()
+        gc.freeze()  # what start-up made stays; a full collection then walks requests only
         ready(daemon)
         await stop.wait()
         return daemon.statistics()

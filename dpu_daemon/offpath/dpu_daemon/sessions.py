@@ -62,10 +62,12 @@ class Session:
 
     def _readable(self) -> None:
         try:
-            imms = self.fabric.poll(BELLS_PER_WAKE)
-            for imm in imms:
+            for _ in range(BELLS_PER_WAKE):
+                imm = self.fabric.poll()
+                if imm is None:
+                    return
                 self._doorbell(imm)
-                if self.is_closed:
+                if self.is_closed or self._resume is not None:
                     return
         except PeerGone as gone:
             self._daemon.session_ended(self, "peer_gone", str(gone))
@@ -82,9 +84,10 @@ class Session:
             if ref is not None:
                 if not ref.is_answered:
                     raise DoorbellError("slot_in_use", str(slot))
-                self._daemon.credit(ref)
                 self._slots[slot] = None
             self._submit(slot)
+            if ref is not None:
+                self._daemon.credit(ref)  # after the new request: nobody waits for this one
         elif kind == IMM_CREDIT:
             if ref is not None and ref.is_answered:
                 self._daemon.credit(ref)

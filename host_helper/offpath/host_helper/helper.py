@@ -31,6 +31,7 @@ class Helper(KernelTable):
         slice_bytes: int = DEFAULT_SLICE_BYTES,
         delayed_visibility: bool = False,
         break_scrub: bool = False,
+        realtime: bool = False,
     ) -> None:
         """Serve the daemon until SIGTERM or SIGINT. Call it from the main thread, before threads exist: it forks.
 
@@ -39,11 +40,19 @@ class Helper(KernelTable):
             gpus: GPU ports to offer; default: emulated ones, one per model name in ``emulate``.
             slice_bytes: scale of an emulated GPU: bytes per memory slice.
             delayed_visibility: emulate a GPU whose peer writes need `acquire`.
+            realtime: run supervisor and workers SCHED_RR, so that other load on the host's cores does not delay
+                launches (needs CAP_SYS_NICE or an RTPRIO limit; without, it warns and goes on). For kernels whose
+                CPU part is short: they go before everything else.
             break_scrub: a planted fault: workers confirm scrubs they did not do.
         Raises: ValueError: no kernel is registered.
         """
         if not self.kernels:
             raise ValueError("a helper without kernels serves nothing: register one with @helper.kernel(...)")
+        if realtime:
+            try:
+                os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+            except PermissionError:
+                logger.warning("no right to SCHED_RR (CAP_SYS_NICE or LimitRTPRIO): running at normal priority")
         threads = len(os.listdir("/proc/self/task"))
         if threads > 1:
             logger.warning(

@@ -31,6 +31,7 @@ from offpath.host_helper.errors import PayloadTooLarge, RequestFailed
 
 _ALIGN: Final = 64
 _LAYOUTS_KEPT: Final = 256
+_NUMPY: Final = {code: np.dtype(name) for code, (name, _) in DTYPES.items()}
 _W = TypeVar("_W")
 
 
@@ -91,8 +92,8 @@ class SlotTable(Generic[_W]):
         slot = self._free.pop()
         view = session.payload_view(slot)
         for array, offset in zip(arrays, offsets, strict=True):
-            if array.flags.c_contiguous:
-                view[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8).data
+            if array.flags.c_contiguous and array.nbytes:
+                view[offset : offset + array.nbytes] = array.data.cast("B")
             else:
                 room = np.frombuffer(view, array.dtype, array.size, offset)
                 room.reshape(array.shape)[...] = array
@@ -117,16 +118,13 @@ class SlotTable(Generic[_W]):
         if waiter is None:
             raise HeaderError("slot", f"an answer for slot {slot}, which waits for none")
         answer = parse_answer(session.answer_header(slot), session.result_bytes)
-        body = session.result_view(slot, answer.result_bytes)
         outcome: Result | RequestFailed
+        body = bytes(session.result_view(slot, answer.result_bytes))  # our own copy: the slot is reused at once
         if answer.status is Status.COMPLETED:
-            arrays = tuple(
-                np.frombuffer(bytes(body[t.offset : t.offset + t.nbytes]), DTYPES[t.dtype][0]).reshape(t.dims)
-                for t in answer.tensors
-            )
+            arrays = tuple(np.ndarray(t.dims, _NUMPY[t.dtype], body, t.offset) for t in answer.tensors)
             outcome = Result(arrays, answer.stages, answer.lease, answer.generation)
         else:
-            detail = bytes(body).decode("utf-8", "replace")
+            detail = body.decode("utf-8", "replace")
             outcome = RequestFailed(answer.status, answer.reason, answer.retry_after_ms, detail)
         self._free.append(slot)
         return waiter, outcome

@@ -7,8 +7,10 @@ signal takes one hop. It never outlives its supervisor or its channel.
 from __future__ import annotations
 
 import logging
+import math
 import time
 import zlib
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -152,6 +154,8 @@ class Worker:
         the lane's result half."""
         if result is None:
             return host.RESULT_OK, b"", b"", 0, True
+        if type(result) is np.ndarray and result.nbytes <= host.INLINE_RESULT_BYTES:
+            return host.RESULT_OK, _describe_one(result.dtype.name, result.shape), result.tobytes(), result.nbytes, True
         arrays = [np.ascontiguousarray(a) for a in (result if isinstance(result, (tuple, list)) else (result,))]
         described = []
         at = 0
@@ -178,6 +182,15 @@ class Worker:
             np.frombuffer(room, array.dtype).reshape(array.shape)[...] = array
         self._lane.publish(nbytes)
         return host.RESULT_OK, packed, b"", nbytes, False
+
+
+@lru_cache(maxsize=256)
+def _describe_one(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """The packed descriptor of a result that is one array. Raises: TypeError: no code for the dtype."""
+    code = DTYPE_CODES.get(dtype)
+    if code is None:
+        raise TypeError(f"a kernel may not return dtype {dtype}")
+    return pack_tensors([Tensor(code, shape, 0, DTYPES[code][1] * math.prod(shape))])
 
 
 def _text(message: str) -> bytes:

@@ -1,0 +1,80 @@
+"""`offpath bench NAME`: one module per NAME beside this one.
+
+A benchmark module has ``DESCRIPTION``, ``add_arguments(parser)`` and ``run(arguments) -> Report``. JSON is printed also
+when a bar misses; the exit code is 1 only when a ratio taken in this very run misses its bar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+NAMES: Final = {
+    "request-path": "request_path",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A figure of this run and the bound it is held to; ``is_upper``: the figure must not exceed it."""
+
+    name: str
+    value: float
+    bound: float
+    is_upper: bool = True
+
+    @property
+    def is_met(self) -> bool:
+        """True when the figure keeps its bound."""
+        return self.value <= self.bound if self.is_upper else self.value >= self.bound
+
+    def line(self) -> str:
+        """For people."""
+        word, sign = ("met " if self.is_met else "MISS"), ("≤" if self.is_upper else "≥")
+        return f"  {word}  {self.name}: {self.value:.4g} {sign} {self.bound:g}"
+
+
+@dataclass(slots=True)
+class Report:
+    """What a benchmark found: ``data`` for JSON, ``text`` for people, bars for the exit code."""
+
+    data: dict[str, Any]
+    text: str
+    bars: list[Bar] = field(default_factory=list)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    parser.add_argument("name", nargs="?", choices=sorted(NAMES), help="which; none: list them")
+    parser.add_argument("--quick", action="store_true", help="fewer and smaller blocks")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--plot", metavar="PATH", help="where the picture goes (default: bench-out/NAME.svg)")
+    parser.add_argument("--only", metavar="PART", action="append", help="only this part of the plan (for developing)")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Run one benchmark, or list them."""
+    if arguments.name is None:
+        for name, module in sorted(NAMES.items()):
+            print(f"{name:16} {_module(module).DESCRIPTION}")
+        return 0
+    report: Report = _module(NAMES[arguments.name]).run(arguments)
+    report.data["bars"] = [
+        {"name": b.name, "value": b.value, "bound": b.bound, "kind": "max" if b.is_upper else "min", "met": b.is_met}
+        for b in report.bars
+    ]
+    if arguments.json:
+        print(json.dumps(report.data))
+    out = sys.stderr if arguments.json else sys.stdout
+    print(report.text, file=out)
+    for bar in report.bars:
+        print(bar.line(), file=out)
+    return 0 if all(bar.is_met for bar in report.bars) else 1
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"offpath.cli.bench.{name}")

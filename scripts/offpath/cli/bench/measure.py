@@ -1,0 +1,195 @@
+"""What benchmarks share: cores, background load, CPU time of processes, blocks of latencies, ratios."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+_PERIOD_S: Final = 0.010
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """Which core plays the DPU and which the host; None: not pinned."""
+
+    dpu: int | None
+    host: int | None
+
+    @property
+    def is_pinned(self) -> bool:
+        """True when both roles have a core of their own."""
+        return self.dpu is not None
+
+
+def cores(*, pinned: bool) -> Cores:
+    """The last core is the DPU, the first the host; with one core nothing can be pinned."""
+    available = sorted(os.sched_getaffinity(0))
+    if not pinned or len(available) < 2:
+        return Cores(None, None)
+    return Cores(available[-1], available[0])
+
+
+def pin(core: int | None) -> None:
+    """Pin the calling process, if there is a core to pin to."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+
+
+@contextmanager
+def realtime(pids: Sequence[int]) -> Iterator[bool]:
+    """Give the processes SCHED_RR for the block's length; yields False where the system forbids it."""
+    try:
+        for pid in pids:
+            os.sched_setscheduler(pid, os.SCHED_RR, os.sched_param(1))
+        yield True
+    except PermissionError:
+        yield False
+    finally:
+        for pid in pids:
+            with suppress(PermissionError, ProcessLookupError):
+                os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
+
+
+def machine() -> dict[str, Any]:
+    """What ran this."""
+    model = "unknown"
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    return {
+        "cpu": model, "cores": len(os.sched_getaffinity(0)), "kernel": platform.release(),
+        "python": platform.python_version(),
+    }  # fmt: skip
+
+
+def cpu_ns(pids: Sequence[int]) -> int:
+    """User and system time of all threads of the processes, in ns (/proc/PID/task/*/schedstat)."""
+    total = 0
+    for pid in pids:
+        try:
+            for task in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{task}/schedstat", encoding="ascii") as file:
+                    total += int(file.read().split()[0])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return total
+
+
+def children(pid: int) -> list[int]:
+    """Processes whose parent is ``pid``."""
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        return [int(p) for p in file.read().split()]
+
+
+def fork(core: int | None, serve: Any) -> int:
+    """Run ``serve()`` in a child that dies with us; returns its pid."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if os.getppid() == parent:
+            pin(core)
+            serve()
+            status = 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def end(pid: int, number: int = signal.SIGKILL, timeout_s: float = 10.0) -> None:
+    """End a child and reap it."""
+    deadline = time.monotonic() + timeout_s
+    os.kill(pid, number)
+    while os.waitpid(pid, os.WNOHANG)[0] == 0:
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+
+
+@contextmanager
+def background_load(percent: int, host: int | None) -> Iterator[None]:
+    """Keep the host core busy ``percent`` of the time, in periods of 10 ms (unpinned: one such process per core)."""
+    if percent == 0:
+        yield
+        return
+    targets = [host] if host is not None else [None] * len(os.sched_getaffinity(0))
+    pids = [fork(core, lambda: _burn(percent)) for core in targets]
+    time.sleep(0.05)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            end(pid)
+
+
+def _burn(percent: int) -> None:
+    busy = _PERIOD_S * percent / 100
+    while True:
+        start = time.perf_counter()
+        while time.perf_counter() - start < busy:
+            pass
+        rest = _PERIOD_S - (time.perf_counter() - start)
+        if percent < 100 and rest > 0:
+            time.sleep(rest)
+
+
+@dataclass(slots=True)
+class Block:
+    """One uninterrupted run of requests against one setting."""
+
+    latencies_ns: list[int]
+    wall_ns: int
+    host_cpu_ns: int
+    stages: list[tuple[int, ...]] = field(default_factory=list)
+
+    def percentile(self, q: float) -> float:
+        """In µs."""
+        ordered = sorted(self.latencies_ns)
+        return ordered[min(len(ordered) - 1, int(q * len(ordered)))] / 1e3
+
+    @property
+    def p50(self) -> float:
+        """Median latency, µs."""
+        return statistics.median(self.latencies_ns) / 1e3
+
+    @property
+    def p99(self) -> float:
+        """99th percentile of this block, µs."""
+        return self.percentile(0.99)
+
+    @property
+    def host_cpu_us(self) -> float:
+        """Host CPU time per request, µs."""
+        return self.host_cpu_ns / len(self.latencies_ns) / 1e3
+
+    @property
+    def requests_per_s(self) -> float:
+        """Answers per second of wall time."""
+        return len(self.latencies_ns) / self.wall_ns * 1e9
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
+    """Median, min and max of the per-block ratios."""
+    ratios = [a / b for a, b in zip(above, below, strict=True) if b]
+    return {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios), "blocks": len(ratios)}

@@ -1,0 +1,36 @@
+"""`offpath daemon run`: the daemon with loopback ports."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+
+from offpath.bindings.runtime import runtime_directory
+from offpath.dpu_daemon.config import load_config
+from offpath.dpu_daemon.daemon import Daemon
+from offpath.dpu_daemon.serve import run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    parser.add_argument("--config", required=True, metavar="FILE", help="TOML configuration")
+    parser.add_argument("--runtime-dir", metavar="DIR", help="where the sockets go (default: see README)")
+    parser.add_argument("--cpu", type=int, metavar="N", help="pin the daemon to this core")
+    parser.add_argument("--json", action="store_true", help="print closing statistics as one JSON object")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT."""
+    if arguments.cpu is not None:
+        os.sched_setaffinity(0, {arguments.cpu})
+    directory = runtime_directory(arguments.runtime_dir)
+
+    def ready(daemon: Daemon) -> None:
+        print(f"offpathd ready in {directory} (lineage {daemon.lineage})", file=sys.stderr, flush=True)
+
+    statistics = run(load_config(arguments.config), directory, ready)
+    if arguments.json:
+        print(json.dumps(statistics))
+    return 0

@@ -1,0 +1,42 @@
+"""`offpath helper run FILE`: serve the kernels that a Python file registers with its `helper`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+
+from offpath.bindings.errors import OffpathError
+from offpath.bindings.loopback.gpu import DEFAULT_SLICE_BYTES
+from offpath.bindings.runtime import HOST_SOCKET, runtime_directory
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    parser.add_argument("file", help="a Python file with a module-level `helper = Helper()`")
+    parser.add_argument("--runtime-dir", metavar="DIR", help="where the daemon's sockets are")
+    parser.add_argument("--emulate", nargs="+", default=["A100-40GB"], metavar="MODEL", help="GPUs to emulate")
+    parser.add_argument("--slice-bytes", type=int, default=DEFAULT_SLICE_BYTES, help="emulated bytes per memory slice")
+    parser.add_argument("--delayed-visibility", action="store_true", help="emulate a GPU that needs acquire")
+    parser.add_argument("--realtime", action="store_true", help="run SCHED_RR: other host load delays no launch")
+    parser.add_argument("--cpu", type=int, metavar="N", help="pin helper and workers to this core")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT."""
+    if arguments.cpu is not None:
+        os.sched_setaffinity(0, {arguments.cpu})
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # workers are forked: no BLAS threads before that
+    from offpath.host_helper.helper import Helper  # numpy comes with it, after the line above
+
+    helper = runpy.run_path(arguments.file).get("helper")
+    if not isinstance(helper, Helper):
+        raise OffpathError(f"{arguments.file} defines no `helper = Helper()`")
+    helper.run(
+        os.path.join(runtime_directory(arguments.runtime_dir), HOST_SOCKET),
+        emulate=arguments.emulate,
+        slice_bytes=arguments.slice_bytes,
+        delayed_visibility=arguments.delayed_visibility,
+        realtime=arguments.realtime,
+    )
+    return 0
