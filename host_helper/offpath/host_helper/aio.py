@@ -18,7 +18,7 @@ from offpath.bindings.wire import control
 from offpath.bindings.wire.codes import Status
 from offpath.host_helper.errors import RequestFailed, RequestTimeout, UnknownKernel
 from offpath.host_helper.negotiate import Negotiation, Tls, open_session
-from offpath.host_helper.requester import RETRIES
+from offpath.host_helper.requester import RETRIES, news_wait_s
 from offpath.host_helper.slots import DEFAULT_OPTIONS, Options, Result, SlotTable, daemon_gone
 
 _Answer = asyncio.Future[Result]
@@ -109,7 +109,7 @@ class AsyncRequester:
     async def _kernel_id(self, name: str) -> int:
         info = self._negotiation.kernels.get(name)
         if info is None:
-            await self._loop.run_in_executor(None, self._negotiation.update, 1.0)
+            await self._loop.run_in_executor(None, self._negotiation.update, news_wait_s(self._negotiation))
             info = self._negotiation.kernels.get(name)
         if info is None:
             known = ", ".join(sorted(self._negotiation.kernels)) or "none"

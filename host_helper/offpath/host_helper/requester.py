@@ -18,10 +18,15 @@ from offpath.bindings.errors import PeerGone
 from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, IMM_SLOT_MASK, immediate
 from offpath.bindings.wire.codes import Status
 from offpath.host_helper.errors import RequestFailed, RequestTimeout, UnknownKernel
-from offpath.host_helper.negotiate import Tls, open_session
+from offpath.host_helper.negotiate import Negotiation, Tls, open_session
 from offpath.host_helper.slots import DEFAULT_OPTIONS, Options, Result, SlotTable, daemon_gone
 
 RETRIES = 3
+
+
+def news_wait_s(negotiation: Negotiation) -> float:
+    """How long an unknown kernel is waited for: long while no helper has joined yet, short when some have."""
+    return 1.0 if negotiation.kernels else 10.0
 
 
 class Pending:
@@ -115,7 +120,7 @@ class Requester:
         """The kernel's number; asks the daemon's news once if the name is not known. Raises: UnknownKernel."""
         info = self._negotiation.kernels.get(name)
         if info is None:
-            self._negotiation.update(1.0)
+            self._negotiation.update(news_wait_s(self._negotiation))
             info = self._negotiation.kernels.get(name)
         if info is None:
             known = ", ".join(sorted(self._negotiation.kernels)) or "none"
