@@ -1,0 +1,138 @@
+"""`offpath demo`: tenants replay a stretch of a real trace on two emulated GPUs; isolation is watched throughout."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from typing import Any, Final
+
+from offpath.bindings.errors import OffpathError
+
+_SECONDS: Final = 20.0
+_SEED: Final = 1998
+_SLACK_S: Final = 150.0
+_PICTURES: Final = (".svg", ".png", ".pdf")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object, and nothing else, to stdout")
+    parser.add_argument(
+        "--seconds", type=_positive, default=_SECONDS, help="replay the trace in this time (%(default)s)"
+    )
+    parser.add_argument("--jobs", type=int, metavar="N", help="only the first N jobs of the trace (all: 382)")
+    parser.add_argument("--seed", type=int, default=_SEED, help="of training and of the digits drawn (%(default)s)")
+    parser.add_argument("--picture", default=os.path.join("out", "demo.svg"), metavar="PATH", help="where the timeline "
+                        "of leases goes (%(default)s); empty: none")  # fmt: skip
+    parser.add_argument("--break", dest="planted", choices=["scrub"], help="plant a fault that the demo must notice: "
+                        "lanes are not scrubbed although their workers say so")  # fmt: skip
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Run it. 0: everything held; 1: it did not, and stderr says what."""
+    if arguments.jobs is not None and arguments.jobs < 1:
+        raise OffpathError("--jobs: at least one")
+    if arguments.picture:
+        _check_picture(arguments.picture)
+    os.environ.setdefault(
+        "OPENBLAS_NUM_THREADS", "1"
+    )  # two cores and a small network: threads only wait for each other
+    try:
+        report = asyncio.run(_run(arguments))
+    except BaseExceptionGroup as faults:  # of the driver's task group: the first is the cause, others followed
+        raise _first(faults) from None
+    except asyncio.CancelledError:
+        print("demo: interrupted; everything was taken down", file=sys.stderr)
+        return 130
+    complaints: list[str] = report.pop("complaints")
+    if arguments.json:
+        print(json.dumps(report))
+    else:
+        from offpath.cli.demo.table import render
+
+        print(render(report))
+    for line in complaints if report["faults"] else ():
+        print(f"demo: {line}", file=sys.stderr)
+    for fault in report["faults"]:
+        print(f"demo: FAILED: {fault}", file=sys.stderr)
+    return 0 if report["ok"] else 1
+
+
+async def _run(arguments: argparse.Namespace) -> dict[str, Any]:
+    from offpath.cli.demo import model, place, report, samples
+    from offpath.cli.demo.drive import DemoFailed, Drive
+    from offpath.cli.demo.table import Progress
+
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    broken = arguments.planted == "scrub"
+    plan = samples.load_plan(arguments.seconds, arguments.jobs)
+    limit_s = arguments.seconds + _SLACK_S
+    with place.making(
+        sorted(plan.tenants), seed=arguments.seed, seconds=arguments.seconds, jobs=arguments.jobs, break_scrub=broken
+    ) as made:
+        _say(f"training {len(samples.DEMANDS)} networks on {samples.TRAINED_ON} digits")
+        digits = samples.load_digits()
+        networks = {
+            demand: model.train(digits.train_images, digits.train_labels, hidden, arguments.seed)
+            for demand, hidden in model.HIDDEN.items()
+        }
+        model.save(networks, made.model)
+        _say(f"starting a daemon, a helper with two GPUs, {len(plan.tenants)} requesters")
+        try:
+            async with asyncio.timeout(limit_s):
+                outcome = await Drive(made, Progress(plan)).run()
+        except TimeoutError:
+            raise DemoFailed(f"not done within {limit_s:g} s") from None
+    result = report.build(plan, outcome, seed=arguments.seed, break_scrub=broken)
+    result["trace"] = {
+        "jobs": len(plan.jobs),
+        "span_s": plan.span_s,
+        "replayed_in_s": arguments.seconds,
+        "tenants": plan.tenants,
+    }
+    result["complaints"] = outcome.complaints
+    result["provenance"] = samples.provenance()
+    if arguments.picture:
+        from offpath.cli.demo import timeline
+
+        try:
+            timeline.draw(plan, outcome, result, arguments.picture)
+        except OSError as fault:
+            raise DemoFailed(f"no picture at {arguments.picture}: {fault}") from None
+        result["picture"] = arguments.picture
+    return result
+
+
+def _check_picture(path: str) -> None:
+    """Now, and not after the run, when it would be lost."""
+    if os.path.splitext(path)[1] not in _PICTURES:
+        raise OffpathError(f"--picture {path}: a name that ends in {', '.join(_PICTURES)}")
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    except OSError as fault:
+        raise OffpathError(f"--picture {path}: {fault.strerror}") from None
+
+
+def _first(faults: BaseExceptionGroup[BaseException]) -> BaseException:
+    found = faults.exceptions[0]
+    return _first(found) if isinstance(found, BaseExceptionGroup) else found
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        print(f"demo: {text}", file=sys.stderr, flush=True)
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 3600:
+        raise argparse.ArgumentTypeError("more than 0, less than 3600 seconds")
+    return value

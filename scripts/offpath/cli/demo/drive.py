@@ -1,0 +1,221 @@
+"""Runs the demo's processes: a daemon, a helper, a requester per tenant; and gathers what they say.
+
+Every process is a child of this one, in a session of its own (a Ctrl-C reaches only us), and is ended here in any case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from offpath.bindings.errors import OffpathError
+from offpath.cli.demo.isolation import LaneReport
+from offpath.cli.demo.place import Place
+
+_PACKAGE: Final = "offpath.cli.demo"
+_READY_S: Final = 60.0
+_END_S: Final = 5.0
+_LEAD_S: Final = 0.3
+_LAST_WORDS: Final = 20
+
+
+class DemoFailed(OffpathError):
+    """The demo could not be carried through."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """One answered job; ``is_equal`` and ``right`` come after the replay. Times in ns of the monotonic clock."""
+
+    job: int
+    tenant: str
+    sent_ns: int
+    came_ns: int
+    stages: dict[str, int]
+    lane: LaneReport
+    is_mine: bool
+    is_equal: bool = False
+    right: int = 0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Everything the processes said."""
+
+    answers: dict[int, Answer] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+    statistics: dict[str, int] = field(default_factory=dict)
+    start_ns: int = 0
+    complaints: list[str] = field(default_factory=list)
+    """What the processes wrote to stderr, each line with its author."""
+
+
+class Child:
+    """One child process; its stderr is kept for the case that it fails."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+        self.name = name
+        self.process = process
+        self.complaints: list[str] = []
+
+    @classmethod
+    async def start(cls, name: str, module: str, *arguments: str) -> Child:
+        """``python -m module arguments…``"""
+        one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", f"{_PACKAGE}.{module}", *arguments,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **one_thread, "OFFPATH_DEMO_PARENT": str(os.getpid())}, start_new_session=True,
+        )  # fmt: skip
+        return cls(name, process)
+
+    async def listen(self, is_ready: asyncio.Event | None = None) -> None:
+        """Keep the last lines of stderr, but for the one that says ready and sets ``is_ready``."""
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            text = line.decode("utf-8", "replace").rstrip()
+            if is_ready is not None and not is_ready.is_set() and "ready" in text:
+                is_ready.set()
+            else:
+                self.complaints = [*self.complaints[1 - _LAST_WORDS :], text]
+
+    async def end(self) -> bytes:
+        """SIGTERM, SIGKILL if that does not help; returns what stdout still held."""
+        if self.process.returncode is None:
+            self.process.terminate()
+        assert self.process.stdout is not None
+        rest = b""
+        try:
+            async with asyncio.timeout(_END_S):
+                rest = await self.process.stdout.read()
+                await self.process.wait()
+        except TimeoutError:
+            self.process.kill()
+            await self.process.wait()
+        return rest
+
+    def failure(self) -> DemoFailed:
+        """Its exit with its last words."""
+        said = "\n  ".join(self.complaints) or "(it said nothing)"
+        return DemoFailed(f"{self.name} ended with {self.process.returncode}:\n  {said}")
+
+
+class Drive:
+    """One run. ``progress`` is called whenever a job ended."""
+
+    def __init__(self, place: Place, progress: Callable[[Outcome], None]) -> None:
+        self._place = place
+        self._progress = progress
+        self._children: list[Child] = []
+        self._listeners: list[asyncio.Task[None]] = []
+        self.outcome = Outcome()
+
+    async def run(self) -> Outcome:
+        """Set up, replay, take down. Raises: DemoFailed: a process failed or was not ready in time."""
+        try:
+            await self._run()
+        finally:
+            await asyncio.shield(self._end_all())
+        return self.outcome
+
+    async def _run(self) -> None:
+        place = self._place
+        async with asyncio.TaskGroup() as tasks:
+            is_up = asyncio.Event()
+            daemon = await self._start(tasks, is_up, "the daemon", "child", "daemon", "run", "--config", place.config,
+                                       "--runtime-dir", place.runtime, "--json")  # fmt: skip
+            await self._within(daemon, is_up.wait())
+            helper = await self._start(tasks, None, "the helper", "serving", place.path)
+            requesters = [
+                await self._start(tasks, None, f"the requester of {name}", "tenant", place.path, name)
+                for name in place.tenants
+            ]
+            guards = [tasks.create_task(self._guard(child), name=f"guard-{child.name}") for child in (daemon, helper)]
+            for child in requesters:
+                await self._within(child, self._ready(child))
+            self.outcome.start_ns = time.monotonic_ns() + int(_LEAD_S * 1e9)
+            async with asyncio.TaskGroup() as replay:
+                for name, child in zip(place.tenants, requesters, strict=True):
+                    replay.create_task(self._replay(name, child), name=f"replay-{name}")
+            for guard in guards:
+                guard.cancel()
+            said = await daemon.end()
+            if daemon.process.returncode != 0:
+                raise daemon.failure()
+            self.outcome.statistics = json.loads(said)
+            await helper.end()
+            self.outcome.complaints = [f"{c.name}: {line}" for c in self._children for line in c.complaints]
+
+    async def _start(
+        self, tasks: asyncio.TaskGroup, is_ready: asyncio.Event | None, name: str, module: str, *arguments: str
+    ) -> Child:
+        child = await Child.start(name, module, *arguments)
+        self._children.append(child)
+        tasks.create_task(child.listen(is_ready), name=f"listen-{name}")
+        return child
+
+    @staticmethod
+    async def _within(child: Child, ready: Coroutine[Any, Any, Any]) -> None:
+        """Wait for a child to be ready; not longer than it lives."""
+        waiting, ended = asyncio.ensure_future(ready), asyncio.ensure_future(child.process.wait())
+        try:
+            await asyncio.wait({waiting, ended}, timeout=_READY_S, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                waiting.result()
+            elif ended.done():
+                await asyncio.sleep(0.1)  # its last words are on their way
+                raise child.failure()
+            else:
+                raise DemoFailed(f"{child.name} was not ready within {_READY_S:g} s")
+        finally:
+            waiting.cancel()
+            ended.cancel()
+
+    async def _ready(self, child: Child) -> None:
+        if (await self._message(child) or {}).get("kind") != "ready":
+            await child.process.wait()
+            await asyncio.sleep(0.1)
+            raise child.failure()
+
+    @staticmethod
+    async def _guard(child: Child) -> None:
+        """A daemon or helper that ends during the replay ends the demo."""
+        await child.process.wait()
+        await asyncio.sleep(0.1)
+        raise child.failure()
+
+    @staticmethod
+    async def _message(child: Child) -> dict[str, Any] | None:
+        assert child.process.stdout is not None
+        line = await child.process.stdout.readline()
+        message: dict[str, Any] | None = json.loads(line) if line else None
+        return message
+
+    async def _replay(self, name: str, child: Child) -> None:
+        assert child.process.stdin is not None
+        child.process.stdin.write(f"{self.outcome.start_ns}\n".encode())
+        await child.process.stdin.drain()
+        outcome = self.outcome
+        while (said := await self._message(child)) is not None:
+            kind, job = said.pop("kind"), said["job"]
+            if kind == "check":
+                outcome.answers[job].is_equal, outcome.answers[job].right = said["is_equal"], said["right"]
+                continue
+            if kind == "failed":
+                outcome.failed[job] = said["why"]
+            else:
+                outcome.answers[job] = Answer(tenant=name, **{**said, "lane": LaneReport(*said["lane"])})
+            self._progress(outcome)
+        if await child.process.wait() != 0:
+            await asyncio.sleep(0.1)
+            raise child.failure()
+
+    async def _end_all(self) -> None:
+        for child in reversed(self._children):
+            await child.end()

@@ -1,0 +1,102 @@
+"""The demo's temporary directory: configuration, token files, the model, and what its processes must know."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from offpath.bindings.runtime import HOST_SOCKET, NEGOTIATE_SOCKET
+from offpath.cli.demo.samples import MAX_IMAGES, PIXELS
+
+LANES: Final = 2
+PAYLOAD_BYTES: Final = MAX_IMAGES * PIXELS * 4 + 64
+LANDING_BYTES: Final = 1 << 20
+RESULT_BYTES: Final = 64 << 10
+SLOTS: Final = 16
+KEEP_WARM_MS: Final = 300
+_LONGEST_PATH: Final = 80
+"""Leaves room for the sockets' names in the 107 bytes of a Unix socket's address."""
+
+_LEASING: Final = f"""
+[leasing]  # short, so that in seconds leases come and go as they would in hours
+lanes = {LANES}
+landing_bytes = {LANDING_BYTES}
+result_bytes = {RESULT_BYTES}
+keep_warm_ms = {KEEP_WARM_MS}
+grow_after_ms = 10
+reclaim_after_ms = 50
+min_hold_ms = 100
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """``tenants`` maps names to token files; ``seconds`` and ``jobs`` are those of `samples.load_plan`."""
+
+    directory: str
+    tenants: dict[str, str]
+    seed: int
+    seconds: float
+    jobs: int | None
+    break_scrub: bool
+
+    @property
+    def path(self) -> str:
+        """The file that describes this place."""
+        return os.path.join(self.directory, "place.json")
+
+    @property
+    def config(self) -> str:
+        """The daemon's configuration."""
+        return os.path.join(self.directory, "offpathd.toml")
+
+    @property
+    def model(self) -> str:
+        """The trained networks."""
+        return os.path.join(self.directory, "model.npz")
+
+    @property
+    def runtime(self) -> str:
+        """The daemon's runtime directory."""
+        return os.path.join(self.directory, "run")
+
+    @property
+    def host_socket(self) -> str:
+        """Where the helper joins."""
+        return os.path.join(self.runtime, HOST_SOCKET)
+
+    @property
+    def address(self) -> str:
+        """Where requesters negotiate."""
+        return "unix:" + os.path.join(self.runtime, NEGOTIATE_SOCKET)
+
+    @classmethod
+    def read(cls, path: str) -> Place:
+        """What `making` wrote."""
+        return cls(**json.loads(Path(path).read_text("utf-8")))
+
+
+@contextmanager
+def making(tenants: list[str], *, seed: int, seconds: float, jobs: int | None, break_scrub: bool) -> Iterator[Place]:
+    """A fresh place, gone when the block ends."""
+    parent = tempfile.gettempdir()
+    with tempfile.TemporaryDirectory(
+        prefix="offpath-demo-", dir=parent if len(parent) <= _LONGEST_PATH else "/tmp", ignore_cleanup_errors=True
+    ) as directory:
+        files = {name: os.path.join(directory, f"{name}.token") for name in tenants}
+        place = Place(directory, files, seed, seconds, jobs, break_scrub)
+        config = _LEASING
+        for name, file in files.items():
+            with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as token:
+                token.write(secrets.token_hex(24))
+            config += f"\n[[tenant]]\nname = {json.dumps(name)}\ntoken_file = {json.dumps(file)}\n"
+        Path(place.config).write_text(config, "utf-8")
+        Path(place.path).write_text(json.dumps(asdict(place)), "utf-8")
+        yield place

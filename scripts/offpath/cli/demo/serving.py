@@ -1,0 +1,64 @@
+"""The demo's helper process: three kernels over one model, two emulated GPUs.
+
+`python -m offpath.cli.demo.serving PLACE`, with PLACE the file that `offpath.cli.demo.place` writes.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offpath.cli.demo import model
+from offpath.cli.demo.child import end_with_parent
+from offpath.cli.demo.isolation import GPU_MODEL, LaneAudit
+from offpath.cli.demo.place import Place
+from offpath.cli.demo.samples import kernel_name
+from offpath.host_helper.helper import Helper
+from offpath.host_helper.kernels import LaneContext
+
+SLICE_BYTES: Final = 8 << 20
+
+
+class Server:
+    """The kernels; `audit` is set in each worker when its lane opens."""
+
+    def __init__(self, place: Place) -> None:
+        self._tenants = tuple(place.tenants)
+        self.audit: LaneAudit | None = None
+        self.helper = Helper()
+        self.helper.lane_opened(self._lane_opened)
+        for demand, network in model.load(place.model).items():
+            self._register(demand, network)
+
+    def _lane_opened(self, lane: LaneContext) -> None:
+        self.audit = LaneAudit(lane, self._tenants)
+
+    def _register(self, demand: int, network: model.Network) -> None:
+        @self.helper.kernel(kernel_name(demand), demand=demand)
+        def classify(images: model.Float, stamp: NDArray[np.uint8]) -> tuple[NDArray[Any], ...]:
+            audit = self.audit
+            assert audit is not None, "a worker serves no job before its lane has opened"
+            started_ns = time.monotonic_ns()
+            audit.check_owner(stamp)
+            digits, scores = network.classify(images)
+            audit.leave_mark()
+            return digits, scores, audit.report(started_ns)
+
+
+def main(path: str) -> None:
+    """Serve until SIGTERM."""
+    end_with_parent()
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    place = Place.read(path)
+    Server(place).helper.run(
+        place.host_socket, emulate=(GPU_MODEL, GPU_MODEL), slice_bytes=SLICE_BYTES, break_scrub=place.break_scrub
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
