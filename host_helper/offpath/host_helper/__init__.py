@@ -6,7 +6,30 @@ Importing this package imports nothing else; the names below load their module w
 from __future__ import annotations
 
 import importlib
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:  # for type checkers and editors only
+    from offpath.host_helper.aio import AsyncRequester
+    from offpath.host_helper.errors import RequestFailed, RequestTimeout
+    from offpath.host_helper.helper import Helper
+    from offpath.host_helper.kernels import LaneContext, current_lane
+    from offpath.host_helper.negotiate import Tls
+    from offpath.host_helper.requester import Requester, connect
+    from offpath.host_helper.slots import Options, Result
+
+__all__ = [
+    "AsyncRequester",
+    "Helper",
+    "LaneContext",
+    "Options",
+    "RequestFailed",
+    "RequestTimeout",
+    "Requester",
+    "Result",
+    "Tls",
+    "connect",
+    "current_lane",
+]
 
 _WHERE: Final = {
     "AsyncRequester": "aio",

@@ -67,7 +67,7 @@ def requests(draw: st.DrawFn) -> tuple[bytes, RequestHeader]:
         len(packed) // TENSOR_BYTES,
         packed,
     )
-    fields = {name: getattr(header, name) for name in RequestHeader.__slots__ if name != "tensor_count"}
+    fields = {name: getattr(header, name) for name in RequestHeader._fields if name != "tensor_count"}
     return pack_request(**fields), header
 
 
@@ -86,8 +86,8 @@ def answers(draw: st.DrawFn) -> tuple[bytes, AnswerHeader]:
         Stages(*draw(st.tuples(u64, u64, u64, u64, u64, u64))),
         described,
     )
-    fields = {name: getattr(header, name) for name in AnswerHeader.__slots__}
-    fields["stages"] = tuple(getattr(header.stages, name) for name in Stages.__slots__)
+    fields = {name: getattr(header, name) for name in AnswerHeader._fields}
+    fields["stages"] = tuple(getattr(header.stages, name) for name in Stages._fields)
     fields["tensors"] = pack_tensors(described)
     return pack_answer(**fields), header
 

@@ -70,7 +70,7 @@ def make_request(name: str, value: int) -> bytes:
 
 
 def make_answer(name: str, value: int) -> bytes:
-    stages = tuple(value if name == f"stages.{stage}" else 0 for stage in header.Stages.__slots__)
+    stages = tuple(value if name == f"stages.{stage}" else 0 for stage in header.Stages._fields)
     given: dict[str, Any] = {"request_id": 0, "status": 0, "stages": stages}
     if not name.startswith("stages."):
         given[name] = value

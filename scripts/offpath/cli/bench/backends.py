@@ -291,21 +291,11 @@ class Offpath:
             )
         core = cores.host if daemon_on_host else cores.dpu
         runtime = os.path.join(self._directory, "run")
-        command = [
-            sys.executable,
-            "-m",
-            "offpath.cli.main",
-            "daemon",
-            "run",
-            "--config",
-            config,
-            "--runtime-dir",
-            runtime,
-        ]
+        command = [sys.executable, "-m", "offpath.cli.child", "daemon", "run", "--config", config]
+        command += ["--runtime-dir", runtime] + (["--cpu", str(core)] if core is not None else [])
         self._daemon_on_host = daemon_on_host
-        self._daemon = subprocess.Popen(
-            command + (["--cpu", str(core)] if core is not None else []), stderr=subprocess.DEVNULL
-        )
+        environment = {**os.environ, "OFFPATH_PARENT": str(os.getpid())}
+        self._daemon = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment)
         self._helper = fork(cores.host, lambda: _serve_kernels(os.path.join(runtime, "host.sock")))
         address = f"unix:{os.path.join(runtime, 'negotiate.sock')}"
         self._large = _connect(address, token, 1, LARGEST)

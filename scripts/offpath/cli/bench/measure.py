@@ -8,10 +8,13 @@ import signal
 import statistics
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from offpath.cli.child import end_with_parent
 
 _PERIOD_S: Final = 0.010
 
@@ -95,23 +98,18 @@ def fork(core: int | None, serve: Any) -> int:
     """Run ``serve()`` in a child that dies with us; returns its pid."""
     sys.stdout.flush()
     sys.stderr.flush()
-    parent = os.getpid()
+    os.environ["OFFPATH_PARENT"] = str(os.getpid())
     pid = os.fork()
     if pid:
         return pid
     status = 1
     try:
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        end_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if os.getppid() == parent:
-            pin(core)
-            serve()
-            status = 0
+        pin(core)
+        serve()
+        status = 0
     except BaseException:
-        import traceback
-
         traceback.print_exc()
     finally:
         os._exit(status)

@@ -18,7 +18,6 @@ from offpath.bindings.errors import OffpathError
 from offpath.cli.demo.isolation import LaneReport
 from offpath.cli.demo.place import Place
 
-_PACKAGE: Final = "offpath.cli.demo"
 _READY_S: Final = 60.0
 _END_S: Final = 5.0
 _LEAD_S: Final = 0.3
@@ -66,12 +65,12 @@ class Child:
 
     @classmethod
     async def start(cls, name: str, module: str, *arguments: str) -> Child:
-        """``python -m module arguments…``"""
+        """``python -m offpath.cli.MODULE arguments…``"""
         one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", f"{_PACKAGE}.{module}", *arguments,
+            sys.executable, "-m", fmodule, *arguments,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, **one_thread, "OFFPATH_DEMO_PARENT": str(os.getpid())}, start_new_session=True,
+            env={**os.environ, **one_thread, "OFFPATH_PARENT": str(os.getpid())}, start_new_session=True,
         )  # fmt: skip
         return cls(name, process)
 
@@ -131,9 +130,9 @@ class Drive:
             daemon = await self._start(tasks, is_up, "the daemon", "child", "daemon", "run", "--config", place.config,
                                        "--runtime-dir", place.runtime, "--json")  # fmt: skip
             await self._within(daemon, is_up.wait())
-            helper = await self._start(tasks, None, "the helper", "serving", place.path)
+            helper = await self._start(tasks, None, "the helper", "demo.serving", place.path)
             requesters = [
-                await self._start(tasks, None, f"the requester of {name}", "tenant", place.path, name)
+                await self._start(tasks, None, f"the requester of {name}", "demo.tenant", place.path, name)
                 for name in place.tenants
             ]
             guards = [tasks.create_task(self._guard(child), name=f"guard-{child.name}") for child in (daemon, helper)]

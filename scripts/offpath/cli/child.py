@@ -1,5 +1,5 @@
-"""What the demo's child processes share: they end with their parent, and `python -m offpath.cli.demo.child ARGS…` is
-`offpath ARGS…` that does."""
+"""Children of demo and benchmarks: they end with their parent, and `python -m offpath.cli.child ARGS…` is `offpath
+ARGS…` that does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 def end_with_parent() -> None:
     """SIGTERM when the parent dies, however it dies."""
-    parent = os.environ.get("OFFPATH_DEMO_PARENT", "")
+    parent = os.environ.get("OFFPATH_PARENT", "")
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
     if parent and os.getppid() != int(parent):
         sys.exit(1)  # it was gone before we could ask
