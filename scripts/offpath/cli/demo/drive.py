@@ -68,7 +68,7 @@ class Child:
         """``python -m offpath.cli.MODULE arguments…``"""
         one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", fmodule, *arguments,
+            sys.executable, "-m", f"offpath.cli.{module}", *arguments,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             env={**os.environ, **one_thread, "OFFPATH_PARENT": str(os.getpid())}, start_new_session=True,
         )  # fmt: skip
