@@ -246,15 +246,23 @@ class Daemon:
         ref = link.ref
         if ref is None or ref.job != result.job or result.generation != link.generation:
             raise HostMessageError("foreign_job", str(result.job))
+        if ref.is_result_travelling:
+            raise HostMessageError("second_result", str(result.job))
+        if result.finished_ns < result.started_ns:
+            raise HostMessageError("times", f"started {result.started_ns}, finished {result.finished_ns}")
         if ref.is_answered or ref.session.is_closed:
             self._finished(ref, result)
             return
         fabric = ref.session.fabric
         if result.result_bytes > fabric.result_bytes:
-            text = f"a result of {result.result_bytes} bytes; the session asked for {fabric.result_bytes}".encode()
+            status, text = result.status, result.inline
+            if status == host.RESULT_OK:
+                status = host.RESULT_TOO_LARGE
+                text = f"a result of {result.result_bytes} bytes; the session asked for {fabric.result_bytes}".encode()
+            text = text[: fabric.result_bytes]  # what follows in memory is the next slot's answer
             result = host.Result(
-                result.job, result.generation, host.RESULT_TOO_LARGE, result.started_ns, result.finished_ns,
-                len(text), True, b"", text,
+                result.job, result.generation, status, result.started_ns, result.finished_ns, len(text), True, b"",
+                text,
             )  # fmt: skip
         elif not result.is_inline:
             self._fetch(ref, link, result)

@@ -77,6 +77,8 @@ class Session:
             raise DoorbellError("slot", f"{slot} of {len(self._slots)}")
         ref = self._slots[slot]
         if kind == IMM_SUBMIT:
+            if len(self._unsent) >= len(self._slots):
+                raise DoorbellError("answers_unread", f"{len(self._unsent)} wait, of {len(self._slots)} slots")
             if ref is not None:
                 if not ref.is_answered:
                     raise DoorbellError("slot_in_use", str(slot))
@@ -121,8 +123,8 @@ class Session:
                 if not self._unsent:
                     self._loop.add_writer(self._fd, self._writable)
                 self._unsent.append(slot)
-        except PeerGone:
-            pass  # its doorbell is readable too: `_readable` ends the session at the next turn of the loop
+        except PeerGone as gone:  # not now: the book is in the middle of something
+            self._loop.call_soon(self._daemon.session_ended, self, "peer_gone", str(gone))
 
     def _writable(self) -> None:
         try:

@@ -25,7 +25,7 @@ _Answer = asyncio.Future[Result]
 
 
 class AsyncRequester:
-    """One session of the running loop. Make it with `open`, or as ``async with AsyncRequester.connect(...)``."""
+    """One session of the running loop: ``async with await AsyncRequester.open(...) as requester``."""
 
     def __init__(self, negotiation: Negotiation, welcome: control.Welcome, session: LoopbackRequesterSession) -> None:
         self._negotiation = negotiation
@@ -33,6 +33,8 @@ class AsyncRequester:
         self._session = session
         self._slots: SlotTable[_Answer] = SlotTable(session)
         self._room: deque[asyncio.Future[None]] = deque()
+        self._asking = asyncio.Lock()
+        self._times_asked = 0
         self._gone: PeerGone | None = None
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(session.fileno(), self._readable)
@@ -62,36 +64,47 @@ class AsyncRequester:
     ) -> Result:
         """Run ``kernel`` on ``arrays``; an answer RETRY_SAFE is tried again, thrice at most.
 
-        Cancelling the awaiting task, or ``timeout`` seconds passing, cancels the request at the daemon.
-        Raises: RequestFailed, RequestTimeout, UnknownKernel, PayloadTooLarge, PeerGone.
+        Cancelling the awaiting task, or ``timeout`` seconds passing (waiting for a free slot included), cancels the
+        request at the daemon. Raises: RequestFailed, RequestTimeout, UnknownKernel, PayloadTooLarge, PeerGone.
         """
         number = await self._kernel_id(kernel)
+        deadline = None if timeout is None else self._loop.time() + timeout
         for attempt in range(RETRIES + 1):
             try:
-                return await self._once(number, arrays, timeout, options)
+                return await self._once(number, arrays, deadline, options)
+            except RequestTimeout:
+                raise RequestTimeout(f"no answer within {timeout:g} s") from None
             except RequestFailed as failed:
                 if failed.status is not Status.RETRY_SAFE or attempt == RETRIES:
                     raise
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _once(
-        self, number: int, arrays: Sequence[NDArray[Any]], timeout: float | None, options: Options
+        self, number: int, arrays: Sequence[NDArray[Any]], deadline: float | None, options: Options
     ) -> Result:
-        while not self._slots.has_room():
+        while self._gone is None and not self._slots.has_room():
             room: asyncio.Future[None] = self._loop.create_future()
             self._room.append(room)
+            timer = self._loop.call_at(deadline, _late, room) if deadline is not None else None
             try:
                 await room
             except asyncio.CancelledError:
                 if room.done() and not room.cancelled():
                     self._wake_one()  # the slot meant for us is somebody else's now
                 raise
+            finally:
+                if timer is not None:
+                    timer.cancel()
         if self._gone is not None:
             raise self._gone
         answer: _Answer = self._loop.create_future()
-        slot = self._slots.fill(number, arrays, options, answer)
+        try:
+            slot = self._slots.fill(number, arrays, options, answer)
+        except BaseException:
+            self._wake_one()  # the slot we were woken for is still free
+            raise
         self._session.ring(slot)
-        timer = self._loop.call_later(timeout, self._late, answer, timeout) if timeout is not None else None
+        timer = self._loop.call_at(deadline, _late, answer) if deadline is not None else None
         try:
             return await answer
         except (asyncio.CancelledError, RequestTimeout):
@@ -102,14 +115,14 @@ class AsyncRequester:
             if timer is not None:
                 timer.cancel()
 
-    def _late(self, answer: _Answer, timeout: float) -> None:
-        if not answer.done():
-            answer.set_exception(RequestTimeout(f"no answer within {timeout:g} s"))
-
     async def _kernel_id(self, name: str) -> int:
         info = self._negotiation.kernels.get(name)
         if info is None:
-            await self._loop.run_in_executor(None, self._negotiation.update, news_wait_s(self._negotiation))
+            asked = self._times_asked
+            async with self._asking:  # one thread at a time reads the negotiation, for all who wait meanwhile
+                if asked == self._times_asked:
+                    await self._loop.run_in_executor(None, self._negotiation.update, news_wait_s(self._negotiation))
+                    self._times_asked += 1
             info = self._negotiation.kernels.get(name)
         if info is None:
             known = ", ".join(sorted(self._negotiation.kernels)) or "none"
@@ -168,3 +181,8 @@ class AsyncRequester:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _late(waiting: asyncio.Future[Any]) -> None:
+    if not waiting.done():
+        waiting.set_exception(RequestTimeout("no answer in time"))

@@ -70,7 +70,7 @@ class Negotiation:
                 message = control.decode(control.TO_REQUESTER, self._next(deadline))
                 if isinstance(message, control.Kernels):
                     self.kernels = {k.name: k for k in message.kernels}
-                    return
+                    deadline = 0.0  # a newer list may be here already
                 if isinstance(message, control.Closing):
                     self.closing = message
                     return

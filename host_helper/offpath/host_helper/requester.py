@@ -49,12 +49,17 @@ class Pending:
             timeout: seconds; None waits for ever. On time-out the request is cancelled.
         Raises: RequestFailed: any end but COMPLETED. RequestTimeout: it took too long.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            return self._result(None if timeout is None else time.monotonic() + timeout)
+        except RequestTimeout:
+            raise RequestTimeout(f"no answer within {timeout:g} s") from None
+
+    def _result(self, deadline: float | None) -> Result:
         while self.outcome is None:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 self.cancel()
-                raise RequestTimeout(f"no answer within {timeout:g} s")
+                raise RequestTimeout("no answer in time")
             self._requester.poll(left)
         if isinstance(self.outcome, RequestFailed):
             raise self.outcome
@@ -96,11 +101,16 @@ class Requester:
     ) -> Result:
         """Run ``kernel`` on ``arrays`` and wait for its result; an answer RETRY_SAFE is tried again, thrice at most.
 
+        Args:
+            timeout: seconds for all of it, waiting for a free slot included; None waits for ever.
         Raises: RequestFailed, RequestTimeout, UnknownKernel, PayloadTooLarge, PeerGone.
         """
+        deadline = None if timeout is None else time.monotonic() + timeout
         for attempt in range(RETRIES + 1):
             try:
-                return self.begin(kernel, arrays, options=options).result(timeout)
+                return self._begin(kernel, arrays, options, deadline)._result(deadline)
+            except RequestTimeout:
+                raise RequestTimeout(f"no answer within {timeout:g} s") from None
             except RequestFailed as failed:
                 if failed.status is not Status.RETRY_SAFE or attempt == RETRIES:
                     raise
@@ -108,9 +118,19 @@ class Requester:
 
     def begin(self, kernel: str, arrays: Sequence[NDArray[Any]], *, options: Options = DEFAULT_OPTIONS) -> Pending:
         """Start a request; waits only while all slots are in flight. Raises: as `submit`, but for its end."""
+        return self._begin(kernel, arrays, options, None)
+
+    def _begin(
+        self, kernel: str, arrays: Sequence[NDArray[Any]], options: Options, deadline: float | None
+    ) -> Pending:
         number = self.kernel_id(kernel)
         while not self._slots.has_room():
-            self.poll(None)
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise RequestTimeout("no slot came free")
+            self.poll(left)
+        if self._gone is not None:
+            raise self._gone
         pending = Pending(self, -1)
         pending._slot = slot = self._slots.fill(number, arrays, options, pending)
         self.ring(slot)

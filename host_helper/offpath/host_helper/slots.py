@@ -32,6 +32,7 @@ from offpath.host_helper.errors import PayloadTooLarge, RequestFailed
 _ALIGN: Final = 64
 _LAYOUTS_KEPT: Final = 256
 _NUMPY: Final = {code: np.dtype(name) for code, (name, _) in DTYPES.items()}
+_OPTION_LIMITS: Final = (("demand", 0xFFFF), ("priority", 0xFF), ("budget_ms", 0xFFFF_FFFF))
 _W = TypeVar("_W")
 
 
@@ -54,13 +55,21 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How one request is treated. ``demand`` 0: the kernel's own; ``budget_ms`` 0: no deadline."""
+    """How one request is treated. ``demand`` 0: the kernel's own; ``budget_ms`` 0: no deadline.
+
+    Raises: ValueError: a number that its field of the header cannot hold.
+    """
 
     demand: int = 0
     priority: int = 0
     budget_ms: int = 0
     is_idempotent: bool = False
     with_checksum: bool = False
+
+    def __post_init__(self) -> None:
+        for name, most in _OPTION_LIMITS:
+            if not 0 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} {getattr(self, name)} is not in 0..{most}")
 
 
 DEFAULT_OPTIONS: Final = Options()
@@ -89,12 +98,12 @@ class SlotTable(Generic[_W]):
         session = self._session
         if nbytes > session.payload_bytes:
             raise PayloadTooLarge(f"{nbytes} bytes of arrays, the session's slots hold {session.payload_bytes}")
-        slot = self._free.pop()
+        slot = self._free[-1]
         view = session.payload_view(slot)
         for array, offset in zip(arrays, offsets, strict=True):
             if array.flags.c_contiguous and array.nbytes:
                 view[offset : offset + array.nbytes] = array.data.cast("B")
-            else:
+            elif array.nbytes:
                 room = np.frombuffer(view, array.dtype, array.size, offset)
                 room.reshape(array.shape)[...] = array
         flags = (FLAG_IDEMPOTENT if options.is_idempotent else 0) | (FLAG_PAYLOAD_CRC if options.with_checksum else 0)
@@ -105,6 +114,7 @@ class SlotTable(Generic[_W]):
         )  # fmt: skip
         self._next_id += 1
         session.write_header(slot, header)
+        self._free.pop()  # only now: what raised above took no slot
         self.waiters[slot] = waiter
         return slot
 
@@ -131,7 +141,7 @@ class SlotTable(Generic[_W]):
 
     def _layout(self, arrays: Sequence[NDArray[Any]]) -> tuple[bytes, int, tuple[int, ...]]:
         """(packed descriptors, bytes in all, offsets); callers repeat their shapes, so layouts are kept."""
-        key = tuple((a.dtype.num, a.shape) for a in arrays)
+        key = tuple((a.dtype.num, a.dtype.isnative, a.shape) for a in arrays)
         found = self._layouts.get(key)
         if found is not None:
             return found

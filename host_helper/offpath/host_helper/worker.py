@@ -154,9 +154,9 @@ class Worker:
         the lane's result half."""
         if result is None:
             return host.RESULT_OK, b"", b"", 0, True
-        if type(result) is np.ndarray and result.nbytes <= host.INLINE_RESULT_BYTES:
+        if type(result) is np.ndarray and result.nbytes <= host.INLINE_RESULT_BYTES and result.dtype.isnative:
             return host.RESULT_OK, _describe_one(result.dtype.name, result.shape), result.tobytes(), result.nbytes, True
-        arrays = [np.ascontiguousarray(a) for a in (result if isinstance(result, (tuple, list)) else (result,))]
+        arrays = [_as_sent(a) for a in (result if isinstance(result, (tuple, list)) else (result,))]
         described = []
         at = 0
         for array in arrays:
@@ -191,6 +191,12 @@ def _describe_one(dtype: str, shape: tuple[int, ...]) -> bytes:
     if code is None:
         raise TypeError(f"a kernel may not return dtype {dtype}")
     return pack_tensors([Tensor(code, shape, 0, DTYPES[code][1] * math.prod(shape))])
+
+
+def _as_sent(value: Any) -> Any:
+    """As an array in C order and native byte order. (`np.ascontiguousarray` would give a scalar a dimension.)"""
+    array = np.asarray(value, order="C")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _text(message: str) -> bytes:

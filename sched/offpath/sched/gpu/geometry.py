@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from offpath.sched.errors import IllegalPlacement
 
+Slice = tuple[str, int]
+"""A memory slice: GPU and index."""
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -75,10 +78,17 @@ class GpuGeometry:
         end = start + profile.memory_slices
         return all(end <= h.start or h.start + h.profile.memory_slices <= start for h in others)
 
-    def first_start(self, profile: Profile, assume_free: frozenset[int] = frozenset()) -> int | None:
-        """The lowest legal start now, or None."""
+    def first_start(
+        self,
+        profile: Profile,
+        assume_free: frozenset[int] = frozenset(),
+        reserved: frozenset[Slice] = frozenset(),
+    ) -> int | None:
+        """The lowest legal start now that takes no ``reserved`` slice, or None."""
         for start in profile.starts:
-            if self.allows(profile, start, assume_free):
+            if self.allows(profile, start, assume_free) and not (
+                reserved and any((self.spec.gpu, start + i) in reserved for i in range(profile.memory_slices))
+            ):
                 return start
         return None
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Profile
+from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Profile, Slice
 from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Lift, Obstacle, Placement, Refusal
 
 _NO_LEASE = Refusal((Obstacle.NO_LEASE,), (Lift.LEASE_OPENS,))
@@ -132,6 +132,7 @@ class GreedyFirstFit:
         lease_bytes: int,
         profile: str | None = None,
         assume_free: frozenset[int] = frozenset(),
+        reserved: frozenset[Slice] = frozenset(),
     ) -> LeasePlan | Refusal:
         """First GPU, smallest fraction, lowest start that holds the demand (or is ``profile``, if that is named)."""
         if not self._gpus:
@@ -140,7 +141,7 @@ class GreedyFirstFit:
         for name, geometry in self._gpus.items():
             for candidate in _candidates(geometry.spec, demand.share, lease_bytes, profile):
                 is_known = True
-                start = geometry.first_start(candidate, assume_free)
+                start = geometry.first_start(candidate, assume_free, reserved)
                 if start is not None:
                     return LeasePlan(name, candidate.name, start, geometry.spec.alpha(candidate))
         return _GEOMETRY if is_known else _NO_PROFILE

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from offpath.sched.gpu.geometry import GpuSpec
+from offpath.sched.gpu.geometry import GpuSpec, Slice
+from offpath.sched.record import record
 
 
 class Obstacle(Enum):
@@ -46,7 +47,7 @@ class Refusal:
     lifted_by: tuple[Lift, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Placement:
     """A lane of a lease; ``is_prefetch`` when its share is still in use, so that it copies but launches later."""
 
@@ -55,7 +56,7 @@ class Placement:
     is_prefetch: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Demand:
     """What a policy may know of a job: no payload, no session. ``share`` is R in percent of a GPU."""
 
@@ -124,5 +125,8 @@ class Policy(Protocol):
         lease_bytes: int,
         profile: str | None = None,
         assume_free: frozenset[int] = frozenset(),
+        reserved: frozenset[Slice] = frozenset(),
     ) -> LeasePlan | Refusal:
-        """Where the next lease for this demand, with lanes of ``lease_bytes`` in all, would be cut; takes nothing."""
+        """Where the next lease for this demand, with lanes of ``lease_bytes`` in all, would be cut; takes nothing.
+
+        As if the leases ``assume_free`` were gone, and on none of the ``reserved`` slices."""

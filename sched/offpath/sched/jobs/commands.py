@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from offpath.sched.jobs.states import EndReason, JobState
+from offpath.sched.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Copy:
     """Copy the job's payload from its slot into the lane; report CopyDone with this ``attempt``."""
 
@@ -17,7 +16,7 @@ class Copy:
     lane: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Launch:
     """Signal the lane's worker. The book has recorded LAUNCHED before this leaves; it is sent at most once."""
 
@@ -30,7 +29,7 @@ class Launch:
     share: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Answer:
     """The job's one terminal answer. ``stages``: queued, copy, launch, kernel, back, total, all in ns."""
 
@@ -44,7 +43,7 @@ class Answer:
     stages: tuple[int, int, int, int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OpenLease:
     """Have the helper cut the instance and start a worker per lane; ``scrub_first``: what the last holder left was
     never confirmed scrubbed."""
@@ -62,7 +61,7 @@ class OpenLease:
     scrub_first: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScrubLane:
     """Have the worker scrub its lane and confirm."""
 
@@ -71,7 +70,7 @@ class ScrubLane:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CloseLease:
     """Have the helper end the workers and destroy the instance; ``scrub``: it must scrub the whole instance first,
     because a worker died before it could."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.jobs.states import EndReason
+from offpath.sched.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SessionOpened:
     """A requester of ``tenant`` redeemed its ticket and holds ``credits`` slots."""
 
@@ -17,14 +16,14 @@ class SessionOpened:
     credits: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SessionClosed:
     """The requester left or was thrown out; its jobs end, nobody reads their answers."""
 
     session: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class JobSubmitted:
     """A doorbell with a valid header. ``share`` 0 takes the kernel's demand; ``deadline_ns`` 0 means none."""
 
@@ -39,21 +38,21 @@ class JobSubmitted:
     is_idempotent: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CancelRequested:
     """The requester gives the job up."""
 
     job: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CreditReturned:
     """The requester took the answer: the job is DELIVERED and forgotten."""
 
     job: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CopyDone:
     """The payload is in the lane, or (``error``) it is not."""
 
@@ -62,7 +61,7 @@ class CopyDone:
     error: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LaunchFailed:
     """The launch message could not be handed to the worker: the kernel surely did not start."""
 
@@ -70,7 +69,7 @@ class LaunchFailed:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ResultArrived:
     """The worker reports the end of a launch; ``reason`` NONE is success. Times are monotonic ns."""
 
@@ -81,7 +80,7 @@ class ResultArrived:
     finished_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Kernel:
     """A kernel helpers serve: id, demand R in percent of a GPU."""
 
@@ -89,7 +88,7 @@ class Kernel:
     share: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HelperJoined:
     """A helper offers GPUs and kernels; GPUs hold no instance."""
 
@@ -98,14 +97,14 @@ class HelperJoined:
     kernels: tuple[Kernel, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HelperLost:
     """The helper's process or channel ended: its workers and instances are gone with it."""
 
     helper: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LaneReady:
     """A worker has reserved and exported its lane."""
 
@@ -114,7 +113,7 @@ class LaneReady:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InstanceFailed:
     """The helper could not make the instance or its workers; nothing of it is left."""
 
@@ -122,7 +121,7 @@ class InstanceFailed:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WorkerLost:
     """A worker of the lease ended unasked."""
 
@@ -131,7 +130,7 @@ class WorkerLost:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LaneScrubbed:
     """The worker confirmed that its lane reads as zeros."""
 
@@ -140,7 +139,7 @@ class LaneScrubbed:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InstanceClosed:
     """Workers ended, the instance is destroyed, what workers could not scrub the helper did."""
 
@@ -148,7 +147,7 @@ class InstanceClosed:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tick:
     """Nothing but time passed."""
 

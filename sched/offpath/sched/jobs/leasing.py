@@ -11,11 +11,11 @@ import itertools
 from collections.abc import Iterable
 
 from offpath.sched.errors import IllegalPlacement
-from offpath.sched.gpu.geometry import GpuSpec
+from offpath.sched.gpu.geometry import GpuSpec, Slice
 from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Lift, Obstacle, Refusal
 from offpath.sched.jobs.commands import CloseLease, OpenLease, ScrubLane
 from offpath.sched.jobs.ledger import Ledger
-from offpath.sched.jobs.records import MS, Lease, PinnedLease, Tenant
+from offpath.sched.jobs.records import MS, Job, Lease, PinnedLease, Tenant
 from offpath.sched.jobs.states import LeaseState
 
 _OPENING = (LeaseState.PLANNED, LeaseState.CREATING)
@@ -31,7 +31,7 @@ class Leasing:
         self._lease_ids = itertools.count(1)
         self._helper = 0
         self._gpus: list[GpuSpec] = []
-        self._dirty: dict[str, set[int]] = {}
+        self._dirty: set[Slice] = set()
         self._pinned: dict[PinnedLease, int] = {}
         self._pins_retry_ns = 0
         self.alphas: tuple[int, ...] = ()
@@ -61,6 +61,8 @@ class Leasing:
             self._forget(lease)
         for gpu in self._gpus:
             self._ledger.policy.gpu_removed(gpu.gpu)
+        for tenant in self._ledger.needy.values():
+            tenant.room = set()
         self._gpus = []
         self._helper = 0
         return lost
@@ -132,8 +134,8 @@ class Leasing:
                 return
 
     def lane_scrubbed(self, lease: Lease, lane: int) -> None:
-        """A worker's confirmation; it counts only while the lease is scrubbing."""
-        if lease.state is LeaseState.SCRUBBING and lane in lease.ready and lane not in lease.scrubbed:
+        """A worker's confirmation; it counts only while the lease is scrubbing, and from a worker that was asked."""
+        if lease.state is LeaseState.SCRUBBING and lane in lease.ready - lease.lost - lease.scrubbed:
             lease.scrubbed.add(lane)
             self._close_when_scrubbed(lease)
 
@@ -166,6 +168,7 @@ class Leasing:
     def need_met(self, tenant: Tenant) -> None:
         """Nothing of the tenant's waits any more."""
         self._ledger.needy.pop(tenant.spec.name, None)
+        tenant.room = set()
 
     def need_timer(self, name: str, now_ns: int) -> None:
         """A need grew older: look again, and keep looking while it lasts."""
@@ -181,10 +184,14 @@ class Leasing:
             self._ledger.timers.arm(when_ns, ("need", tenant.spec.name))
 
     def round(self, now_ns: int) -> None:
-        """Serve pinned leases, then needy tenants, the least held share per weight first."""
+        """Serve pinned leases, then needy tenants, the least held share per weight first.
+
+        Slices that are being cleared for one are out of bounds for the others, or small leases would for ever take
+        the room that a large one waits for.
+        """
         if not self._gpus:
             return
-        self._open_pins(now_ns)
+        pinned = self._open_pins(now_ns)
         settings = self._ledger.settings
         waiting = sorted(self._ledger.needy.values(), key=lambda t: (t.held_share / t.spec.weight, t.need_since_ns))
         for tenant in waiting:
@@ -194,61 +201,70 @@ class Leasing:
                 continue
             if age < settings.grow_after_ns and any(lease.state is LeaseState.WARM for lease in mine):
                 continue
-            self._serve(tenant, age, now_ns)
+            others = (other.room for other in waiting if other is not tenant)
+            self._serve(tenant, age, now_ns, pinned.union(*others))
 
-    def _serve(self, tenant: Tenant, age_ns: int, now_ns: int) -> None:
-        """Open a lease for the largest waiting demand that can have one; failing that, take one from somebody."""
-        refused: Demand | None = None
+    def _serve(self, tenant: Tenant, age_ns: int, now_ns: int, reserved: set[Slice]) -> None:
+        """Open a lease for the largest waiting demand that can have one; make room for the largest that cannot."""
+        tenant.room = set()
         for share in sorted(tenant.queues, reverse=True):
             head = tenant.queues[share].peek()
             if head is None:
                 continue
-            plan = self._plan(head.demand, tenant, now_ns, frozenset())
+            plan = self._plan(head.demand, tenant, now_ns, frozenset(), reserved | tenant.room)
             if isinstance(plan, LeasePlan):
                 self._open(tenant, plan, is_pinned=False)
                 return
             head.refusal = plan
-            if plan is not _QUOTA and refused is None:
-                refused = head.demand
-        if refused is not None:
-            self._reclaim(tenant, refused, age_ns, now_ns)
+            if not tenant.room:
+                self._make_room(tenant, head, age_ns, now_ns, reserved)
 
-    def _plan(self, demand: Demand, tenant: Tenant, now_ns: int, assume_free: frozenset[int]) -> LeasePlan | Refusal:
+    def _plan(
+        self, demand: Demand, tenant: Tenant, now_ns: int, assume_free: frozenset[int], reserved: set[Slice]
+    ) -> LeasePlan | Refusal:
         plan = self._ledger.policy.plan(
-            demand, now_ns, lease_bytes=self._lease_bytes(), profile=tenant.spec.profile, assume_free=assume_free
-        )
-        if isinstance(plan, LeasePlan) and tenant.held_share + plan.alpha > tenant.spec.max_share:
-            return _QUOTA
+            demand, now_ns, lease_bytes=self._lease_bytes(), profile=tenant.spec.profile, assume_free=assume_free,
+            reserved=frozenset(reserved),
+        )  # fmt: skip
+        if isinstance(plan, LeasePlan):
+            gone = sum(held.view.alpha for held in tenant.leases.values() if held.view.lease in assume_free)
+            if tenant.held_share - gone + plan.alpha > tenant.spec.max_share:
+                return _QUOTA
         return plan
 
-    def _reclaim(self, tenant: Tenant, demand: Demand, age_ns: int, now_ns: int) -> None:
-        """Drain as few leases as let the demand in; those already leaving count as gone."""
-        gone = {held.view.lease for held in self._ledger.leases.values() if held.state in _LEAVING}
-        if gone and isinstance(self._plan(demand, tenant, now_ns, frozenset(gone)), LeasePlan):
-            return
+    def _make_room(self, tenant: Tenant, head: Job, age_ns: int, now_ns: int, reserved: set[Slice]) -> None:
+        """Drain as few leases as let the job's demand in; those already leaving count as gone."""
+        gone = frozenset(held.view.lease for held in self._ledger.leases.values() if held.state in _LEAVING)
+        plan = self._plan(head.demand, tenant, now_ns, gone, reserved) if gone else _QUOTA
         chosen: list[Lease] = []
-        for victim in self._victims(tenant, age_ns, now_ns):
+        victims = iter(self._victims(tenant, head, age_ns, now_ns))
+        while not isinstance(plan, LeasePlan):
+            victim = next(victims, None)
+            if victim is None:
+                return
             chosen.append(victim)
-            assumed = frozenset(gone | {held.view.lease for held in chosen})
-            if isinstance(self._plan(demand, tenant, now_ns, assumed), LeasePlan):
-                break
-        else:
-            return
+            plan = self._plan(head.demand, tenant, now_ns, gone.union(held.view.lease for held in chosen), reserved)
         for victim in list(chosen):  # the last one completed the room; earlier ones may not have been needed
-            rest = frozenset(gone | {held.view.lease for held in chosen if held is not victim})
-            if isinstance(self._plan(demand, tenant, now_ns, rest), LeasePlan):
+            fewer = gone.union(held.view.lease for held in chosen if held is not victim)
+            other = self._plan(head.demand, tenant, now_ns, fewer, reserved)
+            if isinstance(other, LeasePlan):
                 chosen.remove(victim)
+                plan = other
         for victim in chosen:
             self.drain(victim, now_ns)
+        tenant.room = self._slices(plan)
 
-    def _victims(self, tenant: Tenant, age_ns: int, now_ns: int) -> Iterable[Lease]:
+    def _victims(self, tenant: Tenant, head: Job, age_ns: int, now_ns: int) -> Iterable[Lease]:
         """Leases that may be taken, best first: idle ones, longest idle first; then busy ones of tenants whose share
-        per weight stays above this tenant's even without the lease (or this tenant has nothing at all)."""
+        per weight stays above this tenant's even without the lease (or this tenant has nothing at all); then its own
+        that are too small for the job, when the job itself has starved."""
         settings = self._ledger.settings
         warm = [held for held in self._ledger.leases.values() if held.state is LeaseState.WARM and not held.is_pinned]
         others = [held for held in warm if held.view.tenant != tenant.spec.name]
+        small = [held for held in warm if held.view.tenant == tenant.spec.name and held.view.alpha < head.demand.share]
         if age_ns >= settings.grow_after_ns:
-            idle = [held for held in others if not held.jobs and now_ns - held.idle_since_ns >= settings.grow_after_ns]
+            since = now_ns - settings.grow_after_ns
+            idle = [held for held in (*others, *small) if not held.jobs and held.idle_since_ns <= since]
             yield from sorted(idle, key=lambda held: held.idle_since_ns)
         if age_ns < settings.reclaim_after_ns:
             return
@@ -263,11 +279,13 @@ class Leasing:
                 busy.append((-owner.held_share / owner.spec.weight, lease.opened_ns, lease.view.lease, lease))
         for *_, lease in sorted(busy):
             yield lease
+        if now_ns - head.accepted_ns >= settings.reclaim_after_ns:
+            yield from (held for held in small if held.jobs and now_ns - held.opened_ns >= settings.min_hold_ns)
 
     # -- opening and closing --------------------------------------------------------------------------------------
-    def _open_pins(self, now_ns: int) -> None:
-        if now_ns < self._pins_retry_ns:
-            return
+    def _open_pins(self, now_ns: int) -> set[Slice]:
+        """Returns the slices of those that could not be opened: theirs as soon as that is possible."""
+        reserved: set[Slice] = set()
         for pin in self._ledger.pins:
             if self._pinned.get(pin) in self._ledger.leases or pin.gpu_index >= len(self._gpus):
                 continue
@@ -277,12 +295,14 @@ class Leasing:
             if profile is None or tenant is None:
                 continue
             plan = LeasePlan(gpu.gpu, pin.profile, pin.start, gpu.alpha(profile))
-            if tenant.held_share + plan.alpha > tenant.spec.max_share:
-                continue  # held by leases that were opened while the pin could not be: until they close
+            if now_ns < self._pins_retry_ns or tenant.held_share + plan.alpha > tenant.spec.max_share:
+                reserved |= self._slices(plan)  # the share is held by leases that were opened meanwhile
+                continue
             try:
                 self._pinned[pin] = self._open(tenant, plan, is_pinned=True)
             except IllegalPlacement:
-                continue  # slices still held (a drain will bring another round), or a pin no GPU can hold
+                reserved |= self._slices(plan)  # still held by a lease that leaves, or a pin no GPU can hold
+        return reserved
 
     def _open(self, tenant: Tenant, plan: LeasePlan, *, is_pinned: bool) -> int:
         settings = self._ledger.settings
@@ -296,7 +316,7 @@ class Leasing:
         self._ledger.leases[lease_id] = lease
         tenant.leases[lease_id] = lease
         tenant.held_share += plan.alpha
-        scrub_first = bool(self._slices(lease) & self._dirty.get(plan.gpu, set()))
+        scrub_first = bool(self._slices(view) & self._dirty)
         self._ledger.out.append(
             OpenLease(
                 lease_id, lease.generation, self._helper, view.tenant, view.gpu, view.profile, view.start, view.lanes,
@@ -334,23 +354,18 @@ class Leasing:
         tenant.held_share -= lease.view.alpha
 
     # -- what is clean --------------------------------------------------------------------------------------------
-    def _slices(self, lease: Lease) -> set[int]:
-        gpu = next(g for g in self._gpus if g.gpu == lease.view.gpu)
-        return set(range(lease.view.start, lease.view.start + _size(gpu, lease)))
+    def _slices(self, held: LeaseView | LeasePlan) -> set[Slice]:
+        profile = next(gpu for gpu in self._gpus if gpu.gpu == held.gpu).profile(held.profile)
+        assert profile is not None, "leases are planned from the GPU's own profiles"
+        return {(held.gpu, slice_) for slice_ in range(held.start, held.start + profile.memory_slices)}
 
     def _mark_dirty(self, lease: Lease) -> None:
-        self._dirty.setdefault(lease.view.gpu, set()).update(self._slices(lease))
+        self._dirty |= self._slices(lease.view)
 
     def _clean(self, lease: Lease) -> None:
         """The helper scrubbed the instance before its workers reserved their lanes, if we asked it to."""
-        self._dirty.get(lease.view.gpu, set()).difference_update(self._slices(lease))
+        self._dirty -= self._slices(lease.view)
 
     def _lease_bytes(self) -> int:
         settings = self._ledger.settings
         return settings.lanes * (settings.landing_bytes + settings.result_bytes)
-
-
-def _size(gpu: GpuSpec, lease: Lease) -> int:
-    profile = gpu.profile(lease.view.profile)
-    assert profile is not None, "leases are planned from the GPU's own profiles"
-    return profile.memory_slices

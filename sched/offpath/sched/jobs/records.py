@@ -6,6 +6,7 @@ import heapq
 from collections import deque
 from dataclasses import dataclass, field
 
+from offpath.sched.gpu.geometry import Slice
 from offpath.sched.gpu.policy import Demand, LeaseView, Placement, Refusal
 from offpath.sched.jobs.states import JobState, LeaseState
 
@@ -113,7 +114,7 @@ class Lease:
 @dataclass(slots=True, eq=False)
 class Tenant:
     """A tenant's queue and holdings. ``queues`` has one heap per demand R, so that a large job that must wait for a
-    large lease does not hold up the small ones."""
+    large lease does not hold up the small ones; ``room`` are the slices that are being cleared for its next lease."""
 
     spec: TenantSpec
     queues: dict[int, JobHeap] = field(default_factory=dict)
@@ -124,6 +125,7 @@ class Tenant:
     need_since_ns: int = 0
     retry_open_ns: int = 0
     is_need_timer_armed: bool = False
+    room: set[Slice] = field(default_factory=set)
     service_ns: float = 0.0
 
 
