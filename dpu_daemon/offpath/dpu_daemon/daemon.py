@@ -157,8 +157,9 @@ class Daemon:
     def _copy(self, command: commands.Copy) -> None:
         ref = self._refs[command.job]
         link = self.host.lanes.get((command.lease, command.lane))
-        if link is None or link.memory is None:
-            return  # the worker is lost; WorkerLost is on its way and requeues the job
+        if link is None or link.memory is None:  # every Copy must end in a CopyDone, or the lease never drains
+            self._events.append(events.CopyDone(command.job, command.attempt, error=True))
+            return
         link.ref = ref
         fabric = ref.session.fabric
         token = self._next_token

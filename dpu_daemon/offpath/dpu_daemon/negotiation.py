@@ -34,6 +34,7 @@ HELLO_TIMEOUT_S: Final = 5.0
 TICKET_TTL_S: Final = 5
 RESUME_TTL_S: Final = 60
 MAX_PENDING: Final = 256
+MAX_PENDING_TICKETS: Final = 63  # the listener itself turns peers away from 64 on
 _SAN_PREFIX: Final = "offpath://tenant/"
 
 
@@ -89,7 +90,7 @@ class Negotiator:
         self._grants: dict[int, _Grant] = {}
         self._by_ticket: dict[bytes, _Grant] = {}
         self._next_session = 1
-        self._pending = 0
+        self._pending: dict[asyncio.StreamWriter, None] = {}  # who has not said hello yet, longest first
         self._is_closing = False
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -161,11 +162,14 @@ class Negotiator:
     async def _talk(self, carrier: _Carrier, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection from hello to goodbye."""
         grant: _Grant | None = None
-        self._pending += 1
-        is_pending = True
+        if len(self._pending) >= MAX_PENDING:
+            silent = next(
+                iter(self._pending)
+            )  # an honest hello comes at once: turning the newest away would lock all out
+            del self._pending[silent]
+            silent.transport.abort()
+        self._pending[writer] = None
         try:
-            if self._pending > MAX_PENDING:
-                raise NegotiationRefused("busy", "too many negotiations at once", 100)
             frames, rest = FrameReader(), list[bytes]()
             async with asyncio.timeout(HELLO_TIMEOUT_S):
                 body = await _next_frame(reader, frames, rest)
@@ -173,8 +177,7 @@ class Negotiator:
             if not isinstance(message, control.Hello):
                 raise ControlError("hello", f"{message.kind} came first")
             grant = self._admit(carrier, message, writer)
-            self._pending -= 1
-            is_pending = False
+            self._pending.pop(writer, None)
             while True:
                 said = control.decode(control.TO_DAEMON, await _next_frame(reader, frames, rest))
                 if isinstance(said, control.Goodbye):
@@ -190,8 +193,7 @@ class Negotiator:
         except (PeerGone, TimeoutError, OSError):
             pass  # nobody is left to answer; what it held is given back below
         finally:
-            if is_pending:
-                self._pending -= 1
+            self._pending.pop(writer, None)
             if grant is not None:
                 self._end(grant, None)
             writer.close()
@@ -256,7 +258,11 @@ class Negotiator:
 
     # -- tickets --------------------------------------------------------------------------------------------------
     def _fabric_accept(self) -> None:
-        while (sock := self._fabric.accept()) is not None:
+        while True:
+            if len(self._drops) >= MAX_PENDING_TICKETS:
+                self._drop(next(iter(self._drops)))  # the longest silent, for the same reason as in `_talk`
+            if (sock := self._fabric.accept()) is None:
+                return
             self._drops[sock] = self._loop.call_later(TICKET_TTL_S, self._drop, sock)
             self._loop.add_reader(sock.fileno(), self._fabric_ticket, sock)
 

@@ -1,0 +1,500 @@
+"""The guarantees of DESIGN §3, judged from events and commands alone, after every step.
+
+`before` takes an event in as a fact about the world, `judge` holds each command against those facts, `after` looks
+for what should have happened and did not, and inside the book only for bounds (memory, timers, counters).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from offpath.sched.gpu.geometry import GpuSpec
+from offpath.sched.jobs import events
+from offpath.sched.jobs.book import MAX_ATTEMPTS, JobBook
+from offpath.sched.jobs.commands import Answer, CloseLease, Command, Copy, Launch, OpenLease, ScrubLane
+from offpath.sched.jobs.records import MS, BookSettings, TenantSpec
+from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
+
+from ..gpus import is_legal
+
+LeaseEvent = events.LaneReady | events.InstanceFailed | events.WorkerLost | events.LaneScrubbed | events.InstanceClosed
+RETRYABLE = (EndReason.TENANT_QUEUE_FULL, EndReason.DAEMON_FULL)
+
+
+class Violation(AssertionError):
+    """The book broke a promise."""
+
+
+def promise(kept: bool, text: str) -> None:
+    if not kept:
+        raise Violation(text)
+
+
+@dataclass(slots=True, eq=False)
+class ShadowJob:
+    """``phase``: queued, copying, waiting (copied, no share yet), running, answered."""
+
+    event: events.JobSubmitted
+    tenant: str
+    share: int
+    order: int
+    phase: str = "queued"
+    attempt: int = -1
+    launches: int = 0
+    answer: Answer | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Occupant:
+    """What is in a lane: it outlives the job's answer."""
+
+    job: ShadowJob
+    attempt: int
+    phase: str = "copying"
+
+
+@dataclass(slots=True, eq=False)
+class ShadowLease:
+    """A lease from OpenLease until InstanceClosed, InstanceFailed or HelperLost."""
+
+    opened: OpenLease
+    alpha: int
+    slices: range
+    ready: set[int] = field(default_factory=set)
+    lost: set[int] = field(default_factory=set)
+    asked: set[int] = field(default_factory=set)
+    scrubbed: set[int] = field(default_factory=set)
+    closing: CloseLease | None = None
+    lanes: dict[int, Occupant] = field(default_factory=dict)
+    waiting: list[Occupant] = field(default_factory=list)
+    flying: set[tuple[int, int]] = field(default_factory=set)
+    idle_since_ns: int = 0
+
+    @property
+    def running_share(self) -> int:
+        return sum(o.job.share for o in self.lanes.values() if o.phase == "running")
+
+    @property
+    def is_serving(self) -> bool:
+        return len(self.ready) == self.opened.lanes and not self.asked and self.closing is None
+
+
+class Shadow:
+    """The world as the book should see it."""
+
+    def __init__(self, tenants: tuple[TenantSpec, ...], settings: BookSettings) -> None:
+        self.tenants = {spec.name: spec for spec in tenants}
+        self.settings = settings
+        self.seen: Counter[str] = Counter()
+        self.now_ns = 0
+        self.helper = 0
+        self.gpus: dict[str, GpuSpec] = {}
+        self.offered: tuple[GpuSpec, ...] = ()
+        self.kernels: dict[int, int] = {}
+        self.sessions: dict[int, str] = {}
+        self.last_id: dict[int, int] = {}
+        self.jobs: dict[int, ShadowJob] = {}
+        self.live: dict[int, ShadowJob] = {}
+        self.uncredited: dict[int, set[int]] = {}
+        self.leases: dict[int, ShadowLease] = {}
+        self.generation = 0
+        self.served: set[str] = set()
+        self.dirty: dict[tuple[str, int], str] = {}
+        self.states: dict[int, LeaseState] = {}
+        self._may: dict[int, set[JobState]] = {}
+        self._must: set[int] = set()
+        self._submitted: ShadowJob | None = None
+
+    # -- facts ----------------------------------------------------------------------------------------------------
+    def before(self, event: events.Event, now_ns: int) -> None:
+        """Take the event in."""
+        promise(now_ns >= self.now_ns, "the world's clock runs forwards")
+        self.now_ns = now_ns
+        self._may, self._must, self._submitted = {}, set(), None
+        match event:
+            case events.SessionOpened():
+                self.sessions[event.session] = event.tenant
+                self.last_id[event.session] = 0
+                self.uncredited[event.session] = set()
+            case events.SessionClosed():
+                if self.sessions.pop(event.session, None) is not None:
+                    del self.uncredited[event.session]
+                for job in self.live.values():
+                    if job.event.session == event.session:
+                        self._expect(job, JobState.CANCELLED)
+            case events.JobSubmitted():
+                share = event.share or self.kernels.get(event.kernel, 0)
+                job = ShadowJob(event, self.sessions[event.session], share, len(self.jobs))
+                self.jobs[event.job] = self.live[event.job] = self._submitted = job
+                self.uncredited[event.session].add(event.job)
+            case events.CancelRequested():
+                if event.job in self.live:
+                    self._expect(self.live[event.job], JobState.CANCELLED)
+            case events.CreditReturned():
+                job_ = self.jobs.get(event.job)
+                if job_ is not None and job_.phase == "answered" and job_.event.session in self.uncredited:
+                    self.uncredited[job_.event.session].discard(event.job)
+            case events.CopyDone():
+                self._copy_done(event)
+            case events.LaunchFailed():
+                self._launch_failed(event)
+            case events.ResultArrived():
+                self._result(event)
+            case events.HelperJoined():
+                self.helper = event.helper
+                self.gpus = {gpu.gpu: gpu for gpu in event.gpus}
+                self.offered = event.gpus
+                self.kernels = {kernel.kernel: kernel.share for kernel in event.kernels}
+            case events.HelperLost():
+                if event.helper == self.helper:
+                    for lease in list(self.leases.values()):
+                        self._gone(lease, is_clean=False)
+                    self.helper = 0
+                    self.gpus = {}
+            case events.Tick():
+                pass
+            case _:
+                self._lease_fact(event)
+
+    def _lease_fact(self, event: LeaseEvent) -> None:
+        lease = self.leases.get(event.lease)
+        if lease is None or lease.opened.generation != event.generation:
+            return
+        is_creating = len(lease.ready) < lease.opened.lanes and lease.closing is None
+        match event:
+            case events.LaneReady() if is_creating and event.lane < lease.opened.lanes:
+                lease.ready.add(event.lane)
+                if len(lease.ready) == lease.opened.lanes:
+                    lease.idle_since_ns = self.now_ns
+                    for slice_ in lease.slices:  # had it to be scrubbed first, it is by now
+                        self.dirty.pop((lease.opened.gpu, slice_), None)
+            case events.InstanceFailed() if is_creating:
+                self._gone(lease, is_clean=False)
+            case events.WorkerLost():
+                self._lane_lost(lease, event.lane)
+            case events.LaneScrubbed() if event.lane in lease.asked and event.lane not in lease.lost:
+                lease.scrubbed.add(event.lane)
+            case events.InstanceClosed() if lease.closing is not None:
+                self._gone(lease, is_clean=True)
+            case _:
+                pass
+
+    def _copy_done(self, event: events.CopyDone) -> None:
+        for lease in self.leases.values():
+            lease.flying.discard((event.job, event.attempt))
+            for lane, occupant in lease.lanes.items():
+                if (occupant.job.event.job, occupant.attempt, occupant.phase) == (event.job, event.attempt, "copying"):
+                    if occupant.job.phase == "answered":
+                        self._free(lease, lane)
+                    elif event.error:
+                        self._free(lease, lane)
+                        self._expect(occupant.job, JobState.FAILED)
+                    else:
+                        occupant.phase = occupant.job.phase = "waiting"
+                        lease.waiting.append(occupant)
+                    return
+
+    def _running(self, job: int) -> tuple[ShadowLease, int, Occupant] | None:
+        for lease in self.leases.values():
+            for lane, occupant in lease.lanes.items():
+                if occupant.job.event.job == job and occupant.phase == "running":
+                    return lease, lane, occupant
+        return None
+
+    def _launch_failed(self, event: events.LaunchFailed) -> None:
+        found = self._running(event.job)
+        if found is not None and found[2].attempt == event.attempt:
+            lease, lane, occupant = found
+            occupant.job.launches -= 1
+            occupant.phase = "waiting"  # it surely did not start
+            self._lane_lost(lease, lane)
+
+    def _result(self, event: events.ResultArrived) -> None:
+        found = self._running(event.job)
+        if found is not None and found[0].opened.generation == event.generation:
+            lease, lane, occupant = found
+            self._free(lease, lane)
+            self.served.add(occupant.job.tenant)
+            if occupant.job.phase != "answered":
+                is_ok = event.reason is EndReason.NONE
+                self._expect(occupant.job, JobState.COMPLETED if is_ok else JobState.FAILED)
+
+    def _lane_lost(self, lease: ShadowLease, lane: int) -> None:
+        lease.lost.add(lane)
+        occupant = lease.lanes.get(lane)
+        if occupant is not None:
+            self._free(lease, lane)
+            self._thrown_out(occupant)
+
+    def _thrown_out(self, occupant: Occupant) -> None:
+        job = occupant.job
+        if job.phase == "answered":
+            return
+        if occupant.phase == "running" and not (job.event.is_idempotent and job.launches < MAX_ATTEMPTS):
+            self._expect(job, JobState.OUTCOME_UNKNOWN)
+        else:
+            job.phase = "queued"
+            self.seen["requeued"] += 1
+
+    def _free(self, lease: ShadowLease, lane: int) -> None:
+        occupant = lease.lanes.pop(lane)
+        if occupant in lease.waiting:
+            lease.waiting.remove(occupant)
+        if not lease.lanes:
+            lease.idle_since_ns = self.now_ns
+
+    def _gone(self, lease: ShadowLease, *, is_clean: bool) -> None:
+        del self.leases[lease.opened.lease]
+        for occupant in lease.lanes.values():
+            self._thrown_out(occupant)
+        for slice_ in lease.slices:
+            if is_clean:
+                self.dirty.pop((lease.opened.gpu, slice_), None)
+            else:
+                self.dirty[lease.opened.gpu, slice_] = lease.opened.tenant
+        self.states.pop(lease.opened.lease, None)
+        self.seen["lease free" if is_clean else "lease lost"] += 1
+
+    def _expect(self, job: ShadowJob, state: JobState) -> None:
+        self._may.setdefault(job.event.job, set()).add(state)
+        self._must.add(job.event.job)
+
+    # -- commands -------------------------------------------------------------------------------------------------
+    def judge(self, commands: tuple[Command, ...]) -> None:
+        """Hold each command, in order, against the facts."""
+        if self._submitted is not None:
+            self._judge_admission(self._submitted, commands)
+        for command in commands:
+            match command:
+                case Copy():
+                    self._judge_copy(command)
+                case Launch():
+                    self._judge_launch(command)
+                case Answer():
+                    self._judge_answer(command)
+                case OpenLease():
+                    self._judge_open(command)
+                case ScrubLane():
+                    self._judge_scrub(command)
+                case CloseLease():
+                    self._judge_close(command)
+
+    def _judge_admission(self, job: ShadowJob, commands: tuple[Command, ...]) -> None:
+        event, spec = job.event, self.tenants[job.tenant]
+        mine = sum(other.tenant == job.tenant for other in self.live.values()) - 1
+        expired = {c.job for c in commands if isinstance(c, Answer) and c.state is JobState.EXPIRED}
+        mine -= sum(self.jobs[one].tenant == job.tenant for one in expired)
+        alphas = [g.alpha(p) for g in self.offered for p in g.profiles]
+        held = min((alpha for alpha in alphas if alpha >= job.share), default=0)
+        reasons = (
+            (event.request_id <= self.last_id[event.session], EndReason.DUPLICATE_ID),
+            (event.kernel not in self.kernels, EndReason.UNKNOWN_KERNEL),
+            (job.share > 100 and job.share % 100 == 0, EndReason.GANG_UNSUPPORTED),
+            (not 1 <= job.share <= 100, EndReason.BAD_DEMAND),
+            (job.share > spec.max_demand or held > spec.max_share, EndReason.TENANT_SHARE_LIMIT),
+            (event.payload_bytes > self.settings.landing_bytes, EndReason.PAYLOAD_TOO_LARGE),
+            (mine >= spec.max_jobs, EndReason.TENANT_QUEUE_FULL),
+            (len(self.live) - 1 - len(expired) >= self.settings.max_jobs, EndReason.DAEMON_FULL),
+        )
+        self.last_id[event.session] = max(self.last_id[event.session], event.request_id)
+        said = next((c.reason for c in commands if isinstance(c, Answer) and c.job == event.job), EndReason.NONE)
+        right = next((reason for is_so, reason in reasons if is_so), EndReason.NONE)
+        if said is EndReason.DEADLINE_UNREACHABLE:
+            is_guess = job.tenant in self.served
+            promise(right is EndReason.NONE, f"job {event.job} is refused for {right}")
+            promise(bool(event.deadline_ns) and (is_guess or event.deadline_ns < self.now_ns), "no deadline is guessed")
+        else:
+            promise(said is right, f"job {event.job}: refusal {said} where {right} is true")
+            is_past = bool(event.deadline_ns) and event.deadline_ns < self.now_ns
+            promise(said is not EndReason.NONE or not is_past, "no job is accepted past its deadline")
+        if said is not EndReason.NONE:
+            self._expect(job, JobState.REJECTED)
+
+    def _lane_of(self, command: Copy | Launch) -> tuple[ShadowLease, ShadowJob]:
+        lease, job = self.leases.get(command.lease), self.live.get(command.job)
+        promise(job is not None, f"{command}: the job has been answered or never was")
+        promise(lease is not None, f"{command}: the lease is gone")
+        assert job is not None
+        assert lease is not None
+        promise(lease.opened.tenant == job.tenant, f"{command}: the lease is {lease.opened.tenant}'s")
+        promise(lease.is_serving, f"{command}: the lease does not serve")
+        promise(0 <= command.lane < lease.opened.lanes, f"{command}: no such lane")
+        promise(command.lane not in lease.lost, f"{command}: the lane is lost")
+        deadline = job.event.deadline_ns
+        promise(not deadline or deadline > self.now_ns or job is self._submitted, f"{command}: past its deadline")
+        return lease, job
+
+    def _judge_copy(self, command: Copy) -> None:
+        lease, job = self._lane_of(command)
+        promise(job.phase == "queued", f"{command}: the job is {job.phase}")
+        promise(command.attempt > job.attempt, f"{command}: the attempt is not new")
+        promise(command.lane not in lease.lanes, f"{command}: its previous job has not left the lane")
+        promise(not lease.lost, f"{command}: the lease drains")
+        promise(job.share <= lease.alpha, f"{command}: R exceeds α")
+        first = min(
+            (other for other in self.live.values() if self._is_queued_beside(job, other)),
+            key=lambda other: (-other.event.priority, other.order),
+        )
+        promise(first is job, f"{command}: job {first.event.job} was before it")
+        job.phase, job.attempt = "copying", command.attempt
+        lease.lanes[command.lane] = Occupant(job, command.attempt)
+        lease.flying.add((command.job, command.attempt))
+        if lease.running_share + job.share > lease.alpha:
+            self.seen["prefetch"] += 1
+
+    @staticmethod
+    def _is_queued_beside(job: ShadowJob, other: ShadowJob) -> bool:
+        return other.phase == "queued" and (other.tenant, other.share) == (job.tenant, job.share)
+
+    def _judge_launch(self, command: Launch) -> None:
+        lease, job = self._lane_of(command)
+        occupant = lease.lanes.get(command.lane)
+        promise(command.generation == lease.opened.generation, f"{command}: a stale generation")
+        promise(occupant is not None and occupant.job is job, f"{command}: the lane does not hold the job")
+        assert occupant is not None
+        promise(occupant.attempt == command.attempt and occupant.phase == "waiting", f"{command}: before its CopyDone")
+        promise((command.share, command.kernel) == (job.share, job.event.kernel), f"{command}: not what was asked for")
+        promise(lease.running_share + job.share <= lease.alpha, f"{command}: the sum of R exceeds α")
+        lease.waiting.remove(occupant)
+        occupant.phase = job.phase = "running"
+        job.launches += 1
+        promise(job.launches <= (MAX_ATTEMPTS if job.event.is_idempotent else 1), f"{command}: launched too often")
+        if job.launches > 1:
+            self.seen["launched again"] += 1
+
+    def _judge_answer(self, command: Answer) -> None:
+        job = self.jobs.get(command.job)
+        promise(job is not None and job.answer is None, f"{command}: a second answer, or to nobody")
+        assert job is not None
+        promise(command.session == job.event.session, f"{command}: another session's")
+        promise(command.state >= FIRST_TERMINAL, f"{command}: not terminal")
+        is_due = bool(job.event.deadline_ns) and job.event.deadline_ns <= self.now_ns
+        may = self._may.get(command.job, set()) | ({JobState.EXPIRED} if is_due else set())
+        promise(command.state in may, f"{command}: nothing says so")
+        if command.state is JobState.OUTCOME_UNKNOWN:
+            promise(job.launches > 0, f"{command}: it surely never started")
+        is_retry = command.state is JobState.REJECTED and command.reason in RETRYABLE
+        low, high = (1, 5_000) if is_retry else (0, 0)
+        promise(low <= command.retry_after_ms <= high, f"{command}: retry_after")
+        promise(command.stages[5] >= 0 and min(command.stages) >= 0, f"{command}: negative times")
+        self.seen[command.state.name] += 1
+        self.seen[f"{command.state.name} while {job.phase}"] += 1
+        self.seen[command.reason.value] += 1
+        job.answer, job.phase = command, "answered"
+        del self.live[command.job]
+        for lease in self.leases.values():
+            for lane, occupant in list(lease.lanes.items()):
+                if occupant.job is job and occupant.phase == "waiting":
+                    self._free(lease, lane)
+
+    def _judge_open(self, command: OpenLease) -> None:
+        gpu = self.gpus.get(command.gpu)
+        promise(gpu is not None and command.helper == self.helper, f"{command}: no helper offers that GPU")
+        assert gpu is not None
+        profile = gpu.profile(command.profile)
+        promise(profile is not None, f"{command}: no such profile")
+        assert profile is not None
+        promise(command.generation > self.generation, f"{command}: generations rise")
+        self.generation = command.generation
+        new = ShadowLease(command, gpu.alpha(profile), range(command.start, command.start + profile.memory_slices))
+        there = [held for held in self.leases.values() if held.opened.gpu == command.gpu]
+        for held in there:
+            promise(not set(held.slices) & set(new.slices), f"{command}: overlaps lease {held.opened.lease}")
+        cut = [(held.opened.profile, held.opened.start) for held in (*there, new)]
+        promise(is_legal(gpu, cut), f"{command}: MIG forbids {cut}")
+        promise(profile.memory_bytes >= command.lanes * (command.landing_bytes + command.result_bytes), "lanes fit")
+        dirty = {self.dirty[command.gpu, s] for s in new.slices if (command.gpu, s) in self.dirty}
+        promise(command.scrub_first or not dirty, f"{command}: what {dirty} left there was never confirmed scrubbed")
+        held_share = sum(held.alpha for held in self.leases.values() if held.opened.tenant == command.tenant)
+        spec = self.tenants[command.tenant]
+        promise(held_share + new.alpha <= spec.max_share, f"{command}: more than max_share {spec.max_share}")
+        self.leases[command.lease] = new
+        self.seen["scrub first" if command.scrub_first else "lease creating"] += 1
+
+    def _judge_scrub(self, command: ScrubLane) -> None:
+        lease = self.leases.get(command.lease)
+        promise(lease is not None and lease.opened.generation == command.generation, f"{command}: the lease is gone")
+        assert lease is not None
+        promise(command.lane in lease.ready - lease.lost - lease.asked, f"{command}: no worker to ask")
+        promise(not lease.lanes and not lease.flying, f"{command}: jobs {lease.flying} are still on the lease")
+        lease.asked.add(command.lane)
+
+    def _judge_close(self, command: CloseLease) -> None:
+        lease = self.leases.get(command.lease)
+        promise(lease is not None and lease.opened.generation == command.generation, f"{command}: the lease is gone")
+        assert lease is not None
+        promise(command.helper == self.helper and lease.closing is None, f"{command}: twice, or to another helper")
+        promise(not lease.lanes and not lease.flying, f"{command}: jobs {lease.flying} are still on the lease")
+        is_scrubbed = command.scrub or lease.scrubbed == set(range(lease.opened.lanes))
+        promise(is_scrubbed, f"{command}: only lanes {sorted(lease.scrubbed)} are confirmed scrubbed")
+        lease.closing = command
+        self.seen["close with scrub" if command.scrub else "close"] += 1
+
+    # -- after a step ---------------------------------------------------------------------------------------------
+    def after(self, book: JobBook) -> None:
+        """What had to be answered is; nothing that could go on waits; the book's tables are bounded and right."""
+        missing = self._must & self.live.keys()
+        promise(not missing, f"jobs {missing} had to be answered: {self._may}")
+        ledger = book.ledger
+        promise(ledger.unanswered == len(self.live), "accepted = answered + in flight")
+        promise(set(ledger.leases) == set(self.leases), "the leases are those that were opened and not closed")
+        queued: dict[str, list[ShadowJob]] = {}
+        count: Counter[str] = Counter()
+        for job in self.live.values():
+            count[job.tenant] += 1
+            if job.phase == "queued":
+                queued.setdefault(job.tenant, []).append(job)
+        for name, spec in self.tenants.items():
+            tenant = ledger.tenants[name]
+            waiting = len(queued.get(name, []))
+            held = sum(lease.alpha for lease in self.leases.values() if lease.opened.tenant == name)
+            promise(tenant.jobs == count[name] <= spec.max_jobs, f"{name} has {count[name]} jobs, not {tenant.jobs}")
+            promise(tenant.queued == waiting == sum(len(q) for q in tenant.queues.values()), f"{name}'s queue")
+            promise(tenant.held_share == held, f"{name} holds {held}, not {tenant.held_share}")
+            for queue in tenant.queues.values():
+                entries = len(queue._entries)
+                promise(len(queue) > 0 and entries <= 33 + 2 * len(queue), f"{name}'s heap has {entries} entries")
+        for lease in self.leases.values():
+            self._after_lease(book, lease, queued.get(lease.opened.tenant, []))
+        self._after_bounds(book, queued)
+
+    def _after_lease(self, book: JobBook, lease: ShadowLease, queued: list[ShadowJob]) -> None:
+        name = f"lease {lease.opened.lease}"
+        held = book.ledger.leases[lease.opened.lease]
+        promise(held.running_share == lease.running_share <= lease.alpha, f"{name}: running share")
+        if lease.waiting:
+            share = lease.waiting[0].job.share
+            promise(lease.running_share + share > lease.alpha, f"{name}: a copied job waits although there is share")
+        was, self.states[lease.opened.lease] = self.states.get(lease.opened.lease, LeaseState.CREATING), held.state
+        self.seen[f"lease {held.state.value}"] += 1
+        if held.state is LeaseState.WARM:
+            is_free = len(lease.lanes) < lease.opened.lanes
+            stuck = [job.event.job for job in queued if is_free and job.share <= lease.alpha]
+            promise(not stuck, f"{name} has a free lane for the queued jobs {stuck}")
+            if not held.is_pinned and not lease.lanes:
+                next_ns = book.next_deadline_ns()
+                due = lease.idle_since_ns + self.settings.keep_warm_ns
+                promise(next_ns is not None and next_ns <= due, f"{name}: nobody will look at its idleness")
+        elif was is LeaseState.WARM and not lease.lost:
+            promise(not held.is_pinned, f"{name} is pinned and drains")
+            is_old = self.now_ns - lease.idle_since_ns >= self.settings.keep_warm_ns
+            self.seen["reclaim busy" if lease.lanes else "idle close" if is_old else "reclaim idle"] += 1
+        elif held.state is LeaseState.DRAINING:
+            promise(bool(lease.lanes or lease.flying), f"{name} drains nothing")
+
+    def _after_bounds(self, book: JobBook, queued: dict[str, list[ShadowJob]]) -> None:
+        ledger, settings = book.ledger, self.settings
+        next_ns = book.next_deadline_ns()
+        deadlines = [job.event.deadline_ns for job in self.live.values() if job.event.deadline_ns]
+        deadlines += [self.now_ns + max(settings.grow_after_ns, MS) for jobs in queued.values() if jobs]
+        promise(not deadlines or (next_ns is not None and next_ns <= min(deadlines)), "next_deadline_ns is late")
+        promise(set(ledger.needy) == {name for name, jobs in queued.items() if jobs}, "who waits is needy, nobody else")
+        lanes = sum(len(lease.lanes) for lease in self.leases.values())
+        kept = {job for jobs in self.uncredited.values() for job in jobs}
+        promise(set(ledger.jobs) == kept, "the jobs kept are those whose credit is out")
+        promise(len(ledger.leaving) <= lanes, f"{len(ledger.leaving)} jobs are leaving {lanes} lanes")
+        promise(set(ledger.sessions) == set(self.sessions), "sessions")
+        live = len(self.live) + 3 * len(self.leases) + 2 * len(self.tenants) + 2
+        promise(len(ledger.timers) <= max(257, 2 * live + 1), f"{len(ledger.timers)} timers for {live} live things")
+        promise(not ledger.out, "no command is kept back")

@@ -1,0 +1,92 @@
+"""The design's guarantees over many random worlds (`world`), judged after every step (`shadow`).
+
+A failure names its seed: ``drive(seed)`` has it again, event by event.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offpath.sched.jobs.states import FIRST_TERMINAL, JobState
+
+from .shadow import Violation
+from .world import STEPS, drive
+
+SIZE = os.environ.get("OFFPATH_TEST_SIZE", "ci")
+RUNS = {"quick": 40, "ci": 300, "full": 2_500}[SIZE]
+LEAST_RUNS = {"quick": 40, "ci": 300, "full": 2_000}[SIZE]
+
+REACHED = {
+    *(state.name for state in JobState if state >= FIRST_TERMINAL and state is not JobState.RETRY_SAFE),
+    *(f"CANCELLED while {phase}" for phase in ("queued", "copying", "waiting", "running")),
+    *(f"EXPIRED while {phase}" for phase in ("queued", "copying", "waiting", "running")),
+    *(f"FAILED while {phase}" for phase in ("copying", "running")),
+    *(f"lease {state}" for state in ("creating", "warm", "draining", "scrubbing", "free", "lost")),
+    "idle close", "reclaim idle", "reclaim busy", "close", "close with scrub", "scrub first",
+    "prefetch", "requeued", "launched again", "helper_lost", "worker_lost", "session_closed",
+    "unknown_kernel", "bad_demand", "payload_too_large", "duplicate_id", "gang_unsupported", "tenant_queue_full",
+    "daemon_full", "deadline_unreachable", "tenant_share_limit", "copy_failed", "kernel_raised",
+}  # fmt: skip
+"""RETRY_SAFE is not among them: the book itself never loses a payload; only replay after a crash may say it."""
+RARE = {"daemon_full", "launched again", "helper_lost", "worker_lost", "EXPIRED while waiting"}
+
+
+@dataclass(slots=True)
+class Sweep:
+    """What was done and what was met."""
+
+    runs: int = 0
+    steps: int = 0
+    seen: Counter[str] = field(default_factory=Counter)
+    broken: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def sweep() -> Sweep:
+    """Every seed once, for all tests of this module."""
+    done = Sweep()
+    for seed in range(RUNS):
+        try:
+            world = drive(seed)
+        except Violation as violation:
+            done.broken.append(str(violation))
+            continue
+        done.runs += 1
+        done.steps += len(world.log)
+        done.seen.update(world.shadow.seen)
+    return done
+
+
+def test_no_world_makes_the_book_break_a_promise(sweep: Sweep) -> None:
+    assert not sweep.broken, f"{len(sweep.broken)} of {RUNS} seeds; the first:\n{sweep.broken[0]}"
+
+
+def test_the_sample_is_as_large_as_it_says(sweep: Sweep) -> None:
+    assert sweep.runs >= LEAST_RUNS
+    assert sweep.steps >= LEAST_RUNS * STEPS
+
+
+def test_every_end_of_a_job_and_every_state_of_a_lease_was_reached(sweep: Sweep) -> None:
+    wanted = REACHED - RARE if SIZE == "quick" else REACHED
+    assert {name for name in wanted if not sweep.seen[name]} == set()
+
+
+def test_the_book_never_says_retry_safe_by_itself(sweep: Sweep) -> None:
+    assert sweep.seen[JobState.RETRY_SAFE.name] == 0
+
+
+@given(seed=st.integers(min_value=1 << 20, max_value=1 << 40))
+def test_seeds_that_nobody_chose_break_no_promise_either(seed: int) -> None:
+    drive(seed)
+
+
+def test_one_seed_is_one_run() -> None:
+    first, second = drive(11), drive(11)
+    assert first.log == second.log
+    assert first.setup == second.setup

@@ -1,0 +1,321 @@
+"""The driver of `world` is worth something only if it finds bugs: each of these is planted, and must be found."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from offpath.sched.gpu.geometry import GpuGeometry, Held, Profile
+from offpath.sched.gpu.greedy import GreedyFirstFit
+from offpath.sched.jobs.book import JobBook
+from offpath.sched.jobs.leasing import Leasing
+from offpath.sched.jobs.ledger import Ledger
+from offpath.sched.jobs.records import Job, JobHeap, Lease
+from offpath.sched.jobs.states import FIRST_TERMINAL, JobState, LeaseState
+from offpath.sched.jobs.timers import Timers
+
+from .shadow import Violation
+from .world import drive
+
+SEEDS = 150
+Patch = Callable[[object, str, object], None]
+Plant = Callable[[Patch], None]
+BUGS: dict[str, tuple[Plant, str]] = {}
+
+
+def planted(symptom: str) -> Callable[[Plant], Plant]:
+    """Registers a bug with what the driver must say of it (a pattern)."""
+
+    def register(plant: Plant) -> Plant:
+        BUGS[plant.__name__] = (plant, symptom)
+        return plant
+
+    return register
+
+
+@planted("confirmed scrubbed")
+def closes_without_waiting_for_the_scrub(patch: Patch) -> None:
+    patch(Leasing, "_close_when_scrubbed", Leasing._close)
+
+
+@planted("confirmed scrubbed")
+def forgets_what_a_lost_helper_left_dirty(patch: Patch) -> None:
+    patch(Leasing, "_mark_dirty", lambda self, lease: None)
+
+
+@planted("confirmed scrubbed")
+def counts_the_scrub_of_a_lane_nobody_asked(patch: Patch) -> None:
+    def lane_scrubbed(self: Leasing, lease: Lease, lane: int) -> None:
+        if lease.state in (LeaseState.SCRUBBING, LeaseState.DRAINING, LeaseState.WARM):
+            lease.scrubbed.add(lane)
+        if lease.state is LeaseState.SCRUBBING:
+            self._close_when_scrubbed(lease)
+
+    patch(Leasing, "lane_scrubbed", lane_scrubbed)
+
+
+@planted("still on the lease")
+def scrubs_while_a_copy_writes_into_a_lost_lane(patch: Patch) -> None:
+    leave = JobBook._leave_lane
+
+    def leave_lane(self: JobBook, job: Job, now_ns: int) -> None:
+        job.is_copying = False
+        leave(self, job, now_ns)
+
+    patch(JobBook, "_leave_lane", leave_lane)
+
+
+@planted("KeyError")
+def believes_that_a_job_is_on_a_lease_that_went_with_its_helper(patch: Patch) -> None:
+    leave = JobBook._leave_lane
+
+    def leave_lane(self: JobBook, job: Job, now_ns: int) -> None:
+        if job.placement is not None and job.placement.lease not in self.ledger.leases:
+            self.ledger.leaving.pop(job.job, None)
+            if job.state >= FIRST_TERMINAL:
+                return
+        leave(self, job, now_ns)
+
+    patch(JobBook, "_leave_lane", leave_lane)
+
+
+@planted("exceeds α|running share")
+def launches_without_looking_at_the_share(patch: Patch) -> None:
+    copied = JobBook._copied
+
+    def eager(self: JobBook, event: object, now_ns: int) -> None:
+        copied(self, event, now_ns)
+        for lease in self.ledger.leases.values():
+            while lease.waiting:
+                self._launch(lease.waiting.popleft(), lease, now_ns)
+
+    patch(JobBook, "_copied", eager)
+
+
+@planted("second answer")
+def answers_a_cancelled_job_again_when_its_result_comes(patch: Patch) -> None:
+    result = JobBook._result
+
+    def late(self: JobBook, event: object, now_ns: int) -> None:
+        job = self.ledger.leaving.get(event.job)
+        if job is not None and job.is_running:
+            job.state = JobState.LAUNCHED
+        result(self, event, now_ns)
+
+    patch(JobBook, "_result", late)
+
+
+@planted("queue|never get an answer")
+def forgets_to_queue_a_job_again(patch: Patch) -> None:
+    patch(JobBook, "_requeue", JobBook._leave_lane)
+
+
+@planted("has not left the lane")
+def gives_a_lane_away_while_it_is_still_copied_into(patch: Patch) -> None:
+    end = JobBook._end
+
+    def hasty(self: JobBook, job: Job, *args: object) -> None:
+        job.is_copying = False
+        end(self, job, *args)
+
+    patch(JobBook, "_end", hasty)
+
+
+@planted("means nothing and changed something|the leases are")
+def takes_word_from_another_generation(patch: Patch) -> None:
+    patch(Ledger, "lease_of", lambda self, lease, generation: self.leases.get(lease))
+
+
+@planted("a stale generation")
+def launches_with_a_stale_generation(patch: Patch) -> None:
+    launch = JobBook._launch
+
+    def stale(self: JobBook, job: Job, lease: Lease, now_ns: int) -> None:
+        if job.attempt:
+            lease.generation, right = lease.generation - 1, lease.generation
+            launch(self, job, lease, now_ns)
+            lease.generation = right
+        else:
+            launch(self, job, lease, now_ns)
+
+    patch(JobBook, "_launch", stale)
+
+
+@planted("overlaps lease|MIG forbids")
+def cuts_instances_over_each_other(patch: Patch) -> None:
+    patch(GpuGeometry, "allows", lambda self, profile, start, assume_free=frozenset(): start in profile.starts)
+
+
+@planted("MIG forbids")
+def starts_instances_where_mig_forbids_it(patch: Patch) -> None:
+    def first_start(self: GpuGeometry, profile: Profile, *args: object) -> int | None:
+        last = self.spec.memory_slices - profile.memory_slices
+        taken = {slice_ for held in self.held.values() for slice_ in held.slices}
+        free = (s for s in range(last + 1) if not taken & set(range(s, s + profile.memory_slices)))
+        return next(free, None)
+
+    def take(self: GpuGeometry, lease: int, profile: Profile, start: int) -> None:
+        self.held[lease] = Held(profile, start)
+
+    patch(GpuGeometry, "first_start", first_start)
+    patch(GpuGeometry, "take", take)
+
+
+@planted("the lease is")
+def lets_a_job_onto_another_tenants_lease(patch: Patch) -> None:
+    place = GreedyFirstFit.place
+
+    def anybodys(self: GreedyFirstFit, demand: object, now_ns: int) -> object:
+        mine = self._by_tenant
+        everyone = list(itertools.chain.from_iterable(mine.values()))
+        self._by_tenant = {demand.tenant: everyone} if everyone else {}
+        try:
+            return place(self, demand, now_ns)
+        finally:
+            self._by_tenant = mine
+
+    patch(GreedyFirstFit, "place", anybodys)
+
+
+@planted("launched too often|had to be answered")
+def launches_again_what_may_run_only_once(patch: Patch) -> None:
+    lose = JobBook._lose
+
+    def forgiving(self: JobBook, job: Job, *args: object) -> None:
+        job.is_idempotent = True
+        lose(self, job, *args)
+
+    patch(JobBook, "_lose", forgiving)
+
+
+@planted("nothing says so|surely never started")
+def says_outcome_unknown_of_what_never_started(patch: Patch) -> None:
+    lose = JobBook._lose
+
+    def gloomy(self: JobBook, job: Job, reason: object, now_ns: int) -> None:
+        if job.state < FIRST_TERMINAL and not job.is_running:
+            self._end(job, JobState.OUTCOME_UNKNOWN, reason, now_ns)
+        else:
+            lose(self, job, reason, now_ns)
+
+    patch(JobBook, "_lose", gloomy)
+
+
+@planted("max_share")
+def opens_leases_beyond_the_quota(patch: Patch) -> None:
+    def plan(
+        self: Leasing, demand: object, tenant: object, now_ns: int, assume_free: frozenset[int], reserved: set[object]
+    ) -> object:
+        return self._ledger.policy.plan(demand, now_ns, lease_bytes=1, assume_free=assume_free)
+
+    patch(Leasing, "_plan", plan)
+
+
+@planted("next_deadline_ns is late")
+def forgets_the_deadlines_of_jobs(patch: Patch) -> None:
+    arm = Timers.arm
+
+    def choosy(self: Timers, when_ns: int, key: tuple[str, int | str]) -> None:
+        if key[0] != "job":
+            arm(self, when_ns, key)
+
+    patch(Timers, "arm", choosy)
+
+
+@planted("next_deadline_ns is late")
+def looks_at_a_need_only_once(patch: Patch) -> None:
+    patch(Leasing, "_arm_need", lambda self, tenant, when_ns: None)
+
+
+@planted("idleness")
+def never_closes_an_idle_lease(patch: Patch) -> None:
+    arm = Timers.arm
+
+    def choosy(self: Timers, when_ns: int, key: tuple[str, int | str]) -> None:
+        if key[0] != "idle":
+            arm(self, when_ns, key)
+
+    patch(Timers, "arm", choosy)
+
+
+@planted("credit is out")
+def keeps_jobs_whose_credit_came_back(patch: Patch) -> None:
+    patch(JobBook, "_credit", lambda self, event, now_ns: None)
+
+
+@planted("was before it")
+def queues_without_priorities(patch: Patch) -> None:
+    push = JobHeap.push
+
+    def flat(self: JobHeap, job: Job) -> None:
+        priority, job.priority = job.priority, 0
+        push(self, job)
+        job.priority = priority
+
+    patch(JobHeap, "push", flat)
+
+
+@planted("a free lane for the queued")
+def does_not_route_when_a_lane_comes_free(patch: Patch) -> None:
+    patch(JobBook, "_route", lambda self, tenant, now_ns: None)
+
+
+@planted("replays differently")
+def remembers_something_outside_the_book(patch: Patch) -> None:
+    lane_ready = Leasing.lane_ready
+    everywhere = itertools.count()
+
+    def shared(self: Leasing, lease: Lease, lane: int, now_ns: int) -> bool:
+        was = lane_ready(self, lease, lane, now_ns)
+        if was and next(everywhere) % 2:
+            self._ledger.policy._leases[lease.view.lease].free_lanes.reverse()
+        return was
+
+    patch(Leasing, "lane_ready", shared)
+
+
+@planted("pinned and drains")
+def drains_pinned_leases(patch: Patch) -> None:
+    def victims(self: Leasing, tenant: object, *args: object) -> Iterator[Lease]:
+        return iter([held for held in self._ledger.leases.values() if held.state is LeaseState.WARM])
+
+    patch(Leasing, "_victims", victims)
+
+
+def find(seeds: range) -> tuple[int, str] | None:
+    """The first seed that finds something, and what."""
+    for seed in seeds:
+        try:
+            drive(seed)
+        except Violation as found:
+            return seed, str(found)
+    return None
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, symptom = BUGS[name]
+    plant(monkeypatch.setattr)
+    found = find(range(SEEDS))
+    assert found is not None, f"{name}: not found by {SEEDS} seeds"
+    seed, said = found
+    assert said.startswith(f"seed {seed}, step ")
+    assert re.search(symptom, said.splitlines()[0]), f"{name} shows itself otherwise: {said}"
+
+
+def test_a_failing_seed_fails_again_in_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    closes_without_waiting_for_the_scrub(monkeypatch.setattr)
+    found = find(range(SEEDS))
+    assert found is not None
+    assert find(range(found[0], found[0] + 1)) == found
+
+
+def test_without_a_planted_bug_the_same_seeds_find_nothing() -> None:
+    assert find(range(20)) is None
+
+
+def test_the_planted_bugs_are_many_enough() -> None:
+    assert len(BUGS) >= 20

@@ -1,0 +1,425 @@
+"""A world around the job book: requesters, a copy engine, a helper and its workers, all of them fallible; seeded.
+
+One seed is one run: `drive(seed)` draws tenants, settings and at most `STEPS` events, then lets the world come to
+rest. No clock and no I/O; the book's own shells are daemon and simulator, this is the third.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from offpath.sched.gpu.greedy import GreedyFirstFit
+from offpath.sched.jobs import events
+from offpath.sched.jobs.book import JobBook
+from offpath.sched.jobs.commands import Command, Copy, Launch
+from offpath.sched.jobs.records import MS, BookSettings, PinnedLease, TenantSpec
+from offpath.sched.jobs.states import EndReason
+
+from ..gpus import MIB, a100
+from .shadow import Shadow, ShadowLease, Violation, promise
+
+STEPS = 200
+TENANTS = ("ada", "bob", "cyd", "dee")
+KERNELS = tuple(events.Kernel(number, share) for number, share in ((1, 14), (2, 30), (3, 57), (4, 100)))
+SHARES = (0, 0, 0, 5, 10, 14, 14, 20, 28, 42, 50, 57, 100)
+PINS = ("1g.5gb", 0), ("2g.10gb", 4), ("3g.20gb", 0), ("1g.5gb", 6)
+ALPHAS = {profile.name: a100().alpha(profile) for profile in a100().profiles}
+REST_STEPS = 20_000
+REPEATABLE = (
+    events.CopyDone, events.ResultArrived, events.LaunchFailed, events.LaneReady, events.LaneScrubbed,
+    events.InstanceClosed, events.InstanceFailed, events.WorkerLost,
+)  # fmt: skip
+Record = tuple[events.Event, int, tuple[Command, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a book is made of, so that it can be made again."""
+
+    tenants: tuple[TenantSpec, ...]
+    settings: BookSettings
+    pins: tuple[PinnedLease, ...]
+    first_generation: int
+
+    def book(self) -> JobBook:
+        return JobBook(self.tenants, GreedyFirstFit(), self.settings, self.pins, self.first_generation)
+
+
+def draw_setup(random: Random) -> Setup:
+    pins = tuple(
+        PinnedLease(random.choice(TENANTS), random.choice((0, 0, 0, 2)), profile, start)
+        for profile, start in random.sample(PINS, random.choice((0, 0, 1, 2)))
+    )
+    tenants = []
+    for name in TENANTS[: random.choice((3, 4))] if not pins else TENANTS:
+        pinned = sum(ALPHAS[pin.profile] for pin in pins if pin.tenant == name)
+        max_share = random.choice((100, 114, 200, 1_000) if pinned else (28, 57, 100, 100, 150, 1_000)) + pinned
+        tenants.append(
+            TenantSpec(
+                name,
+                weight=random.choice((1, 1, 2, 5)),
+                max_jobs=random.choice((3, 8, 30)),
+                max_share=max_share,
+                max_demand=random.choice((57, 100, 100)),
+                profile=random.choice((None, None, None, "1g.5gb", "2g.10gb")),
+            )
+        )
+    settings = BookSettings(
+        lanes=random.choice((1, 2, 2, 3)),
+        landing_bytes=random.choice((MIB, MIB, 1_500 * MIB)),
+        result_bytes=MIB,
+        max_jobs=random.choice((20, 60, 1_000)),
+        keep_warm_ns=random.choice((0, 5, 50, 500, 2_000)) * MS,
+        grow_after_ns=random.choice((0, 1, 20)) * MS,
+        reclaim_after_ns=random.choice((0, 10, 100)) * MS,
+        min_hold_ns=random.choice((0, 10, 200)) * MS,
+        retry_open_ns=random.choice((1, 50, 1_000)) * MS,
+    )
+    return Setup(tuple(tenants), settings, pins, random.choice((0, 7, 1_000_000)))
+
+
+class World:
+    """Draws the next event from what is possible now, and hands it to book and shadow."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.setup = draw_setup(self.random)
+        self.book = self.setup.book()
+        self.shadow = Shadow(self.setup.tenants, self.setup.settings)
+        self.now_ns = self.random.choice((0, 0, 1, 10**18))
+        self.log: list[Record] = []
+        self.implied: set[int] = set()
+        self.copies: list[Copy] = []
+        self.launches: list[Launch] = []
+        self.dead_launches: list[Launch] = []
+        self.old: list[events.Event] = []
+        self.sessions: dict[int, int] = {}
+        self.next_job = self.next_session = self.next_helper = 1
+        self.fault = self.random.choice((0.0, 0.3, 1.0, 1.0, 3.0))
+        self.hurry = self.random.choice((1, 1, 10, 50))
+        self._choices: list[tuple[float, Callable[[], events.Event | None]]] = [
+            (14.0, self._submit),
+            (2.0, self._open_session),
+            (0.5, self._close_session),
+            (2.0, self._cancel),
+            (6.0, self._credit),
+            (14.0, self._copy_done),
+            (10.0, self._result),
+            (6.0, self._lane_ready),
+            (6.0, self._scrubbed),
+            (6.0, self._closed),
+            (3.0, self._join),
+            (5.0, self._deadline),
+            (2.0, self._let_pass),
+            (0.3 * self.fault, self._lose_helper),
+            (0.7 * self.fault, self._instance_failed),
+            (1.0 * self.fault, self._lose_worker),
+            (0.7 * self.fault, self._launch_failed),
+            (2.0 * self.fault, self._copy_error),
+            (2.0 * self.fault, self._stale),
+            (1.5 * self.fault, self._unasked),
+        ]
+
+    # -- running ----------------------------------------------------------------------------------------------------
+    def run(self, steps: int = STEPS) -> None:
+        """Draw and hand over ``steps`` events, then come to rest, then replay."""
+        if self.random.random() < 0.7:
+            self.step(self._join_now())
+        weights = [weight for weight, _ in self._choices]
+        while len(self.log) < steps:
+            ((_, draw),) = self.random.choices(self._choices, weights)
+            if self.random.random() < 0.6:
+                self.now_ns += int(self.random.expovariate(1.0) * MS / self.hurry)
+            event = draw()
+            if event is not None:
+                self._step_on_time(event)
+        self.rest()
+        self.replay()
+
+    def _step_on_time(self, event: events.Event) -> None:
+        """What is due comes first; `replay` leaves these ticks out, as a shell does that is late."""
+        next_ns = self.book.next_deadline_ns()
+        if next_ns is not None and next_ns <= self.now_ns:
+            self.implied.add(len(self.log))
+            self.step(events.Tick())
+        self.step(event)
+
+    def step(self, event: events.Event) -> tuple[Command, ...]:
+        """One event, judged."""
+        self.shadow.before(event, self.now_ns)
+        commands = self.book.handle(event, self.now_ns)
+        self.log.append((event, self.now_ns, commands))
+        self.shadow.judge(commands)
+        self.shadow.after(self.book)
+        for command in commands:
+            if isinstance(command, Copy):
+                self.copies.append(command)
+            elif isinstance(command, Launch):
+                self.launches.append(command)
+        self._notice_deaths()
+        if isinstance(event, REPEATABLE):
+            self.old = [*self.old[-40:], event]
+        return commands
+
+    def _notice_deaths(self) -> None:
+        """A kernel ends with its worker; what it would have said may still come, late."""
+        gone = [one for one in self.launches if not self._is_running(one)]
+        if gone:
+            self.launches = [one for one in self.launches if one not in gone]
+            self.dead_launches = [*self.dead_launches[-20:], *gone]
+
+    def _is_running(self, launch: Launch) -> bool:
+        lease = self.shadow.leases.get(launch.lease)
+        occupant = lease.lanes.get(launch.lane) if lease is not None else None
+        return occupant is not None and (occupant.job.event.job, occupant.phase) == (launch.job, "running")
+
+    def rest(self) -> None:
+        """No further request, no further fault: every job gets its answer, every lease that is not pinned closes."""
+        if not self.shadow.helper:
+            self.step(self._join_now())
+        limit_ns = self.now_ns + 1_000_000 * MS
+        for _ in range(REST_STEPS):
+            if not self._serve_one() and not self._sleep(limit_ns):
+                break
+        shadow, book = self.shadow, self.book
+        promise(not shadow.live, f"jobs {[(j.event, j.phase) for j in shadow.live.values()]} never get an answer")
+        for session in list(shadow.sessions):
+            self.step(events.SessionClosed(session))
+        ledger = book.ledger
+        promise(not (ledger.jobs or ledger.leaving or ledger.sessions or ledger.needy), "the book ends empty")
+        left = [lease.opened for lease in shadow.leases.values() if not ledger.leases[lease.opened.lease].is_pinned]
+        promise(not left, f"idle leases {left} never close")
+
+    def _serve_one(self) -> bool:
+        for draw in (self._copy_done, self._result, self._lane_ready, self._scrubbed, self._closed):
+            event = draw()
+            if event is not None:
+                self.step(event)
+                return True
+        return False
+
+    def _sleep(self, limit_ns: int) -> bool:
+        next_ns = self.book.next_deadline_ns()
+        if next_ns is None or next_ns > limit_ns:
+            return False
+        spins = all(isinstance(event, events.Tick) and when == next_ns for event, when, _ in self.log[-3:])
+        promise(not spins, "the book asks to be called again and again")
+        self.now_ns = max(self.now_ns, next_ns)
+        self.step(events.Tick())
+        return True
+
+    def replay(self) -> None:
+        """A fresh book gives the same commands, record by record, and needs no tick before another event."""
+        book = self.setup.book()
+        due: tuple[Command, ...] = ()
+        for number, (event, now_ns, commands) in enumerate(self.log):
+            if number in self.implied:
+                due = commands
+                continue
+            promise(book.handle(event, now_ns) == due + commands, f"record {number} replays differently")
+            due = ()
+
+    # -- requesters -------------------------------------------------------------------------------------------------
+    def _number(self, of: str) -> int:
+        number: int = getattr(self, f"next_{of}")
+        setattr(self, f"next_{of}", number + 1)
+        return number
+
+    def _open_session(self) -> events.Event | None:
+        if len(self.sessions) >= 6:
+            return None
+        session = self._number("session")
+        credits = self.random.choice((1, 4, 16))
+        self.sessions[session] = credits
+        return events.SessionOpened(session, self.random.choice(self.setup.tenants).name, credits)
+
+    def _close_session(self) -> events.Event | None:
+        if not self.sessions:
+            return None
+        session = self.random.choice(list(self.sessions))
+        del self.sessions[session]
+        return events.SessionClosed(session)
+
+    def _submit(self) -> events.Event | None:
+        random = self.random
+        shadow = self.shadow
+        open_ = [one for one, credits in self.sessions.items() if len(shadow.uncredited[one]) < credits]
+        if not open_:
+            return self._open_session()
+        session = random.choice(open_)
+        is_odd = random.random() < 0.06
+        last = shadow.last_id[session]
+        kernel = random.choice((1, 1, 2, 3, 4))
+        share, payload, request = random.choice(SHARES), random.choice((0, 1, MIB)), last + random.choice((1, 1, 1, 3))
+        if is_odd:
+            kernel, share, payload, request = random.choice(
+                (
+                    (99, 14, 0, last + 1),
+                    (1, random.choice((101, 199, 250)), 0, last + 1),
+                    (1, random.choice((200, 800)), 0, last + 1),
+                    (1, 14, 2_000 * MIB, last + 1),
+                    (1, 14, 0, random.choice((last, max(0, last - 1)))),
+                )
+            )
+        deadline = 0
+        if random.random() < 0.35:
+            deadline = max(1, self.now_ns + random.choice((-1, 0, 1, MS, 5 * MS, 50 * MS, 1_000 * MS)))
+        return events.JobSubmitted(
+            self._number("job"), session, request, kernel, share, random.choice((0, 0, 1, 7)), deadline, payload,
+            random.random() < 0.3,
+        )  # fmt: skip
+
+    def _cancel(self) -> events.Event | None:
+        if self.random.random() < 0.2:
+            return events.CancelRequested(self.random.randrange(1, self.next_job + 1))
+        live = list(self.shadow.live)
+        return events.CancelRequested(self.random.choice(live)) if live else None
+
+    def _credit(self) -> events.Event | None:
+        if self.random.random() < 0.1:
+            return events.CreditReturned(self.random.randrange(1, self.next_job + 1))
+        answered = [job for jobs in self.shadow.uncredited.values() for job in jobs if job not in self.shadow.live]
+        return events.CreditReturned(self.random.choice(sorted(answered))) if answered else None
+
+    # -- copy engine and workers ------------------------------------------------------------------------------------
+    def _copy_done(self, *, error: bool = False) -> events.Event | None:
+        """Copies may end in any order, also long after their job or lease is gone."""
+        if not self.copies:
+            return None
+        copy = self.copies.pop(self.random.randrange(len(self.copies)))
+        return events.CopyDone(copy.job, copy.attempt, error)
+
+    def _copy_error(self) -> events.Event | None:
+        return self._copy_done(error=True)
+
+    def _result(self) -> events.Event | None:
+        if not self.launches:
+            return None
+        launch = self.random.choice(self.launches)
+        reason = self.random.choice((EndReason.NONE,) * 6 + (EndReason.KERNEL_RAISED, EndReason.RESULT_TOO_LARGE))
+        started = self.random.choice((self.now_ns, max(0, self.now_ns - 100), 0))
+        return events.ResultArrived(launch.job, launch.generation, reason, started, max(started, self.now_ns - 10))
+
+    def _launch_failed(self) -> events.Event | None:
+        if not self.launches:
+            return None
+        launch = self.random.choice(self.launches)
+        return events.LaunchFailed(launch.job, launch.attempt)
+
+    # -- helper -----------------------------------------------------------------------------------------------------
+    def _join(self) -> events.Event | None:
+        return None if self.shadow.helper else self._join_now()
+
+    def _join_now(self) -> events.Event:
+        gpus = (a100("gpu-0"), a100("gpu-1"))
+        return events.HelperJoined(self._number("helper"), gpus, KERNELS)
+
+    def _lose_helper(self) -> events.Event | None:
+        if self.random.random() < 0.2:
+            return events.HelperLost(max(0, self.next_helper - 2))
+        return events.HelperLost(self.shadow.helper) if self.shadow.helper else None
+
+    def _lease(self, fits: Callable[[ShadowLease], bool]) -> ShadowLease | None:
+        found = [lease for lease in self.shadow.leases.values() if fits(lease)]
+        return self.random.choice(found) if found else None
+
+    def _lane_ready(self) -> events.Event | None:
+        lease = self._lease(lambda one: len(one.ready) < one.opened.lanes and not one.closing)
+        if lease is None:
+            return None
+        lane = self.random.choice(sorted(set(range(lease.opened.lanes)) - lease.ready))
+        return events.LaneReady(lease.opened.lease, lane, lease.opened.generation)
+
+    def _instance_failed(self) -> events.Event | None:
+        lease = self._lease(lambda one: len(one.ready) < one.opened.lanes and not one.closing)
+        return events.InstanceFailed(lease.opened.lease, lease.opened.generation) if lease is not None else None
+
+    def _lose_worker(self) -> events.Event | None:
+        lease = self._lease(lambda one: len(one.lost) < one.opened.lanes)
+        if lease is None:
+            return None
+        lane = self.random.choice(sorted(set(range(lease.opened.lanes)) - lease.lost))
+        return events.WorkerLost(lease.opened.lease, lane, lease.opened.generation)
+
+    def _scrubbed(self) -> events.Event | None:
+        lease = self._lease(lambda one: bool(one.asked - one.scrubbed - one.lost))
+        if lease is None:
+            return None
+        lane = self.random.choice(sorted(lease.asked - lease.scrubbed - lease.lost))
+        return events.LaneScrubbed(lease.opened.lease, lane, lease.opened.generation)
+
+    def _closed(self) -> events.Event | None:
+        lease = self._lease(lambda one: one.closing is not None)
+        return events.InstanceClosed(lease.opened.lease, lease.opened.generation) if lease is not None else None
+
+    # -- what should change nothing ---------------------------------------------------------------------------------
+    def _changes_nothing(self, event: events.Event) -> None:
+        old = self.old
+        promise(self.step(event) == (), f"{event} means nothing and changed something")
+        self.old = old
+
+    def _stale(self) -> events.Event | None:
+        """Said before, said again; or said of a launch whose worker was gone."""
+        self.step(events.Tick())
+        if self.dead_launches and self.random.random() < 0.5:
+            launch = self.random.choice(self.dead_launches)
+            reason = self.random.choice((EndReason.NONE, EndReason.KERNEL_RAISED))
+            event: events.Event = events.ResultArrived(launch.job, launch.generation, reason, 1, 2)
+            if self.random.random() < 0.3:
+                event = events.LaunchFailed(launch.job, launch.attempt)
+            self._changes_nothing(event)
+        elif self.old:
+            self._changes_nothing(self.random.choice(self.old))
+        return None
+
+    def _unasked(self) -> events.Event | None:
+        """Confirmations nobody asked for, other generations, other attempts, unknown names."""
+        self.step(events.Tick())
+        lease = self._lease(lambda one: True)
+        if lease is not None:
+            number, generation = lease.opened.lease, lease.opened.generation
+            other = generation + self.random.choice((-1, 1))
+            lane = self.random.randrange(lease.opened.lanes)
+            said: list[events.Event] = [
+                events.LaneReady(number, lane, other),
+                events.LaneReady(number, lease.opened.lanes + 3, generation),
+                events.InstanceFailed(number, other),
+                events.WorkerLost(number, lane, other),
+                events.LaneScrubbed(number, lane, other),
+                events.InstanceClosed(number, other),
+            ]
+            if lane not in lease.asked:
+                said.append(events.LaneScrubbed(number, lane, generation))
+            if lease.closing is None:
+                said.append(events.InstanceClosed(number, generation))
+            said += [events.ResultArrived(one.job, one.generation + 1, EndReason.NONE, 1, 2) for one in self.launches]
+            said += [events.LaunchFailed(one.job, one.attempt + 9) for one in self.launches]
+            said += [events.CopyDone(one.job, one.attempt + 9) for one in self.copies]
+            self._changes_nothing(self.random.choice(said))
+        return None
+
+    # -- time -------------------------------------------------------------------------------------------------------
+    def _deadline(self) -> events.Event | None:
+        next_ns = self.book.next_deadline_ns()
+        if next_ns is None:
+            return None
+        self.now_ns = max(self.now_ns, next_ns)
+        return events.Tick()
+
+    def _let_pass(self) -> events.Event:
+        self.now_ns += self.random.choice((1, 20, 300, 10_000)) * MS
+        return events.Tick()
+
+
+def drive(seed: int) -> World:
+    """One run. Raises: Violation: naming seed and step, so that it can be had again."""
+    world = World(seed)
+    try:
+        world.run()
+    except Exception as error:
+        tail = "\n".join(f"  {now_ns} {event}\n    -> {list(commands)}" for event, now_ns, commands in world.log[-12:])
+        kind = "" if isinstance(error, Violation) else f"{type(error).__name__}: "
+        raise Violation(f"seed {seed}, step {len(world.log)}: {kind}{error}\n{tail}") from error
+    return world
