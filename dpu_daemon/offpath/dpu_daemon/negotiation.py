@@ -163,9 +163,8 @@ class Negotiator:
         """One connection from hello to goodbye."""
         grant: _Grant | None = None
         if len(self._pending) >= MAX_PENDING:
-            silent = next(
-                iter(self._pending)
-            )  # an honest hello comes at once: turning the newest away would lock all out
+            # The longest silent makes room: an honest hello comes at once, turning the newest away would lock all out.
+            silent = next(iter(self._pending))
             del self._pending[silent]
             silent.transport.abort()
         self._pending[writer] = None

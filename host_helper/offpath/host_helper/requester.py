@@ -120,9 +120,7 @@ class Requester:
         """Start a request; waits only while all slots are in flight. Raises: as `submit`, but for its end."""
         return self._begin(kernel, arrays, options, None)
 
-    def _begin(
-        self, kernel: str, arrays: Sequence[NDArray[Any]], options: Options, deadline: float | None
-    ) -> Pending:
+    def _begin(self, kernel: str, arrays: Sequence[NDArray[Any]], options: Options, deadline: float | None) -> Pending:
         number = self.kernel_id(kernel)
         while not self._slots.has_room():
             left = None if deadline is None else deadline - time.monotonic()

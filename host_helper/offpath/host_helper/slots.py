@@ -119,15 +119,22 @@ class SlotTable(Generic[_W]):
         return slot
 
     def take(self, slot: int) -> tuple[_W | None, Result | RequestFailed]:
-        """The answer in ``slot``, copied out; the slot is empty again.
+        """The answer in ``slot``, copied out; the slot is empty again. One whose bytes make no sense, which is a fault
+        of the daemon or of the worker, leaves the outcome unknown.
 
-        Raises: HeaderError: the answer's bytes make no sense (a fault of the daemon).
+        Raises: HeaderError: no request waits in the slot.
         """
         session = self._session
         waiter = self.waiters.pop(slot, None)
         if waiter is None:
             raise HeaderError("slot", f"an answer for slot {slot}, which waits for none")
-        answer = parse_answer(session.answer_header(slot), session.result_bytes)
+        self._free.append(slot)
+        try:
+            answer = parse_answer(session.answer_header(slot), session.result_bytes)
+        except HeaderError as broken:
+            return waiter, RequestFailed(
+                Status.OUTCOME_UNKNOWN, Reason.NONE, 0, f"an answer that makes no sense: {broken}"
+            )
         outcome: Result | RequestFailed
         body = bytes(session.result_view(slot, answer.result_bytes))  # our own copy: the slot is reused at once
         if answer.status is Status.COMPLETED:
@@ -136,7 +143,6 @@ class SlotTable(Generic[_W]):
         else:
             detail = body.decode("utf-8", "replace")
             outcome = RequestFailed(answer.status, answer.reason, answer.retry_after_ms, detail)
-        self._free.append(slot)
         return waiter, outcome
 
     def _layout(self, arrays: Sequence[NDArray[Any]]) -> tuple[bytes, int, tuple[int, ...]]:

@@ -83,9 +83,9 @@ class Supervisor:
                     except PeerGone as gone:
                         logger.info("daemon gone: %s", gone)
                     finally:
+                        connection.close()  # first: the daemon should miss the helper, not its workers one by one
                         if not self._in_child:
                             self._drop_all()
-                        connection.close()
                     if time.monotonic() - joined > 1.0:
                         backoff = 0.05
                 if not self._stopping:
