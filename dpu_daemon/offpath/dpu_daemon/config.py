@@ -6,14 +6,16 @@ All faults are reported at once, each with its key path. "Trust" adds environmen
 from __future__ import annotations
 
 import os
+import re
 import tomllib
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from offpath.bindings.errors import OffpathError
 from offpath.sched.jobs.records import MS, BookSettings, PinnedLease, TenantSpec
 
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{16,256}")
 TenantName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 
 
@@ -65,7 +67,7 @@ class LeasingTable(_Table):
 class TlsTable(_Table):
     """``[tls]``: the TCP carrier. Off unless ``listen`` names an address."""
 
-    listen: str
+    listen: Annotated[str, StringConstraints(pattern=r"^.+:[0-9]{1,5}$")]
     ca_file: str
     cert_file: str
     key_file: str
@@ -151,6 +153,6 @@ def read_token(path: str) -> str:
             token = file.read().strip()
     except (OSError, UnicodeDecodeError) as fault:
         raise ConfigError(f"{path}: {fault}") from None
-    if len(token) < 16:
-        raise ConfigError(f"{path}: a token has at least 16 characters (`openssl rand -hex 24` makes one)")
+    if not _TOKEN.fullmatch(token):
+        raise ConfigError(f"{path}: a token is 16 to 256 letters, digits, - and _ (`openssl rand -hex 24` makes one)")
     return token

@@ -161,8 +161,7 @@ class HostSide:
             return
         helper.is_joined = True
         ids = self._daemon.kernels.learn(helper.hello.kernels)
-        welcome = control.HostWelcome(generation=helper.number, kernel_ids=ids)
-        helper.connection.send(control.encode(welcome))
+        self._to_helper(control.HostWelcome(generation=helper.number, kernel_ids=ids))
         self.gpu_names = [gpu.gpu for gpu in helper.gpus]
         logger.info("helper %s joined: %d GPUs, kernels %s", helper.hello.name, len(helper.gpus), ", ".join(ids))
         kernels = tuple(events.Kernel(ids[k.name], k.demand) for k in helper.hello.kernels)

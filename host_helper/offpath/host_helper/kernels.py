@@ -12,12 +12,16 @@ helper.run()
 from __future__ import annotations
 
 import contextvars
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 KernelFunction = Callable[..., Any]
 _F = TypeVar("_F", bound=KernelFunction)
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,63}")
+MAX_KERNELS: Final = 32
+"""As many as a helper's hello can name, see `offpath.bindings.wire.control.HelperHello`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +90,15 @@ class KernelTable:
             pre, post: CPU-side work before and after the kernel, see `Kernel`.
             tensors: "numpy" hands numpy arrays over the lane's memory, "pointer" hands `LaneTensor`s, for code that
                 creates its own tensors (``np.from_dlpack``, ``torch.from_dlpack``).
-        Raises: ValueError: a demand out of range, a name used twice, or an unknown ``tensors``.
+        Raises: ValueError: a demand out of range, a name used twice or one that cannot travel, an unknown ``tensors``,
+            or more kernels than a helper may offer.
         """
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"kernel name {name!r}: 1 to 64 letters, digits and ._:/+- that start with one of the first"
+            )
+        if len(self.kernels) >= MAX_KERNELS:
+            raise ValueError(f"kernel {name!r}: a helper offers {MAX_KERNELS} kernels at most")
         if not 1 <= demand <= 100:
             raise ValueError(f"kernel {name!r}: demand {demand} is not a percentage of a GPU (1..100)")
         if name in self.kernels:

@@ -86,6 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Report:
     """Measure, then report rows, ratios and bars."""
     started = time.monotonic()
+    here = machine()  # before this process is pinned: it counts the cores
     pinned, unpinned = cores(pinned=True), cores(pinned=False)
     measured: Blocks = {}
     parts = plan(quick=arguments.quick)
@@ -98,7 +99,7 @@ def run(arguments: argparse.Namespace) -> Report:
     rows = [_row(setting, point, blocks) for (setting, point), blocks in measured.items()]
     ratios = _ratios(measured, pinned=True)
     data: dict[str, Any] = {
-        "benchmark": "request-path", "quick": arguments.quick, "machine": machine(),
+        "benchmark": "request-path", "quick": arguments.quick, "machine": here,
         "is_pinned": pinned.is_pinned, "rows": rows, "ratios": ratios,
         "ratios_unpinned": _ratios(measured, pinned=False),
         "requests_per_s_600k_16": _throughput(measured),

@@ -1,0 +1,144 @@
+"""Registering kernels, and what the helper calls around them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from offpath.host_helper import Helper, LaneContext, current_lane
+from offpath.host_helper.kernels import Kernel, KernelTable, call_kernel, enter_lane
+
+
+@pytest.mark.parametrize("demand", [0, -1, 101, 200])
+def test_a_demand_is_a_percentage_of_a_gpu(demand: int) -> None:
+    with pytest.raises(ValueError, match=rf"kernel 'k': demand {demand} is not a percentage of a GPU \(1..100\)"):
+        Helper().kernel("k", demand=demand)
+
+
+def test_a_name_is_used_once() -> None:
+    helper = Helper()
+    helper.kernel("k")(len)
+    with pytest.raises(ValueError, match="'k' is registered already"):
+        helper.kernel("k")
+
+
+def test_tensors_are_numpy_arrays_or_pointers() -> None:
+    with pytest.raises(ValueError, match="tensors='torch' is neither 'numpy' nor 'pointer'"):
+        Helper().kernel("k", tensors="torch")
+
+
+@pytest.mark.parametrize("name", ["", "two words", "-k", "k" * 65, "ä", "k\n"])
+def test_a_name_that_cannot_travel_is_refused_where_it_is_given(name: str) -> None:
+    with pytest.raises(ValueError, match="name"):
+        Helper().kernel(name)
+
+
+def test_more_kernels_than_a_hello_can_name_are_refused_where_they_are_given() -> None:
+    helper = Helper()
+    for n in range(32):
+        helper.kernel(f"k{n}")(len)
+    with pytest.raises(ValueError, match="32 kernels at most"):
+        helper.kernel("k32")
+
+
+def test_the_decorated_function_stays_itself() -> None:
+    table = KernelTable()
+
+    @table.kernel("double", demand=7, tensors="pointer")
+    def double(value: int) -> int:
+        return 2 * value
+
+    assert double(4) == 8
+    assert table.kernels["double"] == Kernel("double", double, 7, None, None, True)
+
+
+def test_without_a_demand_a_kernel_takes_a_whole_gpu() -> None:
+    table = KernelTable()
+    table.kernel("k")(len)
+    assert table.kernels["k"].demand == 100
+
+
+def kernel(function: Any, pre: Any = None, post: Any = None) -> Kernel:
+    return Kernel("k", function, 1, pre, post, False)
+
+
+def test_pre_and_post_stand_around_the_kernel() -> None:
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    assert call_kernel(kernel(add), (1, 2)) == 3
+    assert call_kernel(kernel(add, pre=lambda a, b: (a * 10, b * 10)), (1, 2)) == 30
+    assert call_kernel(kernel(add, pre=lambda a, b: [a, 7]), (1, 2)) == 8
+    assert call_kernel(kernel(abs, pre=lambda a, b: a - b), (1, 2)) == 1
+    assert call_kernel(kernel(add, post=lambda result: (result, result)), (1, 2)) == (3, 3)
+    assert call_kernel(kernel(add, lambda a, b: (b, b), str), (1, 2)) == "4"
+
+
+def test_a_fault_in_pre_kernel_or_post_is_the_kernels() -> None:
+    def fails(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    for broken in (kernel(len, pre=fails), kernel(fails), kernel(abs, post=fails)):
+        with pytest.raises(ZeroDivisionError):
+            call_kernel(broken, (1,))
+
+
+def test_outside_a_kernel_there_is_no_lane() -> None:
+    code = """if True:
+        from offpath.host_helper import current_lane
+        try:
+            current_lane()
+        except LookupError:
+            print("none")
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout == "none\n"
+
+
+def test_inside_a_kernel_the_lane_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    import contextvars
+
+    lane = LaneContext("ada", "GPU-0", "1g.5gb", 0, 1, 2, 3, os.getpid(), memoryview(b""), memoryview(b""))
+
+    def inside() -> LaneContext:
+        enter_lane(lane)
+        return current_lane()
+
+    assert contextvars.copy_context().run(inside) is lane
+
+
+def test_a_helper_without_kernels_does_not_run() -> None:
+    with pytest.raises(ValueError, match=r"register one with @helper\.kernel"):
+        Helper().run("/nowhere")
+
+
+def test_lane_hooks_are_kept_in_order() -> None:
+    helper = Helper()
+    hooks = [lambda lane: None, lambda lane: None]
+    assert [helper.lane_opened(hook) for hook in hooks] == hooks
+    assert helper.on_lane_open == hooks
+
+
+def test_importing_the_library_imports_nothing_else() -> None:
+    code = """if True:
+        import sys
+        before = set(sys.modules)
+        import offpath.host_helper
+        new = set(sys.modules) - before
+        print(sorted(name for name in new if name.partition(".")[0] not in sys.stdlib_module_names))
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout == "['offpath', 'offpath.host_helper']\n"
+
+
+def test_every_name_of_the_library_is_there_and_no_other() -> None:
+    import offpath.host_helper as library
+
+    for name in library._WHERE:
+        assert getattr(library, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'sing'"):
+        library.sing  # noqa: B018

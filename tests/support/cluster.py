@@ -1,0 +1,127 @@
+"""A daemon and its helper as real processes in a runtime directory of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from offpath.host_helper import Requester
+
+from .processes import Process, until
+
+TIMEOUT = 30.0
+MIB = 1 << 20
+
+
+class Cluster:
+    """Tenants by name with their table of the configuration; every tenant has a token file here."""
+
+    def __init__(self, tenants: dict[str, dict[str, Any]], **tables: Any) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="offpath-t-"))
+        self.run_folder = self.folder / "run"
+        self.helper: Process | None = None
+        self._helpers = 0
+        self._more: list[Process] = []
+        leasing = {"landing_bytes": 4 * MIB, "result_bytes": 4 * MIB, "keep_warm_ms": 300, **tables.pop("leasing", {})}
+        self.config: dict[str, Any] = {
+            "tenant": [{"name": name, "token_file": self.make_token(name), **table} for name, table in tenants.items()],
+            "leasing": leasing,
+            **tables,
+        }
+        config_file = self.folder / "config.json"
+        config_file.write_text(json.dumps(self.config))
+        self.daemon = Process("daemon", self.folder, "daemon_main.py", str(config_file), str(self.run_folder))
+        try:
+            self.lineage = self.daemon.hear()["lineage"]
+        except BaseException:
+            self.kill()
+            raise
+
+    @property
+    def address(self) -> str:
+        return f"unix:{self.run_folder / 'negotiate.sock'}"
+
+    @property
+    def channel(self) -> str:
+        return str(self.run_folder / "host.sock")
+
+    def make_token(self, name: str) -> str:
+        path = self.folder / f"{name}.token"
+        path.write_text(self.token(name))
+        path.chmod(0o600)
+        return str(path)
+
+    @staticmethod
+    def token(name: str) -> str:
+        return f"{name}-{'x' * 24}"
+
+    def start_helper(self, **options: Any) -> Process:
+        """Returns when the daemon has taken it in."""
+        self._helpers += 1
+        self.helper = Process(
+            f"helper{self._helpers}", self.folder, "helper_main.py", self.channel, json.dumps(options)
+        )
+        self._more.append(self.helper)
+        helper = self.helper
+        until(lambda: "joined as generation" in helper.errors or not helper.is_alive)
+        assert helper.is_alive, helper.errors
+        return helper
+
+    def start(self, name: str, script: str, *arguments: str) -> Process:
+        """A further process of the test, ended with the cluster."""
+        process = Process(name, self.folder, script, *arguments)
+        self._more.append(process)
+        return process
+
+    def connect(self, tenant: str, **sizes: Any) -> Requester:
+        sizes = {"payload_bytes": 128 << 10, "result_bytes": 128 << 10, **sizes}
+        return Requester(self.address, tenant=tenant, token_file=str(self.folder / f"{tenant}.token"), **sizes)
+
+    def statistics(self) -> dict[str, int]:
+        """End the daemon in order; what it counted."""
+        for process in reversed(self._more):
+            process.finish()
+        self.daemon.signal(signal.SIGTERM)
+        counted: dict[str, int] = self.daemon.hear()
+        self.daemon.finish(is_told=True)
+        return counted
+
+    def close(self) -> None:
+        """Everything must end in order and without complaint."""
+        try:
+            for process in reversed(self._more):
+                process.finish()
+            self.daemon.finish()
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        for process in (*self._more, self.daemon):
+            process.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def said(result: Any) -> Any:
+    """What a kernel of ``helper_main`` said in JSON."""
+    return json.loads(result.array.tobytes())
+
+
+def pids_of(helper: Process) -> list[int]:
+    """The helper's workers."""
+    found = []
+    for task in os.listdir(f"/proc/{helper.pid}/task"):
+        found += [int(pid) for pid in Path(f"/proc/{helper.pid}/task/{task}/children").read_text().split()]
+    return found

@@ -1,0 +1,134 @@
+"""A helper as its own process: CHANNEL OPTIONS.json, with the kernels that tests call."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import sys
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offpath.bindings.loopback.gpu import EmulatedLane
+from offpath.host_helper import Helper, LaneContext, current_lane
+
+Array = NDArray[Any]
+helper = Helper()
+residue: list[int] = []
+
+
+@helper.lane_opened
+def audit(lane: LaneContext) -> None:
+    """What a former tenant left in the lane's memory, in bytes that are not zero."""
+    residue.append(int(np.count_nonzero(np.frombuffer(lane.landing, np.uint8))))
+    residue.append(int(np.count_nonzero(np.frombuffer(lane.result, np.uint8))))
+
+
+@helper.kernel("echo", demand=14)
+def echo(*arrays: Array) -> tuple[Array, ...]:
+    return arrays
+
+
+@helper.kernel("sum", demand=14)
+def total(array: Array) -> Array:
+    return np.array([array.sum(dtype=np.float64)])
+
+
+@helper.kernel("describe", demand=14)
+def describe(*arrays: Array) -> Array:
+    return text([[a.dtype.name, list(a.shape)] for a in arrays])
+
+
+@helper.kernel("fill", demand=14)
+def fill(wish: Array) -> Array:
+    """``wish`` is (bytes, value)."""
+    return np.full(int(wish[0]), int(wish[1]), np.uint8)
+
+
+@helper.kernel("scalar", demand=14)
+def scalar(array: Array) -> Any:
+    """A result without dimensions."""
+    return array.sum()
+
+
+@helper.kernel("big-endian", demand=14)
+def big_endian(array: Array) -> Array:
+    return array.astype(array.dtype.newbyteorder(">"))
+
+
+@helper.kernel("nothing", demand=14)
+def nothing(array: Array) -> None:
+    return None
+
+
+@helper.kernel("complex", demand=14)
+def complex_result(array: Array) -> Array:
+    return array.astype(np.complex128)
+
+
+@helper.kernel("fail", demand=14)
+def fail(message: Array) -> Array:
+    raise RuntimeError(message.tobytes().decode())
+
+
+@helper.kernel("sleep", demand=14)
+def sleep(seconds: Array) -> Array:
+    time.sleep(float(seconds[0]))
+    return seconds.copy()
+
+
+@helper.kernel("where", demand=14)
+def where(seconds: Array) -> Array:
+    """Sleeps, then says where and when it ran, and what it found in its memory at the start."""
+    started = time.monotonic_ns()
+    time.sleep(float(seconds[0]))
+    lane = current_lane()
+    return text(
+        {
+            "tenant": lane.tenant, "gpu": lane.gpu, "profile": lane.profile, "start": lane.start, "lease": lane.lease,
+            "generation": lane.generation, "lane": lane.lane, "pid": lane.pid, "residue": residue,
+            "from": started, "to": time.monotonic_ns(),
+        }
+    )  # fmt: skip
+
+
+@helper.kernel("mark", demand=14)
+def mark(path: Array) -> Array:
+    """Appends this worker's pid to the file; the first to do so then stays until killed, 20 s at most."""
+    name = path.tobytes().decode()
+    with open(name, "a+") as file:
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        file.seek(0)
+        attempts = len(file.readlines())
+    if attempts == 1:
+        time.sleep(20)
+    return np.array([attempts])
+
+
+@helper.kernel("cursed", demand=14)
+def cursed(path: Array) -> None:
+    """Appends a line to the file, then dies of SIGKILL."""
+    with open(path.tobytes().decode(), "a") as file:
+        file.write("launched\n")
+    os.kill(os.getpid(), 9)
+
+
+def text(value: object) -> Array:
+    return np.frombuffer(json.dumps(value).encode(), np.uint8)
+
+
+if __name__ == "__main__":
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: it never outlives the test
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    channel, given = sys.argv[1:]
+    options = json.loads(given)
+    if options.pop("break_acquire", False):
+        EmulatedLane.acquire = lambda self, nbytes: None  # type: ignore[method-assign]
+    for kernel in options.pop("without", ()):
+        del helper.kernels[kernel]
+    helper.run(channel, **options)

@@ -1,0 +1,129 @@
+"""Processes of a test: started from a file, talked to by lines, never waited for without a bound, always reaped."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+BOUND_S = 30.0
+"""Longest any wait may take: a machine under load is slow, a missing event never comes."""
+HERE = Path(__file__).resolve().parent
+_FAULTS = ("Traceback (most recent call last)", "Warning:", "ERROR:", "Exception ignored")
+
+
+def until(claim: Callable[[], Any], bound_s: float = BOUND_S) -> Any:
+    """Wait until the claim holds; returns what it gave. Raises: AssertionError: it never did."""
+    end = time.monotonic() + bound_s
+    while not (got := claim()):
+        assert time.monotonic() < end, f"never came true: {claim}"
+        time.sleep(0.002)
+    return got
+
+
+class Process:
+    """A script of this folder in its own Python; its standard error goes to a file that is judged at the end."""
+
+    def __init__(self, name: str, folder: Path, script: str, *arguments: str) -> None:
+        self.name = name
+        self.error_file = folder / f"{name}.err"
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        with open(self.error_file, "wb") as errors:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-W", "always", str(HERE / script), *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+            )
+        assert self._popen.stdin is not None
+        assert self._popen.stdout is not None
+        self._stdin, self._stdout = self._popen.stdin, self._popen.stdout
+        self._pidfd = os.pidfd_open(self._popen.pid)
+        self._read = b""
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._popen.poll() is None
+
+    @property
+    def errors(self) -> str:
+        return self.error_file.read_text("utf-8", "replace")
+
+    def open_fds(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def tell(self, line: str) -> None:
+        """Write a line to its standard input."""
+        self._stdin.write(line.encode() + b"\n")
+        self._stdin.flush()
+
+    def hear(self, bound_s: float = BOUND_S) -> Any:
+        """The next line of its standard output, as JSON."""
+        end = time.monotonic() + bound_s
+        while b"\n" not in self._read:
+            ready, _, _ = select.select([self._stdout], [], [], max(0.0, end - time.monotonic()))
+            assert ready, f"{self.name} said nothing:\n{self.errors}"
+            data = os.read(self._stdout.fileno(), 65536)
+            assert data, f"{self.name} ended:\n{self.errors}"
+            self._read += data
+        line, self._read = self._read.split(b"\n", 1)
+        return json.loads(line)
+
+    def ask(self, line: str) -> Any:
+        self.tell(line)
+        return self.hear()
+
+    def signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, number)
+
+    @contextlib.contextmanager
+    def stopped(self) -> Any:
+        """Frozen for the block: what is rung meanwhile it finds all at once."""
+        self.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.signal(signal.SIGCONT)
+
+    def ended(self, bound_s: float = BOUND_S) -> int:
+        """Its exit code; negative: the signal."""
+        return self._popen.wait(bound_s)
+
+    def kill(self) -> None:
+        """SIGKILL and reap; repeating it is harmless."""
+        if self._pidfd >= 0:
+            self.signal(signal.SIGKILL)
+            self._popen.wait(BOUND_S)
+            os.close(self._pidfd)
+            self._pidfd = -1
+            with contextlib.suppress(BrokenPipeError):
+                self._stdin.close()
+            self._stdout.close()
+
+    def finish(self, *, is_told: bool = False) -> None:
+        """SIGTERM (unless it was told already); it must end by itself, with 0, and must have complained of nothing."""
+        if self._pidfd < 0:
+            return
+        try:
+            if not is_told and self.is_alive:
+                self.signal(signal.SIGTERM)
+            code = self._popen.wait(BOUND_S)
+        finally:
+            self.kill()
+        errors = self.errors
+        first = min((at for fault in _FAULTS if (at := errors.find(fault)) >= 0), default=-1)
+        assert (code, first) == (0, -1), f"{self.name} ended with {code}:\n{errors[max(0, first - 500) :][:8000]}"
