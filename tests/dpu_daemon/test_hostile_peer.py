@@ -40,7 +40,7 @@ from offpath.bindings.wire.header import (
 
 from ..support.cluster import Cluster
 from ..support.peers import Peer, RawSession, hello, redeem
-from ..support.processes import until
+from ..support.processes import HERE, until
 from ..support.siege import EVES_SESSIONS, Siege
 
 MALFORMED = 1000
@@ -95,14 +95,14 @@ def test_scribbling_over_both_regions_while_jobs_run_spoils_only_the_scribblers_
 @pytest.mark.slow
 def test_a_header_rewritten_while_it_is_read_is_taken_whole_or_not_at_all(siege: Siege) -> None:
     ended: Counter[str] = Counter()
-    for _ in range(8):
+    for _ in range(15):
         session = siege.session()
         stop = threading.Event()
         number = [1]
 
         def rewrite(session: RawSession = session, stop: threading.Event = stop, number: list[int] = number) -> None:
             while not stop.is_set():
-                for payload_bytes, tensors in ((8, FLOATS), (8192, b""), (64, FLOATS * 8)):
+                for payload_bytes, tensors in ((8, FLOATS), (1 << 30, b""), (64, FLOATS * 8), (8192, b"")):
                     session.write(0, request(session, number[0], payload_bytes=payload_bytes, tensors=tensors))
 
         writer = threading.Thread(target=rewrite)
@@ -513,7 +513,7 @@ def test_a_payload_checksum_that_is_a_lie_fails_its_job_only(siege: Siege) -> No
 @pytest.mark.slow
 def test_a_process_killed_with_requests_in_flight_leaves_nothing(siege: Siege) -> None:
     cluster: Cluster = siege.cluster
-    script = str(__file__).replace("dpu_daemon/test_hostile_peer.py", "support/steady_main.py")
+    script = str(HERE / "steady_main.py")
     for n in range(5):
         arguments = [cluster.address, "eve", str(cluster.folder / "eve.token"), "3", "4", "4", ("echo", "sleep")[n % 2]]
         with subprocess.Popen(

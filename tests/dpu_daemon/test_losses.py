@@ -126,8 +126,8 @@ def test_a_daemon_that_ends_leaves_the_outcome_of_what_ran_unknown(make_cluster:
 
 
 def test_two_tenants_at_once_never_share_an_instance(cluster: Cluster) -> None:
-    with cluster.connect("ada") as ada, cluster.connect("bob") as bob:
-        pending = [r.begin("where", seconds(0.005)) for _ in range(40) for r in (ada, bob) if r]
+    with cluster.connect("ada", slots=40) as ada, cluster.connect("bob", slots=40) as bob:
+        pending = [requester.begin("where", seconds(0.005)) for _ in range(40) for requester in (ada, bob)]
         runs = [said(each.result(TIMEOUT)) for each in pending]
     assert_isolated(runs)
     assert {run["tenant"] for run in runs} == {"ada", "bob"}

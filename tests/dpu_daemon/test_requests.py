@@ -416,7 +416,7 @@ async def test_more_tasks_than_slots_are_all_answered_right(cluster: Cluster) ->
 
 # -- async ---------------------------------------------------------------------------------------------------------
 async def test_cancelling_a_task_cancels_its_request(cluster: Cluster) -> None:
-    async with await open_async(cluster, "narrow0", slots=4) as requester:
+    async with await open_async(cluster, "narrow0", slots=4) as requester, asyncio.timeout(TIMEOUT):
         await requester.submit("echo", seconds(0), timeout=TIMEOUT)
         started = time.monotonic()
         tasks = [asyncio.create_task(requester.submit("sleep", seconds(0.4))) for _ in range(4)]
@@ -454,7 +454,7 @@ async def test_a_request_that_does_not_fit_leaves_its_slot_to_the_next(cluster: 
 
 
 async def test_an_async_time_out_counts_while_all_slots_are_taken(cluster: Cluster) -> None:
-    async with await open_async(cluster, "narrow0", slots=1) as requester:
+    async with await open_async(cluster, "narrow0", slots=1) as requester, asyncio.timeout(TIMEOUT):
         running = asyncio.create_task(requester.submit("sleep", seconds(0.5)))
         await asyncio.sleep(0.05)
         started = time.monotonic()
@@ -472,7 +472,8 @@ async def test_an_async_request_ends_as_a_plain_one_does(async_ada: AsyncRequest
     with pytest.raises(RequestFailed, match="FAILED: kernel_raised"):
         await async_ada.submit("fail", [np.zeros(1, np.uint8)], timeout=TIMEOUT)
     unknown = [async_ada.submit("sing", seconds(0)) for _ in range(8)]
-    outcomes = await asyncio.gather(*unknown, return_exceptions=True)
+    async with asyncio.timeout(TIMEOUT):
+        outcomes = await asyncio.gather(*unknown, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [UnknownKernel] * 8
 
 
@@ -482,11 +483,12 @@ async def test_closing_an_async_requester_ends_what_is_in_flight(cluster: Cluste
     await asyncio.sleep(0.02)
     await requester.close()
     await requester.close()
-    outcomes: Sequence[Any] = await asyncio.gather(*tasks, return_exceptions=True)
-    assert outcomes[0].status is Status.OUTCOME_UNKNOWN
-    assert isinstance(outcomes[1], PeerGone)
-    with pytest.raises(PeerGone):
-        await requester.submit("echo", seconds(0))
+    async with asyncio.timeout(TIMEOUT):
+        outcomes: Sequence[Any] = await asyncio.gather(*tasks, return_exceptions=True)
+        assert outcomes[0].status is Status.OUTCOME_UNKNOWN
+        assert isinstance(outcomes[1], PeerGone)
+        with pytest.raises(PeerGone):
+            await requester.submit("echo", seconds(0))
 
 
 # -- sessions ------------------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def plan(*, quick: bool) -> list[Part]:
         *batches,
         Part("kernel4", (scaled(replace(base, kernel_ms=4), 500, 60),)),
         Part("kernel4_batch32", (scaled(Point(32 * SMALL, kernel_ms=4), 200, 20),)),
-        Part("load", tuple(scaled(p, 500, 200) for p in loads)),
+        Part("load", tuple(loads)),
     ]
 
 
