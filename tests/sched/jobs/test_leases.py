@@ -117,6 +117,15 @@ def test_an_instance_that_cannot_be_made_is_tried_again_after_a_pause_and_scrubb
     assert desk.tick(502) == (opened(2, "ada", "1g.5gb", 0, dirty=True),)
 
 
+def test_workers_that_die_before_they_are_ready_are_not_forked_again_at_once() -> None:
+    desk = Desk()
+    desk.submit(1, 1)
+    assert desk.say(2, events.WorkerLost(1, 0, 1)) == (CloseLease(1, 1, 1, scrub=True),)
+    assert desk.say(3, events.InstanceClosed(1, 1)) == ()
+    assert desk.tick(400) == ()
+    assert desk.tick(502) == (opened(2, "ada", "1g.5gb", 0),)
+
+
 # -- the helper comes and goes ------------------------------------------------------------------------------------
 def test_a_lost_helper_ends_what_ran_and_queues_the_rest_for_the_next_one() -> None:
     """Generations rise over the loss; what the old leases left is scrubbed before anything else."""

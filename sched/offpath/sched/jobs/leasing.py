@@ -118,6 +118,7 @@ class Leasing:
         """A lane is gone: no new job on the lease, the others finish, the helper scrubs the whole instance."""
         lease.lost.add(lane)
         if lease.state is LeaseState.CREATING:
+            self._pause_opening(lease, now_ns)
             self._close(lease)
         elif lease.state is LeaseState.WARM:
             self.drain(lease, now_ns)
@@ -149,6 +150,10 @@ class Leasing:
         """Nothing came of it: free, but not known clean; the tenant waits a moment before the next try."""
         self._mark_dirty(lease)
         self._forget(lease)
+        self._pause_opening(lease, now_ns)
+
+    def _pause_opening(self, lease: Lease, now_ns: int) -> None:
+        """What failed now would fail again at once: workers that die at birth must not be forked in a loop."""
         retry = now_ns + self._ledger.settings.retry_open_ns
         tenant = self._ledger.tenants[lease.view.tenant]
         tenant.retry_open_ns = retry
