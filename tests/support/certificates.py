@@ -22,7 +22,11 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self.ca_file = str(folder / f"{name}.pem")
+        may_sign = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # certificates, lists
         certificate = self._builder(self._name, self._key).add_extension(x509.BasicConstraints(True, None), True)
+        certificate = certificate.add_extension(may_sign, True).add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), False
+        )
         signed = certificate.sign(self._key, hashes.SHA256())
         Path(self.ca_file).write_bytes(signed.public_bytes(serialization.Encoding.PEM))
 
@@ -45,6 +49,8 @@ class Authority:
         if is_server:
             names += [x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         builder = self._builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(issuer, False)  # Python 3.13's default context insists on it
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), False)
         signed = builder.sign(self._key, hashes.SHA256())
