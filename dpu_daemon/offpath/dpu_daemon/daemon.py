@@ -78,23 +78,23 @@ class Daemon:
 
         Events that arise while commands are carried out (a copy done in place) wait their turn, in order.
         """
-        self._events.append(event)
+        waiting, handle, carry, now_ns = self._events, self.book.handle, self._carry, self.now_ns
+        waiting.append(event)
         if self._is_dispatching:
             return
         self._is_dispatching = True
         try:
-            while self._events:
-                for command in self.book.handle(self._events.popleft(), self.now_ns()):
-                    self._carry[type(command)](command)
+            while waiting:
+                for command in handle(waiting.popleft(), now_ns()):
+                    carry[type(command)](command)
         finally:
             self._is_dispatching = False
-        self._arm_timer()
-
-    def _arm_timer(self) -> None:
-        """One timer for the book's earliest deadline; it is moved only to come earlier."""
         next_ns = self.book.next_deadline_ns()
-        if next_ns is None or (self._timer is not None and self._timer_ns <= next_ns):
-            return
+        if next_ns is not None and (self._timer is None or next_ns < self._timer_ns):
+            self._arm_timer(next_ns)
+
+    def _arm_timer(self, next_ns: int) -> None:
+        """One timer for the book's earliest deadline; it is moved only to come earlier."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ns = next_ns
