@@ -22,7 +22,14 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
 }
 
 
-def _parser() -> argparse.ArgumentParser:
+def _chosen(argv: Sequence[str]) -> tuple[str, ...] | None:
+    """The command that the words of ``argv`` name, if any."""
+    words = [word for word in argv if not word.startswith("-")]
+    return next((command for command in COMMANDS if tuple(words[: len(command)]) == command), None)
+
+
+def _parser(chosen: tuple[str, ...] | None) -> argparse.ArgumentParser:
+    """All commands by name; only the chosen one's module is imported for its flags, so ``offpath --help`` is quick."""
     parser = argparse.ArgumentParser(
         prog="offpath", description="The control plane of shared ML clusters, off the path."
     )
@@ -39,27 +46,15 @@ def _parser() -> argparse.ArgumentParser:
                 groups[words[0]] = group.add_subparsers(dest="verb", required=True, metavar="VERB")
             leaf = groups[words[0]].add_parser(words[1], help=text, description=text)
         leaf.set_defaults(module=module)
-        _Lazy.attach(leaf, module)
+        if words == chosen:
+            importlib.import_module(f"offpath.cli.{module}").add_arguments(leaf)
     return parser
-
-
-class _Lazy:
-    """Fills a sub-parser from its module only when that command was chosen, so that ``offpath --help`` stays quick."""
-
-    @staticmethod
-    def attach(parser: argparse.ArgumentParser, module: str) -> None:
-        original = parser.parse_known_args
-
-        def parse(args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):  # type: ignore[no-untyped-def]
-            importlib.import_module(f"offpath.cli.{module}").add_arguments(parser)
-            return original(args, namespace)
-
-        parser.parse_known_args = parse  # type: ignore[method-assign, assignment]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse and run; exit codes 0, 1 (it did not succeed), 2 (usage), sysexits otherwise."""
-    arguments = _parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
+    arguments = _parser(_chosen(argv)).parse_args(argv)
     level = {0: logging.WARNING, 1: logging.INFO}.get(arguments.verbose, logging.DEBUG)
     logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     try:

@@ -18,7 +18,6 @@ class Obstacle(Enum):
     """A typed reason why a job cannot be placed now."""
 
     NO_LEASE = "the tenant holds no warm lease"
-    SHARE = "every lease that is large enough runs at its share"
     LANES = "every lease that is large enough has all lanes busy"
     DEMAND = "the demand exceeds every lease the tenant holds"
     MEMORY = "the payload does not fit a lane"
