@@ -107,7 +107,7 @@ class FabricSession(Protocol):
     def ring(self, imm: int) -> bool:
         """Write-with-immediate towards the requester. Does not block.
 
-        Returns False when the peer takes nothing now: ring again when `wants_write` fires. Raises: PeerGone.
+        Returns False when the peer takes nothing now: ring again once `fileno` is writable. Raises: PeerGone.
         """
 
     def fileno(self) -> int:

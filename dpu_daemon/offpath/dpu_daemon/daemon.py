@@ -33,6 +33,8 @@ from offpath.sched.jobs.states import JobState
 
 logger = logging.getLogger(__name__)
 _MS: Final = 1_000_000
+_WITH_RESULT: Final = (JobState.COMPLETED, JobState.FAILED)
+"""A job may expire at the very moment its result comes: that answer must not carry it."""
 
 
 class Daemon:
@@ -208,7 +210,7 @@ class Daemon:
         self.ended[command.state] += 1
         if not session.is_closed:
             tensors, inline, nbytes = b"", b"", 0
-            if result is not None:
+            if result is not None and command.state in _WITH_RESULT:
                 tensors, inline, nbytes = result.tensors, result.inline, result.result_bytes
             gpu = self.host.gpu_index(command.lease)
             status, reason = STATUS[command.state], REASON[command.reason]

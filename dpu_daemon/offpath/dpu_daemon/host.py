@@ -178,6 +178,7 @@ class HostSide:
         for link in list(self.lanes.values()):
             self._close_lane(link)
         self._orders.clear()
+        self._when_quiet.clear()  # orders for this helper: the next one must not be given them
         if helper.is_joined:
             self._daemon.dispatch(events.HelperLost(helper.number))
 
@@ -204,14 +205,14 @@ class HostSide:
             for action in waiting:
                 action()
 
-    def _quiet(self, lease: int) -> bool:
-        """No copy can still land in memory of this lease, nor of one whose workers are lost."""
-        return not any(other == lease or other not in self._orders for other in self._copies)
+    def _is_quiet(self) -> bool:
+        """No copy can still land in memory of a lease that is gone. (Of one that drains, the book waits for it.)"""
+        return all(lease in self._orders for lease in self._copies)
 
     # -- commands of the book -------------------------------------------------------------------------------------
     def open_lease(self, command: commands.OpenLease) -> None:
         """Ask the helper for the instance; its workers prove themselves with a fresh token."""
-        if not self._quiet(command.lease):  # copies into lanes of a lost helper: its memory may be ours to give
+        if not self._is_quiet():  # copies into lanes of a lost helper: its memory may be ours to give
             self._when_quiet.append(lambda: self.open_lease(command))
             return
         token = secrets.token_urlsafe(24)

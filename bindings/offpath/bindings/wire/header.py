@@ -96,7 +96,8 @@ class RequestHeader(NamedTuple):
 class Stages(NamedTuple):
     """Where an answered request spent its time, in ns, on the daemon's monotonic clock.
 
-    ``queued`` accept → placed, ``copy`` placed → in the lane, ``launch`` launch sent → kernel started, ``kernel``,
+    ``queued`` accept → placed, ``copy`` placed → in the lane, ``launch`` in the lane → kernel started
+    (waiting for the lease's share included), ``kernel``,
     ``back`` kernel end → result at the daemon, ``total`` accept → answer written.
     """
 
