@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
@@ -73,6 +73,36 @@ class TlsTable(_Table):
     key_file: str
 
 
+class DurabilityTable(_Table):
+    """``[durability]``: what outlives the daemon's process. ``journal_mib`` 0 turns the journal off."""
+
+    journal_mib: Annotated[int, Field(ge=0, le=4096)] = 32
+    resume_ttl_s: Annotated[int, Field(ge=0, le=3600)] = 60
+    """A session whose connection was lost is kept this long for its requester; 0: not at all."""
+    adopt_ms: Annotated[int, Field(ge=0, le=600_000)] = 3000
+    """How long the helper and its workers may take to come back to a restarted daemon."""
+
+
+class LimitsTable(_Table):
+    """``[limits]``: how long things may take before they count as failed."""
+
+    kernel_ms: Annotated[int, Field(ge=0)] = 600_000
+    """Longest run of a kernel; 0: no limit. Past it its worker is killed and the job FAILED."""
+    open_ms: Annotated[int, Field(ge=1)] = 30_000
+    scrub_ms: Annotated[int, Field(ge=1)] = 30_000
+    helper_ms: Annotated[int, Field(ge=100)] = 5000
+    """A helper that is silent for so long is lost."""
+    drain_ms: Annotated[int, Field(ge=0)] = 30_000
+    """What runs may take to finish when the daemon, or a removed tenant, is drained."""
+
+
+class OperationTable(_Table):
+    """``[operation]``: how the daemon shows itself. ``metrics_listen`` HOST:PORT; empty: off."""
+
+    metrics_listen: Annotated[str, StringConstraints(pattern=r"^(|.+:[0-9]{1,5})$")] = ""
+    log: Literal["text", "json"] = "text"
+
+
 class DaemonConfig(_Table):
     """The whole file."""
 
@@ -80,6 +110,9 @@ class DaemonConfig(_Table):
     lease: list[LeaseTable] = []
     leasing: LeasingTable = LeasingTable()
     tls: TlsTable | None = None
+    durability: DurabilityTable = DurabilityTable()
+    limits: LimitsTable = LimitsTable()
+    operation: OperationTable = OperationTable()
     host_uids: list[int] = []
     max_jobs: Annotated[int, Field(ge=1, le=1 << 20)] = 65536
 

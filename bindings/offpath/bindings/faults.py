@@ -1,0 +1,86 @@
+"""Named places where a test can make a real process fail. Off unless ``OFFPATH_FAULTS`` is set at its start.
+
+``OFFPATH_FAULTS="journal.append=raise@3 daemon.answer=kill@100"``: at the third append an OSError, at the hundredth
+answer SIGKILL. Code marks a place with ``if faults.armed: faults.hit("journal.append")``: 30 ns when nothing is armed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from offpath.bindings.errors import OffpathError
+
+POINTS: Final[dict[str, str]] = {
+    "journal.append": "a record is about to be written to the journal",
+    "journal.torn": "half of a record is in the journal",
+    "journal.checkpoint": "a checkpoint is half written",
+    "daemon.event": "an event is journalled, the book has not seen it",
+    "daemon.decided": "the book has decided, no command is carried out",
+    "daemon.launch": "a launch is journalled, its message has not left",
+    "daemon.launched": "the launch message has left",
+    "daemon.result": "a result has come, nothing of it is written",
+    "daemon.answer": "an answer is decided, not written",
+    "daemon.written": "an answer is written, its doorbell not rung",
+    "daemon.session": "a session's memory is with the keeper, the peer has nothing",
+    "daemon.recovered": "the journal is replayed, nothing is reconnected",
+    "helper.open": "an instance is cut, its workers are not forked",
+    "helper.close": "an instance is to be closed, its workers live",
+    "helper.scrub": "an instance is scrubbed, not destroyed",
+    "worker.launch": "a launch has come, the kernel has not started",
+    "worker.result": "the kernel has ended, its result is not sent",
+    "worker.scrub": "the lane is scrubbed, the confirmation not sent",
+    "requester.filled": "a slot is filled, the doorbell not rung",
+    "requester.answer": "an answer is rung, not taken",
+}
+_ACTION: Final = re.compile(r"([a-z.]+)=(kill|raise|stop|sleep)(?:@([0-9]+))?")
+_SLEEP_S: Final = 2.0
+
+
+class FaultSyntax(OffpathError):
+    """``OFFPATH_FAULTS`` names no point, or says something else than kill, raise, stop or sleep."""
+
+
+@dataclass(slots=True)
+class _Fault:
+    action: str
+    after: int
+    hits: int = 0
+
+
+armed: dict[str, _Fault] = {}
+
+
+def arm(text: str) -> None:
+    """Replace what is armed by what ``text`` says. Raises: FaultSyntax."""
+    wanted = {}
+    for word in text.split():
+        found = _ACTION.fullmatch(word)
+        if found is None or found[1] not in POINTS:
+            raise FaultSyntax(f"{word!r}: want POINT=kill|raise|stop|sleep[@N]; `offpath doctor --fault-points` lists")
+        wanted[found[1]] = _Fault(found[2], int(found[3] or 1))
+    armed.clear()
+    armed.update(wanted)
+
+
+def hit(point: str) -> None:
+    """The code is at ``point``: do what is armed there, at its N-th visit. Raises: OSError: the fault is ``raise``."""
+    fault = armed.get(point)
+    if fault is None:
+        return
+    fault.hits += 1
+    if fault.hits != fault.after:
+        return
+    if fault.action == "raise":
+        raise OSError(5, f"injected at {point}")
+    if fault.action == "sleep":
+        time.sleep(_SLEEP_S)
+    else:
+        os.kill(os.getpid(), signal.SIGKILL if fault.action == "kill" else signal.SIGSTOP)
+
+
+arm(os.environ.get("OFFPATH_FAULTS", ""))
