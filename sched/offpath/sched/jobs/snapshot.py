@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from offpath.sched.errors import PlainError, SchedError
 from offpath.sched.gpu.geometry import GpuSpec, Slice
-from offpath.sched.gpu.policy import Policy, PolicyState
+from offpath.sched.gpu.policy import Lift, Obstacle, Policy, PolicyState
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.records import BookSettings, Job, JobHeap, Lease, PinnedLease, Session, Tenant, TenantSpec
-from offpath.sched.jobs.states import JobState
+from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 from offpath.sched.jobs.timers import Key
 from offpath.sched.plain import field_names, from_plain, own_hints, to_plain
 
@@ -128,6 +128,8 @@ def schema() -> str:
     kinds = [*_POINTERS, BookSettings, PinnedLease, TenantSpec, GpuSpec, PolicyState]
     kinds += [kind for module in (events, commands) for kind in vars(module).values() if hasattr(kind, "__slots__")]
     lines = {f"{kind.__name__}: {own_hints(kind)}" for kind in kinds if isinstance(kind, type)}
+    enums = (EndReason, JobState, LeaseState, Obstacle, Lift)
+    lines |= {f"{kind.__name__}: {[member.name for member in kind]}" for kind in enums}
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]
 
 
