@@ -33,6 +33,8 @@ class Ledger:
         self.kernels: dict[int, events.Kernel] = {}
         self.needy: dict[str, Tenant] = {}
         self.unanswered = 0
+        self.last_job = 0
+        self.last_session = 0
         self.generation = first_generation
         self.out: list[Command] = []
         self.timers = Timers(self._is_live)
