@@ -25,6 +25,7 @@ from offpath.dpu_daemon.codes import REASON, RESULT_REASON, STATUS
 from offpath.dpu_daemon.config import DaemonConfig
 from offpath.dpu_daemon.host import HostSide, LaneLink
 from offpath.dpu_daemon.kernels import KernelRegistry
+from offpath.dpu_daemon.notify import Notifier
 from offpath.dpu_daemon.sessions import JobRef, Session
 from offpath.sched.gpu.greedy import GreedyFirstFit
 from offpath.sched.jobs import commands, events
@@ -40,8 +41,11 @@ _WITH_RESULT: Final = (JobState.COMPLETED, JobState.FAILED)
 class Daemon:
     """One running daemon: job book, copy engine, sessions, host side. Made inside a running loop."""
 
-    def __init__(self, config: DaemonConfig, channel: LoopbackChannelListener) -> None:
+    def __init__(
+        self, config: DaemonConfig, channel: LoopbackChannelListener, notifier: Notifier | None = None
+    ) -> None:
         self.config = config
+        self.notifier = notifier or Notifier()
         self.lineage = secrets.token_hex(8)
         self.book = JobBook(config.tenant_specs(), GreedyFirstFit(), config.book_settings(), config.pins())
         self.engine = LoopbackCopyEngine()

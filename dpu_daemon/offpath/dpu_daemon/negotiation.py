@@ -14,6 +14,7 @@ import secrets
 import socket
 import ssl
 import struct
+import sys
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -70,11 +71,13 @@ class _Carrier:
 
 @dataclass(slots=True)
 class Endpoints:
-    """Where the daemon listens."""
+    """Where the daemon listens. A socket that was handed down listens there already; its file is not ours to remove."""
 
     negotiate: str
     fabric: str
     tls: tuple[str, int] | None = None
+    negotiate_socket: socket.socket | None = None
+    fabric_socket: socket.socket | None = None
 
 
 class Negotiator:
@@ -85,13 +88,14 @@ class Negotiator:
         self._config = config
         self.endpoints = endpoints
         self._tenants = {t.name: _Tenant(t, read_token(t.token_file) if t.token_file else None) for t in config.tenant}
-        self._fabric = LoopbackFabricListener(endpoints.fabric)
+        self._fabric = LoopbackFabricListener(endpoints.fabric, endpoints.fabric_socket)
         self._servers: list[asyncio.Server] = []
         self._grants: dict[int, _Grant] = {}
         self._by_ticket: dict[bytes, _Grant] = {}
         self._next_session = 1
         self._pending: dict[asyncio.StreamWriter, None] = {}  # who has not said hello yet, longest first
         self._is_closing = False
+        self.accepted = 0
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._drops: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -100,10 +104,15 @@ class Negotiator:
 
     async def start(self) -> None:
         """Listen on every configured carrier. Raises: OSError, ssl.SSLError: an address or file is unusable."""
-        sock = listening_socket(self.endpoints.negotiate, socket.SOCK_STREAM)
-        os.chmod(self.endpoints.negotiate, 0o666 if self._any_other_uid() else 0o600)
-        os.chmod(self.endpoints.fabric, 0o666 if self._any_other_uid() else 0o600)
-        self._servers.append(await asyncio.start_unix_server(self._unix_peer, sock=sock))
+        sock = self.endpoints.negotiate_socket or listening_socket(self.endpoints.negotiate, socket.SOCK_STREAM)
+        for path in (self.endpoints.negotiate, self.endpoints.fabric):
+            if os.stat(path).st_uid == os.geteuid():  # else its maker, a service manager, decides who may connect
+                os.chmod(path, 0o666 if self._any_other_uid() else 0o600)
+        if sys.version_info >= (3, 13):  # it would remove the file even of a socket that was handed down
+            server = await asyncio.start_unix_server(self._unix_peer, sock=sock, cleanup_socket=False)
+        else:
+            server = await asyncio.start_unix_server(self._unix_peer, sock=sock)
+        self._servers.append(server)
         tls = self._config.tls
         if tls is not None:
             host, _, port = tls.listen.rpartition(":")
@@ -133,11 +142,12 @@ class Negotiator:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if os.path.exists(self.endpoints.negotiate):
+        if self.endpoints.negotiate_socket is None and os.path.exists(self.endpoints.negotiate):
             os.unlink(self.endpoints.negotiate)
 
     # -- carriers -------------------------------------------------------------------------------------------------
     async def _unix_peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
         sock = writer.get_extra_info("socket")
         raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         await self._owned(self._talk(_Carrier(uid=struct.unpack("3i", raw)[1]), reader, writer))

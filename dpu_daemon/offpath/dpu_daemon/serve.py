@@ -16,22 +16,41 @@ from offpath.bindings.loopback.channel import LoopbackChannelListener
 from offpath.bindings.runtime import FABRIC_SOCKET, HOST_SOCKET, NEGOTIATE_SOCKET, make_runtime_directory
 from offpath.dpu_daemon.config import DaemonConfig
 from offpath.dpu_daemon.daemon import Daemon
+from offpath.dpu_daemon.inherited import Inherited, take_inherited
 from offpath.dpu_daemon.negotiation import Endpoints, Negotiator
+from offpath.dpu_daemon.notify import Notifier, close_all, watchdog_interval_s
+from offpath.dpu_daemon.selfcheck import SelfCheck, feed_watchdog
 
 logger = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def running_daemon(config: DaemonConfig, directory: str) -> AsyncIterator[tuple[Daemon, Negotiator]]:
-    """A daemon that serves for as long as the block runs. Raises: RegionError, OSError: sockets cannot be made."""
+async def running_daemon(
+    config: DaemonConfig, directory: str, inherited: Inherited | None = None, notifier: Notifier | None = None
+) -> AsyncIterator[tuple[Daemon, Negotiator]]:
+    """A daemon that serves for as long as the block runs; it uses up what is ``inherited``.
+
+    Raises: RegionError, OSError: sockets cannot be made.
+    """
+    inherited, notifier = inherited or Inherited(), notifier or Notifier()
     make_runtime_directory(directory)
-    channel = LoopbackChannelListener(os.path.join(directory, HOST_SOCKET), config.allowed_host_uids())
-    daemon = Daemon(config, channel)
+    listening = inherited.listening
+    channel = LoopbackChannelListener(
+        os.path.join(directory, HOST_SOCKET), config.allowed_host_uids(), listening.pop("host", None)
+    )
+    daemon = Daemon(config, channel, notifier)
     try:
-        endpoints = Endpoints(os.path.join(directory, NEGOTIATE_SOCKET), os.path.join(directory, FABRIC_SOCKET))
+        _drop_stored(inherited, notifier)
+        endpoints = Endpoints(
+            os.path.join(directory, NEGOTIATE_SOCKET),
+            os.path.join(directory, FABRIC_SOCKET),
+            negotiate_socket=listening.pop("negotiate", None),
+            fabric_socket=listening.pop("fabric", None),
+        )
         negotiator = Negotiator(daemon, config, endpoints)
         try:
             await negotiator.start()
+            inherited.close_unused()
             yield daemon, negotiator
         finally:
             await negotiator.close()
@@ -39,20 +58,50 @@ async def running_daemon(config: DaemonConfig, directory: str) -> AsyncIterator[
         daemon.close()
 
 
-async def serve(config: DaemonConfig, directory: str, ready: Callable[[Daemon], None]) -> dict[str, int]:
-    """Serve until SIGTERM or SIGINT; returns the closing statistics."""
+def _drop_stored(inherited: Inherited, notifier: Notifier) -> None:
+    """What nobody knows any more is kept no longer."""
+    while inherited.stored:
+        name, fds = inherited.stored.popitem()
+        logger.warning("%d stored descriptors called %s belong to nothing; they are dropped", len(fds), name)
+        notifier.forget(name)
+        close_all(fds)
+
+
+async def serve(
+    config: DaemonConfig,
+    directory: str,
+    ready: Callable[[Daemon], None],
+    inherited: Inherited | None = None,
+    notifier: Notifier | None = None,
+) -> dict[str, int]:
+    """Serve until SIGTERM or SIGINT; returns the closing statistics.
+
+    The notifier hears READY when everything listens, STOPPING at the end, and WATCHDOG between as long as the daemon's
+    check of itself finds no fault.
+    """
+    notifier = notifier or Notifier()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with running_daemon(config, directory) as (daemon, _):
+    interval_s = watchdog_interval_s()
+    async with running_daemon(config, directory, inherited, notifier) as (daemon, negotiator):
         gc.collect()
         gc.freeze()  # what start-up made stays; a full collection then walks requests only
         ready(daemon)
-        await stop.wait()
+        notifier.ready(f"lineage {daemon.lineage}")
+        async with asyncio.TaskGroup() as tasks:
+            feeding: asyncio.Task[None] | None = None
+            if interval_s is not None:
+                check = SelfCheck(daemon, negotiator)
+                feeding = tasks.create_task(feed_watchdog(notifier, interval_s, check), name="feed-watchdog")
+            await stop.wait()
+            if feeding is not None:
+                feeding.cancel()
+        notifier.stopping()
         return daemon.statistics()
 
 
 def run(config: DaemonConfig, directory: str, ready: Callable[[Daemon], None]) -> dict[str, int]:
-    """`serve` on uvloop; blocks."""
-    return uvloop.run(serve(config, directory, ready))
+    """`serve` on uvloop, with what a service manager handed down; blocks. Raises: HandoverError: it makes no sense."""
+    return uvloop.run(serve(config, directory, ready, take_inherited(), Notifier.from_environment()))
