@@ -37,6 +37,7 @@ _PR_SET_PDEATHSIG: Final = 1
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 _MAX_BACKOFF_S: Final = 5.0
+_LONGEST_WAIT_S: Final = 3600.0  # no selector takes "for ever" as a number
 _libc = ctypes.CDLL(None, use_errno=True)  # loaded before any fork
 
 
@@ -211,7 +212,7 @@ class Keeper:
     def _turn(self, wait_s: float) -> bool:
         """Wait once, take in what there is. True: the child has ended."""
         has_ended = False
-        for key, _ in self._selector.select(max(0.0, wait_s)):
+        for key, _ in self._selector.select(min(max(0.0, wait_s), _LONGEST_WAIT_S)):
             if key.fileobj is self._woken:
                 self._signals()
             elif key.fileobj is self._notify:
@@ -293,7 +294,7 @@ class Keeper:
         if code > 0 and not self._was_ever_ready:
             return True  # it said why: a configuration that does not hold will not hold the next time either
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        logger.warning("the daemon (pid ended %s) is started again; %d descriptors kept", how, len(self._store))
+        logger.warning("the daemon ended %s and is started again; %d descriptors kept", how, len(self._store))
         return False
 
     def _pause(self) -> None:

@@ -88,8 +88,8 @@ async def serve(
     async with running_daemon(config, directory, inherited, notifier) as (daemon, negotiator):
         gc.collect()
         gc.freeze()  # what start-up made stays; a full collection then walks requests only
-        ready(daemon)
         notifier.ready(f"lineage {daemon.lineage}")
+        ready(daemon)
         async with asyncio.TaskGroup() as tasks:
             feeding: asyncio.Task[None] | None = None
             if interval_s is not None:
