@@ -26,7 +26,7 @@ from offpath.bindings.loopback.fabric import LoopbackFabricListener, LoopbackFab
 from offpath.bindings.loopback.sockets import listening_socket
 from offpath.bindings.wire import control
 from offpath.bindings.wire.frames import FrameReader, frame
-from offpath.dpu_daemon.config import DaemonConfig, TenantTable, TlsTable, read_token
+from offpath.dpu_daemon.config import DaemonConfig, TenantTable, TlsTable, read_token, secret_path
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.sessions import Session
 
@@ -386,8 +386,8 @@ def _server_context(tls: TlsTable) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(tls.ca_file)
-    context.load_cert_chain(tls.cert_file, tls.key_file)
+    context.load_verify_locations(secret_path(tls.ca_file))
+    context.load_cert_chain(secret_path(tls.cert_file), secret_path(tls.key_file))
     return context
 
 
