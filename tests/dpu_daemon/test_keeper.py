@@ -270,6 +270,35 @@ def _is_pending(pid: int, number: signal.Signals) -> bool:
     return bool(int(pending.split()[1], 16) >> (number - 1) & 1)
 
 
+def test_armed_faults_are_for_the_first_life_only(keep: Callable[..., Kept], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a daemon that is to die in its recovery would never recover."""
+    monkeypatch.setenv("OFFPATH_FAULTS", "daemon.recovered=kill")
+    kept = keep()
+    assert kept.ready()["faults"] == "daemon.recovered=kill"
+    kept.keeper.tell("die")
+    assert kept.ready()["faults"] == ""
+
+
+def test_the_keeper_can_be_ended_while_it_waits_to_start_again(keep: Callable[..., Kept]) -> None:
+    kept = keep(starts=0)
+    lives = 7
+    for _ in range(lives):  # the next one would start 3.2 s later
+        kept.ready()
+        kept.keeper.tell("die")
+    until(lambda: kept.keeper.errors.count("started again") == lives)
+    kept.keeper.finish()
+    assert list(kept.directory.iterdir()) == []
+
+
+def test_a_service_that_does_not_end_when_told_is_killed(keep: Callable[..., Kept]) -> None:
+    kept = keep(stop_s=0.3)
+    kept.ready()
+    os.kill(pids_of(kept.keeper)[0], signal.SIGSTOP)
+    kept.keeper.signal(signal.SIGTERM)
+    assert kept.keeper.ended() == 128 + signal.SIGKILL
+    assert "does not end; it is killed" in kept.keeper.errors
+
+
 def test_a_second_keeper_of_the_same_directory_is_refused(keep: Callable[..., Kept], tmp_path: Path) -> None:
     kept = keep()
     kept.ready()

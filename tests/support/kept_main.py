@@ -38,6 +38,7 @@ def main() -> None:
         inodes={n: [inode(fd) for fd in fds] for n, fds in inherited.stored.items()},
         leaks=[fd for fds in inherited.stored.values() for fd in fds if os.get_inheritable(fd)],
         watchdog_s=watchdog_interval_s(),
+        faults=os.environ.get("OFFPATH_FAULTS", ""),
         variables=sorted(key for key in os.environ if key.startswith("LISTEN_")),
     )
     for line in sys.stdin:

@@ -74,7 +74,9 @@ def read_notification(sock: socket.socket) -> Notification | None:
             said.fds += fds
         elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
             said.pid = _UCRED.unpack(body[: _UCRED.size])[0]
-    if not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        logger.warning("a message of pid %d was too long, or its descriptors too many for RLIMIT_NOFILE", said.pid)
+    else:
         text = data.decode("utf-8", "replace")
         said.fields = dict(line.split("=", 1) for line in text.split("\n") if "=" in line)
     return said

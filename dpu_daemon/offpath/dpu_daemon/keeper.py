@@ -85,6 +85,7 @@ class Keeper:
         self._was_ever_ready = False
         self._is_stopping = False
         self._owes_hangup = False
+        self._lives = 0
         self._short_lives = 0
         self._ready_s = 0.0
 
@@ -95,6 +96,8 @@ class Keeper:
         Raises: RegionError, HandoverError: the runtime directory or a socket in it cannot be had.
         """
         make_runtime_directory(self._directory)
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # what is stored here, the daemon holds as well
         with contextlib.ExitStack() as held:
             self._open(held)
             while True:
@@ -145,6 +148,7 @@ class Keeper:
         if settings.starts and len(self._starts) >= settings.starts:
             return False
         self._starts.append(now_s)
+        self._lives += 1
         return True
 
     def _start(self) -> None:
@@ -186,6 +190,8 @@ class Keeper:
             pid = str(os.getpid())
             environment = {**os.environ, "NOTIFY_SOCKET": self._notify_path, "LISTEN_PID": pid}
             environment |= {"LISTEN_FDS": str(len(fds)), "LISTEN_FDNAMES": ":".join(names)}
+            if self._lives > 1:
+                environment.pop("OFFPATH_FAULTS", None)  # an armed fault strikes the first life, not each anew
             environment.pop("WATCHDOG_USEC", None)
             environment.pop("WATCHDOG_PID", None)
             if self._settings.watchdog_s:

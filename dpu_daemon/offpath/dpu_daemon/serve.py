@@ -8,15 +8,16 @@ import gc
 import logging
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable
 
 import uvloop
 
 from offpath.bindings.loopback.channel import LoopbackChannelListener
-from offpath.bindings.runtime import FABRIC_SOCKET, HOST_SOCKET, NEGOTIATE_SOCKET, make_runtime_directory
+from offpath.bindings.runtime import make_runtime_directory
 from offpath.dpu_daemon.config import DaemonConfig
 from offpath.dpu_daemon.daemon import Daemon
-from offpath.dpu_daemon.inherited import Inherited, take_inherited
+from offpath.dpu_daemon.inherited import LISTENING, Inherited, take_inherited
 from offpath.dpu_daemon.negotiation import Endpoints, Negotiator
 from offpath.dpu_daemon.notify import Notifier, close_all, watchdog_interval_s
 from offpath.dpu_daemon.selfcheck import SelfCheck, feed_watchdog
@@ -34,18 +35,15 @@ async def running_daemon(
     """
     inherited, notifier = inherited or Inherited(), notifier or Notifier()
     make_runtime_directory(directory)
-    listening = inherited.listening
-    channel = LoopbackChannelListener(
-        os.path.join(directory, HOST_SOCKET), config.allowed_host_uids(), listening.pop("host", None)
-    )
+    channel_path, channel_socket = _listens(inherited, "host", directory)
+    channel = LoopbackChannelListener(channel_path, config.allowed_host_uids(), channel_socket)
     daemon = Daemon(config, channel, notifier)
     try:
         _drop_stored(inherited, notifier)
+        negotiate_path, negotiate_socket = _listens(inherited, "negotiate", directory)
+        fabric_path, fabric_socket = _listens(inherited, "fabric", directory)
         endpoints = Endpoints(
-            os.path.join(directory, NEGOTIATE_SOCKET),
-            os.path.join(directory, FABRIC_SOCKET),
-            negotiate_socket=listening.pop("negotiate", None),
-            fabric_socket=listening.pop("fabric", None),
+            negotiate_path, fabric_path, negotiate_socket=negotiate_socket, fabric_socket=fabric_socket
         )
         negotiator = Negotiator(daemon, config, endpoints)
         try:
@@ -56,6 +54,12 @@ async def running_daemon(
             await negotiator.close()
     finally:
         daemon.close()
+
+
+def _listens(inherited: Inherited, name: str, directory: str) -> tuple[str, socket.socket | None]:
+    """Where peers find the socket (where it was made, else where we make it), and the one that was handed down."""
+    sock = inherited.listening.pop(name, None)
+    return (sock.getsockname() if sock is not None else os.path.join(directory, LISTENING[name][0])), sock
 
 
 def _drop_stored(inherited: Inherited, notifier: Notifier) -> None:
