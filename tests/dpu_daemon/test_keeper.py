@@ -281,8 +281,8 @@ def test_armed_faults_are_for_the_first_life_only(keep: Callable[..., Kept], mon
 
 def test_the_keeper_can_be_ended_while_it_waits_to_start_again(keep: Callable[..., Kept]) -> None:
     kept = keep(starts=0)
-    lives = 7
-    for _ in range(lives):  # the next one would start 3.2 s later
+    lives = 5
+    for _ in range(lives):  # the next one would start 0.8 s later
         kept.ready()
         kept.keeper.tell("die")
     until(lambda: kept.keeper.errors.count("started again") == lives)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from offpath.dpu_daemon.notify import Notifier, take_listen_fds, watchdog_interv
 
 from ..support.cluster import Cluster
 from ..support.peers import Peer, hello
-from ..support.processes import until
+from ..support.processes import BOUND_S, until
 
 
 @pytest.fixture
@@ -98,21 +98,21 @@ def test_a_barrier_holds_until_the_manager_has_read_so_far(manager: socket.socke
     said = heard(manager)
     assert (said.fields, len(said.fds)) == ({"BARRIER": "1"}, 1)
     said.close()
-    pid = os.fork()
-    if pid == 0:
-        manager.setblocking(True)
+    answered: list[bytes] = []
+
+    def answer() -> None:
+        manager.settimeout(BOUND_S)
         manager.recv(1, socket.MSG_PEEK)  # wait for it
-        manager.setblocking(False)
-        read = read_notification(manager)
-        assert read is not None
-        read.close()
-        os._exit(0)
-    try:
-        manager.setblocking(False)
-        assert notifier.barrier(10.0)
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        said = read_notification(manager)
+        assert said is not None
+        answered.append(b"BARRIER")
+        said.close()
+
+    reader = threading.Thread(target=answer)
+    reader.start()
+    assert notifier.barrier(BOUND_S)
+    reader.join(BOUND_S)
+    assert answered == [b"BARRIER"]
 
 
 def test_a_manager_that_does_not_read_stops_nobody(manager: socket.socket, notifier: Notifier) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import threading
@@ -87,6 +88,37 @@ async def test_a_listener_that_nobody_watches_is_found(tmp_path: Path, which: st
         asyncio.get_running_loop().remove_reader(listener.fileno())
         with pytest.raises(SelfCheckFailed, match="has not answered"):
             await check.run()
+
+
+async def test_a_flood_at_every_door_is_no_fault_of_the_daemon(tmp_path: Path) -> None:
+    """Each queue is full when the check comes, and full of peers that say nothing."""
+    async with checked(tmp_path) as (daemon, negotiator, check):
+        places = [
+            (negotiator.endpoints.negotiate, socket.SOCK_STREAM),
+            (negotiator.endpoints.fabric, socket.SOCK_SEQPACKET),
+            (daemon.host.path, socket.SOCK_SEQPACKET),
+        ]
+        with contextlib.ExitStack() as held:
+            for path, kind in places:
+                for _ in range(1000):
+                    peer = held.enter_context(socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK))
+                    if peer.connect_ex(path) == errno.EAGAIN:
+                        break
+                else:
+                    pytest.fail("a queue without end")
+            await check.run()
+
+
+async def test_a_full_queue_that_nobody_empties_is_no_flood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selfcheck, "FLOOD_PAUSE_S", 0.01)
+    async with checked(tmp_path) as (daemon, _, check):
+        asyncio.get_running_loop().remove_reader(daemon.host._listener.fileno())
+        with contextlib.ExitStack() as held:
+            kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK
+            while held.enter_context(socket.socket(socket.AF_UNIX, kind)).connect_ex(daemon.host.path) != errno.EAGAIN:
+                pass
+            with pytest.raises(SelfCheckFailed, match="host channel: its queue stays full"):
+                await check.run()
 
 
 async def test_a_deadline_that_was_forgotten_is_found(tmp_path: Path) -> None:
