@@ -24,7 +24,7 @@ from offpath.dpu_daemon.doctor.machine import check_machine
 from offpath.dpu_daemon.doctor.place import check_directory, check_limits, memlock_bytes, open_files
 
 from ..support.certificates import Authority
-from ..support.cluster import Cluster
+from ..support.cluster import Cluster, free_port
 
 TOKEN = "t" * 24
 
@@ -161,6 +161,18 @@ def test_a_daemon_that_answers_is_told_from_one_that_hangs(make_cluster: Callabl
     cluster.daemon.signal(signal.SIGTERM)
     cluster.daemon.ended()
     assert found(check_directory(directory, None), "daemon")[0][1] is Severity.NOTE
+
+
+def test_a_tcp_carrier_that_nobody_serves_is_an_error(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    """The daemon was started without it, so the configuration on disk is not the one that runs."""
+    cluster = make_cluster({"alpha": {}})
+    tls = {"ca_file": "ca", "cert_file": "cert", "key_file": "key", "listen": f"127.0.0.1:{free_port()}"}
+    judged = found(check_directory(str(cluster.run_folder), config(tls=tls)), "daemon")
+    assert [severity for _, severity in judged] == [Severity.OK, Severity.ERROR]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        tls["listen"] = f"0.0.0.0:{server.getsockname()[1]}"
+        judged = found(check_directory(str(cluster.run_folder), config(tls=tls)), "daemon")
+    assert [severity for _, severity in judged] == [Severity.OK, Severity.OK]
 
 
 # -- keys ---------------------------------------------------------------------------------------------------------

@@ -13,12 +13,13 @@ from typing import Final
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.wire import control
 from offpath.bindings.wire.frames import FrameReader, frame
-from offpath.dpu_daemon.config import DaemonConfig
+from offpath.dpu_daemon.config import DaemonConfig, TlsTable
 from offpath.dpu_daemon.doctor.findings import Finding, Severity, ok
 from offpath.dpu_daemon.inherited import LISTENING
 
 MIB: Final = 1 << 20
 _ANSWER_TIMEOUT_S: Final = 2.0
+_ANY_ADDRESS: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _FDS_PER_SESSION: Final = 4  # slots, answers, doorbell, negotiation
 _FDS_PER_LANE: Final = 3  # channel, pidfd, memory
 _MOST_LANES: Final = 512
@@ -94,10 +95,10 @@ def check_directory(directory: str, config: DaemonConfig | None) -> Iterator[Fin
             )  # fmt: skip
         else:
             yield ok("journal-space", f"{free // MIB} MiB free, {wanted // MIB} wanted")
-    yield from _sockets(directory)
+    yield from _sockets(directory, config.tls if config is not None else None)
 
 
-def _sockets(directory: str) -> Iterator[Finding]:
+def _sockets(directory: str, tls: TlsTable | None) -> Iterator[Finding]:
     listens: dict[str, bool] = {}
     for name, (file, kind) in LISTENING.items():
         path = os.path.join(directory, file)
@@ -122,6 +123,19 @@ def _sockets(directory: str) -> Iterator[Finding]:
         )  # fmt: skip
     else:
         yield ok("daemon", f"a daemon answers in {directory}")
+    if tls is not None and not tls.listen.endswith(":0"):
+        yield _tcp(tls.listen)
+
+
+def _tcp(listen: str) -> Finding:
+    """Whether anybody listens at the TCP carrier's address; its TLS is for clients with a certificate to try."""
+    host, _, port = listen.rpartition(":")
+    host = _ANY_ADDRESS.get(host.strip("[]"), host.strip("[]"))
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_TIMEOUT_S).close()
+    except (OSError, OverflowError) as fault:
+        return Finding("daemon", Severity.ERROR, f"nobody listens at {listen}: {fault}", "see the daemon's log")
+    return ok("daemon", f"somebody listens at {listen}")
 
 
 def unanswered(path: str) -> str:
