@@ -307,6 +307,7 @@ class Admission:
                 self._withdraw(grant)
                 self._stop_waiting(grant)
                 if grant.peer is not None:
+                    grant.peer.say(control.Closing(code="daemon_restarts", detail="come back, the session is kept"))
                     grant.peer.hang_up()
             else:
                 self.end(grant, control.Closing(code="daemon_ends", detail="the daemon ends"))

@@ -30,8 +30,8 @@ from offpath.dpu_daemon.host import HostSide, LaneLink
 from offpath.dpu_daemon.journal.log import Journal
 from offpath.dpu_daemon.journal.ring import JournalError
 from offpath.dpu_daemon.kernels import KernelRegistry
-from offpath.dpu_daemon.sessions import JobRef, Session
-from offpath.dpu_daemon.vault import NO_VAULT, Vault, answers_name, slots_name
+from offpath.dpu_daemon.notify import Notifier
+from offpath.dpu_daemon.sessions import JobRef, Session, memory_name
 from offpath.sched.gpu.greedy import GreedyFirstFit
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
@@ -56,7 +56,7 @@ class Daemon:
         token: Callable[[], str] = lambda: secrets.token_urlsafe(32),
         journal: Journal | None = None,
         book: JobBook | None = None,
-        vault: Vault = NO_VAULT,
+        notifier: Notifier | None = None,
     ) -> None:
         """``engine``, ``now_ns`` and ``token`` (a fresh secret at each call) are arguments for the simulation, which
         brings its own world. ``book`` is the one that ``journal`` was replayed to, if it was (see `recovery`)."""
@@ -64,7 +64,7 @@ class Daemon:
         self.now_ns = now_ns
         self.token = token
         self.journal = journal
-        self.vault = vault
+        self.notifier = notifier or Notifier()
         self.lineage = journal.identity.lineage if journal is not None else secrets.token_hex(8)
         self._secret = journal.identity.secret if journal is not None else secrets.token_bytes(32)
         self.book = book or JobBook(config.tenant_specs(), GreedyFirstFit(), config.book_settings(), config.pins())
@@ -209,8 +209,7 @@ class Daemon:
         self.dispatch(events.SessionClosed(session.number))
         self._fold(session)
         session.close()
-        self.vault.forget(slots_name(session.number))
-        self.vault.forget(answers_name(session.number))
+        self.notifier.forget(memory_name(session.number))
         for told in self.on_session_ended:
             told(session, code, detail)
 
@@ -480,7 +479,7 @@ class Daemon:
     @property
     def is_durable(self) -> bool:
         """Sessions and accepted work outlive this process."""
-        return self.journal is not None and self.vault.is_real
+        return self.journal is not None and self.notifier.has_manager
 
     def close(self) -> None:
         """End at once: sessions first, then the host side. What is durable is only left alone: the next process goes
@@ -495,7 +494,7 @@ class Daemon:
             self._timer.cancel()
         self.host.close(is_final=not self.is_durable)
         if self.journal is not None:
-            if not self.vault.is_real:
+            if not self.notifier.has_manager:
                 self.journal.retire()
             self.journal.close()
         self._loop.remove_reader(self.engine.fileno())

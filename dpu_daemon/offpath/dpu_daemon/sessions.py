@@ -28,6 +28,11 @@ VIOLATIONS: Final = 3
 VIOLATION_WINDOW_NS: Final = 10_000_000_000
 
 
+def memory_name(session: int) -> str:
+    """What the service manager knows a session's stored memory by: its slots, then its answers."""
+    return f"session-{session}"
+
+
 class JobRef:
     """The shell's side of a job: where its bytes are. ``result`` waits here between worker and answer. ``is_spoilt``:
     after a restart the slot's header is not what was accepted."""
