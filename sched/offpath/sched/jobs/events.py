@@ -148,6 +148,13 @@ class InstanceClosed:
 
 
 @record
+class Drain:
+    """An operator wants the daemon to finish what it holds and to take in nothing new; off: it takes in again."""
+
+    is_on: bool
+
+
+@record
 class Tick:
     """Nothing but time passed."""
 
@@ -155,5 +162,5 @@ class Tick:
 Event = (
     SessionOpened | SessionClosed | JobSubmitted | CancelRequested | CreditReturned | CopyDone | LaunchFailed
     | ResultArrived | HelperJoined | HelperLost | LaneReady | InstanceFailed | WorkerLost | LaneScrubbed
-    | InstanceClosed | Tick
+    | InstanceClosed | Drain | Tick
 )  # fmt: skip

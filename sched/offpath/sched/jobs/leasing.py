@@ -36,6 +36,11 @@ class Leasing:
         self._pins_retry_ns = 0
         self.alphas: tuple[int, ...] = ()
 
+    @property
+    def gpus(self) -> tuple[GpuSpec, ...]:
+        """What the helper offers now, for readers."""
+        return tuple(self._gpus)
+
     # -- helper ---------------------------------------------------------------------------------------------------
     def helper_joined(self, helper: int, gpus: tuple[GpuSpec, ...], now_ns: int) -> None:
         """Take its GPUs in; open the pinned leases, then serve whoever waits."""

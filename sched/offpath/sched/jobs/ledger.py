@@ -32,6 +32,7 @@ class Ledger:
         self.kernels: dict[int, int] = {}
         self.needy: dict[str, Tenant] = {}
         self.unanswered = 0
+        self.is_draining = False
         self.generation = first_generation
         self.out: list[Command] = []
         self.timers = Timers(self._is_live)
