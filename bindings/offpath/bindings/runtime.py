@@ -37,3 +37,4 @@ def make_runtime_directory(path: str) -> None:
 NEGOTIATE_SOCKET = "negotiate.sock"
 FABRIC_SOCKET = "fabric.sock"
 HOST_SOCKET = "host.sock"
+ADMIN_SOCKET = "admin.sock"

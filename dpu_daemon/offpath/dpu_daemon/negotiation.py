@@ -28,6 +28,7 @@ from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.dpu_daemon.config import DaemonConfig, TenantTable, TlsTable, read_token
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.sessions import Session
+from offpath.sched.jobs.admission import DRAIN_RETRY_MS
 
 logger = logging.getLogger(__name__)
 HELLO_TIMEOUT_S: Final = 5.0
@@ -202,6 +203,8 @@ class Negotiator:
         """Who, and how much; then the welcome. Raises: NegotiationRefused."""
         tenant = self._identify(carrier, hello)
         table = tenant.table
+        if self._daemon.is_draining:
+            raise NegotiationRefused("draining", "the daemon is being drained", DRAIN_RETRY_MS)
         if tenant.sessions >= table.max_sessions:
             raise NegotiationRefused("sessions", f"{table.max_sessions} sessions at most", 1000)
         if hello.payload_bytes > self._config.leasing.landing_bytes:

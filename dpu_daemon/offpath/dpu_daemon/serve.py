@@ -13,9 +13,11 @@ from collections.abc import AsyncIterator, Callable
 import uvloop
 
 from offpath.bindings.loopback.channel import LoopbackChannelListener
-from offpath.bindings.runtime import FABRIC_SOCKET, HOST_SOCKET, NEGOTIATE_SOCKET, make_runtime_directory
+from offpath.bindings.runtime import ADMIN_SOCKET, FABRIC_SOCKET, HOST_SOCKET, NEGOTIATE_SOCKET, make_runtime_directory
+from offpath.dpu_daemon.admin import AdminServer
 from offpath.dpu_daemon.config import DaemonConfig
 from offpath.dpu_daemon.daemon import Daemon
+from offpath.dpu_daemon.metrics_http import MetricsServer
 from offpath.dpu_daemon.negotiation import Endpoints, Negotiator
 
 logger = logging.getLogger(__name__)
@@ -30,10 +32,15 @@ async def running_daemon(config: DaemonConfig, directory: str) -> AsyncIterator[
     try:
         endpoints = Endpoints(os.path.join(directory, NEGOTIATE_SOCKET), os.path.join(directory, FABRIC_SOCKET))
         negotiator = Negotiator(daemon, config, endpoints)
+        watchers = (AdminServer(daemon, os.path.join(directory, ADMIN_SOCKET)), MetricsServer(daemon))
         try:
             await negotiator.start()
+            for watcher in watchers:
+                await watcher.start()
             yield daemon, negotiator
         finally:
+            for watcher in watchers:
+                await watcher.close()
             await negotiator.close()
     finally:
         daemon.close()
