@@ -35,7 +35,8 @@ class AdminServer:
         self._path = path
         self._answers = Answers(daemon)
         self._server: asyncio.Server | None = None
-        self._peers: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # who has been quiet longest comes first
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._peers: dict[asyncio.StreamWriter, None] = {}  # who has been quiet longest comes first
         self._allowed = {0, os.getuid(), *daemon.config.operation.admin_uids}
 
     async def start(self) -> None:
@@ -49,9 +50,9 @@ class AdminServer:
         """Stop listening and hang up on everybody."""
         if self._server is not None:
             self._server.close()
-        for task in list(self._peers):
+        for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._peers, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if os.path.exists(self._path):
             os.unlink(self._path)
 
@@ -65,22 +66,26 @@ class AdminServer:
             writer.close()
             return
         if len(self._peers) >= MAX_PEERS:
-            next(iter(self._peers.values())).transport.abort()
-        self._peers[task] = writer
+            quiet = next(iter(self._peers))
+            del self._peers[quiet]
+            quiet.transport.abort()
+        self._peers[writer] = None
+        self._tasks.add(task)
         try:
-            await self._serve(task, reader, writer)
+            await self._serve(reader, writer)
         except (PeerGone, TimeoutError, OSError):
             pass  # it left, or is to leave: nothing is held for it
         except asyncio.CancelledError:
             if self._server is not None and self._server.is_serving():
                 raise  # only `close` cancels on purpose
         finally:
-            self._peers.pop(task, None)
-            writer.transport.abort() if writer.transport.get_write_buffer_size() > 65536 else writer.close()
+            self._tasks.discard(task)
+            self._peers.pop(writer, None)
+            if writer.transport.get_write_buffer_size() > 65536:
+                writer.transport.abort()
+            writer.close()
 
-    async def _serve(
-        self, task: asyncio.Task[None], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         frames = FrameReader()
         waiting: list[bytes] = []
         while True:
@@ -96,7 +101,9 @@ class AdminServer:
                     self._daemon.counters["violations"] += 1
                     _say(writer, admin.Fault(code=broken.code, detail=broken.detail[:500]))
                     return
-                self._peers[task] = self._peers.pop(task)
+                if writer not in self._peers:
+                    return  # hung up on meanwhile
+                self._peers[writer] = self._peers.pop(writer)
                 _say(writer, await self._answer(asked))
                 await writer.drain()
             if isinstance(asked, admin.DrainRequest) and asked.stop:
