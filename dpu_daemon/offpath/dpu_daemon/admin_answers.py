@@ -94,7 +94,7 @@ class Answers:
 
     def _statistics(self, asked: admin.StatisticsRequest) -> admin.Statistics:
         ended: dict[str, Counter[str]] = {}
-        for (tenant, status, _), count in self._daemon.tally.ends.items():
+        for (tenant, status, _), count in self._daemon.tally.ends().items():
             ended.setdefault(tenant, Counter())[status.name.lower()] += count
         sessions = Counter(session.tenant for session in self._ledger.sessions.values())
         fitting = sorted(each.tenant for each in view.tenants(self._ledger) if each.tenant > asked.after)

@@ -78,14 +78,14 @@ def take(daemon: Daemon, lag_s: float, uptime_s: float) -> Snapshot:
     tenants = ledger.tenants.values()
     return Snapshot(
         counters=daemon.statistics(),
-        ends={(tenant, s.name.lower(), r.name.lower()): n for (tenant, s, r), n in tally.ends.items()},
+        ends={(tenant, s.name.lower(), r.name.lower()): n for (tenant, s, r), n in tally.ends().items()},
         jobs={tenant.spec.name: (tenant.jobs, tenant.queued) for tenant in tenants},
         sessions=dict(Counter(session.tenant for session in ledger.sessions.values())),
         held_share={tenant.spec.name: (tenant.held_share, tenant.spec.max_share) for tenant in tenants},
         leases=dict(leases),
         running_share=running,
-        latency={tenant: (tuple(h.counts), h.sum_ns) for tenant, h in tally.latency.items()},
-        stages={stage: (tuple(h.counts), h.sum_ns) for stage, h in zip(STAGES, tally.stages, strict=True)},
+        latency={tenant: (h.counts(), h.sum_ns) for tenant, h in tally.latency.items()},
+        stages={stage: (h.counts(), h.sum_ns) for stage, h in zip(STAGES, tally.stages, strict=True)},
         lag_s=lag_s,
         uptime_s=uptime_s,
         has_helper=daemon.host.has_helper(),
