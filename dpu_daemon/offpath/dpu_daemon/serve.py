@@ -14,6 +14,7 @@ import uvloop
 
 from offpath.bindings.loopback.channel import LoopbackChannelListener
 from offpath.bindings.runtime import ADMIN_SOCKET, FABRIC_SOCKET, HOST_SOCKET, NEGOTIATE_SOCKET, make_runtime_directory
+from offpath.dpu_daemon import logs
 from offpath.dpu_daemon.admin import AdminServer
 from offpath.dpu_daemon.config import DaemonConfig
 from offpath.dpu_daemon.daemon import Daemon
@@ -48,6 +49,7 @@ async def running_daemon(config: DaemonConfig, directory: str) -> AsyncIterator[
 
 async def serve(config: DaemonConfig, directory: str, ready: Callable[[Daemon], None]) -> dict[str, int]:
     """Serve until SIGTERM or SIGINT; returns the closing statistics."""
+    logs.set_up(config.operation.log)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
