@@ -27,11 +27,12 @@ from ..support.processes import until
 
 Make = Callable[..., Cluster]
 NARROW = {"max_share": 14, "profile": "1g.5gb"}
+"""A kernel whose request was cancelled sleeps on in its lane: tests that do so have a tenant of their own."""
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    made = Cluster({"ada": {}, "bob": NARROW})
+    made = Cluster({"ada": {}, **dict.fromkeys(("bob", "cyd", "dee", "eve"), NARROW)})
     try:
         made.start_helper()
         yield made
@@ -103,20 +104,20 @@ def test_an_operator_cancels_a_request_of_somebody(cluster: Cluster) -> None:
 
 
 def test_leases_and_the_picture_of_top_show_who_holds_what(cluster: Cluster) -> None:
-    with cluster.connect("bob") as bob:
+    with cluster.connect("cyd") as bob:
         pending = bob.begin("sleep", seconds(20))
         until(lambda: any(line.running for line in leases(cluster)))
         listed = ask(cluster, "lease", "list", "--json").document
-        mine = next(each for each in listed if each["tenant"] == "bob")
+        mine = next(each for each in listed if each["tenant"] == "cyd")
         assert (mine["profile"], mine["state"], mine["running_share"]) == ("1g.5gb", "warm", 14)
-        assert "1g.5gb" in ask(cluster, "lease", "list", "--tenant", "bob").out
+        assert "1g.5gb" in ask(cluster, "lease", "list", "--tenant", "cyd").out
         top = ask(cluster, "top", "--once", "--interval", "0.2", "--json").document
         tenants = {each["tenant"]: each for each in top["tenants"]}
-        assert (tenants["bob"]["jobs"], tenants["bob"]["held_share"]) == (1, 14)
+        assert (tenants["cyd"]["jobs"], tenants["cyd"]["held_share"]) == (1, 14)
         assert tenants["ada"]["p99_ms"] >= tenants["ada"]["p50_ms"] > 0
         assert top["status"]["has_helper"] is True
         plain = ask(cluster, "top", "--once", "--interval", "0.1").out
-        assert ("bob" in plain, "\x1b" in plain) == (True, False), "no terminal, no terminal codes"
+        assert ("cyd" in plain, "\x1b" in plain) == (True, False), "no terminal, no terminal codes"
         pending.cancel()
 
 
@@ -170,22 +171,31 @@ def test_no_daemon_a_bad_token_and_a_bad_configuration_have_codes_of_their_own(c
 
 
 def test_lists_come_in_pages(cluster: Cluster) -> None:
-    with cluster.connect("bob", slots=8) as bob, AdminClient(str(cluster.run_folder)) as client:
+    with cluster.connect("dee", slots=8) as bob, AdminClient(str(cluster.run_folder)) as client:
         pending = [bob.begin("sleep", seconds(20)) for _ in range(5)]
-        until(lambda: unanswered(cluster) == 5)
-        first = client.ask(admin.JobsRequest(tenant="bob", limit=3), admin.Jobs)
-        rest = client.ask(admin.JobsRequest(tenant="bob", after=first.next, limit=3), admin.Jobs)
+        until(lambda: states(cluster, "dee") == ["launched", "copied", "queued", "queued", "queued"])
+        first = client.ask(admin.JobsRequest(tenant="dee", limit=3), admin.Jobs)
+        rest = client.ask(admin.JobsRequest(tenant="dee", after=first.next, limit=3), admin.Jobs)
         assert [job.request_id for job in (*first.jobs, *rest.jobs)] == [1, 2, 3, 4, 5]
         assert (first.next, rest.next) == (first.jobs[-1].job, 0)
         assert client.ask(admin.JobsRequest(state="queued"), admin.Jobs).jobs
         page = client.ask(admin.StatisticsRequest(limit=1), admin.Statistics)
         assert ([each.tenant for each in page.tenants], page.next) == (["ada"], "ada")
-        sessions = client.ask(admin.SessionsRequest(tenant="bob"), admin.Sessions).sessions
+        sessions = client.ask(admin.SessionsRequest(tenant="dee"), admin.Sessions).sessions
         assert [(each.session, each.jobs) for each in sessions] == [(bob.welcome.session, 5)]
         with pytest.raises(Refused, match="unknown_state"):
             client.ask(admin.JobsRequest(state="sleepy"), admin.Jobs)
+        listed = ask(cluster, "request", "list", "--tenant", "dee", "--state", "queued", "--json").document
+        assert [job["request_id"] for job in listed] == [3, 4, 5]
+        assert "sleep" in ask(cluster, "request", "list", "--limit", "1").out
+        assert ask(cluster, "request", "list", "--tenant", "no such name!").code == 1
         for each in pending:
             each.cancel()
+
+
+def states(cluster: Cluster, tenant: str) -> list[str]:
+    with AdminClient(str(cluster.run_folder)) as client:
+        return [job.state for job in client.ask(admin.JobsRequest(tenant=tenant), admin.Jobs).jobs]
 
 
 # -- draining -----------------------------------------------------------------------------------------------------
@@ -219,7 +229,7 @@ def is_draining(cluster: Cluster) -> bool:
 
 
 def test_a_drain_that_takes_too_long_says_so_and_can_be_called_off(cluster: Cluster) -> None:
-    with cluster.connect("bob") as bob:
+    with cluster.connect("eve") as bob:
         pending = bob.begin("sleep", seconds(20))
         until(lambda: unanswered(cluster) == 1)
         done = ask(cluster, "daemon", "drain", "--limit-ms", "100")
@@ -228,5 +238,5 @@ def test_a_drain_that_takes_too_long_says_so_and_can_be_called_off(cluster: Clus
         assert ask(cluster, "daemon", "drain", "--off").code == 0
         assert not is_draining(cluster)
         pending.cancel()
-    with cluster.connect("bob") as bob:
-        assert bob.submit("echo", seconds(3), timeout=TIMEOUT).array == 3
+    with cluster.connect("ada") as ada:
+        assert ada.submit("echo", seconds(3), timeout=TIMEOUT).array == 3

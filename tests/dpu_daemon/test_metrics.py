@@ -6,8 +6,11 @@ import contextlib
 import http.client
 import json
 import os
+import shutil
 import socket
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from offpath.host_helper import Options, RequestFailed
 
 from ..support.cluster import TIMEOUT, Cluster, free_port
+from ..support.command import offpath
 from ..support.processes import until
 
 Make = Callable[..., Cluster]
@@ -157,3 +161,15 @@ def test_slow_and_silent_http_peers_hold_nothing_for_long(make_cluster: Make) ->
         until(lambda: cluster.daemon.open_fds() <= before + 12)
     until(lambda: cluster.daemon.open_fds() <= before + 1)
     assert len(os.listdir(f"/proc/{cluster.daemon.pid}/task")) < 20
+
+
+def test_an_address_that_is_taken_is_a_fault_of_the_configuration(make_cluster: Make) -> None:
+    _, port = watched(make_cluster, {"ada": {}})
+    (folder := Path(tempfile.mkdtemp(prefix="offpath-t-"))).joinpath("d.toml").write_text(
+        f'[[tenant]]\nname = "ada"\n[operation]\nmetrics_listen = "127.0.0.1:{port}"\n'
+    )
+    try:
+        done = offpath("daemon", "run", "--config", str(folder / "d.toml"), "--runtime-dir", str(folder / "run"))
+    finally:
+        shutil.rmtree(folder)
+    assert (done.code, "operation.metrics_listen" in done.err) == (78, True)

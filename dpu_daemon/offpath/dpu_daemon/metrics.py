@@ -7,6 +7,7 @@ job, session or lease. `take` runs in the daemon's loop and copies numbers; text
 from __future__ import annotations
 
 import os
+import resource
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -192,3 +193,4 @@ def _process() -> Iterator[Metric]:
     yield CounterMetricFamily("process_cpu_seconds", "User and system CPU time.", value=cpu_s)
     yield _gauge("process_resident_memory_bytes", "Resident memory.", int(fields[21]) * page)
     yield _gauge("process_open_fds", "Open file descriptors.", len(os.listdir("/proc/self/fd")))
+    yield _gauge("process_max_fds", "Limit of open file descriptors.", resource.getrlimit(resource.RLIMIT_NOFILE)[0])

@@ -23,6 +23,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from offpath.dpu_daemon.config import ConfigError
 from offpath.dpu_daemon.metrics import DaemonCollector, Snapshot, take
 from offpath.dpu_daemon.probe import ANSWER_S, Checkup
 
@@ -57,11 +58,14 @@ class MetricsServer:
         return self._server.server_address[:2] if self._server is not None else None  # type: ignore[return-value]
 
     async def start(self) -> None:
-        """Raises: OSError: the address is taken or is none of this machine's."""
+        """Raises: ConfigError: the address is taken, or is none of this machine's."""
         if not self._listen:
             return
         host, _, port = self._listen.rpartition(":")
-        self._server = _Server((host.strip("[]"), int(port)), self._application())
+        try:
+            self._server = _Server((host.strip("[]"), int(port)), self._application())
+        except (OSError, OverflowError) as fault:
+            raise ConfigError(f"operation.metrics_listen: cannot listen on {self._listen}: {fault}") from None
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
         self._thread = threading.Thread(target=self._server.serve_forever, name="offpath-metrics", daemon=True)
         self._thread.start()
@@ -184,9 +188,11 @@ class _Server(ThreadingMixIn, WSGIServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """One more peer; the longest there makes room."""
         with self._lock:
+            if len(self._peers) >= MAX_PEERS:
+                longest = next(iter(self._peers))
+                del self._peers[longest]
+                _cut(longest)
             self._peers[request] = time.monotonic()
-            if len(self._peers) > MAX_PEERS:
-                _cut(next(iter(self._peers)))
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:

@@ -20,6 +20,7 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("helper", "run"): ("helper_run", "serve kernels from a Python file to the daemon"),
     ("daemon", "drain"): ("daemon_drain", "finish what is there, take in nothing new"),
     ("request", "submit"): ("request_submit", "one request, and its answer"),
+    ("request", "list"): ("request_list", "requests without an answer taken"),
     ("request", "show"): ("request_show", "one job, also a while after its end"),
     ("request", "explain"): ("request_explain", "why a job stands where it stands"),
     ("request", "cancel"): ("request_cancel", "give a job up in its requester's name"),

@@ -25,13 +25,13 @@ def main(arguments: argparse.Namespace) -> int:
     """Draw until interrupted, or once."""
     interval = min(3600.0, max(0.1, arguments.interval))
     is_terminal = sys.stdout.isatty() and not arguments.json
-    with ask.AdminClient(arguments.runtime_dir) as client:
-        before = ask.all_tenants(client)
-        while True:
-            time.sleep(interval)
+    before: Seen | None = None
+    while True:
+        with ask.AdminClient(arguments.runtime_dir) as client:  # anew each time: the daemon hangs up on the idle
             now = ask.all_tenants(client)
             leases = list(ask.all_leases(client))
             status = client.ask(admin.StatusRequest(), admin.Status)
+        if before is not None:
             rates = rates_of(before, now)
             if arguments.json:
                 ask.print_json(document(status, now, leases, rates))
@@ -40,7 +40,8 @@ def main(arguments: argparse.Namespace) -> int:
                 print(_HOME_AND_CLEAR + text if is_terminal else text, flush=True)
             if arguments.once:
                 return 0
-            before = now
+        before = now
+        time.sleep(interval)
 
 
 Seen = tuple[admin.Statistics, list[admin.TenantLine]]
