@@ -136,6 +136,7 @@ def test_a_stopped_daemon_is_not_healthy(make_cluster: Make) -> None:
     assert get(port, "/healthz")[0] == 200
 
 
+@pytest.mark.slow
 def test_a_blocked_loop_is_noticed_by_the_thread_beside_it(make_cluster: Make) -> None:
     cluster, port = watched(make_cluster, {"ada": {}})
     cluster.daemon.tell("block")
@@ -145,6 +146,17 @@ def test_a_blocked_loop_is_noticed_by_the_thread_beside_it(make_cluster: Make) -
     assert (status, "does not answer" in text) == (503, True)
     assert get(port, "/readyz")[0] == 503
     until(lambda: get(port, "/healthz")[0] == 200)
+
+
+def test_a_copy_engine_that_copies_no_more_is_not_healthy_although_nobody_sent_a_request(make_cluster: Make) -> None:
+    cluster, port = watched(make_cluster, {"ada": {}})
+    cluster.start_helper()
+    assert get(port, "/readyz")[0] == 200
+    cluster.daemon.tell("jam")
+    status, text = until(lambda: (got := get(port, "/healthz"))[0] == 503 and got)
+    assert json.loads(text) == {"loop": "ok", "book": "ok", "copy": "no answer within 1 s"}
+    assert get(port, "/readyz")[0] == 503
+    assert scraped(port)["offpath_helper_joined", ()] == 1, "the loop itself goes on"
 
 
 def test_slow_and_silent_http_peers_hold_nothing_for_long(make_cluster: Make) -> None:

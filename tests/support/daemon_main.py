@@ -1,6 +1,7 @@
 """A daemon as its own process: CONFIG.json DIRECTORY. Says one line when ready, its statistics at the end.
 
-Told ``block`` on its standard input, its loop does nothing for four seconds, as if a disk or a driver held it.
+Told ``block`` on its standard input, its loop does nothing for four seconds, as if a disk or a driver held it; told
+``jam``, its copy engine's thread is no more.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ BLOCK_S = 4.0
 
 
 def ready(daemon: Daemon) -> None:
-    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), told)
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), told, daemon)
     print(json.dumps({"lineage": daemon.lineage}), flush=True)
 
 
-def told() -> None:
+def told(daemon: Daemon) -> None:
     line = os.read(sys.stdin.fileno(), 100)
     if line.strip() == b"block":
         time.sleep(BLOCK_S)
+    if line.strip() == b"jam":
+        daemon.engine._work.put(None)
     if not line:
         asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
 
