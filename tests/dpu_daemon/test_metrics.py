@@ -153,7 +153,7 @@ def test_a_copy_engine_that_copies_no_more_is_not_healthy_although_nobody_sent_a
     cluster.start_helper()
     assert get(port, "/readyz")[0] == 200
     cluster.daemon.tell("jam")
-    status, text = until(lambda: (got := get(port, "/healthz"))[0] == 503 and got)
+    _, text = until(lambda: (got := get(port, "/healthz"))[0] == 503 and got)
     assert json.loads(text) == {"loop": "ok", "book": "ok", "copy": "no answer within 1 s"}
     assert get(port, "/readyz")[0] == 503
     assert scraped(port)["offpath_helper_joined", ()] == 1, "the loop itself goes on"
