@@ -19,6 +19,7 @@ from ..support.cluster import Cluster
 from ..support.processes import BOUND_S, until
 
 PEERS = 16
+"""As in `offpath.dpu_daemon.admin`."""
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +127,16 @@ def test_silent_peers_make_room_for_those_that_ask_and_leave_no_descriptor_behin
         for sock in silent:
             sock.close()
     until(lambda: cluster.daemon.open_fds() <= before)
+
+
+@pytest.mark.slow
+def test_a_peer_that_asks_nothing_more_is_let_go(cluster: Cluster) -> None:
+    """Silent from the start, in the middle of a frame, or after an answer."""
+    with connect(cluster) as silent, connect(cluster) as cut, connect(cluster) as sated:
+        cut.sendall(struct.pack("<I", 64) + b"{")
+        sated.sendall(frame(control.encode(admin.StatusRequest())))
+        assert hear(sated) is not None
+        assert [hear(sock) for sock in (silent, cut, sated)] == [None, None, None]
 
 
 def test_a_peer_that_asks_and_never_reads_is_one_connection_and_no_more(cluster: Cluster) -> None:

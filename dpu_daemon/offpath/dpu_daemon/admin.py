@@ -23,7 +23,7 @@ from offpath.dpu_daemon.probe import ANSWER_S, Checkup
 
 logger = logging.getLogger(__name__)
 MAX_PEERS: Final = 16
-IDLE_S: Final = 30.0
+IDLE_S: Final = 5.0
 """A peer that asks nothing for so long, or does not take its answer, is hung up on."""
 
 

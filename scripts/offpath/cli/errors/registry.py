@@ -58,7 +58,7 @@ def _modules() -> Iterator[Entries]:
     for found in sorted(pkgutil.iter_modules(offpath.cli.errors.__path__), key=lambda each: each.name):
         module = importlib.import_module(f"offpath.cli.errors.{found.name}")
         if hasattr(module, "ENTRIES"):
-            yield Entries(dict(module.FAMILIES), tuple(module.ENTRIES))
+            yield Entries(dict(getattr(module, "FAMILIES", {})), tuple(module.ENTRIES))
 
 
 @dataclass(frozen=True, slots=True)
