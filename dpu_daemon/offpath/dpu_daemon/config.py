@@ -102,6 +102,8 @@ class OperationTable(_Table):
 
     metrics_listen: Annotated[str, StringConstraints(pattern=r"^(|.+:[0-9]{1,5})$")] = ""
     log: Literal["text", "json"] = "text"
+    admin_uids: list[int] = []
+    """Who may use the admin socket, besides root and the daemon's own user."""
 
 
 class DaemonConfig(_Table):

@@ -75,6 +75,7 @@ class Recovery:
                 daemon.leaving[job.job] = ref = JobRef(job.job, _NOBODY, 0, _bare(job))
                 ref.is_answered = True
         self._end_copies()
+        daemon.drain(False)  # whoever drained the process before us wanted it to end
         for number in lost:
             daemon.dispatch(events.SlotLost(number))
         for number, session in sessions.items():

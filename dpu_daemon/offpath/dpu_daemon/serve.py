@@ -15,11 +15,14 @@ import uvloop
 
 from offpath.bindings.loopback.channel import LoopbackChannelListener
 from offpath.bindings.runtime import JOURNAL, make_runtime_directory
+from offpath.dpu_daemon import logs
+from offpath.dpu_daemon.admin import AdminServer
 from offpath.dpu_daemon.config import DaemonConfig
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.inherited import LISTENING, Inherited, take_inherited
 from offpath.dpu_daemon.journal.log import Journal, Replayed, journal_bytes, open_journal
 from offpath.dpu_daemon.journal.ring import JournalCorrupt, MappedFile
+from offpath.dpu_daemon.metrics_http import MetricsServer
 from offpath.dpu_daemon.negotiation import Endpoints, Negotiator
 from offpath.dpu_daemon.notify import Notifier, close_all, watchdog_interval_s
 from offpath.dpu_daemon.recovery import Recovery
@@ -51,14 +54,19 @@ async def running_daemon(
             negotiate_path, fabric_path, negotiate_socket=negotiate_socket, fabric_socket=fabric_socket
         )
         negotiator = Negotiator(daemon, config, endpoints)
+        watchers = (AdminServer(daemon, *_listens(inherited, "admin", directory)), MetricsServer(daemon))
         try:
             if book is not None:
                 Recovery(daemon, negotiator.admission, inherited.stored).run()
             _drop_stored(inherited, notifier)
             await negotiator.start()
+            for watcher in watchers:
+                await watcher.start()
             inherited.close_unused()
             yield daemon, negotiator
         finally:
+            for watcher in watchers:
+                await watcher.close()
             await negotiator.close()
     finally:
         daemon.close()
@@ -123,6 +131,7 @@ async def serve(
     The notifier hears READY when everything listens, STOPPING at the end, and WATCHDOG between as long as the daemon's
     check of itself finds no fault.
     """
+    logs.set_up(config.operation.log)
     notifier = notifier or Notifier()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
