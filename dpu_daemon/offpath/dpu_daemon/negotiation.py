@@ -34,6 +34,7 @@ HELLO_TIMEOUT_S: Final = 5.0
 TICKET_TTL_S: Final = 5
 RESUME_TTL_S: Final = 60
 MAX_PENDING: Final = 256
+_ACCEPTS: Final = 16  # in one turn of the loop: who only connects holds nobody up
 MAX_PENDING_TICKETS: Final = 63  # the listener itself turns peers away from 64 on
 _SAN_PREFIX: Final = "offpath://tenant/"
 
@@ -257,7 +258,7 @@ class Negotiator:
 
     # -- tickets --------------------------------------------------------------------------------------------------
     def _fabric_accept(self) -> None:
-        while True:
+        for _ in range(_ACCEPTS):
             if len(self._drops) >= MAX_PENDING_TICKETS:
                 self._drop(next(iter(self._drops)))  # the longest silent, for the same reason as in `_talk`
             if (sock := self._fabric.accept()) is None:
