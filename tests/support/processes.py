@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -64,6 +65,12 @@ class Process:
 
     def open_fds(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def rss_anon(self) -> int:
+        """Bytes of its own memory: heap and stacks, without files and shared regions."""
+        found = re.search(r"^RssAnon:\s+(\d+) kB$", Path(f"/proc/{self.pid}/status").read_text(), re.MULTILINE)
+        assert found is not None
+        return int(found[1]) * 1024
 
     def tell(self, line: str) -> None:
         """Write a line to its standard input."""
