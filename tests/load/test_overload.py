@@ -30,8 +30,8 @@ TENANTS = [f"t{n:02}" for n in range(16)]
 FLOODER = TENANTS[0]
 SLOTS, MAX_JOBS, LANES = 16, 2, 2
 LANE_BYTES = 64 << 10
-ROUNDS = {"quick": 1, "ci": 2, "full": 3}[SIZE]
-BLOCK_S = {"quick": 1.0, "ci": 2.0, "full": 5.0}[SIZE]
+ROUNDS = {"quick": 1, "ci": 3, "full": 3}[SIZE]
+BLOCK_S = {"quick": 1.0, "ci": 1.5, "full": 5.0}[SIZE]
 BUDGET_PER_REQUEST = 4096
 BUDGET_FIXED = 2 << 20
 """Of the daemon's own memory (RssAnon) while it is overloaded: so much for each request that the configuration lets it

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 VIOLATIONS: Final = 3
 VIOLATION_WINDOW_NS: Final = 10_000_000_000
+CROSSED: Final = 2
+"""Refusals that a requester may still collect after the first, before it counts as deaf."""
 
 
 class JobRef:
@@ -56,6 +58,8 @@ class Session:
         self._unsent: deque[int] = deque()
         self._violations: deque[int] = deque(maxlen=VIOLATIONS)
         self._resume: asyncio.TimerHandle | None = None
+        self._waits_until_ns = 0
+        self._crossed = 0
         self._fd = fabric.fileno()
         self._loop.add_reader(self._fd, self._readable)
 
@@ -136,9 +140,16 @@ class Session:
             self._unsent.clear()
         self._loop.remove_writer(self._fd)
 
-    def pause(self, wait_ms: int) -> None:
-        """Read no doorbell of this session for ``wait_ms``: a requester that was told to wait and does not."""
-        if self._resume is None and not self.is_closed:
+    def told_to_wait(self, wait_ms: int) -> None:
+        """It was refused for ``wait_ms``. A requester that was told so and does not wait is not read for as long; a few
+        doorbells that it rang before it took the refusal are no proof of that."""
+        now_ns = self._daemon.now_ns()
+        if now_ns >= self._waits_until_ns:
+            self._waits_until_ns = now_ns + wait_ms * 1_000_000
+            self._crossed = 0
+        elif self._crossed < CROSSED:
+            self._crossed += 1
+        elif self._resume is None and not self.is_closed:
             self._loop.remove_reader(self._fd)
             self._resume = self._loop.call_later(wait_ms / 1e3, self._unpause)
 
