@@ -397,7 +397,7 @@ def _toml(m: Modules) -> Iterator[Target]:
     try:
         yield Target(
             "config_toml", run, (m.config.ConfigError,), lambda data, n, got: _sound(m, got), text_mutation(words),
-            frozenset(), slow_ns=200_000_000,
+            frozenset(), slow_ns=1_000_000_000,
         )  # fmt: skip
     finally:
         os.close(fd)
