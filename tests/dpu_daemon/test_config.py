@@ -167,3 +167,15 @@ def test_a_token_that_no_requester_could_send_is_refused(write: Write, token: st
 def test_an_absent_token_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="absent"):
         read_token(str(tmp_path / "absent"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"\xff\xfe", b"a = " + b"[" * 20_000, b"a = " + b"1" * 5_000, b"a = 1979-05-27T07:32:00+99:99", b"a.a = 1\na = 2"],
+    ids=["no UTF-8", "endless nesting", "endless number", "no such time zone", "one key twice"],
+)
+def test_a_file_that_is_no_toml_is_said_to_be_none(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "offpathd.toml"
+    path.write_bytes(text)
+    with pytest.raises(ConfigError, match="offpathd"):
+        load_config(str(path))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import select
 import statistics
+import struct
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -10,7 +12,12 @@ from typing import Any
 
 import pytest
 
+from offpath.bindings.wire.codes import Reason, Status
+from offpath.bindings.wire.header import DTYPE_CODES, Tensor, pack_request, pack_tensors
+from offpath.dpu_daemon.sessions import CROSSED
+
 from ..support.cluster import Cluster
+from ..support.peers import RawSession
 from ..support.processes import Process
 
 PAIRS = 6
@@ -69,6 +76,39 @@ def test_a_tenant_keeps_nine_tenths_of_its_throughput_beside_one_that_floods(
     assert of_bob["REJECTED TENANT_QUEUE_FULL"] > 100
     assert of_bob["refused sessions"] > 0
     assert kept >= 0.9
+
+
+def test_a_requester_told_to_wait_is_not_read_once_it_has_proved_deaf(make_cluster: Callable[..., Cluster]) -> None:
+    """What it rang before it could have heard is refused at once; what comes after waits as long as it was told."""
+    cluster = make_cluster(
+        {"ada": {"max_jobs": 1, "max_share": 14, "profile": "1g.5gb"}}, leasing={"keep_warm_ms": 5000}
+    )
+    cluster.start_helper()
+    with RawSession(cluster, "ada", slots=8) as session:
+        one = pack_tensors([Tensor(DTYPE_CODES["float64"], (1,), 0, 8)])
+
+        def ring(slot: int, number: int) -> None:
+            kernel = session.kernel_id("sleep")
+            header = pack_request(request_id=number, kernel_id=kernel, payload_bytes=8, tensors=one)
+            session.write(slot, header, struct.pack("<d", 0.8))
+            session.ring(slot)
+
+        ring(0, 1)
+        assert session.rung() == 0, "how long a job takes is known from here on, so waits are long"
+        ring(0, 2)
+        for slot in range(1, 8):
+            ring(slot, slot + 2)
+        assert session.bell is not None
+        at_once = [session.rung() for _ in range(CROSSED + 2)]
+        assert at_once == list(range(1, CROSSED + 3))
+        wait_ms = session.answer(1).retry_after_ms
+        assert wait_ms >= 100
+        assert not select.select([session.bell], [], [], wait_ms / 1e3 / 2)[0], "it is read no further"
+        rest = [session.rung() for _ in range(7 - CROSSED - 2 + 1)]
+        assert sorted(slot for slot in rest if slot is not None) == [0, *range(CROSSED + 3, 8)]
+        assert session.answer(0).status is Status.COMPLETED
+        refused = [session.answer(slot) for slot in range(1, CROSSED + 3)]
+        assert {answer.reason for answer in refused} == {Reason.TENANT_QUEUE_FULL}
 
 
 def tenant(cluster: Cluster, name: str, *, sessions: int, slots: int, polite: int) -> Process:

@@ -336,3 +336,46 @@ def test_an_answer_with_nonsense_in_it_fails_its_request_and_the_requester_lives
         pending = requester.begin("echo", [np.ones(1)], options=Options())
         answer_one(fake, lanes)
         pending.result(TIMEOUT)
+
+
+# -- offers that no GPU and no daemon can hold ---------------------------------------------------------------------
+def spoilt_offers() -> dict[str, list[control.GpuOffer]]:
+    good = offer()
+    first, *rest = good.profiles
+    wide = first.model_copy(update={"compute_slices": good.compute_slices + 1})
+    outside = first.model_copy(update={"starts": [good.memory_slices]})
+    other = good.model_copy(update={"profiles": [first.model_copy(update={"name": "another"})]})
+    return {
+        "one GPU twice": [good, other],
+        "one profile twice": [good.model_copy(update={"profiles": [first, first, *rest]})],
+        "too many compute slices": [good.model_copy(update={"profiles": [wide]})],
+        "a start outside": [good.model_copy(update={"profiles": [outside]})],
+    }
+
+
+@pytest.mark.parametrize("name", spoilt_offers())
+def test_a_gpu_that_cannot_be_loses_its_helper(cluster: Cluster, name: str) -> None:
+    offers = spoilt_offers()[name]
+    with FakeHost(cluster) as fake:
+        kernels = [control.KernelOffer(name="echo", demand=14)]
+        fake.say(control.HelperHello(name="fake", pid=os.getpid(), gpu_count=len(offers), kernels=kernels))
+        for each in offers:
+            fake.say(each)
+        assert fake.hear() is None
+
+
+def test_kernel_names_beyond_what_a_welcome_can_list_are_not_learnt(make_cluster: Make) -> None:
+    """A helper that comes back under ever new names must not grow the daemon, nor the welcome past its frame."""
+    cluster = make_cluster({"ada": {}})
+    for n in range(control.MAX_KERNELS // 32):
+        with FakeHost(cluster) as fake:
+            kernels = [control.KernelOffer(name=f"{'k' * 56}{n:03}{i:03}", demand=14) for i in range(32)]
+            fake.join(kernels=kernels)
+    with FakeHost(cluster) as fake:
+        one_more = [control.KernelOffer(name="one-more", demand=14)]
+        fake.say(control.HelperHello(name="fake", pid=os.getpid(), gpu_count=0, kernels=one_more))
+        assert fake.hear() is None
+    with cluster.connect("ada", slots=1) as requester:
+        assert len(requester.welcome.kernels) == control.MAX_KERNELS
+    with FakeHost(cluster) as fake:
+        fake.join(kernels=kernels)

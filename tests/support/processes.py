@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -35,7 +36,7 @@ class Process:
     def __init__(self, name: str, folder: Path, script: str, *arguments: str) -> None:
         self.name = name
         self.error_file = folder / f"{name}.err"
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
         with open(self.error_file, "wb") as errors:
             self._popen = subprocess.Popen(
                 [sys.executable, "-W", "always", str(HERE / script), *arguments],
@@ -64,6 +65,12 @@ class Process:
 
     def open_fds(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def rss_anon(self) -> int:
+        """Bytes of its own memory: heap and stacks, without files and shared regions."""
+        found = re.search(r"^RssAnon:\s+(\d+) kB$", Path(f"/proc/{self.pid}/status").read_text(), re.MULTILINE)
+        assert found is not None
+        return int(found[1]) * 1024
 
     def tell(self, line: str) -> None:
         """Write a line to its standard input."""
@@ -122,6 +129,10 @@ class Process:
             if not is_told and self.is_alive:
                 self.signal(signal.SIGTERM)
             code = self._popen.wait(BOUND_S)
+        except subprocess.TimeoutExpired:
+            self.signal(signal.SIGABRT)  # it says where it stands
+            self._popen.wait(BOUND_S)
+            raise AssertionError(f"{self.name} does not end:\n{self.errors[-8000:]}") from None
         finally:
             self.kill()
         errors = self.errors

@@ -20,10 +20,11 @@ NARROW = {"max_share": 14, "profile": "1g.5gb"}
 class Siege:
     """`before` and `after` each test: the witness lost nothing, the daemon holds what it held, quotas are whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, **tables: Any) -> None:
+        """``tables`` of the configuration, such as ``tls``."""
         eve = {**NARROW, "max_sessions": EVES_SESSIONS, "max_slots": 8, "max_bytes": EVES_BYTES}
         tenants: dict[str, dict[str, Any]] = {"witness": NARROW, "eve": eve}
-        self.cluster = Cluster(tenants, leasing={"keep_warm_ms": 50})
+        self.cluster = Cluster(tenants, leasing={"keep_warm_ms": 50}, **tables)
         try:
             self.cluster.start_helper()
             token_file = str(self.cluster.folder / "witness.token")

@@ -50,8 +50,9 @@ class Tenant:
         if not any(requester.poll(0) for requester in self.sessions):
             self.sessions[0].poll(0.0005)
         for flying in self._flying:
-            for entry in [entry for entry in flying if entry[1].done]:
-                flying.remove(entry)
+            done = [entry for entry in flying if entry[1].done]
+            flying[:] = [entry for entry in flying if not entry[1].done]
+            for entry in done:
                 self._judge(*entry)
 
     def _judge(self, payload: Any, pending: Pending) -> None:

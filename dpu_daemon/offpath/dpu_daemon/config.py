@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+from collections import Counter
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
@@ -121,8 +122,8 @@ class DaemonConfig(_Table):
 
     @model_validator(mode="after")
     def _consistent(self) -> DaemonConfig:
-        names = [t.name for t in self.tenant]
-        twice = sorted({n for n in names if names.count(n) > 1})
+        names = Counter(t.name for t in self.tenant)
+        twice = sorted(name for name, count in names.items() if count > 1)
         if twice:
             raise ValueError(f"tenant named twice: {', '.join(twice)}")
         strangers = sorted({lease.tenant for lease in self.lease} - set(names))
@@ -175,7 +176,7 @@ def load_config(path: str) -> DaemonConfig:
             raw = tomllib.load(file)
     except OSError as fault:
         raise ConfigError(f"{path}: {fault.strerror}") from None
-    except tomllib.TOMLDecodeError as fault:
+    except (ValueError, RecursionError) as fault:  # also text that is not UTF-8, endless numbers and endless nesting
         raise ConfigError(f"{path}: {fault}") from None
     return parse_config(raw, path)
 

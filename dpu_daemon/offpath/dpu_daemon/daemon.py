@@ -344,7 +344,7 @@ class Daemon:
                 faults.hit("daemon.written")
             session.ring(ref.slot)
             if command.retry_after_ms:
-                session.pause(command.retry_after_ms)
+                session.told_to_wait(command.retry_after_ms)
 
     def _open_lease(self, command: commands.OpenLease) -> None:
         self.counters["leases_opened"] += 1

@@ -17,6 +17,7 @@ from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.sessions import Session, memory_name
 
 logger = logging.getLogger(__name__)
+_ACCEPTS: Final = 16  # in one turn of the loop: who only connects holds nobody up
 MAX_PENDING_TICKETS: Final = 63  # the listener itself turns peers away from 64 on
 
 
@@ -44,7 +45,7 @@ class FabricDoor:
         self._listener.close()
 
     def _accept(self) -> None:
-        while True:
+        for _ in range(_ACCEPTS):
             if len(self._drops) >= MAX_PENDING_TICKETS:
                 self._drop(next(iter(self._drops)))
             if (sock := self._listener.accept()) is None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 HELLO_TIMEOUT_S: Final = 5.0
+_ACCEPTS: Final = 16  # in one turn of the loop, so that a flood of strangers does not hold up who is in
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +93,9 @@ class HostSide:
 
     # -- connections ----------------------------------------------------------------------------------------------
     def _accept(self) -> None:
-        while (connection := self._listener.accept()) is not None:
+        for _ in range(_ACCEPTS):
+            if (connection := self._listener.accept()) is None:
+                return
             timer = self._loop.call_later(HELLO_TIMEOUT_S, self._turn_away, connection, "no hello in time")
             self._strangers[connection] = timer
             self._loop.add_reader(connection.fileno(), self._first_message, connection)
@@ -147,8 +150,9 @@ class HostSide:
         self._join_if_complete(helper)
 
     def _from_helper(self, helper: _Helper) -> None:
+        """One message a turn: a helper that talks without end holds nobody up."""
         try:
-            while self._helper is helper and (received := helper.connection.receive()) is not None:
+            if (received := helper.connection.receive()) is not None:
                 _close_all(received[1])
                 self._helper_said(helper, control.decode(control.HOST_TO_DAEMON, received[0]))
         except (PeerGone, ProtocolError) as fault:
@@ -156,7 +160,7 @@ class HostSide:
 
     def _helper_said(self, helper: _Helper, message: BaseModel) -> None:
         if isinstance(message, control.GpuOffer) and not helper.is_joined:
-            helper.gpus.append(_spec(message))
+            helper.gpus.append(_spec(message, helper.gpus))
             self._join_if_complete(helper)
         elif isinstance(message, control.InstanceHeld) and not helper.is_joined:
             helper.held.append(message)
@@ -177,8 +181,12 @@ class HostSide:
     def _join_if_complete(self, helper: _Helper) -> None:
         if len(helper.gpus) < helper.hello.gpu_count or len(helper.held) < helper.hello.held_count:
             return
+        try:
+            ids = self._daemon.kernels.learn(helper.hello.kernels)
+        except ProtocolError as fault:
+            self._helper_gone(helper, str(fault))
+            return
         helper.is_joined = True
-        ids = self._daemon.kernels.learn(helper.hello.kernels)
         keep = self._come_back(helper) if self._awaited_helper else None
         linger_ms = 2 * self._daemon.config.durability.adopt_ms if self._daemon.is_durable else 0
         self._to_helper(
@@ -497,7 +505,15 @@ def _close_all(fds: tuple[int, ...]) -> None:
         os.close(fd)
 
 
-def _spec(offer: control.GpuOffer) -> GpuSpec:
+def _spec(offer: control.GpuOffer, known: list[GpuSpec]) -> GpuSpec:
+    """Raises: ProtocolError: no GPU can be so; the geometry of what it holds could not be kept."""
+    if any(gpu.gpu == offer.uuid for gpu in known):
+        raise ProtocolError("gpu_offer", f"{offer.uuid} was offered before")
+    if len({p.name for p in offer.profiles}) < len(offer.profiles):
+        raise ProtocolError("gpu_offer", "two profiles of one name")
+    for p in offer.profiles:
+        if p.compute_slices > offer.compute_slices or any(s + p.memory_slices > offer.memory_slices for s in p.starts):
+            raise ProtocolError("gpu_offer", f"{p.name} is larger than its GPU")
     profiles = tuple(
         Profile(p.name, p.compute_slices, p.memory_slices, p.memory_bytes, tuple(p.starts), p.max_instances)
         for p in offer.profiles

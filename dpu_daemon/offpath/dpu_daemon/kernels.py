@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from offpath.bindings.wire.control import KernelInfo, KernelOffer
+from offpath.bindings.errors import ProtocolError
+from offpath.bindings.wire.control import MAX_KERNELS, KernelInfo, KernelOffer
 
 
 class KernelRegistry:
@@ -20,8 +21,13 @@ class KernelRegistry:
             self._known[offer.name] = KernelInfo(name=offer.name, kernel_id=number, demand=offer.demand)
             self._next = max(self._next, number + 1)
 
-    def learn(self, offers: Iterable[KernelOffer]) -> dict[str, int]:
-        """Take a helper's kernels in; returns their numbers by name."""
+    def learn(self, offers: Sequence[KernelOffer]) -> dict[str, int]:
+        """Take a helper's kernels in; returns their numbers by name.
+
+        Raises: ProtocolError: names beyond what a welcome can list; none is learnt then.
+        """
+        if len(self._known.keys() | {offer.name for offer in offers}) > MAX_KERNELS:
+            raise ProtocolError("kernels", f"more than {MAX_KERNELS} kernel names since the daemon started")
         ids = {}
         for offer in offers:
             before = self._known.get(offer.name)

@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 _CRC_AT: Final = FIXED_BYTES - 4
 VIOLATIONS: Final = 3
 VIOLATION_WINDOW_NS: Final = 10_000_000_000
+CROSSED: Final = 2
+"""Refusals that a requester may still collect after the first, before it counts as deaf."""
 
 
 def memory_name(session: int) -> str:
@@ -65,6 +67,8 @@ class Session:
         self._unsent: deque[int] = deque()
         self._violations: deque[int] = deque(maxlen=VIOLATIONS)
         self._pause: asyncio.TimerHandle | None = None
+        self._waits_until_ns = 0
+        self._crossed = 0
         self._fd = -1
         if fabric.fileno() >= 0:
             self.attach()
@@ -203,9 +207,16 @@ class Session:
             self._unsent.clear()
         self._loop.remove_writer(self._fd)
 
-    def pause(self, wait_ms: int) -> None:
-        """Read no doorbell of this session for ``wait_ms``: a requester that was told to wait and does not."""
-        if self._pause is None and self._fd >= 0:
+    def told_to_wait(self, wait_ms: int) -> None:
+        """It was refused for ``wait_ms``. A requester that was told so and does not wait is not read for as long; a few
+        doorbells that it rang before it took the refusal are no proof of that."""
+        now_ns = self._daemon.now_ns()
+        if now_ns >= self._waits_until_ns:
+            self._waits_until_ns = now_ns + wait_ms * 1_000_000
+            self._crossed = 0
+        elif self._crossed < CROSSED:
+            self._crossed += 1
+        elif self._pause is None and self._fd >= 0:
             self._loop.remove_reader(self._fd)
             self._pause = self._loop.call_later(wait_ms / 1e3, self._unpause)
 

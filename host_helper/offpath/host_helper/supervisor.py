@@ -73,9 +73,12 @@ class Supervisor:
         os.write(self._stop_write, b"x")
 
     def run(self) -> None:
-        """Serve until `stop`; reconnects with backoff when the daemon goes, at once while it holds instances."""
+        """Serve until `stop`, in the main thread; reconnects with backoff when the daemon goes, at once while it holds
+        instances."""
         backoff = _MIN_BACKOFF_S
         lost_at = 0.0
+        # A signal that comes just before we wait has run no handler yet, and none would run before the next order.
+        woken_before = signal.set_wakeup_fd(self._stop_write)
         try:
             while not self._stopping:
                 joined = time.monotonic()
@@ -93,6 +96,7 @@ class Supervisor:
         finally:
             if not self._in_child:
                 self._drop_all()
+                signal.set_wakeup_fd(woken_before)
                 self._selector.close()
                 os.close(self._stop_read)
                 os.close(self._stop_write)
@@ -145,7 +149,9 @@ class Supervisor:
                     if key.fd == connection.fileno():
                         while (received := connection.receive()) is not None:
                             self._order(connection, received[0])
-                    elif key.fd != self._stop_read:
+                    elif key.fd == self._stop_read:
+                        os.read(self._stop_read, 64)  # if it was our signal, its handler has run by the next turn
+                    else:
                         self._reap(key.fd)
         finally:
             if not self._in_child:
@@ -223,6 +229,7 @@ class Supervisor:
 
     def _become_worker(self, held: _Instance, lane: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.set_wakeup_fd(-1)  # the pipe is the supervisor's
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         gc.freeze()  # what was made before the fork stays shared with the supervisor
@@ -262,10 +269,15 @@ class Supervisor:
             self._drop(lease, scrub=True)
 
     def _reap(self, pidfd: int) -> None:
-        """A worker ended unasked: the daemon saw its channel close; here only the process is put to rest."""
+        """A worker ended unasked: the daemon saw its channel close; here only the process is put to rest.
+
+        An order of this same turn may have closed the descriptor, and a worker forked since may have got its number:
+        that one lives, and to wait for it would be to wait for ever.
+        """
         for held in self._instances.values():
             if pidfd in held.workers:
-                self._forget(held, pidfd)
+                if os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                    self._forget(held, pidfd)
                 return
 
     def _forget(self, held: _Instance, pidfd: int) -> None:

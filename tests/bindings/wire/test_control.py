@@ -213,3 +213,12 @@ def test_the_largest_orders_and_hellos_fit_the_host_channel() -> None:
 def test_a_welcome_with_many_kernels_fits_a_frame() -> None:
     kernels = [control.KernelInfo(name="k" * 64, kernel_id=(1 << 32) - 1, demand=100)] * 256
     assert len(control.encode(control.Kernels(kernels=kernels))) < MAX_FRAME_BYTES
+
+
+def test_a_frame_full_of_faults_is_only_counted() -> None:
+    """To describe each of thousands takes longer than all the rest: a stranger could hold up the daemon's loop."""
+    hello = {"kind": "hello", "slots": 1, "payload_bytes": 1, "result_bytes": 1}
+    with pytest.raises(ControlError, match="model: 8000 faults"):
+        control.decode(control.TO_DAEMON, json.dumps({**hello, **{f"{n:x}": 0 for n in range(8000)}}).encode())
+    with pytest.raises(ControlError, match="at most 256 items"):
+        control.decode(control.TO_REQUESTER, json.dumps({"kind": "kernels", "kernels": [{}] * 20_000}).encode())

@@ -302,7 +302,12 @@ class LoopbackRequesterSession:
         self.result_bytes = result_bytes
         self._slot_stride = slot_stride(payload_bytes)
         self._answer_stride = slot_stride(result_bytes)
-        self._bell = socket.socket(fileno=fds[2])
+        try:
+            self._bell = socket.socket(fileno=fds[2])
+        except OSError as fault:
+            for fd in fds:
+                os.close(fd)
+            raise RegionError(f"the doorbell is no socket: {fault.strerror}") from None
         self._bell.setblocking(True)  # our own end: only `wait` blocks on it, everything else says MSG_DONTWAIT
         try:
             self._slots = Region(fds[0], 0, slots * self._slot_stride)
@@ -419,9 +424,21 @@ def redeem_ticket(path: str, ticket: str, timeout_s: float = 5.0) -> LoopbackReq
             message, fds, _ = receive_with_fds(sock, 64, 3)
         except OSError as fault:
             raise PeerGone(f"fabric at {path}: {fault}") from None
-    if message[: len(_TAKEN)] != _TAKEN or len(fds) != 3 or len(message) != len(_TAKEN) + _GEOMETRY.size:
+    try:
+        slots, payload_bytes, result_bytes = parse_taken(message, len(fds))
+    except TicketRefused:
         for fd in fds:
             os.close(fd)
+        raise
+    return LoopbackRequesterSession(fds, slots, payload_bytes, result_bytes)
+
+
+def parse_taken(message: bytes, descriptors: int) -> tuple[int, int, int]:
+    """The daemon's reply to a ticket, beside which came so many descriptors: (slots, payload bytes, result bytes).
+
+    Raises: TicketRefused: a refusal, a hang-up, or anything else.
+    """
+    if message[: len(_TAKEN)] != _TAKEN or descriptors != 3 or len(message) != len(_TAKEN) + _GEOMETRY.size:
         raise TicketRefused("the daemon did not take the ticket" if message else "the daemon hung up")
     slots, payload_bytes, result_bytes = _GEOMETRY.unpack_from(message, len(_TAKEN))
-    return LoopbackRequesterSession(fds, slots, payload_bytes, result_bytes)
+    return slots, payload_bytes, result_bytes

@@ -16,6 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 from offpath.bindings.errors import ControlError
 
 PROTOCOL_VERSION: Final = 1
+MAX_KERNELS: Final = 256
+"""Names of kernels a daemon learns in its life: with these a welcome still fits a frame."""
+_MOST_LISTED: Final = 64  # faults; a frame can hold thousands, and to describe each costs a microsecond of the loop's
 _T = TypeVar("_T")
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/+-]*$")]
@@ -45,6 +48,9 @@ class Resume(_Message):
     lineage: Annotated[str, Field(max_length=64)]
     token: Token
     unanswered: Annotated[list[U63], Field(max_length=1024)]
+
+
+KernelList = Annotated[list[KernelInfo], Field(max_length=MAX_KERNELS)]
 
 
 class Hello(_Message):
@@ -92,8 +98,8 @@ class Welcome(_Message):
     ticket: Token
     ticket_ttl_s: Annotated[int, Field(ge=1, le=60)]
     fabric: FabricOffer
-    kernels: list[KernelInfo]
-    resumed: list[Resumed] = []
+    kernels: KernelList
+    resumed: Annotated[list[Resumed], Field(max_length=1024)] = []
 
 
 class Refused(_Message):
@@ -109,7 +115,7 @@ class Kernels(_Message):
     """The kernels changed (a helper joined); replaces the list of the welcome."""
 
     kind: Literal["kernels"] = "kernels"
-    kernels: list[KernelInfo]
+    kernels: KernelList
 
 
 class Goodbye(_Message):
@@ -316,5 +322,7 @@ def decode(adapter: TypeAdapter[_T], body: bytes) -> _T:
     try:
         return adapter.validate_python(raw)
     except ValidationError as fault:
+        if fault.error_count() > _MOST_LISTED:
+            raise ControlError("model", f"{fault.error_count()} faults") from None
         places = [".".join(str(p) for p in e["loc"]) + ": " + e["msg"] for e in fault.errors()[:8]]
         raise ControlError("model", "; ".join(places)[:400]) from None

@@ -1,0 +1,200 @@
+"""Extends the kept corpus: `./scripts/run python -m tests.fuzz.keep INPUTS SEED [PARSER…]`, in the root.
+
+Writes one line per case: hand-made ones first, then one for each signature the search reached that no kept case has.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from offpath.bindings.mig import gpu_model
+from offpath.bindings.wire import control
+from offpath.bindings.wire.codes import Reason, Status
+from offpath.bindings.wire.frames import frame
+from offpath.bindings.wire.header import Tensor, pack_answer, pack_request, pack_tensors
+from offpath.bindings.wire.host import pack_launch, pack_result
+
+from .engine import CORPUS, Case, corpus, judge, search
+from .targets import TICKET, targets
+
+_SOME = pack_tensors([Tensor(10, (2, 3), 0, 24), Tensor(1, (), 24, 1)])
+_FULL = pack_tensors([Tensor(code, (1,), 8 * code, size) for code, size in ((1, 1), (3, 2), (5, 4), (7, 8)) * 2])
+MOST = 60
+
+
+def hand_made(name: str) -> Iterator[Case]:
+    """The plain cases of each parser, of every kind there is."""
+    for data, *numbers in _plain(name):
+        yield Case(data, tuple(numbers), "hand-made")
+
+
+def _plain(name: str) -> Iterator[tuple[Any, ...]]:
+    if name == "parse_request":
+        for tensors in (b"", _SOME, _FULL):
+            for flags in (0, 1, 2, 3):
+                yield pack_request(request_id=7, kernel_id=3, payload_bytes=4096, tensors=tensors, flags=flags), 4096
+        yield pack_request(request_id=(1 << 64) - 1, kernel_id=0, payload_bytes=0), 0
+        yield b"", 0
+    elif name == "parse_answer":
+        for tensors in (b"", _SOME, _FULL):
+            yield pack_answer(request_id=7, status=1, result_bytes=4096, tensors=tensors), 4096
+        for status in Status:
+            yield pack_answer(request_id=1, status=status, reason=Reason.WORKER_LOST, stages=(1, 2, 3, 4, 5, 6)), 0
+    elif name == "unpack_tensors":
+        yield from ((b"", 0), (_SOME, 25), (_SOME, 24), (_FULL, 4096), (_FULL + _SOME, 4096), (_SOME[:-1], 25))
+    elif name == "parse_launch":
+        yield from ((pack_launch(1, 2, 3, 14, 0, 0, 4096, tensors),) for tensors in (b"", _SOME, _FULL))
+    elif name == "parse_result":
+        for status in range(5):
+            yield (pack_result(1, 2, status, 10, 20, 4, True, b"", b"text"),)
+        yield (pack_result(1, 2, 0, 10, 20, 1 << 40, False, _FULL, b""),)
+        yield (pack_result(1, 2, 0, 10, 20, 3072, True, _SOME, bytes(3072)),)
+    elif name == "frame_reader":
+        yield from ((b"",), (frame(b"x"), 1, 1, 1, 1, 1), (frame(b"x") * 20, 3), (frame(bytes(4000)) + b"\1",))
+        yield from ((struct.pack("<I", n),) for n in (0, 1, 65_536, 65_537, 1 << 31, (1 << 32) - 1))
+    elif name.startswith("control_"):
+        yield from ((control.encode(message),) for message in messages(name))
+        yield from (
+            (body,) for body in (b"", b"{}", b"[]", b"null", b"[" * 2000, b'{"kind":' * 600, b"\xff", b'"\\ud800"')
+        )
+    elif name == "ticket":
+        yield from ((TICKET.encode(), late) for late in (-1, 0, 1))
+        yield from ((data, 0) for data in (b"", b"T", TICKET.encode() + b"\n", TICKET.lower().encode(), b"\xff" * 300))
+    elif name == "ticket_reply":
+        yield from ((b"taken" + struct.pack("<IQQ", 4, 8192, 4096), count) for count in (0, 2, 3))
+        yield from ((data, 3) for data in (b"", b"refused", b"taken", b"taken" + bytes(19), b"taken" + bytes(21)))
+    elif name == "config":
+        yield from ((orjson.dumps(raw),) for raw in configurations())
+    elif name == "config_toml":
+        yield from ((text,) for text in toml())
+
+
+def messages(name: str) -> list[Any]:
+    """One valid message of each kind of a direction, and some at their limits."""
+    token, most = "t" * 43, (1 << 63) - 1
+    kernel = control.KernelInfo(name="echo", kernel_id=1, demand=14)
+    known = gpu_model("A100-40GB")
+    profiles = [
+        control.ProfileInfo(
+            name=p.name, compute_slices=p.compute_slices, memory_slices=p.memory_slices, memory_bytes=p.memory_bytes,
+            starts=list(p.starts), max_instances=p.max_instances,
+        )
+        for p in known.profiles
+    ]  # fmt: skip
+    fabric = control.FabricOffer(carrier="loopback", address="/run/offpath/fabric.sock")
+    every: dict[str, list[Any]] = {
+        "control_to_daemon": [
+            control.Hello(tenant="ada", token=token, slots=16, payload_bytes=1 << 20, result_bytes=4096),
+            control.Hello(slots=1, payload_bytes=0, result_bytes=0),
+            control.Hello(tenant="n" * 64, token="t" * 256, slots=1024, payload_bytes=most, result_bytes=most),
+            control.Goodbye(),
+        ],
+        "control_to_requester": [
+            control.Welcome(
+                session=1, tenant="ada", lineage="l" * 16, slots=16, payload_bytes=1, result_bytes=1,
+                resume_token=token, resume_ttl_s=60, ticket=token, ticket_ttl_s=5, fabric=fabric, kernels=[kernel] * 3,
+            ),
+            control.Refused(code="denied", detail="no tenant", retry_after_ms=1000),
+            control.Kernels(kernels=[kernel]),
+            control.Kernels(kernels=[]),
+            control.Closing(code="slot_in_use", detail="3"),
+        ],
+        "control_host_to_daemon": [
+            control.HelperHello(name="h", pid=1, kernels=[control.KernelOffer(name="echo", demand=14)], gpu_count=1),
+            control.GpuOffer(uuid="GPU-1", model="A100-40GB", compute_slices=7, memory_slices=8, profiles=profiles),
+            control.WorkerHello(lease=1, lane=0, pid=1, token=token),
+            control.InstanceFailed(lease=1, generation=1, detail="no"),
+            control.LaneReady(
+                lease=1, lane=0, generation=1, export={"offset": 0, "nbytes": 8192, "kind": "memfd"},
+                landing_bytes=4096, result_bytes=4096,
+            ),
+            control.LaneScrubbed(lease=1, lane=0, generation=1, scrubbed_bytes=8192),
+            control.InstanceClosed(lease=1, generation=1, scrubbed_bytes=0),
+        ],
+        "control_daemon_to_host": [
+            control.HostWelcome(generation=1, kernel_ids={"echo": 1, "sum": 2}),
+            control.OpenInstance(
+                lease=1, generation=1, tenant="ada", gpu="GPU-1", profile="1g.5gb", start=0, lanes=2, landing_bytes=1,
+                result_bytes=1, scrub_first=True, token=token,
+            ),
+            control.ScrubLane(lease=1, lane=0),
+            control.CloseInstance(lease=1, generation=1, scrub=False),
+            control.Closing(code="refused", detail=""),
+        ],
+    }  # fmt: skip
+    return every[name]
+
+
+def configurations() -> list[dict[str, Any]]:
+    tenant = {"name": "ada", "token_file": "ada.token", "uids": [1], "weight": 2, "max_sessions": 4, "max_slots": 8}
+    return [
+        {"tenant": [{"name": "ada"}]},
+        {
+            "tenant": [
+                {**tenant, "max_bytes": 1 << 20, "max_jobs": 8, "max_share": 14, "max_demand": 14},
+                {"name": "bob"},
+            ],
+            "lease": [{"tenant": "bob", "gpu": 0, "profile": "1g.5gb", "start": 3}],
+            "leasing": {"lanes": 2, "landing_bytes": 4096, "result_bytes": 4096, "keep_warm_ms": 0, "grow_after_ms": 1},
+            "tls": {"listen": "127.0.0.1:4433", "ca_file": "ca", "cert_file": "c", "key_file": "k"},
+            "durability": {"journal_mib": 0, "resume_ttl_s": 0, "adopt_ms": 0},
+            "limits": {"kernel_ms": 0, "open_ms": 1, "scrub_ms": 1, "helper_ms": 100, "drain_ms": 0},
+            "operation": {"metrics_listen": "", "log": "json"},
+            "host_uids": [7],
+            "max_jobs": 99,
+        },
+        {"tenant": [{"name": f"t{n}"} for n in range(40)]},
+        {"tenant": [{"name": "ada"}, {"name": "ada"}]},
+        {},
+    ]
+
+
+def toml() -> list[bytes]:
+    return [
+        b'[[tenant]]\nname = "ada"\n',
+        b'max_jobs = 0x10\nhost_uids = [\n 1,\n]\n[leasing]\nlanes = 3\n[[tenant]]\nname = """ada"""\nuids = [1, 2]\n',
+        b'[[tenant]]\nname = "ada"\n[[tenant]]\nname = \'bob\' # two\n[tls]\nlisten = "127.0.0.1:1"\nca_file = "a"\n',
+        b'tenant = [{name = "ada", weight = 2}]\n',
+        b"",
+        b"\xff\xfe",
+        b"a = " + b"[" * 3000,
+        b"a = " + b"1" * 4400,
+        b"a = 1979-05-27T07:32:00+99:99",
+        b"a = inf\nb = nan\nc = 1e400",
+        b"a.a = 1\na = 2",
+    ]
+
+
+def main() -> None:
+    inputs, seed, *names = sys.argv[1:]
+    with targets() as known:
+        for name in names or known:
+            target = known[name]
+            path = CORPUS / f"{name}.jsonl"
+            kept = corpus(name) if path.exists() else []
+            plain = hand_made(name)
+            start = kept or [replace(case, gives=judge(target, case.data, case.numbers)[0]) for case in plain]
+            report = search(target, int(inputs), int(seed), start)
+            have = {judge(target, case.data, case.numbers)[1] for case in start}
+            lines = list(start)
+            fresh = [case for signature, case in report.found.items() if signature not in have]
+            small = sorted((case for case in fresh if len(case.data) <= 4500), key=lambda case: len(case.data))
+            seen: Counter[str] = Counter()
+            turns = []
+            for case in small:  # each outcome in its turn, or one with many signatures would crowd the others out
+                turns.append((seen[case.gives], len(case.data), case))
+                seen[case.gives] += 1
+            lines += [case for *_, case in sorted(turns, key=lambda turn: turn[:2])][: max(0, MOST - len(lines))]
+            path.write_text("".join(case.line() + "\n" for case in lines), "ascii")
+            print(report.line(name), f"-> {len(lines)} kept", flush=True)
+
+
+if __name__ == "__main__":
+    main()

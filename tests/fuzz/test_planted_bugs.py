@@ -1,0 +1,74 @@
+"""Would the search see a fault? Each bug is one line of a parser changed; the search must find it, and soon."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from types import ModuleType
+
+import pytest
+
+from ..conftest import SIZE
+from .engine import Finding, corpus, search
+from .targets import Modules, targets
+
+INPUTS = {"quick": 40_000, "ci": 40_000, "full": 200_000}[SIZE]
+SEEDS = {"quick": 1, "ci": 1, "full": 5}[SIZE]
+
+BUGS = [
+    # parser, module, the line, what it becomes
+    ("parse_request", "header", "if payload_bytes > max_payload_bytes:", "if payload_bytes > max_payload_bytes + 8:"),
+    ("parse_request", "header", "if request_id == 0:", "if request_id < 0:"),
+    ("parse_request", "header", "if flags & ~_KNOWN_FLAGS:", "if flags & ~(_KNOWN_FLAGS | 4):"),
+    ("parse_request", "header", "        unpack_tensors(tensors, payload_bytes)\n", "        pass\n"),
+    (
+        "parse_request", "header", "if not flags & FLAG_PAYLOAD_CRC and payload_crc:",
+        "if not flags & FLAG_PAYLOAD_CRC and payload_crc and count:",
+    ),
+    ("parse_answer", "header", "if result_bytes > max_result_bytes:", "if result_bytes > 2 * max_result_bytes:"),
+    ("parse_answer", "header", "known_status is None or known_reason is None", "known_status is None"),
+    ("parse_answer", "header", "if flags or copied", "if copied"),
+    ("unpack_tensors", "header", "if offset + nbytes > total_bytes:", "if offset > total_bytes:"),
+    ("unpack_tensors", "header", "if known is None:", "if code == 0:"),
+    ("unpack_tensors", "header", "if want != nbytes:", "if want & 0xFFFFFFFF != nbytes & 0xFFFFFFFF:"),
+    ("unpack_tensors", "header", "if offset % known[1]:", "if offset % known[1] and ndim:"),
+    ("unpack_tensors", "header", "if ndim > MAX_DIMS or any(dims[ndim:]):", "if any(dims[ndim:]):"),
+    ("parse_launch", "host", "len(message) != _LAUNCH.size + count", "len(message) < _LAUNCH.size + count"),
+    ("parse_result", "host", "status > RESULT_STALE or", ""),
+    ("parse_result", "host", "if len(message) < _RESULT.size:", "if not message:"),
+    ("parse_result", "host", "(len(inline) != nbytes or nbytes", "(len(inline) < nbytes or nbytes"),
+    ("parse_result", "host", "if not inline_flag and inline:", "if not inline_flag and inline and not count:"),
+    ("frame_reader", "frames", "if not 0 < length <= MAX_FRAME_BYTES:", "if length > MAX_FRAME_BYTES:"),
+    ("frame_reader", "frames", "            del self._buffer[:end]\n", "            self._buffer.clear()\n"),
+    ("control_to_daemon", "control", "except (orjson.JSONDecodeError, RecursionError)", "except RecursionError"),
+    ("control_to_daemon", "control", "frozen=True, strict=True", "frozen=True"),
+    ("control_host_to_daemon", "control", 'extra="forbid", ', ""),
+    ("control_to_requester", "control", "if isinstance(raw, dict) and raw", "if raw"),
+    ("ticket", "fabric", "= self._offers.pop(_digest(ticket), None)", "= self._offers.get(_digest(ticket))"),
+    ("ticket", "fabric", "if now_ns > offer.expires_ns:", "if now_ns > offer.expires_ns + 1:"),
+    ("ticket_reply", "fabric", "or descriptors != 3 or", "or descriptors > 3 or"),
+    ("config", "config", 'extra="forbid", ', ""),
+    ("config", "config", "if count > 1)", "if count > 2)"),
+    ("config_toml", "config", "except (ValueError, RecursionError)", "except tomllib.TOMLDecodeError"),
+]  # fmt: skip
+
+
+def planted(module: ModuleType, line: str, becomes: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A copy of the module with the bug in it."""
+    source = inspect.getsource(module)
+    assert line in source, f"{module.__name__} has no line {line!r} any more: plant it anew"
+    copy = types.ModuleType(f"planted_{module.__name__.rpartition('.')[2]}")
+    monkeypatch.setitem(sys.modules, copy.__name__, copy)  # dataclasses and pydantic look their module up
+    exec(compile(source.replace(line, becomes), f"planted {module.__name__}", "exec"), copy.__dict__)
+    return copy
+
+
+@pytest.mark.parametrize(("name", "where", "line", "becomes"), BUGS, ids=[f"{b[0]}-{b[2].strip()[:40]}" for b in BUGS])
+def test_a_planted_bug_is_found(
+    name: str, where: str, line: str, becomes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with targets(Modules().planted(**{where: planted(getattr(Modules(), where), line, becomes, monkeypatch)})) as known:
+        for seed in range(SEEDS):
+            with pytest.raises(Finding):
+                search(known[name], INPUTS, seed, corpus(name))
