@@ -8,7 +8,9 @@ import os
 import sys
 
 from offpath.bindings.runtime import runtime_directory
-from offpath.dpu_daemon.config import load_config
+from offpath.cli.config_check import add_overrides
+from offpath.dpu_daemon.config import ConfigError
+from offpath.dpu_daemon.config.sources import process_sources
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.serve import run
 
@@ -16,13 +18,22 @@ from offpath.dpu_daemon.serve import run
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     parser.add_argument("--config", required=True, metavar="FILE", help="TOML configuration")
+    add_overrides(parser)
     parser.add_argument("--runtime-dir", metavar="DIR", help="where the sockets go (default: see README)")
     parser.add_argument("--cpu", type=int, metavar="N", help="pin the daemon to this core")
     parser.add_argument("--json", action="store_true", help="print closing statistics as one JSON object")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT."""
+    """Serve until SIGTERM or SIGINT. Exit code 78 (EX_CONFIG): it has faults."""
+    sources = process_sources(arguments.config, arguments.overrides)
+    try:
+        loaded = sources.read()
+    except ConfigError as fault:
+        print(f"offpath: {fault}", file=sys.stderr)
+        return os.EX_CONFIG
+    for warning in loaded.warnings:
+        print(f"offpath: warning: {warning.path}: {warning.text}", file=sys.stderr)
     if arguments.cpu is not None:
         os.sched_setaffinity(0, {arguments.cpu})
     directory = runtime_directory(arguments.runtime_dir)
@@ -30,7 +41,7 @@ def main(arguments: argparse.Namespace) -> int:
     def ready(daemon: Daemon) -> None:
         print(f"offpathd ready in {directory} (lineage {daemon.lineage})", file=sys.stderr, flush=True)
 
-    statistics = run(load_config(arguments.config), directory, ready)
+    statistics = run(loaded.config, directory, ready)
     if arguments.json:
         print(json.dumps(statistics))
     return 0

@@ -16,6 +16,8 @@ from offpath.bindings.errors import OffpathError
 # words → (module, what it does); a module has add_arguments(parser) and main(arguments) -> exit code
 COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("daemon", "run"): ("daemon_run", "run the daemon on this machine (loopback ports)"),
+    ("config", "check"): ("config_check", "check a configuration: every fault at once, exit code 78 if there is one"),
+    ("config", "show"): ("config_show", "the configuration in force, value by value"),
     ("helper", "run"): ("helper_run", "serve kernels from a Python file to the daemon"),
     ("demo",): ("demo.command", "the main job, end to end, on this machine"),
     ("bench",): ("bench.command", "benchmarks; without a name, the list of them"),

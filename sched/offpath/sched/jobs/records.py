@@ -46,7 +46,12 @@ class BookSettings:
 
     ``keep_warm_ns`` an idle lease stays; ``grow_after_ns`` a backlog must last before another lease is opened;
     ``reclaim_after_ns`` a tenant must starve before others' busy leases are taken; ``min_hold_ns`` a lease is safe
-    from that; ``retry_open_ns`` pause after an instance failed.
+    from that; ``retry_open_ns`` pause after an instance failed, doubled with each failure in a row up to
+    ``retry_limit_ns``.
+
+    Limits, 0 for none: ``kernel_ns`` a launch may run; ``linger_ns`` it may run on after its job was answered;
+    ``open_ns`` a lease may be CREATING; ``scrub_ns`` its workers may take to scrub; ``drain_ns`` what runs may take
+    to finish when its tenant is removed (0: no time at all).
     """
 
     lanes: int = 2
@@ -58,6 +63,12 @@ class BookSettings:
     reclaim_after_ns: int = 100 * MS
     min_hold_ns: int = 200 * MS
     retry_open_ns: int = 1_000 * MS
+    retry_limit_ns: int = 60_000 * MS
+    kernel_ns: int = 0
+    linger_ns: int = 0
+    open_ns: int = 0
+    scrub_ns: int = 0
+    drain_ns: int = 30_000 * MS
 
 
 @dataclass(slots=True, eq=False)

@@ -1,44 +1,47 @@
-"""Configuration of the daemon: a TOML file through one pydantic gate, then frozen records.
+"""The tables of the daemon's configuration: one pydantic gate, then frozen records.
 
-All faults are reported at once, each with its key path. "Trust" adds environment, origins and reload.
+Values are taken as they are typed: a string is no number here. The environment and flags, whose values are text, are
+typed by `offpath.dpu_daemon.config.sources` before they come to this gate.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import tomllib
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from offpath.bindings.errors import OffpathError
 from offpath.sched.jobs.records import MS, BookSettings, PinnedLease, TenantSpec
 
-_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{16,256}")
+Uid = Annotated[int, Field(ge=0, le=0xFFFF_FFFE)]
+FilePath = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00]+$")]
+Bytes = Annotated[int, Field(ge=4096, le=1 << 40)]
+_MOST_MS: Final = 7 * 24 * 3600 * 1000
+Milliseconds = Annotated[int, Field(ge=0, le=_MOST_MS)]
+SomeMilliseconds = Annotated[int, Field(ge=1, le=_MOST_MS)]
+Address = Annotated[str, StringConstraints(pattern=r"^.+:[0-9]{1,5}$")]
 TenantName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 
-
-class ConfigError(OffpathError):
-    """The configuration cannot be used; the message lists every fault."""
+LINGER_MS: Final = 2000
+"""How long a kernel may run on after its job was cancelled or expired; then its worker is killed."""
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class TenantTable(_Table):
     """``[[tenant]]``: who may come in, and with how much. Sizes in bytes, shares in percent of a GPU."""
 
     name: TenantName
-    token_file: str | None = None
-    uids: list[int] = []
+    token_file: FilePath | None = None
+    uids: Annotated[list[Uid], Field(max_length=1024)] = []
     weight: Annotated[int, Field(ge=1, le=1000)] = 1
     max_sessions: Annotated[int, Field(ge=1, le=4096)] = 64
     max_slots: Annotated[int, Field(ge=1, le=1024)] = 64
-    max_bytes: Annotated[int, Field(ge=1)] = 4 << 30
+    max_bytes: Annotated[int, Field(ge=1, le=1 << 50)] = 4 << 30
     max_jobs: Annotated[int, Field(ge=1, le=65536)] = 256
-    max_share: Annotated[int, Field(ge=14)] = 100_000
+    max_share: Annotated[int, Field(ge=14, le=1_000_000)] = 100_000
     max_demand: Annotated[int, Field(ge=1, le=100)] = 100
     profile: str | None = None
 
@@ -56,21 +59,21 @@ class LeasingTable(_Table):
     """``[leasing]``: the leasing loop's numbers; see `offpath.sched.jobs.records.BookSettings`."""
 
     lanes: Annotated[int, Field(ge=1, le=64)] = 2
-    landing_bytes: Annotated[int, Field(ge=4096)] = 1 << 20
-    result_bytes: Annotated[int, Field(ge=4096)] = 1 << 20
-    keep_warm_ms: Annotated[int, Field(ge=0)] = 5000
-    grow_after_ms: Annotated[int, Field(ge=1)] = 20
-    reclaim_after_ms: Annotated[int, Field(ge=1)] = 100
-    min_hold_ms: Annotated[int, Field(ge=0)] = 200
+    landing_bytes: Bytes = 1 << 20
+    result_bytes: Bytes = 1 << 20
+    keep_warm_ms: Milliseconds = 5000
+    grow_after_ms: SomeMilliseconds = 20
+    reclaim_after_ms: SomeMilliseconds = 100
+    min_hold_ms: Milliseconds = 200
 
 
 class TlsTable(_Table):
     """``[tls]``: the TCP carrier. Off unless ``listen`` names an address."""
 
-    listen: Annotated[str, StringConstraints(pattern=r"^.+:[0-9]{1,5}$")]
-    ca_file: str
-    cert_file: str
-    key_file: str
+    listen: Address
+    ca_file: FilePath
+    cert_file: FilePath
+    key_file: FilePath
 
 
 class DurabilityTable(_Table):
@@ -86,13 +89,13 @@ class DurabilityTable(_Table):
 class LimitsTable(_Table):
     """``[limits]``: how long things may take before they count as failed."""
 
-    kernel_ms: Annotated[int, Field(ge=0)] = 600_000
+    kernel_ms: Milliseconds = 600_000
     """Longest run of a kernel; 0: no limit. Past it its worker is killed and the job FAILED."""
-    open_ms: Annotated[int, Field(ge=1)] = 30_000
-    scrub_ms: Annotated[int, Field(ge=1)] = 30_000
-    helper_ms: Annotated[int, Field(ge=100)] = 5000
+    open_ms: SomeMilliseconds = 30_000
+    scrub_ms: SomeMilliseconds = 30_000
+    helper_ms: Annotated[int, Field(ge=100, le=_MOST_MS)] = 5000
     """A helper that is silent for so long is lost."""
-    drain_ms: Annotated[int, Field(ge=0)] = 30_000
+    drain_ms: Milliseconds = 30_000
     """What runs may take to finish when the daemon, or a removed tenant, is drained."""
 
 
@@ -107,25 +110,14 @@ class DaemonConfig(_Table):
     """The whole file."""
 
     tenant: Annotated[list[TenantTable], Field(min_length=1, max_length=1024)]
-    lease: list[LeaseTable] = []
+    lease: Annotated[list[LeaseTable], Field(max_length=1024)] = []
     leasing: LeasingTable = LeasingTable()
     tls: TlsTable | None = None
     durability: DurabilityTable = DurabilityTable()
     limits: LimitsTable = LimitsTable()
     operation: OperationTable = OperationTable()
-    host_uids: list[int] = []
+    host_uids: Annotated[list[Uid], Field(max_length=1024)] = []
     max_jobs: Annotated[int, Field(ge=1, le=1 << 20)] = 65536
-
-    @model_validator(mode="after")
-    def _consistent(self) -> DaemonConfig:
-        names = [t.name for t in self.tenant]
-        twice = sorted({n for n in names if names.count(n) > 1})
-        if twice:
-            raise ValueError(f"tenant named twice: {', '.join(twice)}")
-        strangers = sorted({lease.tenant for lease in self.lease} - set(names))
-        if strangers:
-            raise ValueError(f"lease of an unknown tenant: {', '.join(strangers)}")
-        return self
 
     def tenant_specs(self) -> tuple[TenantSpec, ...]:
         """The tenants as the job book knows them."""
@@ -135,7 +127,7 @@ class DaemonConfig(_Table):
 
     def book_settings(self) -> BookSettings:
         """The leasing loop's numbers in the book's units."""
-        table = self.leasing
+        table, limits = self.leasing, self.limits
         return BookSettings(
             lanes=table.lanes,
             landing_bytes=table.landing_bytes,
@@ -145,6 +137,11 @@ class DaemonConfig(_Table):
             grow_after_ns=table.grow_after_ms * MS,
             reclaim_after_ns=table.reclaim_after_ms * MS,
             min_hold_ns=table.min_hold_ms * MS,
+            kernel_ns=limits.kernel_ms * MS,
+            linger_ns=LINGER_MS * MS,
+            open_ns=limits.open_ms * MS,
+            scrub_ns=limits.scrub_ms * MS,
+            drain_ns=limits.drain_ms * MS,
         )
 
     def pins(self) -> tuple[PinnedLease, ...]:
@@ -154,38 +151,3 @@ class DaemonConfig(_Table):
     def allowed_host_uids(self) -> frozenset[int]:
         """Who may connect as a helper: ourselves and the listed."""
         return frozenset(self.host_uids) | {os.getuid()}
-
-
-def parse_config(raw: dict[str, Any], where: str) -> DaemonConfig:
-    """Raises: ConfigError: every fault with its key path."""
-    try:
-        return DaemonConfig.model_validate(raw)
-    except ValidationError as fault:
-        lines = [f"  {'.'.join(str(p) for p in e['loc']) or '(file)'}: {e['msg']}" for e in fault.errors()]
-        raise ConfigError(f"{where}:\n" + "\n".join(lines)) from None
-
-
-def load_config(path: str) -> DaemonConfig:
-    """Raises: ConfigError: unreadable, not TOML, or invalid."""
-    try:
-        with open(path, "rb") as file:
-            raw = tomllib.load(file)
-    except OSError as fault:
-        raise ConfigError(f"{path}: {fault.strerror}") from None
-    except tomllib.TOMLDecodeError as fault:
-        raise ConfigError(f"{path}: {fault}") from None
-    return parse_config(raw, path)
-
-
-def read_token(path: str) -> str:
-    """A tenant's token. Raises: ConfigError: unreadable, too short, or readable by others."""
-    try:
-        with open(path, encoding="ascii") as file:
-            if os.fstat(file.fileno()).st_mode & 0o077:
-                raise ConfigError(f"{path} may be read by others; chmod 600 it")
-            token = file.read().strip()
-    except (OSError, UnicodeDecodeError) as fault:
-        raise ConfigError(f"{path}: {fault}") from None
-    if not _TOKEN.fullmatch(token):
-        raise ConfigError(f"{path}: a token is 16 to 256 letters, digits, - and _ (`openssl rand -hex 24` makes one)")
-    return token
