@@ -149,7 +149,7 @@ def cuts_instances_over_each_other(patch: Patch) -> None:
     patch(GpuGeometry, "allows", lambda self, profile, start, assume_free=frozenset(): start in profile.starts)
 
 
-@planted("MIG forbids")
+@planted("MIG forbids|overlaps lease")
 def starts_instances_where_mig_forbids_it(patch: Patch) -> None:
     def first_start(self: GpuGeometry, profile: Profile, *args: object) -> int | None:
         last = self.spec.memory_slices - profile.memory_slices

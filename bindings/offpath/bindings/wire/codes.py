@@ -41,6 +41,7 @@ class Reason(IntEnum):
     CANCELLED_BY_REQUESTER = 41
     SESSION_CLOSED = 42
     DRAINING = 43
+    TENANT_REMOVED = 44
     # faults
     KERNEL_RAISED = 60
     RESULT_TOO_LARGE = 61
@@ -49,3 +50,4 @@ class Reason(IntEnum):
     WORKER_LOST = 64
     HELPER_LOST = 65
     DAEMON_RESTARTED = 66
+    KERNEL_OVERRAN = 67

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from offpath.sched.gpu.geometry import GpuSpec
+from offpath.sched.jobs.records import BookSettings, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import EndReason
 from offpath.sched.record import record
 
@@ -148,6 +149,16 @@ class InstanceClosed:
 
 
 @record
+class ConfigChanged:
+    """Another configuration is in force, as a whole. Lanes and their sizes are what they were: leases and sessions
+    were made for them."""
+
+    tenants: tuple[TenantSpec, ...]
+    settings: BookSettings
+    pins: tuple[PinnedLease, ...]
+
+
+@record
 class Tick:
     """Nothing but time passed."""
 
@@ -155,5 +166,5 @@ class Tick:
 Event = (
     SessionOpened | SessionClosed | JobSubmitted | CancelRequested | CreditReturned | CopyDone | LaunchFailed
     | ResultArrived | HelperJoined | HelperLost | LaneReady | InstanceFailed | WorkerLost | LaneScrubbed
-    | InstanceClosed | Tick
+    | InstanceClosed | ConfigChanged | Tick
 )  # fmt: skip

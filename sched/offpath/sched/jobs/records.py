@@ -93,6 +93,7 @@ class Job:
     placed_ns: int = 0
     copied_ns: int = 0
     launched_ns: int = 0
+    answered_ns: int = 0
     refusal: Refusal | None = None
 
     def is_due(self, now_ns: int) -> bool:
@@ -103,7 +104,8 @@ class Job:
 @dataclass(slots=True, eq=False)
 class Lease:
     """A lease and what runs on it. ``running_share`` is Σ R of launched jobs, never above α; ``strays`` are copies
-    (job, attempt) that still write although their lane was lost: no byte counts as scrubbed before they ended."""
+    (job, attempt) that still write although their lane was lost: no byte counts as scrubbed before they ended.
+    ``since_ns`` is when it became CREATING or SCRUBBING; ``watch_ns`` when `Limits` looks at it next, 0 for never."""
 
     view: LeaseView
     generation: int
@@ -118,6 +120,8 @@ class Lease:
     running_share: int = 0
     opened_ns: int = 0
     idle_since_ns: int = 0
+    since_ns: int = 0
+    watch_ns: int = 0
     is_idle_timer_armed: bool = False
     is_closing: bool = False
 
@@ -125,7 +129,9 @@ class Lease:
 @dataclass(slots=True, eq=False)
 class Tenant:
     """A tenant's queue and holdings. ``queues`` has one heap per demand R, so that a large job that must wait for a
-    large lease does not hold up the small ones; ``room`` are the slices that are being cleared for its next lease."""
+    large lease does not hold up the small ones; ``room`` are the slices that are being cleared for its next lease.
+    ``failures`` counts leases in a row that could not be opened. Of a removed tenant, ``outgoing`` are the sessions
+    that still wait for answers; they stay so if it is added again meanwhile."""
 
     spec: TenantSpec
     queues: dict[int, JobHeap] = field(default_factory=dict)
@@ -135,6 +141,11 @@ class Tenant:
     leases: dict[int, Lease] = field(default_factory=dict)
     need_since_ns: int = 0
     retry_open_ns: int = 0
+    failures: int = 0
+    sessions: int = 0
+    is_leaving: bool = False
+    leave_ns: int = 0
+    outgoing: dict[int, Session] = field(default_factory=dict)
     is_need_timer_armed: bool = False
     room: set[Slice] = field(default_factory=set)
     service_ns: float = 0.0
@@ -186,10 +197,12 @@ class JobHeap:
 
 @dataclass(slots=True)
 class Session:
-    """A requester's session: the last request id it used, and its jobs without a returned credit."""
+    """A requester's session: the last request id it used, and its jobs without a returned credit. ``is_leaving``: its
+    tenant was removed."""
 
     session: int
     tenant: str
     credits: int
     last_request_id: int = 0
     jobs: dict[int, Job] = field(default_factory=dict)
+    is_leaving: bool = False

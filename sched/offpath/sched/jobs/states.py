@@ -44,6 +44,7 @@ class EndReason(Enum):
     CANCELLED_BY_REQUESTER = "cancelled_by_requester"
     SESSION_CLOSED = "session_closed"
     DRAINING = "draining"
+    TENANT_REMOVED = "tenant_removed"
     KERNEL_RAISED = "kernel_raised"
     RESULT_TOO_LARGE = "result_too_large"
     PAYLOAD_CHECKSUM = "payload_checksum"
@@ -51,6 +52,7 @@ class EndReason(Enum):
     WORKER_LOST = "worker_lost"
     HELPER_LOST = "helper_lost"
     DAEMON_RESTARTED = "daemon_restarted"
+    KERNEL_OVERRAN = "kernel_overran"
 
 
 class LeaseState(Enum):

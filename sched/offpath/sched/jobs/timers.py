@@ -32,6 +32,11 @@ class Timers:
             heapq.heapify(self._entries)
             self._limit = max(256, 2 * len(self._entries))
 
+    def forget(self, kinds: frozenset[str]) -> None:
+        """Drop every entry of these kinds: their owner arms them anew."""
+        self._entries = [entry for entry in self._entries if entry[2][0] not in kinds]
+        heapq.heapify(self._entries)
+
     def next_ns(self) -> int | None:
         """When the shell should look again, or None."""
         return self._entries[0][0] if self._entries else None
