@@ -18,6 +18,7 @@ from offpath.bindings.errors import OffpathError, PeerGone, ProtocolError, Regio
 from offpath.bindings.loopback.channel import LoopbackChannelListener, LoopbackConnection
 from offpath.bindings.ports import Memory, MemoryExport
 from offpath.bindings.wire import control, host
+from offpath.dpu_daemon.pulse import Pulse
 from offpath.sched.gpu.geometry import GpuSpec, Profile
 from offpath.sched.jobs import commands, events
 
@@ -51,6 +52,7 @@ class _Helper:
     hello: control.HelperHello
     gpus: list[GpuSpec] = field(default_factory=list)
     is_joined: bool = False
+    pulse: Pulse | None = None
 
 
 @dataclass(slots=True)
@@ -60,6 +62,7 @@ class _Order:
     command: commands.OpenLease
     token: str
     gpu_index: int
+    is_closing: bool = False
 
 
 class HostSide:
@@ -135,6 +138,8 @@ class HostSide:
         try:
             while self._helper is helper and (received := helper.connection.receive()) is not None:
                 _close_all(received[1])
+                if helper.pulse is not None:
+                    helper.pulse.heard()
                 self._helper_said(helper, control.decode(control.HOST_TO_DAEMON, received[0]))
         except (PeerGone, ProtocolError) as fault:
             self._helper_gone(helper, str(fault))
@@ -143,6 +148,8 @@ class HostSide:
         if isinstance(message, control.GpuOffer) and not helper.is_joined:
             helper.gpus.append(_spec(message))
             self._join_if_complete(helper)
+        elif isinstance(message, control.Pong) and helper.pulse is not None:
+            helper.pulse.answered(message)
         elif isinstance(message, control.InstanceFailed):
             logger.warning("lease %d could not be opened: %s", message.lease, message.detail)
             self._drop_lanes(message.lease)
@@ -160,6 +167,10 @@ class HostSide:
         if len(helper.gpus) < helper.hello.gpu_count:
             return
         helper.is_joined = True
+        helper.pulse = Pulse(
+            lambda: self._daemon.config.limits, self._to_helper, self._is_at_work,
+            lambda why: self._helper_gone(helper, why),
+        )  # fmt: skip
         ids = self._daemon.kernels.learn(helper.hello.kernels)
         self._to_helper(control.HostWelcome(generation=helper.number, kernel_ids=ids))
         self.gpu_names = [gpu.gpu for gpu in helper.gpus]
@@ -173,6 +184,8 @@ class HostSide:
             return
         logger.warning("helper %s lost: %s", helper.hello.name, why)
         self._helper = None
+        if helper.pulse is not None:
+            helper.pulse.stop()
         self._unwatch(helper.connection)
         helper.connection.close()
         for link in list(self.lanes.values()):
@@ -186,6 +199,13 @@ class HostSide:
         self._loop.remove_reader(connection.fileno())
         if connection.death_fileno() >= 0:
             self._loop.remove_reader(connection.death_fileno())
+
+    def _is_at_work(self) -> bool:
+        """An instance is being opened or closed: the helper may be scrubbing it."""
+        return any(
+            order.is_closing or any((lease, lane) not in self.lanes for lane in range(order.command.lanes))
+            for lease, order in self._orders.items()
+        )
 
     def has_helper(self) -> bool:
         """True while a helper has joined."""
@@ -230,6 +250,8 @@ class HostSide:
     def close_lease(self, command: commands.CloseLease) -> None:
         """Ask the helper to end the lease's workers and instance. Their channels closing is no loss from here on."""
         self._drop_lanes(command.lease)
+        if command.lease in self._orders:
+            self._orders[command.lease].is_closing = True
         self._to_helper(control.CloseInstance(lease=command.lease, generation=command.generation, scrub=command.scrub))
 
     def scrub_lane(self, command: commands.ScrubLane) -> None:
@@ -239,6 +261,12 @@ class HostSide:
             link, control.encode(control.ScrubLane(lease=command.lease, lane=command.lane))
         ):
             self._daemon.dispatch(events.WorkerLost(command.lease, command.lane, command.generation))
+
+    def kill_lane(self, command: commands.KillLane) -> None:
+        """Have the helper kill the worker; that its channel then closes is news to nobody."""
+        self._daemon.counters["workers_killed"] += 1
+        logger.warning("worker of lease %d lane %d is to be killed", command.lease, command.lane)
+        self._to_helper(control.KillWorker(lease=command.lease, lane=command.lane, generation=command.generation))
 
     def _to_helper(self, message: BaseModel) -> None:
         helper = self._helper
@@ -357,6 +385,8 @@ class HostSide:
         for link in list(self.lanes.values()):
             self._close_lane(link)
         if self._helper is not None:
+            if self._helper.pulse is not None:
+                self._helper.pulse.stop()
             self._unwatch(self._helper.connection)
             self._helper.connection.close()
             self._helper = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from offpath.bindings.errors import DoorbellError, HeaderError, PeerGone
@@ -56,6 +57,8 @@ class Session:
         self._unsent: deque[int] = deque()
         self._violations: deque[int] = deque(maxlen=VIOLATIONS)
         self._resume: asyncio.TimerHandle | None = None
+        self._end: asyncio.Handle | None = None
+        self._when_told: Callable[[], None] | None = None
         self._fd = fabric.fileno()
         self._loop.add_reader(self._fd, self._readable)
 
@@ -135,6 +138,16 @@ class Session:
         except PeerGone:
             self._unsent.clear()
         self._loop.remove_writer(self._fd)
+        if self._when_told is not None:
+            self._loop.call_soon(self._when_told)
+
+    def when_told(self, end: Callable[[], None], bound_s: float) -> None:
+        """Call ``end`` soon after the peer took every doorbell that is due, at the latest after ``bound_s``."""
+        if self._unsent:
+            self._when_told = end
+            self._end = self._loop.call_later(bound_s, end)
+        else:
+            self._end = self._loop.call_soon(end)
 
     def pause(self, wait_ms: int) -> None:
         """Read no doorbell of this session for ``wait_ms``: a requester that was told to wait and does not."""
@@ -151,6 +164,8 @@ class Session:
         if self.is_closed:
             return
         self.is_closed = True
+        if self._end is not None:
+            self._end.cancel()
         if self._resume is not None:
             self._resume.cancel()
         else:

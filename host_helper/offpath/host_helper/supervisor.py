@@ -41,6 +41,8 @@ class _Instance:
     instance: int
     workers: dict[int, int] = field(default_factory=dict)
     """pidfd → pid"""
+    lanes: dict[int, int] = field(default_factory=dict)
+    """lane → pidfd"""
 
 
 class Supervisor:
@@ -140,6 +142,10 @@ class Supervisor:
             self._open(connection, order)
         elif isinstance(order, control.CloseInstance):
             self._close(connection, order)
+        elif isinstance(order, control.KillWorker):
+            self._kill(order)
+        elif isinstance(order, control.Ping):
+            self._send(connection, control.Pong(number=order.number))
         elif isinstance(order, control.Closing):
             raise PeerGone(f"{order.code}: {order.detail}")
 
@@ -185,6 +191,7 @@ class Supervisor:
                 os._exit(status)
         pidfd = os.pidfd_open(pid)
         held.workers[pidfd] = pid
+        held.lanes[lane] = pidfd
         self._selector.register(pidfd, selectors.EVENT_READ, held.order.lease)
 
     def _become_worker(self, held: _Instance, lane: int) -> None:
@@ -205,6 +212,16 @@ class Supervisor:
         scrubbed = self._drop(order.lease, scrub=order.scrub)
         done = control.InstanceClosed(lease=order.lease, generation=order.generation, scrubbed_bytes=scrubbed)
         self._send(connection, done)
+
+    def _kill(self, order: control.KillWorker) -> None:
+        """Its death is reaped like any other; the daemon sees the channel close."""
+        held = self._instances.get(order.lease)
+        if held is None or held.order.generation != order.generation:
+            return
+        pid = held.workers.get(held.lanes.get(order.lane, -1))
+        if pid is not None:
+            logger.warning("lease %d lane %d: killing worker %d, as ordered", order.lease, order.lane, pid)
+            os.kill(pid, signal.SIGKILL)
 
     def _drop(self, lease: int, *, scrub: bool) -> int:
         """End the lease's workers, scrub if asked, destroy the instance. Returns the bytes scrubbed here."""
@@ -231,6 +248,7 @@ class Supervisor:
 
     def _forget(self, held: _Instance, pidfd: int) -> None:
         pid = held.workers.pop(pidfd)
+        held.lanes = {lane: other for lane, other in held.lanes.items() if other != pidfd}
         self._selector.unregister(pidfd)
         os.waitpid(pid, 0)
         os.close(pidfd)

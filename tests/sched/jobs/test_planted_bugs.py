@@ -20,7 +20,7 @@ from offpath.sched.jobs.timers import Timers
 from .shadow import Violation
 from .world import drive
 
-SEEDS = 150
+SEEDS = 300
 Patch = Callable[[object, str, object], None]
 Plant = Callable[[Patch], None]
 BUGS: dict[str, tuple[Plant, str]] = {}

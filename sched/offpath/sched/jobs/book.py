@@ -72,9 +72,8 @@ class JobBook:
         An event that speaks of something gone (an old generation, an ended job) changes nothing.
         """
         ledger = self.ledger
-        next_ns = ledger.timers.next_ns()
-        if next_ns is not None and next_ns <= now_ns:
-            self._fire_timers(now_ns)
+        while (next_ns := ledger.timers.next_ns()) is not None and next_ns <= now_ns:
+            self._fire_timers(now_ns)  # again while they arm others that are due, or a tick would make a difference
             if ledger.departing:
                 self.reload.settle()
         self._handlers[type(event)](event, now_ns)
