@@ -62,6 +62,10 @@ class CopyCompletion:
 class CopyEngine(Protocol):
     """Moves bytes between memories without the poster touching them."""
 
+    @property
+    def bytes_copied(self) -> int:
+        """What it moved since it was made."""
+
     def import_memory(self, export: MemoryExport) -> Memory:
         """Reach another process's range; takes ownership of ``export.fds``, also on failure.
 

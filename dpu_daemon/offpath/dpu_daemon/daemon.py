@@ -19,7 +19,7 @@ from offpath.bindings.errors import HostMessageError
 from offpath.bindings.loopback.channel import LoopbackChannelListener
 from offpath.bindings.loopback.copy import LoopbackCopyEngine
 from offpath.bindings.loopback.fabric import LoopbackFabricSession
-from offpath.bindings.ports import CopyCompletion
+from offpath.bindings.ports import CopyCompletion, CopyEngine
 from offpath.bindings.wire import host
 from offpath.bindings.wire.header import FLAG_IDEMPOTENT, RequestHeader, pack_answer
 from offpath.dpu_daemon.codes import REASON, RESULT_REASON, STATUS
@@ -41,16 +41,27 @@ _WITH_RESULT: Final = (JobState.COMPLETED, JobState.FAILED)
 class Daemon:
     """One running daemon: job book, copy engine, sessions, host side. Made inside a running loop."""
 
-    def __init__(self, config: DaemonConfig, channel: LoopbackChannelListener) -> None:
+    def __init__(
+        self,
+        config: DaemonConfig,
+        channel: LoopbackChannelListener,
+        *,
+        engine: CopyEngine | None = None,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+        token: Callable[[], str] = lambda: secrets.token_urlsafe(32),
+    ) -> None:
+        """``engine``, ``now_ns`` and ``token`` (a fresh secret at each call) are arguments for the simulation, which
+        brings its own world."""
         self.config = config
+        self.now_ns = now_ns
+        self.token = token
         self.lineage = secrets.token_hex(8)
         self.book = JobBook(config.tenant_specs(), GreedyFirstFit(), config.book_settings(), config.pins())
-        self.engine = LoopbackCopyEngine()
+        self.engine: CopyEngine = engine or LoopbackCopyEngine()
         self.kernels = KernelRegistry()
         self.sessions: dict[int, Session] = {}
         self.counters: Counter[str] = Counter()
         self.ended: Counter[JobState] = Counter()
-        self.now_ns = time.monotonic_ns
         self.on_kernels_changed: list[Callable[[], None]] = []
         self.on_session_ended: list[Callable[[Session, str, str], None]] = []
         self.on_tenant_gone: list[Callable[[str], None]] = []

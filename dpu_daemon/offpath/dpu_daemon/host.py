@@ -235,7 +235,7 @@ class HostSide:
         if not self._is_quiet():  # copies into lanes of a lost helper: its memory may be ours to give
             self._when_quiet.append(lambda: self.open_lease(command))
             return
-        token = secrets.token_urlsafe(24)
+        token = self._daemon.token()
         index = self.gpu_names.index(command.gpu) if command.gpu in self.gpu_names else 0
         self._orders[command.lease] = _Order(command, token, index)
         self._to_helper(

@@ -1,0 +1,100 @@
+"""The loopback fabric's door: peers show tickets, get descriptors, become sessions. A peer that shows nothing for five
+seconds is dropped; when too many are silent, the longest silent goes first, or an honest one would be locked out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import Any, Final
+
+from offpath.bindings.errors import PeerGone, RegionError, TicketRefused
+from offpath.bindings.loopback.fabric import LoopbackFabricListener, LoopbackFabricSession
+from offpath.bindings.wire import control
+from offpath.dpu_daemon.admission import TICKET_TTL_S, Admission, Grant
+from offpath.dpu_daemon.daemon import Daemon
+
+logger = logging.getLogger(__name__)
+MAX_PENDING_TICKETS: Final = 63  # the listener itself turns peers away from 64 on
+
+
+class FabricDoor:
+    """Watches the listener, which it owns. `open` starts, `close` ends."""
+
+    def __init__(self, daemon: Daemon, admission: Admission, listener: LoopbackFabricListener) -> None:
+        self._daemon = daemon
+        self._admission = admission
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._drops: dict[socket.socket, asyncio.TimerHandle] = {}
+
+    def open(self) -> None:
+        """Let peers in."""
+        self._loop.add_reader(self._listener.fileno(), self._accept)
+
+    def close(self) -> None:
+        """Turn waiting peers away and stop listening."""
+        self._loop.remove_reader(self._listener.fileno())
+        for timer in self._drops.values():
+            timer.cancel()
+        for sock in list(self._drops):
+            self._loop.remove_reader(sock.fileno())
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            if len(self._drops) >= MAX_PENDING_TICKETS:
+                self._drop(next(iter(self._drops)))
+            if (sock := self._listener.accept()) is None:
+                return
+            self._drops[sock] = self._loop.call_later(TICKET_TTL_S, self._drop, sock)
+            self._loop.add_reader(sock.fileno(), self._ticket, sock)
+
+    def _drop(self, sock: socket.socket) -> None:
+        timer = self._drops.pop(sock, None)
+        if timer is not None:
+            timer.cancel()
+            self._loop.remove_reader(sock.fileno())
+        self._listener.drop(sock)
+
+    def _ticket(self, sock: socket.socket) -> None:
+        self._drops.pop(sock).cancel()
+        self._loop.remove_reader(sock.fileno())
+        try:
+            ticket, offer = self._listener.take_ticket(sock, self._daemon.now_ns())
+        except TicketRefused as refused:
+            self._daemon.counters["violations"] += 1
+            logger.info("ticket refused: %s", refused)
+            return
+        except PeerGone:
+            return
+        grant = self._admission.redeem(ticket)
+        if grant is None:
+            sock.close()
+            return
+        made = self._loop.run_in_executor(
+            None, LoopbackFabricSession, offer.slots, offer.payload_bytes, offer.result_bytes
+        )
+        made.add_done_callback(lambda future: self._made(sock, grant, future))
+
+    def _made(self, sock: socket.socket, grant: Grant, made: asyncio.Future[Any]) -> None:
+        try:
+            fabric: LoopbackFabricSession = made.result()
+        except RegionError as fault:
+            logger.warning("no memory for a session of %s: %s", grant.tenant.table.name, fault)
+            sock.close()
+            self._admission.end(grant, control.Closing(code="memory", detail=str(fault)[:500]))
+            return
+        if grant.is_over:
+            fabric.close()
+            sock.close()
+            return
+        try:
+            fabric.hand_over(sock)
+        except OSError:
+            fabric.close()
+            self._admission.end(grant, None)
+            return
+        finally:
+            sock.close()
+        grant.live = self._daemon.session_opened(grant.session, grant.tenant.table.name, fabric)
