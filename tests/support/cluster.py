@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -14,9 +15,11 @@ from typing import Any
 from offpath.host_helper import Requester
 
 from .processes import Process, until
+from .toml import to_toml
 
 TIMEOUT = 30.0
 MIB = 1 << 20
+_RELOADED = re.compile(r"configuration [0-9]+ (is|stays) in force")
 
 
 class Cluster:
@@ -34,9 +37,9 @@ class Cluster:
             "leasing": leasing,
             **tables,
         }
-        config_file = self.folder / "config.json"
-        config_file.write_text(json.dumps(self.config))
-        self.daemon = Process("daemon", self.folder, "daemon_main.py", str(config_file), str(self.run_folder))
+        self.config_file = self.folder / "offpathd.toml"
+        self.config_file.write_text(to_toml(self.config))
+        self.daemon = Process("daemon", self.folder, "daemon_main.py", str(self.config_file), str(self.run_folder))
         try:
             self.lineage = self.daemon.hear()["lineage"]
         except BaseException:
@@ -72,6 +75,14 @@ class Cluster:
         until(lambda: "joined as generation" in helper.errors or not helper.is_alive)
         assert helper.is_alive, helper.errors
         return helper
+
+    def reload(self, text: str | None = None) -> bool:
+        """Write the configuration (or ``text``) and have the daemon read it. False: it was refused."""
+        self.config_file.write_text(to_toml(self.config) if text is None else text)
+        before = len(_RELOADED.findall(self.daemon.errors))
+        self.daemon.signal(signal.SIGHUP)
+        until(lambda: len(_RELOADED.findall(self.daemon.errors)) > before)
+        return _RELOADED.findall(self.daemon.errors)[-1] == "is"
 
     def start(self, name: str, script: str, *arguments: str) -> Process:
         """A further process of the test, ended with the cluster."""

@@ -1,4 +1,4 @@
-"""A daemon as its own process: CONFIG.json DIRECTORY. Says one line when ready, its statistics at the end."""
+"""A daemon as its own process: CONFIG.toml DIRECTORY. Says one line when ready, its statistics at the end."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import ctypes
 import json
 import logging
 import sys
-from pathlib import Path
 
-from offpath.dpu_daemon.config import parse_config
+from offpath.dpu_daemon.config import Sources
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.serve import run
 
@@ -21,4 +20,5 @@ if __name__ == "__main__":
     ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: it never outlives the test
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     where, directory = sys.argv[1:]
-    print(json.dumps(run(parse_config(json.loads(Path(where).read_text()), where), directory, ready)), flush=True)
+    sources = Sources(where)
+    print(json.dumps(run(sources.read().config, directory, ready, sources)), flush=True)

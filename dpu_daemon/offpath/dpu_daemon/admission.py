@@ -11,6 +11,7 @@ import asyncio
 import hmac
 import os
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -26,6 +27,7 @@ from offpath.dpu_daemon.sessions import Session
 
 TICKET_TTL_S: Final = 5
 RESUME_TTL_S: Final = 60
+_REMOVED: Final = "the tenant was taken out of the configuration"
 
 
 class Peer(Protocol):
@@ -54,6 +56,7 @@ class Tenant:
     token: str | None
     sessions: int = 0
     nbytes: int = 0
+    is_removed: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -70,6 +73,11 @@ class Grant:
     is_over: bool = False
 
 
+def credentials(config: DaemonConfig) -> dict[str, tuple[TenantTable, str | None]]:
+    """Each tenant's table and token, by name. Raises: ConfigError: a token file is unusable."""
+    return {t.name: (t, read_token(t.token_file) if t.token_file else None) for t in config.tenant}
+
+
 class Admission:
     """`admit` welcomes, `redeem` takes a ticket, `end` gives back. ``fabric_address`` is told in the welcome."""
 
@@ -78,17 +86,20 @@ class Admission:
         self._config = config
         self._fabric = fabric
         self._fabric_address = fabric_address
-        self._tenants = {t.name: Tenant(t, read_token(t.token_file) if t.token_file else None) for t in config.tenant}
+        self._tenants = {name: Tenant(table, token) for name, (table, token) in credentials(config).items()}
         self._grants: dict[int, Grant] = {}
         self._by_ticket: dict[bytes, Grant] = {}
         self._next_session = 1
         self._loop = asyncio.get_running_loop()
         daemon.on_kernels_changed.append(self._tell_kernels)
         daemon.on_session_ended.append(self._session_ended)
+        daemon.on_tenant_gone.append(self._tenant_gone)
 
     def admit(self, carrier: Carrier, hello: control.Hello, peer: Peer) -> Grant:
         """Who, and how much; then the welcome. Raises: NegotiationRefused."""
         tenant = self._identify(carrier, hello)
+        if tenant.is_removed:
+            raise NegotiationRefused("tenant_removed", _REMOVED)
         table = tenant.table
         if tenant.sessions >= table.max_sessions:
             raise NegotiationRefused("sessions", f"{table.max_sessions} sessions at most", 1000)
@@ -122,6 +133,27 @@ class Admission:
             ),
         )  # fmt: skip
         return grant
+
+    def reload(self, config: DaemonConfig, known: Mapping[str, tuple[TenantTable, str | None]]) -> None:
+        """Another configuration with its `credentials`. Tenants that stay keep what their sessions hold; those that go
+        are refused by name until the book has let go of all they hold, and are then forgotten."""
+        self._config = config
+        for name, (table, token) in known.items():
+            tenant = self._tenants.get(name)
+            if tenant is None:
+                self._tenants[name] = Tenant(table, token)
+            else:
+                tenant.table, tenant.token, tenant.is_removed = table, token, False
+        for name in self._tenants.keys() - known.keys():
+            self._tenants[name].is_removed = True
+        for grant in [grant for grant in self._grants.values() if grant.tenant.is_removed and grant.live is None]:
+            self.end(grant, control.Closing(code="tenant_removed", detail=_REMOVED))  # nothing of it is in the book
+
+    def _tenant_gone(self, name: str) -> None:
+        tenant = self._tenants.get(name)
+        if tenant is not None and tenant.is_removed:
+            tenant.token = None
+            del self._tenants[name]
 
     def _identify(self, carrier: Carrier, hello: control.Hello) -> Tenant:
         """The tenant comes from the carrier, never from what the peer claims; every failure looks the same."""

@@ -14,9 +14,10 @@ import uvloop
 
 from offpath.bindings.loopback.channel import LoopbackChannelListener
 from offpath.bindings.runtime import FABRIC_SOCKET, HOST_SOCKET, NEGOTIATE_SOCKET, make_runtime_directory
-from offpath.dpu_daemon.config import DaemonConfig
+from offpath.dpu_daemon.config import DaemonConfig, Sources
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.negotiation import Endpoints, Negotiator
+from offpath.dpu_daemon.reload import Reloader
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +40,18 @@ async def running_daemon(config: DaemonConfig, directory: str) -> AsyncIterator[
         daemon.close()
 
 
-async def serve(config: DaemonConfig, directory: str, ready: Callable[[Daemon], None]) -> dict[str, int]:
-    """Serve until SIGTERM or SIGINT; returns the closing statistics."""
+async def serve(
+    config: DaemonConfig, directory: str, ready: Callable[[Daemon], None], sources: Sources | None = None
+) -> dict[str, int]:
+    """Serve until SIGTERM or SIGINT; returns the closing statistics. SIGHUP reads ``sources`` again, if given."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with running_daemon(config, directory) as (daemon, _):
+    async with running_daemon(config, directory) as (daemon, negotiator), asyncio.TaskGroup() as reloads:
+        if sources is not None:
+            reloader = Reloader(daemon, negotiator, sources)
+            loop.add_signal_handler(signal.SIGHUP, lambda: reloads.create_task(reloader.reload()))
         gc.collect()
         gc.freeze()  # what start-up made stays; a full collection then walks requests only
         ready(daemon)
@@ -53,6 +59,8 @@ async def serve(config: DaemonConfig, directory: str, ready: Callable[[Daemon], 
         return daemon.statistics()
 
 
-def run(config: DaemonConfig, directory: str, ready: Callable[[Daemon], None]) -> dict[str, int]:
+def run(
+    config: DaemonConfig, directory: str, ready: Callable[[Daemon], None], sources: Sources | None = None
+) -> dict[str, int]:
     """`serve` on uvloop; blocks."""
-    return uvloop.run(serve(config, directory, ready))
+    return uvloop.run(serve(config, directory, ready, sources))

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT. Exit code 78 (EX_CONFIG): it has faults."""
+    """Serve until SIGTERM or SIGINT; SIGHUP reads the configuration again. Exit code 78 (EX_CONFIG): it has faults."""
     sources = process_sources(arguments.config, arguments.overrides)
     try:
         loaded = sources.read()
@@ -41,7 +41,7 @@ def main(arguments: argparse.Namespace) -> int:
     def ready(daemon: Daemon) -> None:
         print(f"offpathd ready in {directory} (lineage {daemon.lineage})", file=sys.stderr, flush=True)
 
-    statistics = run(loaded.config, directory, ready)
+    statistics = run(loaded.config, directory, ready, sources)
     if arguments.json:
         print(json.dumps(statistics))
     return 0

@@ -85,6 +85,7 @@ def draw_setup(random: Random) -> Setup:
         reclaim_after_ns=random.choice((0, 10, 100)) * MS,
         min_hold_ns=random.choice((0, 10, 200)) * MS,
         retry_open_ns=random.choice((1, 50, 1_000)) * MS,
+        retry_limit_ns=2_000 * MS,
         **draw_limits(random),
     )
     return Setup(tenants, settings, pins, random.choice((0, 7, 1_000_000)))

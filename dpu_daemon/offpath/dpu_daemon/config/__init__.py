@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from offpath.dpu_daemon.config.faults import ConfigError, Fault
 from offpath.dpu_daemon.config.files import read_token, server_context
-from offpath.dpu_daemon.config.sources import Loaded, Origin, Sources, load_config, parse_config
+from offpath.dpu_daemon.config.sources import Loaded, Origin, Sources, config_error, load_config, parse_config
 from offpath.dpu_daemon.config.tables import (
     DaemonConfig,
     DurabilityTable,
@@ -33,6 +33,7 @@ __all__ = [
     "Sources",
     "TenantTable",
     "TlsTable",
+    "config_error",
     "load_config",
     "parse_config",
     "read_token",

@@ -89,10 +89,10 @@ class Sources:
                 origins[path] = origin
         faults += _faults_of(raw)
         if faults:
-            raise _error(self.file, faults, origins)
+            raise config_error(self.file, faults, origins)
         config = DaemonConfig.model_validate(raw)
         if faults := list(file_faults(config)):
-            raise _error(self.file, faults, origins)
+            raise config_error(self.file, faults, origins)
         every = {path: origins.get(path, Origin("default")) for path, _ in values(config)}
         return Loaded(config, every, checks.warnings(config))
 
@@ -202,7 +202,7 @@ def _faults_of(raw: dict[str, Any]) -> list[Fault]:
     return list(checks.semantic_faults(config))
 
 
-def _error(where: str, faults: Sequence[Fault], origins: Mapping[str, Origin]) -> ConfigError:
+def config_error(where: str, faults: Sequence[Fault], origins: Mapping[str, Origin]) -> ConfigError:
     """One line per fault; a value that is not the file's is named with the variable or flag that set it."""
     lines = []
     for fault in faults:
@@ -218,7 +218,7 @@ def parse_config(raw: dict[str, Any], where: str) -> DaemonConfig:
     Raises: ConfigError: every fault with its key path.
     """
     if faults := _faults_of(raw):
-        raise _error(where, faults, {})
+        raise config_error(where, faults, {})
     return DaemonConfig.model_validate(raw)
 
 
