@@ -243,7 +243,7 @@ def test_100_reloads_under_load_fail_no_request(make_cluster: Make) -> None:
             with cluster.connect(guest, slots=2) as requester:
                 requester.begin("echo", seconds(number))
         done += PACE
-        until(lambda: witnesses[0].ask("count")["completed"] > done)
+        until(lambda done=done: witnesses[0].ask("count")["completed"] > done)
     counted = [witness.ask("count") for witness in witnesses]
     assert all(set(each) == {"sent", "completed"} and each["completed"] > 100 for each in counted), counted
     for witness in witnesses:
