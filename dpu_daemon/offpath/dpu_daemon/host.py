@@ -150,6 +150,12 @@ class HostSide:
             self._join_if_complete(helper)
         elif isinstance(message, control.Pong) and helper.pulse is not None:
             helper.pulse.answered(message)
+        elif isinstance(message, control.WorkerDied):
+            if (
+                message.lease,
+                message.lane,
+            ) not in self.lanes:  # else its own channel tells, after its last words
+                self._daemon.dispatch(events.WorkerLost(message.lease, message.lane, message.generation))
         elif isinstance(message, control.InstanceFailed):
             logger.warning("lease %d could not be opened: %s", message.lease, message.detail)
             self._drop_lanes(message.lease)

@@ -120,7 +120,7 @@ class Supervisor:
                         while (received := connection.receive()) is not None:
                             self._order(connection, received[0])
                     elif key.fd != self._stop_read:
-                        self._reap(key.fd)
+                        self._reap(connection, key.fd)
         finally:
             if not self._in_child:
                 self._selector.unregister(connection.fileno())
@@ -239,11 +239,14 @@ class Supervisor:
         for lease in list(self._instances):
             self._drop(lease, scrub=True)
 
-    def _reap(self, pidfd: int) -> None:
-        """A worker ended unasked: the daemon saw its channel close; here only the process is put to rest."""
+    def _reap(self, connection: LoopbackConnection, pidfd: int) -> None:
+        """A worker ended unasked: the daemon saw its channel close, unless it had none yet."""
         for held in self._instances.values():
             if pidfd in held.workers:
+                lane = next(lane for lane, other in held.lanes.items() if other == pidfd)
                 self._forget(held, pidfd)
+                order = held.order
+                self._send(connection, control.WorkerDied(lease=order.lease, lane=lane, generation=order.generation))
                 return
 
     def _forget(self, held: _Instance, pidfd: int) -> None:

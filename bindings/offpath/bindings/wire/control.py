@@ -2,7 +2,8 @@
 
 Negotiation, requester → daemon: Hello, Goodbye. Daemon → requester: Welcome, Refused, Kernels, Closing.
 Host channel, rare messages (the frequent ones are structs in `wire.host`): host → daemon HelperHello, GpuOffer,
-WorkerHello, InstanceFailed, LaneReady, LaneScrubbed, InstanceClosed, Pong; daemon → helper HostWelcome, OpenInstance,
+WorkerHello, InstanceFailed, LaneReady, LaneScrubbed, InstanceClosed, WorkerDied,
+Pong; daemon → helper HostWelcome, OpenInstance,
 ScrubLane, CloseInstance, KillWorker, Ping.
 """
 
@@ -248,6 +249,15 @@ class KillWorker(_Message):
     generation: U63
 
 
+class WorkerDied(_Message):
+    """A worker ended unasked. Of one that had said hello the daemon knows already; a stillborn one only we can tell."""
+
+    kind: Literal["worker_died"] = "worker_died"
+    lease: U63
+    lane: Annotated[int, Field(ge=0, le=63)]
+    generation: U63
+
+
 class Ping(_Message):
     """Are you there? The supervisor answers between two orders."""
 
@@ -265,7 +275,15 @@ class Pong(_Message):
 ToDaemon = Annotated[Hello | Goodbye, Field(discriminator="kind")]
 ToRequester = Annotated[Welcome | Refused | Kernels | Closing, Field(discriminator="kind")]
 HostToDaemon = Annotated[
-    HelperHello | GpuOffer | WorkerHello | InstanceFailed | LaneReady | LaneScrubbed | InstanceClosed | Pong,
+    HelperHello
+    | GpuOffer
+    | WorkerHello
+    | InstanceFailed
+    | LaneReady
+    | LaneScrubbed
+    | InstanceClosed
+    | WorkerDied
+    | Pong,
     Field(discriminator="kind"),
 ]
 DaemonToHost = Annotated[
@@ -276,7 +294,15 @@ TO_DAEMON: Final[TypeAdapter[Hello | Goodbye]] = TypeAdapter(ToDaemon)
 TO_REQUESTER: Final[TypeAdapter[Welcome | Refused | Kernels | Closing]] = TypeAdapter(ToRequester)
 HOST_TO_DAEMON: Final[
     TypeAdapter[
-        HelperHello | GpuOffer | WorkerHello | InstanceFailed | LaneReady | LaneScrubbed | InstanceClosed | Pong
+        HelperHello
+        | GpuOffer
+        | WorkerHello
+        | InstanceFailed
+        | LaneReady
+        | LaneScrubbed
+        | InstanceClosed
+        | WorkerDied
+        | Pong
     ]
 ] = TypeAdapter(HostToDaemon)
 DAEMON_TO_HOST: Final[
