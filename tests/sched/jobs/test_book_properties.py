@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from offpath.sched.jobs.states import FIRST_TERMINAL, JobState
 
-from .shadow import Violation
+from .shadow_records import Violation
 from .world import STEPS, drive
 
 SIZE = os.environ.get("OFFPATH_TEST_SIZE", "ci")

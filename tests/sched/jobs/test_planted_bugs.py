@@ -17,7 +17,7 @@ from offpath.sched.jobs.records import Job, JobHeap, Lease
 from offpath.sched.jobs.states import FIRST_TERMINAL, JobState, LeaseState
 from offpath.sched.jobs.timers import Timers
 
-from .shadow import Violation
+from .shadow_records import Violation
 from .world import drive
 
 SEEDS = 300

@@ -18,7 +18,8 @@ from offpath.sched.jobs.records import MS, BookSettings, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import EndReason
 
 from ..gpus import MIB, a100
-from .shadow import Shadow, ShadowLease, Violation, promise
+from .shadow import Shadow
+from .shadow_records import ShadowLease, Violation, promise
 
 STEPS = 200
 TENANTS = ("ada", "bob", "cyd", "dee")

@@ -223,6 +223,13 @@ class Leasing:
             tenant.is_need_timer_armed = True
             self._ledger.timers.arm(when_ns, ("need", tenant.spec.name))
 
+    def arm_needs(self, now_ns: int) -> None:
+        """Look at every need after the pause that counts now; the timers of the former one were forgotten."""
+        for tenant in self._ledger.tenants.values():
+            tenant.is_need_timer_armed = False
+        for tenant in self._ledger.needy.values():
+            self._arm_need(tenant, now_ns + max(self._ledger.settings.grow_after_ns, MS))
+
     def round(self, now_ns: int) -> None:
         """Serve pinned leases, then needy tenants, the least held share per weight first.
 
@@ -412,37 +419,6 @@ class Leasing:
         tenant = self._ledger.tenants[lease.view.tenant]
         del tenant.leases[lease.view.lease]
         tenant.held_share -= lease.view.alpha
-
-    # -- another configuration ------------------------------------------------------------------------------------
-    def repin(self, pins: tuple[PinnedLease, ...]) -> None:
-        """Leases pinned no more live on like any other; new pins open with the next round."""
-        self._ledger.pins = pins
-        for pin in [pin for pin in self.pinned if pin not in pins]:
-            lease = self._ledger.leases.get(self.pinned.pop(pin))
-            if lease is not None:
-                lease.is_pinned = False
-
-    def trim(self, tenant: Tenant, now_ns: int) -> None:
-        """Its share was cut: drain what it holds too much, idle leases first, pinned ones never."""
-        held = sum(lease.view.alpha for lease in tenant.leases.values() if lease.state not in _LEAVING)
-        mine = [lease for lease in tenant.leases.values() if lease.state is LeaseState.WARM and not lease.is_pinned]
-        for lease in sorted(mine, key=lambda lease: (len(lease.jobs), lease.idle_since_ns, lease.view.lease)):
-            if held <= tenant.spec.max_share:
-                return
-            held -= lease.view.alpha
-            self.drain(lease, now_ns)
-
-    def arm_again(self, now_ns: int) -> None:
-        """The pauses changed: timers of idle leases and of needs by the new ones; the old were forgotten."""
-        settings = self._ledger.settings
-        for tenant in self._ledger.tenants.values():
-            tenant.is_need_timer_armed = False
-        for tenant in self._ledger.needy.values():
-            self._arm_need(tenant, now_ns + max(settings.grow_after_ns, MS))
-        for lease in self._ledger.leases.values():
-            lease.is_idle_timer_armed = lease.state is LeaseState.WARM and not (lease.is_pinned or lease.jobs)
-            if lease.is_idle_timer_armed:
-                self._ledger.timers.arm(lease.idle_since_ns + settings.keep_warm_ns, ("idle", lease.view.lease))
 
     # -- what is clean --------------------------------------------------------------------------------------------
     def _slices(self, held: LeaseView | LeasePlan) -> set[Slice]:

@@ -16,9 +16,10 @@ from offpath.sched.jobs.commands import Answer, EndSession, TenantGone
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.limits import End, Limits, LoseLane
-from offpath.sched.jobs.records import Job, Session, Tenant
+from offpath.sched.jobs.records import Job, PinnedLease, Session, Tenant
 from offpath.sched.jobs.states import FIRST_TERMINAL, JobState, LeaseState
 
+_LEAVING: Final = (LeaseState.DRAINING, LeaseState.SCRUBBING)
 _PAUSES: Final = frozenset({"idle", "need", "watch"})
 
 
@@ -37,7 +38,7 @@ class Reload:
         ledger = self._ledger
         ledger.settings = event.settings
         wanted = {spec.name: spec for spec in event.tenants}
-        self._leasing.repin(event.pins)
+        self._repin(event.pins)
         for tenant in [tenant for name, tenant in ledger.tenants.items() if name not in wanted]:
             if not tenant.is_leaving:
                 self._remove(tenant, now_ns)
@@ -51,14 +52,42 @@ class Reload:
                 tenant_.is_leaving = False
                 tenant_.failures = tenant_.retry_open_ns = 0
                 tenant_.service_ns = 0.0
-            self._leasing.trim(tenant_, now_ns)
+            self._trim(tenant_, now_ns)
         self._end_queued(now_ns)
+        self._arm_again(now_ns)
+        self._leasing.round(now_ns)
+
+    def _repin(self, pins: tuple[PinnedLease, ...]) -> None:
+        """Leases pinned no more live on like any other; new pins open with the next round."""
+        pinned = self._leasing.pinned
+        self._ledger.pins = pins
+        for pin in [pin for pin in pinned if pin not in pins]:
+            lease = self._ledger.leases.get(pinned.pop(pin))
+            if lease is not None:
+                lease.is_pinned = False
+
+    def _trim(self, tenant: Tenant, now_ns: int) -> None:
+        """Its share may have been cut: drain what it holds too much, idle leases first, pinned ones never."""
+        stay = [lease for lease in tenant.leases.values() if lease.state not in _LEAVING]
+        held = sum(lease.view.alpha for lease in stay)
+        mine = [lease for lease in stay if lease.state is LeaseState.WARM and not lease.is_pinned]
+        for lease in sorted(mine, key=lambda lease: (len(lease.jobs), lease.idle_since_ns, lease.view.lease)):
+            if held <= tenant.spec.max_share:
+                return
+            held -= lease.view.alpha
+            self._leasing.drain(lease, now_ns)
+
+    def _arm_again(self, now_ns: int) -> None:
+        """Pauses and limits changed: every timer by the new ones."""
+        ledger = self._ledger
         ledger.timers.forget(_PAUSES)
-        self._leasing.arm_again(now_ns)
+        self._leasing.arm_needs(now_ns)
         for lease in ledger.leases.values():
             lease.watch_ns = 0
             self._limits.watch(lease)
-        self._leasing.round(now_ns)
+            lease.is_idle_timer_armed = lease.state is LeaseState.WARM and not (lease.is_pinned or lease.jobs)
+            if lease.is_idle_timer_armed:
+                ledger.timers.arm(lease.idle_since_ns + ledger.settings.keep_warm_ns, ("idle", lease.view.lease))
 
     def came_late(self, tenant: Tenant, session: Session) -> None:
         """A session of a tenant that was removed while it was made."""
