@@ -60,6 +60,7 @@ class Daemon:
         self.engine: CopyEngine = engine or LoopbackCopyEngine()
         self.kernels = KernelRegistry()
         self.sessions: dict[int, Session] = {}
+        self.config_generation = 1
         self.counters: Counter[str] = Counter()
         self.ended: Counter[JobState] = Counter()
         self.on_kernels_changed: list[Callable[[], None]] = []
@@ -276,6 +277,7 @@ class Daemon:
     def reconfigure(self, config: DaemonConfig) -> None:
         """Another configuration is in force from here on. What cannot change live must be as it was."""
         self.config = config
+        self.config_generation += 1
         self.dispatch(events.ConfigChanged(config.tenant_specs(), config.book_settings(), config.pins()))
 
     # -- results --------------------------------------------------------------------------------------------------

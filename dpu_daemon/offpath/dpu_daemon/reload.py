@@ -24,14 +24,13 @@ NEEDS_RESTART: Final = (
 
 
 class Reloader:
-    """``generation`` is the number of the configuration in force: 1 at the start, one more with each reload."""
+    """Counts ``reloads`` and ``reloads_failed``; `Daemon.config_generation` is the number of the one in force."""
 
     def __init__(self, daemon: Daemon, negotiator: Negotiator, sources: Sources) -> None:
         self._daemon = daemon
         self._negotiator = negotiator
         self._sources = sources
         self._turn = asyncio.Lock()
-        self.generation = 1
 
     async def reload(self) -> bool:
         """One reload at a time. True when another configuration is in force."""
@@ -41,11 +40,10 @@ class Reloader:
                 await self._try()
             except (ConfigError, OSError) as fault:
                 counters["reloads_failed"] += 1
-                logger.warning("configuration %d stays in force: %s", self.generation, fault)
+                logger.warning("configuration %d stays in force: %s", self._daemon.config_generation, fault)
                 return False
             counters["reloads"] += 1
-            self.generation += 1
-            logger.warning("configuration %d is in force", self.generation)
+            logger.warning("configuration %d is in force", self._daemon.config_generation)
             return True
 
     async def _try(self) -> None:

@@ -21,6 +21,8 @@ from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, Lease
 from offpath.sched.jobs.timers import Key
 
 MAX_ATTEMPTS = 3
+_TIMER_ROUNDS = 8
+"""Timers may arm others that are due at once; were they left for later, a tick more or less would make a difference."""
 _SERVICE_WEIGHT = 0.2  # of the newest sample in the running mean of service times
 
 
@@ -73,8 +75,11 @@ class JobBook:
         An event that speaks of something gone (an old generation, an ended job) changes nothing.
         """
         ledger = self.ledger
-        while (next_ns := ledger.timers.next_ns()) is not None and next_ns <= now_ns:
-            self._fire_timers(now_ns)  # again while they arm others that are due, or a tick would make a difference
+        for _ in range(_TIMER_ROUNDS):
+            next_ns = ledger.timers.next_ns()
+            if next_ns is None or next_ns > now_ns:
+                break
+            self._fire_timers(now_ns)
             if ledger.departing:
                 self.reload.settle()
         self._handlers[type(event)](event, now_ns)
