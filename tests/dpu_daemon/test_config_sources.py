@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from offpath.dpu_daemon.config import ConfigError, Sources, parse_config
+from offpath.dpu_daemon.config import ConfigError, LeaseTable, Sources, TenantTable, parse_config
 from offpath.dpu_daemon.config.checks import warnings
 from offpath.dpu_daemon.config.sources import KEYS, PREFIX, values
+from offpath.dpu_daemon.reload import NEEDS_RESTART
 from offpath.sched.jobs.records import MS
 
 from ..support.certificates import Authority
@@ -251,3 +253,21 @@ def test_the_limits_reach_the_book_in_its_own_units() -> None:
     settings_ = parse_config({"tenant": [{"name": "ada"}], "limits": limits}, "x").book_settings()
     assert (settings_.kernel_ns, settings_.open_ns, settings_.scrub_ns) == (MS, 2 * MS, 3 * MS)
     assert (settings_.drain_ns, settings_.linger_ns) == (4 * MS, 2_000 * MS)
+
+
+# -- the page -----------------------------------------------------------------------------------------------------
+def test_the_page_names_every_key_with_its_default_and_what_a_reload_does() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")] for line in page.splitlines() if line.startswith("| `")
+    ]
+    said = {row[0].strip("` "): row[1:3] for row in rows}
+
+    def default(info: Any) -> str:
+        return "" if info.is_required() else f"`{json.dumps(info.default)}`"
+
+    wanted = {path: [default(info), "restart" if path in NEEDS_RESTART else "live"] for path, info in KEYS.items()}
+    assert {path: row for path, row in said.items() if path in wanted} == wanted
+    tables = {"tenant": TenantTable, "lease": LeaseTable}
+    fields = {f"{name}.{key}": default(info) for name, t in tables.items() for key, info in t.model_fields.items()}
+    assert {path: row[0] for path, row in said.items() if path not in wanted} == fields
