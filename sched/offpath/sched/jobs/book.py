@@ -95,6 +95,7 @@ class JobBook:
 
     # -- sessions -------------------------------------------------------------------------------------------------
     def _session_opened(self, event: events.SessionOpened, now_ns: int) -> None:
+        self.ledger.last_session = max(self.ledger.last_session, event.session)
         tenant = self.ledger.tenants[event.tenant]
         tenant.sessions += 1
         self.ledger.sessions[event.session] = session = Session(
@@ -128,6 +129,7 @@ class JobBook:
         ledger = self.ledger
         session = ledger.sessions[event.session]
         tenant = ledger.tenants[session.tenant]
+        ledger.last_job = max(ledger.last_job, event.job)
         share = event.share
         if not share and event.kernel in ledger.kernels:
             share = ledger.kernels[event.kernel].share
@@ -271,8 +273,11 @@ class JobBook:
 
     def _slot_lost(self, event: events.SlotLost, now_ns: int) -> None:
         job = self.ledger.jobs.get(event.job)
-        if job is not None and job.state < FIRST_TERMINAL and not job.is_running:
+        if job is not None and job.state < FIRST_TERMINAL:
             job.is_copying = False  # what copied it went with the shell's process
+            if job.is_running:
+                job.launches -= 1
+                self._stopped(job)
             self._end(job, JobState.RETRY_SAFE, EndReason.DAEMON_RESTARTED, now_ns)
 
     def _end(

@@ -52,7 +52,7 @@ class CancelRequested:
 
 @record
 class SlotLost:
-    """A restarted shell finds the job's payload gone or changed: unless it was launched, it never will be."""
+    """A restarted shell finds the job's payload gone or changed, and its kernel surely did not start."""
 
     job: int
 

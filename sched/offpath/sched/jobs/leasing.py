@@ -377,18 +377,24 @@ class Leasing:
         self._ledger.leases[lease_id] = lease
         tenant.leases[lease_id] = lease
         tenant.held_share += plan.alpha
-        scrub_first = bool(self._slices(view) & self.dirty)
-        self._ledger.out.append(
-            OpenLease(
-                lease_id, lease.generation, self.helper, view.tenant, view.gpu, view.profile, view.start, view.lanes,
-                settings.landing_bytes, settings.result_bytes, scrub_first,
-            )
-        )  # fmt: skip
+        self._ledger.out.append(self.opening(lease))
         lease.state = LeaseState.CREATING
         lease.since_ns = now_ns
         if settings.open_ns:
             self._ledger.watch(lease, now_ns + settings.open_ns)
         return lease_id
+
+    def opening(self, lease: Lease) -> OpenLease:
+        """The order that opens the lease; a shell that lost it may give it again."""
+        view, settings = lease.view, self._ledger.settings
+        return OpenLease(
+            view.lease, lease.generation, self.helper, view.tenant, view.gpu, view.profile, view.start, view.lanes,
+            view.landing_bytes, settings.result_bytes, scrub_first=bool(self._slices(view) & self.dirty),
+        )  # fmt: skip
+
+    def closing(self, lease: Lease) -> CloseLease:
+        """The order that closes it; likewise."""
+        return CloseLease(lease.view.lease, lease.generation, self.helper, scrub=bool(lease.lost - lease.scrubbed))
 
     def _scrub(self, lease: Lease, now_ns: int) -> None:
         lease.state = LeaseState.SCRUBBING
@@ -408,9 +414,7 @@ class Leasing:
         if lease.is_closing:
             return
         lease.is_closing = True
-        self._ledger.out.append(
-            CloseLease(lease.view.lease, lease.generation, self.helper, bool(lease.lost - lease.scrubbed))
-        )
+        self._ledger.out.append(self.closing(lease))
 
     def _forget(self, lease: Lease) -> None:
         lease.state = LeaseState.FREE

@@ -35,6 +35,8 @@ class Ledger:
         self.departing: dict[str, Tenant] = {}
         """Removed tenants that still hold something."""
         self.unanswered = 0
+        self.last_job = 0
+        self.last_session = 0
         self.generation = first_generation
         self.out: list[Command] = []
         self.timers = Timers(self._is_live)

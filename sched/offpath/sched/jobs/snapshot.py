@@ -33,6 +33,8 @@ _LEDGER: Final[dict[str, Any]] = {
     "kernels": dict[int, events.Kernel],
     "unanswered": int,
     "generation": int,
+    "last_job": int,
+    "last_session": int,
 }
 _LEASING: Final[dict[str, Any]] = {
     "next_lease": int,
@@ -98,7 +100,8 @@ def _restore(data: Mapping[str, Any], policies: Mapping[str, type[Policy]]) -> J
     specs: tuple[TenantSpec, ...] = tuple(tenant.spec for tenant, *_ in tenants)
     book = JobBook(specs, policy, own["settings"], own["pins"], own["generation"])
     ledger, leasing = book.ledger, book.leasing
-    ledger.kernels, ledger.unanswered = own["kernels"], own["unanswered"]
+    for each in ("kernels", "unanswered", "last_job", "last_session"):
+        setattr(ledger, each, own[each])
     for each, hint in _LEASING.items():
         setattr(leasing, each, from_plain(hint, data["leasing"][each]))
     jobs: dict[int, Job] = {job.job: job for job in (_made(Job, fields) for fields in data["jobs"])}
