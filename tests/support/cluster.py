@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -15,9 +16,11 @@ from typing import Any
 from offpath.host_helper import Requester
 
 from .processes import HERE, Process, until
+from .toml import to_toml
 
 TIMEOUT = 30.0
 MIB = 1 << 20
+_RELOADED = re.compile(r"configuration [0-9]+ (is|stays) in force")
 
 
 class Cluster:
@@ -37,9 +40,9 @@ class Cluster:
             "durability": {"resume_ttl_s": 0, **tables.pop("durability", {})},  # tests of resuming ask for it
             **tables,
         }
-        config_file = self.folder / "config.json"
-        config_file.write_text(json.dumps(self.config))
-        program = ["daemon_main.py", str(config_file), str(self.run_folder)]
+        self.config_file = self.folder / "offpathd.toml"
+        self.config_file.write_text(to_toml(self.config))
+        program = ["daemon_main.py", str(self.config_file), str(self.run_folder)]
         if keep is not None:
             kept = [sys.executable, "-W", "always", str(HERE / program[0]), *program[1:]]
             program = ["keeper_main.py", str(self.run_folder), json.dumps(keep), *kept]
@@ -79,6 +82,14 @@ class Cluster:
         until(lambda: "joined as generation" in helper.errors or not helper.is_alive)
         assert helper.is_alive, helper.errors
         return helper
+
+    def reload(self, text: str | None = None) -> bool:
+        """Write the configuration (or ``text``) and have the daemon read it. False: it was refused."""
+        self.config_file.write_text(to_toml(self.config) if text is None else text)
+        before = len(_RELOADED.findall(self.daemon.errors))
+        self.daemon.signal(signal.SIGHUP)
+        until(lambda: len(_RELOADED.findall(self.daemon.errors)) > before)
+        return _RELOADED.findall(self.daemon.errors)[-1] == "is"
 
     def start(self, name: str, script: str, *arguments: str) -> Process:
         """A further process of the test, ended with the cluster."""

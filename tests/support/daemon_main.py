@@ -1,4 +1,4 @@
-"""A daemon as its own process: CONFIG.json DIRECTORY. Says one line when ready, its statistics at the end.
+"""A daemon as its own process: CONFIG.toml DIRECTORY. Says one line when ready, its statistics at the end.
 
 Told ``block`` on its standard input, its loop does nothing for four seconds, as if a disk or a driver held it; told
 ``jam``, its copy engine's thread is no more.
@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from offpath.dpu_daemon.config import parse_config
+from offpath.dpu_daemon.config import Sources
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.serve import run
 
@@ -45,4 +45,5 @@ if __name__ == "__main__":
 
         confine(Path(calls).read_text().split())
     where, directory = sys.argv[1:]
-    print(json.dumps(run(parse_config(json.loads(Path(where).read_text()), where), directory, ready)), flush=True)
+    sources = Sources(where)
+    print(json.dumps(run(sources.read().config, directory, ready, sources)), flush=True)

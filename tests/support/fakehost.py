@@ -70,6 +70,9 @@ class FakeHost:
                 return None
             if received is not None:
                 body = received[0]
+                if body[0] == host.KIND_JSON and isinstance(ping := decode(body), control.Ping):
+                    self.say(control.Pong(number=ping.number), wanted)
+                    continue
                 return host.parse_launch(body) if body[0] == host.KIND_LAUNCH else decode(body)
             assert time.monotonic() < end, "the daemon says nothing"
             time.sleep(0.001)

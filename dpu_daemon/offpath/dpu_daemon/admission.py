@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import os
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol
 
@@ -28,6 +29,7 @@ from offpath.dpu_daemon.sessions import Session
 from offpath.sched.jobs.admission import DRAIN_RETRY_MS
 
 TICKET_TTL_S: Final = 5
+_REMOVED: Final = "the tenant was taken out of the configuration"
 _STATE: Final[dict[bool | None, Literal["answered", "running", "retry_safe"]]] = {
     None: "retry_safe",
     True: "answered",
@@ -61,6 +63,7 @@ class Tenant:
     token: str | None
     sessions: int = 0
     nbytes: int = 0
+    is_removed: bool = False
 
 
 class Terms(NamedTuple):
@@ -99,6 +102,11 @@ class Grant:
         return orjson.dumps(list(self.terms)).decode()
 
 
+def credentials(config: DaemonConfig) -> dict[str, tuple[TenantTable, str | None]]:
+    """Each tenant's table and token, by name. Raises: ConfigError: a token file is unusable."""
+    return {t.name: (t, read_token(t.token_file) if t.token_file else None) for t in config.tenant}
+
+
 class Admission:
     """`admit` welcomes or welcomes back, `redeem` takes a ticket, `peer_left` and `end` give back. ``fabric_address``
     is told in the welcome."""
@@ -108,18 +116,21 @@ class Admission:
         self._config = config
         self._fabric = fabric
         self._fabric_address = fabric_address
-        self._tenants = {t.name: Tenant(t, read_token(t.token_file) if t.token_file else None) for t in config.tenant}
+        self._tenants = {name: Tenant(table, token) for name, (table, token) in credentials(config).items()}
         self._grants: dict[int, Grant] = {}
         self._by_ticket: dict[bytes, Grant] = {}
         self._next_session = daemon.book.ledger.last_session + 1
         self._loop = asyncio.get_running_loop()
         daemon.on_kernels_changed.append(self._tell_kernels)
         daemon.on_session_ended.append(self._session_ended)
+        daemon.on_tenant_gone.append(self._tenant_gone)
         daemon.on_session_lost.append(self._wait_for_peer)
 
     def admit(self, carrier: Carrier, hello: control.Hello, peer: Peer) -> Grant:
         """Who, and how much; then the welcome. Raises: NegotiationRefused."""
         tenant = self._identify(carrier, hello)
+        if tenant.is_removed:
+            raise NegotiationRefused("tenant_removed", _REMOVED)
         if hello.resume is not None:
             return self._resume(tenant, hello.resume, peer)
         if self._daemon.is_draining:
@@ -177,6 +188,27 @@ class Admission:
             ),
         )  # fmt: skip
 
+    def reload(self, config: DaemonConfig, known: Mapping[str, tuple[TenantTable, str | None]]) -> None:
+        """Another configuration with its `credentials`. Tenants that stay keep what their sessions hold; those that go
+        are refused by name until the book has let go of all they hold, and are then forgotten."""
+        self._config = config
+        for name, (table, token) in known.items():
+            tenant = self._tenants.get(name)
+            if tenant is None:
+                self._tenants[name] = Tenant(table, token)
+            else:
+                tenant.table, tenant.token, tenant.is_removed = table, token, False
+        for name in self._tenants.keys() - known.keys():
+            self._tenants[name].is_removed = True
+        for grant in [grant for grant in self._grants.values() if grant.tenant.is_removed and grant.live is None]:
+            self.end(grant, control.Closing(code="tenant_removed", detail=_REMOVED))  # nothing of it is in the book
+
+    def _tenant_gone(self, name: str) -> None:
+        tenant = self._tenants.get(name)
+        if tenant is not None and tenant.is_removed:
+            tenant.token = None
+            del self._tenants[name]
+
     def _identify(self, carrier: Carrier, hello: control.Hello) -> Tenant:
         """The tenant comes from the carrier, never from what the peer claims; every failure looks the same."""
         denied = NegotiationRefused("denied", "no tenant for these credentials")
@@ -223,6 +255,10 @@ class Admission:
             resumed.append(control.Resumed(request_id=request, state=_STATE[is_answered]))
         self._welcome(grant, peer, resume.token, resumed)
         return grant
+
+    def knows(self, tenant: str) -> bool:
+        """It may hold sessions."""
+        return tenant in self._tenants
 
     def restored(self, session: Session, origin: str) -> None:
         """A session that an earlier process granted waits for its peer. Raises: ValueError: ``origin`` is not ours."""

@@ -14,6 +14,7 @@ import secrets
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from offpath.bindings import faults
@@ -42,7 +43,7 @@ from offpath.sched.jobs.states import EndReason, JobState
 logger = logging.getLogger(__name__)
 _MS: Final = 1_000_000
 _WITH_RESULT: Final = (JobState.COMPLETED, JobState.FAILED)
-"""A job may expire at the very moment its result comes: that answer must not carry it."""
+"""A job may expire, or its time be over, at the very moment its result comes: that answer must not carry it."""
 
 
 class Daemon:
@@ -75,6 +76,7 @@ class Daemon:
         self.engine: CopyEngine = engine or LoopbackCopyEngine()
         self.kernels = KernelRegistry()
         self.sessions: dict[int, Session] = {}
+        self.config_generation = 1
         self.counters: Counter[str] = Counter()
         self.ended: Counter[JobState] = Counter()
         self.tally = Tally()
@@ -82,6 +84,7 @@ class Daemon:
         """See `offpath.dpu_daemon.metrics.Extra`."""
         self.on_kernels_changed: list[Callable[[], None]] = []
         self.on_session_ended: list[Callable[[Session, str, str], None]] = []
+        self.on_tenant_gone: list[Callable[[str], None]] = []
         self.on_session_lost: list[Callable[[Session], None]] = []
         self._loop = asyncio.get_running_loop()
         self._next_job = self.book.ledger.last_job + 1
@@ -106,6 +109,9 @@ class Daemon:
             commands.OpenLease: self._open_lease,
             commands.ScrubLane: self._scrub_lane,
             commands.CloseLease: self._close_lease,
+            commands.KillLane: self._kill_lane,
+            commands.EndSession: self._end_session,
+            commands.TenantGone: self._tenant_gone,
         }
         self.host = HostSide(self, channel)
         self.probe = PathProbe(self)
@@ -331,7 +337,7 @@ class Daemon:
         self.tally.answered(ref, command, status, reason, self.now_ns())
         if not session.is_closed:
             tensors, inline, nbytes = b"", b"", 0
-            if result is not None and command.state in _WITH_RESULT:
+            if result is not None and command.state in _WITH_RESULT and command.reason is not EndReason.KERNEL_OVERRAN:
                 tensors, inline, nbytes = result.tensors, result.inline, result.result_bytes
             gpu = self.host.gpu_index(command.lease)
             answer = pack_answer(
@@ -361,6 +367,29 @@ class Daemon:
         self.counters["leases_closed"] += 1
         logger.info("lease %d closes", command.lease)
         self.host.close_lease(command)
+
+    def _kill_lane(self, command: commands.KillLane) -> None:
+        self.host.kill_lane(command)
+
+    def _end_session(self, command: commands.EndSession) -> None:
+        """Its answers are written; the peer still has to be told of the last ones."""
+        session = self.sessions.get(command.session)
+        if session is not None:
+            end = partial(
+                self.session_ended, session, "tenant_removed", "the tenant was taken out of the configuration"
+            )
+            session.when_told(end, self.config.limits.drain_ms / 1e3)
+
+    def _tenant_gone(self, command: commands.TenantGone) -> None:
+        logger.info("tenant %s is gone", command.tenant)
+        for told in self.on_tenant_gone:
+            told(command.tenant)
+
+    def reconfigure(self, config: DaemonConfig) -> None:
+        """Another configuration is in force from here on. What cannot change live must be as it was."""
+        self.config = config
+        self.config_generation += 1
+        self.dispatch(events.ConfigChanged(config.tenant_specs(), config.book_settings(), config.pins()))
 
     # -- results --------------------------------------------------------------------------------------------------
     def result(self, link: LaneLink, result: host.Result) -> None:

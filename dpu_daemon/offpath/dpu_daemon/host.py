@@ -18,6 +18,7 @@ from offpath.bindings.errors import OffpathError, PeerGone, ProtocolError, Regio
 from offpath.bindings.loopback.channel import LoopbackChannelListener, LoopbackConnection
 from offpath.bindings.ports import Memory, MemoryExport
 from offpath.bindings.wire import control, host
+from offpath.dpu_daemon.pulse import Pulse
 from offpath.sched.gpu.geometry import GpuSpec, Profile
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.states import LeaseState
@@ -58,6 +59,7 @@ class _Helper:
     gpus: list[GpuSpec] = field(default_factory=list)
     held: list[control.InstanceHeld] = field(default_factory=list)
     is_joined: bool = False
+    pulse: Pulse | None = None
 
 
 @dataclass(slots=True)
@@ -67,6 +69,7 @@ class _Order:
     command: commands.OpenLease
     token: str
     gpu_index: int
+    is_closing: bool = False
 
 
 class HostSide:
@@ -154,6 +157,8 @@ class HostSide:
         try:
             if (received := helper.connection.receive()) is not None:
                 _close_all(received[1])
+                if helper.pulse is not None:
+                    helper.pulse.heard()
                 self._helper_said(helper, control.decode(control.HOST_TO_DAEMON, received[0]))
         except (PeerGone, ProtocolError) as fault:
             self._helper_gone(helper, str(fault))
@@ -162,6 +167,14 @@ class HostSide:
         if isinstance(message, control.GpuOffer) and not helper.is_joined:
             helper.gpus.append(_spec(message, helper.gpus))
             self._join_if_complete(helper)
+        elif isinstance(message, control.Pong) and helper.pulse is not None:
+            helper.pulse.answered(message)
+        elif isinstance(message, control.WorkerDied):
+            if (
+                message.lease,
+                message.lane,
+            ) not in self.lanes:  # else its own channel tells, after its last words
+                self._daemon.dispatch(events.WorkerLost(message.lease, message.lane, message.generation))
         elif isinstance(message, control.InstanceHeld) and not helper.is_joined:
             helper.held.append(message)
             self._join_if_complete(helper)
@@ -187,6 +200,10 @@ class HostSide:
             self._helper_gone(helper, str(fault))
             return
         helper.is_joined = True
+        helper.pulse = Pulse(
+            lambda: self._daemon.config.limits, self._to_helper, self._is_at_work,
+            lambda why: self._helper_gone(helper, why),
+        )  # fmt: skip
         keep = self._come_back(helper) if self._awaited_helper else None
         linger_ms = 2 * self._daemon.config.durability.adopt_ms if self._daemon.is_durable else 0
         self._to_helper(
@@ -283,6 +300,8 @@ class HostSide:
             return
         logger.warning("helper %s lost: %s", helper.hello.name, why)
         self._helper = None
+        if helper.pulse is not None:
+            helper.pulse.stop()
         self._unwatch(helper.connection)
         helper.connection.close()
         for link in list(self.lanes.values()):
@@ -297,6 +316,13 @@ class HostSide:
         self._loop.remove_reader(connection.fileno())
         if connection.death_fileno() >= 0:
             self._loop.remove_reader(connection.death_fileno())
+
+    def _is_at_work(self) -> bool:
+        """An instance is being opened or closed: the helper may be scrubbing it."""
+        return any(
+            order.is_closing or any((lease, lane) not in self.lanes for lane in range(order.command.lanes))
+            for lease, order in self._orders.items()
+        )
 
     def has_helper(self) -> bool:
         """True while a helper has joined."""
@@ -343,6 +369,8 @@ class HostSide:
     def close_lease(self, command: commands.CloseLease) -> None:
         """Ask the helper to end the lease's workers and instance. Their channels closing is no loss from here on."""
         self._drop_lanes(command.lease)
+        if command.lease in self._orders:
+            self._orders[command.lease].is_closing = True
         self._to_helper(control.CloseInstance(lease=command.lease, generation=command.generation, scrub=command.scrub))
 
     def scrub_lane(self, command: commands.ScrubLane) -> None:
@@ -354,6 +382,12 @@ class HostSide:
             link, control.encode(control.ScrubLane(lease=command.lease, lane=command.lane))
         ):
             self._daemon.dispatch(events.WorkerLost(command.lease, command.lane, command.generation))
+
+    def kill_lane(self, command: commands.KillLane) -> None:
+        """Have the helper kill the worker; that its channel then closes is news to nobody."""
+        self._daemon.counters["workers_killed"] += 1
+        logger.warning("worker of lease %d lane %d is to be killed", command.lease, command.lane)
+        self._to_helper(control.KillWorker(lease=command.lease, lane=command.lane, generation=command.generation))
 
     def lane_is_back(self, link: LaneLink) -> None:
         """The worker is back and has said what it had to say."""
@@ -490,6 +524,8 @@ class HostSide:
         for link in list(self.lanes.values()):
             self._close_lane(link)
         if self._helper is not None:
+            if self._helper.pulse is not None:
+                self._helper.pulse.stop()
             if is_final:
                 with contextlib.suppress(PeerGone):
                     self._helper.connection.send(

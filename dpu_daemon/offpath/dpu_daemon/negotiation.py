@@ -13,7 +13,7 @@ import socket
 import ssl
 import struct
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from offpath.bindings.loopback.sockets import listening_socket
 from offpath.bindings.wire import control
 from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.dpu_daemon.admission import Admission, Carrier, Grant
-from offpath.dpu_daemon.config import DaemonConfig, TlsTable, secret_path
+from offpath.dpu_daemon.config import DaemonConfig, TenantTable, server_context
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.doors import FabricDoor
 
@@ -78,6 +78,8 @@ class Negotiator:
         self.admission = Admission(daemon, config, fabric, endpoints.fabric)
         self._door = FabricDoor(daemon, self.admission, fabric)
         self._servers: list[asyncio.Server] = []
+        self._tls_socket: socket.socket | None = None
+        self._tls_server: asyncio.Server | None = None
         self._pending: dict[asyncio.StreamWriter, None] = {}  # who has not said hello yet, longest first
         self._is_closing = False
         self.accepted = 0
@@ -87,9 +89,7 @@ class Negotiator:
     async def start(self) -> None:
         """Listen on every configured carrier. Raises: OSError, ssl.SSLError: an address or file is unusable."""
         sock = self.endpoints.negotiate_socket or listening_socket(self.endpoints.negotiate, socket.SOCK_STREAM)
-        for path in (self.endpoints.negotiate, self.endpoints.fabric):
-            if os.stat(path).st_uid == os.geteuid():  # else its maker, a service manager, decides who may connect
-                os.chmod(path, 0o666 if self._any_other_uid() else 0o600)
+        self.set_modes(self._config)
         if sys.version_info >= (3, 13):  # it would remove the file even of a socket that was handed down
             server = await asyncio.start_unix_server(self._unix_peer, sock=sock, cleanup_socket=False)
         else:
@@ -97,22 +97,46 @@ class Negotiator:
         self._servers.append(server)
         tls = self._config.tls
         if tls is not None:
-            host, _, port = tls.listen.rpartition(":")
-            server = await asyncio.start_server(
-                self._tls_peer, host.strip("[]"), int(port), ssl=_server_context(tls), ssl_handshake_timeout=5.0
-            )
-            self._servers.append(server)
-            self.endpoints.tls = server.sockets[0].getsockname()[:2]
+            self._tls_socket = _tcp_listener(tls.listen)
+            self.endpoints.tls = self._tls_socket.getsockname()[:2]
+            await self.renew_tls(server_context(tls))
         self._door.open()
 
-    def _any_other_uid(self) -> bool:
-        return any(uid != os.getuid() for t in self._config.tenant for uid in t.uids)
+    async def renew_tls(self, context: ssl.SSLContext) -> None:
+        """Handshakes from here on use these keys and this authority; connections that stand are left alone.
+
+        The new server listens on the same socket before the old one stops, so nobody is turned away.
+        """
+        assert self._tls_socket is not None, "the carrier is on since the start, or not at all"
+        before = self._tls_server
+        self._tls_server = await asyncio.start_server(
+            self._tls_peer, sock=self._tls_socket.dup(), ssl=context, ssl_handshake_timeout=5.0
+        )
+        if before is not None:
+            before.close()
+
+    def reload(self, config: DaemonConfig, known: Mapping[str, tuple[TenantTable, str | None]]) -> None:
+        """Another configuration is in force; its keys come by `renew_tls`."""
+        self._config = config
+        self.admission.reload(config, known)
+
+    def set_modes(self, config: DaemonConfig) -> None:
+        """Other users may connect only if one of them is listed; who they are is checked for each connection.
+
+        Raises: OSError: a socket's file is gone.
+        """
+        is_open = any(uid != os.getuid() for t in config.tenant for uid in t.uids)
+        for path in (self.endpoints.negotiate, self.endpoints.fabric):
+            if os.stat(path).st_uid == os.geteuid():  # else its maker, a service manager, decides who may connect
+                os.chmod(path, 0o666 if is_open else 0o600)
 
     async def close(self) -> None:
         """Stop listening, tell every peer, forget unredeemed tickets."""
         self._is_closing = True
-        for server in self._servers:
+        for server in (*self._servers, *([self._tls_server] if self._tls_server else ())):
             server.close()
+        if self._tls_socket is not None:
+            self._tls_socket.close()
         self._door.close()
         self.admission.close()
         for task in list(self._tasks):
@@ -195,13 +219,21 @@ async def _next_frame(reader: asyncio.StreamReader, frames: FrameReader, held: l
     return held.pop(0)
 
 
-def _server_context(tls: TlsTable) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(secret_path(tls.ca_file))
-    context.load_cert_chain(secret_path(tls.cert_file), secret_path(tls.key_file))
-    return context
+def _tcp_listener(listen: str) -> socket.socket:
+    """A socket that listens on HOST:PORT. Raises: OSError: the address is taken, or none of this machine."""
+    host, _, port = listen.rpartition(":")
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    sock = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(100)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def _tenant_of(certificate: dict[str, Any] | None) -> str | None:

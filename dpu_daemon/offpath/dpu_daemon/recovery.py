@@ -75,6 +75,7 @@ class Recovery:
                 daemon.leaving[job.job] = ref = JobRef(job.job, _NOBODY, 0, _bare(job))
                 ref.is_answered = True
         self._end_copies()
+        self._reconfigure()
         daemon.drain(False)  # whoever drained the process before us wanted it to end
         for number in lost:
             daemon.dispatch(events.SlotLost(number))
@@ -86,6 +87,15 @@ class Recovery:
         if faults.armed:
             faults.hit("daemon.recovered")
 
+    def _reconfigure(self) -> None:
+        """The configuration may have changed while no process was there."""
+        daemon = self._daemon
+        ledger, config = daemon.book.ledger, daemon.config
+        known = tuple(tenant.spec for tenant in ledger.tenants.values()), ledger.settings, ledger.pins
+        if known != (config.tenant_specs(), config.book_settings(), config.pins()):
+            logger.info("the configuration has changed since")
+            daemon.reconfigure(config)
+
     # -- sessions -------------------------------------------------------------------------------------------------
     def _session(self, known: records.Session) -> Session | None:
         """Its memory from the keeper; None: that is gone, and nobody can be told anything through it."""
@@ -95,6 +105,8 @@ class Recovery:
             slots, payload_bytes, result_bytes, _ = orjson.loads(known.origin)
             if len(fds) != 2:
                 raise RegionError("its memory was not kept")
+            if not self._admission.knows(known.tenant):
+                raise RegionError("its tenant is no more")
             answers, memory = fds.pop(), fds.pop()
             fabric = LoopbackFabricSession(slots, payload_bytes, result_bytes, (memory, answers))
         except (RegionError, ValueError) as fault:

@@ -17,7 +17,7 @@ from offpath.bindings.loopback.channel import LoopbackChannelListener
 from offpath.bindings.runtime import JOURNAL, make_runtime_directory
 from offpath.dpu_daemon import logs
 from offpath.dpu_daemon.admin import AdminServer
-from offpath.dpu_daemon.config import DaemonConfig
+from offpath.dpu_daemon.config import DaemonConfig, Sources
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.inherited import LISTENING, Inherited, take_inherited
 from offpath.dpu_daemon.journal.log import Journal, Replayed, journal_bytes, open_journal
@@ -26,6 +26,7 @@ from offpath.dpu_daemon.metrics_http import MetricsServer
 from offpath.dpu_daemon.negotiation import Endpoints, Negotiator
 from offpath.dpu_daemon.notify import Notifier, close_all, watchdog_interval_s
 from offpath.dpu_daemon.recovery import Recovery
+from offpath.dpu_daemon.reload import Reloader
 from offpath.dpu_daemon.selfcheck import SelfCheck, feed_watchdog
 
 logger = logging.getLogger(__name__)
@@ -123,10 +124,11 @@ async def serve(
     config: DaemonConfig,
     directory: str,
     ready: Callable[[Daemon], None],
+    sources: Sources | None = None,
     inherited: Inherited | None = None,
     notifier: Notifier | None = None,
 ) -> dict[str, int]:
-    """Serve until SIGTERM or SIGINT; returns the closing statistics.
+    """Serve until SIGTERM or SIGINT; returns the closing statistics. SIGHUP reads ``sources`` again, if given.
 
     The notifier hears READY when everything listens, STOPPING at the end, and WATCHDOG between as long as the daemon's
     check of itself finds no fault.
@@ -138,7 +140,11 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     interval_s = watchdog_interval_s()
-    async with running_daemon(config, directory, inherited, notifier) as (daemon, negotiator):
+    serving = running_daemon(config, directory, inherited, notifier)
+    async with serving as (daemon, negotiator), asyncio.TaskGroup() as reloads:
+        if sources is not None:
+            reloader = Reloader(daemon, negotiator, sources)
+            loop.add_signal_handler(signal.SIGHUP, lambda: reloads.create_task(_reload(reloader, daemon)))
         gc.collect()
         gc.freeze()  # what start-up made stays; a full collection then walks requests only
         notifier.ready(f"lineage {daemon.lineage}")
@@ -155,6 +161,15 @@ async def serve(
         return daemon.statistics()
 
 
-def run(config: DaemonConfig, directory: str, ready: Callable[[Daemon], None]) -> dict[str, int]:
+async def _reload(reloader: Reloader, daemon: Daemon) -> None:
+    daemon.notifier.reloading()
+    if await reloader.reload():
+        logs.set_up(daemon.config.operation.log)
+    daemon.notifier.ready(f"configuration {daemon.config_generation}")
+
+
+def run(
+    config: DaemonConfig, directory: str, ready: Callable[[Daemon], None], sources: Sources | None = None
+) -> dict[str, int]:
     """`serve` on uvloop, with what a service manager handed down; blocks. Raises: HandoverError: it makes no sense."""
-    return uvloop.run(serve(config, directory, ready, take_inherited(), Notifier.from_environment()))
+    return uvloop.run(serve(config, directory, ready, sources, take_inherited(), Notifier.from_environment()))

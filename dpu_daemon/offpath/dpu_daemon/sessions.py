@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from offpath.bindings.errors import DoorbellError, HeaderError, PeerGone
@@ -66,6 +67,8 @@ class Session:
         self._slots: list[JobRef | None] = [None] * fabric.slot_count
         self._unsent: deque[int] = deque()
         self._violations: deque[int] = deque(maxlen=VIOLATIONS)
+        self._end: asyncio.Handle | None = None
+        self._when_told: Callable[[], None] | None = None
         self._pause: asyncio.TimerHandle | None = None
         self._waits_until_ns = 0
         self._crossed = 0
@@ -206,6 +209,16 @@ class Session:
         except PeerGone:
             self._unsent.clear()
         self._loop.remove_writer(self._fd)
+        if self._when_told is not None:
+            self._loop.call_soon(self._when_told)
+
+    def when_told(self, end: Callable[[], None], bound_s: float) -> None:
+        """Call ``end`` soon after the peer took every doorbell that is due, at the latest after ``bound_s``."""
+        if self._unsent:
+            self._when_told = end
+            self._end = self._loop.call_later(bound_s, end)
+        else:
+            self._end = self._loop.call_soon(end)
 
     def told_to_wait(self, wait_ms: int) -> None:
         """It was refused for ``wait_ms``. A requester that was told so and does not wait is not read for as long; a few
@@ -229,5 +242,7 @@ class Session:
         if self.is_closed:
             return
         self.is_closed = True
+        if self._end is not None:
+            self._end.cancel()
         self.detach()
         self.fabric.close()

@@ -121,8 +121,10 @@ class Supervisor:
         end = time.monotonic() + seconds
         while not self._stopping and (left := end - time.monotonic()) > 0:
             for key, _ in self._selector.select(left):
-                if key.fd != self._stop_read:
-                    self._reap(key.fd)
+                if key.fd == self._stop_read:
+                    os.read(self._stop_read, 64)
+                else:
+                    self._reap(None, key.fd)
 
     # -- the daemon's channel -------------------------------------------------------------------------------------
     def _serve(self, connection: LoopbackConnection) -> None:
@@ -152,7 +154,7 @@ class Supervisor:
                     elif key.fd == self._stop_read:
                         os.read(self._stop_read, 64)  # if it was our signal, its handler has run by the next turn
                     else:
-                        self._reap(key.fd)
+                        self._reap(connection, key.fd)
         finally:
             if not self._in_child:
                 self._selector.unregister(connection.fileno())
@@ -177,6 +179,10 @@ class Supervisor:
             self._open(connection, order)
         elif isinstance(order, control.CloseInstance):
             self._close(connection, order)
+        elif isinstance(order, control.KillWorker):
+            self._kill(order)
+        elif isinstance(order, control.Ping):
+            self._send(connection, control.Pong(number=order.number))
         elif isinstance(order, control.Closing):
             self._linger_s = 0.0
             raise PeerGone(f"{order.code}: {order.detail}")
@@ -250,6 +256,15 @@ class Supervisor:
         done = control.InstanceClosed(lease=order.lease, generation=order.generation, scrubbed_bytes=scrubbed)
         self._send(connection, done)
 
+    def _kill(self, order: control.KillWorker) -> None:
+        """Its death is reaped like any other; the daemon sees the channel close."""
+        held = self._instances.get(order.lease)
+        if held is None or held.order.generation != order.generation:
+            return
+        for pid in [pid for pid, lane in held.workers.values() if lane == order.lane]:
+            logger.warning("lease %d lane %d: killing worker %d, as ordered", order.lease, order.lane, pid)
+            os.kill(pid, signal.SIGKILL)
+
     def _drop(self, lease: int, *, scrub: bool) -> int:
         """End the lease's workers, scrub if asked, destroy the instance. Returns the bytes scrubbed here."""
         held = self._instances.pop(lease)
@@ -268,16 +283,22 @@ class Supervisor:
         for lease in list(self._instances):
             self._drop(lease, scrub=True)
 
-    def _reap(self, pidfd: int) -> None:
-        """A worker ended unasked: the daemon saw its channel close; here only the process is put to rest.
+    def _reap(self, connection: LoopbackConnection | None, pidfd: int) -> None:
+        """A worker ended unasked: the daemon saw its channel close, unless it had none yet.
 
         An order of this same turn may have closed the descriptor, and a worker forked since may have got its number:
         that one lives, and to wait for it would be to wait for ever.
         """
         for held in self._instances.values():
             if pidfd in held.workers:
-                if os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-                    self._forget(held, pidfd)
+                if os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                    return
+                lane = held.workers[pidfd][1]
+                self._forget(held, pidfd)
+                order = held.order
+                if connection is not None:  # else the daemon learns it from the lanes that we still hold
+                    died = control.WorkerDied(lease=order.lease, lane=lane, generation=order.generation)
+                    self._send(connection, died)
                 return
 
     def _forget(self, held: _Instance, pidfd: int) -> None:

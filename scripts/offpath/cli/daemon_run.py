@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from offpath.bindings.runtime import runtime_directory
+from offpath.cli.config_check import add_overrides
 
 if TYPE_CHECKING:
     from offpath.dpu_daemon.daemon import Daemon
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     parser.add_argument("--config", required=True, metavar="FILE", help="TOML configuration")
+    add_overrides(parser)
     parser.add_argument("--runtime-dir", metavar="DIR", help="where the sockets go (default: see README)")
     parser.add_argument("--cpu", type=int, metavar="N", help="pin the daemon to this core")
     parser.add_argument("--json", action="store_true", help="print closing statistics as one JSON object")
@@ -26,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT."""
+    """Serve until SIGTERM or SIGINT; SIGHUP reads the configuration again. Exit code 78 (EX_CONFIG): it has faults."""
     directory = runtime_directory(arguments.runtime_dir)
     if arguments.keep:
         return _keep(arguments, directory)
@@ -38,6 +40,7 @@ def _keep(arguments: argparse.Namespace, directory: str) -> int:
 
     command = [sys.executable, "-P", "-m", "offpath.cli.main", *["-v"] * arguments.verbose, "daemon", "run"]
     command += ["--config", arguments.config, "--runtime-dir", directory]
+    command += [f"--set={override}" for override in arguments.overrides]
     command += ["--cpu", str(arguments.cpu)] if arguments.cpu is not None else []
     command += ["--json"] if arguments.json else []
     settings = KeeperSettings(watchdog_s=arguments.watchdog_s, starts=arguments.starts)
@@ -47,9 +50,13 @@ def _keep(arguments: argparse.Namespace, directory: str) -> int:
 def _serve(arguments: argparse.Namespace, directory: str) -> int:
     import faulthandler
 
-    from offpath.dpu_daemon.config import load_config
+    from offpath.dpu_daemon.config.sources import process_sources
     from offpath.dpu_daemon.serve import run
 
+    sources = process_sources(arguments.config, arguments.overrides)
+    loaded = sources.read()
+    for warning in loaded.warnings:
+        print(f"offpath: warning: {warning.path}: {warning.text}", file=sys.stderr)
     if arguments.cpu is not None:
         os.sched_setaffinity(0, {arguments.cpu})
     faulthandler.enable()  # a watchdog's SIGABRT then says where the daemon hung
@@ -57,7 +64,7 @@ def _serve(arguments: argparse.Namespace, directory: str) -> int:
     def ready(daemon: Daemon) -> None:
         print(f"offpathd ready in {directory} (lineage {daemon.lineage})", file=sys.stderr, flush=True)
 
-    statistics = run(load_config(arguments.config), directory, ready)
+    statistics = run(loaded.config, directory, ready, sources)
     if arguments.json:
         print(json.dumps(statistics))
     return 0

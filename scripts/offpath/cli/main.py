@@ -18,6 +18,8 @@ from offpath.cli.exits import code_of
 COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("daemon", "run"): ("daemon_run", "run the daemon on this machine (loopback ports)"),
     ("doctor",): ("doctor", "what is wrong with this machine, and what to do"),
+    ("config", "check"): ("config_check", "check a configuration: every fault at once, exit code 78 if there is one"),
+    ("config", "show"): ("config_show", "the configuration in force, value by value"),
     ("helper", "run"): ("helper_run", "serve kernels from a Python file to the daemon"),
     ("daemon", "drain"): ("daemon_drain", "finish what is there, take in nothing new"),
     ("request", "submit"): ("request_submit", "one request, and its answer"),

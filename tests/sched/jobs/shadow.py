@@ -7,77 +7,30 @@ for what should have happened and did not, and inside the book only for bounds (
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 
 from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.jobs import events
 from offpath.sched.jobs.book import MAX_ATTEMPTS, JobBook
-from offpath.sched.jobs.commands import Answer, CloseLease, Command, Copy, Launch, OpenLease, ScrubLane
+from offpath.sched.jobs.commands import (
+    Answer,
+    CloseLease,
+    Command,
+    Copy,
+    EndSession,
+    KillLane,
+    Launch,
+    OpenLease,
+    ScrubLane,
+    TenantGone,
+)
 from offpath.sched.jobs.records import MS, BookSettings, TenantSpec
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
 
 from ..gpus import is_legal
+from .shadow_records import Occupant, ShadowJob, ShadowLease, promise
 
 LeaseEvent = events.LaneReady | events.InstanceFailed | events.WorkerLost | events.LaneScrubbed | events.InstanceClosed
 RETRYABLE = (EndReason.TENANT_QUEUE_FULL, EndReason.DAEMON_FULL, EndReason.DRAINING)
-
-
-class Violation(AssertionError):
-    """The book broke a promise."""
-
-
-def promise(kept: bool, text: str) -> None:
-    if not kept:
-        raise Violation(text)
-
-
-@dataclass(slots=True, eq=False)
-class ShadowJob:
-    """``phase``: queued, copying, waiting (copied, no share yet), running, answered."""
-
-    event: events.JobSubmitted
-    tenant: str
-    share: int
-    order: int
-    phase: str = "queued"
-    attempt: int = -1
-    launches: int = 0
-    answer: Answer | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Occupant:
-    """What is in a lane: it outlives the job's answer."""
-
-    job: ShadowJob
-    attempt: int
-    phase: str = "copying"
-
-
-@dataclass(slots=True, eq=False)
-class ShadowLease:
-    """A lease from OpenLease until InstanceClosed, InstanceFailed or HelperLost."""
-
-    opened: OpenLease
-    alpha: int
-    slices: range
-    ready: set[int] = field(default_factory=set)
-    lost: set[int] = field(default_factory=set)
-    asked: set[int] = field(default_factory=set)
-    scrubbed: set[int] = field(default_factory=set)
-    closing: CloseLease | None = None
-    lanes: dict[int, Occupant] = field(default_factory=dict)
-    waiting: list[Occupant] = field(default_factory=list)
-    flying: set[tuple[int, int]] = field(default_factory=set)
-    idle_since_ns: int = 0
-
-    @property
-    def running_share(self) -> int:
-        return sum(o.job.share for o in self.lanes.values() if o.phase == "running")
-
-    @property
-    def is_serving(self) -> bool:
-        return len(self.ready) == self.opened.lanes and not self.asked and self.closing is None
 
 
 class Shadow:
@@ -86,6 +39,11 @@ class Shadow:
     def __init__(self, tenants: tuple[TenantSpec, ...], settings: BookSettings) -> None:
         self.tenants = {spec.name: spec for spec in tenants}
         self.settings = settings
+        self.most_jobs = {spec.name: spec.max_jobs for spec in tenants}
+        self.leave_ns: dict[str, int] = {}
+        self.removed: set[str] = set()
+        self.leaving: set[int] = set()
+        self.told: set[int] = set()
         self.seen: Counter[str] = Counter()
         self.now_ns = 0
         self.helper = 0
@@ -116,6 +74,8 @@ class Shadow:
         match event:
             case events.SessionOpened():
                 self.sessions[event.session] = event.tenant
+                if event.tenant in self.removed:
+                    self.leaving.add(event.session)
                 self.last_id[event.session] = 0
                 self.uncredited[event.session] = set()
             case events.SessionClosed():
@@ -155,10 +115,36 @@ class Shadow:
                     self.gpus = {}
             case events.Drain():
                 self.is_draining = event.is_on
+            case events.ConfigChanged():
+                self._config_changed(event)
             case events.Tick():
                 pass
             case _:
                 self._lease_fact(event)
+
+    def _config_changed(self, event: events.ConfigChanged) -> None:
+        self.settings = event.settings
+        wanted = {spec.name: spec for spec in event.tenants}
+        for name in self.tenants.keys() - wanted.keys() - self.removed:
+            self.removed.add(name)
+            self.leave_ns[name] = self.now_ns + event.settings.drain_ns
+            self.leaving |= {session for session, tenant in self.sessions.items() if tenant == name}
+            self.seen["tenant removed"] += 1
+        for name in wanted.keys() & self.removed:
+            self.removed.remove(name)
+            self.seen["tenant added while it leaves"] += 1
+        self.tenants.update(wanted)
+        for name, spec in wanted.items():
+            self.most_jobs[name] = max(self.most_jobs.get(name, 0), spec.max_jobs)
+        for job in self.live.values():
+            if job.phase == "queued" and self._is_withdrawn(job):
+                self._expect(job, JobState.CANCELLED)
+
+    def _is_withdrawn(self, job: ShadowJob) -> bool:
+        """Its tenant was removed, or may not hold any more what it would take."""
+        alphas = [g.alpha(p) for g in self.offered for p in g.profiles]
+        least = min((alpha for alpha in alphas if alpha >= job.share), default=0)
+        return job.event.session in self.leaving or least > self.tenants[job.tenant].max_share
 
     def _lease_fact(self, event: LeaseEvent) -> None:
         lease = self.leases.get(event.lease)
@@ -234,8 +220,12 @@ class Shadow:
         job = occupant.job
         if job.phase == "answered":
             return
-        if occupant.phase == "running" and not (job.event.is_idempotent and job.launches < MAX_ATTEMPTS):
+        may_repeat = job.event.is_idempotent and job.launches < MAX_ATTEMPTS and not self._is_withdrawn(job)
+        if occupant.phase == "running" and not may_repeat:
             self._expect(job, JobState.OUTCOME_UNKNOWN)
+        elif self._is_withdrawn(job):
+            job.phase = "withdrawn"
+            self._expect(job, JobState.CANCELLED)
         else:
             job.phase = "queued"
             self.seen["requeued"] += 1
@@ -282,6 +272,29 @@ class Shadow:
                     self._judge_scrub(command)
                 case CloseLease():
                     self._judge_close(command)
+                case KillLane():
+                    self._judge_kill(command)
+                case EndSession():
+                    is_due = command.session in self.leaving - self.told and command.session in self.sessions
+                    promise(is_due, f"{command}: told before, or its tenant stays")
+                    promise(not self._unanswered(command.session), f"{command}: before its last answer")
+                    self.told.add(command.session)
+                    self.seen["session told"] += 1
+                case TenantGone():
+                    promise(command.tenant in self.removed, f"{command}: it was not removed")
+                    promise(self._holds_nothing(command.tenant), f"{command}: it still holds something")
+                    self.removed.remove(command.tenant)
+                    del self.tenants[command.tenant], self.leave_ns[command.tenant], self.most_jobs[command.tenant]
+                    self.served.discard(command.tenant)
+                    self.seen["tenant gone"] += 1
+
+    def _unanswered(self, session: int) -> list[int]:
+        return [job for job, one in self.live.items() if one.event.session == session]
+
+    def _holds_nothing(self, tenant: str) -> bool:
+        return tenant not in self.sessions.values() and not any(
+            lease.opened.tenant == tenant for lease in self.leases.values()
+        )
 
     def _judge_admission(self, job: ShadowJob, commands: tuple[Command, ...]) -> None:
         event, spec = job.event, self.tenants[job.tenant]
@@ -291,6 +304,7 @@ class Shadow:
         alphas = [g.alpha(p) for g in self.offered for p in g.profiles]
         held = min((alpha for alpha in alphas if alpha >= job.share), default=0)
         reasons = (
+            (event.session in self.leaving, EndReason.TENANT_REMOVED),
             (event.request_id <= self.last_id[event.session], EndReason.DUPLICATE_ID),
             (event.kernel not in self.kernels, EndReason.UNKNOWN_KERNEL),
             (job.share > 100 and job.share % 100 == 0, EndReason.GANG_UNSUPPORTED),
@@ -362,6 +376,7 @@ class Shadow:
         promise(lease.running_share + job.share <= lease.alpha, f"{command}: the sum of R exceeds α")
         lease.waiting.remove(occupant)
         occupant.phase = job.phase = "running"
+        job.launched_ns = self.now_ns
         job.launches += 1
         promise(job.launches <= (MAX_ATTEMPTS if job.event.is_idempotent else 1), f"{command}: launched too often")
         if job.launches > 1:
@@ -385,7 +400,10 @@ class Shadow:
         self.seen[command.state.name] += 1
         self.seen[f"{command.state.name} while {job.phase}"] += 1
         self.seen[command.reason.value] += 1
-        job.answer, job.phase = command, "answered"
+        promise(
+            command.reason is not EndReason.TENANT_REMOVED or job.event.session in self.leaving, f"{command}: it stays"
+        )
+        job.answer, job.phase, job.answered_ns = command, "answered", self.now_ns
         del self.live[command.job]
         for lease in self.leases.values():
             for lane, occupant in list(lease.lanes.items()):
@@ -413,6 +431,8 @@ class Shadow:
         held_share = sum(held.alpha for held in self.leases.values() if held.opened.tenant == command.tenant)
         spec = self.tenants[command.tenant]
         promise(held_share + new.alpha <= spec.max_share, f"{command}: more than max_share {spec.max_share}")
+        promise(command.tenant not in self.removed, f"{command}: for a tenant that was removed")
+        new.since_ns = self.now_ns
         self.leases[command.lease] = new
         self.seen["scrub first" if command.scrub_first else "lease creating"] += 1
 
@@ -422,6 +442,8 @@ class Shadow:
         assert lease is not None
         promise(command.lane in lease.ready - lease.lost - lease.asked, f"{command}: no worker to ask")
         promise(not lease.lanes and not lease.flying, f"{command}: jobs {lease.flying} are still on the lease")
+        if not lease.asked:
+            lease.since_ns = self.now_ns
         lease.asked.add(command.lane)
 
     def _judge_close(self, command: CloseLease) -> None:
@@ -434,6 +456,40 @@ class Shadow:
         promise(is_scrubbed, f"{command}: only lanes {sorted(lease.scrubbed)} are confirmed scrubbed")
         lease.closing = command
         self.seen["close with scrub" if command.scrub else "close"] += 1
+
+    def _judge_kill(self, command: KillLane) -> None:
+        lease = self.leases.get(command.lease)
+        promise(lease is not None and lease.opened.generation == command.generation, f"{command}: the lease is gone")
+        assert lease is not None
+        occupant = lease.lanes.get(command.lane)
+        promise(command.helper == self.helper and command.lane not in lease.lost, f"{command}: no worker to kill")
+        promise(occupant is not None, f"{command}: the lane holds nothing")
+        assert occupant is not None
+        job, now_ns = occupant.job, self.now_ns
+        is_late = job.event.session in self.leaving or job.event.session not in self.sessions
+        has_overrun = 0 < self._overruns_ns(occupant) <= now_ns
+        if is_late and self.leave_ns.get(job.tenant, now_ns + 1) <= now_ns:
+            self.seen["kill at the drain limit"] += 1
+            if has_overrun and job.phase != "answered":
+                self._expect(job, JobState.FAILED)  # at the same instant: either may be said
+            self._lane_lost(lease, command.lane)
+            return
+        promise(has_overrun, f"{command}: nothing overran")
+        self.seen["kill an overrun" if job.phase != "answered" else "kill a lingerer"] += 1
+        lease.lost.add(command.lane)
+        self._free(lease, command.lane)
+        if job.phase != "answered":
+            job.phase = "overran"
+            self._expect(job, JobState.FAILED)
+
+    def _overruns_ns(self, occupant: Occupant) -> int:
+        """When what runs in a lane has run for too long; 0 for never."""
+        job, settings = occupant.job, self.settings
+        if occupant.phase != "running":
+            return 0
+        launched = job.launched_ns + settings.kernel_ns if settings.kernel_ns else 0
+        lingers = job.answered_ns + settings.linger_ns if job.phase == "answered" and settings.linger_ns else 0
+        return min(launched or lingers, lingers or launched)
 
     # -- after a step ---------------------------------------------------------------------------------------------
     def after(self, book: JobBook) -> None:
@@ -449,11 +505,18 @@ class Shadow:
             count[job.tenant] += 1
             if job.phase == "queued":
                 queued.setdefault(job.tenant, []).append(job)
-        for name, spec in self.tenants.items():
+        promise(set(ledger.tenants) == set(self.tenants), "tenants")
+        ready = {one for one in self.leaving & self.sessions.keys() if not self._unanswered(one)}
+        promise(ready <= self.told, f"sessions {ready - self.told} have all their answers and are not told")
+        gone = {name for name in self.removed if self._holds_nothing(name)}
+        promise(not gone, f"{gone} hold nothing and are not forgotten")
+        for name in self.tenants:
             tenant = ledger.tenants[name]
             waiting = len(queued.get(name, []))
             held = sum(lease.alpha for lease in self.leases.values() if lease.opened.tenant == name)
-            promise(tenant.jobs == count[name] <= spec.max_jobs, f"{name} has {count[name]} jobs, not {tenant.jobs}")
+            most = self.most_jobs[name]
+            promise(tenant.jobs == count[name] <= most, f"{name} has {count[name]} jobs, not {tenant.jobs}")
+            promise(name not in self.removed or not waiting, f"{name} was removed and has jobs queued")
             promise(tenant.queued == waiting == sum(len(q) for q in tenant.queues.values()), f"{name}'s queue")
             promise(tenant.held_share == held, f"{name} holds {held}, not {tenant.held_share}")
             for queue in tenant.queues.values():
@@ -470,6 +533,7 @@ class Shadow:
         if lease.waiting:
             share = lease.waiting[0].job.share
             promise(lease.running_share + share > lease.alpha, f"{name}: a copied job waits although there is share")
+        self._after_limits(book, lease, held.state)
         was, self.states[lease.opened.lease] = self.states.get(lease.opened.lease, LeaseState.CREATING), held.state
         self.seen[f"lease {held.state.value}"] += 1
         if held.state is LeaseState.WARM:
@@ -487,6 +551,21 @@ class Shadow:
         elif held.state is LeaseState.DRAINING:
             promise(bool(lease.lanes or lease.flying), f"{name} drains nothing")
 
+    def _after_limits(self, book: JobBook, lease: ShadowLease, state: LeaseState) -> None:
+        """Somebody will look before anything overruns; nothing of a removed tenant is left on a lane at its limit."""
+        settings, tenant = self.settings, lease.opened.tenant
+        due = [due for occupant in lease.lanes.values() if (due := self._overruns_ns(occupant))]
+        if state is LeaseState.CREATING and settings.open_ns:
+            due.append(lease.since_ns + settings.open_ns)
+        if state is LeaseState.SCRUBBING and settings.scrub_ns and lease.asked and lease.closing is None:
+            due.append(lease.since_ns + settings.scrub_ns)
+        next_ns = book.next_deadline_ns()
+        promise(not due or (next_ns is not None and next_ns <= min(due)), f"lease {lease.opened.lease}: nobody looks")
+        if tenant in self.removed:
+            promise(state not in (LeaseState.WARM, LeaseState.CREATING), f"{tenant} was removed and keeps a lease")
+            is_over = self.leave_ns[tenant] < self.now_ns
+            promise(not is_over or not lease.lanes, f"{tenant}'s drain limit is over, and something runs")
+
     def _after_bounds(self, book: JobBook, queued: dict[str, list[ShadowJob]]) -> None:
         ledger, settings = book.ledger, self.settings
         next_ns = book.next_deadline_ns()
@@ -499,6 +578,6 @@ class Shadow:
         promise(set(ledger.jobs) == kept, "the jobs kept are those whose credit is out")
         promise(len(ledger.leaving) <= lanes, f"{len(ledger.leaving)} jobs are leaving {lanes} lanes")
         promise(set(ledger.sessions) == set(self.sessions), "sessions")
-        live = len(self.live) + 3 * len(self.leases) + 2 * len(self.tenants) + 2
+        live = len(self.live) + 4 * len(self.leases) + 2 * len(self.tenants) + 2
         promise(len(ledger.timers) <= max(257, 2 * live + 1), f"{len(ledger.timers)} timers for {live} live things")
         promise(not ledger.out, "no command is kept back")

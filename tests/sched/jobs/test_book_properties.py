@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from offpath.sched.jobs.states import FIRST_TERMINAL, JobState
 
-from .shadow import Violation
+from .shadow_records import Violation
 from .world import STEPS, drive
 
 SIZE = os.environ.get("OFFPATH_TEST_SIZE", "ci")
@@ -31,6 +31,8 @@ REACHED = {
     "idle close", "reclaim idle", "reclaim busy", "close", "close with scrub", "scrub first",
     "prefetch", "requeued", "launched again", "helper_lost", "worker_lost", "session_closed",
     "unknown_kernel", "bad_demand", "payload_too_large", "duplicate_id", "gang_unsupported", "tenant_queue_full",
+    "tenant removed", "tenant gone", "tenant added while it leaves", "session told", "tenant_removed",
+    "kill an overrun", "kill a lingerer", "kill at the drain limit", "kernel_overran",
     "daemon_full", "deadline_unreachable", "tenant_share_limit", "copy_failed", "kernel_raised",
 }  # fmt: skip
 """RETRY_SAFE is not among them: the book itself never loses a payload; only replay after a crash may say it."""

@@ -11,16 +11,19 @@ import pytest
 from offpath.sched.gpu.geometry import GpuGeometry, Held, Profile
 from offpath.sched.gpu.greedy import GreedyFirstFit
 from offpath.sched.jobs.book import JobBook
+from offpath.sched.jobs.commands import EndSession
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
-from offpath.sched.jobs.records import Job, JobHeap, Lease
-from offpath.sched.jobs.states import FIRST_TERMINAL, JobState, LeaseState
+from offpath.sched.jobs.limits import Limits
+from offpath.sched.jobs.records import Job, JobHeap, Lease, Session, Tenant
+from offpath.sched.jobs.reload import Reload
+from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
 from offpath.sched.jobs.timers import Timers
 
-from .shadow import Violation
+from .shadow_records import Violation
 from .world import drive
 
-SEEDS = 150
+SEEDS = 300
 Patch = Callable[[object, str, object], None]
 Plant = Callable[[Patch], None]
 BUGS: dict[str, tuple[Plant, str]] = {}
@@ -149,7 +152,7 @@ def cuts_instances_over_each_other(patch: Patch) -> None:
     patch(GpuGeometry, "allows", lambda self, profile, start, assume_free=frozenset(): start in profile.starts)
 
 
-@planted("MIG forbids")
+@planted("MIG forbids|overlaps lease")
 def starts_instances_where_mig_forbids_it(patch: Patch) -> None:
     def first_start(self: GpuGeometry, profile: Profile, *args: object) -> int | None:
         last = self.spec.memory_slices - profile.memory_slices
@@ -283,6 +286,58 @@ def drains_pinned_leases(patch: Patch) -> None:
         return iter([held for held in self._ledger.leases.values() if held.state is LeaseState.WARM])
 
     patch(Leasing, "_victims", victims)
+
+
+@planted("removed and keeps a lease")
+def leaves_a_removed_tenant_the_lease_that_is_being_opened(patch: Patch) -> None:
+    patch(Leasing, "give_up", lambda self, lease: None)
+
+
+@planted("had to be answered|has jobs queued")
+def leaves_a_removed_tenants_queue_alone(patch: Patch) -> None:
+    patch(Reload, "_end_queued", lambda self, now_ns: None)
+
+
+@planted("before its last answer")
+def ends_a_session_before_its_last_answer(patch: Patch) -> None:
+    def end_session(self: Reload, tenant: Tenant, session: Session) -> None:
+        if session.session in tenant.outgoing:
+            del tenant.outgoing[session.session]
+            self._ledger.out.append(EndSession(session.session))
+
+    patch(Reload, "_end_session", end_session)
+
+
+@planted("drain limit is over|has to be answered")
+def lets_a_removed_tenant_run_for_ever(patch: Patch) -> None:
+    patch(Reload, "leave_timer", lambda self, name, now_ns: None)
+
+
+@planted("nobody will look at its idleness|next_deadline_ns is late")
+def forgets_the_pauses_that_changed(patch: Patch) -> None:
+    patch(Reload, "_arm_again", lambda self, now_ns: self._ledger.timers.forget(frozenset({"idle", "need"})))
+
+
+@planted("a second answer|nothing says so|KeyError|nothing overran|no worker to kill|its previous job|lane is lost")
+def kills_an_overrun_but_thinks_its_lane_is_well(patch: Patch) -> None:
+    def overran(self: Limits, job: Job, lease: Lease, now_ns: int) -> None:
+        assert job.placement is not None
+        self._leasing.kill_lane(lease, job.placement.lane)
+        if job.state < FIRST_TERMINAL:
+            self._end(job, JobState.FAILED, EndReason.KERNEL_OVERRAN, now_ns)
+
+    patch(Limits, "_overran", overran)
+
+
+@planted("nobody looks")
+def watches_only_the_first_kernel_of_a_lease(patch: Patch) -> None:
+    watch = Ledger.watch
+
+    def once(self: Ledger, lease: Lease, when_ns: int) -> None:
+        if not lease.idle_since_ns:
+            watch(self, lease, when_ns)
+
+    patch(Ledger, "watch", once)
 
 
 def find(seeds: range) -> tuple[int, str] | None:

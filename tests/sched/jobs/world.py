@@ -7,18 +7,19 @@ rest. No clock and no I/O; the book's own shells are daemon and simulator, this 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from offpath.sched.gpu.greedy import GreedyFirstFit
 from offpath.sched.jobs import events
 from offpath.sched.jobs.book import JobBook
-from offpath.sched.jobs.commands import Command, Copy, Launch
+from offpath.sched.jobs.commands import Command, Copy, EndSession, Launch
 from offpath.sched.jobs.records import MS, BookSettings, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import EndReason
 
 from ..gpus import MIB, a100
-from .shadow import Shadow, ShadowLease, Violation, promise
+from .shadow import Shadow
+from .shadow_records import ShadowLease, Violation, promise
 
 STEPS = 200
 TENANTS = ("ada", "bob", "cyd", "dee")
@@ -47,13 +48,16 @@ class Setup:
         return JobBook(self.tenants, GreedyFirstFit(), self.settings, self.pins, self.first_generation)
 
 
-def draw_setup(random: Random) -> Setup:
-    pins = tuple(
-        PinnedLease(random.choice(TENANTS), random.choice((0, 0, 0, 2)), profile, start)
+def draw_pins(random: Random, names: tuple[str, ...]) -> tuple[PinnedLease, ...]:
+    return tuple(
+        PinnedLease(random.choice(names), random.choice((0, 0, 0, 2)), profile, start)
         for profile, start in random.sample(PINS, random.choice((0, 0, 1, 2)))
     )
+
+
+def draw_tenants(random: Random, names: tuple[str, ...], pins: tuple[PinnedLease, ...]) -> tuple[TenantSpec, ...]:
     tenants = []
-    for name in TENANTS[: random.choice((3, 4))] if not pins else TENANTS:
+    for name in names:
         pinned = sum(ALPHAS[pin.profile] for pin in pins if pin.tenant == name)
         max_share = random.choice((100, 114, 200, 1_000) if pinned else (28, 57, 100, 100, 150, 1_000)) + pinned
         tenants.append(
@@ -66,6 +70,12 @@ def draw_setup(random: Random) -> Setup:
                 profile=random.choice((None, None, None, "1g.5gb", "2g.10gb")),
             )
         )
+    return tuple(tenants)
+
+
+def draw_setup(random: Random) -> Setup:
+    pins = draw_pins(random, TENANTS)
+    tenants = draw_tenants(random, TENANTS[: random.choice((3, 4))] if not pins else TENANTS, pins)
     settings = BookSettings(
         lanes=random.choice((1, 2, 2, 3)),
         landing_bytes=random.choice((MIB, MIB, 1_500 * MIB)),
@@ -76,8 +86,21 @@ def draw_setup(random: Random) -> Setup:
         reclaim_after_ns=random.choice((0, 10, 100)) * MS,
         min_hold_ns=random.choice((0, 10, 200)) * MS,
         retry_open_ns=random.choice((1, 50, 1_000)) * MS,
+        retry_limit_ns=2_000 * MS,
+        **draw_limits(random),
     )
-    return Setup(tuple(tenants), settings, pins, random.choice((0, 7, 1_000_000)))
+    return Setup(tenants, settings, pins, random.choice((0, 7, 1_000_000)))
+
+
+def draw_limits(random: Random) -> dict[str, int]:
+    """All off in half of the worlds: they end much that would else go on."""
+    if random.random() < 0.5:
+        return {}
+    choices = {
+        "kernel_ns": (0, 3, 50), "linger_ns": (0, 1, 20), "open_ns": (0, 5, 100), "scrub_ns": (0, 5, 100),
+        "drain_ns": (0, 5, 1_000),
+    }  # fmt: skip
+    return {name: random.choice(values) * MS for name, values in choices.items()}
 
 
 class World:
@@ -96,6 +119,7 @@ class World:
         self.dead_launches: list[Launch] = []
         self.old: list[events.Event] = []
         self.sessions: dict[int, int] = {}
+        self.ending: list[int] = []
         self.next_job = self.next_session = self.next_helper = 1
         self.fault = self.random.choice((0.0, 0.3, 1.0, 1.0, 3.0))
         self.hurry = self.random.choice((1, 1, 10, 50))
@@ -115,6 +139,8 @@ class World:
             (2.0, self._let_pass),
             (0.2, self._drain),
             (2.0, self._drain_no_more),
+            (3.0, self._end_session),
+            (self.random.choice((0.0, 0.3, 2.0)), self._reload),
             (0.3 * self.fault, self._lose_helper),
             (0.7 * self.fault, self._instance_failed),
             (1.0 * self.fault, self._lose_worker),
@@ -165,6 +191,8 @@ class World:
                 self.copies.append(command)
             elif isinstance(command, Launch):
                 self.launches.append(command)
+            elif isinstance(command, EndSession):
+                self.ending.append(command.session)
         self._notice_deaths()
         if isinstance(event, REPEATABLE):
             self.old = [*self.old[-40:], event]
@@ -196,11 +224,12 @@ class World:
             self.step(events.SessionClosed(session))
         ledger = book.ledger
         promise(not (ledger.jobs or ledger.leaving or ledger.sessions or ledger.needy), "the book ends empty")
+        promise(not (ledger.departing or shadow.removed), f"{shadow.removed} never leave")
         left = [lease.opened for lease in shadow.leases.values() if not ledger.leases[lease.opened.lease].is_pinned]
         promise(not left, f"idle leases {left} never close")
 
     def _serve_one(self) -> bool:
-        for draw in (self._copy_done, self._result, self._lane_ready, self._scrubbed, self._closed):
+        for draw in (self._copy_done, self._result, self._lane_ready, self._scrubbed, self._closed, self._end_session):
             event = draw()
             if event is not None:
                 self.step(event)
@@ -240,7 +269,7 @@ class World:
         session = self._number("session")
         credits = self.random.choice((1, 4, 16))
         self.sessions[session] = credits
-        return events.SessionOpened(session, self.random.choice(self.setup.tenants).name, credits)
+        return events.SessionOpened(session, self.random.choice(sorted(self.shadow.tenants)), credits)
 
     def _close_session(self) -> events.Event | None:
         if not self.sessions:
@@ -248,6 +277,29 @@ class World:
         session = self.random.choice(list(self.sessions))
         del self.sessions[session]
         return events.SessionClosed(session)
+
+    def _end_session(self) -> events.Event | None:
+        """The shell does as it was told, sooner or later."""
+        while self.ending:
+            session = self.ending.pop(0)
+            if self.sessions.pop(session, None) is not None:
+                return events.SessionClosed(session)
+        return None
+
+    def _reload(self) -> events.Event:
+        """Another configuration: tenants come and go, rights, pins and pauses change; lanes and sizes stay."""
+        random = self.random
+        names = tuple(name for name in TENANTS if random.random() < 0.75) or TENANTS[:1]
+        pins = draw_pins(random, names)
+        settings = replace(
+            self.shadow.settings,
+            max_jobs=random.choice((20, 60, 1_000)),
+            keep_warm_ns=random.choice((0, 5, 50, 500, 2_000)) * MS,
+            grow_after_ns=random.choice((0, 1, 20)) * MS,
+            retry_open_ns=random.choice((1, 50, 1_000)) * MS,
+            **draw_limits(random),
+        )
+        return events.ConfigChanged(draw_tenants(random, names, pins), settings, pins)
 
     def _submit(self) -> events.Event | None:
         random = self.random

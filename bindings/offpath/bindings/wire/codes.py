@@ -42,6 +42,7 @@ class Reason(IntEnum):
     SESSION_CLOSED = 42
     DRAINING = 43
     JOURNAL_FAILED = 44
+    TENANT_REMOVED = 45
     # faults
     KERNEL_RAISED = 60
     RESULT_TOO_LARGE = 61
@@ -50,3 +51,4 @@ class Reason(IntEnum):
     WORKER_LOST = 64
     HELPER_LOST = 65
     DAEMON_RESTARTED = 66
+    KERNEL_OVERRAN = 67

@@ -2,8 +2,9 @@
 
 Negotiation, requester → daemon: Hello, Goodbye. Daemon → requester: Welcome, Refused, Kernels, Closing.
 Host channel, rare messages (the frequent ones are structs in `wire.host`): host → daemon HelperHello, GpuOffer,
-WorkerHello, InstanceFailed, LaneReady, LaneScrubbed, InstanceClosed; daemon → helper HostWelcome, OpenInstance,
-ScrubLane, CloseInstance.
+WorkerHello, InstanceFailed, LaneReady, LaneScrubbed, InstanceClosed, WorkerDied,
+Pong; daemon → helper HostWelcome, OpenInstance,
+ScrubLane, CloseInstance, KillWorker, Ping.
 """
 
 from __future__ import annotations
@@ -283,24 +284,76 @@ class InstanceClosed(_Message):
     scrubbed_bytes: U63
 
 
+class KillWorker(_Message):
+    """End this lane's worker at once, whatever it does; the other lanes go on. Nothing is confirmed: it hangs up."""
+
+    kind: Literal["kill_worker"] = "kill_worker"
+    lease: U63
+    lane: Annotated[int, Field(ge=0, le=63)]
+    generation: U63
+
+
+class WorkerDied(_Message):
+    """A worker ended unasked. Of one that had said hello the daemon knows already; a stillborn one only we can tell."""
+
+    kind: Literal["worker_died"] = "worker_died"
+    lease: U63
+    lane: Annotated[int, Field(ge=0, le=63)]
+    generation: U63
+
+
+class Ping(_Message):
+    """Are you there? The supervisor answers between two orders."""
+
+    kind: Literal["ping"] = "ping"
+    number: U63
+
+
+class Pong(_Message):
+    """The helper is there; ``number`` of the ping."""
+
+    kind: Literal["pong"] = "pong"
+    number: U63
+
+
 ToDaemon = Annotated[Hello | Goodbye, Field(discriminator="kind")]
 ToRequester = Annotated[Welcome | Refused | Kernels | Closing, Field(discriminator="kind")]
 HostToDaemon = Annotated[
-    HelperHello | GpuOffer | InstanceHeld | WorkerHello | InstanceFailed | LaneReady | LaneScrubbed | InstanceClosed,
+    HelperHello
+    | GpuOffer
+    | InstanceHeld
+    | WorkerHello
+    | InstanceFailed
+    | LaneReady
+    | LaneScrubbed
+    | InstanceClosed
+    | WorkerDied
+    | Pong,
     Field(discriminator="kind"),
 ]
-DaemonToHost = Annotated[HostWelcome | OpenInstance | ScrubLane | CloseInstance | Closing, Field(discriminator="kind")]
+DaemonToHost = Annotated[
+    HostWelcome | OpenInstance | ScrubLane | CloseInstance | KillWorker | Ping | Closing, Field(discriminator="kind")
+]
 
 TO_DAEMON: Final[TypeAdapter[Hello | Goodbye]] = TypeAdapter(ToDaemon)
 TO_REQUESTER: Final[TypeAdapter[Welcome | Refused | Kernels | Closing]] = TypeAdapter(ToRequester)
 HOST_TO_DAEMON: Final[
     TypeAdapter[
-        HelperHello | GpuOffer | InstanceHeld | WorkerHello | InstanceFailed | LaneReady | LaneScrubbed | InstanceClosed
+        HelperHello
+        | GpuOffer
+        | InstanceHeld
+        | WorkerHello
+        | InstanceFailed
+        | LaneReady
+        | LaneScrubbed
+        | InstanceClosed
+        | WorkerDied
+        | Pong
     ]
 ] = TypeAdapter(HostToDaemon)
-DAEMON_TO_HOST: Final[TypeAdapter[HostWelcome | OpenInstance | ScrubLane | CloseInstance | Closing]] = TypeAdapter(
-    DaemonToHost
-)
+DAEMON_TO_HOST: Final[
+    TypeAdapter[HostWelcome | OpenInstance | ScrubLane | CloseInstance | KillWorker | Ping | Closing]
+] = TypeAdapter(DaemonToHost)
 
 
 def encode(message: BaseModel) -> bytes:

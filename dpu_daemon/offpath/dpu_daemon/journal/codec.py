@@ -31,10 +31,11 @@ EVENTS: Final[tuple[type, ...]] = (
     events.SessionOpened, events.SessionClosed, events.JobSubmitted, events.CancelRequested, events.SlotLost,
     events.CreditReturned, events.CopyDone, events.LaunchFailed, events.ResultArrived, events.HelperJoined,
     events.HelperLost, events.LaneReady, events.InstanceFailed, events.WorkerLost, events.LaneScrubbed,
-    events.InstanceClosed, events.Tick, events.Drain,
+    events.InstanceClosed, events.Tick, events.ConfigChanged, events.Drain,
 )  # fmt: skip
 COMMANDS: Final[tuple[type, ...]] = (
     commands.Copy, commands.Launch, commands.Answer, commands.OpenLease, commands.ScrubLane, commands.CloseLease,
+    commands.KillLane, commands.EndSession, commands.TenantGone,
 )  # fmt: skip
 FIRST_EVENT: Final = 0x10
 FIRST_COMMAND: Final = 0x80

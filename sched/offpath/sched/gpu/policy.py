@@ -26,6 +26,7 @@ class Obstacle(Enum):
     NO_GPU = "no helper offers a GPU"
     NO_PROFILE = "no GPU has a profile this large"
     QUOTA = "the tenant holds its whole share"
+    OPENING_FAILED = "a worker of the lease dies at its start"
 
 
 class Lift(Enum):

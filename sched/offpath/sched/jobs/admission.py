@@ -20,6 +20,8 @@ def refuse(
     ``alphas`` are the fractions the GPUs offer, rising; empty while no helper was there: then the job waits for one.
     """
     share = job.demand.share
+    if session.is_leaving:
+        return EndReason.TENANT_REMOVED
     if job.request_id <= session.last_request_id:
         return EndReason.DUPLICATE_ID
     if job.kernel not in ledger.kernels:
@@ -28,7 +30,7 @@ def refuse(
         return EndReason.GANG_UNSUPPORTED if share % 100 == 0 else EndReason.BAD_DEMAND
     if share < 1:
         return EndReason.BAD_DEMAND
-    least = next((alpha for alpha in alphas if alpha >= share), 0)
+    least = _least(share, alphas)
     if share > tenant.spec.max_demand or least > tenant.spec.max_share:
         return EndReason.TENANT_SHARE_LIMIT
     if job.demand.payload_bytes > ledger.settings.landing_bytes:
@@ -44,6 +46,20 @@ def refuse(
     if job.deadline_ns and now_ns + estimate_wait_ns(tenant) > job.deadline_ns:
         return EndReason.DEADLINE_UNREACHABLE
     return EndReason.NONE
+
+
+def withdraw(job: Job, session: Session | None, tenant: Tenant, alphas: tuple[int, ...]) -> EndReason | None:
+    """Why an accepted job that holds no lane shall not have one any more, if so: rights change while jobs wait."""
+    if session is None or session.is_leaving:
+        return EndReason.TENANT_REMOVED
+    if _least(job.demand.share, alphas) > tenant.spec.max_share:
+        return EndReason.TENANT_SHARE_LIMIT
+    return None
+
+
+def _least(share: int, alphas: tuple[int, ...]) -> int:
+    """The smallest fraction that holds the share; 0: none does."""
+    return next((alpha for alpha in alphas if alpha >= share), 0)
 
 
 def estimate_wait_ns(tenant: Tenant) -> int:

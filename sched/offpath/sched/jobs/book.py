@@ -10,16 +10,20 @@ from collections.abc import Callable
 
 from offpath.sched.gpu.policy import Demand, Placement, Policy
 from offpath.sched.jobs import events
-from offpath.sched.jobs.admission import refuse, retry_after_ms
+from offpath.sched.jobs.admission import refuse, retry_after_ms, withdraw
 from offpath.sched.jobs.commands import Answer, Command, Copy, Launch
 from offpath.sched.jobs.drain import Draining
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
+from offpath.sched.jobs.limits import Limits
 from offpath.sched.jobs.records import BookSettings, Job, JobHeap, Lease, PinnedLease, Session, Tenant, TenantSpec
+from offpath.sched.jobs.reload import Reload
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
 from offpath.sched.jobs.timers import Key
 
 MAX_ATTEMPTS = 3
+_TIMER_ROUNDS = 8
+"""Timers may arm others that are due at once; were they left for later, a tick more or less would make a difference."""
 _SERVICE_WEIGHT = 0.2  # of the newest sample in the running mean of service times
 
 
@@ -36,6 +40,8 @@ class JobBook:
     ) -> None:
         self.ledger = Ledger(tenants, pins, policy, settings or BookSettings(), first_generation)
         self.leasing = Leasing(self.ledger)
+        self.limits = Limits(self.ledger, self.leasing, self._end, self._lose_lane)
+        self.reload = Reload(self.ledger, self.leasing, self.limits, self._end, self._lose_lane)
         self._handlers: dict[type, Callable[..., None]] = {
             events.JobSubmitted: self._submitted,
             events.CopyDone: self._copied,
@@ -54,7 +60,15 @@ class JobBook:
             events.LaneScrubbed: self._lane_scrubbed,
             events.InstanceClosed: self._instance_closed,
             events.Drain: Draining(self.ledger).handle,
+            events.ConfigChanged: self.reload.changed,
             events.Tick: self._tick,
+        }
+        self._on_timer: dict[str, Callable[..., None]] = {
+            "idle": self.leasing.idle_timer,
+            "need": self.leasing.need_timer,
+            "round": lambda _, now_ns: self.leasing.round(now_ns),
+            "watch": self.limits.timer,
+            "leave": self.reload.leave_timer,
         }
 
     def handle(self, event: events.Event, now_ns: int) -> tuple[Command, ...]:
@@ -63,10 +77,16 @@ class JobBook:
         An event that speaks of something gone (an old generation, an ended job) changes nothing.
         """
         ledger = self.ledger
-        next_ns = ledger.timers.next_ns()
-        if next_ns is not None and next_ns <= now_ns:
+        for _ in range(_TIMER_ROUNDS):
+            next_ns = ledger.timers.next_ns()
+            if next_ns is None or next_ns > now_ns:
+                break
             self._fire_timers(now_ns)
+            if ledger.departing:
+                self.reload.settle()
         self._handlers[type(event)](event, now_ns)
+        if ledger.departing:
+            self.reload.settle()
         out = tuple(ledger.out)
         ledger.out.clear()
         return out
@@ -78,12 +98,21 @@ class JobBook:
     # -- sessions -------------------------------------------------------------------------------------------------
     def _session_opened(self, event: events.SessionOpened, now_ns: int) -> None:
         self.ledger.last_session = max(self.ledger.last_session, event.session)
-        self.ledger.sessions[event.session] = Session(event.session, event.tenant, event.credits, origin=event.origin)
+        tenant = self.ledger.tenants[event.tenant]
+        tenant.sessions += 1
+        self.ledger.sessions[event.session] = session = Session(
+            event.session, event.tenant, event.credits, origin=event.origin
+        )
+        if tenant.is_leaving:
+            self.reload.came_late(tenant, session)
 
     def _session_closed(self, event: events.SessionClosed, now_ns: int) -> None:
         session = self.ledger.sessions.pop(event.session, None)
         if session is None:
             return
+        tenant = self.ledger.tenants[session.tenant]
+        tenant.sessions -= 1
+        tenant.outgoing.pop(session.session, None)
         # Queued ones first, then the last copied, or what comes free would go to jobs about to be cancelled.
         for job in sorted(session.jobs.values(), key=lambda job: (job.state is not JobState.QUEUED, -job.copied_ns)):
             if job.state < FIRST_TERMINAL:
@@ -203,6 +232,8 @@ class JobBook:
         job.launched_ns = now_ns
         job.launches += 1
         lease.running_share += job.demand.share
+        if kernel_ns := self.ledger.settings.kernel_ns:
+            self.ledger.watch(lease, now_ns + kernel_ns)
         self.ledger.out.append(
             Launch(
                 job.job, job.attempt, job.placement.lease, job.placement.lane, lease.generation, job.kernel,
@@ -218,7 +249,7 @@ class JobBook:
         job.launches -= 1
         self._stopped(job)
         lease = self.ledger.leases[job.placement.lease]
-        self._worker_lost(events.WorkerLost(lease.view.lease, job.placement.lane, lease.generation), now_ns)
+        self._lose_lane(lease, job.placement.lane, now_ns)
 
     def _result(self, event: events.ResultArrived, now_ns: int) -> None:
         job = self.ledger.jobs.get(event.job) or self.ledger.leaving.get(event.job)
@@ -259,6 +290,7 @@ class JobBook:
         tenant = ledger.tenants[job.demand.tenant]
         was_queued = job.state is JobState.QUEUED
         job.state = state
+        job.answered_ns = now_ns
         job.reason = reason
         tenant.jobs -= 1
         ledger.unanswered -= 1
@@ -275,6 +307,8 @@ class JobBook:
         elif job.placement is not None:
             if job.is_copying or job.is_running:
                 ledger.leaving[job.job] = job
+                if job.is_running:
+                    self.limits.watch(ledger.leases[job.placement.lease])
             else:
                 self._leave_lane(job, now_ns)
 
@@ -313,9 +347,18 @@ class JobBook:
         """The kernel surely did not start and the payload is still in the slot: in its old turn again."""
         tenant = self.ledger.tenants[job.demand.tenant]
         self._leave_lane(job, now_ns)
+        if reason := self._withdrawn(job):
+            self._end(job, JobState.CANCELLED, reason, now_ns)
+            return
         job.attempt += 1
         self._enqueue(job, tenant, now_ns)
         self._route(tenant, now_ns)  # another lease may have a free lane, and nothing else would look
+
+    def _withdrawn(self, job: Job) -> EndReason | None:
+        """Why the job may not wait for a lane again, if rights changed since it was accepted."""
+        ledger = self.ledger
+        tenant = ledger.tenants[job.demand.tenant]
+        return withdraw(job, ledger.sessions.get(job.session), tenant, self.leasing.alphas)
 
     # -- helper and leases ----------------------------------------------------------------------------------------
     def _helper_joined(self, event: events.HelperJoined, now_ns: int) -> None:
@@ -330,13 +373,17 @@ class JobBook:
 
     def _worker_lost(self, event: events.WorkerLost, now_ns: int) -> None:
         lease = self.ledger.lease_of(event.lease, event.generation)
-        if lease is None or event.lane in lease.lost:
+        if lease is not None:
+            self._lose_lane(lease, event.lane, now_ns)
+
+    def _lose_lane(self, lease: Lease, lane: int, now_ns: int) -> None:
+        if lane in lease.lost:
             return
-        lost = [job for job in lease.jobs.values() if job.placement is not None and job.placement.lane == event.lane]
+        lost = [job for job in lease.jobs.values() if job.placement is not None and job.placement.lane == lane]
         for job in lost:
             if job in lease.waiting:
                 lease.waiting.remove(job)  # or a share that comes free would launch it on the dead lane
-        self.leasing.worker_lost(lease, event.lane, now_ns)
+        self.leasing.worker_lost(lease, lane, now_ns)
         for job in lost:
             self._lose(job, EndReason.WORKER_LOST, now_ns)
 
@@ -344,7 +391,7 @@ class JobBook:
         """Its lane is gone. Not launched: queue again. Launched: nobody can know, unless it may run twice."""
         if job.state >= FIRST_TERMINAL:
             self._leave_lane(job, now_ns)
-        elif not job.is_running or (job.is_idempotent and job.launches < MAX_ATTEMPTS):
+        elif not job.is_running or (job.is_idempotent and job.launches < MAX_ATTEMPTS and not self._withdrawn(job)):
             self._requeue(job, now_ns)
         else:
             self._stopped(job)
@@ -395,11 +442,4 @@ class JobBook:
         for job in expired:
             self._end(job, JobState.EXPIRED, EndReason.DEADLINE_PASSED, now_ns)
         for kind, who in others:
-            if kind == "idle":
-                assert isinstance(who, int)
-                self.leasing.idle_timer(who, now_ns)
-            elif kind == "need":
-                assert isinstance(who, str)
-                self.leasing.need_timer(who, now_ns)
-            else:
-                self.leasing.round(now_ns)
+            self._on_timer[kind](who, now_ns)

@@ -81,4 +81,28 @@ class CloseLease:
     scrub: bool
 
 
-Command = Copy | Launch | Answer | OpenLease | ScrubLane | CloseLease
+@record
+class KillLane:
+    """Have the helper kill the lane's worker, now: what it runs has overrun. The book counts the lane as lost."""
+
+    lease: int
+    lane: int
+    generation: int
+    helper: int
+
+
+@record
+class EndSession:
+    """The session's tenant was removed and all its answers are out: say so and close it."""
+
+    session: int
+
+
+@record
+class TenantGone:
+    """A removed tenant holds nothing any more: forget who it was."""
+
+    tenant: str
+
+
+Command = Copy | Launch | Answer | OpenLease | ScrubLane | CloseLease | KillLane | EndSession | TenantGone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from offpath.sched.gpu.geometry import GpuSpec
+from offpath.sched.jobs.records import BookSettings, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import EndReason
 from offpath.sched.record import record
 
@@ -168,6 +169,16 @@ class Drain:
 
 
 @record
+class ConfigChanged:
+    """Another configuration is in force, as a whole. Lanes and their sizes are what they were: leases and sessions
+    were made for them."""
+
+    tenants: tuple[TenantSpec, ...]
+    settings: BookSettings
+    pins: tuple[PinnedLease, ...]
+
+
+@record
 class Tick:
     """Nothing but time passed."""
 
@@ -175,5 +186,5 @@ class Tick:
 Event = (
     SessionOpened | SessionClosed | JobSubmitted | CancelRequested | SlotLost | CreditReturned | CopyDone | LaunchFailed
     | ResultArrived | HelperJoined | HelperLost | LaneReady | InstanceFailed | WorkerLost | LaneScrubbed
-    | InstanceClosed | Drain | Tick
+    | InstanceClosed | ConfigChanged | Drain | Tick
 )  # fmt: skip

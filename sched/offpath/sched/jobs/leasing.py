@@ -12,13 +12,15 @@ from collections.abc import Iterable
 from offpath.sched.errors import IllegalPlacement
 from offpath.sched.gpu.geometry import GpuSpec, Slice
 from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Lift, Obstacle, Refusal
-from offpath.sched.jobs.commands import CloseLease, OpenLease, ScrubLane
+from offpath.sched.jobs.commands import CloseLease, KillLane, OpenLease, ScrubLane
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import MS, Job, Lease, PinnedLease, Tenant
 from offpath.sched.jobs.states import LeaseState
 
 _OPENING = (LeaseState.PLANNED, LeaseState.CREATING)
 _LEAVING = (LeaseState.DRAINING, LeaseState.SCRUBBING)
+FAILURES_TO_TELL = 8
+_OPENING_FAILED = Refusal((Obstacle.OPENING_FAILED,), (Lift.LEASE_OPENS, Lift.HELPER_JOINS))
 _QUOTA = Refusal((Obstacle.QUOTA,), (Lift.LEASE_CLOSES, Lift.CONFIGURATION))
 
 
@@ -33,7 +35,6 @@ class Leasing:
         self.gpus: list[GpuSpec] = []
         self.dirty: set[Slice] = set()
         self.pinned: dict[PinnedLease, int] = {}
-        self.pins_retry_ns = 0
         self.alphas: tuple[int, ...] = ()
 
     # -- helper ---------------------------------------------------------------------------------------------------
@@ -46,7 +47,8 @@ class Leasing:
             self._ledger.policy.gpu_added(gpu)
         room = self._lease_bytes()
         self.alphas = tuple(sorted({g.alpha(p) for g in gpus for p in g.profiles if p.memory_bytes >= room}))
-        self.pins_retry_ns = 0
+        for tenant in self._ledger.tenants.values():
+            tenant.retry_open_ns = 0  # what failed with the last helper may work with this one
         self.round(now_ns)
 
     def helper_lost(self, helper: int) -> list[Lease]:
@@ -78,6 +80,7 @@ class Leasing:
             return False
         lease.state = LeaseState.WARM
         lease.opened_ns = now_ns
+        self._ledger.tenants[lease.view.tenant].failures = 0
         self._clean(lease)
         self._ledger.policy.lease_opened(lease.view.lease)
         self.went_idle(lease, now_ns)
@@ -88,7 +91,7 @@ class Leasing:
         lease.idle_since_ns = now_ns
         if lease.state is LeaseState.DRAINING:
             if not lease.strays:
-                self._scrub(lease)
+                self._scrub(lease, now_ns)
         elif not lease.is_pinned and not lease.is_idle_timer_armed:
             lease.is_idle_timer_armed = True
             self._ledger.timers.arm(now_ns + self._ledger.settings.keep_warm_ns, ("idle", lease.view.lease))
@@ -99,7 +102,7 @@ class Leasing:
         if lease is None or lease.state is not LeaseState.WARM:
             return
         lease.is_idle_timer_armed = False
-        if lease.jobs:
+        if lease.jobs or lease.is_pinned:
             return  # its next idleness arms the timer again
         since = lease.idle_since_ns
         if now_ns - since >= self._ledger.settings.keep_warm_ns:
@@ -113,7 +116,7 @@ class Leasing:
         lease.state = LeaseState.DRAINING
         self._ledger.policy.lease_draining(lease.view.lease)
         if not lease.jobs:
-            self._scrub(lease)
+            self._scrub(lease, now_ns)
 
     def worker_lost(self, lease: Lease, lane: int, now_ns: int) -> None:
         """A lane is gone: no new job on the lease, the others finish, the helper scrubs the whole instance."""
@@ -125,6 +128,25 @@ class Leasing:
             self.drain(lease, now_ns)
         elif lease.state is LeaseState.SCRUBBING:
             self._close_when_scrubbed(lease)
+
+    def kill_lane(self, lease: Lease, lane: int) -> None:
+        """Have its worker killed; the caller then counts it as lost."""
+        self._ledger.out.append(KillLane(lease.view.lease, lane, lease.generation, self.helper))
+
+    def give_up(self, lease: Lease) -> None:
+        """A lease that is not WARM yet shall not become it: the helper ends its workers and scrubs."""
+        lease.lost.update(range(lease.view.lanes))
+        self._close(lease)
+
+    def opening_overran(self, lease: Lease, now_ns: int) -> None:
+        """CREATING for too long: closed, and tried again after the pause."""
+        self._pause_opening(lease, now_ns)
+        self.give_up(lease)
+
+    def scrub_overran(self, lease: Lease) -> None:
+        """Its workers take too long: they count as lost, and the helper scrubs the whole instance."""
+        lease.lost |= lease.ready - lease.scrubbed
+        self._close_when_scrubbed(lease)
 
     def stray_copy_ended(self, copy: tuple[int, int], now_ns: int) -> None:
         """``copy`` (job, attempt) writes no more; if it was a stray, a drain may have waited for it."""
@@ -155,11 +177,21 @@ class Leasing:
 
     def _pause_opening(self, lease: Lease, now_ns: int) -> None:
         """What failed now would fail again at once: workers that die at birth must not be forked in a loop."""
-        retry = now_ns + self._ledger.settings.retry_open_ns
+        settings = self._ledger.settings
         tenant = self._ledger.tenants[lease.view.tenant]
-        tenant.retry_open_ns = retry
-        self.pins_retry_ns = retry
-        self._ledger.timers.arm(retry, ("round", 0))
+        pause = settings.retry_open_ns << min(tenant.failures, 32)
+        tenant.failures += 1
+        tenant.retry_open_ns = now_ns + max(settings.retry_open_ns, min(pause, settings.retry_limit_ns))
+        self._ledger.timers.arm(tenant.retry_open_ns, ("round", 0))
+        self._explain_failures(tenant)
+
+    def _explain_failures(self, tenant: Tenant) -> None:
+        """After so many in a row it is no accident: who waits is told."""
+        if tenant.failures >= FAILURES_TO_TELL:
+            for queue in tenant.queues.values():
+                head = queue.peek()
+                if head is not None:
+                    head.refusal = _OPENING_FAILED
 
     # -- needs ----------------------------------------------------------------------------------------------------
     def need(self, tenant: Tenant, now_ns: int) -> None:
@@ -178,7 +210,9 @@ class Leasing:
 
     def need_timer(self, name: str, now_ns: int) -> None:
         """A need grew older: look again, and keep looking while it lasts."""
-        tenant = self._ledger.tenants[name]
+        tenant = self._ledger.tenants.get(name)
+        if tenant is None:
+            return
         tenant.is_need_timer_armed = False
         if name in self._ledger.needy:
             self.round(now_ns)
@@ -188,6 +222,13 @@ class Leasing:
         if not tenant.is_need_timer_armed:
             tenant.is_need_timer_armed = True
             self._ledger.timers.arm(when_ns, ("need", tenant.spec.name))
+
+    def arm_needs(self, now_ns: int) -> None:
+        """Look at every need after the pause that counts now; the timers of the former one were forgotten."""
+        for tenant in self._ledger.tenants.values():
+            tenant.is_need_timer_armed = False
+        for tenant in self._ledger.needy.values():
+            self._arm_need(tenant, now_ns + max(self._ledger.settings.grow_after_ns, MS))
 
     def round(self, now_ns: int) -> None:
         """Serve pinned leases, then needy tenants, the least held share per weight first.
@@ -204,6 +245,7 @@ class Leasing:
             age = now_ns - tenant.need_since_ns
             mine = tenant.leases.values()
             if any(lease.state in _OPENING for lease in mine) or now_ns < tenant.retry_open_ns:
+                self._explain_failures(tenant)
                 continue
             if age < settings.grow_after_ns and any(lease.state is LeaseState.WARM for lease in mine):
                 continue
@@ -219,7 +261,7 @@ class Leasing:
                 continue
             plan = self._plan(head.demand, tenant, now_ns, frozenset(), reserved | tenant.room)
             if isinstance(plan, LeasePlan):
-                self._open(tenant, plan, is_pinned=False)
+                self._open(tenant, plan, now_ns, is_pinned=False)
                 return
             head.refusal = plan
             if not tenant.room:
@@ -298,19 +340,31 @@ class Leasing:
             gpu = self.gpus[pin.gpu_index]
             profile = gpu.profile(pin.profile)
             tenant = self._ledger.tenants.get(pin.tenant)
-            if profile is None or tenant is None:
+            if profile is None or tenant is None or tenant.is_leaving:
                 continue
             plan = LeasePlan(gpu.gpu, pin.profile, pin.start, gpu.alpha(profile))
-            if now_ns < self.pins_retry_ns or tenant.held_share + plan.alpha > tenant.spec.max_share:
+            if self._adopt(pin, plan, tenant):
+                continue
+            if now_ns < tenant.retry_open_ns or tenant.held_share + plan.alpha > tenant.spec.max_share:
                 reserved |= self._slices(plan)  # the share is held by leases that were opened meanwhile
                 continue
             try:
-                self.pinned[pin] = self._open(tenant, plan, is_pinned=True)
+                self.pinned[pin] = self._open(tenant, plan, now_ns, is_pinned=True)
             except IllegalPlacement:
                 reserved |= self._slices(plan)  # still held by a lease that leaves, or a pin no GPU can hold
         return reserved
 
-    def _open(self, tenant: Tenant, plan: LeasePlan, *, is_pinned: bool) -> int:
+    def _adopt(self, pin: PinnedLease, plan: LeasePlan, tenant: Tenant) -> bool:
+        """The tenant holds just this instance already: it stays, pinned from now on."""
+        for lease in tenant.leases.values():
+            is_it = (lease.view.gpu, lease.view.profile, lease.view.start) == (plan.gpu, plan.profile, plan.start)
+            if is_it and lease.state not in _LEAVING and not lease.is_pinned:
+                lease.is_pinned = True
+                self.pinned[pin] = lease.view.lease
+                return True
+        return False
+
+    def _open(self, tenant: Tenant, plan: LeasePlan, now_ns: int, *, is_pinned: bool) -> int:
         settings = self._ledger.settings
         lease_id = self.next_lease
         self.next_lease += 1
@@ -325,6 +379,9 @@ class Leasing:
         tenant.held_share += plan.alpha
         self._ledger.out.append(self.opening(lease))
         lease.state = LeaseState.CREATING
+        lease.since_ns = now_ns
+        if settings.open_ns:
+            self._ledger.watch(lease, now_ns + settings.open_ns)
         return lease_id
 
     def opening(self, lease: Lease) -> OpenLease:
@@ -339,8 +396,11 @@ class Leasing:
         """The order that closes it; likewise."""
         return CloseLease(lease.view.lease, lease.generation, self.helper, scrub=bool(lease.lost - lease.scrubbed))
 
-    def _scrub(self, lease: Lease) -> None:
+    def _scrub(self, lease: Lease, now_ns: int) -> None:
         lease.state = LeaseState.SCRUBBING
+        lease.since_ns = now_ns
+        if scrub_ns := self._ledger.settings.scrub_ns:
+            self._ledger.watch(lease, now_ns + scrub_ns)
         for lane in sorted(lease.ready - lease.lost):
             self._ledger.out.append(ScrubLane(lease.view.lease, lane, lease.generation))
         self._close_when_scrubbed(lease)

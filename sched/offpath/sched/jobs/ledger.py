@@ -32,6 +32,8 @@ class Ledger:
         self.leases: dict[int, Lease] = {}
         self.kernels: dict[int, events.Kernel] = {}
         self.needy: dict[str, Tenant] = {}
+        self.departing: dict[str, Tenant] = {}
+        """Removed tenants that still hold something."""
         self.unanswered = 0
         self.last_job = 0
         self.last_session = 0
@@ -50,6 +52,12 @@ class Ledger:
         held = self.leases.get(lease)
         return held if held is not None and held.generation == generation else None
 
+    def watch(self, lease: Lease, when_ns: int) -> None:
+        """Look at the lease at ``when_ns`` at the latest; it has one timer for all that may overrun on it."""
+        if not lease.watch_ns or when_ns < lease.watch_ns:
+            lease.watch_ns = when_ns
+            self.timers.arm(when_ns, ("watch", lease.view.lease))
+
     def _is_live(self, key: Key, when_ns: int) -> bool:
         kind, who = key
         if kind == "job":
@@ -59,4 +67,10 @@ class Ledger:
         if kind == "idle":
             assert isinstance(who, int)
             return who in self.leases
+        if kind == "watch":
+            assert isinstance(who, int)
+            return who in self.leases and self.leases[who].watch_ns == when_ns
+        if kind == "leave":
+            assert isinstance(who, str)
+            return who in self.departing
         return True

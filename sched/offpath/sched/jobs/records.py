@@ -47,7 +47,12 @@ class BookSettings:
 
     ``keep_warm_ns`` an idle lease stays; ``grow_after_ns`` a backlog must last before another lease is opened;
     ``reclaim_after_ns`` a tenant must starve before others' busy leases are taken; ``min_hold_ns`` a lease is safe
-    from that; ``retry_open_ns`` pause after an instance failed.
+    from that; ``retry_open_ns`` pause after an instance failed, doubled with each failure in a row up to
+    ``retry_limit_ns``.
+
+    Limits, 0 for none: ``kernel_ns`` a launch may run; ``linger_ns`` it may run on after its job was answered;
+    ``open_ns`` a lease may be CREATING; ``scrub_ns`` its workers may take to scrub; ``drain_ns`` what runs may take
+    to finish when its tenant is removed (0: no time at all).
     """
 
     lanes: int = 2
@@ -59,6 +64,12 @@ class BookSettings:
     reclaim_after_ns: int = 100 * MS
     min_hold_ns: int = 200 * MS
     retry_open_ns: int = 1_000 * MS
+    retry_limit_ns: int = 60_000 * MS
+    kernel_ns: int = 0
+    linger_ns: int = 0
+    open_ns: int = 0
+    scrub_ns: int = 0
+    drain_ns: int = 30_000 * MS
 
 
 @dataclass(slots=True, eq=False)
@@ -83,6 +94,7 @@ class Job:
     placed_ns: int = 0
     copied_ns: int = 0
     launched_ns: int = 0
+    answered_ns: int = 0
     refusal: Refusal | None = None
     reason: EndReason = EndReason.NONE
     origin: int = 0
@@ -105,7 +117,8 @@ class Job:
 @dataclass(slots=True, eq=False)
 class Lease:
     """A lease and what runs on it. ``running_share`` is Σ R of launched jobs, never above α; ``strays`` are copies
-    (job, attempt) that still write although their lane was lost: no byte counts as scrubbed before they ended."""
+    (job, attempt) that still write although their lane was lost: no byte counts as scrubbed before they ended.
+    ``since_ns`` is when it became CREATING or SCRUBBING; ``watch_ns`` when `Limits` looks at it next, 0 for never."""
 
     view: LeaseView
     generation: int
@@ -120,6 +133,8 @@ class Lease:
     running_share: int = 0
     opened_ns: int = 0
     idle_since_ns: int = 0
+    since_ns: int = 0
+    watch_ns: int = 0
     is_idle_timer_armed: bool = False
     is_closing: bool = False
 
@@ -127,7 +142,9 @@ class Lease:
 @dataclass(slots=True, eq=False)
 class Tenant:
     """A tenant's queue and holdings. ``queues`` has one heap per demand R, so that a large job that must wait for a
-    large lease does not hold up the small ones; ``room`` are the slices that are being cleared for its next lease."""
+    large lease does not hold up the small ones; ``room`` are the slices that are being cleared for its next lease.
+    ``failures`` counts leases in a row that could not be opened. Of a removed tenant, ``outgoing`` are the sessions
+    that still wait for answers; they stay so if it is added again meanwhile."""
 
     spec: TenantSpec
     queues: dict[int, JobHeap] = field(default_factory=dict)
@@ -137,6 +154,11 @@ class Tenant:
     leases: dict[int, Lease] = field(default_factory=dict)
     need_since_ns: int = 0
     retry_open_ns: int = 0
+    failures: int = 0
+    sessions: int = 0
+    is_leaving: bool = False
+    leave_ns: int = 0
+    outgoing: dict[int, Session] = field(default_factory=dict)
     is_need_timer_armed: bool = False
     room: set[Slice] = field(default_factory=set)
     service_ns: float = 0.0
@@ -196,7 +218,8 @@ class JobHeap:
 
 @dataclass(slots=True)
 class Session:
-    """A requester's session: the last request id it used, and its jobs without a returned credit."""
+    """A requester's session: the last request id it used, and its jobs without a returned credit. ``is_leaving``: its
+    tenant was removed."""
 
     session: int
     tenant: str
@@ -204,3 +227,4 @@ class Session:
     last_request_id: int = 0
     origin: str = ""
     jobs: dict[int, Job] = field(default_factory=dict)
+    is_leaving: bool = False

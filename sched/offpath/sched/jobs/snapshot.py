@@ -25,7 +25,7 @@ _POINTERS: Final[dict[type, frozenset[str]]] = {
     Job: frozenset(),
     Session: frozenset({"jobs"}),
     Lease: frozenset({"jobs", "waiting"}),
-    Tenant: frozenset({"queues", "leases"}),
+    Tenant: frozenset({"queues", "leases", "outgoing"}),
 }
 _LEDGER: Final[dict[str, Any]] = {
     "settings": BookSettings,
@@ -44,7 +44,6 @@ _LEASING: Final[dict[str, Any]] = {
     "gpus": list[GpuSpec],
     "dirty": set[Slice],
     "pinned": dict[PinnedLease, int],
-    "pins_retry_ns": int,
     "alphas": tuple[int, ...],
 }
 
@@ -65,10 +64,16 @@ def snapshot(book: JobBook) -> dict[str, Any]:
             [_own(lease), list(lease.jobs), [job.job for job in lease.waiting]] for lease in ledger.leases.values()
         ],
         "tenants": [
-            [_own(tenant), [[share, queue.queued()] for share, queue in tenant.queues.items()], list(tenant.leases)]
+            [
+                _own(tenant),
+                [[share, queue.queued()] for share, queue in tenant.queues.items()],
+                list(tenant.leases),
+                list(tenant.outgoing),
+            ]
             for tenant in ledger.tenants.values()
         ],
         "needy": list(ledger.needy),
+        "departing": list(ledger.departing),
         "timers": [sorted(map(to_plain, ledger.timers.entries)), ledger.timers.sequence, ledger.timers.limit],
         "ledger": {name: to_plain(getattr(ledger, name)) for name in _LEDGER},
         "leasing": {name: to_plain(getattr(leasing, name)) for name in _LEASING},
@@ -92,8 +97,8 @@ def _restore(data: Mapping[str, Any], policies: Mapping[str, type[Policy]]) -> J
     policy = policies[name]()
     policy.restore(from_plain(PolicyState, state))
     own = {each: from_plain(hint, data["ledger"][each]) for each, hint in _LEDGER.items()}
-    tenants = [(_made(Tenant, own_fields), queues, leases) for own_fields, queues, leases in data["tenants"]]
-    specs: tuple[TenantSpec, ...] = tuple(tenant.spec for tenant, _, _ in tenants)
+    tenants = [(_made(Tenant, own_fields), *pointed) for own_fields, *pointed in data["tenants"]]
+    specs: tuple[TenantSpec, ...] = tuple(tenant.spec for tenant, *_ in tenants)
     book = JobBook(specs, policy, own["settings"], own["pins"], own["generation"])
     ledger, leasing = book.ledger, book.leasing
     for each in ("kernels", "unanswered", "last_job", "last_session", "is_draining"):
@@ -112,7 +117,7 @@ def _restore(data: Mapping[str, Any], policies: Mapping[str, type[Policy]]) -> J
         lease.jobs = _picked(jobs, numbers)
         lease.waiting = deque(jobs[number] for number in waiting)
         ledger.leases[lease.view.lease] = lease
-    for tenant, queues, leases in tenants:
+    for tenant, queues, leases, outgoing in tenants:
         for share, numbers in queues:
             tenant.queues[share] = heap = JobHeap()
             for number in numbers:
@@ -120,8 +125,10 @@ def _restore(data: Mapping[str, Any], policies: Mapping[str, type[Policy]]) -> J
                     raise PlainError(f"job {number} is in a queue and {jobs[number].state.name}")
                 heap.push(jobs[number])
         tenant.leases = _picked(ledger.leases, leases)
+        tenant.outgoing = _picked(ledger.sessions, outgoing)
         ledger.tenants[tenant.spec.name] = tenant
     ledger.needy = _picked(ledger.tenants, data["needy"])
+    ledger.departing = _picked(ledger.tenants, data["departing"])
     entries, sequence, limit = data["timers"]
     ledger.timers.restore(from_plain(list[tuple[int, int, Key]], entries), sequence, limit)
     return book

@@ -45,6 +45,7 @@ class EndReason(Enum):
     SESSION_CLOSED = "session_closed"
     DRAINING = "draining"
     JOURNAL_FAILED = "journal_failed"
+    TENANT_REMOVED = "tenant_removed"
     KERNEL_RAISED = "kernel_raised"
     RESULT_TOO_LARGE = "result_too_large"
     PAYLOAD_CHECKSUM = "payload_checksum"
@@ -52,6 +53,7 @@ class EndReason(Enum):
     WORKER_LOST = "worker_lost"
     HELPER_LOST = "helper_lost"
     DAEMON_RESTARTED = "daemon_restarted"
+    KERNEL_OVERRAN = "kernel_overran"
 
 
 class LeaseState(Enum):

@@ -37,6 +37,11 @@ class Timers:
         heapq.heapify(entries)
         self.entries, self.sequence, self.limit = entries, sequence, limit
 
+    def forget(self, kinds: frozenset[str]) -> None:
+        """Drop every entry of these kinds: their owner arms them anew."""
+        self.entries = [entry for entry in self.entries if entry[2][0] not in kinds]
+        heapq.heapify(self.entries)
+
     def next_ns(self) -> int | None:
         """When the shell should look again, or None."""
         return self.entries[0][0] if self.entries else None

@@ -1,0 +1,42 @@
+"""Configuration of the daemon: flag, environment, file, default; all faults at once, each with its place.
+
+`Sources` reads and checks; `DaemonConfig` is what comes out; `Loaded` also knows where each value came from.
+"""
+
+from __future__ import annotations
+
+from offpath.dpu_daemon.config.faults import ConfigError, Fault
+from offpath.dpu_daemon.config.files import read_token, secret_path, server_context
+from offpath.dpu_daemon.config.sources import Loaded, Origin, Sources, config_error, load_config, parse_config
+from offpath.dpu_daemon.config.tables import (
+    DaemonConfig,
+    DurabilityTable,
+    LeaseTable,
+    LeasingTable,
+    LimitsTable,
+    OperationTable,
+    TenantTable,
+    TlsTable,
+)
+
+__all__ = [
+    "ConfigError",
+    "DaemonConfig",
+    "DurabilityTable",
+    "Fault",
+    "LeaseTable",
+    "LeasingTable",
+    "LimitsTable",
+    "Loaded",
+    "OperationTable",
+    "Origin",
+    "Sources",
+    "TenantTable",
+    "TlsTable",
+    "config_error",
+    "load_config",
+    "parse_config",
+    "read_token",
+    "secret_path",
+    "server_context",
+]

@@ -1,0 +1,157 @@
+"""What the tables cannot say by themselves: whether their values go together, for any GPU that we know.
+
+The GPUs come with the helper; here a value is refused only if no model of the MIG table could take it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from offpath.bindings.mig import GpuModel, MigProfile, gpu_models
+from offpath.dpu_daemon.config.faults import Fault
+from offpath.dpu_daemon.config.tables import DaemonConfig, LeaseTable
+
+_MAX_PORT = 65535
+
+
+def _alpha(model: GpuModel, profile: MigProfile) -> int:
+    return 100 * profile.compute_slices // model.compute_slices
+
+
+def _known(name: str) -> list[tuple[GpuModel, MigProfile]]:
+    """The models that have the profile."""
+    return [(model, p) for model in gpu_models().values() for p in model.profiles if p.name == name]
+
+
+def semantic_faults(config: DaemonConfig) -> Iterator[Fault]:
+    """Every value that cannot work together with the others."""
+    yield from _tenants(config)
+    yield from _pins(config)
+    yield from _sizes(config)
+    yield from _addresses(config)
+
+
+def _tenants(config: DaemonConfig) -> Iterator[Fault]:
+    first: dict[str, int] = {}
+    for at, tenant in enumerate(config.tenant):
+        if first.setdefault(tenant.name, at) != at:
+            yield Fault(f"tenant.{at}.name", f"tenant named twice: {tenant.name}")
+        if tenant.profile is None:
+            continue
+        known = _known(tenant.profile)
+        if not known:
+            yield Fault(f"tenant.{at}.profile", f"no GPU model has a profile {tenant.profile!r}")
+        elif min(_alpha(*one) for one in known) > tenant.max_share:
+            yield Fault(f"tenant.{at}.profile", f"{tenant.profile} is more than the tenant's max_share")
+
+
+def _pins(config: DaemonConfig) -> Iterator[Fault]:
+    tenants = {tenant.name: tenant for tenant in config.tenant}
+    held: Counter[str] = Counter()
+    by_gpu: dict[int, list[tuple[int, LeaseTable]]] = {}
+    for at, lease in enumerate(config.lease):
+        owner = tenants.get(lease.tenant)
+        known = _known(lease.profile)
+        if owner is None:
+            yield Fault(f"lease.{at}.tenant", f"lease of an unknown tenant: {lease.tenant}")
+        if not known:
+            yield Fault(f"lease.{at}.profile", f"no GPU model has a profile {lease.profile!r}")
+            continue
+        if not any(lease.start in profile.starts for _, profile in known):
+            starts = sorted({start for _, profile in known for start in profile.starts})
+            yield Fault(f"lease.{at}.start", f"{lease.profile} may start at {', '.join(map(str, starts))}")
+            continue
+        by_gpu.setdefault(lease.gpu, []).append((at, lease))
+        if owner is not None:
+            held[owner.name] += min(_alpha(*one) for one in known)
+            if held[owner.name] > owner.max_share:
+                text = f"tenant {owner.name} would hold {held[owner.name]} %, its max_share is {owner.max_share}"
+                yield Fault(f"lease.{at}.profile", text)
+    for leases in by_gpu.values():
+        yield from _together(leases)
+
+
+def _together(leases: Sequence[tuple[int, LeaseTable]]) -> Iterator[Fault]:
+    """Faults of the leases pinned on one GPU: each is named with the first that it cannot be beside."""
+    clash = False
+    for index, (at, lease) in enumerate(leases):
+        for other, before in leases[:index]:
+            if not any(_fits(model, [before, lease]) for model in gpu_models().values()):
+                yield Fault(f"lease.{at}", f"cannot be on one GPU with lease.{other} ({before.profile})")
+                clash = True
+                break
+    if not clash and not any(_fits(model, [lease for _, lease in leases]) for model in gpu_models().values()):
+        yield Fault(
+            f"lease.{leases[-1][0]}", f"no GPU model holds all {len(leases)} leases pinned on GPU {leases[0][1].gpu}"
+        )
+
+
+def _fits(model: GpuModel, leases: Sequence[LeaseTable]) -> bool:
+    """MIG's own rules: known profiles at legal starts, disjoint, within the compute slices and each profile's count."""
+    profiles = {p.name: p for p in model.profiles}
+    taken: set[int] = set()
+    count: Counter[str] = Counter()
+    compute = 0
+    for lease in leases:
+        profile = profiles.get(lease.profile)
+        if profile is None or lease.start not in profile.starts:
+            return False
+        slices = set(range(lease.start, lease.start + profile.memory_slices))
+        count[profile.name] += 1
+        compute += profile.compute_slices
+        if slices & taken or count[profile.name] > profile.max_instances:
+            return False
+        taken |= slices
+    return compute <= model.compute_slices
+
+
+def _sizes(config: DaemonConfig) -> Iterator[Fault]:
+    """Lanes that no instance could hold."""
+    table = config.leasing
+    room = table.lanes * (table.landing_bytes + table.result_bytes)
+    largest = max(profile.memory_bytes for model in gpu_models().values() for profile in model.profiles)
+    if room > largest:
+        yield Fault("leasing.landing_bytes", f"{table.lanes} lanes need {room} bytes; the largest GPU has {largest}")
+        return
+    wanted = [(f"tenant.{at}.profile", tenant.profile) for at, tenant in enumerate(config.tenant) if tenant.profile]
+    wanted += [(f"lease.{at}.profile", lease.profile) for at, lease in enumerate(config.lease)]
+    for path, name in wanted:
+        known = _known(name)
+        if known and max(profile.memory_bytes for _, profile in known) < room:
+            yield Fault(path, f"{name} cannot hold {table.lanes} lanes, which need {room} bytes")
+
+
+def _addresses(config: DaemonConfig) -> Iterator[Fault]:
+    named = {
+        "tls.listen": config.tls.listen if config.tls else "",
+        "operation.metrics_listen": config.operation.metrics_listen,
+    }
+    for path, address in named.items():
+        if address and int(address.rpartition(":")[2]) > _MAX_PORT:
+            yield Fault(path, f"a port is {_MAX_PORT} at most")
+    listen = named["tls.listen"]
+    if listen and listen == named["operation.metrics_listen"] and not listen.endswith(":0"):
+        yield Fault("operation.metrics_listen", "the same address as tls.listen")
+
+
+def warnings(config: DaemonConfig, memory_bytes: int | None = None) -> tuple[Fault, ...]:
+    """What works, but probably not as meant. ``memory_bytes``: of this machine, if not its own."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    memory = memory_bytes or os.sysconf("SC_PHYS_PAGES") * page
+    found = []
+    for key in ("landing_bytes", "result_bytes"):
+        size = getattr(config.leasing, key)
+        if size % page:
+            found.append(Fault(f"leasing.{key}", f"{size} is rounded up to {-(-size // page) * page}, whole pages"))
+    promised = sum(tenant.max_bytes for tenant in config.tenant)
+    if promised > memory:
+        text = f"all tenants' max_bytes are {promised >> 20} MiB together, this machine has {memory >> 20} MiB"
+        found.append(Fault("tenant", text))
+    for at, tenant in enumerate(config.tenant):
+        if tenant.token_file is None and config.tls is None:
+            found.append(Fault(f"tenant.{at}", f"{tenant.name}: no token_file and no [tls], so nobody gets in"))
+        elif tenant.token_file is None and tenant.uids:
+            found.append(Fault(f"tenant.{at}.uids", "uids count on the Unix socket only, which needs a token_file"))
+    return tuple(found)

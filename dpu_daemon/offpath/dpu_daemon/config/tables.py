@@ -1,0 +1,155 @@
+"""The tables of the daemon's configuration: one pydantic gate, then frozen records.
+
+Values are taken as they are typed: a string is no number here. The environment and flags, whose values are text, are
+typed by `offpath.dpu_daemon.config.sources` before they come to this gate.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from offpath.sched.jobs.records import MS, BookSettings, PinnedLease, TenantSpec
+
+Uid = Annotated[int, Field(ge=0, le=0xFFFF_FFFE)]
+FilePath = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00]+$")]
+Bytes = Annotated[int, Field(ge=4096, le=1 << 40)]
+_MOST_MS: Final = 7 * 24 * 3600 * 1000
+Milliseconds = Annotated[int, Field(ge=0, le=_MOST_MS)]
+SomeMilliseconds = Annotated[int, Field(ge=1, le=_MOST_MS)]
+Address = Annotated[str, StringConstraints(pattern=r"^.+:[0-9]{1,5}$")]
+TenantName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+
+LINGER_MS: Final = 2000
+"""How long a kernel may run on after its job was cancelled or expired; then its worker is killed."""
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class TenantTable(_Table):
+    """``[[tenant]]``: who may come in, and with how much. Sizes in bytes, shares in percent of a GPU."""
+
+    name: TenantName
+    token_file: FilePath | None = None
+    uids: Annotated[list[Uid], Field(max_length=1024)] = []
+    weight: Annotated[int, Field(ge=1, le=1000)] = 1
+    max_sessions: Annotated[int, Field(ge=1, le=4096)] = 64
+    max_slots: Annotated[int, Field(ge=1, le=1024)] = 64
+    max_bytes: Annotated[int, Field(ge=1, le=1 << 50)] = 4 << 30
+    max_jobs: Annotated[int, Field(ge=1, le=65536)] = 256
+    max_share: Annotated[int, Field(ge=14, le=1_000_000)] = 100_000
+    max_demand: Annotated[int, Field(ge=1, le=100)] = 100
+    profile: str | None = None
+
+
+class LeaseTable(_Table):
+    """``[[lease]]``: a lease that is opened when the helper joins and stays."""
+
+    tenant: TenantName
+    gpu: Annotated[int, Field(ge=0, le=15)] = 0
+    profile: str
+    start: Annotated[int, Field(ge=0, le=15)] = 0
+
+
+class LeasingTable(_Table):
+    """``[leasing]``: the leasing loop's numbers; see `offpath.sched.jobs.records.BookSettings`."""
+
+    lanes: Annotated[int, Field(ge=1, le=64)] = 2
+    landing_bytes: Bytes = 1 << 20
+    result_bytes: Bytes = 1 << 20
+    keep_warm_ms: Milliseconds = 5000
+    grow_after_ms: SomeMilliseconds = 20
+    reclaim_after_ms: SomeMilliseconds = 100
+    min_hold_ms: Milliseconds = 200
+
+
+class TlsTable(_Table):
+    """``[tls]``: the TCP carrier. Off unless ``listen`` names an address."""
+
+    listen: Address
+    ca_file: FilePath
+    cert_file: FilePath
+    key_file: FilePath
+
+
+class DurabilityTable(_Table):
+    """``[durability]``: what outlives the daemon's process. ``journal_mib`` 0 turns the journal off."""
+
+    journal_mib: Annotated[int, Field(ge=0, le=4096)] = 32
+    resume_ttl_s: Annotated[int, Field(ge=0, le=3600)] = 60
+    """A session whose connection was lost is kept this long for its requester; 0: not at all."""
+    adopt_ms: Annotated[int, Field(ge=0, le=600_000)] = 3000
+    """How long the helper and its workers may take to come back to a restarted daemon."""
+
+
+class LimitsTable(_Table):
+    """``[limits]``: how long things may take before they count as failed."""
+
+    kernel_ms: Milliseconds = 600_000
+    """Longest run of a kernel; 0: no limit. Past it its worker is killed and the job FAILED."""
+    open_ms: SomeMilliseconds = 30_000
+    scrub_ms: SomeMilliseconds = 30_000
+    helper_ms: Annotated[int, Field(ge=100, le=_MOST_MS)] = 5000
+    """A helper that is silent for so long is lost."""
+    drain_ms: Milliseconds = 30_000
+    """What runs may take to finish when the daemon, or a removed tenant, is drained."""
+
+
+class OperationTable(_Table):
+    """``[operation]``: how the daemon shows itself. ``metrics_listen`` HOST:PORT; empty: off."""
+
+    metrics_listen: Annotated[str, StringConstraints(pattern=r"^(|.+:[0-9]{1,5})$")] = ""
+    log: Literal["text", "json"] = "text"
+    admin_uids: list[int] = []
+    """Who may use the admin socket, besides root and the daemon's own user."""
+
+
+class DaemonConfig(_Table):
+    """The whole file."""
+
+    tenant: Annotated[list[TenantTable], Field(min_length=1, max_length=1024)]
+    lease: Annotated[list[LeaseTable], Field(max_length=1024)] = []
+    leasing: LeasingTable = LeasingTable()
+    tls: TlsTable | None = None
+    durability: DurabilityTable = DurabilityTable()
+    limits: LimitsTable = LimitsTable()
+    operation: OperationTable = OperationTable()
+    host_uids: Annotated[list[Uid], Field(max_length=1024)] = []
+    max_jobs: Annotated[int, Field(ge=1, le=1 << 20)] = 65536
+
+    def tenant_specs(self) -> tuple[TenantSpec, ...]:
+        """The tenants as the job book knows them."""
+        return tuple(
+            TenantSpec(t.name, t.weight, t.max_jobs, t.max_share, t.max_demand, t.profile) for t in self.tenant
+        )
+
+    def book_settings(self) -> BookSettings:
+        """The leasing loop's numbers in the book's units."""
+        table, limits = self.leasing, self.limits
+        return BookSettings(
+            lanes=table.lanes,
+            landing_bytes=table.landing_bytes,
+            result_bytes=table.result_bytes,
+            max_jobs=self.max_jobs,
+            keep_warm_ns=table.keep_warm_ms * MS,
+            grow_after_ns=table.grow_after_ms * MS,
+            reclaim_after_ns=table.reclaim_after_ms * MS,
+            min_hold_ns=table.min_hold_ms * MS,
+            kernel_ns=limits.kernel_ms * MS,
+            linger_ns=LINGER_MS * MS,
+            open_ns=limits.open_ms * MS,
+            scrub_ns=limits.scrub_ms * MS,
+            drain_ns=limits.drain_ms * MS,
+        )
+
+    def pins(self) -> tuple[PinnedLease, ...]:
+        """Leases that the book opens by itself."""
+        return tuple(PinnedLease(lease.tenant, lease.gpu, lease.profile, lease.start) for lease in self.lease)
+
+    def allowed_host_uids(self) -> frozenset[int]:
+        """Who may connect as a helper: ourselves and the listed."""
+        return frozenset(self.host_uids) | {os.getuid()}

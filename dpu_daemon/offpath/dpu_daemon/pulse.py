@@ -1,0 +1,67 @@
+"""Whether the helper is there: a ping, its pong, and the time since it last said anything.
+
+The supervisor is one thread: while it opens or closes an instance, which can mean to scrub it, it is silent and well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from offpath.bindings.wire import control
+from offpath.dpu_daemon.config import LimitsTable
+
+_PINGS_PER_LIMIT: Final = 5
+
+
+class Pulse:
+    """Of one helper. ``send`` says a ping, ``is_at_work`` whether an order is open, ``lost`` is told once, with why."""
+
+    def __init__(
+        self,
+        limits: Callable[[], LimitsTable],
+        send: Callable[[control.Ping], None],
+        is_at_work: Callable[[], bool],
+        lost: Callable[[str], None],
+    ) -> None:
+        self._limits = limits
+        self._send = send
+        self._is_at_work = is_at_work
+        self._lost = lost
+        self._loop = asyncio.get_running_loop()
+        self._heard_s = self._looked_s = self._loop.time()
+        self._number = 0
+        self._is_answered = True
+        self._timer = self._loop.call_later(self._interval_s(), self._beat)
+
+    def _interval_s(self) -> float:
+        return self._limits().helper_ms / 1e3 / _PINGS_PER_LIMIT
+
+    def heard(self) -> None:
+        """It said something, whatever it was."""
+        self._heard_s = self._loop.time()
+
+    def answered(self, pong: control.Pong) -> None:
+        """The next ping may go: there is never more than one on its way, so that none fill the channel."""
+        self._is_answered = self._is_answered or pong.number == self._number
+
+    def _beat(self) -> None:
+        now_s, interval_s, limits = self._loop.time(), self._interval_s(), self._limits()
+        late_s = max(0.0, now_s - self._looked_s - interval_s)
+        self._looked_s = now_s
+        self._heard_s += late_s  # we did not look in that time, which says nothing of the helper
+        allowed_ms = max(limits.helper_ms, limits.scrub_ms) if self._is_at_work() else limits.helper_ms
+        silent_ms = (now_s - self._heard_s) * 1e3
+        self._timer = self._loop.call_later(interval_s, self._beat)
+        if silent_ms > allowed_ms:
+            self.stop()
+            self._lost(f"silent for {silent_ms:.0f} ms")
+        elif self._is_answered:
+            self._is_answered = False
+            self._number += 1
+            self._send(control.Ping(number=self._number))
+
+    def stop(self) -> None:
+        """No further ping. Repeating it is harmless."""
+        self._timer.cancel()

@@ -1,0 +1,73 @@
+"""What may take only so long: a launch, a launch whose job was answered, opening, scrubbing. One timer per lease."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from offpath.sched.jobs.leasing import Leasing
+from offpath.sched.jobs.ledger import Ledger
+from offpath.sched.jobs.records import Job, Lease
+from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
+
+End = Callable[[Job, JobState, EndReason, int], None]
+LoseLane = Callable[[Lease, int, int], None]
+
+
+class Limits:
+    """Judges a lease when its watch is due; ``end`` and ``lose_lane`` are the book's."""
+
+    def __init__(self, ledger: Ledger, leasing: Leasing, end: End, lose_lane: LoseLane) -> None:
+        self._ledger = ledger
+        self._leasing = leasing
+        self._end = end
+        self._lose_lane = lose_lane
+
+    def timer(self, lease_id: int, now_ns: int) -> None:
+        """The lease's watch: end what has overrun, look again when the next thing would have."""
+        lease = self._ledger.leases.get(lease_id)
+        if lease is None or not 0 < lease.watch_ns <= now_ns:
+            return  # it was moved
+        lease.watch_ns = 0
+        due_ns = self._due_ns(lease)
+        if not due_ns or due_ns > now_ns:
+            self.watch(lease)
+        elif lease.state is LeaseState.CREATING:
+            self._leasing.opening_overran(lease, now_ns)
+        elif lease.state is LeaseState.SCRUBBING:
+            self._leasing.scrub_overran(lease)
+        else:
+            for job in [job for job in lease.jobs.values() if 0 < self._job_due_ns(job) <= now_ns]:
+                self._overran(job, lease, now_ns)
+            self.watch(lease)
+
+    def watch(self, lease: Lease) -> None:
+        """Look at the lease when the first thing on it may have overrun."""
+        if due_ns := self._due_ns(lease):
+            self._ledger.watch(lease, due_ns)
+
+    def _due_ns(self, lease: Lease) -> int:
+        """When, or 0 for never."""
+        settings = self._ledger.settings
+        if lease.state is LeaseState.CREATING:
+            return lease.since_ns + settings.open_ns if settings.open_ns else 0
+        if lease.state is LeaseState.SCRUBBING:
+            return lease.since_ns + settings.scrub_ns if settings.scrub_ns and not lease.is_closing else 0
+        return min((due for job in lease.jobs.values() if (due := self._job_due_ns(job))), default=0)
+
+    def _job_due_ns(self, job: Job) -> int:
+        """When the job's launch has run for too long, or 0 for never."""
+        settings = self._ledger.settings
+        if not job.is_running:
+            return 0
+        launched_ns = job.launched_ns + settings.kernel_ns if settings.kernel_ns else 0
+        answered_ns = job.answered_ns + settings.linger_ns if job.answered_ns and settings.linger_ns else 0
+        return min(launched_ns or answered_ns, answered_ns or launched_ns)
+
+    def _overran(self, job: Job, lease: Lease, now_ns: int) -> None:
+        """An endless kernel dies at once, not when the lease has drained: its worker is killed, the others finish."""
+        assert job.placement is not None
+        lane = job.placement.lane
+        self._leasing.kill_lane(lease, lane)
+        if job.state < FIRST_TERMINAL:
+            self._end(job, JobState.FAILED, EndReason.KERNEL_OVERRAN, now_ns)
+        self._lose_lane(lease, lane, now_ns)

@@ -1,0 +1,163 @@
+"""Another configuration comes into force while everything runs: tenants, their rights, pins and pauses change.
+
+A removed tenant's way out: nothing of its is accepted, what is queued ends, what runs may finish until the drain limit
+and is then lost with its worker; leases drain, are scrubbed and closed; sessions are ended when their answers are out.
+`TenantGone` is said when nothing is left. A tenant that is added again meanwhile is a tenant like any other at once;
+only its old sessions still have to go.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from offpath.sched.jobs import events
+from offpath.sched.jobs.admission import withdraw
+from offpath.sched.jobs.commands import Answer, EndSession, TenantGone
+from offpath.sched.jobs.leasing import Leasing
+from offpath.sched.jobs.ledger import Ledger
+from offpath.sched.jobs.limits import End, Limits, LoseLane
+from offpath.sched.jobs.records import Job, PinnedLease, Session, Tenant
+from offpath.sched.jobs.states import FIRST_TERMINAL, JobState, LeaseState
+
+_LEAVING: Final = (LeaseState.DRAINING, LeaseState.SCRUBBING)
+_PAUSES: Final = frozenset({"idle", "need", "watch"})
+
+
+class Reload:
+    """Over the ledger; ``end`` and ``lose_lane`` are the book's."""
+
+    def __init__(self, ledger: Ledger, leasing: Leasing, limits: Limits, end: End, lose_lane: LoseLane) -> None:
+        self._ledger = ledger
+        self._leasing = leasing
+        self._limits = limits
+        self._end = end
+        self._lose_lane = lose_lane
+
+    def changed(self, event: events.ConfigChanged, now_ns: int) -> None:
+        """All of it, in one step."""
+        ledger = self._ledger
+        ledger.settings = event.settings
+        wanted = {spec.name: spec for spec in event.tenants}
+        self._repin(event.pins)
+        for tenant in [tenant for name, tenant in ledger.tenants.items() if name not in wanted]:
+            if not tenant.is_leaving:
+                self._remove(tenant, now_ns)
+        for name, spec in wanted.items():
+            tenant_ = ledger.tenants.get(name)
+            if tenant_ is None:
+                ledger.tenants[name] = Tenant(spec)
+                continue
+            tenant_.spec = spec
+            if tenant_.is_leaving:
+                tenant_.is_leaving = False
+                tenant_.failures = tenant_.retry_open_ns = 0
+                tenant_.service_ns = 0.0
+            self._trim(tenant_, now_ns)
+        self._end_queued(now_ns)
+        self._arm_again(now_ns)
+        self._leasing.round(now_ns)
+
+    def _repin(self, pins: tuple[PinnedLease, ...]) -> None:
+        """Leases pinned no more live on like any other; new pins open with the next round."""
+        pinned = self._leasing.pinned
+        self._ledger.pins = pins
+        for pin in [pin for pin in pinned if pin not in pins]:
+            lease = self._ledger.leases.get(pinned.pop(pin))
+            if lease is not None:
+                lease.is_pinned = False
+
+    def _trim(self, tenant: Tenant, now_ns: int) -> None:
+        """Its share may have been cut: drain what it holds too much, idle leases first, pinned ones never."""
+        stay = [lease for lease in tenant.leases.values() if lease.state not in _LEAVING]
+        held = sum(lease.view.alpha for lease in stay)
+        mine = [lease for lease in stay if lease.state is LeaseState.WARM and not lease.is_pinned]
+        for lease in sorted(mine, key=lambda lease: (len(lease.jobs), lease.idle_since_ns, lease.view.lease)):
+            if held <= tenant.spec.max_share:
+                return
+            held -= lease.view.alpha
+            self._leasing.drain(lease, now_ns)
+
+    def _arm_again(self, now_ns: int) -> None:
+        """Pauses and limits changed: every timer by the new ones."""
+        ledger = self._ledger
+        ledger.timers.forget(_PAUSES)
+        self._leasing.arm_needs(now_ns)
+        for lease in ledger.leases.values():
+            lease.watch_ns = 0
+            self._limits.watch(lease)
+            lease.is_idle_timer_armed = lease.state is LeaseState.WARM and not (lease.is_pinned or lease.jobs)
+            if lease.is_idle_timer_armed:
+                ledger.timers.arm(lease.idle_since_ns + ledger.settings.keep_warm_ns, ("idle", lease.view.lease))
+
+    def came_late(self, tenant: Tenant, session: Session) -> None:
+        """A session of a tenant that was removed while it was made."""
+        session.is_leaving = True
+        tenant.outgoing[session.session] = session
+        self._end_session(tenant, session)
+
+    def _remove(self, tenant: Tenant, now_ns: int) -> None:
+        ledger, name = self._ledger, tenant.spec.name
+        tenant.is_leaving = True
+        tenant.leave_ns = now_ns + ledger.settings.drain_ns
+        ledger.departing[name] = tenant
+        ledger.timers.arm(tenant.leave_ns, ("leave", name))
+        for session in ledger.sessions.values():
+            if session.tenant == name and not session.is_leaving:
+                session.is_leaving = True
+                tenant.outgoing[session.session] = session
+        for lease in list(tenant.leases.values()):
+            lease.is_pinned = False
+            if lease.state is LeaseState.WARM:
+                self._leasing.drain(lease, now_ns)
+            elif lease.state in (LeaseState.PLANNED, LeaseState.CREATING):
+                self._leasing.give_up(lease)
+
+    def _end_queued(self, now_ns: int) -> None:
+        """Jobs that may not have a lane any more, in the order in which they came."""
+        ledger = self._ledger
+        queued = [job for job in ledger.jobs.values() if job.state is JobState.QUEUED]
+        for job in queued:
+            tenant = ledger.tenants[job.demand.tenant]
+            reason = withdraw(job, ledger.sessions.get(job.session), tenant, self._leasing.alphas)
+            if reason is not None:
+                self._end(job, JobState.CANCELLED, reason, now_ns)
+        for tenant in ledger.departing.values():
+            for session in list(tenant.outgoing.values()):
+                self._end_session(tenant, session)
+
+    def leave_timer(self, name: str, now_ns: int) -> None:
+        """The drain limit of a removed tenant: what is still on a lane is lost with its worker."""
+        tenant = self._ledger.departing.get(name)
+        if tenant is None or now_ns < tenant.leave_ns:
+            return
+        for lease in list(tenant.leases.values()):
+            late = [job for job in lease.jobs.values() if self._is_late(job)]
+            for job in sorted(late, key=lambda job: job.is_running):  # or share that comes free would launch another
+                if job.placement is not None and job.placement.lane not in lease.lost:
+                    self._leasing.kill_lane(lease, job.placement.lane)
+                    self._lose_lane(lease, job.placement.lane, now_ns)
+
+    def _is_late(self, job: Job) -> bool:
+        session = self._ledger.sessions.get(job.session)
+        return session is None or session.is_leaving
+
+    def settle(self) -> None:
+        """After an event, while a tenant departs: end sessions whose last answer just went out, forget who is gone."""
+        ledger = self._ledger
+        for command in [command for command in ledger.out if type(command) is Answer]:
+            session = ledger.sessions.get(command.session)
+            departing = ledger.departing.get(session.tenant) if session is not None else None
+            if session is not None and departing is not None:
+                self._end_session(departing, session)
+        for name, tenant in list(ledger.departing.items()):
+            if not tenant.is_leaving:
+                if not tenant.outgoing:
+                    del ledger.departing[name]
+            elif not tenant.leases and not tenant.sessions:
+                del ledger.departing[name], ledger.tenants[name]
+                ledger.out.append(TenantGone(name))
+
+    def _end_session(self, tenant: Tenant, session: Session) -> None:
+        if session.session in tenant.outgoing and all(j.state >= FIRST_TERMINAL for j in session.jobs.values()):
+            del tenant.outgoing[session.session]
+            self._ledger.out.append(EndSession(session.session))
