@@ -26,8 +26,15 @@ _RELOADED = re.compile(r"configuration [0-9]+ (is|stays) in force")
 class Cluster:
     """Tenants by name with their table of the configuration; every tenant has a token file here."""
 
-    def __init__(self, tenants: dict[str, dict[str, Any]], keep: dict[str, Any] | None = None, **tables: Any) -> None:
-        """``keep``: settings of a keeper (possibly none) under which the daemon runs; ``daemon`` is then the keeper."""
+    def __init__(
+        self,
+        tenants: dict[str, dict[str, Any]],
+        keep: dict[str, Any] | None = None,
+        environment: dict[str, str] | None = None,
+        **tables: Any,
+    ) -> None:
+        """``keep``: settings of a keeper (possibly none) under which the daemon runs; ``daemon`` is then the keeper.
+        ``environment``: what is set for the daemon alone."""
         self.folder = Path(tempfile.mkdtemp(prefix="offpath-t-"))
         self.run_folder = self.folder / "run"
         self.helper: Process | None = None
@@ -46,7 +53,7 @@ class Cluster:
         if keep is not None:
             kept = [sys.executable, "-W", "always", str(HERE / program[0]), *program[1:]]
             program = ["keeper_main.py", str(self.run_folder), json.dumps(keep), *kept]
-        self.daemon = Process("daemon", self.folder, *program)
+        self.daemon = Process("daemon", self.folder, *program, environment=environment)
         try:
             self.lineage = self.daemon.hear()["lineage"]
         except BaseException:
@@ -71,12 +78,13 @@ class Cluster:
     def token(name: str) -> str:
         return f"{name}-{'x' * 24}"
 
-    def start_helper(self, **options: Any) -> Process:
+    def start_helper(self, environment: dict[str, str] | None = None, **options: Any) -> Process:
         """Returns when the daemon has taken it in."""
         self._helpers += 1
         self.helper = Process(
-            f"helper{self._helpers}", self.folder, "helper_main.py", self.channel, json.dumps(options)
-        )
+            f"helper{self._helpers}", self.folder, "helper_main.py", self.channel, json.dumps(options),
+            environment=environment,
+        )  # fmt: skip
         self._more.append(self.helper)
         helper = self.helper
         until(lambda: "joined as generation" in helper.errors or not helper.is_alive)
@@ -91,9 +99,9 @@ class Cluster:
         until(lambda: len(_RELOADED.findall(self.daemon.errors)) > before)
         return _RELOADED.findall(self.daemon.errors)[-1] == "is"
 
-    def start(self, name: str, script: str, *arguments: str) -> Process:
+    def start(self, name: str, script: str, *arguments: str, environment: dict[str, str] | None = None) -> Process:
         """A further process of the test, ended with the cluster."""
-        process = Process(name, self.folder, script, *arguments)
+        process = Process(name, self.folder, script, *arguments, environment=environment)
         self._more.append(process)
         return process
 

@@ -33,10 +33,14 @@ def until(claim: Callable[[], Any], bound_s: float = BOUND_S) -> Any:
 class Process:
     """A script of this folder in its own Python; its standard error goes to a file that is judged at the end."""
 
-    def __init__(self, name: str, folder: Path, script: str, *arguments: str) -> None:
+    def __init__(
+        self, name: str, folder: Path, script: str, *arguments: str, environment: dict[str, str] | None = None
+    ) -> None:
         self.name = name
         self.error_file = folder / f"{name}.err"
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+        environment = {
+            **os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", **(environment or {})
+        }  # fmt: skip
         with open(self.error_file, "wb") as errors:
             self._popen = subprocess.Popen(
                 [sys.executable, "-W", "always", str(HERE / script), *arguments],

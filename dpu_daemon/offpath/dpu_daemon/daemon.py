@@ -271,10 +271,10 @@ class Daemon:
     # -- commands -------------------------------------------------------------------------------------------------
     def _copy(self, command: commands.Copy) -> None:
         ref = self.refs[command.job]
+        if (command.lease, command.lane) in self.host.awaited:
+            return  # posted when its worker is back, and has said what it knows
         link = self.host.lanes.get((command.lease, command.lane))
         if link is None or link.memory is None:  # every Copy must end in a CopyDone, or the lease never drains
-            if (command.lease, command.lane) in self.host.awaited:
-                return  # posted when its worker is back
             self._events.append(events.CopyDone(command.job, command.attempt, error=True))
             return
         link.ref = ref
@@ -309,9 +309,9 @@ class Daemon:
             command.job, command.generation, command.kernel, command.share, header.flags, header.payload_crc,
             header.payload_bytes, header.tensors,
         )  # fmt: skip
-        link = self.host.lanes.get((command.lease, command.lane))
-        if link is None and (command.lease, command.lane) in self.host.awaited:
+        if (command.lease, command.lane) in self.host.awaited:
             return  # sent when its worker is back and says that it never had it
+        link = self.host.lanes.get((command.lease, command.lane))
         if faults.armed:
             faults.hit("daemon.launch")
         if link is None or not self.host.launch(link, message):
@@ -442,11 +442,10 @@ class Daemon:
         if result.job != link.resent or result.finished_ns < result.started_ns:
             raise HostMessageError("foreign_job", str(result.job))
         link.resent = 0
+        self.host.lane_is_back(link)  # first: what this result sets free must not look like a launch that got lost
         ref = self.refs.get(result.job) or self.leaving.get(result.job)
         if ref is not None and result.generation == link.generation:
-            link.ref = ref
             self._take(ref, link, result)
-        self.host.lane_is_back(link)
 
     def copy_again(self, command: commands.Copy) -> None:
         """A copy that died with the process before us."""

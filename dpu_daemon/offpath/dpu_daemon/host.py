@@ -375,9 +375,9 @@ class HostSide:
 
     def scrub_lane(self, command: commands.ScrubLane) -> None:
         """Ask the worker."""
-        link = self.lanes.get((command.lease, command.lane))
-        if link is None and (command.lease, command.lane) in self.awaited:
+        if (command.lease, command.lane) in self.awaited:
             return  # asked when its worker is back
+        link = self.lanes.get((command.lease, command.lane))
         if link is None or not self._to_worker(
             link, control.encode(control.ScrubLane(lease=command.lease, lane=command.lane))
         ):

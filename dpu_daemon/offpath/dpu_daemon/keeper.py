@@ -192,6 +192,8 @@ class Keeper:
             environment |= {"LISTEN_FDS": str(len(fds)), "LISTEN_FDNAMES": ":".join(names)}
             if self._lives > 1:
                 environment.pop("OFFPATH_FAULTS", None)  # an armed fault strikes the first life, not each anew
+                if self._lives == 2 and "OFFPATH_FAULTS_AGAIN" in environment:
+                    environment["OFFPATH_FAULTS"] = environment["OFFPATH_FAULTS_AGAIN"]  # or, if asked for, the second
             environment.pop("WATCHDOG_USEC", None)
             environment.pop("WATCHDOG_PID", None)
             if self._settings.watchdog_s:

@@ -14,6 +14,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from offpath.bindings import faults
 from offpath.bindings.errors import PeerGone
 from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, IMM_SLOT_MASK, immediate
 from offpath.bindings.wire import control
@@ -139,6 +140,8 @@ class Requester:
             raise self._gone
         pending = Pending(self, -1)
         pending._slot = slot = self._slots.fill(number, arrays, options, pending)
+        if faults.armed:
+            faults.hit("requester.filled")
         self.ring(slot)
         return pending
 
@@ -166,6 +169,8 @@ class Requester:
             except PeerGone as gone:
                 self._lost = gone
             else:
+                if faults.armed and imms:
+                    faults.hit("requester.answer")
                 for imm in imms:
                     waiter, outcome = self._slots.take(imm & IMM_SLOT_MASK)
                     if waiter is not None:

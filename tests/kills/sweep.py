@@ -1,0 +1,201 @@
+"""A node under load whose processes are killed, and the books that must balance afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from offpath.bindings.wire import admin
+from offpath.cli.ask import AdminClient
+
+from ..support.cluster import Cluster, pids_of
+from ..support.processes import BOUND_S, Process, until
+
+TENANTS = ("ada", "bob", "cyd")
+ATTEMPTS = 3  # of an idempotent request
+
+
+@dataclass(slots=True)
+class Books:
+    """What the logs of all requesters and of the kernel say, added up."""
+
+    begun: set[str] = field(default_factory=set)
+    ends: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    launches: Counter[str] = field(default_factory=Counter)
+    rung: dict[str, float] = field(default_factory=dict)
+    completed: list[tuple[float, float]] = field(default_factory=list)
+    """(rung, ended) of completed requests"""
+
+    def statuses(self) -> Counter[str]:
+        return Counter(status for ends in self.ends.values() for status, _ in ends)
+
+
+class Node:
+    """A daemon under a keeper, a helper, and a requester per tenant, all at work."""
+
+    def __init__(
+        self, seed: int, *, daemon: dict[str, str] | None = None, helper: dict[str, str] | None = None,
+        requester: dict[str, str] | None = None, **durability: Any,
+    ) -> None:  # fmt: skip
+        self.random = Random(seed)
+        self.seed = seed
+        self.dead: set[str] = set()
+        """Names of requesters that were killed: nobody is left to hear their answers."""
+        settings = {"resume_ttl_s": 4, "adopt_ms": 1500, "journal_mib": 1, **durability}
+        narrow = {"max_share": 14, "profile": "1g.5gb"}
+        self.cluster = Cluster(
+            dict.fromkeys(TENANTS, narrow), keep={"starts": 0, "watchdog_s": 0}, environment=daemon,
+            durability=settings, leasing={"keep_warm_ms": 500, "landing_bytes": 8192, "result_bytes": 8192},
+        )  # fmt: skip
+        self._helper_environment = {"OFFPATH_TEST_TALLY": str(self.cluster.folder / "tally"), **(helper or {})}
+        self._names = 0
+        self.requesters: dict[str, Process] = {}
+        try:
+            self.cluster.start_helper(self._helper_environment)
+            for tenant in TENANTS:
+                self.start_requester(tenant, requester if tenant == TENANTS[0] else None)
+        except BaseException:
+            self.cluster.kill()
+            raise
+
+    def start_requester(self, tenant: str, environment: dict[str, str] | None = None) -> str:
+        self._names += 1
+        name, folder = f"{tenant}{self._names}", self.cluster.folder
+        process = self.cluster.start(
+            name, "sweep_main.py", self.cluster.address, tenant, str(folder / f"{tenant}.token"), name,
+            str(folder / f"{name}.log"), str(self.random.randrange(1 << 30)), environment=environment,
+        )  # fmt: skip
+        self.requesters[name] = process
+        if environment is None:
+            assert process.hear() == "ready"
+        return name
+
+    # -- load -----------------------------------------------------------------------------------------------------
+    def lines(self) -> int:
+        """Requests that ended so far."""
+        return sum(path.read_bytes().count(b"\nE ") for path in self.cluster.folder.glob("*.log"))
+
+    def work(self, ends: int = 20) -> None:
+        """Until so many more requests have ended: the node lives. Then up to 30 ms more, so that moments differ."""
+        before = self.lines()
+        until(lambda: self.lines() >= before + ends)
+        time.sleep(self.random.random() * 0.03)
+
+    # -- kills ----------------------------------------------------------------------------------------------------
+    def kill(self, victim: str) -> float:
+        """Kill one process of the kind and see to its replacement, as its keeper would. Returns when."""
+        now = time.monotonic()
+        if victim == "daemon":
+            os.kill(pids_of(self.cluster.daemon)[0], signal.SIGKILL)
+            self.reborn()
+        elif victim == "worker":
+            helper = self.cluster.helper
+            assert helper is not None
+            if workers := pids_of(helper):
+                os.kill(self.random.choice(workers), signal.SIGKILL)
+        elif victim == "helper":
+            assert self.cluster.helper is not None
+            self.cluster.helper.kill()
+            self.restart_helper()
+        else:
+            name = self.random.choice([name for name in self.requesters if name not in self.dead])
+            self.requesters[name].kill()
+            self.dead.add(name)
+            self.start_requester(name[:3])
+        return now
+
+    def restart_helper(self) -> None:
+        """Without the faults that the first had."""
+        clean = {key: text for key, text in self._helper_environment.items() if key != "OFFPATH_FAULTS"}
+        self.cluster.start_helper(clean)
+
+    def reborn(self) -> None:
+        """The keeper has started the daemon again, and it goes on with the same journal."""
+        assert self.cluster.daemon.hear()["lineage"] == self.cluster.lineage
+
+    # -- the end --------------------------------------------------------------------------------------------------
+    def settle(self) -> Books:
+        """Everybody stops asking and waits for what is under way; then no lease is left."""
+        alive = {name: process for name, process in self.requesters.items() if name not in self.dead}
+        for process in alive.values():
+            process.tell("stop")
+        for name, process in alive.items():
+            left = process.hear(2 * BOUND_S)
+            assert left == {"left": []}, f"seed {self.seed}: {name} never got {left}"
+        nothing = {"jobs": 0, "leases": 0, "sessions": 0}
+        until(lambda: held_by(self.cluster) == nothing, BOUND_S)
+        books = self.books()
+        self.cluster.close()
+        return books
+
+    def books(self) -> Books:
+        books = Books()
+        for path in self.cluster.folder.glob("*.log"):
+            for line in path.read_text().splitlines():
+                kind, tag, *rest = line.split()
+                if kind == "B":
+                    books.begun.add(tag)
+                elif kind == "R":
+                    books.rung[tag] = float(rest[0])
+                else:
+                    books.ends.setdefault(tag, []).append((rest[0], rest[1]))
+                    if rest[0] == "COMPLETED":
+                        books.completed.append((books.rung[tag], float(rest[2])))
+        tally = self.cluster.folder / "tally"
+        if tally.exists():
+            books.launches.update(tally.read_text().split())
+        return books
+
+    def kill_all(self) -> None:
+        self.cluster.kill()
+
+
+def held_by(cluster: Cluster) -> dict[str, int]:
+    """What the daemon's admin socket says it holds."""
+    with AdminClient(str(cluster.run_folder)) as client:
+        jobs = client.ask(admin.JobsRequest(), admin.Jobs).jobs
+        leases = client.ask(admin.LeasesRequest(), admin.Leases).leases
+        sessions = client.ask(admin.SessionsRequest(), admin.Sessions).sessions
+    return {"jobs": len(jobs), "leases": len(leases), "sessions": len(sessions)}
+
+
+def balance(books: Books, dead: set[str], *, may_be_unknown: bool) -> None:
+    """Every request of a living requester ended once, as its status says, and no kernel ran twice."""
+    for tag in sorted(books.begun):
+        kind, name, _ = tag.split("-")
+        ends, launches = books.ends.get(tag, []), books.launches[tag]
+        assert launches <= (ATTEMPTS if kind == "i" else 1), f"{tag} was launched {launches} times"
+        if name in dead:
+            assert len(ends) <= 1, f"{tag} ended {ends}"
+            continue
+        assert len(ends) == 1, f"{tag} ended {ends}"
+        status, reason = ends[0]
+        if status == "COMPLETED":
+            assert launches >= 1, f"{tag} completed without a launch"
+        elif status in ("RETRY_SAFE", "REJECTED", "NOT_BEGUN"):
+            assert launches == 0, f"{tag} is {status} ({reason}) and was launched"
+        elif status == "OUTCOME_UNKNOWN":
+            assert may_be_unknown, f"{tag}: nothing died that could have run it, yet {reason}"
+        else:
+            assert status in ("CANCELLED", "EXPIRED"), f"{tag}: {status} {reason}"
+    strangers = set(books.launches) - books.begun
+    assert not strangers, f"launched, but begun by nobody: {sorted(strangers)[:3]}"
+
+
+def percentiles(values: list[float]) -> tuple[float, float]:
+    """(p50, p99)"""
+    ranked = sorted(values)
+    return ranked[len(ranked) // 2], ranked[min(len(ranked) - 1, int(len(ranked) * 0.99))]
+
+
+def evidence(name: str, text: str) -> None:
+    """Print, and keep if a folder for it is named."""
+    print(text)
+    if folder := os.environ.get("OFFPATH_EVIDENCE"):
+        Path(folder, f"{name}.txt").write_text(text + "\n")

@@ -1,0 +1,104 @@
+"""A tenant under the kill sweep: ADDRESS TENANT TOKEN_FILE NAME LOG SEED. Keeps requests in flight, each with a tag of
+its own, and writes down what becomes of it before it goes on. "stop" on its standard input: it waits for all and ends.
+
+Lines of the log, each written at once: ``B tag`` begun, ``R tag time`` rung, ``E tag STATUS reason time`` ended. ``i``
+before a tag marks an idempotent request.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import sys
+import time
+from random import Random
+
+import numpy as np
+
+from offpath.bindings.errors import NegotiationRefused, OffpathError, PeerGone
+from offpath.host_helper import Options, Requester, RequestFailed
+from offpath.host_helper.requester import Pending
+from offpath.host_helper.slots import Result
+
+SLOTS = 6
+BOUND_S = 60.0
+
+
+class Tenant:
+    def __init__(self, address: str, tenant: str, token_file: str, name: str, log: str, seed: str) -> None:
+        self._who = (address, tenant, token_file)
+        self._name = name
+        self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._noise = Random(int(seed))
+        self._count = 0
+        self._flying: dict[str, Pending] = {}
+        self._requester = self._open()
+
+    def _open(self) -> Requester:
+        address, tenant, token_file = self._who
+        end = time.monotonic() + BOUND_S
+        while True:
+            try:
+                return Requester(
+                    address, tenant=tenant, token_file=token_file, slots=SLOTS, payload_bytes=4096, result_bytes=8192
+                )
+            except (NegotiationRefused, PeerGone):
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.02)
+
+    def _say(self, *words: object) -> None:
+        os.write(self._log, (" ".join(map(str, words)) + "\n").encode())
+
+    def begin(self) -> None:
+        noise = self._noise
+        self._count += 1
+        is_idempotent = noise.random() < 0.15
+        tag = f"{'i' if is_idempotent else 'n'}-{self._name}-{self._count}"
+        options = Options(is_idempotent=is_idempotent, budget_ms=noise.choice((0, 0, 0, 0, 4000)))
+        self._say("B", tag)
+        # Its own bytes and then some, so that some results travel through the lane.
+        room = 8 if noise.random() < 0.8 else 3500
+        payload = np.frombuffer(tag.encode().ljust(len(tag) + noise.randrange(room), b"."), np.uint8)
+        try:
+            pending = self._requester.begin("tally", [payload], options=options)
+        except OffpathError as gone:
+            self._say("E", tag, "NOT_BEGUN", type(gone).__name__, time.monotonic())
+            self._requester.close()
+            self._requester = self._open()
+            return
+        self._say("R", tag, time.monotonic())
+        self._flying[tag] = pending
+        if noise.random() < 0.05:
+            pending.cancel()
+
+    def turn(self, *, is_stopping: bool) -> None:
+        if not is_stopping and len(self._flying) < SLOTS:
+            self.begin()
+        elif self._flying:
+            self._requester.poll(0.05)
+        for tag in [tag for tag, pending in self._flying.items() if pending.done]:
+            outcome = self._flying.pop(tag).outcome
+            if isinstance(outcome, Result):
+                right = outcome.array.tobytes().startswith(tag.encode())
+                self._say("E", tag, "COMPLETED" if right else "WRONG", "none", time.monotonic())
+            elif isinstance(outcome, RequestFailed):
+                self._say("E", tag, outcome.status.name, outcome.reason.name, time.monotonic())
+
+    def run(self) -> None:
+        self._requester.kernel_id("tally")
+        print(json.dumps("ready"), flush=True)
+        is_stopping, end = False, 0.0
+        while not is_stopping or (self._flying and time.monotonic() < end):
+            self.turn(is_stopping=is_stopping)
+            if not is_stopping and select.select([sys.stdin], [], [], 0)[0]:
+                is_stopping, end = True, time.monotonic() + BOUND_S
+        print(json.dumps({"left": sorted(self._flying)}), flush=True)
+        self._requester.close()
+
+
+if __name__ == "__main__":
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: it never outlives the test
+    Tenant(*sys.argv[1:]).run()
