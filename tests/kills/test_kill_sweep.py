@@ -128,6 +128,7 @@ def strike(node: Node, point: str) -> None:
         stir(node)
     if owner == "helper":
         assert helper.ended() == -9
+        helper.kill()
         node.restart_helper()
     elif owner == "worker":
         until(lambda: "worker of lease" in cluster.daemon.errors)

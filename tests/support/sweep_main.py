@@ -17,7 +17,7 @@ from random import Random
 
 import numpy as np
 
-from offpath.bindings.errors import NegotiationRefused, OffpathError, PeerGone
+from offpath.bindings.errors import NegotiationRefused, OffpathError, PeerGone, TicketRefused
 from offpath.host_helper import Options, Requester, RequestFailed
 from offpath.host_helper.requester import Pending
 from offpath.host_helper.slots import Result
@@ -44,7 +44,7 @@ class Tenant:
                 return Requester(
                     address, tenant=tenant, token_file=token_file, slots=SLOTS, payload_bytes=4096, result_bytes=8192
                 )
-            except (NegotiationRefused, PeerGone):
+            except (NegotiationRefused, PeerGone, TicketRefused):
                 if time.monotonic() > end:
                     raise
                 time.sleep(0.02)
