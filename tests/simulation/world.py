@@ -1,0 +1,517 @@
+"""A whole node in one thread: the real daemon among simulated processes, memories and faults, all drawn from one seed.
+
+`run(seed)` lives through one schedule: requesters come with their requests while everything fails that may fail; then
+the faults stop, and everybody must be served (`heal`); then all leave, and nothing may be left over (`rest`).
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from offpath.bindings.errors import RegionError
+from offpath.bindings.loopback.fabric import LoopbackFabricSession
+from offpath.dpu_daemon.admission import Admission
+from offpath.dpu_daemon.config import parse_config
+from offpath.dpu_daemon.daemon import Daemon
+from offpath.dpu_daemon.doors import FabricDoor
+from offpath.host_helper import worker as worker_module
+from offpath.sched.jobs import commands, events
+
+from .gpu import ROOM, SimGpu
+from .host import KERNELS, SimHelper, SimWorker
+from .judge import Judge, Request, result_of
+from .requesters import SimRequester
+from .simloop import SimLoop
+from .wires import (
+    SOCKET_MESSAGES,
+    Memory,
+    SimChannelListener,
+    SimEngine,
+    SimFabricListener,
+    SimFabricSession,
+    Violation,
+    promise,
+)
+
+MS = 1_000_000
+TENANTS = ("ada", "bob", "cyd", "dee")
+MOST_STEPS = 6_000
+HEAL_STEPS = 30_000
+HEAL_NS = 900_000 * MS
+FAULTS = {
+    "copy_fails": 0.05,
+    "channel_full": 0.02,
+    "worker_dies": 0.03,
+    "worker_lies": 0.02,
+    "helper_dies": 0.0015,
+    "helper_silent": 0.001,
+    "helper_full": 0.0005,
+    "create_fails": 0.1,
+    "fork_fails": 0.1,
+    "slow_scrub": 0.2,
+    "late_copies": 0.3,
+    "requester_dies": 0.004,
+    "requester_dies_filled": 0.01,
+    "ticket_late": 0.05,
+    "no_memory": 0.05,
+    "clock_jumps": 0.003,
+    "intruders": 0.002,
+    "spurious": 0.01,
+}
+"""How often each may happen, where it may: per message, copy or step. A schedule has a draw of them switched on."""
+
+
+@dataclass(slots=True)
+class Setup:
+    """What a schedule is made of."""
+
+    tenants: list[dict[str, Any]] = field(default_factory=list)
+    pins: list[dict[str, Any]] = field(default_factory=list)
+    leasing: dict[str, int] = field(default_factory=dict)
+    model: str = "A100-40GB"
+    requesters: int = 3
+    hostile: int = 0
+    faults: dict[str, float] = field(default_factory=dict)
+    pace: float = 0.6
+    inline_copies: float = 0.5
+    bell_room: int = SOCKET_MESSAGES
+    kernel_ns: int = MS
+    max_jobs: int = 65_536
+
+
+def draw_setup(random: Random) -> Setup:
+    """A setup that puts several tenants on one small GPU."""
+    setup = Setup()
+    setup.model = random.choice(("A100-40GB", "A100-40GB", "A30-24GB"))
+    for name in TENANTS[: random.choice((2, 3, 4))]:
+        setup.tenants.append(
+            {
+                "name": name,
+                "weight": random.choice((1, 1, 2, 5)),
+                "max_jobs": random.choice((2, 8, 256)),
+                "max_sessions": random.choice((1, 4)),
+                "max_slots": random.choice((2, 8)),
+                "max_share": random.choice((100, 100, 200)),
+            }
+        )
+    if random.random() < 0.25 and setup.model.startswith("A100"):
+        setup.pins.append({"tenant": setup.tenants[0]["name"], "profile": "1g.5gb", "start": 6})
+    setup.leasing = {
+        "lanes": random.choice((1, 2, 3)),
+        "landing_bytes": ROOM,
+        "result_bytes": ROOM,
+        "keep_warm_ms": random.choice((0, 1, 5, 50)),
+        "grow_after_ms": random.choice((1, 3, 20)),
+        "reclaim_after_ms": random.choice((1, 10, 100)),
+        "min_hold_ms": random.choice((0, 5, 200)),
+    }
+    setup.max_jobs = random.choice((5, 1_000, 1_000))
+    setup.requesters = random.choice((2, 3, 4, 6))
+    setup.hostile = random.choice((0, 0, 1, 1, 2))
+    level = random.choice((0.0, 0.5, 1.0, 1.0, 2.0))
+    setup.faults = {name: rate * level for name, rate in FAULTS.items() if random.random() < 0.6}
+    setup.pace = random.choice((0.3, 0.6, 0.9))
+    setup.inline_copies = random.choice((0.0, 0.5, 0.9))
+    setup.bell_room = random.choice((1, 2, SOCKET_MESSAGES))
+    setup.kernel_ns = random.choice((10_000, MS, 20 * MS))
+    return setup
+
+
+class _HostTime:
+    """``time`` as the workers see it."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.monotonic_ns = loop.clock_ns
+
+
+class World:
+    """Everything around the daemon, and the daemon."""
+
+    def __init__(self, seed: int, tokens: TokenFiles, setup: Setup | None = None) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        self.setup = setup or draw_setup(self.random)
+        self.loop = SimLoop(self.random, self.setup.pace)
+        self.lines: list[str] | None = None
+        self.counts: Counter[str] = Counter()
+        self.uid = os.getuid()
+        self.tokens = tokens.tokens
+        self.are_faults_on = True
+        self.late_ns = 0
+        self.broken: BaseException | None = None
+        self.exports: dict[int, Memory] = {}
+        self.old_tickets: list[bytes] = []
+        self.closing: dict[int, None] = {}
+        self.may_lose_sessions = False
+        self._next_pid = 1000
+        self._tokens_made = 0
+        self._on_lane: tuple[SimWorker, Request] | None = None
+        self.config = parse_config(
+            {
+                "tenant": [{**t, "token_file": tokens.path(t["name"])} for t in self.setup.tenants],
+                "lease": self.setup.pins,
+                "leasing": self.setup.leasing,
+                "max_jobs": self.setup.max_jobs,
+                "durability": {"journal_mib": 0},
+            },
+            "simulation",
+        )  # fmt: skip
+        self.slots_given = 0
+        self.gpus = [SimGpu(self, "gpu-0", self.setup.model)]
+        self.lanes_possible = self.setup.leasing["lanes"] * 8
+        self.judge = Judge(self)
+        self.channel: SimChannelListener | None = None
+        self.loop.executor[LoopbackFabricSession] = self._make_fabric
+        self.start_daemon()
+        self.helper = SimHelper(self)
+        number = 0
+        self.requesters: list[SimRequester] = []
+        for is_hostile, count in ((False, self.setup.requesters), (True, self.setup.hostile)):
+            for _ in range(count):
+                number += 1
+                tenant = self.random.choice(self.setup.tenants)["name"]
+                self.requesters.append(SimRequester(self, number, tenant, is_hostile=is_hostile))
+
+    # -- the daemon -----------------------------------------------------------------------------------------------
+    def start_daemon(self) -> None:
+        """A daemon with its ports, on this loop."""
+        self.engine = SimEngine(self)
+        self.channel = SimChannelListener(self)
+        self.listener = SimFabricListener(self)
+        self.loop.running(self._make_daemon)
+
+    def _make_daemon(self) -> None:
+        assert self.channel is not None
+        listener: Any = self.listener
+        channel: Any = self.channel
+        self.daemon = Daemon(
+            self.config, channel, engine=self.engine, now_ns=self.loop.clock_ns, token=self._token
+        )  # fmt: skip
+        handle = self.daemon.book.handle
+
+        def heard(event: events.Event, now_ns: int) -> tuple[commands.Command, ...]:
+            self.judge.book_heard(event)
+            said = handle(event, now_ns)
+            if self.lines is not None:
+                self.say("book: %s", event)
+            for command in said:
+                if self.lines is not None:
+                    self.say("      %s", command)
+                if isinstance(command, commands.CloseLease):
+                    self.closing[command.generation] = None
+                self.judge.book_said(command)
+            return said
+
+        self.daemon.book.handle = heard  # type: ignore[method-assign]
+        self.admission = Admission(self.daemon, self.config, listener, "sim")
+        self.door = FabricDoor(self.daemon, self.admission, listener)
+        self.door.open()
+
+    def _token(self) -> str:
+        self._tokens_made += 1
+        return f"sim-token-{self.seed}-{self._tokens_made:08d}"
+
+    def _make_fabric(self, slots: int, payload_bytes: int, result_bytes: int) -> SimFabricSession:
+        if self.happens("no_memory"):
+            raise RegionError("injected")
+        return SimFabricSession(self, slots, payload_bytes, result_bytes)
+
+    def entered(self, requester: SimRequester, session: SimFabricSession, number: int) -> None:
+        """A requester holds its session."""
+        promise(number not in self.judge.sessions, f"session {number} is given twice")
+        self.judge.sessions[number] = session
+        self.slots_given += session.slot_count
+        self.say("%s enters session %s", requester.name, number)
+
+    # -- what the actors ask of the world -------------------------------------------------------------------------
+    def say(self, text: str, *args: object) -> None:
+        """A line of the trace, when one is kept."""
+        if self.lines is not None:
+            self.lines.append(f"{self.loop.now_ns / MS:12.3f} ms  {text % args if args else text}")
+
+    def happens(self, fault: str) -> bool:
+        """Whether the fault strikes here."""
+        rate = self.setup.faults.get(fault, 0.0)
+        if not rate or not self.are_faults_on or self.random.random() >= rate:
+            return False
+        self.counts[fault] += 1
+        self.say("FAULT %s", fault)
+        return True
+
+    def new_pid(self) -> int:
+        self._next_pid += 1
+        return self._next_pid
+
+    def export(self, memory: Memory) -> int:
+        number = len(self.exports) + 1
+        self.exports[number] = memory
+        return number
+
+    def holder(self, store: bytearray, at: int) -> Any:
+        """Whose GPU memory that is now."""
+        gpu = next(gpu for gpu in self.gpus if gpu.store is store)
+        return gpu.holder(at)
+
+    def number_of(self, tenant: str) -> int:
+        return TENANTS.index(tenant) + 1
+
+    def alpha(self, order: Any) -> int:
+        model = self.gpus[0].model
+        return 100 * model.profile(order.profile).compute_slices // model.compute_slices
+
+    def draw_kernel(self) -> str:
+        """A pinned lease leaves no room for the whole GPU, ever."""
+        names = ("small", "small", "small", "large", "large", "half", "raises", "whole")
+        return self.random.choice(names[:-1] if self.setup.pins else names)
+
+    def short_ns(self, ms: int = 1) -> int:
+        return int(self.random.expovariate(1.0) * ms * MS)
+
+    def copy_ns(self) -> int:
+        slow = self.happens("late_copies")
+        return int(self.random.expovariate(1.0) * (self.random.choice((5, 50, 3_000)) * MS if slow else 30_000))
+
+    def kernel_ns(self) -> int:
+        return int(self.random.expovariate(1.0) * self.setup.kernel_ns)
+
+    def device_ns(self, *, is_slow: bool) -> int:
+        slow = is_slow and self.happens("slow_scrub")
+        return int(self.random.expovariate(1.0) * (2_000 * MS if slow else MS))
+
+    def kernel(self, name: str) -> Callable[..., Any]:
+        """The kernel ``name``, which shows the judge what it sees."""
+
+        def run(*tensors: Any) -> Any:
+            import ctypes
+
+            import numpy as np
+
+            assert self._on_lane is not None
+            worker, request = self._on_lane
+            seen = b"".join(ctypes.string_at(t.pointer, t.shape[0]) for t in tensors)
+            try:
+                self.judge.kernel_starts(worker, request, name, seen)
+            except BaseException as fault:  # the worker would report it as the kernel's own
+                self.broken = fault
+                raise
+            if name == "raises":
+                raise ValueError("as it always does")
+            return np.frombuffer(result_of(name, seen), np.uint8)
+
+        return run
+
+    def on_lane(self, worker: SimWorker, request: Request, run: Callable[[bytes], bytes], message: bytes) -> bytes:
+        """Let the worker run a launch, and hear what its kernel has to say."""
+        self._on_lane = worker, request
+        result = run(message)
+        self._on_lane = None
+        if self.broken is not None:
+            raise self.broken
+        return result
+
+    def lie(self, result: bytes) -> bytes:
+        """What a broken worker says instead."""
+        at = self.random.choice((0, 1, 3, 24, 32, 40))
+        return result[:at] + bytes((result[at] ^ self.random.choice((1, 2, 255)),)) + result[at + 1 :]
+
+    # -- faults that come by themselves ---------------------------------------------------------------------------
+    def _strike(self) -> None:
+        loop, random = self.loop, self.random
+        if self.happens("helper_dies"):
+            self._kill_helper()
+        if self.happens("helper_silent"):
+            self._silence(is_full=False)
+        if self.happens("helper_full"):
+            self._silence(is_full=True)
+        if self.happens("clock_jumps"):
+            pause = int(random.choice((5, 50, 2_000, 7_000)) * MS * random.random())
+            loop.now_ns += pause
+            self.late_ns = max(self.late_ns, pause)
+        if self.happens("intruders") and self.channel is not None:
+            self._intrude()
+        if self.happens("spurious"):
+            loop.wake_somebody()
+
+    def _kill_helper(self) -> None:
+        self.helper.die()
+        self.loop.after(self.short_ns(20), ("world",), self._new_helper)
+
+    def _new_helper(self) -> None:
+        if not self.helper.is_alive:
+            self.helper = SimHelper(self)
+
+    def _silence(self, *, is_full: bool) -> None:
+        helper = self.helper
+        helper.be_silent(True, is_full=is_full)
+        self.loop.after(self.short_ns(100), ("world",), lambda: helper.be_silent(False))
+
+    def _intrude(self) -> None:
+        """A process of the host that is neither helper nor worker."""
+        from offpath.bindings.wire import control
+
+        from .wires import HostEnd
+
+        assert self.channel is not None
+        end = HostEnd(self, self.new_pid(), lambda: None)
+        token = "not-the-token-of-a-lease"
+        lease = self.random.randrange(1, 20)
+        for message in self.random.choice(
+            (
+                (),
+                (b"\x02" * 60,),
+                (b"{}",),
+                (control.encode(control.WorkerHello(lease=lease, lane=0, pid=1, token=token)),),
+                (
+                    control.encode(
+                        control.HelperHello(
+                            name="twin", pid=1, kernels=[control.KernelOffer(name="x", demand=14)], gpu_count=0
+                        )
+                    ),
+                )
+                if self.helper_is_served()
+                else (),
+            )
+        ):  # fmt: skip
+            end.send(message)
+        self.channel.connect(end)
+        if self.random.random() < 0.5:
+            self.loop.after(self.short_ns(5), ("world",), lambda: end.close(is_death=True))
+
+    def helper_is_served(self) -> bool:
+        """True when an intruder cannot take the helper's place."""
+        return self.daemon.host.has_helper() and not self.helper.is_cut_off() and self.are_faults_on
+
+    # -- a schedule -----------------------------------------------------------------------------------------------
+    def step(self) -> bool:
+        """One callback or action, judged."""
+        loop, judge = self.loop, self.judge
+        until_ns = loop.sleeps_past()
+        if until_ns is not None and until_ns > loop.now_ns + MS:
+            judge.before_sleep(until_ns)
+        if not loop.step():
+            return False
+        judge.after_step()
+        return True
+
+    def run(self) -> None:
+        """Work under faults, heal, rest."""
+        before, worker_module.time = worker_module.time, _HostTime(self.loop)  # type: ignore[attr-defined, assignment]
+        try:
+            while self.loop.steps < MOST_STEPS and not all(r.is_done for r in self.requesters):
+                self._strike()
+                if not self.step():
+                    break
+            self.heal()
+            self.rest()
+        finally:
+            worker_module.time = before  # type: ignore[attr-defined]
+
+    def heal(self) -> None:
+        """The faults stop; whoever waits is served."""
+        self.say("the faults stop")
+        self.are_faults_on = False
+        self.helper.be_silent(False)
+        if not self.helper.is_alive:
+            self._new_helper()
+        for requester in self.requesters:
+            if requester.is_hostile:
+                requester.die()
+            else:
+                requester.left = min(requester.left, 2)
+                requester.wake()
+        end_ns, end_steps = self.loop.now_ns + HEAL_NS, self.loop.steps + HEAL_STEPS
+        while not all(r.is_done for r in self.requesters):
+            is_stuck = self.loop.steps > end_steps or self.loop.now_ns > end_ns or not self.step()
+            promise(not is_stuck, "starved:", *(str(r) for r in self.judge.unanswered()), self._who_waits())
+
+    def _who_waits(self) -> str:
+        return "; ".join(
+            f"{r.name} (left {r.left}, session {'open' if r.session is not None else 'none'})"
+            for r in self.requesters
+            if not r.is_done
+        )
+
+    def rest(self) -> None:
+        """Everybody has left; leases close, timers run out."""
+        end_ns, end_steps = self.loop.now_ns + HEAL_NS, self.loop.steps + HEAL_STEPS
+        while self.loop.steps < end_steps and self.loop.now_ns < end_ns and self.step():
+            pass
+        promise(self.loop.steps < end_steps, "the node never comes to rest")
+        self.judge.at_rest()
+
+
+class TokenFiles:
+    """The tenants' token files, in a folder of the caller's."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self.tokens = {}
+        for name in TENANTS:
+            self.tokens[name] = f"token-of-{name}-0123456789"
+            with open(os.open(self.path(name), os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w") as file:
+                file.write(self.tokens[name])
+
+    def path(self, name: str) -> str:
+        return os.path.join(self._folder, f"{name}.token")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one schedule came to. ``fault`` is the first line of what was broken."""
+
+    seed: int
+    fault: str | None
+    steps: int
+    virtual_ns: int
+    counts: Counter[str]
+    lines: list[str]
+
+
+def live(seed: int, tokens: TokenFiles, *, trace: bool = False) -> Outcome:
+    """One schedule from its seed; never raises for what it finds."""
+    world: World | None = None
+    fault: str | None = None
+    lines: list[str] | None = [] if trace else None
+    try:
+        world = World(seed, tokens)
+        world.lines = lines
+        world.say("%s", world.setup)
+        if trace:
+            world.loop.trace = world.say
+        world.run()
+    except Violation as broken:
+        fault = str(broken)
+    except Exception as raised:
+        fault = f"{type(raised).__name__}: {raised}"
+        if lines is not None:
+            import traceback
+
+            lines += traceback.format_exc().splitlines()
+    if world is None:
+        return Outcome(seed, fault, 0, 0, Counter(), lines or [])
+    counts = Counter(world.counts)
+    judge = world.judge
+    counts.update({"requests": judge.accepted, "kernels": judge.kernels_started, "tenant_changes": judge.tenant_changes})
+    counts.update({f"answer_{name}": count for name, count in judge.answers.items()})
+    return Outcome(seed, fault, world.loop.steps, world.loop.now_ns, counts, lines or [])
+
+
+def quiet_collector() -> None:
+    """Schedules make cycles, and die young: collecting by hand, seldom, is a third of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+
+
+def total(outcomes: Iterable[Outcome]) -> Counter[str]:
+    """What happened in all of them."""
+    counts: Counter[str] = Counter()
+    for outcome in outcomes:
+        counts.update(outcome.counts)
+    return counts
