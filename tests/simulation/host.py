@@ -142,7 +142,7 @@ class SimWorker:
         self.running = None
         if world.happens("worker_lies"):
             result = world.lie(result)
-            self.is_liar = True
+            self.is_liar = request.is_lied_about = True
             request.deaths += 1
         try:
             self._end.send(_timed(result, world.loop.now_ns))

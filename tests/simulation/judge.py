@@ -51,11 +51,15 @@ class Request:
     is_idempotent: bool
     budget_ns: int
     read_ns: int = 0
+    landed_ns: int = 0
+    """When a result was last copied to its slot: an answer waits for that."""
     job: int = 0
     starts: int = 0
     deaths: int = 0
     """Workers, helpers or daemons that died with a launch of it."""
     is_cancelled: bool = False
+    is_lied_about: bool = False
+    """Its worker said something else than its kernel."""
     answer: AnswerHeader | None = None
     is_taken: bool = False
 
@@ -103,7 +107,7 @@ class Judge:
             return  # a hostile doorbell; the session judges it
         slot.is_sealed = True
         if slot.request is not None and slot.request.read_ns:  # only a hostile one rings twice for the same header
-            slot.request = replace(slot.request, job=0, starts=0, deaths=0, answer=None, is_taken=False)
+            slot.request = replace(slot.request, job=0, starts=0, deaths=0, is_lied_about=False, answer=None, is_taken=False)
         if slot.request is not None:
             slot.request.read_ns = self._world.loop.now_ns
 
@@ -135,6 +139,8 @@ class Judge:
 
     def _judge_answer(self, request: Request, answer: AnswerHeader, inline: bytes) -> None:
         status, reason, now_ns = answer.status, answer.reason, self._world.loop.now_ns
+        if request.is_lied_about and status in (Status.COMPLETED, Status.FAILED):
+            return
         if status is Status.COMPLETED:
             promise(request.starts, f"{request} is COMPLETED and never started")
         elif reason not in _MAY_CARRY:
@@ -156,7 +162,7 @@ class Judge:
             promise(self._world.counts["copy_fails"], f"{request} says that a copy failed; none did")
         if request.budget_ns and status is not Status.REJECTED:
             world = self._world
-            late = now_ns - request.read_ns - request.budget_ns
+            late = now_ns - max(request.read_ns + request.budget_ns, request.landed_ns)
             promise(late < _WAKE_SLACK_NS or world.late_ns >= late, f"{request} is answered {late} ns after its time")
 
     def answer_taken(self, request: Request, answer: bytes, result: bytes) -> None:
@@ -166,7 +172,7 @@ class Judge:
         request.is_taken = True
         read = parse_answer(answer, request.session.result_bytes)
         promise(read == request.answer, f"the answer of {request} changed after it was written")
-        if read.status is Status.COMPLETED:
+        if read.status is Status.COMPLETED and not request.is_lied_about:
             promise(result == result_of(request.kernel, request.payload), f"{request} got a wrong result")
 
     # -- what the book heard and said -----------------------------------------------------------------------------
@@ -240,6 +246,7 @@ class Judge:
             session = flight.target.owner
             slot = session.slot_at(flight.target_at, of_answers=True)
             is_ours = not session.is_open or self._sealed(session, slot) is request
+            request.landed_ns = self._world.loop.now_ns
             promise(is_ours, f"a late result of {request} lands in a slot that serves another")
             lane = flight.source
         else:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 MS = 1_000_000
 _TAG = struct.Struct("<III")
-SIZES = (12, 40, 200)
+SIZES = (12, 90, 90, 200)
+"""Payload bytes; the kernel `large` makes a result of them that fits a message, the lane, or nothing."""
 
 
 class Negotiation:
@@ -207,10 +208,10 @@ class SimRequester:
         ticket = welcome.ticket.encode()
         if self.is_hostile and world.random.random() < 0.4:
             ticket = world.random.choice((b"no-such-ticket-at-all", ticket[:-1], *world.old_tickets))
-        world.old_tickets.append(welcome.ticket.encode())
 
         def news(session: SimFabricSession | None) -> None:
             if session is not None and self.is_alive:
+                world.old_tickets.append(ticket)
                 self._enter(session, welcome.session)
             self.wake()
 

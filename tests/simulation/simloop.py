@@ -192,6 +192,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def _watch(self, key: tuple[int, bool], handle: Handle) -> None:
         if key[0] not in self._open:
             raise LoopFault(f"{handle} is to watch descriptor {key[0]}, which is closed")
+        self._unwatch(key)
         self._watches[key] = handle
         if key in self._flags:
             self._ready[key] = handle
@@ -202,13 +203,18 @@ class SimLoop(asyncio.AbstractEventLoop):
     def add_writer(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
         self._watch((fd, True), Handle(callback, args))
 
+    def _unwatch(self, key: tuple[int, bool]) -> bool:
+        self._ready.pop(key, None)
+        handle = self._watches.pop(key, None)
+        if handle is not None:
+            handle.cancel()  # it may be queued
+        return handle is not None
+
     def remove_reader(self, fd: Any) -> bool:
-        self._ready.pop((fd, False), None)
-        return self._watches.pop((fd, False), None) is not None
+        return self._unwatch((fd, False))
 
     def remove_writer(self, fd: Any) -> bool:
-        self._ready.pop((fd, True), None)
-        return self._watches.pop((fd, True), None) is not None
+        return self._unwatch((fd, True))
 
     # -- callbacks and futures ------------------------------------------------------------------------------------
     def time(self) -> float:

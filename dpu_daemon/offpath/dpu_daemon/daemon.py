@@ -29,7 +29,7 @@ from offpath.dpu_daemon.sessions import JobRef, Session
 from offpath.sched.gpu.greedy import GreedyFirstFit
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
-from offpath.sched.jobs.states import JobState
+from offpath.sched.jobs.states import EndReason, JobState
 
 logger = logging.getLogger(__name__)
 _MS: Final = 1_000_000
@@ -265,7 +265,7 @@ class Daemon:
         if result.finished_ns < result.started_ns:
             raise HostMessageError("times", f"started {result.started_ns}, finished {result.finished_ns}")
         if ref.is_answered or ref.session.is_closed:
-            self._finished(ref, result)
+            self._finished(ref, result, RESULT_REASON[result.status])
             return
         fabric = ref.session.fabric
         if result.result_bytes > fabric.result_bytes:
@@ -282,7 +282,7 @@ class Daemon:
             self._fetch(ref, link, result)
             return
         ref.result = result
-        self._finished(ref, result)
+        self._finished(ref, result, RESULT_REASON[result.status])
 
     def _fetch(self, ref: JobRef, link: LaneLink, result: host.Result) -> None:
         """Bring a large result from the lane to the requester's memory before the lane is given back."""
@@ -313,10 +313,13 @@ class Daemon:
         if held is not None:
             ref.result = None  # cancelled or expired while its result travelled
             self._answer(held)
-        self._finished(ref, result)
+        if done.error is not None:
+            ref.result = None  # what lies in the requester's memory is no result
+            self._finished(ref, result, EndReason.COPY_FAILED)
+        else:
+            self._finished(ref, result, RESULT_REASON[result.status])
 
-    def _finished(self, ref: JobRef, result: host.Result) -> None:
-        reason = RESULT_REASON[result.status]
+    def _finished(self, ref: JobRef, result: host.Result, reason: EndReason) -> None:
         if ref.is_answered or ref.session.is_closed:
             ref.result = None
         self.dispatch(
