@@ -332,7 +332,7 @@ class World:
         if self.happens("clock_jumps"):
             pause = int(random.choice((5, 50, 2_000, 7_000)) * MS * random.random())
             loop.now_ns += pause
-            self.late_ns = max(self.late_ns, pause)
+            self.late_ns += pause
         if self.happens("intruders") and self.channel is not None:
             self._intrude()
         if self.happens("spurious"):

@@ -67,7 +67,7 @@ class Daemon:
         self._next_job = 1
         self._refs: dict[int, JobRef] = {}
         self._copies: dict[int, tuple[JobRef, int, LaneLink]] = {}
-        self._result_copies: dict[int, tuple[JobRef, LaneLink]] = {}
+        self._result_copies: dict[int, tuple[JobRef, LaneLink, host.Result]] = {}
         self._held_answers: dict[int, commands.Answer] = {}
         self._next_token = 1
         self._events: deque[events.Event] = deque()
@@ -210,7 +210,7 @@ class Daemon:
     def _answer(self, command: commands.Answer) -> None:
         """Write the answer where the requester reads it, and ring. A result still on its way out goes first."""
         ref = self._refs[command.job]
-        if ref.is_result_travelling:
+        if ref.fetching is not None:
             self._held_answers[command.job] = command
             return
         del self._refs[command.job]  # a second answer for the job would fail here, loudly
@@ -221,7 +221,7 @@ class Daemon:
         self.ended[command.state] += 1
         if not session.is_closed:
             tensors, inline, nbytes = b"", b"", 0
-            if result is not None and command.state in _WITH_RESULT:
+            if result is not None and command.state in _WITH_RESULT and command.reason is not EndReason.COPY_FAILED:
                 tensors, inline, nbytes = result.tensors, result.inline, result.result_bytes
             gpu = self.host.gpu_index(command.lease)
             status, reason = STATUS[command.state], REASON[command.reason]
@@ -260,7 +260,7 @@ class Daemon:
         ref = link.ref
         if ref is None or ref.job != result.job or result.generation != link.generation:
             raise HostMessageError("foreign_job", str(result.job))
-        if ref.is_result_travelling:
+        if ref.fetching is link or (ref.waiting is not None and ref.waiting[0] is link):
             raise HostMessageError("second_result", str(result.job))
         if result.finished_ns < result.started_ns:
             raise HostMessageError("times", f"started {result.started_ns}, finished {result.finished_ns}")
@@ -278,23 +278,28 @@ class Daemon:
                 result.job, result.generation, status, result.started_ns, result.finished_ns, len(text), True, b"",
                 text,
             )  # fmt: skip
-        elif not result.is_inline:
+        elif not result.is_inline and result.result_bytes > link.result_bytes:
+            raise HostMessageError("result_bytes", f"{result.result_bytes} > {link.result_bytes}")
+        if ref.fetching is not None:  # an attempt whose worker died: its result still travels into the same slot
+            ref.waiting = link, result
+        else:
+            self._take(ref, link, result)
+
+    def _take(self, ref: JobRef, link: LaneLink, result: host.Result) -> None:
+        if result.is_inline:
+            ref.result = result
+            self._finished(ref, result, RESULT_REASON[result.status])
+        else:
             self._fetch(ref, link, result)
-            return
-        ref.result = result
-        self._finished(ref, result, RESULT_REASON[result.status])
 
     def _fetch(self, ref: JobRef, link: LaneLink, result: host.Result) -> None:
         """Bring a large result from the lane to the requester's memory before the lane is given back."""
         assert link.memory is not None
-        if result.result_bytes > link.result_bytes:
-            raise HostMessageError("result_bytes", f"{result.result_bytes} > {link.result_bytes}")
         fabric = ref.session.fabric
-        ref.result = result
-        ref.is_result_travelling = True
+        ref.fetching = link
         token = self._next_token
         self._next_token = token + 1
-        self._result_copies[token] = (ref, link)
+        self._result_copies[token] = (ref, link, result)
         done = self.engine.post(
             token, link.memory, link.landing_bytes, fabric.answers, fabric.result_offset(ref.slot),
             result.result_bytes,
@@ -305,19 +310,27 @@ class Daemon:
             self._result_copied(done)
 
     def _result_copied(self, done: CopyCompletion) -> None:
-        ref, _ = self._result_copies.pop(done.token)
-        ref.is_result_travelling = False
+        ref, link, result = self._result_copies.pop(done.token)
+        ref.fetching = None
+        waiting, ref.waiting = ref.waiting, None
         held = self._held_answers.pop(ref.job, None)
-        result = ref.result
-        assert result is not None
         if held is not None:
-            ref.result = None  # cancelled or expired while its result travelled
-            self._answer(held)
-        if done.error is not None:
-            ref.result = None  # what lies in the requester's memory is no result
-            self._finished(ref, result, EndReason.COPY_FAILED)
+            self._answer(held)  # cancelled or expired while its result travelled
+        if done.error is not None:  # what lies in the requester's memory is no result
+            self._ended(ref, link, result, EndReason.COPY_FAILED)
         else:
-            self._finished(ref, result, RESULT_REASON[result.status])
+            self._ended(ref, link, result, RESULT_REASON[result.status])
+        if waiting is not None and self.host.holds(waiting[0]):
+            if ref.is_answered or ref.session.is_closed:
+                self._finished(ref, waiting[1], RESULT_REASON[waiting[1].status])
+            else:
+                self._take(ref, *waiting)
+
+    def _ended(self, ref: JobRef, link: LaneLink, result: host.Result, reason: EndReason) -> None:
+        """The lane's part is done. If its worker died meanwhile, the book knows: the result is nobody's."""
+        if self.host.holds(link):
+            ref.result = result
+            self._finished(ref, result, reason)
 
     def _finished(self, ref: JobRef, result: host.Result, reason: EndReason) -> None:
         if ref.is_answered or ref.session.is_closed:

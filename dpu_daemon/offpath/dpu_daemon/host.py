@@ -343,6 +343,10 @@ class HostSide:
         for link in [link for link in self.lanes.values() if link.lease == lease]:
             self._close_lane(link)
 
+    def holds(self, link: LaneLink) -> bool:
+        """True while the lane's worker is connected."""
+        return self.lanes.get((link.lease, link.lane)) is link
+
     def gpu_index(self, lease: int) -> int:
         """The GPU of a lease as the answer header names it, counted in the helper's order."""
         order = self._orders.get(lease)

@@ -21,6 +21,7 @@ from offpath.bindings.wire.host import Result
 
 if TYPE_CHECKING:
     from offpath.dpu_daemon.daemon import Daemon
+    from offpath.dpu_daemon.host import LaneLink
 
 logger = logging.getLogger(__name__)
 VIOLATIONS: Final = 3
@@ -28,9 +29,10 @@ VIOLATION_WINDOW_NS: Final = 10_000_000_000
 
 
 class JobRef:
-    """The shell's side of a job: where its bytes are. ``result`` waits here between worker and answer."""
+    """The shell's side of a job: where its bytes are. ``result`` waits here between worker and answer; ``fetching`` is
+    the lane out of which a result is being copied, ``waiting`` a later attempt's result that comes next."""
 
-    __slots__ = ("header", "is_answered", "is_result_travelling", "job", "result", "session", "slot")
+    __slots__ = ("fetching", "header", "is_answered", "job", "result", "session", "slot", "waiting")
 
     def __init__(self, job: int, session: Session, slot: int, header: RequestHeader) -> None:
         self.job = job
@@ -39,7 +41,8 @@ class JobRef:
         self.header = header
         self.result: Result | None = None
         self.is_answered = False
-        self.is_result_travelling = False
+        self.fetching: LaneLink | None = None
+        self.waiting: tuple[LaneLink, Result] | None = None
 
 
 class Session:
