@@ -69,8 +69,10 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """A slot as the daemon may treat it: sealed from the doorbell's reading to the answer's writing."""
+    """A slot as the daemon may treat it: sealed from the doorbell's reading to the answer's writing. ``written`` is what
+    its requester wrote last, ``request`` what the daemon read."""
 
+    written: Request | None = None
     request: Request | None = None
     is_sealed: bool = False
 
@@ -96,9 +98,7 @@ class Judge:
     def filled(self, request: Request) -> None:
         """The requester is about to ring."""
         slots = self._slots.setdefault(request.session, {})
-        slot = slots.setdefault(request.slot, _Slot())
-        if not slot.is_sealed:  # else a hostile one writes what the daemon has read already
-            slot.request = request
+        slots.setdefault(request.slot, _Slot()).written = request
 
     def submit_read(self, session: SimFabricSession, slot_number: int) -> None:
         """The daemon takes a submit doorbell: from here on the slot is its own, if it was free."""
@@ -106,6 +106,7 @@ class Judge:
         if slot.is_sealed:
             return  # a hostile doorbell; the session judges it
         slot.is_sealed = True
+        slot.request = slot.written
         if slot.request is not None and slot.request.read_ns:  # only a hostile one rings twice for the same header
             slot.request = replace(slot.request, job=0, starts=0, deaths=0, is_lied_about=False, answer=None, is_taken=False)
         if slot.request is not None:
@@ -163,7 +164,7 @@ class Judge:
         if request.budget_ns and status is not Status.REJECTED:
             world = self._world
             late = now_ns - max(request.read_ns + request.budget_ns, request.landed_ns)
-            promise(late < _WAKE_SLACK_NS or world.late_ns >= late, f"{request} is answered {late} ns after its time")
+            promise(late < _WAKE_SLACK_NS + world.late_ns, f"{request} is answered {late} ns after its time")
 
     def answer_taken(self, request: Request, answer: bytes, result: bytes) -> None:
         """The requester has it: the same bytes, and the right result."""
@@ -303,11 +304,11 @@ class Judge:
     def unanswered(self) -> list[Request]:
         """Of honest requesters that are still there: rung and without an answer."""
         return [
-            slot.request
+            slot.written
             for session, slots in self._slots.items()
             for slot in slots.values()
-            if slot.request is not None and not slot.request.is_taken
-            if session.peer_is_open and session.is_open and not slot.request.requester.is_hostile
+            if slot.written is not None and not slot.written.is_taken
+            if session.peer_is_open and session.is_open and not slot.written.requester.is_hostile
         ]
 
     def at_rest(self) -> None:

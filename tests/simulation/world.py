@@ -6,6 +6,7 @@ the faults stop, and everybody must be served (`heal`); then all leave, and noth
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 from collections import Counter
@@ -14,8 +15,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+import numpy as np
+
 from offpath.bindings.errors import RegionError
 from offpath.bindings.loopback.fabric import LoopbackFabricSession
+from offpath.bindings.wire import control
 from offpath.dpu_daemon.admission import Admission
 from offpath.dpu_daemon.config import parse_config
 from offpath.dpu_daemon.daemon import Daemon
@@ -30,6 +34,7 @@ from .requesters import SimRequester
 from .simloop import SimLoop
 from .wires import (
     SOCKET_MESSAGES,
+    HostEnd,
     Memory,
     SimChannelListener,
     SimEngine,
@@ -107,7 +112,7 @@ def draw_setup(random: Random) -> Setup:
         "landing_bytes": ROOM,
         "result_bytes": ROOM,
         "keep_warm_ms": random.choice((0, 1, 5, 50)),
-        "grow_after_ms": random.choice((1, 3, 20)),
+        "grow_after_ms": random.choice((4, 20, 50)),
         "reclaim_after_ms": random.choice((1, 10, 100)),
         "min_hold_ms": random.choice((0, 5, 200)),
     }
@@ -147,6 +152,7 @@ class World:
         self.broken: BaseException | None = None
         self.exports: dict[int, Memory] = {}
         self.old_tickets: list[bytes] = []
+        self.intruders: list[HostEnd] = []
         self.closing: dict[int, None] = {}
         self.may_lose_sessions = False
         self._next_pid = 1000
@@ -163,6 +169,15 @@ class World:
             "simulation",
         )  # fmt: skip
         self.slots_given = 0
+        self._strikes: dict[str, Callable[[], None]] = {
+            "helper_dies": self._kill_helper,
+            "helper_silent": lambda: self._silence(is_full=False),
+            "helper_full": lambda: self._silence(is_full=True),
+            "clock_jumps": self._jump,
+            "intruders": self._intrude,
+            "spurious": self.loop.wake_somebody,
+        }
+        self._striking = sum(self.setup.faults.get(name, 0.0) for name in self._strikes)
         self.gpus = [SimGpu(self, "gpu-0", self.setup.model)]
         self.lanes_possible = self.setup.leasing["lanes"] * 8
         self.judge = Judge(self)
@@ -288,10 +303,6 @@ class World:
         """The kernel ``name``, which shows the judge what it sees."""
 
         def run(*tensors: Any) -> Any:
-            import ctypes
-
-            import numpy as np
-
             assert self._on_lane is not None
             worker, request = self._on_lane
             seen = b"".join(ctypes.string_at(t.pointer, t.shape[0]) for t in tensors)
@@ -322,21 +333,20 @@ class World:
 
     # -- faults that come by themselves ---------------------------------------------------------------------------
     def _strike(self) -> None:
-        loop, random = self.loop, self.random
-        if self.happens("helper_dies"):
-            self._kill_helper()
-        if self.happens("helper_silent"):
-            self._silence(is_full=False)
-        if self.happens("helper_full"):
-            self._silence(is_full=True)
-        if self.happens("clock_jumps"):
-            pause = int(random.choice((5, 50, 2_000, 7_000)) * MS * random.random())
-            loop.now_ns += pause
-            self.late_ns += pause
-        if self.happens("intruders") and self.channel is not None:
-            self._intrude()
-        if self.happens("spurious"):
-            loop.wake_somebody()
+        """Once a step: one of the faults that need no cause may come."""
+        if self.random.random() >= self._striking or not self.are_faults_on:
+            return
+        (fault,) = self.random.choices(list(self._strikes), [self.setup.faults.get(name, 0.0) for name in self._strikes])
+        self.counts[fault] += 1
+        self.say("FAULT %s", fault)
+        self._strikes[fault]()
+
+    def _jump(self) -> None:
+        """The daemon's process stands still for a while."""
+        pause = int(self.random.choice((5, 50, 2_000, 7_000)) * MS * self.random.random())
+        self.loop.now_ns += pause
+        self.late_ns += pause
+        self.say("... of %s ms", pause / MS)
 
     def _kill_helper(self) -> None:
         self.helper.die()
@@ -353,12 +363,9 @@ class World:
 
     def _intrude(self) -> None:
         """A process of the host that is neither helper nor worker."""
-        from offpath.bindings.wire import control
-
-        from .wires import HostEnd
-
         assert self.channel is not None
         end = HostEnd(self, self.new_pid(), lambda: None)
+        self.intruders.append(end)
         token = "not-the-token-of-a-lease"
         lease = self.random.randrange(1, 20)
         for message in self.random.choice(
@@ -419,6 +426,8 @@ class World:
         self.helper.be_silent(False)
         if not self.helper.is_alive:
             self._new_helper()
+        for end in self.intruders:
+            end.close(is_death=True)
         for requester in self.requesters:
             if requester.is_hostile:
                 requester.die()

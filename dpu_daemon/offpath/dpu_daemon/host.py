@@ -82,9 +82,15 @@ class HostSide:
     # -- connections ----------------------------------------------------------------------------------------------
     def _accept(self) -> None:
         while (connection := self._listener.accept()) is not None:
-            timer = self._loop.call_later(HELLO_TIMEOUT_S, self._turn_away, connection, "no hello in time")
+            timer = self._loop.call_later(HELLO_TIMEOUT_S, self._no_hello, connection)
             self._strangers[connection] = timer
             self._loop.add_reader(connection.fileno(), self._first_message, connection)
+
+    def _no_hello(self, connection: LoopbackConnection) -> None:
+        """Time is up. If it was us who slept, the hello is here."""
+        self._first_message(connection)
+        if connection in self._strangers:
+            self._turn_away(connection, "no hello in time")
 
     def _turn_away(self, connection: LoopbackConnection, why: str) -> None:
         """Close a connection that is neither helper nor worker (yet)."""
