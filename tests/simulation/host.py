@@ -140,12 +140,14 @@ class SimWorker:
             self.die()
             return
         self.running = None
+        said = [_timed(result, world.loop.now_ns)]
         if world.happens("worker_lies"):
-            result = world.lie(result)
+            said = said * 2 if world.random.random() < 0.3 else [world.lie(said[0])]
             self.is_liar = request.is_lied_about = True
             request.deaths += 1
         try:
-            self._end.send(_timed(result, world.loop.now_ns))
+            for message in said:
+                self._end.send(message)
         except PeerGone:
             self.die()
             return

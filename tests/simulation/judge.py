@@ -292,6 +292,9 @@ class Judge:
         ledger = daemon.book.ledger
         in_flight = len(self._live)
         promise(ledger.unanswered == in_flight, f"{in_flight} jobs wait for an answer; the book counts {ledger.unanswered}")
+        for tenant in ledger.tenants.values():
+            promise(tenant.jobs <= tenant.spec.max_jobs, f"{tenant.spec.name} has {tenant.jobs} jobs accepted")
+        promise(in_flight <= world.config.max_jobs, f"{in_flight} jobs are accepted")
         promise(len(ledger.jobs) <= world.slots_given, "more jobs than slots")
         promise(len(ledger.leaving) <= world.lanes_possible, "more jobs leave than there are lanes")
         promise(len(daemon._refs) <= world.slots_given + in_flight, "the shell keeps ended jobs")

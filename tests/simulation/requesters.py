@@ -176,7 +176,7 @@ class SimRequester:
         self.negotiation.send(
             control.Hello(
                 client="sim", tenant=tenant, token=token, slots=self.slots_wanted, payload_bytes=random.choice((200, 1000)),
-                result_bytes=random.choice((4096, 4096, 4096, 300)),
+                result_bytes=random.choice((4096, 4096, 4096, 300, 16)),
             )
         )  # fmt: skip
 
