@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .world import World
 
 MS = 1_000_000
-KERNELS = (("small", 14), ("large", 28), ("half", 42), ("whole", 100), ("raises", 14))
+KERNELS = (("small", 14), ("large", 14), ("half", 42), ("whole", 100), ("raises", 14))
 
 
 class SimWorker:
@@ -60,6 +60,8 @@ class SimWorker:
         hello = control.WorkerHello(lease=order.lease, lane=self.lane, pid=self.pid, token=order.token)
         self._end.send(control.encode(hello))
         world.channel.connect(self._end)
+        if world.happens("long_pauses"):
+            world.loop.after(world.random.choice((2_000, 4_000, 8_000)), ("world",), lambda: world.stand_still(6_000 * MS))
         self.wake()
 
     def wake(self) -> None:
@@ -142,9 +144,11 @@ class SimWorker:
         self.running = None
         said = [_timed(result, world.loop.now_ns)]
         if world.happens("worker_lies"):
-            said = said * 2 if world.random.random() < 0.3 else [world.lie(said[0])]
-            self.is_liar = request.is_lied_about = True
-            request.deaths += 1
+            said = [world.lie(said[0])]
+            self._lied(request)
+        elif world.happens("worker_repeats"):
+            said *= 2
+            self._lied(request)
         try:
             for message in said:
                 self._end.send(message)
@@ -152,10 +156,15 @@ class SimWorker:
             self.die()
             return
         world.say("%s answers %s", self, request)
-        if world.happens("worker_dies"):
+        if world.happens("worker_dies_after"):
             self.die()
         elif self._end.inbox or self._end.daemon_gone:
             self.wake()
+
+    def _lied(self, request: Request) -> None:
+        """The daemon may drop this worker, and what it said of the request is worth nothing."""
+        self.is_liar = request.is_lied_about = True
+        request.deaths += 1
 
     def _count_death(self) -> None:
         """Launches that go down with this process: unread, in its hands, or with a result that is still on its way."""
@@ -166,6 +175,11 @@ class SimWorker:
         for message in self._end.inbox:
             if message[0] == host.KIND_LAUNCH:
                 self.world.judge.launch_came(self, *host.parse_launch(message)[:2]).deaths += 1
+    def be_killed(self) -> None:
+        """By somebody, at any time; but not before its hello, for then the daemon would wait for it."""
+        if self._end is not None:
+            self.die()
+
     def die(self) -> None:
         """The process ends, whatever it was doing."""
         if not self.is_alive:

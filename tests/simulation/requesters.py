@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MS = 1_000_000
 _TAG = struct.Struct("<III")
-SIZES = (12, 90, 90, 200)
+SIZES = (12, 90, 90, 90, 90, 200)
 """Payload bytes; the kernel `large` makes a result of them that fits a message, the lane, or nothing."""
 
 
@@ -116,7 +116,7 @@ class SimRequester:
         self.left = random.choice((2, 5, 10, 16)) * (3 if is_hostile else 1)
         self.slots_wanted = random.choice((1, 2, 4, 8))
         self.think_ns = random.choice((0, 0, 100_000, 2 * MS, 30 * MS))
-        self.cancels = random.choice((0.0, 0.0, 0.1, 0.5))
+        self.cancels = world.setup.cancels
         self.returns_credits = random.choice((0.0, 0.3, 1.0))
         self.is_alive = True
         self.is_done = False
@@ -176,7 +176,7 @@ class SimRequester:
         self.negotiation.send(
             control.Hello(
                 client="sim", tenant=tenant, token=token, slots=self.slots_wanted, payload_bytes=random.choice((200, 1000)),
-                result_bytes=random.choice((4096, 4096, 4096, 300, 16)),
+                result_bytes=random.choice((4096, 4096, 4096, 4096, 4096, 300, 16)),
             )
         )  # fmt: skip
 
@@ -296,7 +296,7 @@ class SimRequester:
             demand=random.choice((0, 0, 0, 5, 14, 20)) if name != "whole" else 0,
             priority=random.choice((0, 0, 0, 3)),
             budget_ms=random.choice((0, 0, 0, 1, 5, 40, 300)),
-            is_idempotent=random.random() < 0.3,
+            is_idempotent=random.random() < world.setup.idempotent,
             with_checksum=random.random() < 0.2,
         )
         waiter = Request(self, session, -1, 0, name, payload, options.is_idempotent, options.budget_ms * MS)

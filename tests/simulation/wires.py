@@ -98,7 +98,8 @@ class SimEngine:
         if world.random.random() < world.setup.inline_copies:
             return self._land(flight)
         self.flights[token] = flight
-        world.loop.after(world.copy_ns(), ("copy", token), lambda: self._landed(token))
+        is_result = isinstance(target.owner, SimFabricSession)
+        world.loop.after(world.copy_ns(is_result=is_result), ("copy", token), lambda: self._landed(token))
         return None
 
     def _landed(self, token: int) -> None:

@@ -50,26 +50,38 @@ MOST_STEPS = 6_000
 HEAL_STEPS = 30_000
 HEAL_NS = 900_000 * MS
 FAULTS = {
-    "copy_fails": 0.05,
-    "channel_full": 0.02,
+    "copy_fails": 0.1,
+    "late_copies": 0.3,
+    "late_results": 0.8,
     "worker_dies": 0.03,
-    "worker_lies": 0.02,
-    "helper_dies": 0.0015,
+    "worker_dies_after": 0.15,
+    "worker_killed": 0.004,
+    "worker_lies": 0.05,
+    "worker_repeats": 0.1,
+    "channel_full": 0.02,
+    "helper_dies": 0.002,
     "helper_silent": 0.001,
     "helper_full": 0.0005,
     "create_fails": 0.1,
     "fork_fails": 0.1,
     "slow_scrub": 0.2,
-    "late_copies": 0.3,
-    "requester_dies": 0.004,
+    "requester_dies": 0.01,
     "requester_dies_filled": 0.01,
     "ticket_late": 0.05,
     "no_memory": 0.05,
-    "clock_jumps": 0.003,
-    "intruders": 0.002,
+    "clock_jumps": 0.002,
+    "long_pauses": 0.1,
+    "intruders": 0.003,
     "spurious": 0.01,
 }
-"""How often each may happen, where it may: per message, copy or step. A schedule has a draw of them switched on."""
+"""How often each may happen, where it may: per message, copy or step. A schedule has a draw of them."""
+
+
+KERNEL_MIXES = (
+    ("small", "small", "small", "large", "large", "half", "raises", "whole"),
+    ("small", "large", "large", "large", "large", "large", "raises"),
+    ("small", "half", "whole"),
+)
 
 
 @dataclass(slots=True)
@@ -88,12 +100,16 @@ class Setup:
     bell_room: int = SOCKET_MESSAGES
     kernel_ns: int = MS
     max_jobs: int = 65_536
+    kernels: tuple[str, ...] = KERNEL_MIXES[0]
+    idempotent: float = 0.3
+    cancels: float = 0.1
 
 
 def draw_setup(random: Random) -> Setup:
     """A setup that puts several tenants on one small GPU."""
     setup = Setup()
     setup.model = random.choice(("A100-40GB", "A100-40GB", "A30-24GB"))
+    smallest = random.choice((None, None, "1g.5gb"))
     for name in TENANTS[: random.choice((2, 3, 4))]:
         setup.tenants.append(
             {
@@ -103,12 +119,13 @@ def draw_setup(random: Random) -> Setup:
                 "max_sessions": random.choice((1, 4)),
                 "max_slots": random.choice((2, 8)),
                 "max_share": random.choice((100, 100, 200)),
+                "profile": smallest,
             }
         )
     if random.random() < 0.25 and setup.model.startswith("A100"):
         setup.pins.append({"tenant": setup.tenants[0]["name"], "profile": "1g.5gb", "start": 6})
     setup.leasing = {
-        "lanes": random.choice((1, 2, 3)),
+        "lanes": random.choice((1, 1, 2, 3)),
         "landing_bytes": ROOM,
         "result_bytes": ROOM,
         "keep_warm_ms": random.choice((0, 1, 5, 50)),
@@ -119,11 +136,16 @@ def draw_setup(random: Random) -> Setup:
     setup.max_jobs = random.choice((5, 1_000, 1_000))
     setup.requesters = random.choice((2, 3, 4, 6))
     setup.hostile = random.choice((0, 0, 1, 1, 2))
-    level = random.choice((0.0, 0.5, 1.0, 1.0, 2.0))
-    setup.faults = {name: rate * level for name, rate in FAULTS.items() if random.random() < 0.6}
+    often = random.choice((0.2, 0.4, 0.6))  # a few faults alone meet what all together would hide
+    setup.faults = {
+        name: rate * random.choice((0.3, 1.0, 2.0)) for name, rate in FAULTS.items() if random.random() < often
+    }
+    setup.kernels = random.choice(KERNEL_MIXES)
+    setup.idempotent = random.choice((0.0, 0.3, 0.9))
+    setup.cancels = random.choice((0.0, 0.1, 0.5))
     setup.pace = random.choice((0.3, 0.6, 0.9))
-    setup.inline_copies = random.choice((0.0, 0.5, 0.9))
-    setup.bell_room = random.choice((1, 2, SOCKET_MESSAGES))
+    setup.inline_copies = random.choice((0.0, 0.0, 0.5))
+    setup.bell_room = random.choice((1, 1, 2, SOCKET_MESSAGES))
     setup.kernel_ns = random.choice((10_000, MS, 20 * MS))
     return setup
 
@@ -171,6 +193,7 @@ class World:
         self.slots_given = 0
         self._strikes: dict[str, Callable[[], None]] = {
             "helper_dies": self._kill_helper,
+            "worker_killed": self._kill_worker,
             "helper_silent": lambda: self._silence(is_full=False),
             "helper_full": lambda: self._silence(is_full=True),
             "clock_jumps": self._jump,
@@ -282,15 +305,15 @@ class World:
 
     def draw_kernel(self) -> str:
         """A pinned lease leaves no room for the whole GPU, ever."""
-        names = ("small", "small", "small", "large", "large", "half", "raises", "whole")
-        return self.random.choice(names[:-1] if self.setup.pins else names)
+        name = self.random.choice(self.setup.kernels)
+        return "half" if name == "whole" and self.setup.pins else name
 
     def short_ns(self, ms: int = 1) -> int:
         return int(self.random.expovariate(1.0) * ms * MS)
 
-    def copy_ns(self) -> int:
-        slow = self.happens("late_copies")
-        return int(self.random.expovariate(1.0) * (self.random.choice((5, 50, 3_000)) * MS if slow else 30_000))
+    def copy_ns(self, *, is_result: bool) -> int:
+        slow = self.happens("late_results" if is_result else "late_copies")
+        return int(self.random.expovariate(1.0) * (self.random.choice((5, 20, 100, 3_000)) * MS if slow else 30_000))
 
     def kernel_ns(self) -> int:
         return int(self.random.expovariate(1.0) * self.setup.kernel_ns)
@@ -342,8 +365,10 @@ class World:
         self._strikes[fault]()
 
     def _jump(self) -> None:
+        self.stand_still(int(self.random.choice((5, 50, 2_000, 7_000)) * MS * self.random.random()))
+
+    def stand_still(self, pause: int) -> None:
         """The daemon's process stands still for a while."""
-        pause = int(self.random.choice((5, 50, 2_000, 7_000)) * MS * self.random.random())
         self.loop.now_ns += pause
         self.late_ns += pause
         self.say("... of %s ms", pause / MS)
@@ -351,6 +376,11 @@ class World:
     def _kill_helper(self) -> None:
         self.helper.die()
         self.loop.after(self.short_ns(20), ("world",), self._new_helper)
+
+    def _kill_worker(self) -> None:
+        workers = self.helper.workers()
+        if workers:
+            self.random.choice(workers).be_killed()
 
     def _new_helper(self) -> None:
         if not self.helper.is_alive:
@@ -367,7 +397,7 @@ class World:
         end = HostEnd(self, self.new_pid(), lambda: None)
         self.intruders.append(end)
         token = "not-the-token-of-a-lease"
-        lease = self.random.randrange(1, 20)
+        lease = self.random.choice([*self.daemon.host._orders, 1])  # it guesses well
         for message in self.random.choice(
             (
                 (),
