@@ -27,7 +27,7 @@ from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import MAX_ATTEMPTS
 
 from .gpu import SimGpu, Tenancy
-from .wires import Flight, Memory, SimFabricSession, promise
+from .wires import Flight, Memory, SessionMemory, promise
 
 if TYPE_CHECKING:
     from .host import SimWorker
@@ -43,7 +43,7 @@ class Request:
     """One filled slot, as the requester that filled it knows it."""
 
     requester: SimRequester
-    session: SimFabricSession
+    session: SessionMemory
     slot: int
     request_id: int
     kernel: str
@@ -82,8 +82,8 @@ class Judge:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._slots: dict[SimFabricSession, dict[int, _Slot]] = {}
-        self.sessions: dict[int, SimFabricSession] = {}
+        self._slots: dict[SessionMemory, dict[int, _Slot]] = {}
+        self.sessions: dict[int, SessionMemory] = {}
         self._by_job: dict[int, Request] = {}
         self._live: dict[int, Request] = {}
         self._generation = self._ordered = 0
@@ -100,7 +100,7 @@ class Judge:
         slots = self._slots.setdefault(request.session, {})
         slots.setdefault(request.slot, _Slot()).written = request
 
-    def submit_read(self, session: SimFabricSession, slot_number: int) -> None:
+    def submit_read(self, session: SessionMemory, slot_number: int) -> None:
         """The daemon takes a submit doorbell: from here on the slot is its own, if it was free."""
         slot = self._slots.setdefault(session, {}).setdefault(slot_number, _Slot())
         if slot.is_sealed:
@@ -112,11 +112,11 @@ class Judge:
         if slot.request is not None:
             slot.request.read_ns = self._world.loop.now_ns
 
-    def _sealed(self, session: SimFabricSession, slot_number: int) -> Request | None:
+    def _sealed(self, session: SessionMemory, slot_number: int) -> Request | None:
         slot = self._slots.get(session, {}).get(slot_number)
         return slot.request if slot is not None and slot.is_sealed else None
 
-    def answer_written(self, session: SimFabricSession, slot_number: int, header: bytes, inline: bytes) -> None:
+    def answer_written(self, session: SessionMemory, slot_number: int, header: bytes, inline: bytes) -> None:
         """The one answer of what lies in the slot."""
         slot = self._slots.get(session, {}).get(slot_number)
         promise(slot is not None and slot.is_sealed, f"an answer is written to slot {slot_number}, which waits for none")
@@ -223,7 +223,7 @@ class Judge:
 
     def copy_posted(self, source: Memory, source_at: int, target: Memory, target_at: int) -> Any:
         """Into a lane only from a slot that is the daemon's; out of a lane only into one that waits for its answer."""
-        if isinstance(source.owner, SimFabricSession):
+        if isinstance(source.owner, SessionMemory):
             session, slot = source.owner, source.owner.slot_at(source_at, of_answers=False)
             request = self._sealed(session, slot)
             promise(request is not None, f"slot {slot} is read while it is its requester's")
@@ -243,10 +243,10 @@ class Judge:
     def copy_lands(self, flight: Flight) -> None:
         """The bytes move now: the lane must still be the lease's, or nobody's, and the slot still wait."""
         request = flight.note
-        if isinstance(flight.target.owner, SimFabricSession):
+        if isinstance(flight.target.owner, SessionMemory):
             session = flight.target.owner
             slot = session.slot_at(flight.target_at, of_answers=True)
-            is_ours = not session.is_open or self._sealed(session, slot) is request
+            is_ours = not session.has_peer or self._sealed(session, slot) is request
             request.landed_ns = self._world.loop.now_ns
             promise(is_ours, f"a late result of {request} lands in a slot that serves another")
             lane = flight.source
@@ -297,7 +297,7 @@ class Judge:
         promise(in_flight <= world.config.max_jobs, f"{in_flight} jobs are accepted")
         promise(len(ledger.jobs) <= world.slots_given, "more jobs than slots")
         promise(len(ledger.leaving) <= world.lanes_possible, "more jobs leave than there are lanes")
-        promise(len(daemon._refs) <= world.slots_given + in_flight, "the shell keeps ended jobs")
+        promise(len(daemon.refs) <= world.slots_given + in_flight, "the shell keeps ended jobs")
 
     def before_sleep(self, until_ns: int) -> None:
         """Nothing is ready, the clock moves on: not past what the book waits for."""
@@ -311,7 +311,7 @@ class Judge:
             for session, slots in self._slots.items()
             for slot in slots.values()
             if slot.written is not None and not slot.written.is_taken
-            if session.peer_is_open and session.is_open and not slot.written.requester.is_hostile
+            if session.has_peer and not slot.written.requester.is_hostile
         ]
 
     def at_rest(self) -> None:
@@ -321,7 +321,8 @@ class Judge:
         promise(not self._live, f"jobs {list(self._live)} never end")
         for name, table in (
             ("jobs", ledger.jobs), ("jobs that leave", ledger.leaving), ("the book's sessions", ledger.sessions),
-            ("needy tenants", ledger.needy), ("sessions", daemon.sessions), ("jobs of the shell", daemon._refs),
+            ("needy tenants", ledger.needy), ("sessions", daemon.sessions), ("jobs of the shell", daemon.refs),
+            ("unwritten answers", daemon.unwritten), ("awaited lanes", host.awaited),
             ("copies", daemon._copies), ("result copies", daemon._result_copies),
             ("held answers", daemon._held_answers), ("held orders", host._when_quiet), ("lane copies", host._copies),
             ("strangers", host._strangers), ("grants", world.admission._grants),

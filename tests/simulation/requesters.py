@@ -21,7 +21,7 @@ from offpath.host_helper.slots import Options, Result, SlotTable
 
 from .host import KERNELS
 from .judge import Request
-from .wires import SimFabricSession, SimSocket, promise
+from .wires import Bell, RequesterEnd, SessionMemory, SimSocket, promise
 
 if TYPE_CHECKING:
     from .world import World
@@ -63,7 +63,7 @@ class Negotiation:
             if self._grant is None and isinstance(said, control.Hello):
                 self._grant = world.admission.admit(self._carrier, said, self)
             elif isinstance(said, control.Goodbye):
-                self._over(None)
+                self._over(None, is_goodbye=True)
             else:
                 raise ControlError("out_of_turn", said.kind)
         except NegotiationRefused as refused:
@@ -71,11 +71,11 @@ class Negotiation:
         except ControlError as broken:
             self._over(control.Refused(code=broken.code, detail=broken.detail[:500]))
 
-    def _over(self, last: BaseModel | None) -> None:
+    def _over(self, last: BaseModel | None, *, is_goodbye: bool = False) -> None:
         if last is not None:
             self.say(last)
         if self._grant is not None:
-            self._world.admission.end(self._grant, None)
+            self._world.admission.peer_left(self._grant, self, is_goodbye=is_goodbye)
         self.hang_up()
 
     def say(self, message: BaseModel) -> None:
@@ -122,8 +122,11 @@ class SimRequester:
         self.is_done = False
         self._may_fill = True
         self._refusals = 0
+        self._lost_ns = 0
         self.negotiation: Negotiation | None = None
-        self.session: SimFabricSession | None = None
+        self.session: RequesterEnd | None = None
+        self._lost: RequesterEnd | None = None
+        self._held: control.Welcome | None = None
         self._sock: SimSocket | None = None
         self._welcome: control.Welcome | None = None
         self._slots: SlotTable[Request] | None = None
@@ -172,20 +175,29 @@ class SimRequester:
         tenant: str | None = self.tenant
         if self.is_hostile and random.random() < 0.3:
             tenant, token = random.choice(list(world.tokens)), "0123456789abcdef-wrong" if by_token else None
-        self._claimed = tenant
         self.negotiation.send(
             control.Hello(
-                client="sim", tenant=tenant, token=token, slots=self.slots_wanted, payload_bytes=random.choice((200, 1000)),
-                result_bytes=random.choice((4096, 4096, 4096, 4096, 4096, 300, 16)),
+                client="sim", tenant=tenant, token=token, slots=self.slots_wanted,
+                payload_bytes=random.choice((200, 1000)),
+                result_bytes=random.choice((4096, 4096, 4096, 4096, 4096, 300, 16)), resume=self._resume(),
             )
         )  # fmt: skip
+
+    def _resume(self) -> control.Resume | None:
+        """Where the connection was lost with requests in flight: the way back."""
+        if self._lost is None or self._held is None or self._slots is None:
+            return None
+        unanswered = [request.request_id for request in self._slots.waiters.values()]
+        held = self._held
+        return control.Resume(session=held.session, lineage=held.lineage, token=held.resume_token, unanswered=unanswered)
 
     def _hear(self, said: BaseModel) -> None:
         world = self.world
         if isinstance(said, control.Welcome):
             promise(said.tenant == self.tenant, f"{self.name} is welcomed as {said.tenant}")
-            self._welcome = said
+            self._welcome = self._held = said
             self._learn(said.kernels)
+            self._take_stock(said.resumed)
             if not world.happens("ticket_late"):
                 self._show_ticket()
             else:
@@ -194,8 +206,44 @@ class SimRequester:
             self._learn(said.kernels)
         elif isinstance(said, control.Refused):
             self._refusals += 1
+            if self._lost is not None and said.code == "resume_unknown":
+                self._give_up()
             self._again(said.retry_after_ms)
         self.wake()
+
+    def _take_stock(self, resumed: list[control.Resumed]) -> None:
+        """What the daemon says became of the requests that were in flight."""
+        if self._slots is None or self.is_hostile:
+            return
+        waiting = {request.request_id: request for request in self._slots.waiters.values()}
+        promise(len(resumed) == (len(waiting) if self._lost is not None else 0), f"{self.name}: {resumed} for {waiting}")
+        for told in resumed:
+            if told.state == "retry_safe":
+                request = waiting[told.request_id]
+                promise(not request.starts, f"{request} is said to be retry_safe and has started")
+                promise(request.answer is None, f"{request} is said to be retry_safe and was answered")
+                self._forget(request)
+
+    def _forget(self, request: Request) -> None:
+        """It will never be answered, and its slot is free."""
+        assert self._slots is not None
+        request.is_taken = True
+        del self._slots.waiters[request.slot]
+        self._slots._free.append(request.slot)
+
+    def _give_up(self) -> None:
+        """The session is gone: what was in flight may have run, or not."""
+        may = self.world.may_lose_sessions or self.is_hostile or self._was_long_away()
+        promise(may, f"{self.name} may not come back to its session")
+        if self._lost is not None:
+            self._lost.leave()
+        self._lost = self._slots = None
+        self._to_cancel.clear()
+
+    def _was_long_away(self) -> bool:
+        """For longer than the daemon had promised to wait."""
+        held = self._held
+        return held is not None and self.world.loop.now_ns - self._lost_ns >= held.resume_ttl_s * 1_000 * MS
 
     def _learn(self, kernels: list[control.KernelInfo]) -> None:
         self._kernels = {kernel.name: kernel.kernel_id for kernel in kernels}
@@ -209,21 +257,28 @@ class SimRequester:
         if self.is_hostile and world.random.random() < 0.4:
             ticket = world.random.choice((b"no-such-ticket-at-all", ticket[:-1], *world.old_tickets))
 
-        def news(session: SimFabricSession | None) -> None:
-            if session is not None and self.is_alive:
+        def news(memory: SessionMemory | None, bell: Bell | None) -> None:
+            if memory is not None and bell is not None:
                 world.old_tickets.append(ticket)
-                self._enter(session, welcome.session)
+                self._enter(memory, bell, welcome.session)
             self.wake()
 
         self._sock = SimSocket(world, news)
         world.listener.connect(self._sock)
         self._sock.show(ticket)
 
-    def _enter(self, session: SimFabricSession, number: int) -> None:
-        self.session = session
-        session.notify = self.wake
-        self._slots = SlotTable(session)  # type: ignore[arg-type]
-        self.world.entered(self, session, number)
+    def _enter(self, memory: SessionMemory, bell: Bell, number: int) -> None:
+        bell.notify = self.wake
+        if not self.is_alive:
+            bell.leave()
+        elif self._lost is not None and self._lost.memory is memory:
+            self.session, self._lost = self._lost, None
+            self.session.bell = bell
+            self.world.say("%s is back in session %s", self.name, number)
+        else:
+            self.session = RequesterEnd(memory, bell)
+            self._slots = SlotTable(self.session)  # type: ignore[arg-type]
+            self.world.entered(self, memory, number)
 
     def _again(self, wait_ms: int = 0) -> None:
         """Negotiate anew, some time."""
@@ -237,26 +292,27 @@ class SimRequester:
         self.world.loop.after((wait_ms + 10) * MS, self.key, self.wake)
 
     def _session_gone(self) -> None:
-        """The daemon closed the session; what is unanswered has an unknown outcome here."""
+        """The daemon hung up. If it was killed, or lost us, we come back; else it had better have a reason."""
         assert self.session is not None
-        why = self.is_hostile or self.world.may_lose_sessions or not self.session.peer_is_open
-        promise(why, f"the daemon closes the session of {self.name}, which kept the rules")
-        self.session.leave()
-        self.session = None
-        self._slots = None
-        self._to_cancel.clear()
+        world = self.world
+        self.session.bell.leave()
+        self._lost, self.session = self.session, None
+        self._lost_ns = world.loop.now_ns
+        promise(self.is_hostile or world.deaths, f"the daemon closes the session of {self.name}, which kept the rules")
+        if self.is_hostile or not world.setup.is_durable:
+            self._give_up()
         self._again()
 
     # -- work -----------------------------------------------------------------------------------------------------
-    def _work(self, session: SimFabricSession) -> None:
+    def _work(self, session: RequesterEnd) -> None:
         slots = self._slots
         assert slots is not None
         random = self.world.random
-        if not session.is_open and not session.to_requester:
+        if not session.bell.is_open and not session.is_rung():
             raise PeerGone("the daemon closed the session")
         can_fill = self._may_fill and self.left > 0 and bool(self._kernels) and session.has_room()
         can_fill = can_fill and (slots.has_room() or self.is_hostile)
-        if session.to_requester and (not can_fill or random.random() < 0.7):
+        if session.is_rung() and (not can_fill or random.random() < 0.7):
             self._take(session, slots)
         elif self._to_cancel and session.has_room():
             self._cancel(session)
@@ -286,7 +342,7 @@ class SimRequester:
         tag = _TAG.pack(self.number, self._serial, self.world.number_of(self.tenant))
         return tag + bytes((self._serial * 7 + i) & 0xFF for i in range(nbytes - len(tag)))
 
-    def _fill(self, session: SimFabricSession, slots: SlotTable[Request]) -> None:
+    def _fill(self, session: RequesterEnd, slots: SlotTable[Request]) -> None:
         world, random = self.world, self.world.random
         if not slots.has_room():
             return
@@ -299,34 +355,34 @@ class SimRequester:
             is_idempotent=random.random() < world.setup.idempotent,
             with_checksum=random.random() < 0.2,
         )
-        waiter = Request(self, session, -1, 0, name, payload, options.is_idempotent, options.budget_ms * MS)
+        waiter = Request(self, session.memory, -1, 0, name, payload, options.is_idempotent, options.budget_ms * MS)
         waiter.slot = slots.fill(self._kernels[name], [np.frombuffer(payload, np.uint8)], options, waiter)
         waiter.request_id = int.from_bytes(session.last_header[8:16], "little")
         if world.happens("requester_dies_filled"):
             self.die()
             return
         world.judge.filled(waiter)
-        session.ring_daemon(immediate(IMM_SUBMIT, waiter.slot).to_bytes(4, "little"))
+        session.ring(immediate(IMM_SUBMIT, waiter.slot).to_bytes(4, "little"))
         world.say("%s rings %s", self.name, waiter)
         self._last = waiter
         if random.random() < self.cancels:
             world.loop.after(world.kernel_ns(), self.key, lambda: self._want_cancel(waiter))
 
     def _want_cancel(self, request: Request) -> None:
-        if request.session is self.session and self.is_alive:
+        if self.session is not None and request.session is self.session.memory and self.is_alive:
             self._to_cancel.append(request)
             self.wake()
 
-    def _cancel(self, session: SimFabricSession) -> None:
+    def _cancel(self, session: RequesterEnd) -> None:
         request = self._to_cancel.popleft()
         if not request.is_taken:
             request.is_cancelled = True
-            session.ring_daemon(immediate(IMM_CANCEL, request.slot).to_bytes(4, "little"))
+            session.ring(immediate(IMM_CANCEL, request.slot).to_bytes(4, "little"))
             self.world.say("%s cancels %s", self.name, request)
 
-    def _take(self, session: SimFabricSession, slots: SlotTable[Request]) -> None:
+    def _take(self, session: RequesterEnd, slots: SlotTable[Request]) -> None:
         world = self.world
-        slot = session.take_answer()
+        slot = session.take()
         if slot is None:
             return
         request = slots.waiters.get(slot)
@@ -341,7 +397,7 @@ class SimRequester:
             world.judge.answer_taken(request, header, body)
         world.say("%s takes %s: %s", self.name, request, outcome)
         if world.random.random() < self.returns_credits and session.has_room():
-            session.ring_daemon(immediate(IMM_CREDIT, slot).to_bytes(4, "little"))
+            session.ring(immediate(IMM_CREDIT, slot).to_bytes(4, "little"))
 
     def is_there(self) -> bool:
         """False once it left or died."""
@@ -366,7 +422,7 @@ class SimRequester:
         self.is_alive = False
         self.is_done = True
         self.world.loop.outside.pop(self.key, None)
-        ends = [end for end in (self.negotiation, self.session) if end is not None]
+        ends = [end for end in (self.negotiation, self.session or self._lost) if end is not None]
         self.world.random.shuffle(ends)
         for end in ends:
             end.leave()
@@ -374,17 +430,17 @@ class SimRequester:
             self._sock.hang_up()
 
     # -- mischief -------------------------------------------------------------------------------------------------
-    def _mischief(self, session: SimFabricSession) -> None:
+    def _mischief(self, session: RequesterEnd) -> None:
         random = self.world.random
         kind = random.randrange(8)
         slot = random.randrange(session.slot_count)
         self.world.say("%s plays trick %s on slot %s", self.name, kind, slot)
         if kind == 0:
-            session.ring_daemon(bytes(random.randrange(9)))
+            session.ring(bytes(random.randrange(9)))
         elif kind == 1:
-            session.ring_daemon(random.randrange(1 << 32).to_bytes(4, "little"))
+            session.ring(random.randrange(1 << 32).to_bytes(4, "little"))
         elif kind == 2:
-            session.ring_daemon(immediate(IMM_SUBMIT, slot).to_bytes(4, "little"))
+            session.ring(immediate(IMM_SUBMIT, slot).to_bytes(4, "little"))
         elif kind == 3 and self._last is not None:  # after the doorbell, maybe after the copy
             view = session.payload_view(self._last.slot)
             view[_TAG.size : _TAG.size + 1] = b"\xff"
@@ -394,17 +450,17 @@ class SimRequester:
             for _ in range(random.choice((3, 40))):
                 if session.has_room():
                     kind = random.choice((IMM_CREDIT, IMM_CANCEL))
-                    session.ring_daemon(immediate(kind, slot).to_bytes(4, "little"))
+                    session.ring(immediate(kind, slot).to_bytes(4, "little"))
         else:
             self._odd_header(session, slot)
 
-    def _odd_header(self, session: SimFabricSession, slot: int) -> None:
+    def _odd_header(self, session: RequesterEnd, slot: int) -> None:
         """A header whose checksum is right and whose wishes are not; or one that is cut about."""
         random = self.world.random
         payload = self._payload()
         name, _ = random.choice(KERNELS)
         ours = 10_000 + self._serial
-        request = Request(self, session, slot, random.choice((ours, ours, 1)), name, payload, False, 0)
+        request = Request(self, session.memory, slot, random.choice((ours, ours, 1)), name, payload, False, 0)
         header = bytearray(
             pack_request(
                 request_id=request.request_id, kernel_id=random.choice((self._kernels.get(name, 1), 999)),
@@ -417,4 +473,4 @@ class SimRequester:
         session.payload_view(slot)[: len(payload)] = payload
         session.write_header(slot, bytes(header))
         self.world.judge.filled(request)
-        session.ring_daemon(immediate(IMM_SUBMIT, slot).to_bytes(4, "little"))
+        session.ring(immediate(IMM_SUBMIT, slot).to_bytes(4, "little"))

@@ -38,14 +38,19 @@ def promise(is_kept: bool, *said: object) -> None:
 class Memory:
     """Bytes ``base`` to ``base + nbytes`` of ``store``; ``owner`` is whose they are, for the judge."""
 
-    __slots__ = ("base", "closed", "nbytes", "owner", "store")
+    __slots__ = ("base", "closed", "fd", "nbytes", "owner", "store")
 
-    def __init__(self, store: bytearray, base: int, nbytes: int, owner: Any) -> None:
+    def __init__(self, store: bytearray, base: int, nbytes: int, owner: Any, fd: int = -1) -> None:
+        self.fd = fd
         self.store = store
         self.base = base
         self.nbytes = nbytes
         self.owner = owner
         self.closed = False
+
+    @property
+    def view(self) -> memoryview:
+        return memoryview(self.store)[self.base : self.base + self.nbytes]
 
     def close(self) -> None:
         self.closed = True
@@ -90,6 +95,7 @@ class SimEngine:
         if source.closed or target.closed:
             raise RegionError("copy with a closed region")
         world = self._world
+        world.may_be_killed("before a copy")
         self.bytes_copied += nbytes
         note = world.judge.copy_posted(source, source_offset, target, target_offset)
         flight = Flight(
@@ -98,7 +104,7 @@ class SimEngine:
         if world.random.random() < world.setup.inline_copies:
             return self._land(flight)
         self.flights[token] = flight
-        is_result = isinstance(target.owner, SimFabricSession)
+        is_result = isinstance(target.owner, SessionMemory)
         world.loop.after(world.copy_ns(is_result=is_result), ("copy", token), lambda: self._landed(token))
         return None
 
@@ -162,10 +168,12 @@ class SimConnection:
         host = self._host
         if not host.is_open:
             raise PeerGone("host channel: Broken pipe")
+        host.world.may_be_killed("before a message to the host")
         if host.is_full or len(host.inbox) >= SOCKET_MESSAGES or host.world.happens("channel_full"):
             return False
         host.inbox.append(message)
         host.wake()
+        host.world.may_be_killed("after a message to the host")
         return True
 
     def receive_message(self) -> bytes | None:
@@ -278,156 +286,213 @@ class SimChannelListener:
 
 
 # -- fabric ---------------------------------------------------------------------------------------------------------
-class SimFabricSession:
-    """Both ends of a fabric session: `FabricSession` for the daemon, and below it what a requester does."""
+class SessionMemory:
+    """A session's slots and answers: they outlive doorbells, and with a keeper the daemon's process. The judge knows a
+    session by them."""
 
-    def __init__(self, world: World, slots: int, payload_bytes: int, result_bytes: int) -> None:
-        self.world = world
+    def __init__(self, slots: int, payload_bytes: int, result_bytes: int) -> None:
         self.slot_count = slots
         self.payload_bytes = payload_bytes
         self.result_bytes = result_bytes
-        self._slot_stride = HEADER_ROOM + payload_bytes
-        self._answer_stride = HEADER_ROOM + result_bytes
-        self.slots = Memory(bytearray(slots * self._slot_stride), 0, slots * self._slot_stride, self)
-        self.answers = Memory(bytearray(slots * self._answer_stride), 0, slots * self._answer_stride, self)
-        self._fd = world.loop.open_fd()
+        self.slot_stride = HEADER_ROOM + payload_bytes
+        self.answer_stride = HEADER_ROOM + result_bytes
+        self.slots = bytearray(slots * self.slot_stride)
+        self.answers = bytearray(slots * self.answer_stride)
+        self.has_peer = True
+        """The requester has not left it for good."""
+
+    def slot_at(self, offset: int, *, of_answers: bool) -> int:
+        """The slot whose bytes lie at ``offset``."""
+        return offset // (self.answer_stride if of_answers else self.slot_stride)
+
+
+class Bell:
+    """A pair of doorbells."""
+
+    def __init__(self, world: World) -> None:
+        self._loop = world.loop
+        self.fd = world.loop.open_fd()
+        self.room = world.setup.bell_room
         self.to_daemon: deque[bytes] = deque()
         self.to_requester: deque[int] = deque()
-        self.bell_room = world.setup.bell_room
         self.peer_is_open = True
         self.is_open = True
         self.is_reset = False
         self.notify: Callable[[], None] = _nothing
+
+    def flag(self) -> None:
+        """Tell the loop what the daemon's end is ready for."""
+        if self.is_open:
+            self._loop.flag(self.fd, bool(self.to_daemon) or not self.peer_is_open)
+            self._loop.flag(self.fd, len(self.to_requester) < self.room or not self.peer_is_open, writable=True)
+
+    def close(self) -> None:
+        """The daemon's end."""
+        self.is_open = False
+        self._loop.close_fd(self.fd)
+        self.notify()
+
+    def leave(self) -> None:
+        """The requester's end."""
+        if self.peer_is_open:
+            self.peer_is_open = False
+            self.is_reset = bool(self.to_requester)
+            self.flag()
+
+
+class SimFabricSession:
+    """The daemon's end; implements `FabricSession`."""
+
+    def __init__(self, world: World, memory: SessionMemory) -> None:
+        self._world = world
+        self.memory = memory
+        self.slot_count = memory.slot_count
+        self.payload_bytes = memory.payload_bytes
+        self.result_bytes = memory.result_bytes
+        self.answer_stride = memory.answer_stride
+        self.slots = Memory(memory.slots, 0, len(memory.slots), memory, world.keep(memory))
+        self.answers = Memory(memory.answers, 0, len(memory.answers), memory, world.keep(memory))
+        self._bell: Bell | None = None
         self.header_bytes_read = 0
         self.answer_bytes_written = 0
-        self.last_header = b""
 
-    # -- the daemon's end
     def hand_over(self, sock: SimSocket) -> None:
         if not sock.peer_is_open:
             raise BrokenPipeError(32, "Broken pipe")
-        sock.taken(self)
-        self._flag()
+        self.hang_up()
+        self._bell = Bell(self._world)
+        sock.taken(self.memory, self._bell)
+        self._bell.flag()
+
+    def hang_up(self) -> None:
+        if self._bell is not None:
+            self._bell.close()
+            self._bell = None
 
     def read_header(self, slot: int) -> bytes:
         promise(not self.slots.closed, "a header is read from closed memory")
-        at = slot * self._slot_stride
+        at = slot * self.memory.slot_stride
         self.header_bytes_read += HEADER_COPY_BYTES
-        return bytes(self.slots.store[at : at + HEADER_COPY_BYTES])
+        return bytes(self.memory.slots[at : at + HEADER_COPY_BYTES])
 
     def payload_offset(self, slot: int) -> int:
-        return slot * self._slot_stride + HEADER_ROOM
+        return slot * self.memory.slot_stride + HEADER_ROOM
 
     def result_offset(self, slot: int) -> int:
-        return slot * self._answer_stride + HEADER_ROOM
-
-    def slot_at(self, offset: int, *, of_answers: bool) -> int:
-        """The slot whose bytes lie at ``offset``."""
-        return offset // (self._answer_stride if of_answers else self._slot_stride)
+        return slot * self.memory.answer_stride + HEADER_ROOM
 
     def write_answer(self, slot: int, header: bytes, inline: bytes) -> None:
         promise(not self.answers.closed, "an answer is written to closed memory")
         promise(len(inline) <= self.result_bytes, "an answer's inline bytes run into the next slot")
-        self.world.judge.answer_written(self, slot, header, inline)
-        at = slot * self._answer_stride
-        store = self.answers.store
+        self._world.may_be_killed("before an answer")
+        self._world.judge.answer_written(self.memory, slot, header, inline)
+        at = slot * self.memory.answer_stride
+        store = self.memory.answers
         if inline:
             store[at + HEADER_ROOM : at + HEADER_ROOM + len(inline)] = inline
         store[at : at + len(header)] = header
         self.answer_bytes_written += len(header) + len(inline)
+        self._world.may_be_killed("after an answer")
 
     def ring(self, imm: int) -> bool:
-        promise(self.is_open, "the daemon rings a session that it closed")
-        if not self.peer_is_open:
+        bell = self._bell
+        promise(bell is not None, "the daemon rings a session that has no peer")
+        assert bell is not None
+        if not bell.peer_is_open:
             raise PeerGone("doorbell: Broken pipe")
-        if len(self.to_requester) >= self.bell_room:
+        if len(bell.to_requester) >= bell.room:
             return False
-        self.to_requester.append(imm)
-        self._flag()
-        self.notify()
+        bell.to_requester.append(imm)
+        bell.flag()
+        bell.notify()
         return True
 
     def fileno(self) -> int:
-        return self._fd
+        return self._bell.fd if self._bell is not None else -1
 
     def poll(self) -> int | None:
-        if self.is_reset:
-            self.is_reset = False
+        bell = self._bell
+        if bell is None:
+            raise PeerGone("nobody holds the other doorbell")
+        if bell.is_reset:
+            bell.is_reset = False
             raise PeerGone("doorbell: Connection reset by peer")
-        if not self.to_daemon:
-            if not self.peer_is_open:
+        if not bell.to_daemon:
+            if not bell.peer_is_open:
                 raise PeerGone("doorbell closed")
             return None
-        message = self.to_daemon.popleft()
-        self._flag()
-        self.notify()
+        message = bell.to_daemon.popleft()
+        bell.flag()
+        bell.notify()
         if len(message) != 4:
             raise DoorbellError("immediate_length", str(len(message)))
         imm = int.from_bytes(message, "little")
         if imm >> 24 == IMM_SUBMIT:
-            self.world.judge.submit_read(self, imm & IMM_SLOT_MASK)
+            self._world.judge.submit_read(self.memory, imm & IMM_SLOT_MASK)
         return imm
 
     def close(self) -> None:
-        if not self.is_open:
-            return
-        self.is_open = False
+        self.hang_up()
         self.slots.close()
         self.answers.close()
-        self.world.loop.close_fd(self._fd)
-        self.notify()
 
-    def _flag(self) -> None:
-        if self.is_open:
-            flag = self.world.loop.flag
-            flag(self._fd, bool(self.to_daemon) or not self.peer_is_open)
-            flag(self._fd, len(self.to_requester) < self.bell_room or not self.peer_is_open, writable=True)
 
-    # -- the requester's end
+class RequesterEnd:
+    """The requester's end: the slot table's session, whatever doorbell it has now."""
+
+    def __init__(self, memory: SessionMemory, bell: Bell) -> None:
+        self.memory = memory
+        self.bell = bell
+        self.slot_count = memory.slot_count
+        self.payload_bytes = memory.payload_bytes
+        self.result_bytes = memory.result_bytes
+        self.last_header = b""
+
     def payload_view(self, slot: int) -> memoryview:
-        at = slot * self._slot_stride + HEADER_ROOM
-        return memoryview(self.slots.store)[at : at + self.payload_bytes]
+        at = slot * self.memory.slot_stride + HEADER_ROOM
+        return memoryview(self.memory.slots)[at : at + self.payload_bytes]
 
     def write_header(self, slot: int, header: bytes) -> None:
-        at = slot * self._slot_stride
-        self.slots.store[at : at + len(header)] = header
+        at = slot * self.memory.slot_stride
+        self.memory.slots[at : at + len(header)] = header
         self.last_header = header
 
     def answer_header(self, slot: int) -> bytes:
-        at = slot * self._answer_stride
-        return bytes(self.answers.store[at : at + HEADER_COPY_BYTES])
+        at = slot * self.memory.answer_stride
+        return bytes(self.memory.answers[at : at + HEADER_COPY_BYTES])
 
     def result_view(self, slot: int, nbytes: int) -> memoryview:
-        at = slot * self._answer_stride + HEADER_ROOM
-        return memoryview(self.answers.store)[at : at + nbytes]
+        at = slot * self.memory.answer_stride + HEADER_ROOM
+        return memoryview(self.memory.answers)[at : at + nbytes]
 
     def has_room(self) -> bool:
         """True when the requester's doorbell takes another."""
-        return len(self.to_daemon) < SOCKET_MESSAGES
+        return len(self.bell.to_daemon) < SOCKET_MESSAGES
 
-    def ring_daemon(self, message: bytes) -> None:
+    def ring(self, message: bytes) -> None:
         """Raises: PeerGone."""
-        if not self.is_open:
+        if not self.bell.is_open:
             raise PeerGone("doorbell: Broken pipe")
-        self.to_daemon.append(message)
-        self._flag()
+        self.bell.to_daemon.append(message)
+        self.bell.flag()
 
-    def take_answer(self) -> int | None:
+    def is_rung(self) -> bool:
+        return bool(self.bell.to_requester)
+
+    def take(self) -> int | None:
         """The next doorbell; None: none now. Raises: PeerGone."""
-        if self.to_requester:
-            slot = self.to_requester.popleft()
-            self._flag()
+        if self.bell.to_requester:
+            slot = self.bell.to_requester.popleft()
+            self.bell.flag()
             return slot
-        if not self.is_open:
+        if not self.bell.is_open:
             raise PeerGone("the daemon closed the session")
         return None
 
     def leave(self) -> None:
-        """The requester hangs up, or died."""
-        if self.peer_is_open:
-            self.peer_is_open = False
-            self.is_reset = bool(self.to_requester)
-            self._flag()
+        """For good."""
+        self.memory.has_peer = False
+        self.bell.leave()
 
 
 def _nothing() -> None:
@@ -437,7 +502,7 @@ def _nothing() -> None:
 class SimSocket:
     """The daemon's end of a connection on which a ticket is shown."""
 
-    def __init__(self, world: World, notify: Callable[[SimFabricSession | None], None]) -> None:
+    def __init__(self, world: World, notify: Callable[[SessionMemory | None, Bell | None], None]) -> None:
         self._loop = world.loop
         self._fd = world.loop.open_fd()
         self._notify = notify
@@ -454,8 +519,8 @@ class SimSocket:
         if self.is_open:
             self._loop.flag(self._fd, True)
 
-    def taken(self, session: SimFabricSession) -> None:
-        self._notify(session)
+    def taken(self, memory: SessionMemory, bell: Bell) -> None:
+        self._notify(memory, bell)
 
     def fileno(self) -> int:
         return self._fd
@@ -464,7 +529,7 @@ class SimSocket:
         if self.is_open:
             self.is_open = False
             self._loop.close_fd(self._fd)
-            self._notify(None)
+            self._notify(None, None)
 
 
 class SimFabricListener:

@@ -38,6 +38,7 @@ from .wires import (
     Memory,
     SimChannelListener,
     SimEngine,
+    SessionMemory,
     SimFabricListener,
     SimFabricSession,
     Violation,
@@ -100,6 +101,8 @@ class Setup:
     bell_room: int = SOCKET_MESSAGES
     kernel_ns: int = MS
     max_jobs: int = 65_536
+    is_durable: bool = False
+    resume_ttl_s: int = 60
     kernels: tuple[str, ...] = KERNEL_MIXES[0]
     idempotent: float = 0.3
     cancels: float = 0.1
@@ -142,6 +145,7 @@ def draw_setup(random: Random) -> Setup:
     }
     setup.kernels = random.choice(KERNEL_MIXES)
     setup.idempotent = random.choice((0.0, 0.3, 0.9))
+    setup.resume_ttl_s = random.choice((0, 1, 60))
     setup.cancels = random.choice((0.0, 0.1, 0.5))
     setup.pace = random.choice((0.3, 0.6, 0.9))
     setup.inline_copies = random.choice((0.0, 0.0, 0.5))
@@ -178,6 +182,10 @@ class World:
         self.closing: dict[int, None] = {}
         self.may_lose_sessions = False
         self._next_pid = 1000
+        self._next_fd = 0
+        self._kept: dict[int, SessionMemory] = {}
+        self.deaths = 0
+        """How often the daemon was killed."""
         self._tokens_made = 0
         self._on_lane: tuple[SimWorker, Request] | None = None
         self.config = parse_config(
@@ -186,7 +194,7 @@ class World:
                 "lease": self.setup.pins,
                 "leasing": self.setup.leasing,
                 "max_jobs": self.setup.max_jobs,
-                "durability": {"journal_mib": 0},
+                "durability": {"journal_mib": 0, "resume_ttl_s": self.setup.resume_ttl_s, "adopt_ms": 500},
             },
             "simulation",
         )  # fmt: skip
@@ -231,6 +239,7 @@ class World:
         self.daemon = Daemon(
             self.config, channel, engine=self.engine, now_ns=self.loop.clock_ns, token=self._token
         )  # fmt: skip
+        self.daemon._secret = b"simulation"
         handle = self.daemon.book.handle
 
         def heard(event: events.Event, now_ns: int) -> tuple[commands.Command, ...]:
@@ -258,9 +267,18 @@ class World:
     def _make_fabric(self, slots: int, payload_bytes: int, result_bytes: int) -> SimFabricSession:
         if self.happens("no_memory"):
             raise RegionError("injected")
-        return SimFabricSession(self, slots, payload_bytes, result_bytes)
+        return SimFabricSession(self, SessionMemory(slots, payload_bytes, result_bytes))
 
-    def entered(self, requester: SimRequester, session: SimFabricSession, number: int) -> None:
+    def keep(self, memory: SessionMemory) -> int:
+        """A number to keep the memory under, as a descriptor would be."""
+        self._next_fd += 1
+        self._kept[self._next_fd] = memory
+        return self._next_fd
+
+    def may_be_killed(self, where: str) -> None:
+        """The daemon may die here, in the middle of what it does."""
+
+    def entered(self, requester: SimRequester, session: SessionMemory, number: int) -> None:
         """A requester holds its session."""
         promise(number not in self.judge.sessions, f"session {number} is given twice")
         self.judge.sessions[number] = session

@@ -32,6 +32,7 @@ class Cluster:
         self.config: dict[str, Any] = {
             "tenant": [{"name": name, "token_file": self.make_token(name), **table} for name, table in tenants.items()],
             "leasing": leasing,
+            "durability": {"resume_ttl_s": 0, **tables.pop("durability", {})},  # tests of resuming ask for it
             **tables,
         }
         config_file = self.folder / "config.json"

@@ -120,6 +120,9 @@ class FabricSession(Protocol):
     def poll(self) -> int | None:
         """The oldest immediate, or None when there is none. Does not block. Raises: PeerGone, DoorbellError."""
 
+    def hang_up(self) -> None:
+        """Give the doorbell up; slots and answers stay, for the requester that comes back. Repeating it is harmless."""
+
     def close(self) -> None:
         """Unmap and hang up. Repeating it is harmless."""
 

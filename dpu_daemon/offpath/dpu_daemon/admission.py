@@ -1,5 +1,5 @@
-"""Who is let in, and with how much: tenants, quotas, grants, tickets. Carriers and ticket doors call this; it reads no
-socket itself.
+"""Who is let in, and with how much: tenants, quotas, grants, tickets, and sessions that wait for their peer to come
+back. Carriers and ticket doors call this; it reads no socket itself.
 
 Quotas are checked and reserved before anything is allocated; a grant gives everything back once, whoever noticed its
 end first.
@@ -8,12 +8,14 @@ end first.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
 import os
 import secrets
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
+import orjson
 from pydantic import BaseModel
 
 from offpath.bindings.errors import NegotiationRefused
@@ -25,7 +27,11 @@ from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.sessions import Session
 
 TICKET_TTL_S: Final = 5
-RESUME_TTL_S: Final = 60
+_STATE: Final[dict[bool | None, Literal["answered", "running", "retry_safe"]]] = {
+    None: "retry_safe",
+    True: "answered",
+    False: "running",
+}
 
 
 class Peer(Protocol):
@@ -56,22 +62,45 @@ class Tenant:
     nbytes: int = 0
 
 
+class Terms(NamedTuple):
+    """What a session was granted, as its tenant and a restarted daemon need to know it. ``token`` is the SHA-256 of
+    the resume token, in hex."""
+
+    slots: int
+    payload_bytes: int
+    result_bytes: int
+    token: str
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the session."""
+        return self.slots * (slot_stride(self.payload_bytes) + slot_stride(self.result_bytes))
+
+
 @dataclass(slots=True, eq=False)
 class Grant:
     """A welcomed peer: what it holds, from the welcome until its session ends."""
 
     tenant: Tenant
     session: int
-    ticket: str
-    nbytes: int
-    peer: Peer
+    terms: Terms
+    peer: Peer | None
+    ticket: str = ""
     expiry: asyncio.TimerHandle | None = None
     live: Session | None = None
+    waiting: asyncio.TimerHandle | None = None
+    """Runs while the peer's connection is lost."""
     is_over: bool = False
+
+    @property
+    def origin(self) -> str:
+        """What the book keeps for a restart."""
+        return orjson.dumps(list(self.terms)).decode()
 
 
 class Admission:
-    """`admit` welcomes, `redeem` takes a ticket, `end` gives back. ``fabric_address`` is told in the welcome."""
+    """`admit` welcomes or welcomes back, `redeem` takes a ticket, `peer_left` and `end` give back. ``fabric_address``
+    is told in the welcome."""
 
     def __init__(self, daemon: Daemon, config: DaemonConfig, fabric: FabricListener, fabric_address: str) -> None:
         self._daemon = daemon
@@ -81,47 +110,69 @@ class Admission:
         self._tenants = {t.name: Tenant(t, read_token(t.token_file) if t.token_file else None) for t in config.tenant}
         self._grants: dict[int, Grant] = {}
         self._by_ticket: dict[bytes, Grant] = {}
-        self._next_session = 1
+        self._next_session = daemon.book.ledger.last_session + 1
         self._loop = asyncio.get_running_loop()
         daemon.on_kernels_changed.append(self._tell_kernels)
         daemon.on_session_ended.append(self._session_ended)
+        daemon.on_session_lost.append(self._wait_for_peer)
 
     def admit(self, carrier: Carrier, hello: control.Hello, peer: Peer) -> Grant:
         """Who, and how much; then the welcome. Raises: NegotiationRefused."""
         tenant = self._identify(carrier, hello)
+        if hello.resume is not None:
+            return self._resume(tenant, hello.resume, peer)
         table = tenant.table
-        if tenant.sessions >= table.max_sessions:
-            raise NegotiationRefused("sessions", f"{table.max_sessions} sessions at most", 1000)
         if hello.payload_bytes > self._config.leasing.landing_bytes:
             raise NegotiationRefused("payload_bytes", f"{self._config.leasing.landing_bytes} at most per request")
         if hello.result_bytes > self._config.leasing.result_bytes:
             raise NegotiationRefused("result_bytes", f"{self._config.leasing.result_bytes} at most per request")
-        slots = min(hello.slots, table.max_slots)
-        nbytes = slots * (slot_stride(hello.payload_bytes) + slot_stride(hello.result_bytes))
-        if tenant.nbytes + nbytes > table.max_bytes:
-            raise NegotiationRefused("memory", f"{nbytes} bytes asked, {table.max_bytes - tenant.nbytes} left", 1000)
-        tenant.sessions += 1
-        tenant.nbytes += nbytes
-        session = self._next_session
+        resume_token = self._daemon.token()
+        terms = Terms(min(hello.slots, table.max_slots), hello.payload_bytes, hello.result_bytes, _digest(resume_token))
+        self._make_room(tenant, terms.nbytes)
+        if tenant.sessions >= table.max_sessions:
+            raise NegotiationRefused("sessions", f"{table.max_sessions} sessions at most", 1000)
+        if tenant.nbytes + terms.nbytes > table.max_bytes:
+            left = table.max_bytes - tenant.nbytes
+            raise NegotiationRefused("memory", f"{terms.nbytes} bytes asked, {left} left", 1000)
+        grant = self._granted(tenant, self._next_session, terms, peer)
         self._next_session += 1
-        ticket = self._daemon.token()
-        grant = Grant(tenant, session, ticket, nbytes, peer)
+        self._welcome(grant, peer, resume_token, [])
+        return grant
+
+    def _granted(self, tenant: Tenant, session: int, terms: Terms, peer: Peer | None) -> Grant:
+        tenant.sessions += 1
+        tenant.nbytes += terms.nbytes
+        self._grants[session] = grant = Grant(tenant, session, terms, peer)
+        return grant
+
+    def _make_room(self, tenant: Tenant, nbytes: int) -> None:
+        """A tenant at its quota: sessions that wait for a peer, and have nothing left to run, go first."""
+        for grant in list(self._grants.values()):
+            table = tenant.table
+            if tenant.sessions < table.max_sessions and tenant.nbytes + nbytes <= table.max_bytes:
+                return
+            if grant.tenant is not tenant or grant.waiting is None or grant.live is None:
+                continue
+            if all(ref.is_answered for ref in grant.live.refs()):
+                self.end(grant, None)
+
+    def _welcome(self, grant: Grant, peer: Peer, resume_token: str, resumed: list[control.Resumed]) -> None:
+        """Offer a ticket and say so."""
+        terms = grant.terms
+        grant.ticket = self._daemon.token()
         expires_ns = self._daemon.now_ns() + TICKET_TTL_S * 1_000_000_000
-        self._fabric.offer(ticket, slots, hello.payload_bytes, hello.result_bytes, expires_ns)
-        self._by_ticket[ticket.encode()] = grant
-        self._grants[session] = grant
+        self._fabric.offer(grant.ticket, terms.slots, terms.payload_bytes, terms.result_bytes, expires_ns)
+        self._by_ticket[grant.ticket.encode()] = grant
         grant.expiry = self._loop.call_later(TICKET_TTL_S + 0.1, self._expired, grant)
         peer.say(
             control.Welcome(
-                session=session, tenant=table.name, lineage=self._daemon.lineage, slots=slots,
-                payload_bytes=hello.payload_bytes, result_bytes=hello.result_bytes,
-                resume_token=self._daemon.token(), resume_ttl_s=RESUME_TTL_S, ticket=ticket,
-                ticket_ttl_s=TICKET_TTL_S,
+                session=grant.session, tenant=grant.tenant.table.name, lineage=self._daemon.lineage, slots=terms.slots,
+                payload_bytes=terms.payload_bytes, result_bytes=terms.result_bytes, resume_token=resume_token,
+                resume_ttl_s=self._config.durability.resume_ttl_s, ticket=grant.ticket, ticket_ttl_s=TICKET_TTL_S,
                 fabric=control.FabricOffer(carrier="loopback", address=self._fabric_address),
-                kernels=self._daemon.kernels.infos(),
+                kernels=self._daemon.kernels.infos(), resumed=resumed,
             ),
         )  # fmt: skip
-        return grant
 
     def _identify(self, carrier: Carrier, hello: control.Hello) -> Tenant:
         """The tenant comes from the carrier, never from what the peer claims; every failure looks the same."""
@@ -142,6 +193,65 @@ class Admission:
             raise denied
         return tenant
 
+    # -- coming back ----------------------------------------------------------------------------------------------
+    def _resume(self, tenant: Tenant, resume: control.Resume, peer: Peer) -> Grant:
+        """Welcome a peer back to its session. Raises: NegotiationRefused: ``resume_unknown``, whatever is wrong."""
+        grant = self._grants.get(resume.session)
+        digest = _digest(resume.token)
+        if (
+            grant is None
+            or grant.tenant is not tenant
+            or grant.live is None
+            or resume.lineage != self._daemon.lineage
+            or not hmac.compare_digest(grant.terms.token, digest)
+        ):
+            raise NegotiationRefused("resume_unknown", "no such session of this tenant waits here")
+        grant.live.detach()  # its former connection may only look alive
+        if grant.peer is not None:
+            grant.peer.hang_up()
+        self._withdraw(grant)
+        self._stop_waiting(grant)
+        grant.peer = peer
+        self._daemon.counters["sessions_resumed"] += 1
+        answered = grant.live.take_stock(frozenset(resume.unanswered))
+        resumed = []
+        for request in resume.unanswered:
+            is_answered = answered.get(request)
+            resumed.append(control.Resumed(request_id=request, state=_STATE[is_answered]))
+        self._welcome(grant, peer, resume.token, resumed)
+        return grant
+
+    def restored(self, session: Session, origin: str) -> None:
+        """A session that an earlier process granted waits for its peer. Raises: ValueError: ``origin`` is not ours."""
+        tenant = self._tenants[session.tenant]
+        grant = self._granted(tenant, session.number, Terms(*orjson.loads(origin)), None)
+        grant.live = session
+        self._wait_for_peer(session)
+
+    def peer_left(self, grant: Grant, peer: Peer, *, is_goodbye: bool) -> None:
+        """The negotiation connection ended. Only a goodbye gives up what is in flight."""
+        if grant.is_over or grant.peer is not peer:
+            return  # it has come back on another connection already
+        if is_goodbye or grant.live is None:
+            self.end(grant, None)
+        else:
+            grant.peer = None
+            self._daemon.session_lost(grant.live, "its negotiation ended")
+
+    def _wait_for_peer(self, session: Session) -> None:
+        grant = self._grants.get(session.number)
+        ttl_s = self._config.durability.resume_ttl_s
+        if grant is None or not ttl_s:
+            self._daemon.session_ended(session, "peer_gone", "nobody waits for it")
+            return
+        if grant.waiting is None:  # its negotiation may still say goodbye
+            grant.waiting = self._loop.call_later(ttl_s, self.end, grant, None)
+
+    def _stop_waiting(self, grant: Grant) -> None:
+        if grant.waiting is not None:
+            grant.waiting.cancel()
+            grant.waiting = None
+
     # -- tickets --------------------------------------------------------------------------------------------------
     def redeem(self, ticket: bytes) -> Grant | None:
         """The grant a redeemed ticket belongs to, or None when that is over; its expiry stops."""
@@ -155,7 +265,18 @@ class Admission:
 
     def _expired(self, grant: Grant) -> None:
         grant.expiry = None
-        self.end(grant, control.Closing(code="ticket_expired", detail="the ticket was not redeemed in time"))
+        if grant.live is not None:
+            self._withdraw(grant)
+            self._wait_for_peer(grant.live)
+        else:
+            self.end(grant, control.Closing(code="ticket_expired", detail="the ticket was not redeemed in time"))
+
+    def _withdraw(self, grant: Grant) -> None:
+        self._by_ticket.pop(grant.ticket.encode(), None)
+        self._fabric.withdraw(grant.ticket)
+        if grant.expiry is not None:
+            grant.expiry.cancel()
+            grant.expiry = None
 
     # -- the end --------------------------------------------------------------------------------------------------
     def _session_ended(self, session: Session, code: str, detail: str) -> None:
@@ -169,24 +290,33 @@ class Admission:
             return
         grant.is_over = True
         del self._grants[grant.session]
-        self._by_ticket.pop(grant.ticket.encode(), None)
-        self._fabric.withdraw(grant.ticket)
+        self._withdraw(grant)
+        self._stop_waiting(grant)
         grant.tenant.sessions -= 1
-        grant.tenant.nbytes -= grant.nbytes
-        if grant.expiry is not None:
-            grant.expiry.cancel()
+        grant.tenant.nbytes -= grant.terms.nbytes
         if grant.live is not None:
             self._daemon.session_ended(grant.live, "peer_gone", "its negotiation ended")
-        if closing is not None:
+        if closing is not None and grant.peer is not None:
             grant.peer.say(closing)
             grant.peer.hang_up()
 
     def close(self) -> None:
-        """The daemon ends: tell every peer."""
+        """The daemon ends: tell every peer. Durable sessions are left to the next process; their peers come back."""
         for grant in list(self._grants.values()):
-            self.end(grant, control.Closing(code="daemon_ends", detail="the daemon ends"))
+            if self._daemon.is_durable:
+                self._withdraw(grant)
+                self._stop_waiting(grant)
+                if grant.peer is not None:
+                    grant.peer.hang_up()
+            else:
+                self.end(grant, control.Closing(code="daemon_ends", detail="the daemon ends"))
 
     def _tell_kernels(self) -> None:
         message = control.Kernels(kernels=self._daemon.kernels.infos())
         for grant in self._grants.values():
-            grant.peer.say(message)
+            if grant.peer is not None:
+                grant.peer.say(message)
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

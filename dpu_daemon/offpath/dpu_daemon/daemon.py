@@ -7,6 +7,8 @@ book's earliest deadline.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import logging
 import secrets
 import time
@@ -14,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from offpath.bindings import faults
 from offpath.bindings.errors import HostMessageError
 from offpath.bindings.loopback.channel import LoopbackChannelListener
 from offpath.bindings.loopback.copy import LoopbackCopyEngine
@@ -24,8 +27,11 @@ from offpath.bindings.wire.header import FLAG_IDEMPOTENT, RequestHeader, pack_an
 from offpath.dpu_daemon.codes import REASON, RESULT_REASON, STATUS
 from offpath.dpu_daemon.config import DaemonConfig
 from offpath.dpu_daemon.host import HostSide, LaneLink
+from offpath.dpu_daemon.journal.log import Journal
+from offpath.dpu_daemon.journal.ring import JournalError
 from offpath.dpu_daemon.kernels import KernelRegistry
 from offpath.dpu_daemon.sessions import JobRef, Session
+from offpath.dpu_daemon.vault import NO_VAULT, Vault, answers_name, slots_name
 from offpath.sched.gpu.greedy import GreedyFirstFit
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
@@ -48,14 +54,22 @@ class Daemon:
         engine: CopyEngine | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
         token: Callable[[], str] = lambda: secrets.token_urlsafe(32),
+        journal: Journal | None = None,
+        book: JobBook | None = None,
+        vault: Vault = NO_VAULT,
     ) -> None:
         """``engine``, ``now_ns`` and ``token`` (a fresh secret at each call) are arguments for the simulation, which
-        brings its own world."""
+        brings its own world. ``book`` is the one that ``journal`` was replayed to, if it was (see `recovery`)."""
         self.config = config
         self.now_ns = now_ns
         self.token = token
-        self.lineage = secrets.token_hex(8)
-        self.book = JobBook(config.tenant_specs(), GreedyFirstFit(), config.book_settings(), config.pins())
+        self.journal = journal
+        self.vault = vault
+        self.lineage = journal.identity.lineage if journal is not None else secrets.token_hex(8)
+        self._secret = journal.identity.secret if journal is not None else secrets.token_bytes(32)
+        self.book = book or JobBook(config.tenant_specs(), GreedyFirstFit(), config.book_settings(), config.pins())
+        self.is_read_only = False
+        """The journal failed: what was accepted is finished, nothing is accepted."""
         self.engine: CopyEngine = engine or LoopbackCopyEngine()
         self.kernels = KernelRegistry()
         self.sessions: dict[int, Session] = {}
@@ -63,9 +77,15 @@ class Daemon:
         self.ended: Counter[JobState] = Counter()
         self.on_kernels_changed: list[Callable[[], None]] = []
         self.on_session_ended: list[Callable[[Session, str, str], None]] = []
+        self.on_session_lost: list[Callable[[Session], None]] = []
         self._loop = asyncio.get_running_loop()
-        self._next_job = 1
-        self._refs: dict[int, JobRef] = {}
+        self._next_job = self.book.ledger.last_job + 1
+        self.refs: dict[int, JobRef] = {}
+        """Jobs without an answer."""
+        self.leaving: dict[int, JobRef] = {}
+        """After a restart: answered jobs that still run."""
+        self.unwritten: dict[int, commands.Answer] = {}
+        """After a restart: answers that were decided, and whose result only the worker may still have."""
         self._copies: dict[int, tuple[JobRef, int, LaneLink]] = {}
         self._result_copies: dict[int, tuple[JobRef, LaneLink, host.Result]] = {}
         self._held_answers: dict[int, commands.Answer] = {}
@@ -84,6 +104,8 @@ class Daemon:
         }
         self.host = HostSide(self, channel)
         self._loop.add_reader(self.engine.fileno(), self._copies_done)
+        if journal is not None:
+            journal.checkpoint(self.book, self.now_ns())
 
     # -- events in, commands out ----------------------------------------------------------------------------------
     def dispatch(self, event: events.Event) -> None:
@@ -91,10 +113,12 @@ class Daemon:
 
         Events that arise while commands are carried out (a copy done in place) wait their turn, in order.
         """
-        waiting, handle, carry, now_ns = self._events, self.book.handle, self._carry, self.now_ns
-        waiting.append(event)
-        if self._is_dispatching:
-            return
+        self._events.append(event)
+        if not self._is_dispatching:
+            self._run()
+
+    def _run(self) -> None:
+        waiting, handle, carry, now_ns = self._events, self._decide, self._carry, self.now_ns
         self._is_dispatching = True
         try:
             while waiting:
@@ -102,9 +126,49 @@ class Daemon:
                     carry[type(command)](command)
         finally:
             self._is_dispatching = False
+        if self.journal is not None and self.journal.is_due():
+            self._checkpoint(self.journal)
         next_ns = self.book.next_deadline_ns()
         if next_ns is not None and (self._timer is None or next_ns < self._timer_ns):
             self._arm_timer(next_ns)
+
+    def _decide(self, event: events.Event, now_ns: int) -> tuple[commands.Command, ...]:
+        """The book's word on an event: the event is journalled before, the word before any of it is carried out."""
+        journal = self.journal
+        if journal is None:
+            return self.book.handle(event, now_ns)
+        try:
+            journal.event(event, now_ns)
+        except OSError as fault:
+            self._journal_failed(fault)
+            return self.book.handle(event, now_ns)
+        decided = self.book.handle(event, now_ns)
+        if decided:
+            try:
+                journal.decided(decided, now_ns)
+            except OSError as fault:
+                self._journal_failed(fault)
+        return decided
+
+    def _checkpoint(self, journal: Journal) -> None:
+        try:
+            journal.checkpoint(self.book, self.now_ns())
+        except (OSError, JournalError) as fault:
+            self._journal_failed(fault)
+
+    def _journal_failed(self, fault: Exception) -> None:
+        """No accept without a record: finish what was accepted, and let no later start trust this journal."""
+        journal, self.journal = self.journal, None
+        self.is_read_only = True
+        self.counters["journal_failures"] += 1
+        logger.error("the journal failed, nothing is accepted any more: %s", fault)
+        if journal is not None:
+            journal.retire()
+            journal.close()
+
+    def order_token(self, lease: int, generation: int) -> str:
+        """What the workers of a lease prove themselves with; the same after a restart."""
+        return hmac.new(self._secret, f"{lease}:{generation}".encode(), hashlib.sha256).hexdigest()
 
     def _arm_timer(self, next_ns: int) -> None:
         """One timer for the book's earliest deadline; it is moved only to come earlier."""
@@ -119,12 +183,22 @@ class Daemon:
         self.dispatch(events.Tick())
 
     # -- sessions -------------------------------------------------------------------------------------------------
-    def session_opened(self, number: int, tenant: str, fabric: LoopbackFabricSession) -> Session:
-        """A ticket was redeemed."""
+    def session_opened(self, number: int, tenant: str, fabric: LoopbackFabricSession, origin: str = "") -> Session:
+        """A ticket was redeemed. ``origin`` is what a restart needs to know of the session."""
         session = Session(self, number, tenant, fabric)
         self.sessions[number] = session
-        self.dispatch(events.SessionOpened(number, tenant, fabric.slot_count))
+        self.dispatch(events.SessionOpened(number, tenant, fabric.slot_count, origin))
         return session
+
+    def session_lost(self, session: Session, detail: str) -> None:
+        """The peer's connection broke. If it has anything to come back for, its session waits for it."""
+        if session.number in self.sessions and session.refs() and self.on_session_lost:
+            logger.info("session %d of %s lost its peer: %s", session.number, session.tenant, detail)
+            session.detach()
+            for told in self.on_session_lost:
+                told(session)
+        else:
+            self.session_ended(session, "peer_gone", detail)
 
     def session_ended(self, session: Session, code: str, detail: str) -> None:
         """The peer went or was thrown out. Its jobs end first, while its memory is still mapped."""
@@ -135,6 +209,8 @@ class Daemon:
         self.dispatch(events.SessionClosed(session.number))
         self._fold(session)
         session.close()
+        self.vault.forget(slots_name(session.number))
+        self.vault.forget(answers_name(session.number))
         for told in self.on_session_ended:
             told(session, code, detail)
 
@@ -142,18 +218,18 @@ class Daemon:
         self.counters["header_bytes_read"] += session.fabric.header_bytes_read
         self.counters["answer_bytes_written"] += session.fabric.answer_bytes_written
 
-    def submit(self, session: Session, slot: int, header: RequestHeader) -> JobRef:
-        """A doorbell with a valid header."""
+    def submit(self, session: Session, slot: int, header: RequestHeader, header_crc: int = 0) -> JobRef:
+        """A doorbell with a valid header, whose checksum a restart holds the slot against."""
         job = self._next_job
         self._next_job = job + 1
         ref = JobRef(job, session, slot, header)
-        self._refs[job] = ref
+        self.refs[job] = ref
         deadline_ns = self.now_ns() + header.budget_ms * _MS if header.budget_ms else 0
         self.counters["requests"] += 1
         self.dispatch(
             events.JobSubmitted(
                 job, session.number, header.request_id, header.kernel_id, header.demand, header.priority, deadline_ns,
-                header.payload_bytes, bool(header.flags & FLAG_IDEMPOTENT),
+                header.payload_bytes, bool(header.flags & FLAG_IDEMPOTENT), slot << 32 | header_crc,
             )
         )  # fmt: skip
         return ref
@@ -168,9 +244,11 @@ class Daemon:
 
     # -- commands -------------------------------------------------------------------------------------------------
     def _copy(self, command: commands.Copy) -> None:
-        ref = self._refs[command.job]
+        ref = self.refs[command.job]
         link = self.host.lanes.get((command.lease, command.lane))
         if link is None or link.memory is None:  # every Copy must end in a CopyDone, or the lease never drains
+            if (command.lease, command.lane) in self.host.awaited:
+                return  # posted when its worker is back
             self._events.append(events.CopyDone(command.job, command.attempt, error=True))
             return
         link.ref = ref
@@ -198,22 +276,30 @@ class Daemon:
                 self._result_copied(done)
 
     def _launch(self, command: commands.Launch) -> None:
-        header = self._refs[command.job].header
+        header = self.refs[command.job].header
         message = host.pack_launch(
             command.job, command.generation, command.kernel, command.share, header.flags, header.payload_crc,
             header.payload_bytes, header.tensors,
         )  # fmt: skip
         link = self.host.lanes.get((command.lease, command.lane))
+        if link is None and (command.lease, command.lane) in self.host.awaited:
+            return  # sent when its worker is back and says that it never had it
+        if faults.armed:
+            faults.hit("daemon.launch")
         if link is None or not self.host.launch(link, message):
             self._events.append(events.LaunchFailed(command.job, command.attempt))
+        if faults.armed:
+            faults.hit("daemon.launched")
 
     def _answer(self, command: commands.Answer) -> None:
         """Write the answer where the requester reads it, and ring. A result still on its way out goes first."""
-        ref = self._refs[command.job]
+        ref = self.refs[command.job]
         if ref.fetching is not None:
             self._held_answers[command.job] = command
             return
-        del self._refs[command.job]  # a second answer for the job would fail here, loudly
+        if faults.armed:
+            faults.hit("daemon.answer")
+        del self.refs[command.job]  # a second answer for the job would fail here, loudly
         ref.is_answered = True
         session = ref.session
         result = ref.result
@@ -231,6 +317,8 @@ class Daemon:
                 result_bytes=nbytes, stages=command.stages, tensors=tensors,
             )  # fmt: skip
             session.fabric.write_answer(ref.slot, answer, inline)
+            if faults.armed:
+                faults.hit("daemon.written")
             session.ring(ref.slot)
             if command.retry_after_ms:
                 session.pause(command.retry_after_ms)
@@ -257,6 +345,11 @@ class Daemon:
 
         Raises: HostMessageError: the result makes no sense for its job; the worker is then dropped.
         """
+        if faults.armed:
+            faults.hit("daemon.result")
+        if link.resent:
+            self._resent(link, result)
+            return
         ref = link.ref
         if ref is None or ref.job != result.job or result.generation != link.generation:
             raise HostMessageError("foreign_job", str(result.job))
@@ -264,6 +357,9 @@ class Daemon:
             raise HostMessageError("second_result", str(result.job))
         if result.finished_ns < result.started_ns:
             raise HostMessageError("times", f"started {result.started_ns}, finished {result.finished_ns}")
+        self._take(ref, link, result)
+
+    def _take(self, ref: JobRef, link: LaneLink, result: host.Result) -> None:
         if ref.is_answered or ref.session.is_closed:
             self._finished(ref, result, RESULT_REASON[result.status])
             return
@@ -282,15 +378,53 @@ class Daemon:
             raise HostMessageError("result_bytes", f"{result.result_bytes} > {link.result_bytes}")
         if ref.fetching is not None:  # an attempt whose worker died: its result still travels into the same slot
             ref.waiting = link, result
-        else:
-            self._take(ref, link, result)
-
-    def _take(self, ref: JobRef, link: LaneLink, result: host.Result) -> None:
-        if result.is_inline:
+            return
+        unwritten = self.unwritten.pop(ref.job, None)
+        if unwritten is not None:  # decided by the process before us, which had fetched a large result already
+            ref.result = result
+            self._answer(unwritten)
+        elif result.is_inline:
             ref.result = result
             self._finished(ref, result, RESULT_REASON[result.status])
         else:
             self._fetch(ref, link, result)
+
+    # -- after a restart ------------------------------------------------------------------------------------------
+    def _resent(self, link: LaneLink, result: host.Result) -> None:
+        """A worker that came back repeats its last result; most often the process before us had answered it."""
+        if result.job != link.resent or result.finished_ns < result.started_ns:
+            raise HostMessageError("foreign_job", str(result.job))
+        link.resent = 0
+        ref = self.refs.get(result.job) or self.leaving.get(result.job)
+        if ref is not None and result.generation == link.generation:
+            link.ref = ref
+            self._take(ref, link, result)
+        self.host.lane_is_back(link)
+
+    def copy_again(self, command: commands.Copy) -> None:
+        """A copy that died with the process before us."""
+        self._copy(command)
+        self._run()
+
+    def launch_again(self, command: commands.Launch) -> None:
+        """A launch that surely did not arrive."""
+        self._launch(command)
+        self._run()
+
+    def write_answer(self, answer: commands.Answer) -> None:
+        """An answer that was decided, and is not in its slot."""
+        self._answer(answer)
+
+    def give_up_unwritten(self) -> None:
+        """No worker has these results any more: the jobs ran, nobody can say to which end."""
+        for answer in list(self.unwritten.values()):
+            del self.unwritten[answer.job]
+            self._answer(
+                commands.Answer(
+                    answer.job, answer.session, JobState.OUTCOME_UNKNOWN, EndReason.DAEMON_RESTARTED, 0, answer.lease,
+                    answer.generation, answer.stages,
+                )
+            )  # fmt: skip
 
     def _fetch(self, ref: JobRef, link: LaneLink, result: host.Result) -> None:
         """Bring a large result from the lane to the requester's memory before the lane is given back."""
@@ -321,10 +455,7 @@ class Daemon:
         else:
             self._ended(ref, link, result, RESULT_REASON[result.status])
         if waiting is not None and self.host.holds(waiting[0]):
-            if ref.is_answered or ref.session.is_closed:
-                self._finished(ref, waiting[1], RESULT_REASON[waiting[1].status])
-            else:
-                self._take(ref, *waiting)
+            self._take(ref, *waiting)
 
     def _ended(self, ref: JobRef, link: LaneLink, result: host.Result, reason: EndReason) -> None:
         """The lane's part is done. If its worker died meanwhile, the book knows: the result is nobody's."""
@@ -356,12 +487,26 @@ class Daemon:
         for told in self.on_kernels_changed:
             told()
 
+    @property
+    def is_durable(self) -> bool:
+        """Sessions and accepted work outlive this process."""
+        return self.journal is not None and self.vault.is_real
+
     def close(self) -> None:
-        """End at once: sessions first, then the host side."""
-        for session in list(self.sessions.values()):
-            self.session_ended(session, "daemon_ends", "the daemon ends")
+        """End at once: sessions first, then the host side. What is durable is only left alone: the next process goes
+        on with it."""
+        if self.is_durable:
+            for session in self.sessions.values():
+                session.close()
+        else:
+            for session in list(self.sessions.values()):
+                self.session_ended(session, "daemon_ends", "the daemon ends")
         if self._timer is not None:
             self._timer.cancel()
-        self.host.close()
+        self.host.close(is_final=not self.is_durable)
+        if self.journal is not None:
+            if not self.vault.is_real:
+                self.journal.retire()
+            self.journal.close()
         self._loop.remove_reader(self.engine.fileno())
         self.engine.close()

@@ -8,11 +8,14 @@ import logging
 import socket
 from typing import Any, Final
 
+from offpath.bindings import faults
 from offpath.bindings.errors import PeerGone, RegionError, TicketRefused
 from offpath.bindings.loopback.fabric import LoopbackFabricListener, LoopbackFabricSession
 from offpath.bindings.wire import control
 from offpath.dpu_daemon.admission import TICKET_TTL_S, Admission, Grant
 from offpath.dpu_daemon.daemon import Daemon
+from offpath.dpu_daemon.sessions import Session
+from offpath.dpu_daemon.vault import answers_name, slots_name
 
 logger = logging.getLogger(__name__)
 MAX_PENDING_TICKETS: Final = 63  # the listener itself turns peers away from 64 on
@@ -72,6 +75,9 @@ class FabricDoor:
         if grant is None:
             sock.close()
             return
+        if grant.live is not None:
+            self._hand_over_again(sock, grant, grant.live)
+            return
         made = self._loop.run_in_executor(
             None, LoopbackFabricSession, offer.slots, offer.payload_bytes, offer.result_bytes
         )
@@ -89,12 +95,30 @@ class FabricDoor:
             fabric.close()
             sock.close()
             return
+        vault = self._daemon.vault
+        vault.store(slots_name(grant.session), fabric.slots.fd)
+        vault.store(answers_name(grant.session), fabric.answers.fd)
+        if faults.armed:
+            faults.hit("daemon.session")
         try:
             fabric.hand_over(sock)
         except OSError:
             fabric.close()
+            vault.forget(slots_name(grant.session))
+            vault.forget(answers_name(grant.session))
             self._admission.end(grant, None)
             return
         finally:
             sock.close()
-        grant.live = self._daemon.session_opened(grant.session, grant.tenant.table.name, fabric)
+        grant.live = self._daemon.session_opened(grant.session, grant.tenant.table.name, fabric, grant.origin)
+
+    def _hand_over_again(self, sock: socket.socket, grant: Grant, session: Session) -> None:
+        """A peer that came back gets the same memory and a new doorbell."""
+        try:
+            session.fabric.hand_over(sock)
+        except OSError:
+            self._daemon.session_lost(session, "it left before it had its memory")
+            return
+        finally:
+            sock.close()
+        session.attach()

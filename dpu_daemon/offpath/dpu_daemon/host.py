@@ -20,6 +20,7 @@ from offpath.bindings.ports import Memory, MemoryExport
 from offpath.bindings.wire import control, host
 from offpath.sched.gpu.geometry import GpuSpec, Profile
 from offpath.sched.jobs import commands, events
+from offpath.sched.jobs.states import LeaseState
 
 if TYPE_CHECKING:
     from offpath.dpu_daemon.daemon import Daemon
@@ -42,6 +43,10 @@ class LaneLink:
     result_bytes: int = 0
     ref: JobRef | None = None
     """The job whose payload was last sent here."""
+    last_job: int = 0
+    """Of a worker that came back: the last launch it received."""
+    resent: int = 0
+    """The job whose result it sends again, because it cannot know whether we had it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +55,7 @@ class _Helper:
     connection: LoopbackConnection
     hello: control.HelperHello
     gpus: list[GpuSpec] = field(default_factory=list)
+    held: list[control.InstanceHeld] = field(default_factory=list)
     is_joined: bool = False
 
 
@@ -77,6 +83,10 @@ class HostSide:
         self._copies: Counter[int] = Counter()
         self._when_quiet: list[Callable[[], None]] = []
         self._strangers: dict[LoopbackConnection, asyncio.TimerHandle] = {}
+        self.awaited: set[tuple[int, int]] = set()
+        """After a restart: lanes whose workers are expected back."""
+        self._awaited_helper = ""
+        self.on_lane_back: Callable[[LaneLink], None] = lambda link: None
         self._loop.add_reader(listener.fileno(), self._accept)
 
     # -- connections ----------------------------------------------------------------------------------------------
@@ -149,6 +159,9 @@ class HostSide:
         if isinstance(message, control.GpuOffer) and not helper.is_joined:
             helper.gpus.append(_spec(message))
             self._join_if_complete(helper)
+        elif isinstance(message, control.InstanceHeld) and not helper.is_joined:
+            helper.held.append(message)
+            self._join_if_complete(helper)
         elif isinstance(message, control.InstanceFailed):
             logger.warning("lease %d could not be opened: %s", message.lease, message.detail)
             self._drop_lanes(message.lease)
@@ -163,16 +176,100 @@ class HostSide:
             self._helper_gone(helper, f"it sent {type(message).__name__} out of turn")
 
     def _join_if_complete(self, helper: _Helper) -> None:
-        if len(helper.gpus) < helper.hello.gpu_count:
+        if len(helper.gpus) < helper.hello.gpu_count or len(helper.held) < helper.hello.held_count:
             return
         helper.is_joined = True
         ids = self._daemon.kernels.learn(helper.hello.kernels)
-        self._to_helper(control.HostWelcome(generation=helper.number, kernel_ids=ids))
+        keep = self._come_back(helper) if self._awaited_helper else None
+        linger_ms = 2 * self._daemon.config.durability.adopt_ms if self._daemon.is_durable else 0
+        self._to_helper(
+            control.HostWelcome(generation=helper.number, kernel_ids=ids, keep=keep or [], linger_ms=linger_ms)
+        )
+        if keep is not None:
+            self._reconcile(helper, set(keep))
+            return
         self.gpu_names = [gpu.gpu for gpu in helper.gpus]
         logger.info("helper %s joined: %d GPUs, kernels %s", helper.hello.name, len(helper.gpus), ", ".join(ids))
-        kernels = tuple(events.Kernel(ids[k.name], k.demand) for k in helper.hello.kernels)
-        self._daemon.dispatch(events.HelperJoined(helper.number, tuple(helper.gpus), kernels))
+        kernels = tuple(events.Kernel(ids[k.name], k.demand, k.name) for k in helper.hello.kernels)
+        joined = events.HelperJoined(helper.number, tuple(helper.gpus), kernels, helper.hello.incarnation)
+        self._daemon.dispatch(joined)
         self._daemon.kernels_changed()
+
+    # -- after a restart ------------------------------------------------------------------------------------------
+    def restore(self) -> None:
+        """The book is one that another process left: expect its helper and its workers back."""
+        leasing, leases = self._daemon.book.leasing, self._daemon.book.ledger.leases
+        self._helpers_seen = leasing.helper
+        self.gpu_names = [gpu.gpu for gpu in leasing.gpus]
+        for number, lease in leases.items():
+            command = leasing.opening(lease)
+            token = self._daemon.order_token(number, lease.generation)
+            self._orders[number] = _Order(command, token, self.gpu_names.index(command.gpu))
+            if not lease.is_closing:
+                self.awaited |= {(number, lane) for lane in range(lease.view.lanes) if lane not in lease.lost}
+        if leasing.helper:
+            self._awaited_helper = leasing.origin or "unknown"
+        self._loop.call_later(self._daemon.config.durability.adopt_ms / 1e3, self._stop_waiting)
+
+    def _come_back(self, helper: _Helper) -> list[int] | None:
+        """The helper is the one the book knows: the leases it keeps. None: another process, with nothing of ours."""
+        book = self._daemon.book
+        if helper.hello.incarnation != self._awaited_helper or tuple(helper.gpus) != tuple(book.leasing.gpus):
+            self._forget_helper()
+            return None
+        self._awaited_helper = ""
+        helper.number = self._helpers_seen = book.leasing.helper
+        held = {(one.lease, one.generation) for one in helper.held}
+        return [number for number, lease in book.ledger.leases.items() if (number, lease.generation) in held]
+
+    def _reconcile(self, helper: _Helper, kept: set[int]) -> None:
+        """Give the orders again that may not have arrived; report what did not survive."""
+        book, dispatch = self._daemon.book, self._daemon.dispatch
+        logger.info("helper %s is back with %d of %d leases", helper.hello.name, len(kept), len(book.ledger.leases))
+        alive = {(one.lease, lane) for one in helper.held for lane in one.lanes}
+        for number, lease in list(book.ledger.leases.items()):
+            if lease.is_closing:
+                self.close_lease(book.leasing.closing(lease))
+                continue
+            lanes = [(number, lane) for lane in range(lease.view.lanes)]
+            if number not in kept and lease.state is LeaseState.CREATING:
+                self.awaited.difference_update(lanes)
+                self.open_lease(book.leasing.opening(lease))
+            else:
+                for key in lanes:
+                    if key not in alive and key in self.awaited:
+                        self._lane_missing(key)
+        dispatch(events.Tick())
+        self._daemon.kernels_changed()
+
+    def _lane_missing(self, key: tuple[int, int]) -> None:
+        """Its worker will not come back, and no copy into it is on the way: that went with our former process."""
+        self.awaited.discard(key)
+        lease = self._daemon.book.ledger.leases.get(key[0])
+        if lease is None:
+            return
+        placed = [job for job in lease.jobs.values() if job.placement is not None and job.placement.lane == key[1]]
+        copies = [(job.job, job.attempt) for job in placed if job.is_copying]
+        self._daemon.dispatch(events.WorkerLost(*key, lease.generation))
+        for job, attempt in copies:
+            self._daemon.dispatch(events.CopyDone(job, attempt, error=True))
+
+    def _stop_waiting(self) -> None:
+        """Whoever is not back by now is lost."""
+        if self._awaited_helper:
+            self._forget_helper()
+        for key in sorted(self.awaited):
+            self._lane_missing(key)
+        self._daemon.give_up_unwritten()
+
+    def _forget_helper(self) -> None:
+        """The helper the book knows is not coming back."""
+        self._awaited_helper = ""
+        self.awaited.clear()
+        for link in list(self.lanes.values()):
+            self._close_lane(link)
+        self._orders.clear()
+        self._daemon.dispatch(events.HelperLost(self._daemon.book.leasing.helper))
 
     def _helper_gone(self, helper: _Helper, why: str) -> None:
         if self._helper is not helper:
@@ -184,6 +281,7 @@ class HostSide:
         for link in list(self.lanes.values()):
             self._close_lane(link)
         self._orders.clear()
+        self.awaited.clear()
         self._when_quiet.clear()  # orders for this helper: the next one must not be given them
         if helper.is_joined:
             self._daemon.dispatch(events.HelperLost(helper.number))
@@ -221,7 +319,9 @@ class HostSide:
         if not self._is_quiet():  # copies into lanes of a lost helper: its memory may be ours to give
             self._when_quiet.append(lambda: self.open_lease(command))
             return
-        token = self._daemon.token()
+        if self._awaited_helper:
+            return  # given when the helper is back
+        token = self._daemon.order_token(command.lease, command.generation)
         index = self.gpu_names.index(command.gpu) if command.gpu in self.gpu_names else 0
         self._orders[command.lease] = _Order(command, token, index)
         self._to_helper(
@@ -241,10 +341,23 @@ class HostSide:
     def scrub_lane(self, command: commands.ScrubLane) -> None:
         """Ask the worker."""
         link = self.lanes.get((command.lease, command.lane))
+        if link is None and (command.lease, command.lane) in self.awaited:
+            return  # asked when its worker is back
         if link is None or not self._to_worker(
             link, control.encode(control.ScrubLane(lease=command.lease, lane=command.lane))
         ):
             self._daemon.dispatch(events.WorkerLost(command.lease, command.lane, command.generation))
+
+    def lane_is_back(self, link: LaneLink) -> None:
+        """The worker is back and has said what it had to say."""
+        self.awaited.discard((link.lease, link.lane))
+        self.on_lane_back(link)
+
+    def scrub_again(self, link: LaneLink) -> None:
+        """A worker is back: if its lane was to be scrubbed and is not, it is asked once more."""
+        lease = self._daemon.book.ledger.leases.get(link.lease)
+        if lease is not None and lease.state is LeaseState.SCRUBBING and link.lane not in lease.scrubbed:
+            self.scrub_lane(commands.ScrubLane(link.lease, link.lane, link.generation))
 
     def _to_helper(self, message: BaseModel) -> None:
         helper = self._helper
@@ -280,6 +393,7 @@ class HostSide:
             return
         self._known(connection)
         self.lanes[key] = link = LaneLink(hello.lease, hello.lane, order.command.generation, connection)
+        link.last_job, link.resent = hello.last_job, hello.last_job if hello.has_result else 0
         self._loop.add_reader(connection.fileno(), self._lane_offer, link)
         if connection.death_fileno() >= 0:
             self._loop.add_reader(connection.death_fileno(), self._worker_gone, link, "its process ended")
@@ -313,6 +427,8 @@ class HostSide:
         self._loop.remove_reader(link.connection.fileno())
         self._loop.add_reader(link.connection.fileno(), self._from_worker, link)
         self._daemon.dispatch(events.LaneReady(link.lease, link.lane, link.generation))
+        if (link.lease, link.lane) in self.awaited and not link.resent:
+            self.lane_is_back(link)
 
     def _from_worker(self, link: LaneLink) -> None:
         try:
@@ -336,6 +452,9 @@ class HostSide:
             return
         logger.warning("worker of lease %d lane %d lost: %s", link.lease, link.lane, why)
         self._close_lane(link)
+        if (link.lease, link.lane) in self.awaited:  # it was back, and left before its lane was
+            self._lane_missing((link.lease, link.lane))
+            return
         self._daemon.dispatch(events.WorkerLost(link.lease, link.lane, link.generation))
 
     def _close_lane(self, link: LaneLink) -> None:
@@ -358,8 +477,9 @@ class HostSide:
         order = self._orders.get(lease)
         return order.gpu_index if order is not None else 0
 
-    def close(self) -> None:
-        """Hang up on everybody. The helper scrubs and destroys what it holds when its channel closes."""
+    def close(self, *, is_final: bool = True) -> None:
+        """Hang up on everybody. Told that it is final, or left alone for too long, the helper scrubs and destroys what
+        it holds."""
         self._loop.remove_reader(self._listener.fileno())
         self._listener.close()
         for connection in list(self._strangers):
@@ -367,6 +487,11 @@ class HostSide:
         for link in list(self.lanes.values()):
             self._close_lane(link)
         if self._helper is not None:
+            if is_final:
+                with contextlib.suppress(PeerGone):
+                    self._helper.connection.send(
+                        control.encode(control.Closing(code="daemon_ends", detail="the daemon ends"))
+                    )
             self._unwatch(self._helper.connection)
             self._helper.connection.close()
             self._helper = None

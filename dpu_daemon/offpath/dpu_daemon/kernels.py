@@ -14,6 +14,12 @@ class KernelRegistry:
         self._known: dict[str, KernelInfo] = {}
         self._next = 1
 
+    def restore(self, offers: Iterable[tuple[int, KernelOffer]]) -> None:
+        """After a restart: the numbers that requesters and the book use."""
+        for number, offer in offers:
+            self._known[offer.name] = KernelInfo(name=offer.name, kernel_id=number, demand=offer.demand)
+            self._next = max(self._next, number + 1)
+
     def learn(self, offers: Iterable[KernelOffer]) -> dict[str, int]:
         """Take a helper's kernels in; returns their numbers by name."""
         ids = {}

@@ -139,6 +139,7 @@ class Negotiator:
         """One connection from hello to goodbye."""
         grant: Grant | None = None
         peer = StreamPeer(writer)
+        is_goodbye = False
         if len(self._pending) >= MAX_PENDING:
             # The longest silent makes room: an honest hello comes at once, turning the newest away would lock all out.
             silent = next(iter(self._pending))
@@ -157,6 +158,7 @@ class Negotiator:
             while True:
                 said = control.decode(control.TO_DAEMON, await _next_frame(reader, frames, rest))
                 if isinstance(said, control.Goodbye):
+                    is_goodbye = True
                     return
                 raise ControlError("out_of_turn", said.kind)
         except NegotiationRefused as refused:
@@ -169,7 +171,7 @@ class Negotiator:
         finally:
             self._pending.pop(writer, None)
             if grant is not None:
-                self.admission.end(grant, None)
+                self.admission.peer_left(grant, peer, is_goodbye=is_goodbye)
             writer.close()
 
 

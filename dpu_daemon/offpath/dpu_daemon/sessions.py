@@ -16,7 +16,7 @@ from offpath.bindings.errors import DoorbellError, HeaderError, PeerGone
 from offpath.bindings.loopback.fabric import LoopbackFabricSession
 from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, IMM_SLOT_MASK, IMM_SUBMIT
 from offpath.bindings.wire.codes import Reason, Status
-from offpath.bindings.wire.header import RequestHeader, pack_answer, parse_request
+from offpath.bindings.wire.header import FIXED_BYTES, RequestHeader, pack_answer, parse_request
 from offpath.bindings.wire.host import Result
 
 if TYPE_CHECKING:
@@ -24,15 +24,17 @@ if TYPE_CHECKING:
     from offpath.dpu_daemon.host import LaneLink
 
 logger = logging.getLogger(__name__)
+_CRC_AT: Final = FIXED_BYTES - 4
 VIOLATIONS: Final = 3
 VIOLATION_WINDOW_NS: Final = 10_000_000_000
 
 
 class JobRef:
     """The shell's side of a job: where its bytes are. ``result`` waits here between worker and answer; ``fetching`` is
-    the lane out of which a result is being copied, ``waiting`` a later attempt's result that comes next."""
+    the lane out of which a result is being copied, ``waiting`` a later attempt's result that comes next. ``is_spoilt``:
+    after a restart the slot's header is not what was accepted."""
 
-    __slots__ = ("fetching", "header", "is_answered", "job", "result", "session", "slot", "waiting")
+    __slots__ = ("fetching", "header", "is_answered", "is_spoilt", "job", "result", "session", "slot", "waiting")
 
     def __init__(self, job: int, session: Session, slot: int, header: RequestHeader) -> None:
         self.job = job
@@ -43,10 +45,12 @@ class JobRef:
         self.is_answered = False
         self.fetching: LaneLink | None = None
         self.waiting: tuple[LaneLink, Result] | None = None
+        self.is_spoilt = False
 
 
 class Session:
-    """Owns the fabric's end; lives until the peer goes, breaks the rules, or the daemon ends."""
+    """Owns the fabric's end. While it is detached (its peer's connection was lost) its jobs go on and their answers
+    are written; a peer that comes back is rung for what it has not taken."""
 
     def __init__(self, daemon: Daemon, number: int, tenant: str, fabric: LoopbackFabricSession) -> None:
         self.number = number
@@ -58,9 +62,58 @@ class Session:
         self._slots: list[JobRef | None] = [None] * fabric.slot_count
         self._unsent: deque[int] = deque()
         self._violations: deque[int] = deque(maxlen=VIOLATIONS)
-        self._resume: asyncio.TimerHandle | None = None
-        self._fd = fabric.fileno()
+        self._pause: asyncio.TimerHandle | None = None
+        self._fd = -1
+        if fabric.fileno() >= 0:
+            self.attach()
+
+    @property
+    def is_attached(self) -> bool:
+        """A peer holds the other doorbell."""
+        return self._fd >= 0
+
+    def attach(self) -> None:
+        """The fabric has a new doorbell: read it, and ring it for the answers that wait."""
+        self._fd = self.fabric.fileno()
         self._loop.add_reader(self._fd, self._readable)
+        for slot, ref in enumerate(self._slots):
+            if ref is not None and ref.is_answered:
+                self.ring(slot)
+
+    def detach(self) -> None:
+        """The peer's connection is lost, its memory stays. Repeating it is harmless."""
+        if self._fd < 0:
+            return
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        else:
+            self._loop.remove_reader(self._fd)
+        if self._unsent:
+            self._unsent.clear()
+            self._loop.remove_writer(self._fd)
+        self._fd = -1
+        self.fabric.hang_up()
+
+    # -- resuming -------------------------------------------------------------------------------------------------
+    def restore(self, ref: JobRef) -> None:
+        """After a restart: the job lies in this slot."""
+        self._slots[ref.slot] = ref
+
+    def refs(self) -> list[JobRef]:
+        """The jobs whose answer was not taken yet, as far as we know."""
+        return [ref for ref in self._slots if ref is not None]
+
+    def take_stock(self, unanswered: frozenset[int]) -> dict[int, bool]:
+        """The peer still waits for these request ids: what it does not list it has taken. Returns id → answered?"""
+        found = {}
+        for ref in self.refs():
+            if ref.header.request_id in unanswered:
+                found[ref.header.request_id] = ref.is_answered
+            elif ref.is_answered:
+                self._slots[ref.slot] = None
+                self._daemon.credit(ref)
+        return found
 
     def _readable(self) -> None:
         """One doorbell a turn: sessions take turns, and no read ends in an exception to say that there is no more."""
@@ -69,7 +122,7 @@ class Session:
             if imm is not None:
                 self._doorbell(imm)
         except PeerGone as gone:
-            self._daemon.session_ended(self, "peer_gone", str(gone))
+            self._daemon.session_lost(self, str(gone))
         except DoorbellError as broken:
             self._daemon.counters["violations"] += 1
             self._daemon.session_ended(self, broken.code, broken.detail)
@@ -100,15 +153,24 @@ class Session:
             raise DoorbellError("immediate_kind", str(kind))
 
     def _submit(self, slot: int) -> None:
+        copied = self.fabric.read_header(slot)
         try:
-            header = parse_request(self.fabric.read_header(slot), self.fabric.payload_bytes)
+            header = parse_request(copied, self.fabric.payload_bytes)
         except HeaderError as broken:
-            answer = pack_answer(request_id=0, status=Status.REJECTED, reason=Reason.BAD_HEADER)
-            self.fabric.write_answer(slot, answer, b"")
-            self.ring(slot)
+            self._turn_down(slot, 0, Reason.BAD_HEADER)
             self._violated(broken)
             return
-        self._slots[slot] = self._daemon.submit(self, slot, header)
+        if self._daemon.is_read_only:
+            self._turn_down(slot, header.request_id, Reason.JOURNAL_FAILED)
+            return
+        header_crc = int.from_bytes(copied[_CRC_AT:FIXED_BYTES], "little")
+        self._slots[slot] = self._daemon.submit(self, slot, header, header_crc)
+
+    def _turn_down(self, slot: int, request_id: int, reason: Reason) -> None:
+        """Reject what never becomes a job."""
+        answer = pack_answer(request_id=request_id, status=Status.REJECTED, reason=reason)
+        self.fabric.write_answer(slot, answer, b"")
+        self.ring(slot)
 
     def _violated(self, broken: HeaderError) -> None:
         now_ns = self._daemon.now_ns()
@@ -119,7 +181,7 @@ class Session:
 
     def ring(self, slot: int) -> None:
         """Tell the peer that ``slot`` is answered; if it takes no more now, when it does again."""
-        if self.is_closed:
+        if self._fd < 0:
             return
         try:
             if self._unsent or not self.fabric.ring(slot):
@@ -127,7 +189,7 @@ class Session:
                     self._loop.add_writer(self._fd, self._writable)
                 self._unsent.append(slot)
         except PeerGone as gone:  # not now: the book is in the middle of something
-            self._loop.call_soon(self._daemon.session_ended, self, "peer_gone", str(gone))
+            self._loop.call_soon(self._daemon.session_lost, self, str(gone))
 
     def _writable(self) -> None:
         try:
@@ -141,12 +203,12 @@ class Session:
 
     def pause(self, wait_ms: int) -> None:
         """Read no doorbell of this session for ``wait_ms``: a requester that was told to wait and does not."""
-        if self._resume is None and not self.is_closed:
+        if self._pause is None and self._fd >= 0:
             self._loop.remove_reader(self._fd)
-            self._resume = self._loop.call_later(wait_ms / 1e3, self._unpause)
+            self._pause = self._loop.call_later(wait_ms / 1e3, self._unpause)
 
     def _unpause(self) -> None:
-        self._resume = None
+        self._pause = None
         self._loop.add_reader(self._fd, self._readable)
 
     def close(self) -> None:
@@ -154,10 +216,5 @@ class Session:
         if self.is_closed:
             return
         self.is_closed = True
-        if self._resume is not None:
-            self._resume.cancel()
-        else:
-            self._loop.remove_reader(self._fd)
-        if self._unsent:
-            self._loop.remove_writer(self._fd)
+        self.detach()
         self.fabric.close()

@@ -1,8 +1,8 @@
 """The helper's supervisor: cuts instances, forks one worker per lane, and cleans up what a dead worker left.
 
 One thread, no event loop, no CUDA: so that it may fork at any time. It waits in one ``select`` on the daemon's channel
-and on the pidfds of its workers. If the daemon goes, workers end, instances are scrubbed and destroyed, and it offers
-itself again: the daemon gives it a new generation.
+and on the pidfds of its workers. If the daemon goes, it offers itself again, with what it holds, for as long as the
+daemon had asked for; what the next daemon does not keep, or nobody asks for in time, ends, is scrubbed and destroyed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import gc
 import logging
 import os
 import random
+import secrets
 import selectors
 import signal
 import sys
@@ -22,6 +23,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
+from offpath.bindings import faults
 from offpath.bindings.errors import OffpathError, PeerGone
 from offpath.bindings.loopback.channel import LoopbackConnection, connect_channel
 from offpath.bindings.ports import Gpu
@@ -31,6 +33,7 @@ from offpath.host_helper.worker import Worker
 
 logger = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG: Final = 1
+_MIN_BACKOFF_S: Final = 0.02
 _MAX_BACKOFF_S: Final = 5.0
 
 
@@ -39,8 +42,8 @@ class _Instance:
     order: control.OpenInstance
     gpu: Gpu
     instance: int
-    workers: dict[int, int] = field(default_factory=dict)
-    """pidfd → pid"""
+    workers: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """pidfd → pid, lane"""
 
 
 class Supervisor:
@@ -61,6 +64,8 @@ class Supervisor:
         self._selector.register(self._stop_read, selectors.EVENT_READ)
         self._stopping = False
         self._in_child = False
+        self._incarnation = secrets.token_urlsafe(24)
+        self._linger_s = 0.0
 
     def stop(self) -> None:
         """End `run` soon; may be called from a signal handler."""
@@ -68,34 +73,52 @@ class Supervisor:
         os.write(self._stop_write, b"x")
 
     def run(self) -> None:
-        """Serve until `stop`; reconnects with backoff when the daemon goes."""
-        backoff = 0.05
+        """Serve until `stop`; reconnects with backoff when the daemon goes, at once while it holds instances."""
+        backoff = _MIN_BACKOFF_S
+        lost_at = 0.0
         try:
             while not self._stopping:
-                try:
-                    connection = connect_channel(self._path)
-                except PeerGone as gone:
-                    logger.debug("%s", gone)
-                else:
-                    joined = time.monotonic()
-                    try:
-                        self._serve(connection)
-                    except PeerGone as gone:
-                        logger.info("daemon gone: %s", gone)
-                    finally:
-                        connection.close()  # first: the daemon should miss the helper, not its workers one by one
-                        if not self._in_child:
-                            self._drop_all()
-                    if time.monotonic() - joined > 1.0:
-                        backoff = 0.05
+                joined = time.monotonic()
+                if self._serve_once():
+                    lost_at = time.monotonic()
+                    if lost_at - joined > 1.0:
+                        backoff = _MIN_BACKOFF_S
+                if self._instances and time.monotonic() - lost_at >= self._linger_s:
+                    self._drop_all()
                 if not self._stopping:
-                    self._selector.select(backoff * (0.5 + random.random()))
+                    if self._instances:
+                        backoff = _MIN_BACKOFF_S
+                    self._wait(backoff * (0.5 + random.random()))
                     backoff = min(_MAX_BACKOFF_S, backoff * 2)
         finally:
             if not self._in_child:
+                self._drop_all()
                 self._selector.close()
                 os.close(self._stop_read)
                 os.close(self._stop_write)
+
+    def _serve_once(self) -> bool:
+        """One connection, from hello to its end; False: there was no daemon."""
+        try:
+            connection = connect_channel(self._path)
+        except PeerGone as gone:
+            logger.debug("%s", gone)
+            return False
+        try:
+            self._serve(connection)
+        except PeerGone as gone:
+            logger.info("daemon gone: %s", gone)
+        finally:
+            connection.close()  # first: the daemon should miss the helper, not its workers one by one
+        return True
+
+    def _wait(self, seconds: float) -> None:
+        """Until it is time to try again; workers that die meanwhile are put to rest."""
+        end = time.monotonic() + seconds
+        while not self._stopping and (left := end - time.monotonic()) > 0:
+            for key, _ in self._selector.select(left):
+                if key.fd != self._stop_read:
+                    self._reap(key.fd)
 
     # -- the daemon's channel -------------------------------------------------------------------------------------
     def _serve(self, connection: LoopbackConnection) -> None:
@@ -106,10 +129,15 @@ class Supervisor:
                 pid=os.getpid(),
                 kernels=[control.KernelOffer(name=k.name, demand=k.demand) for k in self._table.kernels.values()],
                 gpu_count=len(self._gpus),
+                incarnation=self._incarnation,
+                held_count=len(self._instances),
             ),
         )
         for gpu in self._gpus.values():
             self._send(connection, _gpu_offer(gpu))
+        for lease, held in self._instances.items():
+            lanes = sorted(lane for _, lane in held.workers.values())
+            self._send(connection, control.InstanceHeld(lease=lease, generation=held.order.generation, lanes=lanes))
         self._selector.register(connection.fileno(), selectors.EVENT_READ)
         try:
             while not self._stopping:
@@ -135,12 +163,16 @@ class Supervisor:
         order = control.decode(control.DAEMON_TO_HOST, message)
         if isinstance(order, control.HostWelcome):
             self._kernel_ids = dict(order.kernel_ids)
+            self._linger_s = order.linger_ms / 1e3
             logger.info("joined as generation %d", order.generation)
+            for lease in set(self._instances) - set(order.keep):
+                self._drop(lease, scrub=True)
         elif isinstance(order, control.OpenInstance):
             self._open(connection, order)
         elif isinstance(order, control.CloseInstance):
             self._close(connection, order)
         elif isinstance(order, control.Closing):
+            self._linger_s = 0.0
             raise PeerGone(f"{order.code}: {order.detail}")
 
     # -- instances ------------------------------------------------------------------------------------------------
@@ -154,6 +186,8 @@ class Supervisor:
             return
         held = _Instance(order, gpu, instance)
         self._instances[order.lease] = held
+        if faults.armed:
+            faults.hit("helper.open")
         try:
             if order.scrub_first:
                 gpu.scrub_instance(instance)
@@ -184,7 +218,7 @@ class Supervisor:
             finally:
                 os._exit(status)
         pidfd = os.pidfd_open(pid)
-        held.workers[pidfd] = pid
+        held.workers[pidfd] = (pid, lane)
         self._selector.register(pidfd, selectors.EVENT_READ, held.order.lease)
 
     def _become_worker(self, held: _Instance, lane: int) -> None:
@@ -194,31 +228,36 @@ class Supervisor:
         gc.freeze()  # what was made before the fork stays shared with the supervisor
         worker = Worker(
             held.order, lane, held.gpu, held.instance, self._table, self._kernel_ids,
-            break_scrub=self._break_scrub, pid=os.getpid(),
+            break_scrub=self._break_scrub, pid=os.getpid(), linger_s=self._linger_s,
         )  # fmt: skip
         worker.serve(self._path)
 
     def _close(self, connection: LoopbackConnection, order: control.CloseInstance) -> None:
         held = self._instances.get(order.lease)
-        if held is None or held.order.generation != order.generation:
+        if held is not None and held.order.generation != order.generation:
             return
-        scrubbed = self._drop(order.lease, scrub=order.scrub)
+        if faults.armed:
+            faults.hit("helper.close")
+        # One that is gone already was scrubbed when it went; whoever asks again missed our answer.
+        scrubbed = self._drop(order.lease, scrub=order.scrub) if held is not None else 0
         done = control.InstanceClosed(lease=order.lease, generation=order.generation, scrubbed_bytes=scrubbed)
         self._send(connection, done)
 
     def _drop(self, lease: int, *, scrub: bool) -> int:
         """End the lease's workers, scrub if asked, destroy the instance. Returns the bytes scrubbed here."""
         held = self._instances.pop(lease)
-        for pid in held.workers.values():
+        for pid, _ in held.workers.values():
             os.kill(pid, signal.SIGKILL)
         for pidfd in list(held.workers):
             self._forget(held, pidfd)
         scrubbed = held.gpu.scrub_instance(held.instance) if scrub and not self._break_scrub else 0
+        if faults.armed:
+            faults.hit("helper.scrub")
         held.gpu.destroy_instance(held.instance)
         return scrubbed
 
     def _drop_all(self) -> None:
-        """The daemon is gone: nobody will ask for these again, and nobody may find what they leave."""
+        """Nobody will ask for these again, and nobody may find what they leave."""
         for lease in list(self._instances):
             self._drop(lease, scrub=True)
 
@@ -230,7 +269,7 @@ class Supervisor:
                 return
 
     def _forget(self, held: _Instance, pidfd: int) -> None:
-        pid = held.workers.pop(pidfd)
+        pid, _ = held.workers.pop(pidfd)
         self._selector.unregister(pidfd)
         os.waitpid(pid, 0)
         os.close(pidfd)

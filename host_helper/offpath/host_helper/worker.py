@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from offpath.bindings import faults
 from offpath.bindings.errors import PeerGone
 from offpath.bindings.loopback.channel import LoopbackConnection, connect_channel
 from offpath.bindings.ports import Gpu, Lane
@@ -26,6 +27,7 @@ from offpath.host_helper.tensors import LaneTensor
 logger = logging.getLogger(__name__)
 _ALIGN: Final = 64
 _VIEWS_KEPT: Final = 64
+_RECONNECT_S: Final = 0.01
 
 
 class Worker:
@@ -42,6 +44,7 @@ class Worker:
         *,
         break_scrub: bool = False,
         pid: int,
+        linger_s: float = 0.0,
     ) -> None:
         self._order = order
         self._lane_number = lane
@@ -51,35 +54,66 @@ class Worker:
         self._kernels = {number: table.kernels[name] for name, number in kernel_ids.items() if name in table.kernels}
         self._break_scrub = break_scrub
         self._pid = pid
+        self._linger_s = linger_s
+        self._is_unwanted = False
+        self._last_job = 0
+        self._last_result = b""
         self._views: dict[tuple[int, bytes, int], tuple[Any, ...]] = {}
         self._result_view: memoryview = self._lane.result()
         self._landing: memoryview = self._lane.landing()
 
     def serve(self, channel_path: str) -> None:
-        """Connect, offer the lane, then run launches until the channel closes. Returns when it did."""
-        connection = connect_channel(channel_path)
-        try:
-            order = self._order
-            context = LaneContext(
-                order.tenant, order.gpu, order.profile, order.start, order.lease, order.generation, self._lane_number,
-                self._pid, self._landing, self._result_view,
-            )  # fmt: skip
-            enter_lane(context)
-            for opened in self._table.on_lane_open:
-                opened(context)
-            hello = control.WorkerHello(lease=order.lease, lane=self._lane_number, pid=self._pid, token=order.token)
-            connection.send(control.encode(hello))
-            self._offer(connection)
-            while True:
-                message = connection.wait_message()
-                if message[0] == host.KIND_LAUNCH:
-                    connection.send(self._run(message))
-                else:
-                    self._control(connection, message)
-        except PeerGone:
-            return
-        finally:
-            connection.close()
+        """Connect, offer the lane, then run launches. When the channel closes it comes back, for as long as its
+        supervisor would, and says what became of the last launch. Returns when nobody takes it any more."""
+        order = self._order
+        context = LaneContext(
+            order.tenant, order.gpu, order.profile, order.start, order.lease, order.generation, self._lane_number,
+            self._pid, self._landing, self._result_view,
+        )  # fmt: skip
+        enter_lane(context)
+        is_new = True
+        lost_at = time.monotonic()
+        while is_new or time.monotonic() - lost_at < self._linger_s:
+            try:
+                connection = connect_channel(channel_path)
+            except PeerGone:
+                if is_new:
+                    return
+                time.sleep(_RECONNECT_S)
+                continue
+            try:
+                if is_new:
+                    is_new = False
+                    for opened in self._table.on_lane_open:
+                        opened(context)
+                self._serve(connection)
+            except PeerGone:
+                pass
+            finally:
+                connection.close()
+            if self._is_unwanted:
+                return
+            lost_at = time.monotonic()
+
+    def _serve(self, connection: LoopbackConnection) -> None:
+        """One connection, until it closes. Raises: PeerGone."""
+        hello = control.WorkerHello(
+            lease=self._order.lease, lane=self._lane_number, pid=self._pid, token=self._order.token,
+            last_job=self._last_job, has_result=bool(self._last_result),
+        )  # fmt: skip
+        connection.send(control.encode(hello))
+        self._offer(connection)
+        if self._last_result:
+            connection.send(self._last_result)
+        while True:
+            message = connection.wait_message()
+            if message[0] == host.KIND_LAUNCH:
+                self._last_result = self._run(message)
+                if faults.armed:
+                    faults.hit("worker.result")
+                connection.send(self._last_result)
+            else:
+                self._control(connection, message)
 
     def _offer(self, connection: LoopbackConnection) -> None:
         export = self._lane.export()
@@ -98,13 +132,20 @@ class Worker:
                 lease=self._order.lease, lane=self._lane_number, generation=self._order.generation,
                 scrubbed_bytes=nbytes,
             )  # fmt: skip
+            self._last_result = b""  # it lay in the lane, or speaks of what did
+            if faults.armed:
+                faults.hit("worker.scrub")
             connection.send(control.encode(done))
         elif isinstance(order, control.Closing):
+            self._is_unwanted = True
             raise PeerGone(order.detail)
 
     def _run(self, message: bytes) -> bytes:
         """One launch, answered whatever happens; a kernel's exception is the job's failure, not the worker's."""
         launch = host.parse_launch(message)
+        self._last_job, self._last_result = launch.job, b""
+        if faults.armed:
+            faults.hit("worker.launch")
         started = time.monotonic_ns()
         status, tensors, inline, nbytes, is_inline = host.RESULT_STALE, b"", b"", 0, True
         if launch.generation == self._order.generation:

@@ -1,8 +1,9 @@
-"""Errors of ``sched``: both mean that the caller broke a contract, never that a tenant did.
+"""Errors of ``sched``: all mean that the caller broke a contract, never that a tenant did.
 
 SchedError
 ├── IllegalPlacement   a start or overlap that MIG's geometry forbids
-└── InvalidTransition  an event that the state does not allow; carries the story so far
+├── InvalidTransition  an event that the state does not allow; carries the story so far
+└── PlainError         plain data (of a journal, a checkpoint) that no record can have been
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ class SchedError(Exception):
 
 class IllegalPlacement(SchedError):
     """The geometry forbids it."""
+
+
+class PlainError(SchedError):
+    """The data is not what a record of ours looks like."""
 
 
 class InvalidTransition(SchedError):

@@ -127,7 +127,14 @@ class World:
         """Draw and hand over ``steps`` events, then come to rest, then replay."""
         if self.random.random() < 0.7:
             self.step(self._join_now())
+        self.run_some(steps - len(self.log))
+        self.rest()
+        self.replay()
+
+    def run_some(self, steps: int) -> None:
+        """Draw and hand over until ``steps`` more events happened."""
         weights = [weight for weight, _ in self._choices]
+        steps += len(self.log)
         while len(self.log) < steps:
             ((_, draw),) = self.random.choices(self._choices, weights)
             if self.random.random() < 0.6:
@@ -135,8 +142,6 @@ class World:
             event = draw()
             if event is not None:
                 self._step_on_time(event)
-        self.rest()
-        self.replay()
 
     def _step_on_time(self, event: events.Event) -> None:
         """What is due comes first; `replay` leaves these ticks out, as a shell does that is late."""

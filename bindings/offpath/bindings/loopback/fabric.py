@@ -35,36 +35,51 @@ def slot_stride(nbytes: int) -> int:
 
 
 class LoopbackFabricSession:
-    """The daemon's end; implements `offpath.bindings.ports.FabricSession`. Owns both regions and its doorbell."""
+    """The daemon's end; implements `offpath.bindings.ports.FabricSession`. Owns both regions and its doorbell, which
+    it has from `hand_over` to `hang_up`; the regions outlive a doorbell, and with a keeper the process."""
 
-    def __init__(self, slots: int, payload_bytes: int, result_bytes: int) -> None:
-        """Allocate and prefault: blocks, call it from a thread. Raises: RegionError."""
+    def __init__(
+        self, slots: int, payload_bytes: int, result_bytes: int, memory: tuple[int, int] | None = None
+    ) -> None:
+        """Allocate and prefault: blocks, call it from a thread. Or map ``memory`` (descriptors of slots and answers,
+        which it owns from here on), that an earlier process made. Raises: RegionError.
+        """
         self.slot_count = slots
         self.payload_bytes = payload_bytes
         self.result_bytes = result_bytes
         self.slot_stride = slot_stride(payload_bytes)
         self.answer_stride = slot_stride(result_bytes)
-        self.slots = Region.create("offpath-slots", slots * self.slot_stride)
-        try:
-            self.answers = Region.create("offpath-answers", slots * self.answer_stride)
-        except RegionError:
-            self.slots.close()
-            raise
-        self.slots.prefault()
-        self.answers.prefault()
-        ours, self._theirs = socket.socketpair(
-            socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-        )
-        self._bell = ours
-        self._theirs.setblocking(True)
+        sizes = slots * self.slot_stride, slots * self.answer_stride
+        if memory is None:
+            self.slots, self.answers = _two_regions(*sizes)
+        else:
+            self.slots, self.answers = _mapped(memory, sizes)
+        self._bell: socket.socket | None = None
         self.header_bytes_read = 0
         self.answer_bytes_written = 0
 
     def hand_over(self, sock: socket.socket) -> None:
-        """Send the peer its three descriptors, then forget its doorbell end. Raises: OSError."""
+        """Make a new pair of doorbells and send the peer its three descriptors. Raises: OSError."""
         message = _TAKEN + _GEOMETRY.pack(self.slot_count, self.payload_bytes, self.result_bytes)
-        send_with_fds(sock, message, [self.slots.fd, self.answers.fd, self._theirs.fileno()])
-        self._theirs.close()
+        ours, theirs = socket.socketpair(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        )
+        theirs.setblocking(True)
+        try:
+            send_with_fds(sock, message, [self.slots.fd, self.answers.fd, theirs.fileno()])
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self.hang_up()
+        self._bell = ours
+
+    def hang_up(self) -> None:
+        """Close the doorbell; slots and answers stay. Repeating it is harmless."""
+        if self._bell is not None:
+            self._bell.close()
+            self._bell = None
 
     def read_header(self, slot: int) -> bytes:
         """See `FabricSession.read_header`."""
@@ -91,6 +106,8 @@ class LoopbackFabricSession:
 
     def ring(self, imm: int) -> bool:
         """See `FabricSession.ring`."""
+        if self._bell is None:
+            raise PeerGone("nobody holds the other doorbell")
         try:
             self._bell.send(imm.to_bytes(4, "little"))
         except BlockingIOError:
@@ -102,11 +119,13 @@ class LoopbackFabricSession:
         return True
 
     def fileno(self) -> int:
-        """Readable when doorbells wait, or the peer is gone."""
-        return self._bell.fileno()
+        """Readable when doorbells wait, or the peer is gone; -1 while there is no doorbell."""
+        return self._bell.fileno() if self._bell is not None else -1
 
     def poll(self) -> int | None:
         """See `FabricSession.poll`."""
+        if self._bell is None:
+            raise PeerGone("nobody holds the other doorbell")
         try:
             message = self._bell.recv(8)
         except BlockingIOError:
@@ -123,10 +142,34 @@ class LoopbackFabricSession:
 
     def close(self) -> None:
         """Unmap and hang up."""
-        self._bell.close()
-        self._theirs.close()
+        self.hang_up()
         self.slots.close()
         self.answers.close()
+
+
+def _two_regions(slot_bytes: int, answer_bytes: int) -> tuple[Region, Region]:
+    slots = Region.create("offpath-slots", slot_bytes)
+    try:
+        answers = Region.create("offpath-answers", answer_bytes)
+    except RegionError:
+        slots.close()
+        raise
+    slots.prefault()
+    answers.prefault()
+    return slots, answers
+
+
+def _mapped(fds: tuple[int, int], sizes: tuple[int, int]) -> tuple[Region, Region]:
+    try:
+        slots = Region(fds[0], 0, sizes[0])
+    except RegionError:
+        os.close(fds[1])
+        raise
+    try:
+        return slots, Region(fds[1], 0, sizes[1])
+    except RegionError:
+        slots.close()
+        raise
 
 
 @dataclass(frozen=True, slots=True)

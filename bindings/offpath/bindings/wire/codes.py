@@ -41,6 +41,7 @@ class Reason(IntEnum):
     CANCELLED_BY_REQUESTER = 41
     SESSION_CLOSED = 42
     DRAINING = 43
+    JOURNAL_FAILED = 44
     # faults
     KERNEL_RAISED = 60
     RESULT_TOO_LARGE = 61

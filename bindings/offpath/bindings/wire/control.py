@@ -37,6 +37,16 @@ class KernelInfo(_Message):
     demand: U16
 
 
+class Resume(_Message):
+    """Ask for a session whose connection was lost: what its welcome said, and the requests still without an answer.
+    An answered request that is not listed counts as taken."""
+
+    session: U63
+    lineage: Annotated[str, Field(max_length=64)]
+    token: Token
+    unanswered: Annotated[list[U63], Field(max_length=1024)]
+
+
 class Hello(_Message):
     """First message of a requester. ``token`` is for the Unix carrier only; on TCP the certificate speaks."""
 
@@ -48,6 +58,7 @@ class Hello(_Message):
     slots: Annotated[int, Field(ge=1, le=1024)]
     payload_bytes: U63
     result_bytes: U63
+    resume: Resume | None = None
 
 
 class FabricOffer(_Message):
@@ -55,6 +66,14 @@ class FabricOffer(_Message):
 
     carrier: Literal["loopback", "verbs"]
     address: Annotated[str, Field(max_length=256)]
+
+
+class Resumed(_Message):
+    """What became of an unanswered request: ``running`` and ``answered`` are rung once the ticket is redeemed,
+    ``retry_safe`` surely never started, ``unknown`` may have, and its answer is lost."""
+
+    request_id: U63
+    state: Literal["answered", "running", "retry_safe", "unknown"]
 
 
 class Welcome(_Message):
@@ -74,6 +93,7 @@ class Welcome(_Message):
     ticket_ttl_s: Annotated[int, Field(ge=1, le=60)]
     fabric: FabricOffer
     kernels: list[KernelInfo]
+    resumed: list[Resumed] = []
 
 
 class Refused(_Message):
@@ -136,7 +156,8 @@ class GpuOffer(_Message):
 
 
 class HelperHello(_Message):
-    """First message of a helper's supervisor."""
+    """First message of a helper's supervisor. ``incarnation`` names this process; one that comes back lists the
+    ``held_count`` instances it still has in as many InstanceHeld."""
 
     kind: Literal["helper_hello"] = "helper_hello"
     version: U16 = PROTOCOL_VERSION
@@ -144,14 +165,28 @@ class HelperHello(_Message):
     pid: U32
     kernels: Annotated[list[KernelOffer], Field(min_length=1, max_length=32)]
     gpu_count: Annotated[int, Field(ge=0, le=16)]
+    incarnation: Annotated[str, Field(max_length=64)] = ""
+    held_count: Annotated[int, Field(ge=0, le=256)] = 0
 
 
 class HostWelcome(_Message):
-    """The daemon takes the helper (or worker) in, under this generation."""
+    """The daemon takes the helper in, under this generation. Held instances that ``keep`` does not name are to be
+    scrubbed and destroyed. When the connection is lost, the helper holds on for ``linger_ms`` before it does so."""
 
     kind: Literal["host_welcome"] = "host_welcome"
     generation: U63
     kernel_ids: dict[str, int] = {}
+    keep: list[U63] = []
+    linger_ms: U32 = 0
+
+
+class InstanceHeld(_Message):
+    """An instance this helper still has from before its connection was lost, and the lanes whose workers live."""
+
+    kind: Literal["instance_held"] = "instance_held"
+    lease: U63
+    generation: U63
+    lanes: Annotated[list[Annotated[int, Field(ge=0, le=63)]], Field(max_length=64)]
 
 
 class OpenInstance(_Message):
@@ -181,7 +216,8 @@ class InstanceFailed(_Message):
 
 
 class WorkerHello(_Message):
-    """First message of a worker on its own connection; ``token`` is the one of its OpenInstance."""
+    """First message of a worker on its own connection; ``token`` is the one of its OpenInstance. A worker that comes
+    back names the last launch it received; with ``has_result`` that has ended, and its result follows the LaneReady."""
 
     kind: Literal["worker_hello"] = "worker_hello"
     version: U16 = PROTOCOL_VERSION
@@ -189,6 +225,8 @@ class WorkerHello(_Message):
     lane: Annotated[int, Field(ge=0, le=63)]
     pid: U32
     token: Token
+    last_job: U63 = 0
+    has_result: bool = False
 
 
 class LaneReady(_Message):
@@ -242,7 +280,7 @@ class InstanceClosed(_Message):
 ToDaemon = Annotated[Hello | Goodbye, Field(discriminator="kind")]
 ToRequester = Annotated[Welcome | Refused | Kernels | Closing, Field(discriminator="kind")]
 HostToDaemon = Annotated[
-    HelperHello | GpuOffer | WorkerHello | InstanceFailed | LaneReady | LaneScrubbed | InstanceClosed,
+    HelperHello | GpuOffer | InstanceHeld | WorkerHello | InstanceFailed | LaneReady | LaneScrubbed | InstanceClosed,
     Field(discriminator="kind"),
 ]
 DaemonToHost = Annotated[HostWelcome | OpenInstance | ScrubLane | CloseInstance | Closing, Field(discriminator="kind")]
@@ -250,7 +288,9 @@ DaemonToHost = Annotated[HostWelcome | OpenInstance | ScrubLane | CloseInstance 
 TO_DAEMON: Final[TypeAdapter[Hello | Goodbye]] = TypeAdapter(ToDaemon)
 TO_REQUESTER: Final[TypeAdapter[Welcome | Refused | Kernels | Closing]] = TypeAdapter(ToRequester)
 HOST_TO_DAEMON: Final[
-    TypeAdapter[HelperHello | GpuOffer | WorkerHello | InstanceFailed | LaneReady | LaneScrubbed | InstanceClosed]
+    TypeAdapter[
+        HelperHello | GpuOffer | InstanceHeld | WorkerHello | InstanceFailed | LaneReady | LaneScrubbed | InstanceClosed
+    ]
 ] = TypeAdapter(HostToDaemon)
 DAEMON_TO_HOST: Final[TypeAdapter[HostWelcome | OpenInstance | ScrubLane | CloseInstance | Closing]] = TypeAdapter(
     DaemonToHost

@@ -11,8 +11,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from offpath.sched.errors import IllegalPlacement
 from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Profile, Slice
-from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Lift, Obstacle, Placement, Refusal
+from offpath.sched.gpu.policy import (
+    Demand,
+    LeasePlan,
+    LeaseView,
+    Lift,
+    Obstacle,
+    Placement,
+    PolicyState,
+    Refusal,
+    WarmState,
+)
 
 _NO_LEASE = Refusal((Obstacle.NO_LEASE,), (Lift.LEASE_OPENS,))
 _LANES = Refusal((Obstacle.LANES,), (Lift.JOB_ENDS, Lift.LEASE_OPENS))
@@ -44,6 +55,32 @@ class GreedyFirstFit:
         self._joined = 0
         self._leases: dict[int, _Warm] = {}
         self._by_tenant: dict[str, list[_Warm]] = {}
+
+    def state(self) -> PolicyState:
+        """See `Policy.state`."""
+        gpus = tuple((geometry.spec, self._gpu_order[name]) for name, geometry in self._gpus.items())
+        open_leases = {warm.view.lease for leases in self._by_tenant.values() for warm in leases}
+        leases = tuple(
+            WarmState(warm.view, tuple(warm.free_lanes), warm.placed_share, lease in open_leases)
+            for lease, warm in self._leases.items()
+        )
+        return PolicyState(gpus, leases, self._joined)
+
+    def restore(self, state: PolicyState) -> None:
+        """See `Policy.restore`."""
+        for spec, order in state.gpus:
+            self._gpus[spec.gpu] = GpuGeometry(spec)
+            self._gpu_order[spec.gpu] = order
+        self._joined = state.joined
+        for held in state.leases:
+            if held.view.gpu not in self._gpus or self._gpus[held.view.gpu].spec.profile(held.view.profile) is None:
+                raise IllegalPlacement(f"lease {held.view.lease} on {held.view.gpu}, which offers no such profile")
+            self.lease_planned(held.view)
+            if held.is_open:
+                self.lease_opened(held.view.lease)
+            warm = self._leases[held.view.lease]
+            warm.free_lanes = list(held.free_lanes)
+            warm.placed_share = held.placed_share
 
     def gpu_added(self, spec: GpuSpec) -> None:
         """See `Policy.gpu_added`."""

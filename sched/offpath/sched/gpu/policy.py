@@ -89,8 +89,36 @@ class LeasePlan:
     alpha: int
 
 
+@dataclass(frozen=True, slots=True)
+class WarmState:
+    """A planned or open lease in a policy: its free lanes in the order they will be taken from the end, the share
+    placed on it, and whether jobs may be placed."""
+
+    view: LeaseView
+    free_lanes: tuple[int, ...]
+    placed_share: int
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyState:
+    """GPUs with the order they joined in, leases, and how many GPUs ever joined."""
+
+    gpus: tuple[tuple[GpuSpec, int], ...]
+    leases: tuple[WarmState, ...]
+    joined: int
+
+
 class Policy(Protocol):
     """What the job book asks. No call blocks or raises for a tenant's fault."""
+
+    name: str
+
+    def state(self) -> PolicyState:
+        """All that its answers depend on, as a value that `restore` takes back."""
+
+    def restore(self, state: PolicyState) -> None:
+        """Into a policy just made: go on as the one that gave ``state``. Raises: SchedError: no such state."""
 
     def gpu_added(self, spec: GpuSpec) -> None:
         """A helper offers the GPU; it holds no instance."""

@@ -41,6 +41,7 @@ class JobBook:
             events.ResultArrived: self._result,
             events.CreditReturned: self._credit,
             events.CancelRequested: self._cancel,
+            events.SlotLost: self._slot_lost,
             events.SessionOpened: self._session_opened,
             events.SessionClosed: self._session_closed,
             events.LaunchFailed: self._launch_failed,
@@ -74,7 +75,8 @@ class JobBook:
 
     # -- sessions -------------------------------------------------------------------------------------------------
     def _session_opened(self, event: events.SessionOpened, now_ns: int) -> None:
-        self.ledger.sessions[event.session] = Session(event.session, event.tenant, event.credits)
+        self.ledger.last_session = max(self.ledger.last_session, event.session)
+        self.ledger.sessions[event.session] = Session(event.session, event.tenant, event.credits, origin=event.origin)
 
     def _session_closed(self, event: events.SessionClosed, now_ns: int) -> None:
         session = self.ledger.sessions.pop(event.session, None)
@@ -98,10 +100,13 @@ class JobBook:
         ledger = self.ledger
         session = ledger.sessions[event.session]
         tenant = ledger.tenants[session.tenant]
-        share = event.share or ledger.kernels.get(event.kernel, 0)
+        ledger.last_job = max(ledger.last_job, event.job)
+        share = event.share
+        if not share and event.kernel in ledger.kernels:
+            share = ledger.kernels[event.kernel].share
         job = Job(
             event.job, event.session, event.request_id, Demand(event.job, session.tenant, share, event.payload_bytes),
-            event.kernel, event.priority, event.deadline_ns, event.is_idempotent, now_ns,
+            event.kernel, event.priority, event.deadline_ns, event.is_idempotent, now_ns, origin=event.origin,
         )  # fmt: skip
         ledger.jobs[event.job] = job
         session.jobs[event.job] = job
@@ -235,6 +240,15 @@ class JobBook:
         if job is not None and job.state < FIRST_TERMINAL:
             self._end(job, JobState.CANCELLED, EndReason.CANCELLED_BY_REQUESTER, now_ns)
 
+    def _slot_lost(self, event: events.SlotLost, now_ns: int) -> None:
+        job = self.ledger.jobs.get(event.job)
+        if job is not None and job.state < FIRST_TERMINAL:
+            job.is_copying = False  # what copied it went with the shell's process
+            if job.is_running:
+                job.launches -= 1
+                self._stopped(job)
+            self._end(job, JobState.RETRY_SAFE, EndReason.DAEMON_RESTARTED, now_ns)
+
     def _end(
         self, job: Job, state: JobState, reason: EndReason, now_ns: int, started_ns: int = 0, finished_ns: int = 0
     ) -> None:
@@ -243,6 +257,7 @@ class JobBook:
         tenant = ledger.tenants[job.demand.tenant]
         was_queued = job.state is JobState.QUEUED
         job.state = state
+        job.reason = reason
         tenant.jobs -= 1
         ledger.unanswered -= 1
         generation = lease_id = 0
@@ -307,8 +322,8 @@ class JobBook:
 
     # -- helper and leases ----------------------------------------------------------------------------------------
     def _helper_joined(self, event: events.HelperJoined, now_ns: int) -> None:
-        self.ledger.kernels = {k.kernel: k.share for k in event.kernels}
-        self.leasing.helper_joined(event.helper, event.gpus, now_ns)
+        self.ledger.kernels = {k.kernel: k for k in event.kernels}
+        self.leasing.helper_joined(event.helper, event.gpus, event.origin, now_ns)
 
     def _helper_lost(self, event: events.HelperLost, now_ns: int) -> None:
         for lease in self.leasing.helper_lost(event.helper):

@@ -9,11 +9,13 @@ from offpath.sched.record import record
 
 @record
 class SessionOpened:
-    """A requester of ``tenant`` redeemed its ticket and holds ``credits`` slots."""
+    """A requester of ``tenant`` redeemed its ticket and holds ``credits`` slots. ``origin`` is the shell's own note,
+    opaque to the book, which keeps it so that a restarted shell finds the session's memory again."""
 
     session: int
     tenant: str
     credits: int
+    origin: str = ""
 
 
 @record
@@ -25,7 +27,8 @@ class SessionClosed:
 
 @record
 class JobSubmitted:
-    """A doorbell with a valid header. ``share`` 0 takes the kernel's demand; ``deadline_ns`` 0 means none."""
+    """A doorbell with a valid header. ``share`` 0 takes the kernel's demand; ``deadline_ns`` 0 means none; ``origin``
+    is the shell's note on where the payload is, below 2⁶⁴."""
 
     job: int
     session: int
@@ -36,11 +39,19 @@ class JobSubmitted:
     deadline_ns: int
     payload_bytes: int
     is_idempotent: bool
+    origin: int = 0
 
 
 @record
 class CancelRequested:
     """The requester gives the job up."""
+
+    job: int
+
+
+@record
+class SlotLost:
+    """A restarted shell finds the job's payload gone or changed, and its kernel surely did not start."""
 
     job: int
 
@@ -82,19 +93,21 @@ class ResultArrived:
 
 @record
 class Kernel:
-    """A kernel helpers serve: id, demand R in percent of a GPU."""
+    """A kernel helpers serve: id, demand R in percent of a GPU; the name is the shell's note."""
 
     kernel: int
     share: int
+    name: str = ""
 
 
 @record
 class HelperJoined:
-    """A helper offers GPUs and kernels; GPUs hold no instance."""
+    """A helper offers GPUs and kernels; GPUs hold no instance. ``origin``: the shell's note on which process it is."""
 
     helper: int
     gpus: tuple[GpuSpec, ...]
     kernels: tuple[Kernel, ...]
+    origin: str = ""
 
 
 @record
@@ -153,7 +166,7 @@ class Tick:
 
 
 Event = (
-    SessionOpened | SessionClosed | JobSubmitted | CancelRequested | CreditReturned | CopyDone | LaunchFailed
+    SessionOpened | SessionClosed | JobSubmitted | CancelRequested | SlotLost | CreditReturned | CopyDone | LaunchFailed
     | ResultArrived | HelperJoined | HelperLost | LaneReady | InstanceFailed | WorkerLost | LaneScrubbed
     | InstanceClosed | Tick
 )  # fmt: skip

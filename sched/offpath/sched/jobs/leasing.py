@@ -7,7 +7,6 @@ weight: the needy tenant with the smallest held share per weight is served first
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 
 from offpath.sched.errors import IllegalPlacement
@@ -28,24 +27,26 @@ class Leasing:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._lease_ids = itertools.count(1)
-        self._helper = 0
-        self._gpus: list[GpuSpec] = []
-        self._dirty: set[Slice] = set()
-        self._pinned: dict[PinnedLease, int] = {}
-        self._pins_retry_ns = 0
+        self.next_lease = 1
+        self.helper = 0
+        self.origin = ""
+        self.gpus: list[GpuSpec] = []
+        self.dirty: set[Slice] = set()
+        self.pinned: dict[PinnedLease, int] = {}
+        self.pins_retry_ns = 0
         self.alphas: tuple[int, ...] = ()
 
     # -- helper ---------------------------------------------------------------------------------------------------
-    def helper_joined(self, helper: int, gpus: tuple[GpuSpec, ...], now_ns: int) -> None:
+    def helper_joined(self, helper: int, gpus: tuple[GpuSpec, ...], origin: str, now_ns: int) -> None:
         """Take its GPUs in; open the pinned leases, then serve whoever waits."""
-        self._helper = helper
-        self._gpus = list(gpus)
+        self.helper = helper
+        self.origin = origin
+        self.gpus = list(gpus)
         for gpu in gpus:
             self._ledger.policy.gpu_added(gpu)
         room = self._lease_bytes()
         self.alphas = tuple(sorted({g.alpha(p) for g in gpus for p in g.profiles if p.memory_bytes >= room}))
-        self._pins_retry_ns = 0
+        self.pins_retry_ns = 0
         self.round(now_ns)
 
     def helper_lost(self, helper: int) -> list[Lease]:
@@ -53,18 +54,18 @@ class Leasing:
 
         What they held counts as dirty until the next instance there is scrubbed.
         """
-        if helper != self._helper:
+        if helper != self.helper:
             return []
         lost = list(self._ledger.leases.values())
         for lease in lost:
             self._mark_dirty(lease)
             self._forget(lease)
-        for gpu in self._gpus:
+        for gpu in self.gpus:
             self._ledger.policy.gpu_removed(gpu.gpu)
         for tenant in self._ledger.needy.values():
             tenant.room = set()
-        self._gpus = []
-        self._helper = 0
+        self.gpus = []
+        self.helper = 0
         return lost
 
     # -- a lease's life -------------------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ class Leasing:
         retry = now_ns + self._ledger.settings.retry_open_ns
         tenant = self._ledger.tenants[lease.view.tenant]
         tenant.retry_open_ns = retry
-        self._pins_retry_ns = retry
+        self.pins_retry_ns = retry
         self._ledger.timers.arm(retry, ("round", 0))
 
     # -- needs ----------------------------------------------------------------------------------------------------
@@ -194,7 +195,7 @@ class Leasing:
         Slices that are being cleared for one are out of bounds for the others, or small leases would for ever take
         the room that a large one waits for.
         """
-        if not self._gpus:
+        if not self.gpus:
             return
         pinned = self._open_pins(now_ns)
         settings = self._ledger.settings
@@ -292,26 +293,27 @@ class Leasing:
         """Returns the slices of those that could not be opened: theirs as soon as that is possible."""
         reserved: set[Slice] = set()
         for pin in self._ledger.pins:
-            if self._pinned.get(pin) in self._ledger.leases or pin.gpu_index >= len(self._gpus):
+            if self.pinned.get(pin) in self._ledger.leases or pin.gpu_index >= len(self.gpus):
                 continue
-            gpu = self._gpus[pin.gpu_index]
+            gpu = self.gpus[pin.gpu_index]
             profile = gpu.profile(pin.profile)
             tenant = self._ledger.tenants.get(pin.tenant)
             if profile is None or tenant is None:
                 continue
             plan = LeasePlan(gpu.gpu, pin.profile, pin.start, gpu.alpha(profile))
-            if now_ns < self._pins_retry_ns or tenant.held_share + plan.alpha > tenant.spec.max_share:
+            if now_ns < self.pins_retry_ns or tenant.held_share + plan.alpha > tenant.spec.max_share:
                 reserved |= self._slices(plan)  # the share is held by leases that were opened meanwhile
                 continue
             try:
-                self._pinned[pin] = self._open(tenant, plan, is_pinned=True)
+                self.pinned[pin] = self._open(tenant, plan, is_pinned=True)
             except IllegalPlacement:
                 reserved |= self._slices(plan)  # still held by a lease that leaves, or a pin no GPU can hold
         return reserved
 
     def _open(self, tenant: Tenant, plan: LeasePlan, *, is_pinned: bool) -> int:
         settings = self._ledger.settings
-        lease_id = next(self._lease_ids)
+        lease_id = self.next_lease
+        self.next_lease += 1
         view = LeaseView(
             lease_id, tenant.spec.name, plan.gpu, plan.profile, plan.start, plan.alpha, settings.lanes,
             settings.landing_bytes,
@@ -321,15 +323,21 @@ class Leasing:
         self._ledger.leases[lease_id] = lease
         tenant.leases[lease_id] = lease
         tenant.held_share += plan.alpha
-        scrub_first = bool(self._slices(view) & self._dirty)
-        self._ledger.out.append(
-            OpenLease(
-                lease_id, lease.generation, self._helper, view.tenant, view.gpu, view.profile, view.start, view.lanes,
-                settings.landing_bytes, settings.result_bytes, scrub_first,
-            )
-        )  # fmt: skip
+        self._ledger.out.append(self.opening(lease))
         lease.state = LeaseState.CREATING
         return lease_id
+
+    def opening(self, lease: Lease) -> OpenLease:
+        """The order that opens the lease; a shell that lost it may give it again."""
+        view, settings = lease.view, self._ledger.settings
+        return OpenLease(
+            view.lease, lease.generation, self.helper, view.tenant, view.gpu, view.profile, view.start, view.lanes,
+            view.landing_bytes, settings.result_bytes, scrub_first=bool(self._slices(view) & self.dirty),
+        )  # fmt: skip
+
+    def closing(self, lease: Lease) -> CloseLease:
+        """The order that closes it; likewise."""
+        return CloseLease(lease.view.lease, lease.generation, self.helper, scrub=bool(lease.lost - lease.scrubbed))
 
     def _scrub(self, lease: Lease) -> None:
         lease.state = LeaseState.SCRUBBING
@@ -346,9 +354,7 @@ class Leasing:
         if lease.is_closing:
             return
         lease.is_closing = True
-        self._ledger.out.append(
-            CloseLease(lease.view.lease, lease.generation, self._helper, bool(lease.lost - lease.scrubbed))
-        )
+        self._ledger.out.append(self.closing(lease))
 
     def _forget(self, lease: Lease) -> None:
         lease.state = LeaseState.FREE
@@ -360,16 +366,16 @@ class Leasing:
 
     # -- what is clean --------------------------------------------------------------------------------------------
     def _slices(self, held: LeaseView | LeasePlan) -> set[Slice]:
-        profile = next(gpu for gpu in self._gpus if gpu.gpu == held.gpu).profile(held.profile)
+        profile = next(gpu for gpu in self.gpus if gpu.gpu == held.gpu).profile(held.profile)
         assert profile is not None, "leases are planned from the GPU's own profiles"
         return {(held.gpu, slice_) for slice_ in range(held.start, held.start + profile.memory_slices)}
 
     def _mark_dirty(self, lease: Lease) -> None:
-        self._dirty |= self._slices(lease.view)
+        self.dirty |= self._slices(lease.view)
 
     def _clean(self, lease: Lease) -> None:
         """The helper scrubbed the instance before its workers reserved their lanes, if we asked it to."""
-        self._dirty -= self._slices(lease.view)
+        self.dirty -= self._slices(lease.view)
 
     def _lease_bytes(self) -> int:
         settings = self._ledger.settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from offpath.sched.gpu.policy import Policy
+from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import Command
 from offpath.sched.jobs.records import BookSettings, Job, Lease, PinnedLease, Session, Tenant, TenantSpec
 from offpath.sched.jobs.states import FIRST_TERMINAL
@@ -29,9 +30,11 @@ class Ledger:
         self.leaving: dict[int, Job] = {}
         """Answered jobs whose lane still copies or runs; their credit may be back already."""
         self.leases: dict[int, Lease] = {}
-        self.kernels: dict[int, int] = {}
+        self.kernels: dict[int, events.Kernel] = {}
         self.needy: dict[str, Tenant] = {}
         self.unanswered = 0
+        self.last_job = 0
+        self.last_session = 0
         self.generation = first_generation
         self.out: list[Command] = []
         self.timers = Timers(self._is_live)

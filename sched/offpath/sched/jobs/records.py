@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from offpath.sched.gpu.geometry import Slice
 from offpath.sched.gpu.policy import Demand, LeaseView, Placement, Refusal
-from offpath.sched.jobs.states import JobState, LeaseState
+from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 
 MS = 1_000_000
 
@@ -83,6 +83,8 @@ class Job:
     copied_ns: int = 0
     launched_ns: int = 0
     refusal: Refusal | None = None
+    reason: EndReason = EndReason.NONE
+    origin: int = 0
 
     def is_due(self, now_ns: int) -> bool:
         """Its deadline is there: it is to be answered, not to be started."""
@@ -164,6 +166,10 @@ class JobHeap:
         """Take out what `peek` gave."""
         heapq.heappop(self._entries)
 
+    def queued(self) -> list[int]:
+        """The jobs inside, in turn."""
+        return [e[4].job for e in sorted(self._entries) if e[4].state is JobState.QUEUED and e[4].attempt == e[3]]
+
     def removed(self) -> None:
         """Some job inside is queued no longer."""
         self._dead += 1
@@ -181,4 +187,5 @@ class Session:
     tenant: str
     credits: int
     last_request_id: int = 0
+    origin: str = ""
     jobs: dict[int, Job] = field(default_factory=dict)

@@ -44,6 +44,7 @@ class EndReason(Enum):
     CANCELLED_BY_REQUESTER = "cancelled_by_requester"
     SESSION_CLOSED = "session_closed"
     DRAINING = "draining"
+    JOURNAL_FAILED = "journal_failed"
     KERNEL_RAISED = "kernel_raised"
     RESULT_TOO_LARGE = "result_too_large"
     PAYLOAD_CHECKSUM = "payload_checksum"

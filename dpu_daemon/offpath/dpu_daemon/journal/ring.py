@@ -1,0 +1,352 @@
+"""A ring of 64-byte records in a preallocated, mapped file: what is written survives the process, not the power.
+
+Entries are one record or several. Each record carries a CRC-32 and its own number, which is also its place: number
+modulo the ring's length. A kill in the middle of a write leaves a torn tail, which is truncated at the next start; a
+bad record with good ones behind it is corruption, which is refused with its place.
+
+File: a header page (two alternating copies of `_HEADER`, so that a torn one leaves the other), then the records.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from offpath.bindings import faults
+from offpath.bindings.errors import OffpathError
+
+RECORD_BYTES: Final = 64
+HEADER_PAGE: Final = 4096
+FIRST_BYTES: Final = 32
+MORE_BYTES: Final = 44
+MIN_RECORDS: Final = 1024
+_MAGIC: Final = b"OFJL0001"
+_COPY_AT: Final = (0, 2048)
+_CHECKPOINTS: Final = 16
+# magic, boot id, lineage, secret, schema, records, sequence of this copy, checkpoints
+_HEADER = struct.Struct("<8s36s16s32s16sQQQ16Q")
+# crc, kind, 3 zero, number, time ns, bytes of the entry, then data
+_FIRST = struct.Struct("<IB3xQQI4x32s")
+# crc, kind MORE, 3 zero, number, 4 zero, data
+_MORE = struct.Struct("<IB3xQ4x44s")
+_NUMBER = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
+_KIND_MORE: Final = 0xFF
+assert _FIRST.size == RECORD_BYTES and _MORE.size == RECORD_BYTES and _HEADER.size + 4 <= _COPY_AT[1]
+
+
+class JournalError(OffpathError):
+    """The journal cannot be used."""
+
+
+class JournalCorrupt(JournalError):
+    """A record in the middle is bad although later ones are good; the message names its place."""
+
+
+class JournalForeign(JournalError):
+    """Another boot, another build, or no journal at all: nothing in it can be gone on with."""
+
+
+class Storage(Protocol):
+    """The bytes of a journal: a mapped file, or a bytearray in a simulation."""
+
+    def view(self) -> memoryview:
+        """All of it, writable."""
+
+    def clear(self) -> None:
+        """All zeros."""
+
+    def cool(self) -> None:
+        """Nothing of it will be touched soon: give back what memory that allows."""
+
+    def close(self) -> None:
+        """Unmap. Repeating it is harmless."""
+
+
+class MappedFile:
+    """A file of ``nbytes``, all of it allocated (a hole would kill us by SIGBUS when the disk is full), locked to one
+    process."""
+
+    def __init__(self, path: str, nbytes: int) -> None:
+        """Raises: JournalError: no room, no right, or another daemon has it."""
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as fault:
+            raise JournalError(f"{path}: {fault.strerror}") from None
+        try:
+            found = os.fstat(fd)
+            if found.st_uid != os.getuid() or found.st_mode & 0o077:
+                raise JournalError(f"{path} must belong to the daemon's user alone (mode 600)")
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if found.st_size != nbytes:
+                os.ftruncate(fd, 0)  # another size was configured: what is in it cannot be read by number any more
+            os.posix_fallocate(fd, 0, nbytes)
+            self._map: mmap.mmap | None = mmap.mmap(fd, nbytes)
+            self._nbytes = nbytes
+        except BlockingIOError:
+            os.close(fd)
+            raise JournalError(f"{path}: another daemon writes it") from None
+        except OSError as fault:
+            os.close(fd)
+            raise JournalError(f"{path}: {nbytes} bytes: {fault.strerror}") from None
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+        self._view = memoryview(self._map)
+
+    def view(self) -> memoryview:
+        """See `Storage.view`."""
+        return self._view
+
+    def clear(self) -> None:
+        """See `Storage.clear`: by giving the pages back and taking fresh ones, which touches none."""
+        os.ftruncate(self._fd, 0)
+        os.posix_fallocate(self._fd, 0, self._nbytes)
+
+    def cool(self) -> None:
+        """See `Storage.cool`: the pages stay in the page cache, not in our resident set."""
+        if self._map is not None:
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+    def close(self) -> None:
+        """See `Storage.close`."""
+        if self._map is not None:
+            mapped, self._map = self._map, None
+            self._view.release()
+            mapped.close()
+            os.close(self._fd)
+
+
+class ReadOnlyFile:
+    """A journal, or a copy of one, to look at. Writes to its view stay private."""
+
+    def __init__(self, path: str) -> None:
+        """Raises: JournalError: not there, or too short to be one."""
+        try:
+            with open(path, "rb") as file:
+                nbytes = os.fstat(file.fileno()).st_size
+                if nbytes < HEADER_PAGE + MIN_RECORDS * RECORD_BYTES:
+                    raise JournalForeign(f"{path} is no journal: {nbytes} bytes")
+                self._bytes = bytearray(file.read())
+        except OSError as fault:
+            raise JournalError(f"{path}: {fault.strerror}") from None
+
+    def view(self) -> memoryview:
+        """See `Storage.view`."""
+        return memoryview(self._bytes)
+
+    def clear(self) -> None:
+        """See `Storage.clear`."""
+        self._bytes[:] = bytes(len(self._bytes))
+
+    def cool(self) -> None:
+        """See `Storage.cool`."""
+
+    def close(self) -> None:
+        """See `Storage.close`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose journal it is. ``lineage`` names it to requesters; ``secret`` derives tokens that outlive the process."""
+
+    boot: str
+    lineage: str
+    secret: bytes
+    schema: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What was written at once: ``number`` is that of its first record."""
+
+    number: int
+    kind: int
+    time_ns: int
+    data: bytes
+
+
+class Ring:
+    """Appends entries, reads them back. Make one with `fresh` or `opened`."""
+
+    def __init__(self, storage: Storage, identity: Identity) -> None:
+        self.identity = identity
+        self._storage = storage
+        self._view = storage.view()
+        self.records = (len(self._view) - HEADER_PAGE) // RECORD_BYTES
+        if self.records < MIN_RECORDS:
+            raise JournalError(f"{len(self._view)} bytes are no journal: {MIN_RECORDS} records at least")
+        self.next_number = 1
+        self.checkpoints: list[int] = []
+        self._copies = 0
+
+    @classmethod
+    def fresh(cls, storage: Storage, identity: Identity) -> Ring:
+        """An empty ring. What was there before is numbered away: every record is cleared."""
+        ring = cls(storage, identity)
+        ring.clear()
+        ring._write_header()
+        return ring
+
+    def clear(self) -> None:
+        """Nothing is in it, not even whose it is."""
+        self._storage.clear()
+        self.next_number, self.checkpoints = 1, []
+
+    @classmethod
+    def opened(cls, storage: Storage) -> Ring:
+        """The ring that is there, its torn tail not yet looked for: `entries` does. Raises: JournalForeign."""
+        view = storage.view()
+        best: tuple[int, Identity, int, list[int]] | None = None
+        for at in _COPY_AT:
+            packed = bytes(view[at : at + _HEADER.size])
+            (crc,) = _CRC.unpack_from(view, at + _HEADER.size)
+            magic, boot, lineage, secret, schema, records, copies, count, *checkpoints = _HEADER.unpack(packed)
+            if magic != _MAGIC or zlib.crc32(packed) != crc or count > _CHECKPOINTS:
+                continue
+            if records != (len(view) - HEADER_PAGE) // RECORD_BYTES:
+                continue
+            if best is None or copies > best[0]:
+                identity = Identity(boot.decode(), lineage.decode(), secret, schema.decode())
+                best = (copies, identity, records, checkpoints[:count])
+        if best is None:
+            raise JournalForeign("no journal of this size")
+        ring = cls(storage, best[1])
+        ring._copies, ring.checkpoints = best[0], best[3]
+        return ring
+
+    def _write_header(self) -> None:
+        identity = self.identity
+        self._copies += 1
+        packed = _HEADER.pack(
+            _MAGIC, identity.boot.encode(), identity.lineage.encode(), identity.secret, identity.schema.encode(),
+            self.records, self._copies, len(self.checkpoints), *self.checkpoints,
+            *([0] * (_CHECKPOINTS - len(self.checkpoints))),
+        )  # fmt: skip
+        at = _COPY_AT[self._copies % 2]
+        self._view[at : at + len(packed) + 4] = packed + _CRC.pack(zlib.crc32(packed))
+
+    # -- writing --------------------------------------------------------------------------------------------------
+    def append(self, kind: int, time_ns: int, data: bytes) -> int:
+        """Write an entry; returns its number. 0.7 µs up to 32 bytes. Raises: OSError: where a fault is injected."""
+        if faults.armed:
+            faults.hit("journal.append")
+        number = self.next_number
+        view, records = self._view, self.records
+        packed = _FIRST.pack(0, kind, number, time_ns, len(data), data[:FIRST_BYTES])
+        at = HEADER_PAGE + number % records * RECORD_BYTES
+        if faults.armed:
+            view[at + 4 : at + 40] = packed[4:40]
+            faults.hit("journal.torn")
+        view[at + 4 : at + RECORD_BYTES] = packed[4:]
+        _CRC.pack_into(view, at, zlib.crc32(packed[4:]))
+        self.next_number = number + 1
+        if len(data) > FIRST_BYTES:
+            self._append_more(data)
+        return number
+
+    def _append_more(self, data: bytes) -> None:
+        number = self.next_number
+        if len(data) > self.records // 2 * MORE_BYTES:
+            raise JournalError(f"an entry of {len(data)} bytes does not fit the journal: raise durability.journal_mib")
+        for begin in range(FIRST_BYTES, len(data), MORE_BYTES):
+            packed = _MORE.pack(0, _KIND_MORE, number, data[begin : begin + MORE_BYTES])
+            at = HEADER_PAGE + number % self.records * RECORD_BYTES
+            self._view[at + 4 : at + RECORD_BYTES] = packed[4:]
+            _CRC.pack_into(self._view, at, zlib.crc32(packed[4:]))
+            number += 1
+        self.next_number = number
+
+    def checkpoint(self, kind: int, time_ns: int, data: bytes) -> None:
+        """An entry that reading may start from; the header says so once it is whole."""
+        number = self.append(kind, time_ns, data)
+        if faults.armed:
+            faults.hit("journal.checkpoint")
+        kept = [each for each in self.checkpoints if each > self.next_number - self.records]
+        self.checkpoints = [*kept[-_CHECKPOINTS + 1 :], number]
+        self._write_header()
+        self._storage.cool()
+
+    def since_checkpoint(self) -> int:
+        """Records written since the last one began."""
+        return self.next_number - self.checkpoints[-1] if self.checkpoints else self.next_number
+
+    # -- reading --------------------------------------------------------------------------------------------------
+    def entries(self, start: int) -> Iterator[Entry]:
+        """Entries from ``start`` on; at the end the ring is ready to append, its torn tail cleared.
+
+        Raises: JournalCorrupt: a bad record that is not the tail; nothing is changed then.
+        """
+        number = start
+        while True:
+            first = self._record(number)
+            if first is None:
+                break
+            _, kind, _, time_ns, nbytes, data = _FIRST.unpack(first)
+            if kind == _KIND_MORE:
+                raise JournalCorrupt(f"record {number}{self._place(number)} is the middle of an entry")
+            parts = [data[: min(nbytes, FIRST_BYTES)]]
+            left = nbytes - len(parts[0])
+            following = number + 1
+            while left > 0 and (more := self._record(following)) is not None and more[4] == _KIND_MORE:
+                parts.append(_MORE.unpack(more)[3][:left])
+                left -= len(parts[-1])
+                following += 1
+            if left > 0:
+                self._end(number, following)
+                return
+            yield Entry(number, kind, time_ns, b"".join(parts))
+            number = following
+        self._end(number, number)
+
+    def _end(self, number: int, bad: int) -> None:
+        """The log ends before ``number``, because ``bad`` is no record of it: nothing good may lie behind."""
+        places = self._numbers()
+        for found in sorted(n for n in places if bad < n <= bad + self.records):
+            if self._record(found) is not None:
+                raise JournalCorrupt(f"record {bad}{self._place(bad)} is bad, but record {found} behind it is good")
+        for place, found in enumerate(places):
+            if found >= number:
+                at = HEADER_PAGE + place * RECORD_BYTES
+                self._view[at : at + RECORD_BYTES] = bytes(RECORD_BYTES)
+        self.next_number = number
+        self._storage.cool()
+
+    def oldest_checkpoint(self) -> int:
+        """The first one of which nothing was overwritten. Raises: JournalForeign: there is none."""
+        newest = self._newest_number()
+        for number in self.checkpoints:
+            if number > newest - self.records:
+                return number
+        raise JournalForeign("the journal has no checkpoint to start from")
+
+    def _record(self, number: int) -> bytes | None:
+        """The record of that number, or None when something else is in its place."""
+        at = HEADER_PAGE + number % self.records * RECORD_BYTES
+        packed = bytes(self._view[at : at + RECORD_BYTES])
+        if _NUMBER.unpack_from(packed, 8)[0] != number or _CRC.unpack_from(packed)[0] != zlib.crc32(packed[4:]):
+            return None
+        return packed
+
+    def _numbers(self) -> list[int]:
+        """The number that stands in each place, good or not."""
+        words = self._view[HEADER_PAGE : HEADER_PAGE + self.records * RECORD_BYTES].cast("Q")
+        return list(words[1 :: RECORD_BYTES // 8])
+
+    def _newest_number(self) -> int:
+        return max((n for n in self._numbers() if self._record(n) is not None), default=0)
+
+    def _place(self, number: int) -> str:
+        return f" (byte {HEADER_PAGE + number % self.records * RECORD_BYTES})"
+
+    def close(self) -> None:
+        """Unmap."""
+        self._view.release()
+        self._storage.close()

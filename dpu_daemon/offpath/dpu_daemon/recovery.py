@@ -1,0 +1,226 @@
+"""A daemon that goes on where another process of it ended: from the replayed book, what the keeper kept of sessions'
+memory, and what helper and workers say when they are back.
+
+The book is exact to the last event. What must be found out is what was on its way: copies died with the process and are
+posted again; a launch was received or it was not, its worker says which; an answer stands in the requester's memory
+whole, or is written again; a payload whose header is not what was accepted is RETRY_SAFE.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Final, cast
+
+import orjson
+
+from offpath.bindings import faults
+from offpath.bindings.errors import HeaderError, RegionError
+from offpath.bindings.loopback.fabric import LoopbackFabricSession
+from offpath.bindings.wire.control import KernelOffer
+from offpath.bindings.wire.header import FIXED_BYTES, HEADER_COPY_BYTES, RequestHeader, parse_answer, parse_request
+from offpath.dpu_daemon.admission import Admission
+from offpath.dpu_daemon.daemon import Daemon
+from offpath.dpu_daemon.host import LaneLink
+from offpath.dpu_daemon.sessions import JobRef, Session
+from offpath.dpu_daemon.vault import answers_name, slots_name
+from offpath.sched.jobs import commands, events
+from offpath.sched.jobs.records import Job
+from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState
+
+if TYPE_CHECKING:
+    from offpath.sched.jobs import records
+
+logger = logging.getLogger(__name__)
+_WITH_RESULT: Final = (JobState.COMPLETED, JobState.FAILED)
+_MASK: Final = 0xFFFF_FFFF
+
+
+class _NobodysSession:
+    """Stands for the session of a job that runs on although its requester is gone."""
+
+    is_closed = True
+
+
+_NOBODY: Final = cast(Session, _NobodysSession())
+
+
+class Recovery:
+    """Done once, before anything listens. ``stored``: what the keeper kept, by name; taken over, or closed."""
+
+    def __init__(self, daemon: Daemon, admission: Admission, stored: dict[str, list[int]]) -> None:
+        self._daemon = daemon
+        self._admission = admission
+        self._stored = stored
+
+    def run(self) -> None:
+        """Sessions, then jobs, then the host side; the book learns of what is lost."""
+        daemon = self._daemon
+        ledger = daemon.book.ledger
+        daemon.kernels.restore((k.kernel, KernelOffer(name=k.name, demand=k.share)) for k in ledger.kernels.values())
+        sessions = {session.session: self._session(session) for session in ledger.sessions.values()}
+        self._close_strangers()
+        daemon.host.restore()
+        daemon.host.on_lane_back = self._lane_back
+        lost: list[int] = []
+        newest: dict[tuple[int, int], int] = {}
+        for job in ledger.jobs.values():  # in the order of acceptance
+            newest[job.session, job.origin >> 32] = job.job
+        for job in list(ledger.jobs.values()):
+            if newest[job.session, job.origin >> 32] != job.job:  # submitting again returned its credit
+                daemon.dispatch(events.CreditReturned(job.job))
+            else:
+                self._job(job, sessions.get(job.session), lost)
+        for job in ledger.leaving.values():
+            if job.job not in daemon.leaving:
+                daemon.leaving[job.job] = ref = JobRef(job.job, _NOBODY, 0, _bare(job))
+                ref.is_answered = True
+        self._end_copies()
+        for number in lost:
+            daemon.dispatch(events.SlotLost(number))
+        for number, session in sessions.items():
+            if session is None:
+                daemon.dispatch(events.SessionClosed(number))
+        counts = len(daemon.sessions), len(daemon.refs), len(ledger.leases)
+        logger.info("went on with %d sessions, %d jobs and %d leases", *counts)
+        if faults.armed:
+            faults.hit("daemon.recovered")
+
+    # -- sessions -------------------------------------------------------------------------------------------------
+    def _session(self, known: records.Session) -> Session | None:
+        """Its memory from the keeper; None: that is gone, and nobody can be told anything through it."""
+        daemon = self._daemon
+        fds = [self._stored.pop(name(known.session), []) for name in (slots_name, answers_name)]
+        try:
+            slots, payload_bytes, result_bytes, _ = orjson.loads(known.origin)
+            if [len(each) for each in fds] != [1, 1]:
+                raise RegionError("its memory was not kept")
+            memory = fds[0].pop(), fds[1].pop()
+            fabric = LoopbackFabricSession(slots, payload_bytes, result_bytes, memory)
+        except (RegionError, ValueError) as fault:
+            logger.warning("session %d of %s cannot be gone on with: %s", known.session, known.tenant, fault)
+            for fd in (*fds[0], *fds[1]):
+                os.close(fd)
+            return None
+        session = Session(daemon, known.session, known.tenant, fabric)
+        daemon.sessions[known.session] = session
+        self._admission.restored(session, known.origin)
+        return session
+
+    def _close_strangers(self) -> None:
+        """What the keeper kept for sessions that the book has ended, or never knew."""
+        for name, fds in self._stored.items():
+            for fd in fds:
+                os.close(fd)
+            self._daemon.vault.forget(name)
+        self._stored.clear()
+
+    # -- jobs -----------------------------------------------------------------------------------------------------
+    def _job(self, job: Job, session: Session | None, lost: list[int]) -> None:
+        """Find its payload and its answer again."""
+        daemon = self._daemon
+        if session is None:
+            ref = JobRef(job.job, _NOBODY, 0, _bare(job))
+            ref.is_spoilt = True
+        else:
+            slot = job.origin >> 32
+            header = _header_in(session, slot, job)
+            ref = JobRef(job.job, session, slot, header or _bare(job))
+            ref.is_spoilt = header is None
+            session.restore(ref)
+        if job.state < FIRST_TERMINAL:
+            daemon.refs[job.job] = ref
+            if ref.is_spoilt and not job.is_running:
+                lost.append(job.job)
+            return
+        ref.is_answered = session is None or _has_answer(session, ref.slot, job)
+        if job.job in daemon.book.ledger.leaving:
+            daemon.leaving[job.job] = ref
+        if not ref.is_answered:
+            self._answer_again(job, ref)
+
+    def _answer_again(self, job: Job, ref: JobRef) -> None:
+        """The answer was decided and not written. One with a result waits for the worker that still has it."""
+        daemon = self._daemon
+        daemon.refs[job.job] = ref
+        total = (0, 0, 0, 0, 0, max(0, daemon.now_ns() - job.accepted_ns))
+        answer = commands.Answer(job.job, job.session, job.state, job.reason, 0, 0, 0, total)
+        daemon.unwritten[job.job] = answer
+        if job.state not in _WITH_RESULT or not job.launches:
+            del daemon.unwritten[job.job]
+            daemon.write_answer(answer)
+
+    def _end_copies(self) -> None:
+        """Copies whose job is answered, or whose lane was lost, ended with the process that made them."""
+        daemon = self._daemon
+        ledger = daemon.book.ledger
+        ended = [(job.job, job.attempt) for job in ledger.leaving.values() if job.is_copying]
+        for lease in ledger.leases.values():
+            ended += sorted(lease.strays)
+        for job, attempt in ended:
+            daemon.dispatch(events.CopyDone(job, attempt, error=True))
+
+    # -- lanes ----------------------------------------------------------------------------------------------------
+    def _lane_back(self, link: LaneLink) -> None:
+        """A worker is back: what it was meant to get, and perhaps did not, it gets now."""
+        daemon = self._daemon
+        lease = daemon.book.ledger.lease_of(link.lease, link.generation)
+        if lease is None:
+            return
+        placed = [job for job in lease.jobs.values() if job.placement is not None and job.placement.lane == link.lane]
+        for job in placed:
+            ref = daemon.refs.get(job.job) or daemon.leaving.get(job.job)
+            if ref is None:
+                continue
+            if link.last_job == job.job or not job.is_running:
+                link.ref = ref
+            if job.is_copying:
+                daemon.copy_again(commands.Copy(job.job, job.attempt, link.lease, link.lane))
+            elif job.is_running and link.last_job != job.job:
+                self._never_launched(job, ref, link)
+        daemon.host.scrub_again(link)
+
+    def _never_launched(self, job: Job, ref: JobRef, link: LaneLink) -> None:
+        """Its launch was journalled, and did not arrive."""
+        daemon = self._daemon
+        if job.state >= FIRST_TERMINAL:  # answered meanwhile: nobody needs it to run
+            daemon.dispatch(events.ResultArrived(job.job, link.generation, EndReason.DAEMON_RESTARTED, 0, 0))
+        elif ref.is_spoilt:
+            daemon.dispatch(events.SlotLost(job.job))
+        else:
+            link.ref = ref
+            daemon.launch_again(
+                commands.Launch(
+                    job.job, job.attempt, link.lease, link.lane, link.generation, job.kernel, job.demand.share
+                )
+            )
+
+
+def _bare(job: Job) -> RequestHeader:
+    """What the book knows of a header that cannot be read again."""
+    return RequestHeader(0, job.request_id, job.kernel, job.demand.share, job.priority, 0, 0, 0, 0, b"")
+
+
+def _header_in(session: Session, slot: int, job: Job) -> RequestHeader | None:
+    """The slot's header, if it is the one that was accepted."""
+    if slot >= session.fabric.slot_count:
+        return None
+    copied = session.fabric.read_header(slot)
+    try:
+        header = parse_request(copied, session.fabric.payload_bytes)
+    except HeaderError:
+        return None
+    checksum = int.from_bytes(copied[FIXED_BYTES - 4 : FIXED_BYTES], "little")
+    accepted = (job.request_id, job.demand.payload_bytes, job.origin & _MASK)
+    return header if (header.request_id, header.payload_bytes, checksum) == accepted else None
+
+
+def _has_answer(session: Session, slot: int, job: Job) -> bool:
+    """The answer of this very request stands in its slot, whole."""
+    fabric = session.fabric
+    at = slot * fabric.answer_stride
+    try:
+        answer = parse_answer(bytes(fabric.answers.view[at : at + HEADER_COPY_BYTES]), fabric.result_bytes)
+    except HeaderError:
+        return False
+    return answer.request_id == job.request_id

@@ -1,0 +1,152 @@
+"""The whole job book as plain data and back: `restore(snapshot(book))` decides on as ``book`` would have.
+
+A checkpoint of the journal is a snapshot; replay starts from one. Jobs, leases, sessions and tenants point at each
+other in the book, and by number or name in the snapshot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from offpath.sched.errors import PlainError, SchedError
+from offpath.sched.gpu.geometry import GpuSpec, Slice
+from offpath.sched.gpu.policy import Lift, Obstacle, Policy, PolicyState
+from offpath.sched.jobs import commands, events
+from offpath.sched.jobs.book import JobBook
+from offpath.sched.jobs.records import BookSettings, Job, JobHeap, Lease, PinnedLease, Session, Tenant, TenantSpec
+from offpath.sched.jobs.states import EndReason, JobState, LeaseState
+from offpath.sched.jobs.timers import Key
+from offpath.sched.plain import field_names, from_plain, own_hints, to_plain
+
+_POINTERS: Final[dict[type, frozenset[str]]] = {
+    Job: frozenset(),
+    Session: frozenset({"jobs"}),
+    Lease: frozenset({"jobs", "waiting"}),
+    Tenant: frozenset({"queues", "leases"}),
+}
+_LEDGER: Final[dict[str, Any]] = {
+    "settings": BookSettings,
+    "pins": tuple[PinnedLease, ...],
+    "kernels": dict[int, events.Kernel],
+    "unanswered": int,
+    "generation": int,
+    "last_job": int,
+    "last_session": int,
+}
+_LEASING: Final[dict[str, Any]] = {
+    "next_lease": int,
+    "helper": int,
+    "origin": str,
+    "gpus": list[GpuSpec],
+    "dirty": set[Slice],
+    "pinned": dict[PinnedLease, int],
+    "pins_retry_ns": int,
+    "alphas": tuple[int, ...],
+}
+
+
+def snapshot(book: JobBook) -> dict[str, Any]:
+    """Everything the book's decisions depend on; costs about 10 µs a job. Call it between events."""
+    ledger, leasing = book.ledger, book.leasing
+    jobs = {**ledger.jobs, **ledger.leaving}
+    for lease in ledger.leases.values():
+        jobs.update(lease.jobs)
+    return {
+        "policy": [ledger.policy.name, to_plain(ledger.policy.state())],
+        "jobs": [_own(job) for job in jobs.values()],
+        "live": list(ledger.jobs),
+        "leaving": list(ledger.leaving),
+        "sessions": [[_own(session), list(session.jobs)] for session in ledger.sessions.values()],
+        "leases": [
+            [_own(lease), list(lease.jobs), [job.job for job in lease.waiting]] for lease in ledger.leases.values()
+        ],
+        "tenants": [
+            [_own(tenant), [[share, queue.queued()] for share, queue in tenant.queues.items()], list(tenant.leases)]
+            for tenant in ledger.tenants.values()
+        ],
+        "needy": list(ledger.needy),
+        "timers": [sorted(map(to_plain, ledger.timers.entries)), ledger.timers.sequence, ledger.timers.limit],
+        "ledger": {name: to_plain(getattr(ledger, name)) for name in _LEDGER},
+        "leasing": {name: to_plain(getattr(leasing, name)) for name in _LEASING},
+    }
+
+
+def restore(data: Mapping[str, Any], policies: Mapping[str, type[Policy]]) -> JobBook:
+    """The book that gave the snapshot, or one that decides the same.
+
+    ``policies``: by name, as the snapshot names its own.
+    Raises: PlainError: this is no snapshot, or contradicts itself.
+    """
+    try:
+        return _restore(data, policies)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, SchedError) as fault:
+        raise PlainError(f"no snapshot of a job book: {type(fault).__name__}: {fault}") from fault
+
+
+def _restore(data: Mapping[str, Any], policies: Mapping[str, type[Policy]]) -> JobBook:
+    name, state = data["policy"]
+    policy = policies[name]()
+    policy.restore(from_plain(PolicyState, state))
+    own = {each: from_plain(hint, data["ledger"][each]) for each, hint in _LEDGER.items()}
+    tenants = [(_made(Tenant, own_fields), queues, leases) for own_fields, queues, leases in data["tenants"]]
+    specs: tuple[TenantSpec, ...] = tuple(tenant.spec for tenant, _, _ in tenants)
+    book = JobBook(specs, policy, own["settings"], own["pins"], own["generation"])
+    ledger, leasing = book.ledger, book.leasing
+    for each in ("kernels", "unanswered", "last_job", "last_session"):
+        setattr(ledger, each, own[each])
+    for each, hint in _LEASING.items():
+        setattr(leasing, each, from_plain(hint, data["leasing"][each]))
+    jobs: dict[int, Job] = {job.job: job for job in (_made(Job, fields) for fields in data["jobs"])}
+    ledger.jobs = _picked(jobs, data["live"])
+    ledger.leaving = _picked(jobs, data["leaving"])
+    for fields, numbers in data["sessions"]:
+        session: Session = _made(Session, fields)
+        session.jobs = _picked(jobs, numbers)
+        ledger.sessions[session.session] = session
+    for fields, numbers, waiting in data["leases"]:
+        lease: Lease = _made(Lease, fields)
+        lease.jobs = _picked(jobs, numbers)
+        lease.waiting = deque(jobs[number] for number in waiting)
+        ledger.leases[lease.view.lease] = lease
+    for tenant, queues, leases in tenants:
+        for share, numbers in queues:
+            tenant.queues[share] = heap = JobHeap()
+            for number in numbers:
+                if jobs[number].state is not JobState.QUEUED:
+                    raise PlainError(f"job {number} is in a queue and {jobs[number].state.name}")
+                heap.push(jobs[number])
+        tenant.leases = _picked(ledger.leases, leases)
+        ledger.tenants[tenant.spec.name] = tenant
+    ledger.needy = _picked(ledger.tenants, data["needy"])
+    entries, sequence, limit = data["timers"]
+    ledger.timers.restore(from_plain(list[tuple[int, int, Key]], entries), sequence, limit)
+    return book
+
+
+def schema() -> str:
+    """A digest of everything a journal's meaning depends on: what another build wrote, this one may misread."""
+    kinds = [*_POINTERS, BookSettings, PinnedLease, TenantSpec, GpuSpec, PolicyState]
+    kinds += [kind for module in (events, commands) for kind in vars(module).values() if hasattr(kind, "__slots__")]
+    lines = {f"{kind.__name__}: {own_hints(kind)}" for kind in kinds if isinstance(kind, type)}
+    enums = (EndReason, JobState, LeaseState, Obstacle, Lift)
+    lines |= {f"{kind.__name__}: {[member.name for member in kind]}" for kind in enums}
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]
+
+
+def _own(value: Any) -> list[Any]:
+    kind: Any = type(value)
+    pointers = _POINTERS[kind]
+    return [to_plain(getattr(value, name)) for name in field_names(kind) if name not in pointers]
+
+
+def _made(kind: Any, data: list[Any]) -> Any:
+    names = [name for name in field_names(kind) if name not in _POINTERS[kind]]
+    hints = own_hints(kind)
+    return kind(**{name: from_plain(hints[name], item) for name, item in zip(names, data, strict=True)})
+
+
+def _picked(among: Mapping[Any, Any], keys: Iterable[Any]) -> dict[Any, Any]:
+    return {key: among[key] for key in keys}

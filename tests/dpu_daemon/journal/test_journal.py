@@ -1,0 +1,203 @@
+"""The journal: what survives a kill, what is refused, and that replay says the same again."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from offpath.bindings import faults
+from offpath.dpu_daemon.journal import codec
+from offpath.dpu_daemon.journal.log import (
+    Journal,
+    ReplayDiverged,
+    journal_bytes,
+    new_identity,
+    open_journal,
+    replay,
+)
+from offpath.dpu_daemon.journal.ring import (
+    RECORD_BYTES,
+    JournalCorrupt,
+    JournalError,
+    JournalForeign,
+    MappedFile,
+    ReadOnlyFile,
+    Ring,
+)
+from offpath.sched.jobs.snapshot import snapshot
+
+from ...sched.jobs.world import drive
+from .writing import BOOT, Bytes, any_record, record_at, reopened, seal, written
+
+SEEDS = {"quick": 5, "ci": 25, "full": 250}[os.environ.get("OFFPATH_TEST_SIZE", "ci")]
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_replay_of_a_journal_gives_the_same_commands_and_the_same_book(seed: int) -> None:
+    writer = written(seed)
+    replayed = reopened(writer.storage)
+    assert snapshot(replayed.book) == snapshot(writer.book)
+    assert replayed.unwritten == []
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_replay_is_idempotent(seed: int) -> None:
+    """I14: replaying what a replay left gives the same again."""
+    writer = written(seed)
+    once = snapshot(reopened(writer.storage).book)
+    assert snapshot(reopened(writer.storage).book) == once
+
+
+def test_a_ring_that_has_wrapped_replays_from_a_checkpoint_and_meets_the_later_ones() -> None:
+    writer = written(1, mib=1, steps=12_000)
+    assert writer.ring.next_number > 1.3 * writer.ring.records
+    assert snapshot(reopened(writer.storage).book) == snapshot(writer.book)
+    ring = Ring.opened(Bytes.copy_of(writer.storage))
+    oldest = replay(ring.entries(ring.oldest_checkpoint()))
+    assert oldest.checkpoint_count >= 6
+    assert snapshot(oldest.book) == snapshot(writer.book)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_kill_at_any_byte_leaves_a_journal_that_replays_to_what_was_whole(seed: int) -> None:
+    """The tail is cut inside the last records; what is before it is all there."""
+    writer, random = written(seed), Random(seed)
+    for _ in range(20):
+        storage = Bytes.copy_of(writer.storage)
+        cut = any_record(random, writer)
+        at = record_at(cut, writer.ring)
+        torn = random.randrange(RECORD_BYTES)
+        storage.bytes[at + torn : at + RECORD_BYTES] = bytes(RECORD_BYTES - torn)
+        for number in range(cut + 1, writer.ring.next_number):
+            start = record_at(number, writer.ring)
+            storage.bytes[start : start + RECORD_BYTES] = bytes(RECORD_BYTES)
+        replayed = reopened(storage)
+        again = reopened(storage)
+        assert snapshot(again.book) == snapshot(replayed.book)
+        assert again.event_count == replayed.event_count
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_bad_record_in_the_middle_is_refused_with_its_place(seed: int) -> None:
+    writer, random = written(seed), Random(seed)
+    for _ in range(20):
+        storage = Bytes.copy_of(writer.storage)
+        bad = min(any_record(random, writer), writer.ring.next_number - 2)
+        at = record_at(bad, writer.ring)
+        bit = random.randrange(RECORD_BYTES * 8)
+        storage.bytes[at + bit // 8] ^= 1 << bit % 8
+        before = bytes(storage.bytes)
+        with pytest.raises(JournalCorrupt) as refused:
+            reopened(storage)
+        assert f"record {bad} (byte {at})" in str(refused.value)
+        assert bytes(storage.bytes) == before, "an operator may want to look at it as it was"
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_replay_fails_when_the_time_of_one_event_was_changed(seed: int) -> None:
+    """Answers carry times: another time is another decision, sooner or later."""
+    writer, random = written(seed), Random(seed)
+    ring = Ring.opened(Bytes.copy_of(writer.storage))
+    submitted = [e for e in ring.entries(ring.checkpoints[0]) if e.kind == codec.FIRST_EVENT + 2]
+    entry = random.choice(submitted)
+    storage = Bytes.copy_of(writer.storage)
+    at = record_at(entry.number, writer.ring)
+    struct.pack_into("<Q", storage.bytes, at + 16, entry.time_ns + 1)
+    seal(storage, at)
+    ring = Ring.opened(storage)
+    with pytest.raises(JournalCorrupt):
+        replay(ring.entries(ring.checkpoints[0]))
+
+
+def test_a_journal_of_another_boot_or_another_build_is_started_anew() -> None:
+    writer = written(3)
+    before = writer.ring.identity
+    ring, replayed, why = open_journal(Bytes.copy_of(writer.storage), "c" * 36)
+    assert (replayed, "boot" in why) == (None, True)
+    assert ring.identity.lineage != before.lineage
+    storage = Bytes.copy_of(writer.storage)
+    place = storage.bytes.find(before.schema.encode())
+    while place >= 0:
+        storage.bytes[place : place + 16] = b"0" * 16
+        place = storage.bytes.find(before.schema.encode())
+    assert open_journal(storage, BOOT)[1] is None
+
+
+def test_a_retired_journal_is_not_gone_on_with() -> None:
+    writer = written(3)
+    writer.journal.retire()
+    assert open_journal(writer.storage, BOOT)[1] is None
+
+
+def test_hostile_bytes_give_typed_errors_only() -> None:
+    writer, random = written(7), Random(7)
+    ring = writer.ring
+    for _ in range(SEEDS * 40):
+        storage = Bytes.copy_of(writer.storage)
+        number = any_record(random, writer)
+        at = record_at(number, ring)
+        begin = random.randrange(4, RECORD_BYTES)
+        storage.bytes[at + begin : at + RECORD_BYTES] = random.randbytes(RECORD_BYTES - begin)
+        seal(storage, at)
+        try:
+            reopened(storage)
+        except JournalError:
+            continue
+
+
+def test_a_file_is_locked_preallocated_and_ours_alone(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    storage = MappedFile(str(path), journal_bytes(1))
+    assert path.stat().st_blocks * 512 >= journal_bytes(1)
+    with pytest.raises(JournalError, match="another daemon"):
+        MappedFile(str(path), journal_bytes(1))
+    Journal(Ring.fresh(storage, new_identity(BOOT))).close()
+    path.chmod(0o644)
+    with pytest.raises(JournalError, match="600"):
+        MappedFile(str(path), journal_bytes(1))
+
+
+def test_a_file_of_another_size_or_no_journal_is_foreign(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    path.write_bytes(b"x" * 100)
+    with pytest.raises(JournalForeign):
+        ReadOnlyFile(str(path))
+    path.write_bytes(os.urandom(journal_bytes(1)))
+    with pytest.raises(JournalForeign):
+        Ring.opened(ReadOnlyFile(str(path)))
+
+
+def test_an_entry_larger_than_half_the_journal_is_refused_before_it_overwrites_the_checkpoint() -> None:
+    writer = written(3, mib=1)
+    with pytest.raises(JournalError, match="journal_mib"):
+        writer.ring.append(codec.KIND_CHECKPOINT, 0, bytes(800_000))
+
+
+def test_a_write_that_fails_leaves_what_was_written_before_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = written(3)
+    entries = writer.journal.entries
+    monkeypatch.setattr(faults, "armed", dict(faults.armed))
+    faults.arm("journal.append=raise@1")
+    try:
+        with pytest.raises(OSError, match=r"journal\.append"):
+            writer.handle(drive(3).log[-1][0], 1)
+    finally:
+        faults.arm("")
+    assert writer.journal.entries == entries
+    reopened(writer.storage)
+
+
+def test_replay_diverges_when_a_decision_was_changed() -> None:
+    writer = written(5)
+    ring = Ring.opened(Bytes.copy_of(writer.storage))
+    entry = next(e for e in ring.entries(ring.checkpoints[0]) if e.kind == codec.FIRST_COMMAND)
+    storage = Bytes.copy_of(writer.storage)
+    at = record_at(entry.number, writer.ring)
+    storage.bytes[at + 32] ^= 1
+    seal(storage, at)
+    with pytest.raises(ReplayDiverged, match=f"record {entry.number} says"):
+        reopened(storage)

@@ -1,0 +1,101 @@
+"""A book restored from its snapshot decides on as the book it was taken from; a spoilt snapshot is refused."""
+
+from __future__ import annotations
+
+import copy
+import os
+from random import Random
+from typing import Any
+
+import orjson
+import pytest
+
+from offpath.sched.errors import PlainError
+from offpath.sched.gpu.greedy import GreedyFirstFit
+from offpath.sched.jobs.book import JobBook
+from offpath.sched.jobs.snapshot import restore, schema, snapshot
+
+from .world import World, drive
+
+SEEDS = {"quick": 12, "ci": 60, "full": 600}[os.environ.get("OFFPATH_TEST_SIZE", "ci")]
+POLICIES = {GreedyFirstFit.name: GreedyFirstFit}
+
+
+def through_json(book: JobBook) -> JobBook:
+    """As a journal keeps it."""
+    return restore(orjson.loads(orjson.dumps(snapshot(book))), POLICIES)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_book_restored_at_any_moment_gives_the_same_commands_from_there_on(seed: int) -> None:
+    world, random = drive(seed), Random(seed)
+    book = world.setup.book()
+    due: tuple[object, ...] = ()
+    restored = 0
+    for number, (event, now_ns, commands) in enumerate(world.log):
+        if number not in world.implied and random.random() < 0.1:
+            before = snapshot(book)
+            book = through_json(book)
+            assert snapshot(book) == before
+            restored += 1
+        if number in world.implied:
+            due = commands
+            continue
+        assert book.handle(event, now_ns) == due + commands
+        due = ()
+    assert restored
+
+
+def full_snapshot() -> dict[str, Any]:
+    """Of a book in the middle of everything."""
+    world = World(3)
+    world.step(world._join_now())
+    while not (world.book.ledger.leaving and world.book.ledger.needy and world.book.ledger.timers.entries):
+        world.run_some(1)
+    taken: dict[str, Any] = orjson.loads(orjson.dumps(snapshot(world.book)))
+    return taken
+
+
+def spoilt(data: Any, random: Random) -> None:
+    """Change one thing somewhere inside, whatever it is."""
+    while True:
+        keys = list(data) if isinstance(data, dict) else list(range(len(data)))
+        key = random.choice(keys)
+        if isinstance(data[key], (dict, list)) and data[key] and random.random() < 0.9:
+            data = data[key]
+            continue
+        data[key] = random.choice((None, "", "x", -1, 2**70, 0.5, [], {}, [1], [[1, 2, 3]], True))
+        return
+
+
+def test_a_spoilt_snapshot_is_refused_by_a_typed_error_or_is_a_book_of_the_right_types() -> None:
+    whole, random = full_snapshot(), Random(5)
+    refused = 0
+    for _ in range(SEEDS * 20):
+        data = copy.deepcopy(whole)
+        spoilt(data, random)
+        try:
+            restore(data, POLICIES)
+        except PlainError:
+            refused += 1
+    assert refused > SEEDS * 10
+
+
+@pytest.mark.parametrize("missing", ["policy", "jobs", "tenants", "timers", "ledger", "leasing"])
+def test_a_snapshot_without_a_part_is_refused(missing: str) -> None:
+    data = full_snapshot()
+    del data[missing]
+    with pytest.raises(PlainError, match="no snapshot"):
+        restore(data, POLICIES)
+
+
+def test_a_policy_that_this_build_lacks_is_refused() -> None:
+    data = full_snapshot()
+    data["policy"][0] = "of-a-plug-in"
+    with pytest.raises(PlainError):
+        restore(data, POLICIES)
+
+
+def test_the_schema_is_one_value_per_build() -> None:
+    assert schema() == schema()
+    assert len(schema()) == 16
