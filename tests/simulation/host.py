@@ -37,7 +37,10 @@ class SimWorker:
         self.pid = world.new_pid()
         self.key = ("worker", self.pid)
         self.is_alive = True
-        self._worker = Worker(order, lane, gpu, instance, helper.table, helper.kernel_ids, pid=self.pid)
+        self._worker = Worker(
+            order, lane, gpu, instance, helper.table, helper.kernel_ids, pid=self.pid, linger_s=helper.linger_ns / 1e9
+        )
+        self._lost_ns = 0
         self._end: HostEnd | None = None
         self._has_offered = False
         self.running: tuple[Request, int] | None = None
@@ -54,15 +57,31 @@ class SimWorker:
             return
         world, order = self.world, self.order
         if world.channel is None:
-            self.die()
+            self._lost_daemon()
             return
         self._end = HostEnd(world, self.pid, self.wake)
-        hello = control.WorkerHello(lease=order.lease, lane=self.lane, pid=self.pid, token=order.token)
+        self._has_offered = False
+        hello = control.WorkerHello(
+            lease=order.lease, lane=self.lane, pid=self.pid, token=order.token, last_job=self._worker._last_job,
+            has_result=bool(self._worker._last_result),
+        )  # fmt: skip
         self._end.send(control.encode(hello))
         world.channel.connect(self._end)
         if world.happens("long_pauses"):
             world.loop.after(world.random.choice((2_000, 4_000, 8_000)), ("world",), lambda: world.stand_still(6_000 * MS))
         self.wake()
+
+    def _lost_daemon(self) -> None:
+        """As `Worker.serve`: come back for as long as the supervisor would."""
+        now_ns, linger_ns = self.world.loop.now_ns, int(self._worker._linger_s * 1e9)
+        if self._end is not None:
+            self._end.close()
+            self._end = None
+            self._lost_ns = now_ns
+        if self._worker._is_unwanted or not self._lost_ns or now_ns - self._lost_ns >= linger_ns:
+            self.die()
+        else:
+            self.world.loop.after(10 * MS, self.key, self._connect)
 
     def wake(self) -> None:
         """There is something to do."""
@@ -77,7 +96,8 @@ class SimWorker:
             return
         world = self.world
         has_reason = (
-            self.order.generation in world.closing
+            world.is_daemon_dying
+            or self.order.generation in world.closing
             or self.helper.is_cut_off()
             or self.is_liar
         )  # fmt: skip
@@ -95,6 +115,8 @@ class SimWorker:
             if not self._has_offered:
                 self._has_offered = True
                 self._worker._offer(end)  # type: ignore[arg-type]
+                if self._worker._last_result:
+                    end.send(self._worker._last_result)
             elif (message := end.next_message()) is not None:
                 if message[0] == host.KIND_LAUNCH:
                     self._launch(message)
@@ -104,7 +126,7 @@ class SimWorker:
             else:
                 return
         except PeerGone:
-            self.die()
+            self._lost_daemon()
             return
         if world.happens("worker_dies"):
             self.die()
@@ -137,11 +159,11 @@ class SimWorker:
         promise(
             bytes(self._worker._landing[: len(self._seen)]) == self._seen, f"{self}: its lane changed beneath its kernel"
         )
-        assert self._end is not None
         if world.happens("worker_dies"):
             self.die()
             return
         self.running = None
+        self._worker._last_result = _timed(result, world.loop.now_ns)
         said = [_timed(result, world.loop.now_ns)]
         if world.happens("worker_lies"):
             said = [world.lie(said[0])]
@@ -149,11 +171,13 @@ class SimWorker:
         elif world.happens("worker_repeats"):
             said *= 2
             self._lied(request)
+        if self._end is None:
+            return
         try:
             for message in said:
                 self._end.send(message)
         except PeerGone:
-            self.die()
+            self._lost_daemon()
             return
         world.say("%s answers %s", self, request)
         if world.happens("worker_dies_after"):
@@ -218,6 +242,8 @@ class SimHelper:
         self.is_busy = False
         self.is_silent = False
         self.kernel_ids: dict[str, int] = {}
+        self.linger_ns = 0
+        self._lost_ns = 0
         self.instances: dict[int, _Instance] = {}
         self.table = KernelTable()
         for name, demand in KERNELS:
@@ -233,16 +259,25 @@ class SimHelper:
         if not self.is_alive or self._end is not None:
             return
         world = self.world
+        if self.instances and world.loop.now_ns - self._lost_ns >= self.linger_ns:
+            self._drop_all()
         if world.channel is None:
-            world.loop.after(50 * MS, self.key, self._connect)
+            world.loop.after(20 * MS, self.key, self._connect)
             return
         self._end = HostEnd(world, self.pid, self.wake)
         self._end.is_full = self.is_silent
         kernels = [control.KernelOffer(name=k.name, demand=k.demand) for k in self.table.kernels.values()]
-        hello = control.HelperHello(name="sim", pid=self.pid, kernels=kernels, gpu_count=len(world.gpus))
+        hello = control.HelperHello(
+            name="sim", pid=self.pid, kernels=kernels, gpu_count=len(world.gpus), incarnation=f"incarnation-{self.pid}",
+            held_count=len(self.instances),
+        )  # fmt: skip
         self._end.send(control.encode(hello))
         for gpu in world.gpus:
             self._end.send(control.encode(_gpu_offer(gpu)))
+        for lease, held in self.instances.items():
+            lanes = sorted(worker.lane for worker in held.workers)
+            held_now = control.InstanceHeld(lease=lease, generation=held.order.generation, lanes=lanes)
+            self._end.send(control.encode(held_now))
         world.channel.connect(self._end)
         world.say("helper %s connects", self.pid)
 
@@ -276,12 +311,13 @@ class SimHelper:
         self.wake()
 
     def _daemon_gone(self) -> None:
-        """Close first, then end workers, scrub, destroy, and offer ourselves again."""
+        """Offer ourselves again, with what we hold, for as long as the daemon had asked for."""
         assert self._end is not None
         self._end.close()
         self._end = None
-        for lease in list(self.instances):
-            self._drop(lease, scrub=True)
+        self._lost_ns = self.world.loop.now_ns
+        if not self.linger_ns:
+            self._drop_all()
         self.world.loop.after(self.world.short_ns(50), self.key, self._connect)
 
     def _send(self, message: Any) -> None:
@@ -296,11 +332,15 @@ class SimHelper:
         self.world.say("helper %s: %s", self.pid, order)
         if isinstance(order, control.HostWelcome):
             self.kernel_ids = dict(order.kernel_ids)
+            self.linger_ns = order.linger_ms * MS
+            for lease in [lease for lease in self.instances if lease not in order.keep]:
+                self._drop(lease, scrub=True)
         elif isinstance(order, control.OpenInstance):
             self._begin(lambda: self._open(order))
         elif isinstance(order, control.CloseInstance):
             self._begin(lambda: self._close(order), is_slow=order.scrub)
         elif isinstance(order, control.Closing):
+            self.linger_ns = 0
             raise PeerGone(order.code)
 
     def _begin(self, work: Any, *, is_slow: bool = False) -> None:
@@ -320,7 +360,6 @@ class SimHelper:
         gpu = next((gpu for gpu in world.gpus if gpu.uuid == order.gpu), None)
         promise(gpu is not None, f"an instance on {order.gpu} is ordered, which was not offered")
         assert gpu is not None
-        world.judge.lease_ordered(order.lease, order.generation)
         if world.happens("create_fails"):
             self._send(_failed(order, "injected"))
             return
@@ -330,6 +369,7 @@ class SimHelper:
             promise(False, f"MIG refuses {order.profile} at {order.start}: {fault}")
             return
         tenancy = gpu.taken(instance, order.lease, order.generation, order.tenant)
+        world.judge.lease_ordered(order.lease, order.generation)
         held = self.instances[order.lease] = _Instance(order, gpu, instance)
         if order.scrub_first:
             gpu.scrub_instance(instance)
@@ -344,10 +384,12 @@ class SimHelper:
 
     def _close(self, order: control.CloseInstance) -> None:
         held = self.instances.get(order.lease)
-        if held is None or held.order.generation != order.generation:
+        if held is not None and held.order.generation != order.generation:
             return
-        tenancy = held.gpu.tenancies[held.instance]
-        scrubbed = self._drop(order.lease, scrub=order.scrub, tenancy=tenancy)
+        scrubbed = 0
+        if held is not None:
+            tenancy = held.gpu.tenancies[held.instance]
+            scrubbed = self._drop(order.lease, scrub=order.scrub, tenancy=tenancy)
         self._send(
             control.InstanceClosed(lease=order.lease, generation=order.generation, scrubbed_bytes=scrubbed)
         )  # fmt: skip
@@ -361,6 +403,10 @@ class SimHelper:
             self.world.judge.instance_left(held.gpu, held.instance, tenancy)
         held.gpu.destroy_instance(held.instance)
         return scrubbed
+
+    def _drop_all(self) -> None:
+        for lease in list(self.instances):
+            self._drop(lease, scrub=True)
 
     def workers_of(self, lease: int) -> list[SimWorker]:
         held = self.instances.get(lease)

@@ -24,7 +24,8 @@ from offpath.bindings.errors import HeaderError
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.header import AnswerHeader, parse_answer
 from offpath.sched.jobs import commands, events
-from offpath.sched.jobs.book import MAX_ATTEMPTS
+from offpath.sched.jobs.book import MAX_ATTEMPTS, JobBook
+from offpath.sched.jobs.states import FIRST_TERMINAL
 
 from .gpu import SimGpu, Tenancy
 from .wires import Flight, Memory, SessionMemory, promise
@@ -86,7 +87,8 @@ class Judge:
         self.sessions: dict[int, SessionMemory] = {}
         self._by_job: dict[int, Request] = {}
         self._live: dict[int, Request] = {}
-        self._generation = self._ordered = 0
+        self._generation = 0
+        self._opened: dict[int, int] = {}
         self.accepted = 0
         self.answered = 0
         self.answers: dict[str, int] = {}
@@ -202,9 +204,34 @@ class Judge:
             self._generation = command.generation
 
     def lease_ordered(self, lease: int, generation: int) -> None:
-        """The helper gets an order to open: generations only rise."""
-        promise(generation > self._ordered, f"lease {lease} is ordered under generation {generation} after {self._ordered}")
-        self._ordered = generation
+        """The helper has cut an instance: no other has this generation."""
+        held = [tenancy for gpu in self._world.gpus for tenancy in gpu.tenancies.values()]
+        same = [tenancy for tenancy in held if tenancy.generation == generation]
+        promise(len(same) == 1, f"{same} are all of generation {generation}")
+        promise(self._opened.setdefault(generation, lease) == lease, f"generation {generation} comes again")
+
+    # -- the daemon's death ---------------------------------------------------------------------------------------
+    def daemon_died(self) -> None:
+        """What was in its hands may have any end; only what never started may be called so."""
+        for slots in self._slots.values():
+            for slot in slots.values():
+                if slot.is_sealed and slot.request is not None:
+                    slot.request.deaths += 1
+
+    def went_on(self, book: JobBook) -> None:
+        """A book was replayed: it knows at least what was accepted, and all that was answered has ended in it."""
+        self._live.clear()
+        for job in book.ledger.jobs.values():
+            memory = self.sessions[job.session]
+            request = self._slots[memory][job.origin >> 32].request
+            if request is None or request.request_id != job.request_id:
+                continue  # its credit was on its way: the slot has been used again
+            request.job = job.job
+            self._by_job[job.job] = request
+            if job.state < FIRST_TERMINAL:
+                promise(request.answer is None, f"{request} was answered, and its job has not ended")
+                self._live[job.job] = request
+        promise(len(self._live) == book.ledger.unanswered, "the replayed book counts others than it has")
 
     # -- memory ---------------------------------------------------------------------------------------------------
     def lane_reserved(self, gpu: SimGpu, at: int, nbytes: int, tenancy: Tenancy) -> None:
@@ -330,6 +357,7 @@ class Judge:
             ("silent peers", world.listener.pending), ("waiting drops", world.door._drops),
         ):  # fmt: skip
             promise(not table, f"{name} are left over: {table}")
+        promise(not world.vault.kept, f"the keeper still has {list(world.vault.kept)}")
         for tenant in world.admission._tenants.values():
             promise(not tenant.sessions and not tenant.nbytes, f"{tenant.table.name} holds quota after all left")
         for name, tenant_ in ledger.tenants.items():

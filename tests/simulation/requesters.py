@@ -47,6 +47,7 @@ class Negotiation:
         self._peer_is_open = True
         self._grant: Grant | None = None
         self.is_open = True
+        world.owned[self] = None
         self.news: deque[BaseModel] = deque()
         world.loop.running(world.loop.add_reader, self._fd, self._readable)
 
@@ -86,9 +87,12 @@ class Negotiation:
     def hang_up(self) -> None:
         if self.is_open:
             self.is_open = False
+            del self._world.owned[self]
             self._world.loop.remove_reader(self._fd)
             self._world.loop.close_fd(self._fd)
             self._requester.wake()
+
+    close = hang_up
 
     # -- the requester's end
     def send(self, message: BaseModel) -> None:
@@ -233,7 +237,9 @@ class SimRequester:
 
     def _give_up(self) -> None:
         """The session is gone: what was in flight may have run, or not."""
-        may = self.world.may_lose_sessions or self.is_hostile or self._was_long_away()
+        waiting = self._slots.waiters.values() if self._slots is not None else ()
+        is_idle = all(request.answer is not None or not request.job for request in waiting)
+        may = self.world.may_lose_sessions or self.is_hostile or self._was_long_away() or is_idle
         promise(may, f"{self.name} may not come back to its session")
         if self._lost is not None:
             self._lost.leave()
@@ -261,6 +267,8 @@ class SimRequester:
             if memory is not None and bell is not None:
                 world.old_tickets.append(ticket)
                 self._enter(memory, bell, welcome.session)
+            elif self.session is None and self.is_alive:
+                self._again()
             self.wake()
 
         self._sock = SimSocket(world, news)
@@ -400,8 +408,8 @@ class SimRequester:
             session.ring(immediate(IMM_CREDIT, slot).to_bytes(4, "little"))
 
     def is_there(self) -> bool:
-        """False once it left or died."""
-        return self.is_alive and not self.is_done
+        """False once it left or died, and while its connection is lost."""
+        return self.is_alive and not self.is_done and self.session is not None and self.session.bell.is_open
 
     def _leave(self) -> None:
         """All is answered."""

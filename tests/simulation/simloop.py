@@ -281,6 +281,8 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def forget_daemon(self) -> None:
         """The process on this loop was killed: its callbacks, timers and watches are no more."""
+        for key in [key for key in self.outside if isinstance(key, tuple) and key[0] == "executor"]:
+            del self.outside[key]
         self._soon.clear()
         self._timers.clear()
         self._watches.clear()

@@ -153,6 +153,7 @@ class SimConnection:
         self.inbox: deque[bytes] = deque()
         self.is_open = True
         self.is_reset = False
+        host.world.owned[self] = None
         self.peer_pid = host.pid
         self.peer_uid = host.world.uid
 
@@ -205,6 +206,7 @@ class SimConnection:
         if not self.is_open:
             return
         self.is_open = False
+        del self._host.world.owned[self]
         self._loop.close_fd(self._fd)
         self._loop.close_fd(self._death)
         self._host.daemon_hung_up()
@@ -311,6 +313,8 @@ class Bell:
 
     def __init__(self, world: World) -> None:
         self._loop = world.loop
+        self._owned = world.owned
+        self._owned[self] = None
         self.fd = world.loop.open_fd()
         self.room = world.setup.bell_room
         self.to_daemon: deque[bytes] = deque()
@@ -329,6 +333,7 @@ class Bell:
     def close(self) -> None:
         """The daemon's end."""
         self.is_open = False
+        del self._owned[self]
         self._loop.close_fd(self.fd)
         self.notify()
 
@@ -506,6 +511,8 @@ class SimSocket:
         self._loop = world.loop
         self._fd = world.loop.open_fd()
         self._notify = notify
+        self._owned = world.owned
+        self._owned[self] = None
         self.ticket = b""
         self.peer_is_open = True
         self.is_open = True
@@ -528,6 +535,7 @@ class SimSocket:
     def close(self) -> None:
         if self.is_open:
             self.is_open = False
+            del self._owned[self]
             self._loop.close_fd(self._fd)
             self._notify(None, None)
 

@@ -20,12 +20,19 @@ import numpy as np
 from offpath.bindings.errors import RegionError
 from offpath.bindings.loopback.fabric import LoopbackFabricSession
 from offpath.bindings.wire import control
+from offpath.dpu_daemon import recovery as recovery_module
 from offpath.dpu_daemon.admission import Admission
 from offpath.dpu_daemon.config import parse_config
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.doors import FabricDoor
+from offpath.dpu_daemon.journal.log import Journal, open_journal, our_schema, replay
+from offpath.dpu_daemon.journal.ring import HEADER_PAGE, RECORD_BYTES, Identity, Ring
+from offpath.dpu_daemon.recovery import Recovery
+from offpath.dpu_daemon.vault import NO_VAULT
 from offpath.host_helper import worker as worker_module
 from offpath.sched.jobs import commands, events
+from offpath.sched.jobs.book import JobBook
+from offpath.sched.jobs.snapshot import snapshot
 
 from .gpu import ROOM, SimGpu
 from .host import KERNELS, SimHelper, SimWorker
@@ -72,6 +79,8 @@ FAULTS = {
     "no_memory": 0.05,
     "clock_jumps": 0.002,
     "long_pauses": 0.1,
+    "daemon_killed": 0.003,
+    "daemon_killed_inside": 0.01,
     "intruders": 0.003,
     "spurious": 0.01,
 }
@@ -145,6 +154,7 @@ def draw_setup(random: Random) -> Setup:
     }
     setup.kernels = random.choice(KERNEL_MIXES)
     setup.idempotent = random.choice((0.0, 0.3, 0.9))
+    setup.is_durable = random.random() < 0.5
     setup.resume_ttl_s = random.choice((0, 1, 60))
     setup.cancels = random.choice((0.0, 0.1, 0.5))
     setup.pace = random.choice((0.3, 0.6, 0.9))
@@ -154,11 +164,66 @@ def draw_setup(random: Random) -> Setup:
     return setup
 
 
+_JOURNAL_BYTES = HEADER_PAGE + 4_096 * RECORD_BYTES
+_IDENTITY = Identity("simulated-boot-id-of-36-characters--", "simulated-lineag", b"simulated secret of 32 bytes....", our_schema())
+
+
 class _HostTime:
     """``time`` as the workers see it."""
 
     def __init__(self, loop: SimLoop) -> None:
         self.monotonic_ns = loop.clock_ns
+
+
+class _NoFiles:
+    """``os`` for the recovery: what it closes are numbers of ours."""
+
+    @staticmethod
+    def close(fd: int) -> None:
+        """Nothing is open under it."""
+
+
+class DaemonKilled(BaseException):
+    """The daemon's process ends here; no handler of its may see that."""
+
+
+class SimStorage:
+    """A journal's bytes; they outlive the daemon."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray(_JOURNAL_BYTES)
+
+    def view(self) -> memoryview:
+        return memoryview(self._bytes)
+
+    def clear(self) -> None:
+        self._bytes[:] = bytes(len(self._bytes))
+
+    def cool(self) -> None:
+        """It is as cool as it gets."""
+
+    def close(self) -> None:
+        """The bytes stay."""
+
+
+class SimVault:
+    """The keeper, which outlives the daemon."""
+
+    is_real = True
+
+    def __init__(self, memories: dict[int, SessionMemory]) -> None:
+        self._memories = memories
+        self.kept: dict[str, SessionMemory] = {}
+
+    def store(self, name: str, fd: int) -> None:
+        self.kept[name] = self._memories[fd]
+
+    def forget(self, name: str) -> None:
+        self.kept.pop(name, None)
+
+    def stored(self, keep: Callable[[SessionMemory], int]) -> dict[str, list[int]]:
+        """As the next process gets it."""
+        return {name: [keep(memory)] for name, memory in self.kept.items()}
 
 
 class World:
@@ -184,6 +249,13 @@ class World:
         self._next_pid = 1000
         self._next_fd = 0
         self._kept: dict[int, SessionMemory] = {}
+        self.owned: dict[Any, None] = {}
+        """What the daemon's process has open."""
+        self.storage = SimStorage()
+        self.vault = SimVault(self._kept)
+        self.is_daemon_dying = False
+        self._is_exact = True
+        self._died_ns = 0
         self.deaths = 0
         """How often the daemon was killed."""
         self._tokens_made = 0
@@ -205,6 +277,7 @@ class World:
             "helper_silent": lambda: self._silence(is_full=False),
             "helper_full": lambda: self._silence(is_full=True),
             "clock_jumps": self._jump,
+            "daemon_killed": self._kill_between,
             "intruders": self._intrude,
             "spurious": self.loop.wake_somebody,
         }
@@ -230,21 +303,56 @@ class World:
         self.engine = SimEngine(self)
         self.channel = SimChannelListener(self)
         self.listener = SimFabricListener(self)
+        self.late_ns += self.loop.now_ns - self._died_ns + 600 * MS if self.deaths else 0
         self.loop.running(self._make_daemon)
+
+    def kill_daemon(self) -> None:
+        """SIGKILL: everything of the process is gone; its peers see their connections close."""
+        self.say("the daemon is killed")
+        self.deaths += 1
+        self._died_ns = self.loop.now_ns
+        self.judge.daemon_died()
+        self.loop.forget_daemon()
+        self.engine.flights.clear()
+        self.channel = None
+        self.is_daemon_dying = True
+        for end in list(self.owned):
+            end.close()
+        self.is_daemon_dying = False
+        self.loop.after(self.short_ns(self.random.choice((5, 50, 500))), ("world",), self.start_daemon)
+
+    def _journal(self) -> tuple[Journal, JobBook | None]:
+        """The journal, and the book it holds: that of the process before, exactly; replaying changes nothing."""
+        if not self.deaths:
+            return Journal(Ring.fresh(self.storage, _IDENTITY)), None
+        ring, replayed, why = open_journal(self.storage, _IDENTITY.boot)
+        promise(replayed is not None, f"the journal cannot be gone on with: {why}")
+        assert replayed is not None
+        now = snapshot(replayed.book)
+        if self._is_exact:
+            promise(now == self._last_book, "the replayed book is another than the killed one's")
+        promise(snapshot(replay(ring.entries(ring.checkpoints[-1])).book) == now, "a second replay gives another book")
+        return Journal(ring), replayed.book
 
     def _make_daemon(self) -> None:
         assert self.channel is not None
         listener: Any = self.listener
         channel: Any = self.channel
+        journal, book = self._journal() if self.setup.is_durable else (None, None)
+        vault: Any = self.vault if journal is not None else NO_VAULT
         self.daemon = Daemon(
-            self.config, channel, engine=self.engine, now_ns=self.loop.clock_ns, token=self._token
+            self.config, channel, engine=self.engine, now_ns=self.loop.clock_ns, token=self._token, journal=journal,
+            book=book, vault=vault,
         )  # fmt: skip
-        self.daemon._secret = b"simulation"
+        self.daemon._secret = _IDENTITY.secret
         handle = self.daemon.book.handle
 
         def heard(event: events.Event, now_ns: int) -> tuple[commands.Command, ...]:
+            self._is_exact = False
+            self.may_be_killed("before the book has seen what is journalled")
             self.judge.book_heard(event)
             said = handle(event, now_ns)
+            self._is_exact = True
             if self.lines is not None:
                 self.say("book: %s", event)
             for command in said:
@@ -258,6 +366,9 @@ class World:
         self.daemon.book.handle = heard  # type: ignore[method-assign]
         self.admission = Admission(self.daemon, self.config, listener, "sim")
         self.door = FabricDoor(self.daemon, self.admission, listener)
+        if book is not None:
+            self.judge.went_on(book)
+            Recovery(self.daemon, self.admission, self.vault.stored(self.keep)).run()
         self.door.open()
 
     def _token(self) -> str:
@@ -269,6 +380,12 @@ class World:
             raise RegionError("injected")
         return SimFabricSession(self, SessionMemory(slots, payload_bytes, result_bytes))
 
+    def _fabric_again(self, slots: int, payload: int, result: int, memory: tuple[int, int]) -> SimFabricSession:
+        """What recovery maps anew."""
+        kept = self._kept[memory[0]]
+        promise((kept.slot_count, kept.payload_bytes, kept.result_bytes) == (slots, payload, result), "another session")
+        return SimFabricSession(self, kept)
+
     def keep(self, memory: SessionMemory) -> int:
         """A number to keep the memory under, as a descriptor would be."""
         self._next_fd += 1
@@ -277,6 +394,9 @@ class World:
 
     def may_be_killed(self, where: str) -> None:
         """The daemon may die here, in the middle of what it does."""
+        if self.setup.is_durable and self.happens("daemon_killed_inside"):
+            self.say("... %s", where)
+            raise DaemonKilled
 
     def entered(self, requester: SimRequester, session: SessionMemory, number: int) -> None:
         """A requester holds its session."""
@@ -395,6 +515,12 @@ class World:
         self.helper.die()
         self.loop.after(self.short_ns(20), ("world",), self._new_helper)
 
+    def _kill_between(self) -> None:
+        if self.setup.is_durable and self.channel is not None:
+            self._is_exact = True
+            self._last_book = snapshot(self.daemon.book)
+            self.kill_daemon()
+
     def _kill_worker(self) -> None:
         workers = self.helper.workers()
         if workers:
@@ -411,7 +537,8 @@ class World:
 
     def _intrude(self) -> None:
         """A process of the host that is neither helper nor worker."""
-        assert self.channel is not None
+        if self.channel is None:
+            return
         end = HostEnd(self, self.new_pid(), lambda: None)
         self.intruders.append(end)
         token = "not-the-token-of-a-lease"
@@ -447,16 +574,23 @@ class World:
         """One callback or action, judged."""
         loop, judge = self.loop, self.judge
         until_ns = loop.sleeps_past()
-        if until_ns is not None and until_ns > loop.now_ns + MS:
+        if until_ns is not None and until_ns > loop.now_ns + MS and self.channel is not None:
             judge.before_sleep(until_ns)
-        if not loop.step():
-            return False
-        judge.after_step()
+        try:
+            if not loop.step():
+                return False
+        except DaemonKilled:
+            self._last_book = snapshot(self.daemon.book) if self._is_exact else None
+            self.kill_daemon()
+        if self.channel is not None:
+            judge.after_step()
         return True
 
     def run(self) -> None:
         """Work under faults, heal, rest."""
         before, worker_module.time = worker_module.time, _HostTime(self.loop)  # type: ignore[attr-defined, assignment]
+        recovery_module.LoopbackFabricSession = self._fabric_again  # type: ignore[assignment, misc]
+        recovery_module.os = _NoFiles  # type: ignore[attr-defined]
         try:
             while self.loop.steps < MOST_STEPS and not all(r.is_done for r in self.requesters):
                 self._strike()
@@ -466,11 +600,14 @@ class World:
             self.rest()
         finally:
             worker_module.time = before  # type: ignore[attr-defined]
+            recovery_module.LoopbackFabricSession = LoopbackFabricSession  # type: ignore[misc]
+            recovery_module.os = os  # type: ignore[attr-defined]
 
     def heal(self) -> None:
         """The faults stop; whoever waits is served."""
         self.say("the faults stop")
         self.are_faults_on = False
+        self.may_lose_sessions = True
         self.helper.be_silent(False)
         if not self.helper.is_alive:
             self._new_helper()
