@@ -366,10 +366,10 @@ class SimRequester:
         waiter = Request(self, session.memory, -1, 0, name, payload, options.is_idempotent, options.budget_ms * MS)
         waiter.slot = slots.fill(self._kernels[name], [np.frombuffer(payload, np.uint8)], options, waiter)
         waiter.request_id = int.from_bytes(session.last_header[8:16], "little")
+        world.judge.filled(waiter)
         if world.happens("requester_dies_filled"):
             self.die()
             return
-        world.judge.filled(waiter)
         session.ring(immediate(IMM_SUBMIT, waiter.slot).to_bytes(4, "little"))
         world.say("%s rings %s", self.name, waiter)
         self._last = waiter

@@ -300,6 +300,8 @@ class Daemon:
         if faults.armed:
             faults.hit("daemon.answer")
         del self.refs[command.job]  # a second answer for the job would fail here, loudly
+        if self.host.awaited and command.job in self.book.ledger.leaving:
+            self.leaving[command.job] = ref
         ref.is_answered = True
         session = ref.session
         result = ref.result
@@ -398,8 +400,11 @@ class Daemon:
         ref = self.refs.get(result.job) or self.leaving.get(result.job)
         if ref is not None and result.generation == link.generation:
             link.ref = ref
+        else:
+            ref = None
+        self.host.lane_is_back(link)  # before the lane is free for another job, which would look as if it never arrived
+        if ref is not None:
             self._take(ref, link, result)
-        self.host.lane_is_back(link)
 
     def copy_again(self, command: commands.Copy) -> None:
         """A copy that died with the process before us."""

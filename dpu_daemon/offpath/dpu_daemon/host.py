@@ -57,6 +57,8 @@ class _Helper:
     gpus: list[GpuSpec] = field(default_factory=list)
     held: list[control.InstanceHeld] = field(default_factory=list)
     is_joined: bool = False
+    is_lost: bool = False
+    """A message did not reach it: nothing may follow."""
 
 
 @dataclass(slots=True)
@@ -361,12 +363,13 @@ class HostSide:
 
     def _to_helper(self, message: BaseModel) -> None:
         helper = self._helper
-        if helper is None:
+        if helper is None or helper.is_lost:
             return  # HelperLost is on its way to the book, which forgets these leases
         try:
             if not helper.connection.send(control.encode(message)):
                 raise PeerGone("it has stopped reading")
         except PeerGone as gone:
+            helper.is_lost = True
             self._loop.call_soon(self._helper_gone, helper, str(gone))
 
     def _to_worker(self, link: LaneLink, message: bytes) -> bool:
@@ -426,9 +429,9 @@ class HostSide:
         link.memory, link.landing_bytes, link.result_bytes = memory, ready.landing_bytes, ready.result_bytes
         self._loop.remove_reader(link.connection.fileno())
         self._loop.add_reader(link.connection.fileno(), self._from_worker, link)
-        self._daemon.dispatch(events.LaneReady(link.lease, link.lane, link.generation))
         if (link.lease, link.lane) in self.awaited and not link.resent:
-            self.lane_is_back(link)
+            self.lane_is_back(link)  # before the book may send it anything new, that would look as if it never arrived
+        self._daemon.dispatch(events.LaneReady(link.lease, link.lane, link.generation))
 
     def _from_worker(self, link: LaneLink) -> None:
         try:

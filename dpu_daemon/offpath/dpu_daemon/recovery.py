@@ -174,6 +174,9 @@ class Recovery:
             return
         placed = [job for job in lease.jobs.values() if job.placement is not None and job.placement.lane == link.lane]
         for job in placed:
+            if job.is_copying and job.state >= FIRST_TERMINAL:  # answered since: nobody needs the copy made again
+                daemon.dispatch(events.CopyDone(job.job, job.attempt, error=True))
+                continue
             ref = daemon.refs.get(job.job) or daemon.leaving.get(job.job)
             if ref is None:
                 continue
