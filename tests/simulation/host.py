@@ -99,6 +99,7 @@ class SimWorker:
             world.is_daemon_dying
             or self.order.generation in world.closing
             or self.helper.is_cut_off()
+            or not world.daemon.host.has_helper()  # a restarted daemon gave up waiting for it
             or self.is_liar
         )  # fmt: skip
         promise(has_reason, f"the daemon hangs up on {self}, which did nothing wrong")

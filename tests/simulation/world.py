@@ -368,6 +368,9 @@ class World:
         self.door = FabricDoor(self.daemon, self.admission, listener)
         if book is not None:
             self.judge.went_on(book)
+            for lease in book.ledger.leases.values():
+                if lease.is_closing:
+                    self.closing[lease.generation] = None
             Recovery(self.daemon, self.admission, self.vault.stored(self.keep)).run()
         self.door.open()
 
