@@ -225,7 +225,7 @@ def admits(cluster: Cluster, tenant: str, **changes: Any) -> bool:
 
 def test_slots_above_the_quota_are_not_given(cluster: Cluster) -> None:
     with cluster.connect("slim", slots=1000) as requester:
-        assert requester.welcome.slots == requester._session.slot_count == 3
+        assert requester.welcome.slots == requester._link.session.slot_count == 3
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ def test_an_unknown_kernel_is_named_with_those_there_are(ada: Requester) -> None
 
 
 def test_a_kernel_number_nobody_gave_is_rejected(ada: Requester) -> None:
-    ada._negotiation.kernels["ghost"] = ada._negotiation.kernels["echo"].model_copy(update={"kernel_id": 999})
+    ada._link.negotiation.kernels["ghost"] = ada._link.negotiation.kernels["echo"].model_copy(update={"kernel_id": 999})
     assert ended(ada.submit, "ghost", seconds(0), timeout=TIMEOUT) == (Status.REJECTED, Reason.UNKNOWN_KERNEL)
 
 
@@ -241,7 +241,7 @@ def test_a_payload_that_changed_after_its_checksum_fails_its_job(cluster: Cluste
     with cluster.connect("ada", slots=1) as requester:
         with cluster.daemon.stopped():
             pending = requester.begin("echo", [np.zeros(5000, np.uint8)], options=Options(with_checksum=True))
-            requester._session.payload_view(0)[4999] = 1
+            requester._link.session.payload_view(0)[4999] = 1
         assert ended(pending.result, TIMEOUT) == (Status.FAILED, Reason.PAYLOAD_CHECKSUM)
         assert requester.submit("echo", seconds(3), timeout=TIMEOUT).array == 3
 
@@ -250,7 +250,7 @@ def test_without_a_checksum_the_owner_of_a_slot_spoils_only_its_own_job(cluster:
     with cluster.connect("ada", slots=1) as requester:
         with cluster.daemon.stopped():
             pending = requester.begin("echo", [np.zeros(3, np.uint8)])
-            requester._session.payload_view(0)[1] = 9
+            requester._link.session.payload_view(0)[1] = 9
         assert pending.result(TIMEOUT).array.tolist() == [0, 9, 0]
 
 
@@ -523,6 +523,6 @@ def test_a_requester_can_hand_its_credits_back_without_submitting(cluster: Clust
 
 def test_the_header_part_of_a_slot_is_outside_the_payload(cluster: Cluster) -> None:
     with cluster.connect("ada", slots=2, payload_bytes=1000) as requester:
-        assert len(requester._session.payload_view(1)) == 1000
-        requester._session.payload_view(0)[:] = b"\xff" * 1000
-        assert requester._session._slots.view[:HEADER_PART_BYTES].tobytes() == bytes(HEADER_PART_BYTES)
+        assert len(requester._link.session.payload_view(1)) == 1000
+        requester._link.session.payload_view(0)[:] = b"\xff" * 1000
+        assert requester._link.session._slots.view[:HEADER_PART_BYTES].tobytes() == bytes(HEADER_PART_BYTES)

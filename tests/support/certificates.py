@@ -17,8 +17,11 @@ from offpath.host_helper import Tls
 class Authority:
     """Files go to ``folder``; keys are of this run only."""
 
-    def __init__(self, folder: Path, name: str = "authority") -> None:
+    def __init__(
+        self, folder: Path, name: str = "authority", life: datetime.timedelta = datetime.timedelta(hours=1)
+    ) -> None:
         self._folder = folder
+        self._life = life
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self.ca_file = str(folder / f"{name}.pem")
@@ -39,7 +42,7 @@ class Authority:
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - datetime.timedelta(minutes=5))
-            .not_valid_after(now + datetime.timedelta(hours=1))
+            .not_valid_after(now + self._life)
         )
 
     def issue(self, name: str, *uris: str, is_server: bool = False) -> tuple[str, str]:

@@ -7,13 +7,14 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from offpath.host_helper import Requester
 
-from .processes import Process, until
+from .processes import HERE, Process, until
 
 TIMEOUT = 30.0
 MIB = 1 << 20
@@ -22,7 +23,8 @@ MIB = 1 << 20
 class Cluster:
     """Tenants by name with their table of the configuration; every tenant has a token file here."""
 
-    def __init__(self, tenants: dict[str, dict[str, Any]], **tables: Any) -> None:
+    def __init__(self, tenants: dict[str, dict[str, Any]], keep: dict[str, Any] | None = None, **tables: Any) -> None:
+        """``keep``: settings of a keeper (possibly none) under which the daemon runs; ``daemon`` is then the keeper."""
         self.folder = Path(tempfile.mkdtemp(prefix="offpath-t-"))
         self.run_folder = self.folder / "run"
         self.helper: Process | None = None
@@ -37,7 +39,11 @@ class Cluster:
         }
         config_file = self.folder / "config.json"
         config_file.write_text(json.dumps(self.config))
-        self.daemon = Process("daemon", self.folder, "daemon_main.py", str(config_file), str(self.run_folder))
+        program = ["daemon_main.py", str(config_file), str(self.run_folder)]
+        if keep is not None:
+            kept = [sys.executable, "-W", "always", str(HERE / program[0]), *program[1:]]
+            program = ["keeper_main.py", str(self.run_folder), json.dumps(keep), *kept]
+        self.daemon = Process("daemon", self.folder, *program)
         try:
             self.lineage = self.daemon.hear()["lineage"]
         except BaseException:
@@ -121,7 +127,7 @@ def said(result: Any) -> Any:
 
 
 def pids_of(helper: Process) -> list[int]:
-    """The helper's workers."""
+    """The helper's workers, or the keeper's daemon."""
     found = []
     for task in os.listdir(f"/proc/{helper.pid}/task"):
         found += [int(pid) for pid in Path(f"/proc/{helper.pid}/task/{task}/children").read_text().split()]

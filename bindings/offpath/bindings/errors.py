@@ -13,6 +13,7 @@ OffpathError
 │   └── PlacementTaken       an illegal start, or slices in use
 ├── PeerGone                 the other process ended or closed; open a new session
 ├── RegionError              memory that is not what it must be (unsealed, too small, out of bounds)
+├── HandoverError            what a service manager or keeper handed down makes no sense; its unit must change
 ├── DeviceError              the GPU or copy engine failed; an operator should look
 │   └── DeviceGone           the device left; every handle on it is dead
 └── ResourceClosed           a handle of ours used after close: our bug
@@ -82,6 +83,10 @@ class PeerGone(OffpathError):
 
 class RegionError(OffpathError):
     """Memory handed to us is not sealed, too small, or the range lies outside it."""
+
+
+class HandoverError(OffpathError):
+    """What a service manager or keeper handed down (descriptors, variables) makes no sense."""
 
 
 class DeviceError(OffpathError):

@@ -62,9 +62,11 @@ class CopyCompletion:
 class CopyEngine(Protocol):
     """Moves bytes between memories without the poster touching them."""
 
-    @property
-    def bytes_copied(self) -> int:
-        """What it moved since it was made."""
+    bytes_copied: int
+    """What it moved since it was made."""
+
+    def is_working(self) -> bool:
+        """False: what it copies beside its poster is copied no more."""
 
     def import_memory(self, export: MemoryExport) -> Memory:
         """Reach another process's range; takes ownership of ``export.fds``, also on failure.

@@ -37,3 +37,7 @@ def make_runtime_directory(path: str) -> None:
 NEGOTIATE_SOCKET = "negotiate.sock"
 FABRIC_SOCKET = "fabric.sock"
 HOST_SOCKET = "host.sock"
+JOURNAL = "journal"
+ADMIN_SOCKET = "admin.sock"
+NOTIFY_SOCKET = "notify.sock"
+"""Where a keeper hears its daemon."""

@@ -25,6 +25,7 @@ from offpath.bindings.wire import control
 from offpath.dpu_daemon.config import DaemonConfig, TenantTable, read_token
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.sessions import Session
+from offpath.sched.jobs.admission import DRAIN_RETRY_MS
 
 TICKET_TTL_S: Final = 5
 _STATE: Final[dict[bool | None, Literal["answered", "running", "retry_safe"]]] = {
@@ -121,6 +122,8 @@ class Admission:
         tenant = self._identify(carrier, hello)
         if hello.resume is not None:
             return self._resume(tenant, hello.resume, peer)
+        if self._daemon.is_draining:
+            raise NegotiationRefused("draining", "the daemon is being drained", DRAIN_RETRY_MS)
         table = tenant.table
         if hello.payload_bytes > self._config.leasing.landing_bytes:
             raise NegotiationRefused("payload_bytes", f"{self._config.leasing.landing_bytes} at most per request")
@@ -308,6 +311,7 @@ class Admission:
                 self._withdraw(grant)
                 self._stop_waiting(grant)
                 if grant.peer is not None:
+                    grant.peer.say(control.Closing(code="daemon_restarts", detail="come back, the session is kept"))
                     grant.peer.hang_up()
             else:
                 self.end(grant, control.Closing(code="daemon_ends", detail="the daemon ends"))

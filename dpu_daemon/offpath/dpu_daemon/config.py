@@ -16,6 +16,7 @@ from offpath.bindings.errors import OffpathError
 from offpath.sched.jobs.records import MS, BookSettings, PinnedLease, TenantSpec
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{16,256}")
+_CREDENTIAL: Final = re.compile(r"\$(?:CREDENTIALS_DIRECTORY|\{CREDENTIALS_DIRECTORY\})/(.*)", re.DOTALL)
 TenantName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 
 
@@ -101,6 +102,8 @@ class OperationTable(_Table):
 
     metrics_listen: Annotated[str, StringConstraints(pattern=r"^(|.+:[0-9]{1,5})$")] = ""
     log: Literal["text", "json"] = "text"
+    admin_uids: list[int] = []
+    """Who may use the admin socket, besides root and the daemon's own user."""
 
 
 class DaemonConfig(_Table):
@@ -177,11 +180,30 @@ def load_config(path: str) -> DaemonConfig:
     return parse_config(raw, path)
 
 
-def read_token(path: str) -> str:
+def secret_path(path: str) -> str:
+    """``path`` with a leading ``$CREDENTIALS_DIRECTORY/`` (or ``${…}/``) replaced by where the service manager put it.
+
+    Raises: ConfigError: there is no such folder, or the rest is more than a file's name.
+    """
+    credential = _CREDENTIAL.fullmatch(path)
+    if credential is None:
+        return path
+    folder, name = os.environ.get("CREDENTIALS_DIRECTORY", ""), credential[1]
+    if not os.path.isabs(folder):
+        raise ConfigError(f"{path}: no service manager has set CREDENTIALS_DIRECTORY (LoadCredential= in the unit)")
+    if "/" in name or name in ("", ".", ".."):
+        raise ConfigError(f"{path}: {name!r} is no credential's name")
+    return os.path.join(folder, name)
+
+
+def read_token(given: str) -> str:
     """A tenant's token. Raises: ConfigError: unreadable, too short, or readable by others."""
+    path = secret_path(given)
+    # A manager may let us read a credential by an access list, which shows in the group's bits.
+    others = 0o077 if path == given else 0o007
     try:
         with open(path, encoding="ascii") as file:
-            if os.fstat(file.fileno()).st_mode & 0o077:
+            if os.fstat(file.fileno()).st_mode & others:
                 raise ConfigError(f"{path} may be read by others; chmod 600 it")
             token = file.read().strip()
     except (OSError, UnicodeDecodeError) as fault:

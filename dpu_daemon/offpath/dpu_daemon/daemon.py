@@ -30,8 +30,10 @@ from offpath.dpu_daemon.host import HostSide, LaneLink
 from offpath.dpu_daemon.journal.log import Journal
 from offpath.dpu_daemon.journal.ring import JournalError
 from offpath.dpu_daemon.kernels import KernelRegistry
-from offpath.dpu_daemon.sessions import JobRef, Session
-from offpath.dpu_daemon.vault import NO_VAULT, Vault, answers_name, slots_name
+from offpath.dpu_daemon.notify import Notifier
+from offpath.dpu_daemon.probe import PathProbe
+from offpath.dpu_daemon.sessions import JobRef, Session, memory_name
+from offpath.dpu_daemon.tally import Tally
 from offpath.sched.gpu.greedy import GreedyFirstFit
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
@@ -56,7 +58,7 @@ class Daemon:
         token: Callable[[], str] = lambda: secrets.token_urlsafe(32),
         journal: Journal | None = None,
         book: JobBook | None = None,
-        vault: Vault = NO_VAULT,
+        notifier: Notifier | None = None,
     ) -> None:
         """``engine``, ``now_ns`` and ``token`` (a fresh secret at each call) are arguments for the simulation, which
         brings its own world. ``book`` is the one that ``journal`` was replayed to, if it was (see `recovery`)."""
@@ -64,7 +66,7 @@ class Daemon:
         self.now_ns = now_ns
         self.token = token
         self.journal = journal
-        self.vault = vault
+        self.notifier = notifier or Notifier()
         self.lineage = journal.identity.lineage if journal is not None else secrets.token_hex(8)
         self._secret = journal.identity.secret if journal is not None else secrets.token_bytes(32)
         self.book = book or JobBook(config.tenant_specs(), GreedyFirstFit(), config.book_settings(), config.pins())
@@ -75,6 +77,9 @@ class Daemon:
         self.sessions: dict[int, Session] = {}
         self.counters: Counter[str] = Counter()
         self.ended: Counter[JobState] = Counter()
+        self.tally = Tally()
+        self.extra_metrics: dict[str, tuple[str, Callable[[], float]]] = {}
+        """See `offpath.dpu_daemon.metrics.Extra`."""
         self.on_kernels_changed: list[Callable[[], None]] = []
         self.on_session_ended: list[Callable[[Session, str, str], None]] = []
         self.on_session_lost: list[Callable[[Session], None]] = []
@@ -103,6 +108,7 @@ class Daemon:
             commands.CloseLease: self._close_lease,
         }
         self.host = HostSide(self, channel)
+        self.probe = PathProbe(self)
         self._loop.add_reader(self.engine.fileno(), self._copies_done)
         if journal is not None:
             journal.checkpoint(self.book, self.now_ns())
@@ -182,6 +188,21 @@ class Daemon:
         self._timer = None
         self.dispatch(events.Tick())
 
+    @property
+    def is_draining(self) -> bool:
+        """True while nothing new is taken in."""
+        return self.book.ledger.is_draining
+
+    def drain(self, is_on: bool) -> None:
+        """Take in nothing new and finish what is there, or take in again."""
+        if is_on is not self.is_draining:
+            logger.warning("draining: no new session, no new job" if is_on else "draining no more")
+            self.dispatch(events.Drain(is_on))
+
+    def kept_job(self, job: int) -> JobRef | None:
+        """The shell's side of a job that is not answered yet."""
+        return self.refs.get(job)
+
     # -- sessions -------------------------------------------------------------------------------------------------
     def session_opened(self, number: int, tenant: str, fabric: LoopbackFabricSession, origin: str = "") -> Session:
         """A ticket was redeemed. ``origin`` is what a restart needs to know of the session."""
@@ -209,8 +230,7 @@ class Daemon:
         self.dispatch(events.SessionClosed(session.number))
         self._fold(session)
         session.close()
-        self.vault.forget(slots_name(session.number))
-        self.vault.forget(answers_name(session.number))
+        self.notifier.forget(memory_name(session.number))
         for told in self.on_session_ended:
             told(session, code, detail)
 
@@ -271,6 +291,8 @@ class Daemon:
                 ref, attempt, link = copied
                 self.host.copy_ended(link)
                 self.dispatch(events.CopyDone(ref.job, attempt, done.error is not None))
+            elif done.token < 0:
+                self.probe.copied(done)
             else:
                 self.host.copy_ended(self._result_copies[done.token][1])
                 self._result_copied(done)
@@ -307,12 +329,13 @@ class Daemon:
         result = ref.result
         ref.result = None
         self.ended[command.state] += 1
+        status, reason = STATUS[command.state], REASON[command.reason]
+        self.tally.answered(ref, command, status, reason, self.now_ns())
         if not session.is_closed:
             tensors, inline, nbytes = b"", b"", 0
             if result is not None and command.state in _WITH_RESULT and command.reason is not EndReason.COPY_FAILED:
                 tensors, inline, nbytes = result.tensors, result.inline, result.result_bytes
             gpu = self.host.gpu_index(command.lease)
-            status, reason = STATUS[command.state], REASON[command.reason]
             answer = pack_answer(
                 request_id=ref.header.request_id, status=status, reason=reason,
                 retry_after_ms=command.retry_after_ms, lease=command.lease, gpu=gpu, generation=command.generation,
@@ -482,7 +505,7 @@ class Daemon:
         for session in self.sessions.values():
             counters["header_bytes_read"] += session.fabric.header_bytes_read
             counters["answer_bytes_written"] += session.fabric.answer_bytes_written
-        counters["dma_bytes"] = self.engine.bytes_copied
+        counters["dma_bytes"] = self.engine.bytes_copied - self.probe.bytes_copied
         for state, count in self.ended.items():
             counters[f"ended_{state.name.lower()}"] = count
         return dict(sorted(counters.items()))
@@ -495,7 +518,7 @@ class Daemon:
     @property
     def is_durable(self) -> bool:
         """Sessions and accepted work outlive this process."""
-        return self.journal is not None and self.vault.is_real
+        return self.journal is not None and self.notifier.has_manager
 
     def close(self) -> None:
         """End at once: sessions first, then the host side. What is durable is only left alone: the next process goes
@@ -510,8 +533,9 @@ class Daemon:
             self._timer.cancel()
         self.host.close(is_final=not self.is_durable)
         if self.journal is not None:
-            if not self.vault.is_real:
+            if not self.notifier.has_manager:
                 self.journal.retire()
             self.journal.close()
         self._loop.remove_reader(self.engine.fileno())
         self.engine.close()
+        self.probe.close()

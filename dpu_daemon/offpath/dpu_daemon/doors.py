@@ -14,8 +14,7 @@ from offpath.bindings.loopback.fabric import LoopbackFabricListener, LoopbackFab
 from offpath.bindings.wire import control
 from offpath.dpu_daemon.admission import TICKET_TTL_S, Admission, Grant
 from offpath.dpu_daemon.daemon import Daemon
-from offpath.dpu_daemon.sessions import Session
-from offpath.dpu_daemon.vault import answers_name, slots_name
+from offpath.dpu_daemon.sessions import Session, memory_name
 
 logger = logging.getLogger(__name__)
 MAX_PENDING_TICKETS: Final = 63  # the listener itself turns peers away from 64 on
@@ -95,17 +94,17 @@ class FabricDoor:
             fabric.close()
             sock.close()
             return
-        vault = self._daemon.vault
-        vault.store(slots_name(grant.session), fabric.slots.fd)
-        vault.store(answers_name(grant.session), fabric.answers.fd)
+        notifier = self._daemon.notifier
+        memory = [fabric.slots.fd, fabric.answers.fd]
+        if notifier.has_manager and not notifier.store(memory_name(grant.session), memory):
+            logger.warning("session %d would not outlive this process: its memory could not be stored", grant.session)
         if faults.armed:
             faults.hit("daemon.session")
         try:
             fabric.hand_over(sock)
         except OSError:
             fabric.close()
-            vault.forget(slots_name(grant.session))
-            vault.forget(answers_name(grant.session))
+            notifier.forget(memory_name(grant.session))
             self._admission.end(grant, None)
             return
         finally:

@@ -77,6 +77,7 @@ class HostSide:
         self._daemon = daemon
         self._loop = asyncio.get_running_loop()
         self._listener = listener
+        self.path = listener.path
         self._helper: _Helper | None = None
         self._helpers_seen = 0
         self._orders: dict[int, _Order] = {}
@@ -110,7 +111,11 @@ class HostSide:
         if timer is not None:
             timer.cancel()
         self._loop.remove_reader(connection.fileno())
-        logger.warning("host channel: turned away pid %d: %s", connection.peer_pid, why)
+        is_self_check = connection.peer_pid == os.getpid()
+        logger.log(
+            logging.DEBUG if is_self_check else logging.WARNING,
+            "host channel: turned away pid %d: %s", connection.peer_pid, why,
+        )  # fmt: skip
         with contextlib.suppress(PeerGone):  # it may have left before we can say so
             connection.send(control.encode(control.Closing(code="refused", detail=why[:500])))
         connection.close()

@@ -12,6 +12,7 @@ import os
 import socket
 import ssl
 import struct
+import sys
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,7 +25,7 @@ from offpath.bindings.loopback.sockets import listening_socket
 from offpath.bindings.wire import control
 from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.dpu_daemon.admission import Admission, Carrier, Grant
-from offpath.dpu_daemon.config import DaemonConfig, TlsTable
+from offpath.dpu_daemon.config import DaemonConfig, TlsTable, secret_path
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.doors import FabricDoor
 
@@ -36,11 +37,13 @@ _SAN_PREFIX: Final = "offpath://tenant/"
 
 @dataclass(slots=True)
 class Endpoints:
-    """Where the daemon listens."""
+    """Where the daemon listens. A socket that was handed down listens there already; its file is not ours to remove."""
 
     negotiate: str
     fabric: str
     tls: tuple[str, int] | None = None
+    negotiate_socket: socket.socket | None = None
+    fabric_socket: socket.socket | None = None
 
 
 class StreamPeer:
@@ -71,21 +74,27 @@ class Negotiator:
         self._daemon = daemon
         self._config = config
         self.endpoints = endpoints
-        fabric = LoopbackFabricListener(endpoints.fabric)
+        fabric = LoopbackFabricListener(endpoints.fabric, endpoints.fabric_socket)
         self.admission = Admission(daemon, config, fabric, endpoints.fabric)
         self._door = FabricDoor(daemon, self.admission, fabric)
         self._servers: list[asyncio.Server] = []
         self._pending: dict[asyncio.StreamWriter, None] = {}  # who has not said hello yet, longest first
         self._is_closing = False
+        self.accepted = 0
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Listen on every configured carrier. Raises: OSError, ssl.SSLError: an address or file is unusable."""
-        sock = listening_socket(self.endpoints.negotiate, socket.SOCK_STREAM)
-        os.chmod(self.endpoints.negotiate, 0o666 if self._any_other_uid() else 0o600)
-        os.chmod(self.endpoints.fabric, 0o666 if self._any_other_uid() else 0o600)
-        self._servers.append(await asyncio.start_unix_server(self._unix_peer, sock=sock))
+        sock = self.endpoints.negotiate_socket or listening_socket(self.endpoints.negotiate, socket.SOCK_STREAM)
+        for path in (self.endpoints.negotiate, self.endpoints.fabric):
+            if os.stat(path).st_uid == os.geteuid():  # else its maker, a service manager, decides who may connect
+                os.chmod(path, 0o666 if self._any_other_uid() else 0o600)
+        if sys.version_info >= (3, 13):  # it would remove the file even of a socket that was handed down
+            server = await asyncio.start_unix_server(self._unix_peer, sock=sock, cleanup_socket=False)
+        else:
+            server = await asyncio.start_unix_server(self._unix_peer, sock=sock)
+        self._servers.append(server)
         tls = self._config.tls
         if tls is not None:
             host, _, port = tls.listen.rpartition(":")
@@ -109,11 +118,12 @@ class Negotiator:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if os.path.exists(self.endpoints.negotiate):
+        if self.endpoints.negotiate_socket is None and os.path.exists(self.endpoints.negotiate):
             os.unlink(self.endpoints.negotiate)
 
     # -- carriers -------------------------------------------------------------------------------------------------
     async def _unix_peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
         sock = writer.get_extra_info("socket")
         raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         await self._owned(self._talk(Carrier(uid=struct.unpack("3i", raw)[1]), reader, writer))
@@ -189,8 +199,8 @@ def _server_context(tls: TlsTable) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(tls.ca_file)
-    context.load_cert_chain(tls.cert_file, tls.key_file)
+    context.load_verify_locations(secret_path(tls.ca_file))
+    context.load_cert_chain(secret_path(tls.cert_file), secret_path(tls.key_file))
     return context
 
 

@@ -9,7 +9,6 @@ whole, or is written again; a payload whose header is not what was accepted is R
 from __future__ import annotations
 
 import logging
-import os
 from typing import TYPE_CHECKING, Final, cast
 
 import orjson
@@ -22,8 +21,8 @@ from offpath.bindings.wire.header import FIXED_BYTES, HEADER_COPY_BYTES, Request
 from offpath.dpu_daemon.admission import Admission
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.host import LaneLink
-from offpath.dpu_daemon.sessions import JobRef, Session
-from offpath.dpu_daemon.vault import answers_name, slots_name
+from offpath.dpu_daemon.notify import close_all
+from offpath.dpu_daemon.sessions import JobRef, Session, memory_name
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.records import Job
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState
@@ -80,6 +79,7 @@ class Recovery:
         for number in taken:
             daemon.dispatch(events.CreditReturned(number))
         self._end_copies()
+        daemon.drain(False)  # whoever drained the process before us wanted it to end
         for number in lost:
             daemon.dispatch(events.SlotLost(number))
         for number, session in sessions.items():
@@ -95,17 +95,16 @@ class Recovery:
     def _session(self, known: records.Session) -> Session | None:
         """Its memory from the keeper; None: that is gone, and nobody can be told anything through it."""
         daemon = self._daemon
-        fds = [self._stored.pop(name(known.session), []) for name in (slots_name, answers_name)]
+        fds = self._stored.pop(memory_name(known.session), [])
         try:
             slots, payload_bytes, result_bytes, _ = orjson.loads(known.origin)
-            if [len(each) for each in fds] != [1, 1]:
+            if len(fds) != 2:
                 raise RegionError("its memory was not kept")
-            memory = fds[0].pop(), fds[1].pop()
-            fabric = LoopbackFabricSession(slots, payload_bytes, result_bytes, memory)
+            answers, memory = fds.pop(), fds.pop()
+            fabric = LoopbackFabricSession(slots, payload_bytes, result_bytes, (memory, answers))
         except (RegionError, ValueError) as fault:
             logger.warning("session %d of %s cannot be gone on with: %s", known.session, known.tenant, fault)
-            for fd in (*fds[0], *fds[1]):
-                os.close(fd)
+            close_all(fds)
             return None
         session = Session(daemon, known.session, known.tenant, fabric)
         daemon.sessions[known.session] = session
@@ -114,11 +113,10 @@ class Recovery:
 
     def _close_strangers(self) -> None:
         """What the keeper kept for sessions that the book has ended, or never knew."""
-        for name, fds in self._stored.items():
-            for fd in fds:
-                os.close(fd)
-            self._daemon.vault.forget(name)
-        self._stored.clear()
+        while self._stored:
+            name, fds = self._stored.popitem()
+            close_all(fds)
+            self._daemon.notifier.forget(name)
 
     # -- jobs -----------------------------------------------------------------------------------------------------
     def _job(self, job: Job, session: Session | None, lost: list[int]) -> None:

@@ -8,51 +8,153 @@ import gc
 import logging
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable
 
 import uvloop
 
 from offpath.bindings.loopback.channel import LoopbackChannelListener
-from offpath.bindings.runtime import FABRIC_SOCKET, HOST_SOCKET, NEGOTIATE_SOCKET, make_runtime_directory
+from offpath.bindings.runtime import JOURNAL, make_runtime_directory
+from offpath.dpu_daemon import logs
+from offpath.dpu_daemon.admin import AdminServer
 from offpath.dpu_daemon.config import DaemonConfig
 from offpath.dpu_daemon.daemon import Daemon
+from offpath.dpu_daemon.inherited import LISTENING, Inherited, take_inherited
+from offpath.dpu_daemon.journal.log import Journal, Replayed, journal_bytes, open_journal
+from offpath.dpu_daemon.journal.ring import JournalCorrupt, MappedFile
+from offpath.dpu_daemon.metrics_http import MetricsServer
 from offpath.dpu_daemon.negotiation import Endpoints, Negotiator
+from offpath.dpu_daemon.notify import Notifier, close_all, watchdog_interval_s
+from offpath.dpu_daemon.recovery import Recovery
+from offpath.dpu_daemon.selfcheck import SelfCheck, feed_watchdog
 
 logger = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
-async def running_daemon(config: DaemonConfig, directory: str) -> AsyncIterator[tuple[Daemon, Negotiator]]:
-    """A daemon that serves for as long as the block runs. Raises: RegionError, OSError: sockets cannot be made."""
+async def running_daemon(
+    config: DaemonConfig, directory: str, inherited: Inherited | None = None, notifier: Notifier | None = None
+) -> AsyncIterator[tuple[Daemon, Negotiator]]:
+    """A daemon that serves for as long as the block runs; it uses up what is ``inherited``, and goes on with what the
+    journal in ``directory`` says of an earlier process.
+
+    Raises: RegionError, OSError: sockets cannot be made. JournalError: the journal cannot be used, or is damaged.
+    """
+    inherited, notifier = inherited or Inherited(), notifier or Notifier()
     make_runtime_directory(directory)
-    channel = LoopbackChannelListener(os.path.join(directory, HOST_SOCKET), config.allowed_host_uids())
-    daemon = Daemon(config, channel)
+    channel_path, channel_socket = _listens(inherited, "host", directory)
+    channel = LoopbackChannelListener(channel_path, config.allowed_host_uids(), channel_socket)
+    journal, replayed = _journal(config, directory)
+    book = replayed.book if replayed is not None else None
+    daemon = Daemon(config, channel, notifier=notifier, journal=journal, book=book)
     try:
-        endpoints = Endpoints(os.path.join(directory, NEGOTIATE_SOCKET), os.path.join(directory, FABRIC_SOCKET))
+        negotiate_path, negotiate_socket = _listens(inherited, "negotiate", directory)
+        fabric_path, fabric_socket = _listens(inherited, "fabric", directory)
+        endpoints = Endpoints(
+            negotiate_path, fabric_path, negotiate_socket=negotiate_socket, fabric_socket=fabric_socket
+        )
         negotiator = Negotiator(daemon, config, endpoints)
+        watchers = (AdminServer(daemon, *_listens(inherited, "admin", directory)), MetricsServer(daemon))
         try:
+            if book is not None:
+                Recovery(daemon, negotiator.admission, inherited.stored).run()
+            _drop_stored(inherited, notifier)
             await negotiator.start()
+            for watcher in watchers:
+                await watcher.start()
+            inherited.close_unused()
             yield daemon, negotiator
         finally:
+            for watcher in watchers:
+                await watcher.close()
             await negotiator.close()
     finally:
         daemon.close()
+        if journal is not None and not daemon.is_durable:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(directory, JOURNAL))  # nobody will go on with it
 
 
-async def serve(config: DaemonConfig, directory: str, ready: Callable[[Daemon], None]) -> dict[str, int]:
-    """Serve until SIGTERM or SIGINT; returns the closing statistics."""
+def _listens(inherited: Inherited, name: str, directory: str) -> tuple[str, socket.socket | None]:
+    """Where peers find the socket (where it was made, else where we make it), and the one that was handed down."""
+    sock = inherited.listening.pop(name, None)
+    return (sock.getsockname() if sock is not None else os.path.join(directory, LISTENING[name][0])), sock
+
+
+def _journal(config: DaemonConfig, directory: str) -> tuple[Journal | None, Replayed | None]:
+    """The journal to write, and what it says of an earlier process of this boot and build, if one was killed."""
+    mib = config.durability.journal_mib
+    if not mib:
+        return None, None
+    storage = MappedFile(os.path.join(directory, JOURNAL), journal_bytes(mib))
+    try:
+        ring, replayed, why = open_journal(storage, _boot_id())
+    except JournalCorrupt as fault:
+        storage.close()
+        raise JournalCorrupt(
+            f"{directory}/{JOURNAL}: {fault}. Look at it with `offpath replay`; to start without it, and give up what"
+            " it holds, move it away"
+        ) from None
+    if replayed is None:
+        logger.info("a new journal: %s", why)
+    else:
+        logger.info("replayed %d events of lineage %s", replayed.event_count, ring.identity.lineage)
+    journal = Journal(ring)
+    if replayed is not None:
+        journal.decided(replayed.unwritten, replayed.time_ns)
+    return journal, replayed
+
+
+def _boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def _drop_stored(inherited: Inherited, notifier: Notifier) -> None:
+    """What nobody knows any more is kept no longer."""
+    while inherited.stored:
+        name, fds = inherited.stored.popitem()
+        logger.warning("%d stored descriptors called %s belong to nothing; they are dropped", len(fds), name)
+        notifier.forget(name)
+        close_all(fds)
+
+
+async def serve(
+    config: DaemonConfig,
+    directory: str,
+    ready: Callable[[Daemon], None],
+    inherited: Inherited | None = None,
+    notifier: Notifier | None = None,
+) -> dict[str, int]:
+    """Serve until SIGTERM or SIGINT; returns the closing statistics.
+
+    The notifier hears READY when everything listens, STOPPING at the end, and WATCHDOG between as long as the daemon's
+    check of itself finds no fault.
+    """
+    logs.set_up(config.operation.log)
+    notifier = notifier or Notifier()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with running_daemon(config, directory) as (daemon, _):
+    interval_s = watchdog_interval_s()
+    async with running_daemon(config, directory, inherited, notifier) as (daemon, negotiator):
         gc.collect()
         gc.freeze()  # what start-up made stays; a full collection then walks requests only
+        notifier.ready(f"lineage {daemon.lineage}")
         ready(daemon)
-        await stop.wait()
+        async with asyncio.TaskGroup() as tasks:
+            feeding: asyncio.Task[None] | None = None
+            if interval_s is not None:
+                check = SelfCheck(daemon, negotiator)
+                feeding = tasks.create_task(feed_watchdog(notifier, interval_s, check), name="feed-watchdog")
+            await stop.wait()
+            if feeding is not None:
+                feeding.cancel()
+        notifier.stopping()
         return daemon.statistics()
 
 
 def run(config: DaemonConfig, directory: str, ready: Callable[[Daemon], None]) -> dict[str, int]:
-    """`serve` on uvloop; blocks."""
-    return uvloop.run(serve(config, directory, ready))
+    """`serve` on uvloop, with what a service manager handed down; blocks. Raises: HandoverError: it makes no sense."""
+    return uvloop.run(serve(config, directory, ready, take_inherited(), Notifier.from_environment()))

@@ -29,6 +29,11 @@ VIOLATIONS: Final = 3
 VIOLATION_WINDOW_NS: Final = 10_000_000_000
 
 
+def memory_name(session: int) -> str:
+    """What the service manager knows a session's stored memory by: its slots, then its answers."""
+    return f"session-{session}"
+
+
 class JobRef:
     """The shell's side of a job: where its bytes are. ``result`` waits here between worker and answer; ``fetching`` is
     the lane out of which a result is being copied, ``waiting`` a later attempt's result that comes next. ``is_spoilt``:

@@ -12,13 +12,13 @@ from typing import Any
 from numpy.typing import NDArray
 
 from offpath.bindings.errors import PeerGone
-from offpath.bindings.loopback.fabric import LoopbackRequesterSession
 from offpath.bindings.ports import IMM_CANCEL, IMM_SLOT_MASK, immediate
 from offpath.bindings.wire import control
 from offpath.bindings.wire.codes import Status
 from offpath.host_helper.errors import RequestFailed, RequestTimeout, UnknownKernel
-from offpath.host_helper.negotiate import Negotiation, Tls, open_session
+from offpath.host_helper.negotiate import Tls
 from offpath.host_helper.requester import RETRIES, news_wait_s
+from offpath.host_helper.resume import Link, Return, Way, outcome_of
 from offpath.host_helper.slots import DEFAULT_OPTIONS, Options, Result, SlotTable, daemon_gone
 
 _Answer = asyncio.Future[Result]
@@ -27,18 +27,23 @@ _Answer = asyncio.Future[Result]
 class AsyncRequester:
     """One session of the running loop: ``async with await AsyncRequester.open(...) as requester``."""
 
-    def __init__(self, negotiation: Negotiation, welcome: control.Welcome, session: LoopbackRequesterSession) -> None:
-        self._negotiation = negotiation
-        self.welcome = welcome
-        self._session = session
-        self._slots: SlotTable[_Answer] = SlotTable(session)
+    def __init__(self, way: Way, link: Link) -> None:
+        self._way = way
+        self._link = link
+        self._slots: SlotTable[_Answer] = SlotTable(link.session)
+        self._returning: asyncio.Task[None] | None = None
         self._room: deque[asyncio.Future[None]] = deque()
         self._asking = asyncio.Lock()
         self._times_asked = 0
         self._gone: PeerGone | None = None
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(session.fileno(), self._readable)
+        self._loop.add_reader(link.session.fileno(), self._readable)
         self._closed = False
+
+    @property
+    def welcome(self) -> control.Welcome:
+        """What the daemon granted."""
+        return self._link.welcome
 
     @classmethod
     async def open(
@@ -51,8 +56,8 @@ class AsyncRequester:
         **sizes: Any,
     ) -> AsyncRequester:
         """Negotiate in a thread, then connect. Raises: as `offpath.host_helper.negotiate.open_session`."""
-        call = functools.partial(open_session, address, tenant=tenant, token_file=token_file, tls=tls, **sizes)
-        return cls(*await asyncio.get_running_loop().run_in_executor(None, call))
+        way = Way(address, tenant=tenant, token_file=token_file, tls=tls, **sizes)
+        return cls(way, await asyncio.get_running_loop().run_in_executor(None, way.open))
 
     async def submit(
         self,
@@ -82,7 +87,7 @@ class AsyncRequester:
     async def _once(
         self, number: int, arrays: Sequence[NDArray[Any]], deadline: float | None, options: Options
     ) -> Result:
-        while self._gone is None and not self._slots.has_room():
+        while self._gone is None and (self._returning is not None or not self._slots.has_room()):
             room: asyncio.Future[None] = self._loop.create_future()
             self._room.append(room)
             timer = self._loop.call_at(deadline, _late, room) if deadline is not None else None
@@ -103,37 +108,47 @@ class AsyncRequester:
         except BaseException:
             self._wake_one()  # the slot we were woken for is still free
             raise
-        self._session.ring(slot)
+        self._ring(slot)
         timer = self._loop.call_at(deadline, _late, answer) if deadline is not None else None
         try:
             return await answer
         except (asyncio.CancelledError, RequestTimeout):
             if self._slots.waiters.get(slot) is answer and self._gone is None:
-                self._session.ring(immediate(IMM_CANCEL, slot))
+                self._ring(immediate(IMM_CANCEL, slot))
             raise
         finally:
             if timer is not None:
                 timer.cancel()
 
+    def _ring(self, imm: int) -> None:
+        """A lost connection is taken up again by the reader, or here when the doorbell says so first."""
+        if self._returning is not None:
+            return
+        try:
+            self._link.session.ring(imm)
+        except PeerGone as gone:
+            self._lost(gone)
+
     async def _kernel_id(self, name: str) -> int:
-        info = self._negotiation.kernels.get(name)
+        info = self._link.negotiation.kernels.get(name)
         if info is None:
             asked = self._times_asked
             async with self._asking:  # one thread at a time reads the negotiation, for all who wait meanwhile
                 if asked == self._times_asked:
-                    await self._loop.run_in_executor(None, self._negotiation.update, news_wait_s(self._negotiation))
+                    negotiation = self._link.negotiation
+                    await self._loop.run_in_executor(None, negotiation.update, news_wait_s(negotiation))
                     self._times_asked += 1
-            info = self._negotiation.kernels.get(name)
+            info = self._link.negotiation.kernels.get(name)
         if info is None:
-            known = ", ".join(sorted(self._negotiation.kernels)) or "none"
+            known = ", ".join(sorted(self._link.negotiation.kernels)) or "none"
             raise UnknownKernel(f"no helper serves {name!r}; served: {known}")
         return info.kernel_id
 
     def _readable(self) -> None:
         try:
-            imms = self._session.poll()
+            imms = self._link.session.poll()
         except PeerGone as gone:
-            self._fail(gone)
+            self._lost(gone)
             return
         for imm in imms:
             waiter, outcome = self._slots.take(imm & IMM_SLOT_MASK)
@@ -151,10 +166,39 @@ class AsyncRequester:
                 room.set_result(None)
                 return
 
+    def _lost(self, gone: PeerGone) -> None:
+        """The connection broke: come back to the session, or find out that there is no way."""
+        if self._returning is None and self._gone is None:
+            self._loop.remove_reader(self._link.session.fileno())
+            self._returning = self._loop.create_task(self._come_back(gone))
+
+    async def _come_back(self, gone: PeerGone) -> None:
+        in_thread = functools.partial(self._loop.run_in_executor, None)
+        returning = await in_thread(Return, self._way, self._link, self._slots.unanswered())
+        link: Link | None = None
+        while link is None and not returning.why_not and not self._closed:
+            link = await in_thread(returning.attempt)
+            if link is None:
+                await asyncio.sleep(returning.wait_s())
+        self._returning = None
+        if link is None:
+            self._fail(PeerGone(f"{gone}; no way back: {returning.why_not}"))
+            return
+        self._link = link
+        if self._closed:
+            return  # `close` waits for us, and gives up what we have
+        states = [(one.request_id, one.state) for one in link.welcome.resumed]
+        for waiter, state in self._slots.resumed(link.session, states):
+            failed = outcome_of(state)
+            if failed is not None and not waiter.done():
+                waiter.set_exception(failed)
+        self._loop.add_reader(link.session.fileno(), self._readable)
+        for _ in range(len(self._room)):
+            self._wake_one()
+
     def _fail(self, gone: PeerGone) -> None:
         """The daemon is gone: everything in flight may or may not have started."""
         self._gone = gone
-        self._loop.remove_reader(self._session.fileno())
         for waiter in self._slots.waiters.values():
             if not waiter.done():
                 waiter.set_exception(daemon_gone(str(gone)))
@@ -169,10 +213,14 @@ class AsyncRequester:
         if self._closed:
             return
         self._closed = True
+        if self._returning is not None:
+            await self._returning
+        elif self._gone is None:
+            self._loop.remove_reader(self._link.session.fileno())
         if self._gone is None:
             self._fail(PeerGone("the session was closed here"))
-        self._session.close()
-        await self._loop.run_in_executor(None, self._negotiation.close)
+        self._link.session.close()
+        await self._loop.run_in_executor(None, self._link.negotiation.close)
 
     async def __aenter__(self) -> AsyncRequester:
         return self

@@ -97,6 +97,10 @@ class Negotiation:
                 raise PeerGone(f"negotiation: {fault}") from None
         return self._frames.pop(0)
 
+    def abandon(self) -> None:
+        """Hang up without a word: the session is to be resumed. Repeating it is harmless."""
+        self._sock.close()
+
     def close(self) -> None:
         """Leave on purpose: the daemon cancels what is unfinished. Repeating it is harmless."""
         if self._sock.fileno() < 0:
@@ -119,6 +123,7 @@ def open_session(
     payload_bytes: int = DEFAULT_PAYLOAD_BYTES,
     result_bytes: int = DEFAULT_RESULT_BYTES,
     timeout_s: float = 10.0,
+    resume: control.Resume | None = None,
 ) -> tuple[Negotiation, control.Welcome, LoopbackRequesterSession]:
     """Negotiate and redeem the ticket.
 
@@ -126,6 +131,7 @@ def open_session(
         address: see the module; None takes the runtime directory's Unix socket.
         tenant, token_file: who we are on the Unix carrier; the file holds the token and must be ours alone.
         slots, payload_bytes, result_bytes: credits and room per request; the daemon may give less, never more.
+        resume: the session to come back to, instead of a new one; the sizes are then those it has.
     Raises: NegotiationRefused, TicketRefused, PeerGone, ControlError; ValueError: a malformed address or token file.
     """
     address = address or f"unix:{os.path.join(runtime_directory(), NEGOTIATE_SOCKET)}"
@@ -135,7 +141,7 @@ def open_session(
     try:
         hello = control.Hello(
             client="offpath", tenant=tenant, token=token, slots=slots, payload_bytes=payload_bytes,
-            result_bytes=result_bytes,
+            result_bytes=result_bytes, resume=resume,
         )  # fmt: skip
         try:
             welcome = negotiation.hello(hello)
@@ -174,7 +180,7 @@ def _connect(address: str, tls: Tls | None, timeout_s: float) -> socket.socket:
                 plain.close()
                 raise
     except OSError as fault:
-        raise PeerGone(f"no daemon at {address}: {fault}") from None
+        raise PeerGone(f"no daemon at {address}: {fault}") from fault
     raise ValueError(f"{address!r}: want unix:/path or, with tls=Tls(...), tls:host:port")
 
 

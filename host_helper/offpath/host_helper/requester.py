@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 
 from offpath.bindings.errors import PeerGone
 from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, IMM_SLOT_MASK, immediate
+from offpath.bindings.wire import control
 from offpath.bindings.wire.codes import Status
 from offpath.host_helper.errors import RequestFailed, RequestTimeout, UnknownKernel
-from offpath.host_helper.negotiate import Negotiation, Tls, open_session
+from offpath.host_helper.negotiate import Negotiation, Tls
+from offpath.host_helper.resume import Return, Way, outcome_of
 from offpath.host_helper.slots import DEFAULT_OPTIONS, Options, Result, SlotTable, daemon_gone
 
 RETRIES = 3
@@ -84,12 +86,18 @@ class Requester:
         **sizes: Any,
     ) -> None:
         """Negotiate and connect; ``sizes`` as in `offpath.host_helper.negotiate.open_session`."""
-        self._negotiation, self.welcome, self._session = open_session(
-            address, tenant=tenant, token_file=token_file, tls=tls, **sizes
-        )
-        self._slots: SlotTable[Pending] = SlotTable(self._session)
+        self._way = Way(address, tenant=tenant, token_file=token_file, tls=tls, **sizes)
+        self._link = self._way.open()
+        self._slots: SlotTable[Pending] = SlotTable(self._link.session)
+        self._lost: PeerGone | None = None
+        self._return: Return | None = None
         self._gone: PeerGone | None = None
         self._closed = False
+
+    @property
+    def welcome(self) -> control.Welcome:
+        """What the daemon granted."""
+        return self._link.welcome
 
     def submit(
         self,
@@ -122,7 +130,7 @@ class Requester:
 
     def _begin(self, kernel: str, arrays: Sequence[NDArray[Any]], options: Options, deadline: float | None) -> Pending:
         number = self.kernel_id(kernel)
-        while not self._slots.has_room():
+        while self._gone is None and (self._lost is not None or not self._slots.has_room()):
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise RequestTimeout("no slot came free")
@@ -136,46 +144,78 @@ class Requester:
 
     def kernel_id(self, name: str) -> int:
         """The kernel's number; asks the daemon's news once if the name is not known. Raises: UnknownKernel."""
-        info = self._negotiation.kernels.get(name)
+        negotiation = self._link.negotiation
+        info = negotiation.kernels.get(name)
         if info is None:
-            self._negotiation.update(news_wait_s(self._negotiation))
-            info = self._negotiation.kernels.get(name)
+            negotiation.update(news_wait_s(negotiation))
+            info = negotiation.kernels.get(name)
         if info is None:
-            known = ", ".join(sorted(self._negotiation.kernels)) or "none"
+            known = ", ".join(sorted(negotiation.kernels)) or "none"
             raise UnknownKernel(f"no helper serves {name!r}; served: {known}")
         return info.kernel_id
 
     def poll(self, timeout: float | None = 0.0) -> int:
         """Take in the answers that are there, waiting up to ``timeout`` s for the first. Returns how many came.
 
-        When the daemon is gone, everything in flight ends OUTCOME_UNKNOWN. Raises: PeerGone: nothing was in flight.
+        A lost connection is taken up again here, for as long as the daemon keeps the session. When that is over,
+        everything in flight ends OUTCOME_UNKNOWN. Raises: PeerGone: it is over, and nothing was in flight.
         """
-        try:
-            imms = self._session.wait(timeout) if self._gone is None else []
-        except PeerGone as gone:
-            self._gone = gone
-            imms = []
-        for imm in imms:
-            waiter, outcome = self._slots.take(imm & IMM_SLOT_MASK)
-            if waiter is not None:
-                waiter.outcome = outcome
-        if self._gone is not None:
-            if not self._slots.waiters:
-                raise self._gone
-            failed = daemon_gone(str(self._gone))
-            for waiter in self._slots.waiters.values():
-                waiter.outcome = failed
-            count = len(self._slots.waiters)
-            self._slots.waiters.clear()
-            return count
-        return len(imms)
+        if self._lost is None and self._gone is None:
+            try:
+                imms = self._link.session.wait(timeout)
+            except PeerGone as gone:
+                self._lost = gone
+            else:
+                for imm in imms:
+                    waiter, outcome = self._slots.take(imm & IMM_SLOT_MASK)
+                    if waiter is not None:
+                        waiter.outcome = outcome
+                return len(imms)
+        if self._lost is not None and self._gone is None:
+            ended = self._come_back(self._lost, timeout)
+            if ended is not None:
+                return ended
+        if self._gone is None:
+            return 0
+        if not self._slots.waiters:
+            raise self._gone
+        failed = daemon_gone(str(self._gone))
+        for waiter in self._slots.waiters.values():
+            waiter.outcome = failed
+        count = len(self._slots.waiters)
+        self._slots.waiters.clear()
+        return count
+
+    def _come_back(self, lost: PeerGone, timeout: float | None) -> int | None:
+        """Try for up to ``timeout`` s; the number of requests that ended by it, or None: not there (yet)."""
+        if self._return is None:
+            self._return = Return(self._way, self._link, self._slots.unanswered())
+        returning = self._return
+        end = None if timeout is None else time.monotonic() + timeout
+        while not returning.why_not:
+            link = returning.attempt()
+            if link is not None:
+                self._link, self._lost, self._return = link, None, None
+                states = [(one.request_id, one.state) for one in link.welcome.resumed]
+                ended = self._slots.resumed(link.session, states)
+                for waiter, state in ended:
+                    waiter.outcome = outcome_of(state)
+                return len(ended)
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                return None
+            time.sleep(returning.wait_s() if left is None else min(left, returning.wait_s()))
+        self._gone = PeerGone(f"{lost}; no way back: {returning.why_not}")
+        return None
 
     def ring(self, imm: int) -> None:
-        """Ring the doorbell. A daemon that is gone is noticed by `poll`, where the requests in flight end."""
+        """Ring the doorbell. A lost connection is noticed by `poll`, which takes it up again."""
+        if self._lost is not None:
+            return
         try:
-            self._session.ring(imm)
+            self._link.session.ring(imm)
         except PeerGone as gone:
-            self._gone = gone
+            self._lost = gone
 
     def return_credit(self, slot: int) -> None:
         """Tell the daemon that the answer in ``slot`` was taken; submitting into the slot says the same for free."""
@@ -185,8 +225,8 @@ class Requester:
         """Leave; requests in flight are cancelled by the daemon. Repeating it is harmless."""
         if not self._closed:
             self._closed = True
-            self._negotiation.close()
-            self._session.close()
+            self._link.negotiation.close()
+            self._link.session.close()
 
     def __enter__(self) -> Requester:
         return self

@@ -80,6 +80,7 @@ class SlotTable(Generic[_W]):
 
     def __init__(self, session: LoopbackRequesterSession) -> None:
         self._session = session
+        self._ids: dict[int, int] = {}
         self._free = list(range(session.slot_count - 1, -1, -1))
         self.waiters: dict[int, _W] = {}
         self._next_id = 1
@@ -112,11 +113,29 @@ class SlotTable(Generic[_W]):
             demand=options.demand, priority=options.priority, budget_ms=options.budget_ms,
             payload_crc=zlib.crc32(view[:nbytes]) if options.with_checksum else 0,
         )  # fmt: skip
+        self._ids[slot] = self._next_id
         self._next_id += 1
         session.write_header(slot, header)
         self._free.pop()  # only now: what raised above took no slot
         self.waiters[slot] = waiter
         return slot
+
+    def unanswered(self) -> list[int]:
+        """The ids of the requests in flight."""
+        return [self._ids[slot] for slot in self.waiters]
+
+    def resumed(self, session: LoopbackRequesterSession, states: Sequence[tuple[int, str]]) -> list[tuple[_W, str]]:
+        """The same memory through a new connection; ``states`` says what became of each id. Requests whose answer
+        will not be rung leave their slots: returns them with their state."""
+        self._session = session
+        by_id = {self._ids[slot]: slot for slot in self.waiters}
+        ended = []
+        for request_id, state in states:
+            slot = by_id.get(request_id)
+            if slot is not None and state not in ("running", "answered"):
+                ended.append((self.waiters.pop(slot), state))
+                self._free.append(slot)
+        return ended
 
     def take(self, slot: int) -> tuple[_W | None, Result | RequestFailed]:
         """The answer in ``slot``, copied out; the slot is empty again. One whose bytes make no sense, which is a fault

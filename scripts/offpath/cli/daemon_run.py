@@ -1,4 +1,4 @@
-"""`offpath daemon run`: the daemon with loopback ports."""
+"""`offpath daemon run`: the daemon with loopback ports. What it imports depends on ``--keep``: a keeper stays small."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import argparse
 import json
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from offpath.bindings.runtime import runtime_directory
-from offpath.dpu_daemon.config import load_config
-from offpath.dpu_daemon.daemon import Daemon
-from offpath.dpu_daemon.serve import run
+
+if TYPE_CHECKING:
+    from offpath.dpu_daemon.daemon import Daemon
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,13 +20,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runtime-dir", metavar="DIR", help="where the sockets go (default: see README)")
     parser.add_argument("--cpu", type=int, metavar="N", help="pin the daemon to this core")
     parser.add_argument("--json", action="store_true", help="print closing statistics as one JSON object")
+    parser.add_argument("--keep", action="store_true", help="keep it up: a parent that restarts it, as systemd would")
+    parser.add_argument("--watchdog-s", type=float, metavar="S", default=10.0, help="--keep: longest silence; 0: any")
+    parser.add_argument("--starts", type=int, metavar="N", default=5, help="--keep: starts within 10 s; 0: any number")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
+    directory = runtime_directory(arguments.runtime_dir)
+    if arguments.keep:
+        return _keep(arguments, directory)
+    return _serve(arguments, directory)
+
+
+def _keep(arguments: argparse.Namespace, directory: str) -> int:
+    from offpath.dpu_daemon.keeper import Keeper, KeeperSettings
+
+    command = [sys.executable, "-P", "-m", "offpath.cli.main", *["-v"] * arguments.verbose, "daemon", "run"]
+    command += ["--config", arguments.config, "--runtime-dir", directory]
+    command += ["--cpu", str(arguments.cpu)] if arguments.cpu is not None else []
+    command += ["--json"] if arguments.json else []
+    settings = KeeperSettings(watchdog_s=arguments.watchdog_s, starts=arguments.starts)
+    return Keeper(directory, command, settings).run()
+
+
+def _serve(arguments: argparse.Namespace, directory: str) -> int:
+    import faulthandler
+
+    from offpath.dpu_daemon.config import load_config
+    from offpath.dpu_daemon.serve import run
+
     if arguments.cpu is not None:
         os.sched_setaffinity(0, {arguments.cpu})
-    directory = runtime_directory(arguments.runtime_dir)
+    faulthandler.enable()  # a watchdog's SIGABRT then says where the daemon hung
 
     def ready(daemon: Daemon) -> None:
         print(f"offpathd ready in {directory} (lineage {daemon.lineage})", file=sys.stderr, flush=True)

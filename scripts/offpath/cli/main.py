@@ -12,11 +12,22 @@ from importlib import metadata
 from typing import Final
 
 from offpath.bindings.errors import OffpathError
+from offpath.cli.exits import code_of
 
 # words → (module, what it does); a module has add_arguments(parser) and main(arguments) -> exit code
 COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("daemon", "run"): ("daemon_run", "run the daemon on this machine (loopback ports)"),
+    ("doctor",): ("doctor", "what is wrong with this machine, and what to do"),
     ("helper", "run"): ("helper_run", "serve kernels from a Python file to the daemon"),
+    ("daemon", "drain"): ("daemon_drain", "finish what is there, take in nothing new"),
+    ("request", "submit"): ("request_submit", "one request, and its answer"),
+    ("request", "list"): ("request_list", "requests without an answer taken"),
+    ("request", "show"): ("request_show", "one job, also a while after its end"),
+    ("request", "explain"): ("request_explain", "why a job stands where it stands"),
+    ("request", "cancel"): ("request_cancel", "give a job up in its requester's name"),
+    ("lease", "list"): ("lease_list", "who holds which instance"),
+    ("top",): ("top", "tenants and leases, live"),
+    ("errors",): ("errors.command", "what an error code means, and what to do"),
     ("demo",): ("demo.command", "the main job, end to end, on this machine"),
     ("bench",): ("bench.command", "benchmarks; without a name, the list of them"),
 }
@@ -61,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(importlib.import_module(f"offpath.cli.{arguments.module}").main(arguments))
     except OffpathError as fault:
         print(f"offpath: {fault}", file=sys.stderr)
-        return 1
+        return code_of(fault)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

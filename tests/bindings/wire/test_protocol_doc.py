@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from offpath.bindings import ports
 from offpath.bindings.loopback import fabric
-from offpath.bindings.wire import codes, control, header, host
+from offpath.bindings.wire import admin, codes, control, header, host
 
 ROOT = Path(__file__).resolve().parents[3]
 DOC = (ROOT / "docs" / "protocol.md").read_text("utf-8")
@@ -232,6 +232,8 @@ DIRECTIONS = {
     "ToRequester": control.ToRequester,
     "HostToDaemon": control.HostToDaemon,
     "DaemonToHost": control.DaemonToHost,
+    "ToAdmin": admin.ToAdmin,
+    "FromAdmin": admin.FromAdmin,
 }
 
 
@@ -241,8 +243,9 @@ def message_models(union: Any) -> list[type[BaseModel]]:
 
 RECORDS = [
     model
-    for model in vars(control).values()
-    if isinstance(model, type) and issubclass(model, control._Message) and model is not control._Message
+    for module in (control, admin)
+    for model in vars(module).values()
+    if isinstance(model, type) and issubclass(model, module._Message) and model is not module._Message
 ]
 
 

@@ -19,7 +19,7 @@ from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, Lease
 from ..gpus import is_legal
 
 LeaseEvent = events.LaneReady | events.InstanceFailed | events.WorkerLost | events.LaneScrubbed | events.InstanceClosed
-RETRYABLE = (EndReason.TENANT_QUEUE_FULL, EndReason.DAEMON_FULL)
+RETRYABLE = (EndReason.TENANT_QUEUE_FULL, EndReason.DAEMON_FULL, EndReason.DRAINING)
 
 
 class Violation(AssertionError):
@@ -89,6 +89,7 @@ class Shadow:
         self.seen: Counter[str] = Counter()
         self.now_ns = 0
         self.helper = 0
+        self.is_draining = False
         self.gpus: dict[str, GpuSpec] = {}
         self.offered: tuple[GpuSpec, ...] = ()
         self.kernels: dict[int, int] = {}
@@ -152,6 +153,8 @@ class Shadow:
                         self._gone(lease, is_clean=False)
                     self.helper = 0
                     self.gpus = {}
+            case events.Drain():
+                self.is_draining = event.is_on
             case events.Tick():
                 pass
             case _:
@@ -294,6 +297,7 @@ class Shadow:
             (not 1 <= job.share <= 100, EndReason.BAD_DEMAND),
             (job.share > spec.max_demand or held > spec.max_share, EndReason.TENANT_SHARE_LIMIT),
             (event.payload_bytes > self.settings.landing_bytes, EndReason.PAYLOAD_TOO_LARGE),
+            (self.is_draining, EndReason.DRAINING),
             (mine >= spec.max_jobs, EndReason.TENANT_QUEUE_FULL),
             (len(self.live) - 1 - len(expired) >= self.settings.max_jobs, EndReason.DAEMON_FULL),
         )

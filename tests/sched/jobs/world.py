@@ -113,6 +113,8 @@ class World:
             (3.0, self._join),
             (5.0, self._deadline),
             (2.0, self._let_pass),
+            (0.2, self._drain),
+            (2.0, self._drain_no_more),
             (0.3 * self.fault, self._lose_helper),
             (0.7 * self.fault, self._instance_failed),
             (1.0 * self.fault, self._lose_worker),
@@ -412,6 +414,12 @@ class World:
             return None
         self.now_ns = max(self.now_ns, next_ns)
         return events.Tick()
+
+    def _drain(self) -> events.Event:
+        return events.Drain(True)
+
+    def _drain_no_more(self) -> events.Event | None:
+        return events.Drain(False) if self.shadow.is_draining else None
 
     def _let_pass(self) -> events.Event:
         self.now_ns += self.random.choice((1, 20, 300, 10_000)) * MS

@@ -118,12 +118,16 @@ class LoopbackConnection:
 
 
 class LoopbackChannelListener:
-    """Where host processes connect; only processes of ``allowed_uids`` are let in."""
+    """Where host processes connect; only processes of ``allowed_uids`` are let in.
 
-    def __init__(self, path: str, allowed_uids: frozenset[int]) -> None:
+    With ``inherited``, a socket that listens at ``path`` already: its file is its maker's, and stays.
+    """
+
+    def __init__(self, path: str, allowed_uids: frozenset[int], inherited: socket.socket | None = None) -> None:
         self.path = path
         self._allowed = allowed_uids
-        self._sock = listening_socket(path, socket.SOCK_SEQPACKET)
+        self._owns_path = inherited is None
+        self._sock = inherited or listening_socket(path, socket.SOCK_SEQPACKET)
 
     def fileno(self) -> int:
         """Readable when a connection waits."""
@@ -145,7 +149,7 @@ class LoopbackChannelListener:
         """Stop listening and remove the socket file."""
         if self._sock.fileno() >= 0:
             self._sock.close()
-            if os.path.exists(self.path):
+            if self._owns_path and os.path.exists(self.path):
                 os.unlink(self.path)
 
 

@@ -96,6 +96,10 @@ class LoopbackCopyEngine:
             done.append(self._done.popleft())
         return done
 
+    def is_working(self) -> bool:
+        """False once closed, or when the thread for large copies has ended by itself."""
+        return not self._closed and (self._thread is None or self._thread.is_alive())
+
     def close(self) -> None:
         """Wait for the copies in flight, then end."""
         if self._closed:

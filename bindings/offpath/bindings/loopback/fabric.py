@@ -216,13 +216,15 @@ class LoopbackFabricListener:
 
     The shell watches `fileno` and calls `accept`; each accepted peer is watched until its ticket came, then
     `take_ticket` gives the offer and the shell builds the session (which blocks) in a thread. Peers that show
-    nothing are dropped by the shell's timer through `drop`.
+    nothing are dropped by the shell's timer through `drop`. With ``inherited``, a socket that listens at ``path``
+    already: its file is its maker's, and stays.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, inherited: socket.socket | None = None) -> None:
         self.path = path
         self.tickets = TicketBook()
-        self._sock = listening_socket(path, socket.SOCK_SEQPACKET)
+        self._owns_path = inherited is None
+        self._sock = inherited or listening_socket(path, socket.SOCK_SEQPACKET)
         self.pending: set[socket.socket] = set()
 
     def fileno(self) -> int:
@@ -286,7 +288,7 @@ class LoopbackFabricListener:
         self._sock.close()
         for sock in list(self.pending):
             self.drop(sock)
-        if os.path.exists(self.path):
+        if self._owns_path and os.path.exists(self.path):
             os.unlink(self.path)
 
 

@@ -46,6 +46,15 @@ def sealed_memfd(name: str, nbytes: int) -> int:
     return fd
 
 
+def populates_pages() -> bool:
+    """Whether the kernel prefaults by MADV_POPULATE_WRITE (Linux 5.14); else `Region.prefault` writes every page."""
+    with mmap.mmap(-1, PAGE) as fresh:
+        address = ctypes.addressof(view := ctypes.c_char.from_buffer(fresh))
+        said: int = _libc.madvise(address, PAGE, _MADV_POPULATE_WRITE)
+        del view
+    return said == 0
+
+
 class Region:
     """A mapped, sealed range; owns its descriptor and mapping."""
 

@@ -11,6 +11,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+from offpath.bindings.errors import HandoverError
+
 _UCRED = struct.Struct("3i")
 _SO_PEERPIDFD: Final = 77  # Linux 6.5: the peer's pidfd, free of pid reuse
 GONE: Final = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ECONNREFUSED, errno.EBADF, errno.ESHUTDOWN)
@@ -76,4 +78,22 @@ def listening_socket(path: str, kind: socket.SocketKind) -> socket.socket:
     except BaseException:
         sock.close()
         raise
+    return sock
+
+
+def inherited_listener(name: str, fd: int, kind: socket.SocketKind) -> socket.socket:
+    """A listening Unix socket that another process made and handed down as ``fd``; owned and non-blocking from here.
+
+    Raises: HandoverError: ``fd`` is something else; it is left open, for it may not be ours.
+    """
+    try:
+        sock = socket.socket(fileno=fd)
+    except OSError:
+        raise HandoverError(f"{name}: descriptor {fd} is no socket") from None
+    is_listening = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    if sock.family != socket.AF_UNIX or sock.type != kind or not is_listening:
+        found = f"a {sock.family.name} socket of {sock.type.name}{', listening' if is_listening else ''}"
+        sock.detach()
+        raise HandoverError(f"{name}: want a listening AF_UNIX socket of {kind.name}, descriptor {fd} is {found}")
+    sock.setblocking(False)
     return sock

@@ -31,7 +31,7 @@ EVENTS: Final[tuple[type, ...]] = (
     events.SessionOpened, events.SessionClosed, events.JobSubmitted, events.CancelRequested, events.SlotLost,
     events.CreditReturned, events.CopyDone, events.LaunchFailed, events.ResultArrived, events.HelperJoined,
     events.HelperLost, events.LaneReady, events.InstanceFailed, events.WorkerLost, events.LaneScrubbed,
-    events.InstanceClosed, events.Tick,
+    events.InstanceClosed, events.Tick, events.Drain,
 )  # fmt: skip
 COMMANDS: Final[tuple[type, ...]] = (
     commands.Copy, commands.Launch, commands.Answer, commands.OpenLease, commands.ScrubLane, commands.CloseLease,

@@ -176,7 +176,7 @@ class GreedyFirstFit:
             return _NO_GPU
         is_known = False
         for name, geometry in self._gpus.items():
-            for candidate in _candidates(geometry.spec, demand.share, lease_bytes, profile):
+            for candidate in candidates(geometry.spec, demand.share, lease_bytes, profile):
                 is_known = True
                 start = geometry.first_start(candidate, assume_free, reserved)
                 if start is not None:
@@ -184,7 +184,7 @@ class GreedyFirstFit:
         return _GEOMETRY if is_known else _NO_PROFILE
 
 
-def _candidates(spec: GpuSpec, share: int, lease_bytes: int, wanted: str | None) -> list[Profile]:
+def candidates(spec: GpuSpec, share: int, lease_bytes: int, wanted: str | None) -> list[Profile]:
     """Profiles that hold share and lanes, Table 3's order; the media-engine variants ("+me") only when named."""
     fitting = [p for p in spec.profiles if spec.alpha(p) >= share and p.memory_bytes >= lease_bytes]
     named = [p for p in fitting if p.name == wanted]

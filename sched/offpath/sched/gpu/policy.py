@@ -36,6 +36,10 @@ class Lift(Enum):
     LEASE_CLOSES = "a lease of some tenant closes"
     HELPER_JOINS = "a helper joins"
     CONFIGURATION = "the configuration changes"
+    TIME = "time passes"
+    DRAIN_ENDS = "the drain ends"
+    OTHER_REQUEST = "the requester asks for something else"
+    SAME_REQUEST = "the requester submits it again"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from offpath.sched.jobs.records import MS, Job, Session, Tenant
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 
 _RETRYABLE = (EndReason.TENANT_QUEUE_FULL, EndReason.DAEMON_FULL)
+DRAIN_RETRY_MS = 1_000  # a drain ends with a restart or an operator's word: nothing here knows when
 _MIN_RETRY_MS = 1
 _MAX_RETRY_MS = 5_000
 
@@ -34,6 +35,8 @@ def refuse(
         return EndReason.PAYLOAD_TOO_LARGE
     if alphas and not least:
         return EndReason.NO_INSTANCE_FITS
+    if ledger.is_draining:
+        return EndReason.DRAINING
     if tenant.jobs >= tenant.spec.max_jobs:
         return EndReason.TENANT_QUEUE_FULL
     if ledger.unanswered >= ledger.settings.max_jobs:
@@ -59,6 +62,8 @@ def retry_after_ms(tenant: Tenant, state: JobState, reason: EndReason) -> int:
 
     0 when trying the same again will not help. 1 ms to 5 s.
     """
+    if state is JobState.REJECTED and reason is EndReason.DRAINING:
+        return DRAIN_RETRY_MS
     if state is not JobState.REJECTED or reason not in _RETRYABLE:
         return 0
     lanes = sum(lease.view.lanes for lease in tenant.leases.values() if lease.state is LeaseState.WARM)

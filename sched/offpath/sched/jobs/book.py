@@ -12,6 +12,7 @@ from offpath.sched.gpu.policy import Demand, Placement, Policy
 from offpath.sched.jobs import events
 from offpath.sched.jobs.admission import refuse, retry_after_ms
 from offpath.sched.jobs.commands import Answer, Command, Copy, Launch
+from offpath.sched.jobs.drain import Draining
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import BookSettings, Job, JobHeap, Lease, PinnedLease, Session, Tenant, TenantSpec
@@ -52,6 +53,7 @@ class JobBook:
             events.WorkerLost: self._worker_lost,
             events.LaneScrubbed: self._lane_scrubbed,
             events.InstanceClosed: self._instance_closed,
+            events.Drain: Draining(self.ledger).handle,
             events.Tick: self._tick,
         }
 
@@ -266,12 +268,7 @@ class JobBook:
             lease = ledger.leases.get(lease_id)
             generation = lease.generation if lease is not None else 0
         wait_ms = retry_after_ms(tenant, state, reason)
-        stages = (0, 0, 0, 0, 0, now_ns - job.accepted_ns)
-        if finished_ns:
-            stages = (
-                job.placed_ns - job.accepted_ns, job.copied_ns - job.placed_ns, max(0, started_ns - job.copied_ns),
-                finished_ns - started_ns, max(0, now_ns - finished_ns), now_ns - job.accepted_ns,
-            )  # fmt: skip
+        stages = job.stages(now_ns, started_ns, finished_ns)
         ledger.out.append(Answer(job.job, job.session, state, reason, wait_ms, lease_id, generation, stages))
         if was_queued:
             self._unqueue(job, tenant)

@@ -161,6 +161,13 @@ class InstanceClosed:
 
 
 @record
+class Drain:
+    """An operator wants the daemon to finish what it holds and to take in nothing new; off: it takes in again."""
+
+    is_on: bool
+
+
+@record
 class Tick:
     """Nothing but time passed."""
 
@@ -168,5 +175,5 @@ class Tick:
 Event = (
     SessionOpened | SessionClosed | JobSubmitted | CancelRequested | SlotLost | CreditReturned | CopyDone | LaunchFailed
     | ResultArrived | HelperJoined | HelperLost | LaneReady | InstanceFailed | WorkerLost | LaneScrubbed
-    | InstanceClosed | Tick
+    | InstanceClosed | Drain | Tick
 )  # fmt: skip

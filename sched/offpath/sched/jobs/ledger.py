@@ -35,6 +35,7 @@ class Ledger:
         self.unanswered = 0
         self.last_job = 0
         self.last_session = 0
+        self.is_draining = False
         self.generation = first_generation
         self.out: list[Command] = []
         self.timers = Timers(self._is_live)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from offpath.sched.gpu.geometry import Slice
@@ -90,6 +91,16 @@ class Job:
         """Its deadline is there: it is to be answered, not to be started."""
         return 0 < self.deadline_ns <= now_ns
 
+    def stages(self, now_ns: int, started_ns: int, finished_ns: int) -> tuple[int, int, int, int, int, int]:
+        """Queued, copy, launch, kernel, back, total in ns; of a job that ran no kernel to its end only the total."""
+        total = now_ns - self.accepted_ns
+        if not finished_ns:
+            return (0, 0, 0, 0, 0, total)
+        return (
+            self.placed_ns - self.accepted_ns, self.copied_ns - self.placed_ns, max(0, started_ns - self.copied_ns),
+            finished_ns - started_ns, max(0, now_ns - finished_ns), total,
+        )  # fmt: skip
+
 
 @dataclass(slots=True, eq=False)
 class Lease:
@@ -147,6 +158,10 @@ class JobHeap:
 
     def __len__(self) -> int:
         return len(self._entries) - self._dead
+
+    def waiting(self) -> Iterator[Job]:
+        """Those that wait, in no order; for reading only."""
+        return (e[4] for e in self._entries if e[4].state is JobState.QUEUED and e[4].attempt == e[3])
 
     def push(self, job: Job) -> None:
         """The job is queued."""

@@ -35,6 +35,7 @@ _LEDGER: Final[dict[str, Any]] = {
     "generation": int,
     "last_job": int,
     "last_session": int,
+    "is_draining": bool,
 }
 _LEASING: Final[dict[str, Any]] = {
     "next_lease": int,
@@ -95,7 +96,7 @@ def _restore(data: Mapping[str, Any], policies: Mapping[str, type[Policy]]) -> J
     specs: tuple[TenantSpec, ...] = tuple(tenant.spec for tenant, _, _ in tenants)
     book = JobBook(specs, policy, own["settings"], own["pins"], own["generation"])
     ledger, leasing = book.ledger, book.leasing
-    for each in ("kernels", "unanswered", "last_job", "last_session"):
+    for each in ("kernels", "unanswered", "last_job", "last_session", "is_draining"):
         setattr(ledger, each, own[each])
     for each, hint in _LEASING.items():
         setattr(leasing, each, from_plain(hint, data["leasing"][each]))

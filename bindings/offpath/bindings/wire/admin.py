@@ -1,0 +1,330 @@
+"""Messages of the admin socket: an operator's command asks, the daemon answers each request once, in order.
+
+Framed like the negotiation (`wire.frames`), so a list comes in pages: ``after`` a number or name, ``next`` to go on
+with (0 or empty: that was all). States, reasons and causes travel as lower-case words.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from offpath.bindings.wire.control import PROTOCOL_VERSION, U16, U32, U63, Name
+
+PAGE: Final = 64
+Text = Annotated[str, Field(max_length=2048)]
+Page = Annotated[int, Field(ge=1, le=PAGE)]
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class StatusRequest(_Message):
+    """How the daemon is."""
+
+    kind: Literal["status"] = "status"
+    version: U16 = PROTOCOL_VERSION
+
+
+class JobsRequest(_Message):
+    """Jobs whose credit has not come back."""
+
+    kind: Literal["jobs"] = "jobs"
+    tenant: Name | None = None
+    session: U63 | None = None
+    state: Name | None = None
+    after: U63 = 0
+    limit: Page = PAGE
+
+
+class JobRequest(_Message):
+    """One job, also a while after its end: by its number, or by session and request id."""
+
+    kind: Literal["request"] = "request"
+    job: U63 | None = None
+    session: U63 | None = None
+    request_id: U63 | None = None
+
+
+class ExplainRequest(_Message):
+    """Why a job stands where it stands; named as in JobRequest."""
+
+    kind: Literal["explain"] = "explain"
+    job: U63 | None = None
+    session: U63 | None = None
+    request_id: U63 | None = None
+
+
+class CancelRequest(_Message):
+    """Give a job up in its requester's name; named as in JobRequest."""
+
+    kind: Literal["cancel"] = "cancel"
+    job: U63 | None = None
+    session: U63 | None = None
+    request_id: U63 | None = None
+
+
+class LeasesRequest(_Message):
+    """The leases."""
+
+    kind: Literal["leases"] = "leases"
+    after: U63 = 0
+    limit: Page = PAGE
+
+
+class SessionsRequest(_Message):
+    """The sessions."""
+
+    kind: Literal["sessions"] = "sessions"
+    tenant: Name | None = None
+    after: U63 = 0
+    limit: Page = PAGE
+
+
+class StatisticsRequest(_Message):
+    """Counters since the start, and a page of tenants."""
+
+    kind: Literal["statistics"] = "statistics"
+    after: Annotated[str, Field(max_length=64)] = ""
+    limit: Page = PAGE
+
+
+class HealthRequest(_Message):
+    """Test the path now: loop, book, copy engine."""
+
+    kind: Literal["health"] = "health"
+
+
+class DrainRequest(_Message):
+    """Take in nothing new (``is_on``), or take in again; ``stop``: end the daemon after the answer."""
+
+    kind: Literal["drain"] = "drain"
+    is_on: bool = True
+    stop: bool = False
+
+
+class GpuLine(_Message):
+    """A GPU of the helper, and how much of it is held."""
+
+    gpu: Name
+    model: Name
+    compute_slices: U16
+    held_share: U16
+
+
+class Status(_Message):
+    """The daemon in one record."""
+
+    kind: Literal["status"] = "status"
+    version: U16 = PROTOCOL_VERSION
+    release: Annotated[str, Field(max_length=64)]
+    lineage: Annotated[str, Field(max_length=64)]
+    pid: U32
+    uptime_ms: U63
+    is_draining: bool
+    drain_ms: U32
+    has_helper: bool
+    gpus: list[GpuLine]
+    kernels: list[Name]
+    tenants: U32
+    sessions: U32
+    leases: U32
+    unanswered: U32
+    queued: U32
+    leaving: U32
+
+
+class JobLine(_Message):
+    """A job; ``deadline_in_ms`` null without one; an ended one has a ``reason`` and the age of its end."""
+
+    job: U63
+    session: U63
+    request_id: U63
+    tenant: Name
+    kernel: Annotated[str, Field(max_length=64)]
+    demand: U16
+    priority: U16
+    payload_bytes: U63
+    state: Name
+    reason: Annotated[str, Field(max_length=64)]
+    age_ms: float
+    deadline_in_ms: float | None = None
+    lease: U63 = 0
+    attempt: U16 = 0
+    is_ended: bool = False
+
+
+class Jobs(_Message):
+    """A page of jobs."""
+
+    kind: Literal["jobs"] = "jobs"
+    jobs: list[JobLine]
+    next: U63
+
+
+class Job(_Message):
+    """One job; ``stages_ms`` of an ended one: queued, copy, launch, kernel, back, total."""
+
+    kind: Literal["request"] = "request"
+    job: JobLine
+    stages_ms: list[float]
+
+
+class HolderLine(_Message):
+    """A lease that holds what a job needs."""
+
+    lease: U63
+    tenant: Annotated[str, Field(max_length=64)]
+    gpu: Name
+    profile: Name
+    start: U16
+    state: Name
+    jobs: U32
+
+
+class StartLine(_Message):
+    """A legal start of a profile that would do, and who is in its way."""
+
+    gpu: Name
+    profile: Name
+    start: U16
+    leases: list[U63]
+    reserved_for: Annotated[str, Field(max_length=64)]
+
+
+class HoldLine(_Message):
+    """One thing that holds a job back, or that ended it; ``lifted_by`` says what would change that."""
+
+    cause: Name
+    text: Text
+    lifted_by: list[Annotated[str, Field(max_length=128)]]
+    holders: list[HolderLine]
+    starts: list[StartLine]
+
+
+class Explanation(_Message):
+    """Why a job stands where it stands; ``ahead`` jobs of its tenant come first, ``estimate_ms`` until its end."""
+
+    kind: Literal["explain"] = "explain"
+    job: JobLine
+    where: Text
+    holds: list[HoldLine]
+    ahead: U32
+    estimate_ms: float | None = None
+
+
+class Cancelled(_Message):
+    """The job as it is after the cancel; it may have ended otherwise before."""
+
+    kind: Literal["cancel"] = "cancel"
+    job: JobLine
+
+
+class LeaseLine(_Message):
+    """A lease; ``running_share`` of ``alpha`` percent of its GPU is in use."""
+
+    lease: U63
+    generation: U63
+    tenant: Name
+    gpu: Name
+    profile: Name
+    start: U16
+    alpha: U16
+    lanes: U16
+    state: Name
+    is_pinned: bool
+    jobs: U32
+    running: U32
+    running_share: U16
+    held_ms: float
+
+
+class Leases(_Message):
+    """A page of leases."""
+
+    kind: Literal["leases"] = "leases"
+    leases: list[LeaseLine]
+    next: U63
+
+
+class SessionLine(_Message):
+    """A session; ``jobs`` are those whose credit has not come back."""
+
+    session: U63
+    tenant: Name
+    credits: U32
+    jobs: U32
+    last_request_id: U63
+
+
+class Sessions(_Message):
+    """A page of sessions."""
+
+    kind: Literal["sessions"] = "sessions"
+    sessions: list[SessionLine]
+    next: U63
+
+
+class TenantLine(_Message):
+    """A tenant: queue, holdings, ends by state, and latency (0 before the first job completed)."""
+
+    tenant: Name
+    jobs: U32
+    queued: U32
+    sessions: U32
+    leases: U32
+    held_share: U32
+    max_share: U32
+    ended: dict[str, int]
+    p50_ms: float
+    p99_ms: float
+
+
+class Statistics(_Message):
+    """Counters of the daemon, and a page of tenants."""
+
+    kind: Literal["statistics"] = "statistics"
+    uptime_ms: U63
+    counters: dict[str, int]
+    tenants: list[TenantLine]
+    next: Annotated[str, Field(max_length=64)]
+
+
+class Health(_Message):
+    """What each test of the path said: ``ok``, or what is wrong."""
+
+    kind: Literal["health"] = "health"
+    is_healthy: bool
+    is_ready: bool
+    checks: dict[str, str]
+
+
+class Drained(_Message):
+    """The drain as it stands; ``limit_ms`` is how long it may take by configuration."""
+
+    kind: Literal["drain"] = "drain"
+    is_draining: bool
+    is_drained: bool
+    unanswered: U32
+    limit_ms: U32
+
+
+class Fault(_Message):
+    """The request cannot be answered."""
+
+    kind: Literal["fault"] = "fault"
+    code: Name
+    detail: Annotated[str, Field(max_length=512)]
+
+
+Request = (
+    StatusRequest | JobsRequest | JobRequest | ExplainRequest | CancelRequest | LeasesRequest | SessionsRequest
+    | StatisticsRequest | HealthRequest | DrainRequest
+)  # fmt: skip
+Reply = Status | Jobs | Job | Explanation | Cancelled | Leases | Sessions | Statistics | Health | Drained | Fault
+ToAdmin = Annotated[Request, Field(discriminator="kind")]
+FromAdmin = Annotated[Reply, Field(discriminator="kind")]
+TO_ADMIN: Final[TypeAdapter[Request]] = TypeAdapter(ToAdmin)
+FROM_ADMIN: Final[TypeAdapter[Reply]] = TypeAdapter(FromAdmin)

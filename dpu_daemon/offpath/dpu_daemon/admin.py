@@ -1,0 +1,149 @@
+"""The admin socket: an operator's window into a running daemon (`offpath request explain`, `lease list`, `top`, …).
+
+Only root, the daemon's own uid and the ``operation.admin_uids`` are let in. A peer costs one connection of at most
+`MAX_PEERS`, one request in hand and one frame in flight; what it asks is answered in the loop, page by page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from typing import Final
+
+from offpath.bindings.errors import ControlError, FrameError, PeerGone
+from offpath.bindings.loopback.sockets import listening_socket, peer_credentials
+from offpath.bindings.wire import admin, control
+from offpath.bindings.wire.frames import FrameReader, frame
+from offpath.dpu_daemon.admin_answers import Answers, AskedWrongly
+from offpath.dpu_daemon.daemon import Daemon
+from offpath.dpu_daemon.probe import ANSWER_S, Checkup
+
+logger = logging.getLogger(__name__)
+MAX_PEERS: Final = 16
+_LIMIT: Final = 2 * 65536
+IDLE_S: Final = 5.0
+"""A peer that asks nothing for so long, or does not take its answer, is hung up on."""
+
+
+class AdminServer:
+    """Serves the admin socket. `start` listens, `close` stops."""
+
+    def __init__(self, daemon: Daemon, path: str, inherited: socket.socket | None = None) -> None:
+        """``inherited``: a socket that listens at ``path`` already, whose file is not ours to remove."""
+        self._daemon = daemon
+        self._path = path
+        self._inherited = inherited
+        self._answers = Answers(daemon)
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._peers: dict[asyncio.StreamWriter, None] = {}  # who has been quiet longest comes first
+        self._allowed = {0, os.getuid(), *daemon.config.operation.admin_uids}
+
+    async def start(self) -> None:
+        """Raises: OSError: the path is taken or cannot be made."""
+        sock = self._inherited or listening_socket(self._path, socket.SOCK_STREAM)
+        if self._allowed - {0, os.getuid()} and os.stat(self._path).st_uid == os.geteuid():
+            os.chmod(self._path, 0o666)  # the uid is what counts; a listed one must be able to connect
+        if sys.version_info >= (3, 13):  # it would remove the file even of a socket that was handed down
+            self._server = await asyncio.start_unix_server(self._peer, sock=sock, limit=_LIMIT, cleanup_socket=False)
+        else:
+            self._server = await asyncio.start_unix_server(self._peer, sock=sock, limit=_LIMIT)
+
+    async def close(self) -> None:
+        """Stop listening and hang up on everybody."""
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._inherited is None and os.path.exists(self._path):
+            os.unlink(self._path)
+
+    async def _peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        _, uid, _ = peer_credentials(writer.get_extra_info("socket"))
+        if uid not in self._allowed:
+            logger.warning("admin socket: uid %d turned away", uid)
+            writer.write(frame(control.encode(admin.Fault(code="denied", detail="this uid is not an operator"))))
+            writer.close()
+            return
+        if len(self._peers) >= MAX_PEERS:
+            quiet = next(iter(self._peers))
+            del self._peers[quiet]
+            quiet.transport.abort()
+        self._peers[writer] = None
+        self._tasks.add(task)
+        try:
+            await self._serve(reader, writer)
+        except (PeerGone, TimeoutError, OSError):
+            pass  # it left, or is to leave: nothing is held for it
+        except asyncio.CancelledError:
+            if self._server is not None and self._server.is_serving():
+                raise  # only `close` cancels on purpose
+        finally:
+            self._tasks.discard(task)
+            self._peers.pop(writer, None)
+            if writer.transport.get_write_buffer_size() > 65536:
+                writer.transport.abort()
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames = FrameReader()
+        waiting: list[bytes] = []
+        while True:
+            async with asyncio.timeout(IDLE_S):
+                try:
+                    while not waiting:
+                        data = await reader.read(16384)
+                        if not data:
+                            return
+                        waiting += frames.feed(data)
+                    asked = control.decode(admin.TO_ADMIN, waiting.pop(0))
+                except (FrameError, ControlError) as broken:
+                    self._daemon.counters["violations"] += 1
+                    _say(writer, admin.Fault(code=broken.code, detail=broken.detail[:500]))
+                    return
+                if writer not in self._peers:
+                    return  # hung up on meanwhile
+                self._peers[writer] = self._peers.pop(writer)
+                _say(writer, await self._answer(asked))
+                await writer.drain()
+            if isinstance(asked, admin.DrainRequest) and asked.stop:
+                logger.warning("an operator ends the daemon")
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    async def _answer(self, asked: admin.Request) -> admin.Reply:
+        if isinstance(asked, admin.HealthRequest):
+            return await self._health()
+        try:
+            return self._answers.to(asked)
+        except AskedWrongly as wrong:
+            return admin.Fault(code=wrong.code, detail=wrong.detail)
+
+    async def _health(self) -> admin.Health:
+        done = asyncio.Event()
+        checkup = Checkup(done.set)
+        self._daemon.probe.run(checkup)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await done.wait()
+        except TimeoutError:
+            pass  # what did not speak is in the checks
+        checks = dict(checkup.checks)
+        checks["ready"] = checkup.why_not_ready or "ok"
+        return admin.Health(
+            is_healthy=checkup.is_healthy, is_ready=checkup.is_healthy and checkup.is_accepting, checks=checks
+        )
+
+
+def _say(writer: asyncio.StreamWriter, reply: admin.Reply) -> None:
+    body = control.encode(reply)
+    try:
+        writer.write(frame(body))
+    except FrameError:  # a page of unusually long names
+        writer.write(frame(control.encode(admin.Fault(code="too_long", detail="ask for a smaller page"))))

@@ -1,0 +1,259 @@
+"""What the admin socket answers: the book's view, the shell's tally and the last ended jobs as messages."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from importlib import metadata
+from typing import TYPE_CHECKING, Final
+
+from offpath.bindings.errors import OffpathError
+from offpath.bindings.wire import admin
+from offpath.dpu_daemon.tally import Histogram
+from offpath.sched.jobs import view
+from offpath.sched.jobs.commands import Answer
+from offpath.sched.jobs.drain import is_drained
+from offpath.sched.jobs.explain import Ended, Explanation, explain, explain_end
+from offpath.sched.jobs.obstacles import Hold
+from offpath.sched.jobs.records import MS, Job
+from offpath.sched.jobs.states import FIRST_TERMINAL, JobState
+
+if TYPE_CHECKING:
+    from offpath.dpu_daemon.daemon import Daemon
+    from offpath.dpu_daemon.sessions import JobRef
+
+_STARTS_SHOWN: Final = 24
+_HOLDERS_SHOWN: Final = 32
+_STATES: Final = {state.name.lower(): state for state in JobState}
+_EMPTY: Final = Histogram()
+
+
+class AskedWrongly(OffpathError):
+    """The request names nothing, or something that is not there; ``code`` is stable."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(f"{code}: {detail}")
+        self.code = code
+        self.detail = detail
+
+
+class Answers:
+    """Answers over one daemon. In its loop; none of them waits."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._ledger = daemon.book.ledger
+        self._started_ns = daemon.now_ns()
+        self._release = metadata.version("offpath")
+
+    def to(self, asked: admin.Request) -> admin.Reply:
+        """Raises: AskedWrongly."""
+        match asked:
+            case admin.StatusRequest():
+                return self._status()
+            case admin.JobsRequest():
+                return self._jobs(asked)
+            case admin.JobRequest() | admin.ExplainRequest() | admin.CancelRequest():
+                return self._one_job(asked)
+            case admin.LeasesRequest():
+                return self._leases(asked)
+            case admin.SessionsRequest():
+                return self._sessions(asked)
+            case admin.StatisticsRequest():
+                return self._statistics(asked)
+            case admin.DrainRequest():
+                return self._drain(asked)
+        raise AskedWrongly("unanswerable", asked.kind)
+
+    # -- the whole ------------------------------------------------------------------------------------------------
+    def _status(self) -> admin.Status:
+        daemon, ledger = self._daemon, self._ledger
+        held: Counter[str] = Counter()
+        for lease in ledger.leases.values():
+            held[lease.view.gpu] += lease.view.alpha
+        gpus = [
+            admin.GpuLine(gpu=g.gpu, model=g.model, compute_slices=g.compute_slices, held_share=held[g.gpu])
+            for g in daemon.book.leasing.gpus
+        ]
+        return admin.Status(
+            release=self._release, lineage=daemon.lineage, pid=os.getpid(),
+            uptime_ms=(daemon.now_ns() - self._started_ns) // MS, is_draining=daemon.is_draining,
+            drain_ms=daemon.config.limits.drain_ms, has_helper=daemon.host.has_helper(), gpus=gpus,
+            kernels=[info.name for info in daemon.kernels.infos()], tenants=len(ledger.tenants),
+            sessions=len(ledger.sessions), leases=len(ledger.leases), unanswered=ledger.unanswered,
+            queued=sum(tenant.queued for tenant in ledger.tenants.values()), leaving=len(ledger.leaving),
+        )  # fmt: skip
+
+    def _drain(self, asked: admin.DrainRequest) -> admin.Drained:
+        self._daemon.drain(asked.is_on)
+        return admin.Drained(
+            is_draining=self._daemon.is_draining, is_drained=is_drained(self._ledger),
+            unanswered=self._ledger.unanswered, limit_ms=self._daemon.config.limits.drain_ms,
+        )  # fmt: skip
+
+    def _statistics(self, asked: admin.StatisticsRequest) -> admin.Statistics:
+        ended: dict[str, Counter[str]] = {}
+        for (tenant, status, _), count in self._daemon.tally.ends().items():
+            ended.setdefault(tenant, Counter())[status.name.lower()] += count
+        sessions = Counter(session.tenant for session in self._ledger.sessions.values())
+        fitting = sorted(each.tenant for each in view.tenants(self._ledger) if each.tenant > asked.after)
+        page = fitting[: asked.limit]
+        return admin.Statistics(
+            uptime_ms=(self._daemon.now_ns() - self._started_ns) // MS, counters=self._daemon.statistics(),
+            tenants=[self._tenant_line(name, ended.get(name, Counter()), sessions[name]) for name in page],
+            next=page[-1] if len(page) < len(fitting) else "",
+        )  # fmt: skip
+
+    def _tenant_line(self, name: str, ended: Counter[str], sessions: int) -> admin.TenantLine:
+        record = view.tenant_record(self._ledger.tenants[name])
+        latency = self._daemon.tally.latency.get(name, _EMPTY)
+        return admin.TenantLine(
+            tenant=name, jobs=record.jobs, queued=record.queued, sessions=sessions, leases=record.leases,
+            held_share=record.held_share, max_share=record.max_share, ended=dict(ended),
+            p50_ms=latency.quantile_ns(0.5) / MS, p99_ms=latency.quantile_ns(0.99) / MS,
+        )  # fmt: skip
+
+    # -- lists ----------------------------------------------------------------------------------------------------
+    def _jobs(self, asked: admin.JobsRequest) -> admin.Jobs:
+        state = None
+        if asked.state is not None and (state := _STATES.get(asked.state.lower())) is None:
+            raise AskedWrongly("unknown_state", f"{asked.state}: one of {', '.join(_STATES)}")
+        found = view.jobs(
+            self._ledger, self._daemon.now_ns(), tenant=asked.tenant, session=asked.session, state=state,
+            after=asked.after, limit=asked.limit,
+        )  # fmt: skip
+        is_full = len(found) == asked.limit
+        return admin.Jobs(jobs=[self._job_line(each) for each in found], next=found[-1].job if is_full else 0)
+
+    def _leases(self, asked: admin.LeasesRequest) -> admin.Leases:
+        found = [each for each in view.leases(self._ledger, self._daemon.now_ns()) if each.lease > asked.after]
+        page = found[: asked.limit]
+        lines = [
+            admin.LeaseLine(
+                lease=each.lease, generation=each.generation, tenant=each.tenant, gpu=each.gpu, profile=each.profile,
+                start=each.start, alpha=each.alpha, lanes=each.lanes, state=each.state.value,
+                is_pinned=each.is_pinned, jobs=each.jobs, running=each.running, running_share=each.running_share,
+                held_ms=each.held_ns / MS,
+            )
+            for each in page
+        ]  # fmt: skip
+        return admin.Leases(leases=lines, next=page[-1].lease if len(page) < len(found) else 0)
+
+    def _sessions(self, asked: admin.SessionsRequest) -> admin.Sessions:
+        found = view.sessions(self._ledger, tenant=asked.tenant, after=asked.after, limit=asked.limit)
+        lines = [
+            admin.SessionLine(
+                session=each.session, tenant=each.tenant, credits=each.credits, jobs=each.jobs,
+                last_request_id=each.last_request_id,
+            )
+            for each in found
+        ]  # fmt: skip
+        return admin.Sessions(sessions=lines, next=found[-1].session if len(found) == asked.limit else 0)
+
+    # -- one job --------------------------------------------------------------------------------------------------
+    def _one_job(self, asked: admin.JobRequest | admin.ExplainRequest | admin.CancelRequest) -> admin.Reply:
+        """An unanswered job is the book's, an answered one is looked up among the last ended."""
+        job = self._find(asked)
+        if isinstance(asked, admin.CancelRequest):
+            if isinstance(job, Job) and (ref := self._daemon.kept_job(job.job)) is not None:
+                self._daemon.cancel(ref)
+                return admin.Cancelled(job=self._line(self._find(asked)))
+            return admin.Cancelled(job=self._line(job))
+        if isinstance(job, Job):
+            if isinstance(asked, admin.JobRequest):
+                return admin.Job(job=self._line(job), stages_ms=[])
+            now_ns = self._daemon.now_ns()
+            return self._explanation(job, explain(job, self._ledger, tuple(self._daemon.book.leasing.gpus), now_ns))
+        ref, answer, _ = job
+        if isinstance(asked, admin.JobRequest):
+            return admin.Job(job=self._line(job), stages_ms=[ns / MS for ns in answer.stages])
+        header = ref.header
+        ended = Ended(
+            ref.job, ref.session.tenant, header.demand or self._kernel_demand(header.kernel_id), header.payload_bytes,
+            header.budget_ms, answer.state, answer.reason, answer.retry_after_ms, answer.lease, answer.stages,
+        )  # fmt: skip
+        return self._explanation(job, explain_end(ended, self._ledger))
+
+    def _find(
+        self, asked: admin.JobRequest | admin.ExplainRequest | admin.CancelRequest
+    ) -> Job | tuple[JobRef, Answer, int]:
+        job: Job | None
+        if asked.job is not None:
+            name = str(asked.job)
+            job = self._ledger.jobs.get(asked.job)
+            kept = self._daemon.tally.find(job=asked.job)
+        elif asked.session is not None and asked.request_id is not None:
+            name = f"{asked.session}/{asked.request_id}"
+            job = view.find_job(self._ledger, asked.session, asked.request_id)
+            kept = self._daemon.tally.find(session=asked.session, request_id=asked.request_id)
+        else:
+            raise AskedWrongly("no_id", "name a job, or a session and a request id")
+        if job is not None and job.state < FIRST_TERMINAL:
+            return job
+        if kept is None:
+            raise AskedWrongly("unknown_job", f"no job {name} is held, and none of the last ended ones is it")
+        return kept
+
+    def _line(self, job: Job | tuple[JobRef, Answer, int]) -> admin.JobLine:
+        now_ns = self._daemon.now_ns()
+        if isinstance(job, Job):
+            return self._job_line(view.job_record(job, now_ns))
+        ref, answer, at_ns = job
+        header = ref.header
+        return admin.JobLine(
+            job=ref.job, session=ref.session.number, request_id=header.request_id, tenant=ref.session.tenant,
+            kernel=self._kernel_name(header.kernel_id), priority=header.priority,
+            demand=header.demand or self._kernel_demand(header.kernel_id), payload_bytes=header.payload_bytes,
+            state=answer.state.name.lower(), reason=answer.reason.value, age_ms=(now_ns - at_ns) / MS,
+            lease=answer.lease, is_ended=True,
+        )  # fmt: skip
+
+    def _job_line(self, each: view.JobRecord) -> admin.JobLine:
+        state = each.state.name.lower()
+        return admin.JobLine(
+            job=each.job, session=each.session, request_id=each.request_id, tenant=each.tenant,
+            kernel=self._kernel_name(each.kernel), demand=each.share, priority=each.priority,
+            payload_bytes=each.payload_bytes, state="copied" if each.is_waiting_for_share else state, reason="",
+            age_ms=each.age_ns / MS,
+            deadline_in_ms=each.deadline_in_ns / MS if each.deadline_in_ns is not None else None, lease=each.lease,
+            attempt=each.attempt, is_ended=each.state >= FIRST_TERMINAL,
+        )  # fmt: skip
+
+    def _kernel_name(self, number: int) -> str:
+        return next((k.name for k in self._daemon.kernels.infos() if k.kernel_id == number), f"#{number}")
+
+    def _kernel_demand(self, number: int) -> int:
+        return next((k.demand for k in self._daemon.kernels.infos() if k.kernel_id == number), 0)
+
+    def _explanation(self, job: Job | tuple[JobRef, Answer, int], told: Explanation) -> admin.Explanation:
+        estimate = told.estimate_ns / MS if told.estimate_ns is not None else None
+        return admin.Explanation(
+            job=self._line(job), where=told.where, holds=_hold_lines(told.holds), ahead=told.ahead,
+            estimate_ms=estimate,
+        )  # fmt: skip
+
+
+def _hold_lines(holds: Iterable[Hold]) -> list[admin.HoldLine]:
+    return [
+        admin.HoldLine(
+            cause=hold.cause.value,
+            text=hold.text[:2048],
+            lifted_by=[lift.value for lift in hold.lifted_by],
+            holders=[
+                admin.HolderLine(
+                    lease=each.lease, tenant=each.tenant, gpu=each.gpu, profile=each.profile, start=each.start,
+                    state=each.state.value, jobs=each.jobs,
+                )
+                for each in hold.holders[:_HOLDERS_SHOWN]
+            ],
+            starts=[
+                admin.StartLine(
+                    gpu=each.gpu, profile=each.profile, start=each.start, leases=list(each.leases),
+                    reserved_for=each.reserved_for,
+                )
+                for each in hold.starts[:_STARTS_SHOWN]
+            ],
+        )
+        for hold in holds
+    ]  # fmt: skip

@@ -1,0 +1,117 @@
+"""The daemon's log: text, or one JSON object per line (``operation.log = "json"``), to standard error either way.
+
+Lines are for refusals and faults, never for requests. Peers choose some of the words, so: one line per message
+whatever they contain, no word that could be a secret or an address, and no more than so many of one kind a second.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from datetime import UTC, datetime
+from typing import Any, Final
+
+BURST: Final = 20
+PER_S: Final = 2.0
+KINDS_KEPT: Final = 256
+_SECRET: Final = re.compile(r"0x[0-9a-fA-F]{6,}|(?<![\w-])(?!GPU-|MIG-)[A-Za-z0-9_-]{32,}(?![\w-])")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+KINDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "session %d of %s closed: %s %s": ("session_closed", ("session", "tenant", "cause", "detail")),
+    "lease %d: %s gets %s at %d of %s": ("lease_opens", ("lease", "tenant", "profile", "start", "gpu")),
+    "lease %d closes": ("lease_closes", ("lease",)),
+    "lease %d could not be opened: %s": ("lease_failed", ("lease", "detail")),
+    "host channel: turned away pid %d: %s": ("host_peer_refused", ("pid", "detail")),
+    "helper %s joined: %d GPUs, kernels %s": ("helper_joined", ("helper", "gpus", "kernels")),
+    "helper %s lost: %s": ("helper_lost", ("helper", "detail")),
+    "worker of lease %d lane %d lost: %s": ("worker_lost", ("lease", "lane", "detail")),
+    "ticket refused: %s": ("ticket_refused", ("detail",)),
+    "no memory for a session of %s: %s": ("no_memory", ("tenant", "detail")),
+    "admin socket: uid %d turned away": ("admin_refused", ("uid",)),
+    "metrics on port %d": ("metrics_listen", ("port",)),
+}
+"""Messages with arguments: template → stable code, names of the arguments. A message that is missing here is logged
+all the same, with its text and without fields."""
+
+
+def redacted(text: str) -> str:
+    """Without what could be a token, a key or an address."""
+    return _SECRET.sub("…", text)
+
+
+class OneLine(logging.Formatter):
+    """Text, one line per message: a peer's line break must not look like a message of ours."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter.formatMessage`."""
+        record.message = _CONTROL.sub(" ", redacted(record.message))
+        if left_out := getattr(record, "left_out", 0):
+            record.message += f" ({left_out} more of this kind were left out)"
+        return super().formatMessage(record)
+
+
+class JsonLines(logging.Formatter):
+    """One object per line: time, level, logger, message, code, and the fields of its kind."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter.format`."""
+        code, names = KINDS.get(str(record.msg), ("", ()))
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": redacted(record.getMessage()),
+        }
+        if code:
+            line["code"] = code
+        if isinstance(record.args, tuple):
+            for name, value in zip(names, record.args, strict=False):
+                line[name] = value if isinstance(value, int) else redacted(str(value))
+        if left_out := getattr(record, "left_out", 0):
+            line["left_out"] = left_out
+        if record.exc_info:
+            line["exception"] = redacted(self.formatException(record.exc_info))
+        return json.dumps(line, ensure_ascii=False)
+
+
+class RateLimit(logging.Filter):
+    """`BURST` messages of a kind at once, `PER_S` a second afterwards; the next one let through says how many not.
+
+    Errors pass: they are ours. At most `KINDS_KEPT` kinds are told apart, the one quiet longest is forgotten first.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kinds: dict[str, tuple[float, float, int]] = {}  # left, when, left out
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See `logging.Filter.filter`."""
+        if record.levelno >= logging.ERROR:
+            return True
+        kind, now = str(record.msg), time.monotonic()
+        left, when, left_out = self._kinds.pop(kind, (float(BURST), now, 0))
+        left = min(float(BURST), left + (now - when) * PER_S)
+        while len(self._kinds) >= KINDS_KEPT:
+            del self._kinds[next(iter(self._kinds))]
+        if left < 1:
+            self._kinds[kind] = left, now, left_out + 1
+            return False
+        self._kinds[kind] = left - 1, now, 0
+        if left_out:
+            record.left_out = left_out
+        return True
+
+
+def set_up(style: str) -> None:
+    """Give every handler of the root logger this style and the rate limit; doing it again changes the style."""
+    for handler in logging.getLogger().handlers:
+        if style == "json":
+            handler.setFormatter(JsonLines())
+        elif not isinstance(handler.formatter, OneLine):
+            kept = handler.formatter._fmt if handler.formatter is not None else None
+            handler.setFormatter(OneLine(kept if not isinstance(handler.formatter, JsonLines) else None))
+        if not any(isinstance(each, RateLimit) for each in handler.filters):
+            handler.addFilter(RateLimit())

@@ -1,0 +1,103 @@
+"""Coming back to a session whose connection was lost: the daemon was restarted, or the link broke.
+
+The slots, the answers and the requests in them are still there; what is new is the negotiation and the doorbells.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+from offpath.bindings.errors import ControlError, NegotiationRefused, PeerGone, RegionError, TicketRefused
+from offpath.bindings.loopback.fabric import LoopbackRequesterSession
+from offpath.bindings.wire import control
+from offpath.bindings.wire.codes import Reason, Status
+from offpath.host_helper.errors import RequestFailed
+from offpath.host_helper.negotiate import Negotiation, open_session
+
+_PAUSE_S: Final = 0.02
+_NOBODY_S: Final = 3.0
+"""How long a daemon may be missing altogether: under a service manager its sockets are open even while it starts."""
+_STAYS: Final = ("daemon_restarts", "")
+
+
+@dataclass(slots=True)
+class Link:
+    """Everything of a session that a lost connection takes with it."""
+
+    negotiation: Negotiation
+    welcome: control.Welcome
+    session: LoopbackRequesterSession
+
+
+class Way:
+    """How a session was opened, so that it can be opened again."""
+
+    def __init__(self, address: str | None, **options: Any) -> None:
+        self._address = address
+        self._options = options
+
+    def open(self, resume: control.Resume | None = None) -> Link:
+        """Raises: as `offpath.host_helper.negotiate.open_session`."""
+        return Link(*open_session(self._address, resume=resume, **self._options))
+
+
+class Return:
+    """The attempts to come back after one loss. ``unanswered`` are the request ids that wait.
+
+    `attempt` until it gives a link, or `why_not` says that there is no way back.
+    """
+
+    def __init__(self, way: Way, lost: Link, unanswered: list[int]) -> None:
+        lost.negotiation.update()
+        closing = lost.negotiation.closing
+        lost.negotiation.abandon()
+        lost.session.close()
+        welcome = lost.welcome
+        self._way = way
+        self._resume = control.Resume(
+            session=welcome.session, lineage=welcome.lineage, token=welcome.resume_token, unanswered=unanswered
+        )
+        now = time.monotonic()
+        self._until = now + welcome.resume_ttl_s
+        self._nobody_until = now + _NOBODY_S
+        self._next = now
+        self.why_not = ""
+        if not welcome.resume_ttl_s:
+            self.why_not = "the daemon keeps no session"
+        elif closing is not None and closing.code not in _STAYS:
+            self.why_not = f"{closing.code}: {closing.detail}"
+
+    def wait_s(self) -> float:
+        """Until the next attempt."""
+        return max(0.0, self._next - time.monotonic())
+
+    def attempt(self) -> Link | None:
+        """Try once; None: not yet, or never (`why_not`)."""
+        try:
+            return self._way.open(self._resume)
+        except NegotiationRefused as refused:
+            if not refused.retry_after_ms:
+                self.why_not = str(refused)
+            self._next = time.monotonic() + max(_PAUSE_S, refused.retry_after_ms / 1e3)
+        except (PeerGone, TicketRefused) as gone:
+            now = time.monotonic()
+            is_missing = isinstance(gone.__cause__ or gone.__context__, (ConnectionRefusedError, FileNotFoundError))
+            if now >= self._until or (is_missing and now >= self._nobody_until):
+                self.why_not = str(gone)
+            if not is_missing:
+                self._nobody_until = now + _NOBODY_S
+            self._next = now + _PAUSE_S
+        except (ControlError, RegionError) as broken:
+            self.why_not = str(broken)
+        return None
+
+
+def outcome_of(state: str) -> RequestFailed | None:
+    """What a resumed request became, when its answer will not come by the doorbell."""
+    if state == "retry_safe":
+        return RequestFailed(Status.RETRY_SAFE, Reason.DAEMON_RESTARTED, 0, "it had not reached the daemon")
+    if state == "unknown":
+        return RequestFailed(Status.OUTCOME_UNKNOWN, Reason.DAEMON_RESTARTED, 0, "its answer is lost")
+    return None

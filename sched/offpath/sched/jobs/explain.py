@@ -1,0 +1,225 @@
+"""Why a job stands where it stands: what holds it back, who holds what it needs, and what would lift that.
+
+Pure reading over the ledger, and the policy's geometry told again from the leases; it changes nothing and asks the
+policy nothing. `offpath.sched.jobs.obstacles` looks at what a queued job lacks; ended jobs are `explain_end`'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from offpath.sched.gpu.geometry import GpuSpec
+from offpath.sched.gpu.policy import Lift
+from offpath.sched.jobs.admission import estimate_wait_ns
+from offpath.sched.jobs.ledger import Ledger
+from offpath.sched.jobs.obstacles import Cause, Hold, holder_of, obstacles
+from offpath.sched.jobs.records import MS, Job
+from offpath.sched.jobs.states import EndReason, JobState, LeaseState
+from offpath.sched.record import record
+
+
+@record
+class Explanation:
+    """``ahead`` jobs of the tenant are served before it; ``estimate_ns`` until it ends, None while nothing is known
+    (no job of the tenant has finished yet, or no lease is there to run it)."""
+
+    where: str
+    holds: tuple[Hold, ...]
+    ahead: int
+    estimate_ns: int | None
+
+
+@record
+class Ended:
+    """What is left of an ended job: who asked for what, and its answer. ``share`` and ``budget_ms`` as asked."""
+
+    job: int
+    tenant: str
+    share: int
+    payload_bytes: int
+    budget_ms: int
+    state: JobState
+    reason: EndReason
+    retry_after_ms: int
+    lease: int
+    stages: tuple[int, int, int, int, int, int]
+
+
+def explain(
+    job: Job, ledger: Ledger, gpus: tuple[GpuSpec, ...], now_ns: int, *, names_others: bool = True
+) -> Explanation:
+    """A job the book holds and has not answered.
+
+    ``names_others``: may other tenants be named? To an operator; a tenant is told only that there are others.
+    """
+    told = Explanation("accepted", (), 0, None)
+    if job.state is JobState.QUEUED:
+        told = _in_the_queue(job, ledger, gpus, now_ns)
+    elif job.placement is not None:
+        told = _on_a_lane(job, ledger, now_ns)
+    if job.deadline_ns:
+        told = replace(told, holds=(*told.holds, *_deadline(job, told, now_ns)))
+    return told if names_others else replace(told, holds=tuple(_nameless(h, job.demand.tenant) for h in told.holds))
+
+
+def _in_the_queue(job: Job, ledger: Ledger, gpus: tuple[GpuSpec, ...], now_ns: int) -> Explanation:
+    tenant = ledger.tenants[job.demand.tenant]
+    ahead = _ahead(job, ledger)
+    warm = [held.view for held in tenant.leases.values() if held.state is LeaseState.WARM]
+    estimate = None
+    if tenant.service_ns and any(view.alpha >= job.demand.share for view in warm):
+        estimate = int(tenant.service_ns * (1 + ahead / sum(view.lanes for view in warm)))
+    where = f"queued for {_ms(now_ns - job.accepted_ns)}"
+    return Explanation(where, obstacles(job, tenant, ledger, gpus, now_ns), ahead, estimate)
+
+
+def _on_a_lane(job: Job, ledger: Ledger, now_ns: int) -> Explanation:
+    assert job.placement is not None
+    lease = ledger.leases[job.placement.lease]
+    service_ns = ledger.tenants[job.demand.tenant].service_ns
+    place = f"lane {job.placement.lane} of lease {lease.view.lease} ({lease.view.profile} of {lease.view.gpu})"
+    if job.is_running:
+        ran = now_ns - job.launched_ns
+        left = int(max(0.0, service_ns - ran)) if service_ns else None
+        return Explanation(f"its kernel has run for {_ms(ran)} in {place}", (), 0, left)
+    if job.is_copying:
+        copying = now_ns - job.placed_ns
+        return Explanation(f"its payload has been travelling for {_ms(copying)} to {place}", (), 0, None)
+    ahead = lease.waiting.index(job) if job in lease.waiting else 0
+    running = [each.job for each in lease.jobs.values() if each.is_running]
+    text = (
+        f"{lease.running_share} of the lease's {lease.view.alpha} % are in use by {_jobs(running)}, "
+        f"this job needs {job.demand.share}"
+    )
+    hold = Hold(Cause.SHARE, text, (Lift.JOB_ENDS,), (holder_of(lease),), ())
+    left = int(service_ns * (1 + ahead)) if service_ns else None
+    return Explanation(f"its payload has waited for {_ms(now_ns - job.copied_ns)} in {place}", (hold,), ahead, left)
+
+
+def _ahead(job: Job, ledger: Ledger) -> int:
+    """Jobs of its tenant that are placed before it, were all leases the same: by priority, then by age."""
+    mine = (-job.priority, job.accepted_ns, job.job)
+    queues = ledger.tenants[job.demand.tenant].queues.values()
+    return sum((-o.priority, o.accepted_ns, o.job) < mine for queue in queues for o in queue.waiting())
+
+
+def _deadline(job: Job, told: Explanation, now_ns: int) -> tuple[Hold, ...]:
+    left = job.deadline_ns - now_ns
+    if told.estimate_ns is not None and told.estimate_ns <= left:
+        return ()
+    if told.estimate_ns is None and not told.holds:
+        return ()
+    guess = (
+        f"its end is {_ms(told.estimate_ns)} away by estimate" if told.estimate_ns is not None else "nothing is sure"
+    )
+    text = f"its deadline is in {_ms(left)}; {guess}; then it ends EXPIRED"
+    return (Hold(Cause.DEADLINE, text, (Lift.JOB_ENDS, Lift.SAME_REQUEST), (), ()),)
+
+
+def _nameless(hold: Hold, own: str) -> Hold:
+    """The same, with other tenants unnamed."""
+    others = {each.tenant for each in hold.holders} - {own}
+    text = hold.text
+    for name in sorted(others, key=len, reverse=True):
+        text = text.replace(f"tenant {name}", "another tenant")
+    holders = tuple(each if each.tenant == own else replace(each, tenant="") for each in hold.holders)
+    return replace(hold, text=text, holders=holders)
+
+
+def explain_end(ended: Ended, ledger: Ledger) -> Explanation:
+    """A job that was answered, from what is left of it; the numbers are those of now."""
+    where = f"{ended.state.name} after {_ms(ended.stages[5])}"
+    if ended.reason is EndReason.NONE:
+        return Explanation(where, (), 0, None)
+    text, lifts = _end_text(ended, ledger)
+    return Explanation(where, (Hold(_END_CAUSE.get(ended.reason, Cause.FAULT), text, lifts, (), ()),), 0, None)
+
+
+_END_CAUSE = {
+    EndReason.PAYLOAD_TOO_LARGE: Cause.MEMORY,
+    EndReason.TENANT_QUEUE_FULL: Cause.QUOTA,
+    EndReason.TENANT_SHARE_LIMIT: Cause.QUOTA,
+    EndReason.DAEMON_FULL: Cause.FULL,
+    EndReason.DEADLINE_UNREACHABLE: Cause.DEADLINE,
+    EndReason.DEADLINE_PASSED: Cause.DEADLINE,
+    EndReason.NO_INSTANCE_FITS: Cause.NO_PROFILE,
+    EndReason.GANG_UNSUPPORTED: Cause.NO_PROFILE,
+    EndReason.HELPER_LOST: Cause.HELPER,
+    EndReason.WORKER_LOST: Cause.HELPER,
+    EndReason.DRAINING: Cause.DRAINING,
+    EndReason.CANCELLED_BY_REQUESTER: Cause.REQUESTER,
+    EndReason.SESSION_CLOSED: Cause.REQUESTER,
+    EndReason.BAD_HEADER: Cause.REQUEST,
+    EndReason.UNKNOWN_KERNEL: Cause.REQUEST,
+    EndReason.BAD_DEMAND: Cause.REQUEST,
+    EndReason.DUPLICATE_ID: Cause.REQUEST,
+    EndReason.PAYLOAD_CHECKSUM: Cause.REQUEST,
+    EndReason.KERNEL_RAISED: Cause.KERNEL,
+    EndReason.RESULT_TOO_LARGE: Cause.KERNEL,
+}
+
+
+def _end_text(ended: Ended, ledger: Ledger) -> tuple[str, tuple[Lift, ...]]:
+    """What ended it, with the numbers, and what would change that."""
+    reason, settings, asked = ended.reason, ledger.settings, ended.share
+    tenant = ledger.tenants.get(ended.tenant)
+    spec = tenant.spec if tenant is not None else None
+    if reason is EndReason.PAYLOAD_TOO_LARGE:
+        text = f"its payload has {ended.payload_bytes} bytes, a lane's landing buffer {settings.landing_bytes}"
+        return text, (Lift.OTHER_REQUEST, Lift.CONFIGURATION)
+    if reason is EndReason.TENANT_QUEUE_FULL and spec is not None and tenant is not None:
+        text = f"its tenant may have {spec.max_jobs} jobs unanswered; now it has {tenant.jobs}"
+        return text, (Lift.JOB_ENDS, Lift.CONFIGURATION)
+    if reason is EndReason.TENANT_SHARE_LIMIT and spec is not None:
+        text = (
+            f"a demand of {asked} % exceeds what its tenant may ask for ({spec.max_demand} %) "
+            f"or hold ({spec.max_share} %)"
+        )
+        return text, (Lift.OTHER_REQUEST, Lift.CONFIGURATION)
+    if reason is EndReason.DAEMON_FULL:
+        text = f"the daemon may have {settings.max_jobs} jobs unanswered; now it has {ledger.unanswered}"
+        return text, (Lift.JOB_ENDS, Lift.CONFIGURATION)
+    if reason is EndReason.DEADLINE_UNREACHABLE and tenant is not None:
+        wait = _ms(estimate_wait_ns(tenant))
+        text = f"its budget of {ended.budget_ms} ms was less than the wait; now a job would end in about {wait}"
+        return text, (Lift.JOB_ENDS, Lift.OTHER_REQUEST)
+    if reason is EndReason.DEADLINE_PASSED:
+        place = f"on lease {ended.lease}" if ended.lease else "while it was queued"
+        return f"its budget of {ended.budget_ms} ms passed {place}", (Lift.SAME_REQUEST, Lift.OTHER_REQUEST)
+    text, lifts = _ENDS[reason]
+    return (f"{text} (lease {ended.lease})" if ended.lease else text), lifts
+
+
+_ENDS: dict[EndReason, tuple[str, tuple[Lift, ...]]] = {
+    EndReason.BAD_HEADER: ("its header breaks a rule of the protocol", (Lift.OTHER_REQUEST,)),
+    EndReason.UNKNOWN_KERNEL: ("no helper serves its kernel", (Lift.HELPER_JOINS, Lift.OTHER_REQUEST)),
+    EndReason.BAD_DEMAND: ("its demand is neither 1 to 100 nor whole GPUs", (Lift.OTHER_REQUEST,)),
+    EndReason.PAYLOAD_TOO_LARGE: ("its payload exceeds a lane's landing buffer", (Lift.OTHER_REQUEST,)),
+    EndReason.DUPLICATE_ID: ("its session had used its request id before", (Lift.OTHER_REQUEST,)),
+    EndReason.GANG_UNSUPPORTED: ("it asks for several GPUs at once, which no daemon gives yet", (Lift.OTHER_REQUEST,)),
+    EndReason.TENANT_QUEUE_FULL: ("its tenant had too many jobs unanswered", (Lift.JOB_ENDS,)),
+    EndReason.DEADLINE_UNREACHABLE: ("its budget was less than the wait", (Lift.OTHER_REQUEST,)),
+    EndReason.NO_INSTANCE_FITS: (
+        "no instance of any GPU here holds its demand and a lane's memory",
+        (Lift.OTHER_REQUEST, Lift.HELPER_JOINS, Lift.CONFIGURATION),
+    ),
+    EndReason.TENANT_SHARE_LIMIT: ("its demand exceeds its tenant's rights", (Lift.CONFIGURATION,)),
+    EndReason.CANCELLED_BY_REQUESTER: ("its requester, or an operator, gave it up", (Lift.SAME_REQUEST,)),
+    EndReason.SESSION_CLOSED: ("its session ended before it did", (Lift.SAME_REQUEST,)),
+    EndReason.DRAINING: ("the daemon was being drained", (Lift.DRAIN_ENDS, Lift.SAME_REQUEST)),
+    EndReason.KERNEL_RAISED: ("its kernel raised an exception", (Lift.OTHER_REQUEST,)),
+    EndReason.RESULT_TOO_LARGE: ("its result exceeds what the session asked for", (Lift.OTHER_REQUEST,)),
+    EndReason.PAYLOAD_CHECKSUM: ("its payload changed between requester and lane", (Lift.SAME_REQUEST,)),
+    EndReason.COPY_FAILED: ("the copy engine could not bring its payload to the lane", (Lift.SAME_REQUEST,)),
+    EndReason.WORKER_LOST: ("its worker ended while it may have run", (Lift.SAME_REQUEST,)),
+    EndReason.HELPER_LOST: ("the helper was lost while it may have run", (Lift.HELPER_JOINS, Lift.SAME_REQUEST)),
+    EndReason.DAEMON_RESTARTED: ("the daemon was restarted while it may have run", (Lift.SAME_REQUEST,)),
+}
+
+
+def _ms(ns: int) -> str:
+    return f"{ns / MS:.1f} ms" if ns < 10_000 * MS else f"{ns / MS / 1000:.1f} s"
+
+
+def _jobs(numbers: list[int]) -> str:
+    return ("job " if len(numbers) == 1 else "jobs ") + ", ".join(map(str, numbers)) if numbers else "no job"

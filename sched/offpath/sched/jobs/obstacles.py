@@ -1,0 +1,224 @@
+"""What a queued job lacks: a lane now, or a lease that could be opened for it. Pure reading over the ledger."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Profile, Slice
+from offpath.sched.gpu.greedy import candidates
+from offpath.sched.gpu.policy import Lift
+from offpath.sched.jobs.ledger import Ledger
+from offpath.sched.jobs.records import MS, Job, Lease, Tenant
+from offpath.sched.jobs.states import LeaseState
+from offpath.sched.record import record
+
+_OPENING = (LeaseState.PLANNED, LeaseState.CREATING)
+
+
+class Cause(Enum):
+    """Kinds of what holds a job back, or ended it."""
+
+    HELPER = "helper"
+    LANES = "lanes"
+    SHARE = "share"
+    DEMAND = "demand"
+    OPENING = "opening"
+    PAUSE = "pause"
+    QUOTA = "quota"
+    MEMORY = "memory"
+    NO_PROFILE = "no_profile"
+    GEOMETRY = "geometry"
+    TENANT_CLASH = "tenant_clash"
+    GROWTH = "growth"
+    DEADLINE = "deadline"
+    DRAINING = "draining"
+    FULL = "full"
+    REQUEST = "request"
+    REQUESTER = "requester"
+    KERNEL = "kernel"
+    FAULT = "fault"
+
+
+@record
+class Holder:
+    """A lease that holds what the job needs; ``tenant`` is empty where it may not be named."""
+
+    lease: int
+    tenant: str
+    gpu: str
+    profile: str
+    start: int
+    state: LeaseState
+    jobs: int
+
+
+@record
+class BlockedStart:
+    """A place where the profile may legally start, and the leases in its way; ``reserved_for`` a tenant whose next
+    lease the slices are being cleared for."""
+
+    gpu: str
+    profile: str
+    start: int
+    leases: tuple[int, ...]
+    reserved_for: str
+
+
+@record
+class Hold:
+    """One thing that holds the job back, in words and in numbers."""
+
+    cause: Cause
+    text: str
+    lifted_by: tuple[Lift, ...]
+    holders: tuple[Holder, ...]
+    starts: tuple[BlockedStart, ...]
+
+
+def holder_of(lease: Lease) -> Holder:
+    """The lease as something in the way."""
+    view = lease.view
+    return Holder(view.lease, view.tenant, view.gpu, view.profile, view.start, lease.state, len(lease.jobs))
+
+
+def obstacles(job: Job, tenant: Tenant, ledger: Ledger, gpus: tuple[GpuSpec, ...], now_ns: int) -> tuple[Hold, ...]:
+    """Why the queued ``job`` is on no lane of its tenant's leases, and why no further lease is there for it."""
+    if not gpus:
+        text = "no helper is connected, so there is no GPU"
+        return (Hold(Cause.HELPER, text, (Lift.HELPER_JOINS,), (), ()),)
+    return (*_lanes(job, tenant), *_lease(job, tenant, ledger, gpus, now_ns))
+
+
+def _lanes(job: Job, tenant: Tenant) -> list[Hold]:
+    """The tenant's warm leases: too small, or full."""
+    share = job.demand.share
+    warm = [held for held in tenant.leases.values() if held.state is LeaseState.WARM]
+    fitting = [held for held in warm if held.view.alpha >= share]
+    if fitting:
+        running = sum(each.is_running for held in fitting for each in held.jobs.values())
+        lanes = sum(held.view.lanes for held in fitting)
+        text = f"all {lanes} lanes of its tenant's {len(fitting)} lease(s) that hold {share} % are taken, {running} run"
+        return [Hold(Cause.LANES, text, (Lift.JOB_ENDS, Lift.LEASE_OPENS), tuple(map(holder_of, fitting)), ())]
+    if warm:
+        most = max(held.view.alpha for held in warm)
+        text = f"it needs {share} %, its tenant's largest lease has {most} %"
+        return [Hold(Cause.DEMAND, text, (Lift.LEASE_OPENS,), tuple(map(holder_of, warm)), ())]
+    return []
+
+
+def _lease(job: Job, tenant: Tenant, ledger: Ledger, gpus: tuple[GpuSpec, ...], now_ns: int) -> list[Hold]:
+    """A further lease: being made, not allowed, or without a place."""
+    share = job.demand.share
+    opening = [held for held in tenant.leases.values() if held.state in _OPENING]
+    if opening:
+        text = f"lease {opening[0].view.lease} of its tenant is being made"
+        return [Hold(Cause.OPENING, text, (Lift.LEASE_OPENS,), tuple(map(holder_of, opening)), ())]
+    if now_ns < tenant.retry_open_ns:
+        left = (tenant.retry_open_ns - now_ns) / MS
+        text = f"the last lease could not be opened; the next try is in {left:.0f} ms"
+        return [Hold(Cause.PAUSE, text, (Lift.TIME,), (), ())]
+    settings = ledger.settings
+    room = settings.lanes * (settings.landing_bytes + settings.result_bytes)
+    wanted = [(gpu, profile) for gpu in gpus for profile in candidates(gpu, share, room, tenant.spec.profile)]
+    if not wanted:
+        return [_no_profile(share, room, gpus, settings.lanes)]
+    least = min(gpu.alpha(profile) for gpu, profile in wanted)
+    if tenant.held_share + least > tenant.spec.max_share:
+        own = tuple(map(holder_of, tenant.leases.values()))
+        text = (
+            f"its tenant holds {tenant.held_share} % and may hold {tenant.spec.max_share} %; "
+            f"the smallest lease for this job has {least} %"
+        )
+        return [Hold(Cause.QUOTA, text, (Lift.JOB_ENDS, Lift.LEASE_CLOSES, Lift.CONFIGURATION), own, ())]
+    return _place(job, tenant, ledger, wanted)
+
+
+def _no_profile(share: int, room: int, gpus: tuple[GpuSpec, ...], lanes: int) -> Hold:
+    """No instance would do: too little compute in any, or too little memory for the lanes."""
+    large = [(p.memory_bytes, p.name, gpu.model) for gpu in gpus for p in gpu.profiles if gpu.alpha(p) >= share]
+    if not large:
+        most = max((gpu.alpha(p) for gpu in gpus for p in gpu.profiles), default=0)
+        text = f"it needs {share} %, the largest profile here has {most} %"
+        return Hold(Cause.NO_PROFILE, text, (Lift.OTHER_REQUEST, Lift.HELPER_JOINS), (), ())
+    nbytes, name, model = max(large)
+    text = f"{lanes} lanes take {room} bytes of an instance, the largest that would do ({name} of {model}) has {nbytes}"
+    return Hold(Cause.MEMORY, text, (Lift.CONFIGURATION, Lift.HELPER_JOINS), (), ())
+
+
+def _place(job: Job, tenant: Tenant, ledger: Ledger, wanted: list[tuple[GpuSpec, Profile]]) -> list[Hold]:
+    """Every legal start of every profile that would do, and who is in its way."""
+    geometries = {gpu.gpu: GpuGeometry(gpu) for gpu, _ in wanted}
+    for lease in ledger.leases.values():
+        geometry = geometries.get(lease.view.gpu)
+        profile = geometry.spec.profile(lease.view.profile) if geometry is not None else None
+        if geometry is not None and profile is not None:
+            geometry.take(lease.view.lease, profile, lease.view.start)
+    rooms = {slice_: other.spec.name for other in ledger.needy.values() if other is not tenant for slice_ in other.room}
+    starts = [_start(geometries[gpu.gpu], profile, start, rooms) for gpu, profile in wanted for start in profile.starts]
+    if any(not each.leases and not each.reserved_for for each in starts):
+        wait = ledger.settings.grow_after_ns / MS
+        text = f"there is room for a further lease; it is opened when the backlog has lasted {wait:g} ms"
+        return [Hold(Cause.GROWTH, text, (Lift.TIME, Lift.JOB_ENDS), (), ())]
+    blocking = [ledger.leases[lease] for lease in sorted({lease for each in starts for lease in each.leases})]
+    others = [lease for lease in blocking if lease.view.tenant != tenant.spec.name]
+    holds = []
+    waits_for = sorted({each.reserved_for for each in starts} - {""})
+    foreign = {lease.view.lease for lease in others}
+    if any(foreign & set(each.leases) or each.reserved_for for each in starts):
+        named = [_held(lease) for lease in others] + [
+            f"slices are being cleared for tenant {name}" for name in waits_for
+        ]
+        text = f"what would do is held by others: {'; '.join(named)}"
+        freed = (Lift.LEASE_CLOSES, Lift.HELPER_JOINS)
+        holds.append(Hold(Cause.TENANT_CLASH, text, freed, tuple(map(holder_of, others)), tuple(starts)))
+    if _is_fragmented(geometries, wanted) or any(set(each.leases) - foreign for each in starts):
+        lifts = (Lift.LEASE_CLOSES, Lift.HELPER_JOINS, Lift.OTHER_REQUEST)
+        text = f"no legal place for {' or '.join(dict.fromkeys(p.name for _, p in wanted))}: {_starts_text(starts)}"
+        own = tuple(holder_of(lease) for lease in blocking)
+        holds.append(Hold(Cause.GEOMETRY, text, lifts, own, tuple(starts)))
+    return holds
+
+
+def _start(geometry: GpuGeometry, profile: Profile, start: int, rooms: dict[Slice, str]) -> BlockedStart:
+    """The leases that must go before the profile may start there."""
+    held, spec = geometry.held, geometry.spec
+    end = start + profile.memory_slices
+    in_way = {lease for lease, one in held.items() if start < one.start + one.profile.memory_slices and one.start < end}
+    if sum(one.profile.compute_slices for lease, one in held.items() if lease not in in_way) > (
+        spec.compute_slices - profile.compute_slices
+    ):
+        in_way = set(held)
+    alike = [lease for lease, one in held.items() if one.profile.name == profile.name]
+    if len(alike) >= profile.max_instances and not in_way & set(alike):
+        in_way |= set(alike)
+    reserved = next((rooms[(spec.gpu, n)] for n in range(start, end) if (spec.gpu, n) in rooms), "")
+    return BlockedStart(spec.gpu, profile.name, start, tuple(sorted(in_way)), reserved)
+
+
+def _is_fragmented(geometries: dict[str, GpuGeometry], wanted: list[tuple[GpuSpec, Profile]]) -> bool:
+    """The slices would be enough, but they do not lie where the profile may start."""
+    for gpu, profile in wanted:
+        held = geometries[gpu.gpu].held.values()
+        memory = gpu.memory_slices - sum(one.profile.memory_slices for one in held)
+        compute = gpu.compute_slices - sum(one.profile.compute_slices for one in held)
+        if memory >= profile.memory_slices and compute >= profile.compute_slices:
+            return True
+    return False
+
+
+def _held(lease: Lease) -> str:
+    view = lease.view
+    return (
+        f"lease {view.lease} of tenant {view.tenant} has {view.profile} at {view.start} of {view.gpu} "
+        f"({lease.state.value}, {len(lease.jobs)} jobs)"
+    )
+
+
+def _starts_text(starts: list[BlockedStart]) -> str:
+    parts = []
+    for each in starts[:12]:
+        why = [f"lease {lease}" for lease in each.leases]
+        if each.reserved_for:
+            why.append("slices being cleared")
+        parts.append(f"{each.profile} at {each.start} is blocked by {', '.join(why)}")
+    return "; ".join(parts)

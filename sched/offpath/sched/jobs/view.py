@@ -1,0 +1,166 @@
+"""The book's state as plain records, for whoever watches. Pure reading: nothing here changes the ledger.
+
+Every function walks at most what it returns, but for a filter's misses; none is on the request path.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from offpath.sched.jobs.ledger import Ledger
+from offpath.sched.jobs.records import Job, Lease, Session, Tenant
+from offpath.sched.jobs.states import JobState, LeaseState
+from offpath.sched.record import record
+
+
+@record
+class JobRecord:
+    """A job as it stands; times in ns, ``deadline_in_ns`` None without one, ``lease`` 0 while it is on none."""
+
+    job: int
+    session: int
+    request_id: int
+    tenant: str
+    kernel: int
+    share: int
+    priority: int
+    payload_bytes: int
+    state: JobState
+    is_waiting_for_share: bool
+    age_ns: int
+    deadline_in_ns: int | None
+    lease: int
+    lane: int
+    attempt: int
+
+
+@record
+class LeaseRecord:
+    """A lease; ``running_share`` of its α (percent of a GPU) is in use by ``running`` of its ``jobs``."""
+
+    lease: int
+    generation: int
+    tenant: str
+    gpu: str
+    profile: str
+    start: int
+    alpha: int
+    lanes: int
+    state: LeaseState
+    is_pinned: bool
+    jobs: int
+    running: int
+    running_share: int
+    held_ns: int
+
+
+@record
+class TenantRecord:
+    """A tenant's queue and holdings; ``held_share`` of at most ``max_share`` percent of a GPU."""
+
+    tenant: str
+    jobs: int
+    queued: int
+    leases: int
+    held_share: int
+    max_share: int
+    service_ns: int
+
+
+@record
+class SessionRecord:
+    """A session; ``jobs`` are those whose credit has not come back."""
+
+    session: int
+    tenant: str
+    credits: int
+    jobs: int
+    last_request_id: int
+
+
+def job_record(job: Job, now_ns: int) -> JobRecord:
+    """One job."""
+    placement = job.placement
+    return JobRecord(
+        job.job, job.session, job.request_id, job.demand.tenant, job.kernel, job.demand.share, job.priority,
+        job.demand.payload_bytes, job.state, job.state is JobState.COPYING and not job.is_copying,
+        now_ns - job.accepted_ns, job.deadline_ns - now_ns if job.deadline_ns else None,
+        placement.lease if placement is not None else 0, placement.lane if placement is not None else 0, job.attempt,
+    )  # fmt: skip
+
+
+def jobs(
+    ledger: Ledger,
+    now_ns: int,
+    *,
+    tenant: str | None = None,
+    session: int | None = None,
+    state: JobState | None = None,
+    after: int = 0,
+    limit: int = 128,
+) -> list[JobRecord]:
+    """Jobs without a returned credit, by rising number, from behind ``after``."""
+    found: Iterator[Job] = iter(ledger.jobs.values())  # numbers rise, and so does the order of insertion
+    if session is not None:
+        held = ledger.sessions.get(session)
+        found = iter(held.jobs.values()) if held is not None else iter(())
+    fitting = (
+        job
+        for job in found
+        if job.job > after and (tenant is None or job.demand.tenant == tenant) and (state is None or job.state is state)
+    )
+    return [job_record(job, now_ns) for job in itertools.islice(fitting, limit)]
+
+
+def find_job(ledger: Ledger, session: int, request_id: int) -> Job | None:
+    """The job that the session's request became, while the book still holds it."""
+    held = ledger.sessions.get(session)
+    if held is None:
+        return None
+    return next((job for job in held.jobs.values() if job.request_id == request_id), None)
+
+
+def lease_record(lease: Lease, now_ns: int) -> LeaseRecord:
+    """One lease."""
+    view = lease.view
+    running = sum(job.is_running for job in lease.jobs.values())
+    return LeaseRecord(
+        view.lease, lease.generation, view.tenant, view.gpu, view.profile, view.start, view.alpha, view.lanes,
+        lease.state, lease.is_pinned, len(lease.jobs), running, lease.running_share,
+        now_ns - lease.opened_ns if lease.opened_ns else 0,
+    )  # fmt: skip
+
+
+def leases(ledger: Ledger, now_ns: int) -> list[LeaseRecord]:
+    """All leases, by number."""
+    return [lease_record(lease, now_ns) for lease in ledger.leases.values()]
+
+
+def tenant_record(tenant: Tenant) -> TenantRecord:
+    """One tenant."""
+    return TenantRecord(
+        tenant.spec.name, tenant.jobs, tenant.queued, len(tenant.leases), tenant.held_share, tenant.spec.max_share,
+        int(tenant.service_ns),
+    )  # fmt: skip
+
+
+def tenants(ledger: Ledger) -> list[TenantRecord]:
+    """All tenants, in the order of the configuration."""
+    return [tenant_record(tenant) for tenant in ledger.tenants.values()]
+
+
+def session_record(session: Session) -> SessionRecord:
+    """One session."""
+    return SessionRecord(session.session, session.tenant, session.credits, len(session.jobs), session.last_request_id)
+
+
+def sessions(ledger: Ledger, *, tenant: str | None = None, after: int = 0, limit: int = 128) -> list[SessionRecord]:
+    """Sessions by rising number, from behind ``after``."""
+    fitting = [
+        session
+        for session in ledger.sessions.values()
+        if session.session > after and (tenant is None or session.tenant == tenant)
+    ]
+    fitting.sort(key=lambda session: session.session)  # they open in the order their tickets are redeemed in
+    return [session_record(session) for session in fitting[:limit]]

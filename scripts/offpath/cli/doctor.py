@@ -1,0 +1,72 @@
+"""`offpath doctor`: what this machine lacks for a daemon, and what to do about it; exit code 1: it cannot run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from typing import Final
+
+from offpath.bindings.errors import OffpathError
+from offpath.bindings.faults import POINTS
+from offpath.bindings.runtime import runtime_directory
+from offpath.dpu_daemon.config import load_config
+from offpath.dpu_daemon.doctor.findings import CODES, Finding, Severity
+from offpath.dpu_daemon.doctor.keys import check_keys
+from offpath.dpu_daemon.doctor.machine import check_machine
+from offpath.dpu_daemon.doctor.place import check_directory, check_limits, memlock_bytes
+
+_ORDER: Final = list(Severity)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    parser.add_argument("--config", metavar="FILE", help="also check limits and keys against this configuration")
+    parser.add_argument("--runtime-dir", metavar="DIR", help="where the daemon's sockets are, or will be")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--fault-points", action="store_true", help="list the places that OFFPATH_FAULTS can arm")
+    parser.add_argument("--codes", action="store_true", help="list the codes of findings")
+    parser.add_argument("--memlock", action="store_true", help="print LimitMEMLOCK= for --config, in bytes")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Look, print, judge."""
+    if arguments.fault_points or arguments.codes:
+        _list(POINTS if arguments.fault_points else CODES, arguments.json)
+        return 0
+    config = load_config(arguments.config) if arguments.config else None
+    if arguments.memlock:
+        if config is None:
+            raise OffpathError("--memlock needs --config")
+        print(memlock_bytes(config))
+        return 0
+    findings = list(check_machine())
+    findings += check_directory(runtime_directory(arguments.runtime_dir), config)
+    if config is not None:
+        findings += check_limits(config)
+        findings += check_keys(config)
+    findings.sort(key=lambda found: -_ORDER.index(found.severity))
+    _print(findings, arguments.json)
+    return int(any(found.severity is Severity.ERROR for found in findings))
+
+
+def _list(entries: dict[str, str], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(entries, indent=2))
+        return
+    width = max(map(len, entries))
+    for name, text in entries.items():
+        print(f"{name:{width}}  {text}")
+
+
+def _print(findings: list[Finding], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([{**asdict(found), "severity": found.severity.value} for found in findings], indent=2))
+        return
+    for found in findings:
+        print(f"{found.severity.value:8}{found.code:19}{found.what}")
+        if found.fix:
+            print(f"{'':27}{found.fix}")
+    bad = sum(found.severity is Severity.ERROR for found in findings)
+    print(f"{len(findings)} findings, {bad} of them keep the daemon from its work", file=sys.stderr)

@@ -1,0 +1,76 @@
+"""What operators and programmers meet: the admin socket, exit codes, and the exceptions of the packages."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from offpath.cli.errors.registry import entries
+from offpath.cli.exits import EX_CONFIG, EX_NOPERM, EX_UNAVAILABLE
+
+FAMILIES: Final = {
+    "admin": "What the admin socket answers to a question it cannot answer (`fault`).",
+    "exit": "Exit codes of `offpath`.",
+    "exception": "Exceptions that the packages raise on purpose; their text says which case it is.",
+}
+_BUG: Final = "a fault of ours: report it with the log"
+ENTRIES: Final = (
+    *entries(
+        "admin",
+        (
+            "unknown_job",
+            "the job is neither held nor among the last 4096 ended ones",
+            "compare the number; SESSION/REQUEST must be of this daemon's life",
+        ),
+        ("unknown_state", "no state of a job has this name", "the detail lists them"),
+        ("no_id", "the question names no job", "name a job's number, or session and request id"),
+        ("unanswerable", "the daemon does not know this question", "use command line and daemon of one release"),
+        ("too_long", "the answer would not fit a frame", "ask for a smaller page"),
+        ("denied", "this uid is not an operator", "run as the daemon's user, or add the uid to `operation.admin_uids`"),
+    ),
+    *entries(
+        "exit",
+        ("0", "done", "nothing"),
+        ("1", "it did not succeed", "the line on standard error says why"),
+        ("2", "the command line is wrong", "`--help` lists what there is"),
+        (
+            str(EX_UNAVAILABLE),
+            "no daemon answers",
+            "is it running? is `--runtime-dir` (or `RUNTIME_DIRECTORY`) the daemon's?",
+        ),
+        (str(EX_NOPERM), "this user, or this token, may not do that", "see `denied`"),
+        (str(EX_CONFIG), "the configuration cannot be used", "every fault is listed with its key"),
+        ("130", "interrupted", "nothing"),
+    ),
+    *entries(
+        "exception",
+        ("ProtocolError", "a peer sent bytes that are refused; see its code", "the peer must change"),
+        ("FrameError", "a control frame is too large, empty or cut short", "see its code"),
+        ("ControlError", "a control message fits no model", "see its code"),
+        ("HeaderError", "a header breaks a rule of docs/protocol.md", "see its code"),
+        ("HostMessageError", "a host-channel message breaks a rule", "see its code"),
+        ("DoorbellError", "an immediate that means nothing", "see its code"),
+        ("RequestRefused", "a well-formed wish that is not granted", "the asker must change it"),
+        ("NegotiationRefused", "the daemon refused the session; see its code", "see the session's codes"),
+        ("TicketRefused", "the ticket is unknown, used or late", "connect again"),
+        ("PlacementTaken", "no legal start for the profile, or slices in use", _BUG),
+        ("PeerGone", "the other process ended or closed", "connect again; see whether the daemon runs"),
+        ("RegionError", "memory that is not what it must be", "its text says which; else " + _BUG),
+        ("DeviceError", "the GPU or the copy engine failed", "see the driver's log on that machine"),
+        ("DeviceGone", "the device left", "see the driver's log on that machine; restart the helper"),
+        ("ResourceClosed", "a handle was used after it was closed", _BUG),
+        ("FaultSyntax", "`OFFPATH_FAULTS` names no fault point", "unset it: it is for tests"),
+        ("ConfigError", "the configuration cannot be used", "every fault is listed with its key"),
+        ("AskedWrongly", "a question to the admin socket that names nothing", "see the admin codes"),
+        ("RequestFailed", "a request ended in anything but COMPLETED", "see its status and reason"),
+        ("RequestTimeout", "no answer within the caller's patience; it was cancelled", "`offpath request explain`"),
+        ("UnknownKernel", "no helper serves a kernel of this name", "start the helper that does"),
+        ("PayloadTooLarge", "the arrays do not fit a slot", "connect with larger `payload_bytes`, or send less"),
+        ("DaemonUnreachable", "no daemon answers on its admin socket", f"see exit code {EX_UNAVAILABLE}"),
+        ("NotPermitted", "the daemon does not let this user in", f"see exit code {EX_NOPERM}"),
+        ("Refused", "the admin socket cannot answer", "see the admin codes"),
+        ("DemoFailed", "the demo's own checks failed", "its text says which; " + _BUG),
+        ("SchedError", "a caller broke a contract of the scheduler", _BUG),
+        ("IllegalPlacement", "an instance that MIG's geometry forbids", _BUG),
+        ("InvalidTransition", "an event that the book's state does not allow", _BUG),
+    ),
+)

@@ -1,0 +1,81 @@
+"""How a request may end: statuses and reasons of the wire."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from offpath.cli.errors.registry import entries
+
+FAMILIES: Final = {
+    "status": "How a request ended (`RequestFailed.status`, `offpath_answers_total{status=…}`).",
+    "reason": "Why it ended so (`RequestFailed.reason`, `offpath_answers_total{reason=…}`); "
+    "`offpath request explain ID` adds the numbers.",
+}
+_RETRY: Final = "submit it again after `retry_after_ms`"
+_AGAIN: Final = "submit it again if the kernel may run twice; mark such requests idempotent"
+ENTRIES: Final = (
+    *entries(
+        "status",
+        ("completed", "the kernel ran and its result is there", "nothing"),
+        ("failed", "it ran, or was on its way to, and something broke; the reason says what", "see the reason"),
+        ("cancelled", "its requester, or an operator, gave it up", "nothing"),
+        ("expired", "its budget (`budget_ms`) passed before a result was there", "give it more, or ask for less"),
+        ("rejected", "it was never accepted; the reason says why", "see the reason"),
+        ("retry_safe", "it surely never started", "submit it again; the library does so, three times at most"),
+        ("outcome_unknown", "it may have run, or may still: nobody can know any more", _AGAIN),
+    ),
+    *entries(
+        "reason",
+        ("none", "it completed", "nothing"),
+        ("bad_header", "the header breaks a rule of docs/protocol.md", "a fault of the client library: report it"),
+        ("unknown_kernel", "no helper serves a kernel of this number", "start the helper that serves it, or reconnect"),
+        ("bad_demand", "the demand R is neither 1 to 100 nor whole GPUs", "ask for 1 to 100 percent of a GPU"),
+        (
+            "payload_too_large",
+            "the payload exceeds `leasing.landing_bytes`",
+            "send less at once, or raise `leasing.landing_bytes`",
+        ),
+        ("duplicate_id", "the session has used this request id before", "ids must rise: a fault of the client library"),
+        ("gang_unsupported", "it asks for several GPUs at once", "ask for 100 percent at most"),
+        (
+            "tenant_queue_full",
+            "its tenant has `max_jobs` requests accepted and unanswered",
+            f"{_RETRY}; or raise the tenant's `max_jobs`",
+        ),
+        ("daemon_full", "all tenants together have `max_jobs` requests unanswered", f"{_RETRY}; or raise `max_jobs`"),
+        (
+            "deadline_unreachable",
+            "by the tenant's own pace its end would come after its budget",
+            "give it more budget or priority, or the tenant more share",
+        ),
+        (
+            "no_instance_fits",
+            "no GPU of the helper has an instance for its demand and its lanes' memory",
+            "ask for less, or lower `leasing.lanes` × (`landing_bytes` + `result_bytes`)",
+        ),
+        (
+            "tenant_share_limit",
+            "its demand exceeds the tenant's `max_demand`, or the smallest instance for it `max_share`",
+            "ask for less, or raise the tenant's limits",
+        ),
+        ("deadline_passed", "its budget passed while it was queued or ran", "give it more budget; see `offpath top`"),
+        ("cancelled_by_requester", "it was given up", "nothing"),
+        ("session_closed", "its session ended first", "keep the session open until the answers are in"),
+        ("draining", "the daemon finishes what it holds and takes in nothing new", _RETRY),
+        ("kernel_raised", "the kernel raised; the answer's text says what", "mend the kernel or its input"),
+        (
+            "result_too_large",
+            "the result exceeds the session's `result_bytes` or the lane's",
+            "connect with a larger `result_bytes`, or raise `leasing.result_bytes`",
+        ),
+        (
+            "payload_checksum",
+            "the payload in the lane does not match its checksum",
+            "do not write into a slot before its answer; else the memory or the copy engine is broken",
+        ),
+        ("copy_failed", "the copy engine did not bring the payload to the lane", "see the daemon's log"),
+        ("worker_lost", "the worker process ended while the kernel may have run", f"see the helper's log; {_AGAIN}"),
+        ("helper_lost", "the helper ended while the kernel may have run", f"see why it ended; {_AGAIN}"),
+        ("daemon_restarted", "the daemon ended while the kernel may have run", _AGAIN),
+    ),
+)

@@ -1,0 +1,39 @@
+"""Exit codes: 0, 1 (it did not succeed), 2 (usage), and the sysexits below. `code_of` tells which an error means."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from offpath.bindings.errors import NegotiationRefused, OffpathError, PeerGone
+
+EX_UNAVAILABLE: Final = 69
+EX_NOPERM: Final = 77
+EX_CONFIG: Final = 78
+TEXT: Final = {
+    0: "done",
+    1: "it did not succeed: the line on standard error says why",
+    2: "the command line is wrong: `--help` lists what there is",
+    EX_UNAVAILABLE: "the daemon cannot be reached: is it running, is this its runtime directory?",
+    EX_NOPERM: "this user, or this token, may not do that",
+    EX_CONFIG: "the configuration cannot be used: every fault is listed",
+    130: "interrupted",
+}
+
+
+class DaemonUnreachable(OffpathError):
+    """No daemon answers in the runtime directory."""
+
+
+class NotPermitted(OffpathError):
+    """The daemon does not let this user in."""
+
+
+def code_of(fault: OffpathError) -> int:
+    """The exit code an error of ours means."""
+    if isinstance(fault, (DaemonUnreachable, PeerGone)):
+        return EX_UNAVAILABLE
+    if isinstance(fault, NotPermitted) or (isinstance(fault, NegotiationRefused) and fault.code == "denied"):
+        return EX_NOPERM
+    if type(fault).__name__ == "ConfigError":  # by name: its module is the daemon's and is imported only to serve
+        return EX_CONFIG
+    return 1

@@ -1,0 +1,37 @@
+"""`offpath lease list`: who holds which instance, and how much of it is in use."""
+
+from __future__ import annotations
+
+import argparse
+
+from offpath.bindings.wire import admin
+from offpath.cli import ask
+
+HEAD = ("lease", "tenant", "gpu", "profile", "start", "state", "jobs", "running", "share", "held s")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    ask.add_arguments(parser)
+    parser.add_argument("--tenant", metavar="NAME", help="only this tenant's")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Print the leases."""
+    with ask.AdminClient(arguments.runtime_dir) as client:
+        leases = [each for each in ask.all_leases(client) if arguments.tenant in (None, each.tenant)]
+    if arguments.json:
+        ask.print_json([each.model_dump(mode="json") for each in leases])
+    else:
+        print(ask.table([row(each) for each in leases], HEAD))
+    return 0
+
+
+def row(lease: admin.LeaseLine) -> tuple[object, ...]:
+    """A lease as cells of `HEAD`; the share in use and the lease's own, in percent of its GPU."""
+    state = lease.state + (" pinned" if lease.is_pinned else "")
+    share = f"{lease.running_share}/{lease.alpha}"
+    held = f"{lease.held_ms / 1e3:.1f}"
+    return (
+        lease.lease, lease.tenant, lease.gpu, lease.profile, lease.start, state, lease.jobs, lease.running, share, held,
+    )  # fmt: skip

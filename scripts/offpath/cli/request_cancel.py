@@ -1,0 +1,26 @@
+"""`offpath request cancel ID`: give a job up in its requester's name."""
+
+from __future__ import annotations
+
+import argparse
+
+from offpath.bindings.wire import admin
+from offpath.cli import ask
+from offpath.cli.request_show import job_text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    ask.add_arguments(parser)
+    ask.add_id(parser)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Cancel; 1 when the job had ended otherwise before."""
+    with ask.AdminClient(arguments.runtime_dir) as client:
+        done = client.ask(admin.CancelRequest(**arguments.id), admin.Cancelled)
+    if arguments.json:
+        ask.print_json(done)
+    else:
+        print(job_text(done.job))
+    return 0 if done.job.state == "cancelled" else 1

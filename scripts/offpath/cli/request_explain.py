@@ -1,0 +1,41 @@
+"""`offpath request explain ID`: where a job stands, what holds it back, and what would lift that."""
+
+from __future__ import annotations
+
+import argparse
+
+from offpath.bindings.wire import admin
+from offpath.cli import ask
+from offpath.cli.request_show import job_text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    ask.add_arguments(parser)
+    ask.add_id(parser)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Print the explanation."""
+    with ask.AdminClient(arguments.runtime_dir) as client:
+        told = client.ask(admin.ExplainRequest(**arguments.id), admin.Explanation)
+    if arguments.json:
+        ask.print_json(told)
+    else:
+        print(text(told))
+    return 0
+
+
+def text(told: admin.Explanation) -> str:
+    """For people."""
+    lines = [job_text(told.job), f"  {told.where}"]
+    if told.ahead:
+        lines.append(f"  {told.ahead} of its tenant's jobs come before it")
+    if told.estimate_ms is not None:
+        lines.append(f"  by estimate it ends in {told.estimate_ms:.1f} ms")
+    for hold in told.holds:
+        lines.append(f"{hold.cause}: {hold.text}")
+        lines.append(f"  lifted when: {', or '.join(hold.lifted_by)}")
+    if not told.holds and not told.job.is_ended:
+        lines.append("nothing holds it back")
+    return "\n".join(lines)

@@ -1,0 +1,41 @@
+"""`offpath request show ID`: one job, also a while after its end."""
+
+from __future__ import annotations
+
+import argparse
+
+from offpath.bindings.wire import admin
+from offpath.cli import ask
+
+STAGES = ("queued", "copy", "launch", "kernel", "back", "total")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    ask.add_arguments(parser)
+    ask.add_id(parser)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Print the job."""
+    with ask.AdminClient(arguments.runtime_dir) as client:
+        found = client.ask(admin.JobRequest(**arguments.id), admin.Job)
+    if arguments.json:
+        ask.print_json(found)
+        return 0
+    print(job_text(found.job))
+    for name, spent_ms in zip(STAGES, found.stages_ms, strict=False):
+        print(f"  {name:<7} {spent_ms:10.3f} ms")
+    return 0
+
+
+def job_text(job: admin.JobLine) -> str:
+    """A job in one line."""
+    state = job.state.upper() + (f" ({job.reason})" if job.reason not in ("", "none") else "")
+    place = f", lease {job.lease}" if job.lease else ""
+    since = "ended" if job.is_ended else "accepted"
+    return (
+        f"job {job.job} ({job.session}/{job.request_id}) of {job.tenant}: {state}{place}\n"
+        f"  kernel {job.kernel}, demand {job.demand} %, priority {job.priority}, {job.payload_bytes} bytes, "
+        f"{since} {job.age_ms / 1e3:.3f} s ago"
+    )

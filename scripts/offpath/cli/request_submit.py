@@ -1,0 +1,120 @@
+"""`offpath request submit KERNEL`: one request from the command line, and its answer."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from offpath.bindings.errors import OffpathError
+from offpath.bindings.runtime import NEGOTIATE_SOCKET, runtime_directory
+from offpath.bindings.wire import admin
+from offpath.cli import ask
+from offpath.cli.request_show import STAGES
+
+if TYPE_CHECKING:
+    from offpath.host_helper import Requester
+
+_VALUES_SHOWN = 16
+_LOOKS, _LOOK_S = 20, 0.01
+_REQUEST_ID = 1  # of the first request of a session
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    parser.add_argument("kernel", metavar="KERNEL")
+    ask.add_arguments(parser)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--array", metavar="FILE.npy", help="the array of a numpy file")
+    what.add_argument("--bytes", metavar="FILE", help="a file's bytes as an array of uint8")
+    what.add_argument("--text", metavar="S", help="a text's UTF-8 as an array of uint8")
+    parser.add_argument("--tenant", required=True, metavar="NAME")
+    parser.add_argument("--token-file", required=True, metavar="FILE", help="the tenant's token, mode 0600")
+    parser.add_argument("--budget-ms", type=int, default=0, metavar="MS", help="deadline from acceptance (0: none)")
+    parser.add_argument("--priority", type=int, default=0, metavar="N", help="0 to 255, more is sooner")
+    parser.add_argument("--demand", type=int, default=0, metavar="R", help="percent of a GPU (0: the kernel's own)")
+    parser.add_argument("--timeout", type=float, default=None, metavar="S", help="give up after S seconds")
+    parser.add_argument("--output", metavar="FILE.npy", help="write the result's only array there")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Submit and wait."""
+    import numpy as np
+
+    from offpath.host_helper import Options, Requester, RequestFailed
+
+    arrays = _arrays(arguments)
+    nbytes = sum(array.nbytes for array in arrays)
+    try:
+        options = Options(demand=arguments.demand, priority=arguments.priority, budget_ms=arguments.budget_ms)
+    except ValueError as fault:
+        raise OffpathError(str(fault)) from None
+    address = f"unix:{os.path.join(runtime_directory(arguments.runtime_dir), NEGOTIATE_SOCKET)}"
+    try:
+        requester = Requester(
+            address, tenant=arguments.tenant, token_file=arguments.token_file, slots=1, payload_bytes=max(4096, nbytes)
+        )
+    except ValueError as fault:
+        raise OffpathError(str(fault)) from None
+    with requester:
+        pending = requester.begin(arguments.kernel, arrays, options=options)
+        said: dict[str, Any] = {"session": requester.welcome.session, "request_id": _REQUEST_ID}
+        said["job"] = _job_number(arguments.runtime_dir, requester)
+        name = f"{requester.welcome.session}/{_REQUEST_ID}"
+        ask.say(f"job {said['job']} ({name})" if said["job"] is not None else f"request {name}")
+        try:
+            result = pending.result(arguments.timeout)
+        except RequestFailed as failed:
+            said |= {
+                "status": failed.status.name, "reason": failed.reason.name, "detail": failed.detail,
+                "retry_after_ms": failed.retry_after_ms,
+            }  # fmt: skip
+            if arguments.json:
+                ask.print_json(said)
+            ask.say(f"offpath: {failed}")
+            return 1
+    if arguments.output:
+        np.save(arguments.output, result.array, allow_pickle=False)
+    if arguments.json:
+        shown = [{"dtype": a.dtype.name, "shape": list(a.shape), "values": _values(a)} for a in result.arrays]
+        stages_ms = {stage: ns / 1e6 for stage, ns in zip(STAGES, result.stages, strict=True)}
+        ask.print_json({**said, "status": "COMPLETED", "lease": result.lease, "stages_ms": stages_ms, "arrays": shown})
+    else:
+        for array in result.arrays:
+            print(f"{array.dtype.name}{list(array.shape)}: {np.array2string(array, threshold=_VALUES_SHOWN)}")
+    return 0
+
+
+def _arrays(arguments: argparse.Namespace) -> list[Any]:
+    import numpy as np
+
+    try:
+        if arguments.array is not None:
+            return [np.load(arguments.array, allow_pickle=False)]
+        if arguments.bytes is not None:
+            with open(arguments.bytes, "rb") as file:
+                return [np.frombuffer(file.read(), np.uint8)]
+    except (OSError, ValueError) as fault:
+        raise OffpathError(f"{arguments.array or arguments.bytes}: {fault}") from None
+    return [np.frombuffer(arguments.text.encode(), np.uint8)] if arguments.text is not None else []
+
+
+def _values(array: Any) -> Any:
+    """All of a small array, else null: `--output` is for large ones."""
+    return array.tolist() if array.size <= 1024 else None
+
+
+def _job_number(runtime_dir: str | None, requester: Requester) -> int | None:
+    """What an operator calls this request; None for users who are none, and for daemons that show nothing."""
+    wanted = admin.JobRequest(session=requester.welcome.session, request_id=_REQUEST_ID)
+    try:
+        with ask.AdminClient(runtime_dir) as client:
+            for _ in range(_LOOKS):
+                try:
+                    return client.ask(wanted, admin.Job).job.job
+                except ask.Refused:
+                    time.sleep(_LOOK_S)  # the doorbell may be read after this question
+    except OffpathError:
+        pass
+    return None

@@ -1,0 +1,88 @@
+"""`offpath top`: tenants and leases of a running daemon, redrawn; plain text when stdout is no terminal."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from offpath.bindings.wire import admin
+from offpath.cli import ask, lease_list
+
+_HOME_AND_CLEAR = "\x1b[H\x1b[J"
+_TENANTS = ("tenant", "jobs/s", "running", "queued", "sessions", "leases", "share", "p50 ms", "p99 ms", "failed")
+_FAILED = ("failed", "expired", "rejected", "retry_safe", "outcome_unknown")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    ask.add_arguments(parser)
+    parser.add_argument("--once", action="store_true", help="one picture, then end (it watches one interval for rates)")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between pictures")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Draw until interrupted, or once."""
+    interval = min(3600.0, max(0.1, arguments.interval))
+    is_terminal = sys.stdout.isatty() and not arguments.json
+    before: Seen | None = None
+    while True:
+        with ask.AdminClient(arguments.runtime_dir) as client:  # anew each time: the daemon hangs up on the idle
+            now = ask.all_tenants(client)
+            leases = list(ask.all_leases(client))
+            status = client.ask(admin.StatusRequest(), admin.Status)
+        if before is not None:
+            rates = rates_of(before, now)
+            if arguments.json:
+                ask.print_json(document(status, now, leases, rates))
+            else:
+                text = picture(status, now, leases, rates)
+                print(_HOME_AND_CLEAR + text if is_terminal else text, flush=True)
+            if arguments.once:
+                return 0
+        before = now
+        time.sleep(interval)
+
+
+Seen = tuple[admin.Statistics, list[admin.TenantLine]]
+
+
+def rates_of(before: Seen, now: Seen) -> dict[str, float]:
+    """Completed jobs per second by tenant, between the two."""
+    passed_s = max(1, now[0].uptime_ms - before[0].uptime_ms) / 1e3
+    earlier = {each.tenant: each.ended.get("completed", 0) for each in before[1]}
+    return {each.tenant: (each.ended.get("completed", 0) - earlier.get(each.tenant, 0)) / passed_s for each in now[1]}
+
+
+def document(
+    status: admin.Status, now: Seen, leases: list[admin.LeaseLine], rates: dict[str, float]
+) -> dict[str, object]:
+    """One picture as JSON."""
+    tenants = [{**each.model_dump(mode="json"), "jobs_per_s": rates[each.tenant]} for each in now[1]]
+    return {
+        "status": status.model_dump(mode="json", exclude={"kind"}),
+        "tenants": tenants,
+        "leases": [each.model_dump(mode="json") for each in leases],
+    }
+
+
+def picture(status: admin.Status, now: Seen, leases: list[admin.LeaseLine], rates: dict[str, float]) -> str:
+    """One picture as text."""
+    helper = "helper joined" if status.has_helper else "NO HELPER"
+    head = (
+        f"offpathd {status.release} pid {status.pid}, up {status.uptime_ms / 1e3:.0f} s, {helper}, "
+        f"{status.sessions} sessions, {status.unanswered} unanswered, {status.queued} queued"
+        + (", DRAINING" if status.is_draining else "")
+    )
+    rows = [
+        (
+            each.tenant, f"{rates[each.tenant]:.1f}", each.jobs - each.queued, each.queued, each.sessions, each.leases,
+            each.held_share, f"{each.p50_ms:.2f}", f"{each.p99_ms:.2f}", sum(each.ended.get(end, 0) for end in _FAILED),
+        )
+        for each in now[1]
+    ]  # fmt: skip
+    gpus = "".join(f"\n{gpu.gpu} ({gpu.model}): {gpu.held_share} % held" for gpu in status.gpus)
+    parts = [head + gpus, ask.table(rows, _TENANTS)]
+    if leases:
+        parts.append(ask.table([lease_list.row(each) for each in leases], lease_list.HEAD))
+    return "\n\n".join(parts)

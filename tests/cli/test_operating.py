@@ -1,0 +1,242 @@
+"""The operator's commands against a running daemon, each as its own process: one document on stdout, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offpath.bindings.errors import NegotiationRefused
+from offpath.bindings.wire import admin
+from offpath.bindings.wire.codes import Reason, Status
+from offpath.cli.ask import AdminClient, Refused
+from offpath.host_helper import RequestFailed
+
+from ..support.cluster import TIMEOUT, Cluster
+from ..support.command import Done, offpath
+from ..support.processes import until
+
+Make = Callable[..., Cluster]
+NARROW = {"max_share": 14, "profile": "1g.5gb"}
+"""A kernel whose request was cancelled sleeps on in its lane: tests that do so have a tenant of their own."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    made = Cluster({"ada": {}, **dict.fromkeys(("bob", "cyd", "dee", "eve"), NARROW)})
+    try:
+        made.start_helper()
+        yield made
+        made.close()
+    finally:
+        made.kill()
+
+
+def seconds(value: float) -> list[Any]:
+    return [np.array([value])]
+
+
+def ask(cluster: Cluster, *words: str) -> Done:
+    return offpath(*words, "--runtime-dir", str(cluster.run_folder))
+
+
+def submit(cluster: Cluster, *words: str, tenant: str = "ada") -> Done:
+    token = str(cluster.folder / f"{tenant}.token")
+    return ask(cluster, "request", "submit", *words, "--tenant", tenant, "--token-file", token)
+
+
+def unanswered(cluster: Cluster) -> int:
+    with AdminClient(str(cluster.run_folder)) as client:
+        return client.ask(admin.StatusRequest(), admin.Status).unanswered
+
+
+def test_a_request_from_the_command_line_is_answered_and_can_be_shown_afterwards(cluster: Cluster) -> None:
+    done = submit(cluster, "echo", "--text", "digits", "--json")
+    assert done.code == 0, done.err
+    assert (done.document["status"], done.document["arrays"][0]["values"]) == ("COMPLETED", list(b"digits"))
+    assert f"job {done.document['job']} ({done.document['session']}/1)" in done.err
+    shown = ask(cluster, "request", "show", str(done.document["job"]), "--json").document
+    assert (shown["job"]["state"], shown["job"]["kernel"], shown["job"]["is_ended"]) == ("completed", "echo", True)
+    assert shown["stages_ms"] == list(done.document["stages_ms"].values())
+    text = ask(cluster, "request", "show", f"{done.document['session']}/1")
+    assert "COMPLETED" in text.out
+    told = ask(cluster, "request", "explain", str(done.document["job"]), "--json").document
+    assert (told["holds"], told["where"].startswith("COMPLETED after")) == ([], True)
+
+
+def test_arrays_come_from_files_and_go_to_files(cluster: Cluster) -> None:
+    source, target = cluster.folder / "in.npy", cluster.folder / "out.npy"
+    array = np.arange(12, dtype=np.float32).reshape(3, 4)
+    np.save(source, array)
+    done = submit(cluster, "echo", "--array", str(source), "--output", str(target))
+    assert (done.code, done.out.startswith("float32[3, 4]: ")) == (0, True)
+    assert np.array_equal(np.load(target), array)
+    raw = submit(cluster, "sum", "--bytes", str(source), "--json")
+    assert raw.document["arrays"][0]["values"] == [float(sum(source.read_bytes()))]
+
+
+def test_a_request_that_fails_says_why_in_the_document_and_by_its_exit_code(cluster: Cluster) -> None:
+    done = submit(cluster, "fail", "--text", "no luck", "--json")
+    assert (done.code, done.document["status"], done.document["reason"]) == (1, "FAILED", "KERNEL_RAISED")
+    assert "no luck" in done.err
+
+
+def test_an_operator_cancels_a_request_of_somebody(cluster: Cluster) -> None:
+    with cluster.connect("bob") as bob:
+        pending = bob.begin("sleep", seconds(20))
+        until(lambda: unanswered(cluster) == 1)
+        done = ask(cluster, "request", "cancel", f"{bob.welcome.session}/1", "--json")
+        assert (done.code, done.document["job"]["state"]) == (0, "cancelled")
+        with pytest.raises(RequestFailed) as failed:
+            pending.result(TIMEOUT)
+        assert failed.value.status is Status.CANCELLED
+        again = ask(cluster, "request", "cancel", f"{bob.welcome.session}/1")
+        assert again.code == 0, "it is cancelled, which was the wish"
+
+
+def test_leases_and_the_picture_of_top_show_who_holds_what(cluster: Cluster) -> None:
+    with cluster.connect("cyd") as bob:
+        pending = bob.begin("sleep", seconds(20))
+        until(lambda: any(line.running for line in leases(cluster)))
+        listed = ask(cluster, "lease", "list", "--json").document
+        mine = next(each for each in listed if each["tenant"] == "cyd")
+        assert (mine["profile"], mine["state"], mine["running_share"]) == ("1g.5gb", "warm", 14)
+        assert "1g.5gb" in ask(cluster, "lease", "list", "--tenant", "cyd").out
+        top = ask(cluster, "top", "--once", "--interval", "0.2", "--json").document
+        tenants = {each["tenant"]: each for each in top["tenants"]}
+        assert (tenants["cyd"]["jobs"], tenants["cyd"]["held_share"]) == (1, 14)
+        assert tenants["ada"]["p99_ms"] >= tenants["ada"]["p50_ms"] > 0
+        assert top["status"]["has_helper"] is True
+        plain = ask(cluster, "top", "--once", "--interval", "0.1").out
+        assert ("cyd" in plain, "\x1b" in plain) == (True, False), "no terminal, no terminal codes"
+        pending.cancel()
+
+
+def leases(cluster: Cluster) -> list[admin.LeaseLine]:
+    with AdminClient(str(cluster.run_folder)) as client:
+        return client.ask(admin.LeasesRequest(), admin.Leases).leases
+
+
+def test_top_redraws_a_terminal_and_ends_with_ctrl_c(cluster: Cluster) -> None:
+    ours, theirs = pty.openpty()
+    words = ["top", "--interval", "0.1", "--runtime-dir", str(cluster.run_folder)]
+    process = subprocess.Popen([sys.executable, "-m", "offpath.cli.main", *words], stdout=theirs)
+    try:
+        os.close(theirs)
+        seen = b""
+        end = time.monotonic() + TIMEOUT
+        while seen.count(b"\x1b[H\x1b[J") < 2 and time.monotonic() < end:
+            seen += os.read(ours, 65536)
+        assert b"offpathd" in seen
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT) == 130
+    finally:
+        process.kill()
+        process.wait(TIMEOUT)
+        os.close(ours)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("request", "show", "999999"), 1, "unknown_job"),
+        (("request", "show", "7/9"), 1, "unknown_job"),
+        (("request", "show", "seven"), 2, "neither a job's number"),
+        (("request",), 2, "VERB"),
+    ],
+    ids=["unknown job", "unknown session", "no number", "no verb"],
+)
+def test_exit_codes_say_what_was_wrong(cluster: Cluster, words: tuple[str, ...], code: int, said: str) -> None:
+    done = offpath(*words) if len(words) == 1 else ask(cluster, *words)
+    assert (done.code, said in done.err, done.out) == (code, True, "")
+
+
+def test_no_daemon_a_bad_token_and_a_bad_configuration_have_codes_of_their_own(cluster: Cluster) -> None:
+    assert offpath("lease", "list", "--runtime-dir", str(cluster.folder)).code == 69
+    (cluster.folder / "wrong.token").write_text("w" * 24)
+    (cluster.folder / "wrong.token").chmod(0o600)
+    assert submit(cluster, "echo", tenant="wrong").code == 77
+    (cluster.folder / "bad.toml").write_text("[[tenant]]\nname = 'UPPER'\n")
+    done = offpath("daemon", "run", "--config", str(cluster.folder / "bad.toml"))
+    assert (done.code, "tenant.0.name" in done.err) == (78, True)
+
+
+def test_lists_come_in_pages(cluster: Cluster) -> None:
+    with cluster.connect("dee", slots=8) as bob, AdminClient(str(cluster.run_folder)) as client:
+        pending = [bob.begin("sleep", seconds(20)) for _ in range(5)]
+        until(lambda: states(cluster, "dee") == ["launched", "copied", "queued", "queued", "queued"])
+        first = client.ask(admin.JobsRequest(tenant="dee", limit=3), admin.Jobs)
+        rest = client.ask(admin.JobsRequest(tenant="dee", after=first.next, limit=3), admin.Jobs)
+        assert [job.request_id for job in (*first.jobs, *rest.jobs)] == [1, 2, 3, 4, 5]
+        assert (first.next, rest.next) == (first.jobs[-1].job, 0)
+        assert client.ask(admin.JobsRequest(state="queued"), admin.Jobs).jobs
+        page = client.ask(admin.StatisticsRequest(limit=1), admin.Statistics)
+        assert ([each.tenant for each in page.tenants], page.next) == (["ada"], "ada")
+        sessions = client.ask(admin.SessionsRequest(tenant="dee"), admin.Sessions).sessions
+        assert [(each.session, each.jobs) for each in sessions] == [(bob.welcome.session, 5)]
+        with pytest.raises(Refused, match="unknown_state"):
+            client.ask(admin.JobsRequest(state="sleepy"), admin.Jobs)
+        listed = ask(cluster, "request", "list", "--tenant", "dee", "--state", "queued", "--json").document
+        assert [job["request_id"] for job in listed] == [3, 4, 5]
+        assert "sleep" in ask(cluster, "request", "list", "--limit", "1").out
+        assert ask(cluster, "request", "list", "--tenant", "no such name!").code == 1
+        for each in pending:
+            each.cancel()
+
+
+def states(cluster: Cluster, tenant: str) -> list[str]:
+    with AdminClient(str(cluster.run_folder)) as client:
+        return [job.state for job in client.ask(admin.JobsRequest(tenant=tenant), admin.Jobs).jobs]
+
+
+# -- draining -----------------------------------------------------------------------------------------------------
+@pytest.mark.slow
+def test_a_drain_lets_what_runs_finish_turns_the_rest_away_and_ends_the_daemon(make_cluster: Make) -> None:
+    cluster = make_cluster({"ada": NARROW})
+    cluster.start_helper()
+    with cluster.connect("ada") as ada:
+        running = ada.begin("sleep", seconds(1.5))
+        until(lambda: unanswered(cluster) == 1)
+        drain = subprocess.Popen(
+            [sys.executable, "-m", "offpath.cli.main", "daemon", "drain", "--stop", "--json", "--runtime-dir",
+             str(cluster.run_folder)], stdout=subprocess.PIPE,
+        )  # fmt: skip
+        until(lambda: is_draining(cluster))
+        with pytest.raises(RequestFailed) as failed:
+            ada.submit("echo", seconds(1), timeout=TIMEOUT)
+        assert (failed.value.status, failed.value.reason) == (Status.REJECTED, Reason.DRAINING)
+        assert failed.value.retry_after_ms == 1000
+        with pytest.raises(NegotiationRefused, match="draining"):
+            cluster.connect("ada")
+        assert running.result(TIMEOUT).array.item() == 1.5
+    out, _ = drain.communicate(timeout=TIMEOUT)
+    assert (drain.returncode, json.loads(out)["is_drained"]) == (0, True)
+    assert cluster.daemon.ended() == 0
+
+
+def is_draining(cluster: Cluster) -> bool:
+    with AdminClient(str(cluster.run_folder)) as client:
+        return client.ask(admin.StatusRequest(), admin.Status).is_draining
+
+
+def test_a_drain_that_takes_too_long_says_so_and_can_be_called_off(cluster: Cluster) -> None:
+    with cluster.connect("eve") as bob:
+        pending = bob.begin("sleep", seconds(20))
+        until(lambda: unanswered(cluster) == 1)
+        done = ask(cluster, "daemon", "drain", "--limit-ms", "100")
+        assert (done.code, "1 requests were not done" in done.err) == (1, True)
+        assert is_draining(cluster)
+        assert ask(cluster, "daemon", "drain", "--off").code == 0
+        assert not is_draining(cluster)
+        pending.cancel()
+    with cluster.connect("ada") as ada:
+        assert ada.submit("echo", seconds(3), timeout=TIMEOUT).array == 3

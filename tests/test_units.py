@@ -1,0 +1,255 @@
+"""The shipped units, judged by systemd's own tools on a staged copy, and by what the code says."""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import BaseModel
+
+from offpath.dpu_daemon.config import (
+    DaemonConfig,
+    DurabilityTable,
+    LeaseTable,
+    LeasingTable,
+    LimitsTable,
+    OperationTable,
+    TenantTable,
+    TlsTable,
+    load_config,
+    parse_config,
+)
+from offpath.dpu_daemon.doctor.place import memlock_bytes, open_files
+from offpath.dpu_daemon.inherited import LISTENING
+from offpath.dpu_daemon.keeper import KeeperSettings
+
+from .dpu_daemon.conftest import make_cluster  # noqa: F401  (a fixture)
+from .support.cluster import MIB, Cluster
+
+ROOT = Path(__file__).resolve().parent.parent
+SERVICES = ("offpathd.service", "offpath-helper.service")
+needs_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing and could not be installed"
+)
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `./scripts/install-units` makes."""
+    target = tmp_path_factory.mktemp("units")
+    script = [str(ROOT / "scripts" / "install-units"), str(target)]
+    done = subprocess.run(script, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+@pytest.fixture(scope="module")
+def units(staged: Path) -> Path:
+    return staged / "usr/lib/systemd/system"
+
+
+def systemd(*command: str, folder: Path | None = None) -> tuple[int, str]:
+    """Exit code and everything it said."""
+    environment = {**os.environ, "SYSTEMD_UNIT_PATH": f"{folder}:", "SYSTEMD_COLORS": "0"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
+    return done.returncode, done.stdout + done.stderr
+
+
+def read(path: Path) -> dict[str, list[str]]:
+    """Every value of each key, sections left aside: no two sections of a unit share a key."""
+    found: dict[str, list[str]] = {}
+    for line in path.read_text().splitlines():
+        if "=" in line and not line.startswith("#"):
+            key, value = line.split("=", 1)
+            found.setdefault(key, []).append(value)
+    return found
+
+
+# -- systemd's judgement ------------------------------------------------------------------------------------------
+def verify(folder: Path) -> tuple[int, str]:
+    files = sorted(str(path) for path in folder.iterdir())
+    return systemd("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", *files, folder=folder)
+
+
+@needs_systemd
+def test_systemd_finds_nothing_to_say_about_the_staged_units(units: Path) -> None:
+    assert verify(units) == (0, "")
+
+
+@needs_systemd
+@pytest.mark.parametrize(
+    ("unit", "was", "becomes"),
+    [
+        ("offpathd.service", "WatchdogSec=10s", "WatchdogSecs=10s"),
+        ("offpathd.service", "ExecStart=/", "ExecStart=/nowhere/"),
+        ("offpathd-fabric.socket", "ListenSequentialPacket=/", "ListenSequentialPacket=:"),
+    ],
+)
+def test_a_planted_mistake_is_found(units: Path, tmp_path: Path, unit: str, was: str, becomes: str) -> None:
+    spoilt = Path(shutil.copytree(units, tmp_path / "spoilt"))
+    text = (spoilt / unit).read_text()
+    assert was in text
+    (spoilt / unit).write_text(text.replace(was, becomes))
+    assert unit in verify(spoilt)[1]
+
+
+@needs_systemd
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_services_are_exposed_by_no_more_than_2_5(units: Path, tmp_path: Path, service: str) -> None:
+    """systemd's own measure, 0 (best) to 10. Without its sandbox the same unit misses the bar."""
+
+    def judged(folder: Path) -> int:
+        command = ("systemd-analyze", "security", "--offline=yes", "--threshold=25", str(folder / service))
+        return systemd(*command, folder=folder)[0]
+
+    assert judged(units) == 0
+    bare = Path(shutil.copytree(units, tmp_path / "bare"))
+    (bare / service).write_text((bare / service).read_text().replace("\nProtect", "\n#").replace("\nSystemCall", "\n#"))
+    assert judged(bare) != 0
+
+
+@needs_systemd
+def test_users_and_folders_are_made_as_declared(staged: Path, tmp_path: Path) -> None:
+    """In a root of its own: nothing of this machine is touched."""
+    (tmp_path / "etc").mkdir()
+    code, said = systemd("systemd-sysusers", f"--root={tmp_path}", str(staged / "usr/lib/sysusers.d/offpath.conf"))
+    assert code == 0, said
+    users = {line.split(":")[0]: line.split(":") for line in (tmp_path / "etc/passwd").read_text().splitlines()}
+    assert set(users) == {"offpath", "offpath-helper"}
+    if os.geteuid() != 0:
+        return  # only root can give folders away
+    rules = str(staged / "usr/lib/tmpfiles.d/offpath.conf")
+    code, said = systemd("systemd-tmpfiles", f"--root={tmp_path}", "--create", rules)
+    assert code == 0, said
+    run, tokens = (tmp_path / "run/offpath").stat(), (tmp_path / "etc/offpath/tokens").stat()
+    assert (run.st_uid, run.st_mode & 0o777) == (int(users["offpath"][2]), 0o755)
+    assert (tokens.st_uid, tokens.st_mode & 0o777) == (0, 0o700)
+
+
+# -- against the code ---------------------------------------------------------------------------------------------
+def test_the_service_starts_what_is_installed_with_the_limits_of_the_configuration(staged: Path, units: Path) -> None:
+    service = read(units / "offpathd.service")
+    command, *words = service["ExecStart"][0].split()
+    assert os.access(command, os.X_OK)
+    assert words == ["-v", "daemon", "run", "--config", "/etc/offpath/offpathd.toml"]
+    config = load_config(str(staged / "etc/offpath/offpathd.toml"))
+    assert service["LimitMEMLOCK"] == [str(memlock_bytes(config))]
+    assert int(service["LimitNOFILE"][0]) >= open_files(config)
+    assert service["LimitCORE"] == ["0"]
+
+
+def test_another_configuration_gets_another_limit(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(
+        '[[tenant]]\nname = "a"\nmax_bytes = 10000\n[[tenant]]\nname = "b"\nmax_bytes = 50\n'
+    )
+    script = [str(ROOT / "scripts" / "install-units"), str(tmp_path / "to"), str(tmp_path / "c.toml")]
+    subprocess.run(script, capture_output=True, check=True, timeout=300)
+    assert read(tmp_path / "to/usr/lib/systemd/system/offpathd.service")["LimitMEMLOCK"] == ["11055"]
+    (tmp_path / "c.toml").write_text("tenant = 3")
+    assert subprocess.run(script, capture_output=True, check=False, timeout=300).returncode == 1
+
+
+def test_the_socket_units_are_the_sockets_that_the_daemon_takes(units: Path) -> None:
+    kinds = {"ListenStream": "SOCK_STREAM", "ListenSequentialPacket": "SOCK_SEQPACKET"}
+    found = {}
+    for path in units.glob("*.socket"):
+        unit = read(path)
+        (listen,) = kinds.keys() & unit.keys()
+        (name,) = unit["FileDescriptorName"]
+        assert path.name == f"offpathd-{name}.socket"
+        assert unit["Service"] == ["offpathd.service"]
+        found[name] = (unit[listen][0].removeprefix("/run/offpath/"), kinds[listen])
+    assert found == {name: (file, kind.name) for name, (file, kind) in LISTENING.items()}
+    service = read(units / "offpathd.service")
+    assert set(service["Requires"][0].split()) <= set(service["After"][0].split())
+    assert set(service["Requires"][0].split()) == {path.name for path in units.glob("*.socket")}
+
+
+def test_the_unit_and_the_keeper_agree_on_how_a_daemon_is_kept(units: Path) -> None:
+    service, keeper = read(units / "offpathd.service"), KeeperSettings()
+    assert service["WatchdogSec"] == [f"{keeper.watchdog_s:g}s"]
+    assert service["TimeoutStartSec"] == [f"{keeper.start_s:g}s"]
+    assert service["TimeoutAbortSec"] == [f"{keeper.abort_s:g}s"]
+    assert (service["StartLimitBurst"], service["StartLimitIntervalSec"]) == (["5"], ["10s"])
+    assert (keeper.starts, keeper.starts_within_s) == (5, 10.0)
+    assert int(service["TimeoutStopSec"][0].removesuffix("s")) * 1000 > LimitsTable().drain_ms
+
+
+# -- the example --------------------------------------------------------------------------------------------------
+EXAMPLE = (ROOT / "systemd" / "offpath.example.toml").read_text()
+
+
+def test_the_example_says_what_holds_when_nothing_is_said() -> None:
+    config = parse_config(tomllib.loads(EXAMPLE), "example")
+    assert config.leasing == LeasingTable()
+    assert config.durability == DurabilityTable()
+    assert config.limits == LimitsTable()
+    assert config.operation == OperationTable()
+    (tenant,) = config.tenant
+    bare = TenantTable(name=tenant.name, token_file=tenant.token_file, weight=tenant.weight)
+    assert tenant == bare
+    assert config == DaemonConfig(tenant=[tenant])
+
+
+def test_the_example_with_everything_switched_on_is_accepted_and_leaves_nothing_out() -> None:
+    """Every key of every table is shown, commented out or not."""
+    whole = re.sub(r"^# (?=[a-z_]+ = |\[)", "", EXAMPLE, flags=re.MULTILINE)
+    raw = tomllib.loads(whole)
+    parse_config(raw, "example")
+    tables: list[tuple[dict[str, object], type[BaseModel]]] = [
+        (raw, DaemonConfig), (raw["tenant"][0], TenantTable), (raw["lease"][0], LeaseTable),
+        (raw["leasing"], LeasingTable), (raw["tls"], TlsTable), (raw["durability"], DurabilityTable),
+        (raw["limits"], LimitsTable), (raw["operation"], OperationTable),
+    ]  # fmt: skip
+    for shown, table in tables:
+        assert set(shown) == set(table.model_fields), table.__name__
+
+
+# -- under the sandbox --------------------------------------------------------------------------------------------
+def allowed_calls() -> set[str]:
+    """The unit's SystemCallFilter= lines as systemd reads them: a list, then what is taken from it."""
+
+    def members(group: str) -> set[str]:
+        lines = systemd("systemd-analyze", "syscall-filter", "--no-pager", group)[1].splitlines()[1:]
+        names = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
+        return set().union(*(members(name) if name.startswith("@") else {name} for name in names))
+
+    given, taken = read(ROOT / "systemd" / "offpathd.service")["SystemCallFilter"]
+    allowed = set().union(*(members(group) for group in given.split()))
+    return allowed - set().union(*(members(group) for group in taken.removeprefix("~").split()))
+
+
+@needs_systemd
+@pytest.mark.skipif(ctypes.util.find_library("seccomp") is None, reason="libseccomp is missing")
+def test_the_daemon_serves_under_its_units_system_calls_and_without_executable_memory(
+    make_cluster: Callable[..., Cluster],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """A session, small and large payloads (the copy thread), the watchdog's check, an orderly end."""
+    calls = allowed_calls()
+    assert {"read", "memfd_create", "pidfd_open", "sendmsg"} < calls
+    assert not calls & {"ptrace", "mount", "setuid", "kexec_load"}
+    (tmp_path / "calls").write_text(" ".join(sorted(calls)))
+    monkeypatch.setenv("OFFPATH_TEST_CALLS", str(tmp_path / "calls"))
+    cluster = make_cluster({"alpha": {}}, keep={"watchdog_s": 5})
+    cluster.start_helper()
+    with cluster.connect("alpha", payload_bytes=3 * MIB, result_bytes=3 * MIB) as requester:
+        for count in (10, 300_000):
+            array = np.arange(count, dtype=np.float64)
+            assert np.array_equal(requester.submit("echo", [array], timeout=30.0).arrays[0], array)
+    status = Path(f"/proc/{_daemon_of(cluster)}/status").read_text()
+    assert re.search(r"^Seccomp:\s+2$", status, re.MULTILINE)
+
+
+def _daemon_of(cluster: Cluster) -> int:
+    children = Path(f"/proc/{cluster.daemon.pid}/task/{cluster.daemon.pid}/children").read_text().split()
+    return int(children[0])
