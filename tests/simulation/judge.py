@@ -357,7 +357,7 @@ class Judge:
             ("silent peers", world.listener.pending), ("waiting drops", world.door._drops),
         ):  # fmt: skip
             promise(not table, f"{name} are left over: {table}")
-        promise(not world.vault.kept, f"the keeper still has {list(world.vault.kept)}")
+        promise(not world.manager.kept, f"the service manager still keeps {list(world.manager.kept)}")
         for tenant in world.admission._tenants.values():
             promise(not tenant.sessions and not tenant.nbytes, f"{tenant.table.name} holds quota after all left")
         for name, tenant_ in ledger.tenants.items():

@@ -260,6 +260,8 @@ class HostEnd:
 class SimChannelListener:
     """Where host processes connect."""
 
+    path = "simulated"
+
     def __init__(self, world: World) -> None:
         self._loop = world.loop
         self._fd = world.loop.open_fd()

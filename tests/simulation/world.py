@@ -10,7 +10,7 @@ import ctypes
 import gc
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -27,8 +27,8 @@ from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.doors import FabricDoor
 from offpath.dpu_daemon.journal.log import Journal, open_journal, our_schema, replay
 from offpath.dpu_daemon.journal.ring import HEADER_PAGE, RECORD_BYTES, Identity, Ring
+from offpath.dpu_daemon.notify import close_all
 from offpath.dpu_daemon.recovery import Recovery
-from offpath.dpu_daemon.vault import NO_VAULT
 from offpath.host_helper import worker as worker_module
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
@@ -175,14 +175,6 @@ class _HostTime:
         self.monotonic_ns = loop.clock_ns
 
 
-class _NoFiles:
-    """``os`` for the recovery: what it closes are numbers of ours."""
-
-    @staticmethod
-    def close(fd: int) -> None:
-        """Nothing is open under it."""
-
-
 class DaemonKilled(BaseException):
     """The daemon's process ends here; no handler of its may see that."""
 
@@ -206,24 +198,26 @@ class SimStorage:
         """The bytes stay."""
 
 
-class SimVault:
-    """The keeper, which outlives the daemon."""
+class SimManager:
+    """The service manager, which outlives the daemon and keeps its sessions' memory."""
 
-    is_real = True
+    has_manager = True
 
     def __init__(self, memories: dict[int, SessionMemory]) -> None:
         self._memories = memories
         self.kept: dict[str, SessionMemory] = {}
 
-    def store(self, name: str, fd: int) -> None:
-        self.kept[name] = self._memories[fd]
+    def store(self, name: str, fds: Sequence[int]) -> bool:
+        self.kept[name] = self._memories[fds[0]]
+        return True
 
-    def forget(self, name: str) -> None:
+    def forget(self, name: str) -> bool:
         self.kept.pop(name, None)
+        return True
 
     def stored(self, keep: Callable[[SessionMemory], int]) -> dict[str, list[int]]:
         """As the next process gets it."""
-        return {name: [keep(memory)] for name, memory in self.kept.items()}
+        return {name: [keep(memory), keep(memory)] for name, memory in self.kept.items()}
 
 
 class World:
@@ -252,7 +246,7 @@ class World:
         self.owned: dict[Any, None] = {}
         """What the daemon's process has open."""
         self.storage = SimStorage()
-        self.vault = SimVault(self._kept)
+        self.manager = SimManager(self._kept)
         self.is_daemon_dying = False
         self._is_exact = True
         self._died_ns = 0
@@ -339,10 +333,10 @@ class World:
         listener: Any = self.listener
         channel: Any = self.channel
         journal, book = self._journal() if self.setup.is_durable else (None, None)
-        vault: Any = self.vault if journal is not None else NO_VAULT
+        notifier: Any = self.manager if journal is not None else None
         self.daemon = Daemon(
             self.config, channel, engine=self.engine, now_ns=self.loop.clock_ns, token=self._token, journal=journal,
-            book=book, vault=vault,
+            book=book, notifier=notifier,
         )  # fmt: skip
         self.daemon._secret = _IDENTITY.secret
         handle = self.daemon.book.handle
@@ -371,7 +365,7 @@ class World:
             for lease in book.ledger.leases.values():
                 if lease.is_closing:
                     self.closing[lease.generation] = None
-            Recovery(self.daemon, self.admission, self.vault.stored(self.keep)).run()
+            Recovery(self.daemon, self.admission, self.manager.stored(self.keep)).run()
         self.door.open()
 
     def _token(self) -> str:
@@ -593,7 +587,7 @@ class World:
         """Work under faults, heal, rest."""
         before, worker_module.time = worker_module.time, _HostTime(self.loop)  # type: ignore[attr-defined, assignment]
         recovery_module.LoopbackFabricSession = self._fabric_again  # type: ignore[assignment, misc]
-        recovery_module.os = _NoFiles  # type: ignore[attr-defined]
+        recovery_module.close_all = lambda fds: None  # they are numbers of ours
         try:
             while self.loop.steps < MOST_STEPS and not all(r.is_done for r in self.requesters):
                 self._strike()
@@ -604,7 +598,7 @@ class World:
         finally:
             worker_module.time = before  # type: ignore[attr-defined]
             recovery_module.LoopbackFabricSession = LoopbackFabricSession  # type: ignore[misc]
-            recovery_module.os = os  # type: ignore[attr-defined]
+            recovery_module.close_all = close_all
 
     def heal(self) -> None:
         """The faults stop; whoever waits is served."""
