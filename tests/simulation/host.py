@@ -100,6 +100,7 @@ class SimWorker:
             or self.order.generation in world.closing
             or self.helper.is_cut_off()
             or not world.daemon.host.has_helper()  # a restarted daemon gave up waiting for it
+            or self.order.lease not in world.daemon.book.ledger.leases
             or self.is_liar
         )  # fmt: skip
         promise(has_reason, f"the daemon hangs up on {self}, which did nothing wrong")
@@ -147,10 +148,14 @@ class SimWorker:
         result = world.on_lane(self, request, self._worker._run, message)
         self.running = request, launch.demand
         alpha = world.alpha(self.order)
-        mates = [w.running[1] for w in self.helper.workers_of(self.order.lease) if w.running is not None]
-        world.judge.share_used(self, sum(mates), alpha)
+        world.judge.share_used(self, sum(w.share() for w in self.helper.workers_of(self.order.lease)), alpha)
         self._seen = bytes(self._worker._landing[: launch.payload_bytes])
         world.loop.after(world.kernel_ns(), self.key, lambda: self._finish(result))
+
+    def share(self) -> int:
+        """R of what runs here and the daemon knows of."""
+        is_known = self._end is not None and not self._end.daemon_gone
+        return self.running[1] if self.running is not None and is_known else 0
 
     def _finish(self, result: bytes) -> None:
         if not self.is_alive or self.running is None:

@@ -189,6 +189,10 @@ class SimRequester:
 
     def _resume(self) -> control.Resume | None:
         """Where the connection was lost with requests in flight: the way back."""
+        world = self.world
+        if self.is_hostile and world.judge.sessions and world.random.random() < 0.5:
+            session = world.random.choice(list(world.judge.sessions))
+            return control.Resume(session=session, lineage=world.daemon.lineage, token="stolen-or-guessed", unanswered=[])
         if self._lost is None or self._held is None or self._slots is None:
             return None
         unanswered = [request.request_id for request in self._slots.waiters.values()]

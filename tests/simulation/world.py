@@ -6,11 +6,14 @@ the faults stop, and everybody must be served (`heal`); then all leave, and noth
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
+import time
+import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -585,18 +588,24 @@ class World:
 
     def run(self) -> None:
         """Work under faults, heal, rest."""
-        before, worker_module.time = worker_module.time, _HostTime(self.loop)  # type: ignore[attr-defined, assignment]
-        recovery_module.LoopbackFabricSession = self._fabric_again  # type: ignore[assignment, misc]
-        recovery_module.close_all = lambda fds: None  # they are numbers of ours
-        try:
+        with self.lived():
             while self.loop.steps < MOST_STEPS and not all(r.is_done for r in self.requesters):
                 self._strike()
                 if not self.step():
                     break
             self.heal()
             self.rest()
+
+    @contextlib.contextmanager
+    def lived(self) -> Iterator[None]:
+        """The modules that reach past their ports see this world."""
+        worker_module.time = _HostTime(self.loop)  # type: ignore[attr-defined, assignment]
+        recovery_module.LoopbackFabricSession = self._fabric_again  # type: ignore[assignment, misc]
+        recovery_module.close_all = lambda fds: None  # they are numbers of ours
+        try:
+            yield
         finally:
-            worker_module.time = before  # type: ignore[attr-defined]
+            worker_module.time = time  # type: ignore[attr-defined]
             recovery_module.LoopbackFabricSession = LoopbackFabricSession  # type: ignore[misc]
             recovery_module.close_all = close_all
 
@@ -681,8 +690,6 @@ def live(seed: int, tokens: TokenFiles, *, trace: bool = False) -> Outcome:
     except Exception as raised:
         fault = f"{type(raised).__name__}: {raised}"
         if lines is not None:
-            import traceback
-
             lines += traceback.format_exc().splitlines()
     if world is None:
         return Outcome(seed, fault, 0, 0, Counter(), lines or [])
