@@ -68,7 +68,9 @@ class SimWorker:
         self._end.send(control.encode(hello))
         world.channel.connect(self._end)
         if world.happens("long_pauses"):
-            world.loop.after(world.random.choice((2_000, 4_000, 8_000)), ("world",), lambda: world.stand_still(6_000 * MS))
+            world.loop.after(
+                world.random.choice((2_000, 4_000, 8_000)), ("world",), lambda: world.stand_still(6_000 * MS)
+            )
         self.wake()
 
     def _lost_daemon(self) -> None:
@@ -163,7 +165,8 @@ class SimWorker:
         world = self.world
         request, _ = self.running
         promise(
-            bytes(self._worker._landing[: len(self._seen)]) == self._seen, f"{self}: its lane changed beneath its kernel"
+            bytes(self._worker._landing[: len(self._seen)]) == self._seen,
+            f"{self}: its lane changed beneath its kernel",
         )
         if world.happens("worker_dies"):
             self.die()
@@ -205,6 +208,7 @@ class SimWorker:
         for message in self._end.inbox:
             if message[0] == host.KIND_LAUNCH:
                 self.world.judge.launch_came(self, *host.parse_launch(message)[:2]).deaths += 1
+
     def be_killed(self) -> None:
         """By somebody, at any time; but not before its hello, for then the daemon would wait for it."""
         if self._end is not None:

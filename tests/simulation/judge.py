@@ -70,8 +70,8 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """A slot as the daemon may treat it: sealed from the doorbell's reading to the answer's writing. ``written`` is what
-    its requester wrote last, ``request`` what the daemon read."""
+    """A slot as the daemon may treat it: sealed from the doorbell's reading to the answer's writing. ``written`` is
+    what its requester wrote last, ``request`` what the daemon read."""
 
     written: Request | None = None
     request: Request | None = None
@@ -110,7 +110,9 @@ class Judge:
         slot.is_sealed = True
         slot.request = slot.written
         if slot.request is not None and slot.request.read_ns:  # only a hostile one rings twice for the same header
-            slot.request = replace(slot.request, job=0, starts=0, deaths=0, is_lied_about=False, answer=None, is_taken=False)
+            slot.request = replace(
+                slot.request, job=0, starts=0, deaths=0, is_lied_about=False, answer=None, is_taken=False
+            )
         if slot.request is not None:
             slot.request.read_ns = self._world.loop.now_ns
 
@@ -121,7 +123,9 @@ class Judge:
     def answer_written(self, session: SessionMemory, slot_number: int, header: bytes, inline: bytes) -> None:
         """The one answer of what lies in the slot."""
         slot = self._slots.get(session, {}).get(slot_number)
-        promise(slot is not None and slot.is_sealed, f"an answer is written to slot {slot_number}, which waits for none")
+        promise(
+            slot is not None and slot.is_sealed, f"an answer is written to slot {slot_number}, which waits for none"
+        )
         assert slot is not None
         slot.is_sealed = False
         request = slot.request
@@ -281,7 +285,9 @@ class Judge:
             lane = flight.target
         at = flight.target_at if lane is flight.target else flight.source_at
         holder = self._world.holder(lane.store, at)
-        promise(holder is None or holder is lane.owner, f"a copy for {request} meets {holder} in the lane it was sent to")
+        promise(
+            holder is None or holder is lane.owner, f"a copy for {request} meets {holder} in the lane it was sent to"
+        )
 
     # -- kernels --------------------------------------------------------------------------------------------------
     def launch_came(self, worker: SimWorker, job: int, generation: int) -> Request:
@@ -301,7 +307,10 @@ class Judge:
         owner = request.requester
         promise(worker.order.tenant == owner.tenant, f"{request} of {owner.tenant} runs on {worker}")
         if owner.is_hostile:  # it may have spoilt its own bytes; nobody else's may be there
-            known = len(seen) < 12 or seen[8:12] in (bytes(4), self._world.number_of(owner.tenant).to_bytes(4, "little"))
+            known = len(seen) < 12 or seen[8:12] in (
+                bytes(4),
+                self._world.number_of(owner.tenant).to_bytes(4, "little"),
+            )
             promise(known, f"{request} runs on bytes of another tenant")
             return
         promise(kernel == request.kernel, f"{request} runs as {kernel}")
@@ -318,7 +327,9 @@ class Judge:
         daemon = world.daemon
         ledger = daemon.book.ledger
         in_flight = len(self._live)
-        promise(ledger.unanswered == in_flight, f"{in_flight} jobs wait for an answer; the book counts {ledger.unanswered}")
+        promise(
+            ledger.unanswered == in_flight, f"{in_flight} jobs wait for an answer; the book counts {ledger.unanswered}"
+        )
         for tenant in ledger.tenants.values():
             promise(tenant.jobs <= tenant.spec.max_jobs, f"{tenant.spec.name} has {tenant.jobs} jobs accepted")
         promise(in_flight <= world.config.max_jobs, f"{in_flight} jobs are accepted")

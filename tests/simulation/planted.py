@@ -1,4 +1,4 @@
-"""Planted bugs: patches against the code under test, each applied to a copy, which is then lived with until it breaks."""
+"""Planted bugs: patches against the code under test. Each is applied to a copy, which is lived with until it breaks."""
 
 from __future__ import annotations
 

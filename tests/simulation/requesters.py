@@ -192,12 +192,16 @@ class SimRequester:
         world = self.world
         if self.is_hostile and world.judge.sessions and world.random.random() < 0.5:
             session = world.random.choice(list(world.judge.sessions))
-            return control.Resume(session=session, lineage=world.daemon.lineage, token="stolen-or-guessed", unanswered=[])
+            return control.Resume(
+                session=session, lineage=world.daemon.lineage, token="stolen-or-guessed", unanswered=[]
+            )
         if self._lost is None or self._held is None or self._slots is None:
             return None
         unanswered = [request.request_id for request in self._slots.waiters.values()]
         held = self._held
-        return control.Resume(session=held.session, lineage=held.lineage, token=held.resume_token, unanswered=unanswered)
+        return control.Resume(
+            session=held.session, lineage=held.lineage, token=held.resume_token, unanswered=unanswered
+        )
 
     def _hear(self, said: BaseModel) -> None:
         world = self.world
@@ -224,7 +228,9 @@ class SimRequester:
         if self._slots is None or self.is_hostile:
             return
         waiting = {request.request_id: request for request in self._slots.waiters.values()}
-        promise(len(resumed) == (len(waiting) if self._lost is not None else 0), f"{self.name}: {resumed} for {waiting}")
+        promise(
+            len(resumed) == (len(waiting) if self._lost is not None else 0), f"{self.name}: {resumed} for {waiting}"
+        )
         for told in resumed:
             if told.state == "retry_safe":
                 request = waiting[told.request_id]

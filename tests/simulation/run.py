@@ -15,7 +15,7 @@ from pathlib import Path
 
 from offpath import bindings, dpu_daemon, sched
 
-from .world import Outcome, TokenFiles, live, quiet_collector, total
+from .lives import Outcome, TokenFiles, live, quiet_collector, total
 
 _COLLECT_EVERY = 500
 

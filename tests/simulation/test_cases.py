@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from offpath.bindings.ports import IMM_SUBMIT, immediate
@@ -13,8 +14,10 @@ from offpath.bindings.wire.codes import Reason, Status
 from offpath.host_helper.slots import Options
 
 from .judge import Request
+from .lives import TokenFiles
 from .requesters import MS, SimRequester
-from .world import Setup, TokenFiles, World
+from .setup import Setup
+from .world import World
 
 QUIET = Setup(
     tenants=[{"name": "ada"}, {"name": "bob"}],
@@ -57,8 +60,6 @@ class Stage:
         session, slots = requester.session, requester._slots
         assert session is not None
         assert slots is not None
-        import numpy as np
-
         payload = bytes(range(90))
         made = Request(requester, session.memory, -1, 0, kernel, payload, False, budget_ms * MS)
         made.slot = slots.fill(

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from ..conftest import SIZE
+from .lives import TokenFiles, live
 from .planted import ROOT
-from .world import TokenFiles, live
 
 SCHEDULES = {"quick": 100, "ci": 2_000, "full": 100_000}[SIZE]
 START = {"quick": 0, "ci": 0, "full": 0}[SIZE]
@@ -40,7 +40,6 @@ def lived(start: int, count: int) -> tuple[dict[str, int], list[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600) if hasattr(pytest.mark, "never") else pytest.mark.slow
 def test_no_schedule_of_the_simulation_breaks_a_promise() -> None:
     starts = range(START, START + SCHEDULES, CHUNK)
     total: dict[str, int] = {}

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import os
 import time
-import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,8 +25,8 @@ from offpath.dpu_daemon.admission import Admission
 from offpath.dpu_daemon.config import parse_config
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.doors import FabricDoor
-from offpath.dpu_daemon.journal.log import Journal, open_journal, our_schema, replay
-from offpath.dpu_daemon.journal.ring import HEADER_PAGE, RECORD_BYTES, Identity, Ring
+from offpath.dpu_daemon.journal.log import Journal, open_journal, replay
+from offpath.dpu_daemon.journal.ring import Ring
 from offpath.dpu_daemon.notify import close_all
 from offpath.dpu_daemon.recovery import Recovery
 from offpath.host_helper import worker as worker_module
@@ -37,138 +34,28 @@ from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.snapshot import snapshot
 
-from .gpu import ROOM, SimGpu
-from .host import KERNELS, SimHelper, SimWorker
+from .gpu import SimGpu
+from .host import SimHelper, SimWorker
 from .judge import Judge, Request, result_of
 from .requesters import SimRequester
+from .setup import TENANTS, Setup, draw_setup
 from .simloop import SimLoop
+from .survivors import IDENTITY, DaemonKilled, SimManager, SimStorage
 from .wires import (
-    SOCKET_MESSAGES,
     HostEnd,
     Memory,
+    SessionMemory,
     SimChannelListener,
     SimEngine,
-    SessionMemory,
     SimFabricListener,
     SimFabricSession,
-    Violation,
     promise,
 )
 
 MS = 1_000_000
-TENANTS = ("ada", "bob", "cyd", "dee")
 MOST_STEPS = 6_000
 HEAL_STEPS = 30_000
 HEAL_NS = 900_000 * MS
-FAULTS = {
-    "copy_fails": 0.1,
-    "late_copies": 0.3,
-    "late_results": 0.8,
-    "worker_dies": 0.03,
-    "worker_dies_after": 0.15,
-    "worker_killed": 0.004,
-    "worker_lies": 0.05,
-    "worker_repeats": 0.1,
-    "channel_full": 0.02,
-    "helper_dies": 0.002,
-    "helper_silent": 0.001,
-    "helper_full": 0.0005,
-    "create_fails": 0.1,
-    "fork_fails": 0.1,
-    "slow_scrub": 0.2,
-    "requester_dies": 0.01,
-    "requester_dies_filled": 0.01,
-    "ticket_late": 0.05,
-    "no_memory": 0.05,
-    "clock_jumps": 0.002,
-    "long_pauses": 0.1,
-    "daemon_killed": 0.003,
-    "daemon_killed_inside": 0.01,
-    "intruders": 0.003,
-    "spurious": 0.01,
-}
-"""How often each may happen, where it may: per message, copy or step. A schedule has a draw of them."""
-
-
-KERNEL_MIXES = (
-    ("small", "small", "small", "large", "large", "half", "raises", "whole"),
-    ("small", "large", "large", "large", "large", "large", "raises"),
-    ("small", "half", "whole"),
-)
-
-
-@dataclass(slots=True)
-class Setup:
-    """What a schedule is made of."""
-
-    tenants: list[dict[str, Any]] = field(default_factory=list)
-    pins: list[dict[str, Any]] = field(default_factory=list)
-    leasing: dict[str, int] = field(default_factory=dict)
-    model: str = "A100-40GB"
-    requesters: int = 3
-    hostile: int = 0
-    faults: dict[str, float] = field(default_factory=dict)
-    pace: float = 0.6
-    inline_copies: float = 0.5
-    bell_room: int = SOCKET_MESSAGES
-    kernel_ns: int = MS
-    max_jobs: int = 65_536
-    is_durable: bool = False
-    resume_ttl_s: int = 60
-    kernels: tuple[str, ...] = KERNEL_MIXES[0]
-    idempotent: float = 0.3
-    cancels: float = 0.1
-
-
-def draw_setup(random: Random) -> Setup:
-    """A setup that puts several tenants on one small GPU."""
-    setup = Setup()
-    setup.model = random.choice(("A100-40GB", "A100-40GB", "A30-24GB"))
-    smallest = random.choice((None, None, "1g.5gb"))
-    for name in TENANTS[: random.choice((2, 3, 4))]:
-        setup.tenants.append(
-            {
-                "name": name,
-                "weight": random.choice((1, 1, 2, 5)),
-                "max_jobs": random.choice((2, 8, 256)),
-                "max_sessions": random.choice((1, 4)),
-                "max_slots": random.choice((2, 8)),
-                "max_share": random.choice((100, 100, 200)),
-                "profile": smallest,
-            }
-        )
-    if random.random() < 0.25 and setup.model.startswith("A100"):
-        setup.pins.append({"tenant": setup.tenants[0]["name"], "profile": "1g.5gb", "start": 6})
-    setup.leasing = {
-        "lanes": random.choice((1, 1, 2, 3)),
-        "landing_bytes": ROOM,
-        "result_bytes": ROOM,
-        "keep_warm_ms": random.choice((0, 1, 5, 50)),
-        "grow_after_ms": random.choice((4, 20, 50)),
-        "reclaim_after_ms": random.choice((1, 10, 100)),
-        "min_hold_ms": random.choice((0, 5, 200)),
-    }
-    setup.max_jobs = random.choice((5, 1_000, 1_000))
-    setup.requesters = random.choice((2, 3, 4, 6))
-    setup.hostile = random.choice((0, 0, 1, 1, 2))
-    often = random.choice((0.2, 0.4, 0.6))  # a few faults alone meet what all together would hide
-    setup.faults = {
-        name: rate * random.choice((0.3, 1.0, 2.0)) for name, rate in FAULTS.items() if random.random() < often
-    }
-    setup.kernels = random.choice(KERNEL_MIXES)
-    setup.idempotent = random.choice((0.0, 0.3, 0.9))
-    setup.is_durable = random.random() < 0.5
-    setup.resume_ttl_s = random.choice((0, 1, 60))
-    setup.cancels = random.choice((0.0, 0.1, 0.5))
-    setup.pace = random.choice((0.3, 0.6, 0.9))
-    setup.inline_copies = random.choice((0.0, 0.0, 0.5))
-    setup.bell_room = random.choice((1, 1, 2, SOCKET_MESSAGES))
-    setup.kernel_ns = random.choice((10_000, MS, 20 * MS))
-    return setup
-
-
-_JOURNAL_BYTES = HEADER_PAGE + 4_096 * RECORD_BYTES
-_IDENTITY = Identity("simulated-boot-id-of-36-characters--", "simulated-lineag", b"simulated secret of 32 bytes....", our_schema())
 
 
 class _HostTime:
@@ -178,55 +65,18 @@ class _HostTime:
         self.monotonic_ns = loop.clock_ns
 
 
-class DaemonKilled(BaseException):
-    """The daemon's process ends here; no handler of its may see that."""
+class TenantTokens(Protocol):
+    """The tenants' tokens, and the files they lie in."""
 
+    tokens: dict[str, str]
 
-class SimStorage:
-    """A journal's bytes; they outlive the daemon."""
-
-    def __init__(self) -> None:
-        self._bytes = bytearray(_JOURNAL_BYTES)
-
-    def view(self) -> memoryview:
-        return memoryview(self._bytes)
-
-    def clear(self) -> None:
-        self._bytes[:] = bytes(len(self._bytes))
-
-    def cool(self) -> None:
-        """It is as cool as it gets."""
-
-    def close(self) -> None:
-        """The bytes stay."""
-
-
-class SimManager:
-    """The service manager, which outlives the daemon and keeps its sessions' memory."""
-
-    has_manager = True
-
-    def __init__(self, memories: dict[int, SessionMemory]) -> None:
-        self._memories = memories
-        self.kept: dict[str, SessionMemory] = {}
-
-    def store(self, name: str, fds: Sequence[int]) -> bool:
-        self.kept[name] = self._memories[fds[0]]
-        return True
-
-    def forget(self, name: str) -> bool:
-        self.kept.pop(name, None)
-        return True
-
-    def stored(self, keep: Callable[[SessionMemory], int]) -> dict[str, list[int]]:
-        """As the next process gets it."""
-        return {name: [keep(memory), keep(memory)] for name, memory in self.kept.items()}
+    def path(self, name: str) -> str: ...
 
 
 class World:
     """Everything around the daemon, and the daemon."""
 
-    def __init__(self, seed: int, tokens: TokenFiles, setup: Setup | None = None) -> None:
+    def __init__(self, seed: int, tokens: TenantTokens, setup: Setup | None = None) -> None:
         self.seed = seed
         self.random = Random(seed)
         self.setup = setup or draw_setup(self.random)
@@ -321,8 +171,8 @@ class World:
     def _journal(self) -> tuple[Journal, JobBook | None]:
         """The journal, and the book it holds: that of the process before, exactly; replaying changes nothing."""
         if not self.deaths:
-            return Journal(Ring.fresh(self.storage, _IDENTITY)), None
-        ring, replayed, why = open_journal(self.storage, _IDENTITY.boot)
+            return Journal(Ring.fresh(self.storage, IDENTITY)), None
+        ring, replayed, why = open_journal(self.storage, IDENTITY.boot)
         promise(replayed is not None, f"the journal cannot be gone on with: {why}")
         assert replayed is not None
         now = snapshot(replayed.book)
@@ -341,7 +191,7 @@ class World:
             self.config, channel, engine=self.engine, now_ns=self.loop.clock_ns, token=self._token, journal=journal,
             book=book, notifier=notifier,
         )  # fmt: skip
-        self.daemon._secret = _IDENTITY.secret
+        self.daemon._secret = IDENTITY.secret
         handle = self.daemon.book.handle
 
         def heard(event: events.Event, now_ns: int) -> tuple[commands.Command, ...]:
@@ -497,7 +347,9 @@ class World:
         """Once a step: one of the faults that need no cause may come."""
         if self.random.random() >= self._striking or not self.are_faults_on:
             return
-        (fault,) = self.random.choices(list(self._strikes), [self.setup.faults.get(name, 0.0) for name in self._strikes])
+        (fault,) = self.random.choices(
+            list(self._strikes), [self.setup.faults.get(name, 0.0) for name in self._strikes]
+        )
         self.counts[fault] += 1
         self.say("FAULT %s", fault)
         self._strikes[fault]()
@@ -644,72 +496,3 @@ class World:
             pass
         promise(self.loop.steps < end_steps, "the node never comes to rest")
         self.judge.at_rest()
-
-
-class TokenFiles:
-    """The tenants' token files, in a folder of the caller's."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self.tokens = {}
-        for name in TENANTS:
-            self.tokens[name] = f"token-of-{name}-0123456789"
-            with open(os.open(self.path(name), os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w") as file:
-                file.write(self.tokens[name])
-
-    def path(self, name: str) -> str:
-        return os.path.join(self._folder, f"{name}.token")
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What one schedule came to. ``fault`` is the first line of what was broken."""
-
-    seed: int
-    fault: str | None
-    steps: int
-    virtual_ns: int
-    counts: Counter[str]
-    lines: list[str]
-
-
-def live(seed: int, tokens: TokenFiles, *, trace: bool = False) -> Outcome:
-    """One schedule from its seed; never raises for what it finds."""
-    world: World | None = None
-    fault: str | None = None
-    lines: list[str] | None = [] if trace else None
-    try:
-        world = World(seed, tokens)
-        world.lines = lines
-        world.say("%s", world.setup)
-        if trace:
-            world.loop.trace = world.say
-        world.run()
-    except Violation as broken:
-        fault = str(broken)
-    except Exception as raised:
-        fault = f"{type(raised).__name__}: {raised}"
-        if lines is not None:
-            lines += traceback.format_exc().splitlines()
-    if world is None:
-        return Outcome(seed, fault, 0, 0, Counter(), lines or [])
-    counts = Counter(world.counts)
-    judge = world.judge
-    counts.update({"requests": judge.accepted, "kernels": judge.kernels_started, "tenant_changes": judge.tenant_changes})
-    counts.update({f"answer_{name}": count for name, count in judge.answers.items()})
-    return Outcome(seed, fault, world.loop.steps, world.loop.now_ns, counts, lines or [])
-
-
-def quiet_collector() -> None:
-    """Schedules make cycles, and die young: collecting by hand, seldom, is a third of the time."""
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-
-
-def total(outcomes: Iterable[Outcome]) -> Counter[str]:
-    """What happened in all of them."""
-    counts: Counter[str] = Counter()
-    for outcome in outcomes:
-        counts.update(outcome.counts)
-    return counts
