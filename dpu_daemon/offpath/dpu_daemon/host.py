@@ -178,9 +178,20 @@ class HostSide:
             self._drop_lanes(message.lease)
             self._orders.pop(message.lease, None)
             self._daemon.counters["scrubbed_bytes"] += message.scrubbed_bytes
-            self._daemon.dispatch(events.InstanceClosed(message.lease, message.generation))
+            if self._is_unscrubbed(message):
+                self._daemon.dispatch(events.InstanceFailed(message.lease, message.generation))
+            else:
+                self._daemon.dispatch(events.InstanceClosed(message.lease, message.generation))
         else:
             self._helper_gone(helper, f"it sent {type(message).__name__} out of turn")
+
+    def _is_unscrubbed(self, closed: control.InstanceClosed) -> bool:
+        """It was to be scrubbed and was not: the helper had dropped it before we asked, and a copy of ours may have
+        landed there since."""
+        book = self._daemon.book
+        lease = book.ledger.lease_of(closed.lease, closed.generation)
+        is_asked = lease is not None and lease.is_closing and book.leasing.closing(lease).scrub
+        return is_asked and not closed.scrubbed_bytes
 
     def _join_if_complete(self, helper: _Helper) -> None:
         if len(helper.gpus) < helper.hello.gpu_count or len(helper.held) < helper.hello.held_count:
@@ -241,7 +252,11 @@ class HostSide:
             lanes = [(number, lane) for lane in range(lease.view.lanes)]
             if number not in kept and lease.state is LeaseState.CREATING:
                 self.awaited.difference_update(lanes)
-                self.open_lease(book.leasing.opening(lease))
+                if lease.ready:  # what it had of it is gone; the book must not count lanes of two instances
+                    del self._orders[number]
+                    dispatch(events.InstanceFailed(number, lease.generation))
+                else:
+                    self.open_lease(book.leasing.opening(lease))
             else:
                 for key in lanes:
                     if key not in alive and key in self.awaited:
