@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from offpath.bindings.errors import OffpathError, PeerGone
-from offpath.bindings.ports import Gpu
 from offpath.bindings.wire import control, host
 from offpath.host_helper.kernels import KernelTable
 from offpath.host_helper.supervisor import _failed, _gpu_offer
@@ -445,13 +444,3 @@ class SimHelper:
         for worker in workers:
             worker.die()
         self.instances.clear()
-
-
-def demand_of(kernel: str) -> int:
-    """R of a kernel."""
-    return dict(KERNELS)[kernel]
-
-
-def real_gpu(gpu: SimGpu) -> Gpu:
-    """The type checker's assurance that the simulated GPU is one."""
-    return gpu

@@ -4,14 +4,14 @@ The judge stands where the bytes are: in the requesters' memory, in the lanes, a
 only to compare (which job is which request) and for bounds. I7, I8 and I10 speak of in-network aggregation, which is
 not built; I11 of its lock-free agents likewise.
 
-- I1 space, I2 scrubbed between tenants: `lane_reserved`, `lane_left`, `copy_lands`, `SimGpu.taken`
+- I1 space, I2 scrubbed between tenants: `lane_reserved`, `instance_left`, `copy_lands`, `SimGpu.taken`
 - I3, I4 slots: `submit_read`, `copy_posted`, `answer_written`
 - I5 launches, stale generations: `launch_came`, `kernel_starts`
 - I6 one answer, conservation: `answer_written`, `answer_taken`, `after_step`
 - I9 generations rise: `lease_ordered`
 - I12 bounds: `after_step`, `at_rest`
 - I13 no starvation: `World.heal`
-- I14 replay: `World.restart_daemon`
+- I14 replay: `World._journal`, `went_on`
 - I15 the tenant comes from the session: `kernel_starts`
 """
 

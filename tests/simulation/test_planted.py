@@ -11,8 +11,8 @@ import pytest
 from ..conftest import SIZE
 from .planted import ROLES, ROOT, PatchFailed, apply, hunt, patches
 
-MOST = {"quick": 600, "ci": 600, "full": 5_000}[SIZE]
-LEAST = 40
+MOST = {"quick": 1_200, "ci": 1_200, "full": 5_000}[SIZE]
+LEAST = 50
 
 
 @pytest.mark.slow
