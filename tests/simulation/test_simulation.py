@@ -88,6 +88,8 @@ def test_a_simulated_schedule_does_not_depend_on_hashes() -> None:
     [
         (5057, "a lease whose instance is gone is ordered again, and its old lanes count as ready"),
         (5390, "a copy lands in an instance that a helper dropped unasked, which is then taken for scrubbed"),
+        (22178, "a launch to a worker that is back, but has not yet said what it had, is sent twice"),
+        (22759, "a dropped worker comes back to its lane, and its result takes the place of another's"),
     ],
 )
 def test_a_simulated_schedule_that_once_broke_a_promise_does_so_no_more(seed: int, what: str, tmp_path: Path) -> None:

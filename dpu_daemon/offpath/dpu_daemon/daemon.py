@@ -266,9 +266,9 @@ class Daemon:
     def _copy(self, command: commands.Copy) -> None:
         ref = self.refs[command.job]
         link = self.host.lanes.get((command.lease, command.lane))
+        if (command.lease, command.lane) in self.host.awaited:
+            return  # posted when its worker is back and has said what it had
         if link is None or link.memory is None:  # every Copy must end in a CopyDone, or the lease never drains
-            if (command.lease, command.lane) in self.host.awaited:
-                return  # posted when its worker is back
             self._events.append(events.CopyDone(command.job, command.attempt, error=True))
             return
         link.ref = ref
@@ -304,7 +304,7 @@ class Daemon:
             header.payload_bytes, header.tensors,
         )  # fmt: skip
         link = self.host.lanes.get((command.lease, command.lane))
-        if link is None and (command.lease, command.lane) in self.host.awaited:
+        if (command.lease, command.lane) in self.host.awaited:
             return  # sent when its worker is back and says that it never had it
         if faults.armed:
             faults.hit("daemon.launch")

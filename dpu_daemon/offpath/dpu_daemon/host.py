@@ -411,6 +411,7 @@ class HostSide:
             or not secrets.compare_digest(order.token, hello.token)
             or hello.lane >= order.command.lanes
             or key in self.lanes
+            or self._is_lost(hello)
         ):
             self._turn_away(connection, "no lease waits for this worker")
             return
@@ -420,6 +421,11 @@ class HostSide:
         self._loop.add_reader(connection.fileno(), self._lane_offer, link)
         if connection.death_fileno() >= 0:
             self._loop.add_reader(connection.death_fileno(), self._worker_gone, link, "its process ended")
+
+    def _is_lost(self, hello: control.WorkerHello) -> bool:
+        """The book has given this lane up: a worker that was dropped may not come back to it."""
+        lease = self._daemon.book.ledger.leases.get(hello.lease)
+        return lease is None or hello.lane in lease.lost
 
     def _lane_offer(self, link: LaneLink) -> None:
         """The lane's export, with its descriptor; afterwards the worker is on the fast path."""
