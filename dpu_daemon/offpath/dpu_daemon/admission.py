@@ -265,7 +265,8 @@ class Admission:
         tenant = self._tenants[session.tenant]
         grant = self._granted(tenant, session.number, Terms(*orjson.loads(origin)), None)
         grant.live = session
-        self._wait_for_peer(session)
+        # Never at once, however short the patience: the other sessions are not restored yet.
+        grant.waiting = self._loop.call_later(self._config.durability.resume_ttl_s, self.end, grant, None)
 
     def peer_left(self, grant: Grant, peer: Peer, *, is_goodbye: bool) -> None:
         """The negotiation connection ended. Only a goodbye gives up what is in flight."""

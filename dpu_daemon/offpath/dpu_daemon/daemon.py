@@ -43,6 +43,7 @@ from offpath.sched.jobs.states import EndReason, JobState
 logger = logging.getLogger(__name__)
 _MS: Final = 1_000_000
 _WITH_RESULT: Final = (JobState.COMPLETED, JobState.FAILED)
+_WITHOUT_RESULT: Final = (EndReason.KERNEL_OVERRAN, EndReason.COPY_FAILED)
 """A job may expire, or its time be over, at the very moment its result comes: that answer must not carry it."""
 
 
@@ -95,7 +96,7 @@ class Daemon:
         self.unwritten: dict[int, commands.Answer] = {}
         """After a restart: answers that were decided, and whose result only the worker may still have."""
         self._copies: dict[int, tuple[JobRef, int, LaneLink]] = {}
-        self._result_copies: dict[int, tuple[JobRef, LaneLink]] = {}
+        self._result_copies: dict[int, tuple[JobRef, LaneLink, host.Result]] = {}
         self._held_answers: dict[int, commands.Answer] = {}
         self._next_token = 1
         self._events: deque[events.Event] = deque()
@@ -274,6 +275,8 @@ class Daemon:
         if (command.lease, command.lane) in self.host.awaited:
             return  # posted when its worker is back, and has said what it knows
         link = self.host.lanes.get((command.lease, command.lane))
+        if (command.lease, command.lane) in self.host.awaited:
+            return  # posted when its worker is back and has said what it had
         if link is None or link.memory is None:  # every Copy must end in a CopyDone, or the lease never drains
             self._events.append(events.CopyDone(command.job, command.attempt, error=True))
             return
@@ -322,12 +325,14 @@ class Daemon:
     def _answer(self, command: commands.Answer) -> None:
         """Write the answer where the requester reads it, and ring. A result still on its way out goes first."""
         ref = self.refs[command.job]
-        if ref.is_result_travelling:
+        if ref.fetching is not None:
             self._held_answers[command.job] = command
             return
         if faults.armed:
             faults.hit("daemon.answer")
         del self.refs[command.job]  # a second answer for the job would fail here, loudly
+        if self.host.awaited and command.job in self.book.ledger.leaving:
+            self.leaving[command.job] = ref
         ref.is_answered = True
         session = ref.session
         result = ref.result
@@ -337,7 +342,7 @@ class Daemon:
         self.tally.answered(ref, command, status, reason, self.now_ns())
         if not session.is_closed:
             tensors, inline, nbytes = b"", b"", 0
-            if result is not None and command.state in _WITH_RESULT and command.reason is not EndReason.KERNEL_OVERRAN:
+            if result is not None and command.state in _WITH_RESULT and command.reason not in _WITHOUT_RESULT:
                 tensors, inline, nbytes = result.tensors, result.inline, result.result_bytes
             gpu = self.host.gpu_index(command.lease)
             answer = pack_answer(
@@ -405,7 +410,7 @@ class Daemon:
         ref = link.ref
         if ref is None or ref.job != result.job or result.generation != link.generation:
             raise HostMessageError("foreign_job", str(result.job))
-        if ref.is_result_travelling:
+        if ref.fetching is link or (ref.waiting is not None and ref.waiting[0] is link):
             raise HostMessageError("second_result", str(result.job))
         if result.finished_ns < result.started_ns:
             raise HostMessageError("times", f"started {result.started_ns}, finished {result.finished_ns}")
@@ -413,7 +418,7 @@ class Daemon:
 
     def _take(self, ref: JobRef, link: LaneLink, result: host.Result) -> None:
         if ref.is_answered or ref.session.is_closed:
-            self._finished(ref, result)
+            self._finished(ref, result, RESULT_REASON[result.status])
             return
         fabric = ref.session.fabric
         if result.result_bytes > fabric.result_bytes:
@@ -426,15 +431,20 @@ class Daemon:
                 result.job, result.generation, status, result.started_ns, result.finished_ns, len(text), True, b"",
                 text,
             )  # fmt: skip
-        elif not result.is_inline and ref.job not in self.unwritten:
-            self._fetch(ref, link, result)
+        elif not result.is_inline and result.result_bytes > link.result_bytes:
+            raise HostMessageError("result_bytes", f"{result.result_bytes} > {link.result_bytes}")
+        if ref.fetching is not None:  # an attempt whose worker died: its result still travels into the same slot
+            ref.waiting = link, result
             return
-        ref.result = result
         unwritten = self.unwritten.pop(ref.job, None)
         if unwritten is not None:  # decided by the process before us, which had fetched a large result already
+            ref.result = result
             self._answer(unwritten)
+        elif result.is_inline:
+            ref.result = result
+            self._finished(ref, result, RESULT_REASON[result.status])
         else:
-            self._finished(ref, result)
+            self._fetch(ref, link, result)
 
     # -- after a restart ------------------------------------------------------------------------------------------
     def _resent(self, link: LaneLink, result: host.Result) -> None:
@@ -475,14 +485,11 @@ class Daemon:
     def _fetch(self, ref: JobRef, link: LaneLink, result: host.Result) -> None:
         """Bring a large result from the lane to the requester's memory before the lane is given back."""
         assert link.memory is not None
-        if result.result_bytes > link.result_bytes:
-            raise HostMessageError("result_bytes", f"{result.result_bytes} > {link.result_bytes}")
         fabric = ref.session.fabric
-        ref.result = result
-        ref.is_result_travelling = True
+        ref.fetching = link
         token = self._next_token
         self._next_token = token + 1
-        self._result_copies[token] = (ref, link)
+        self._result_copies[token] = (ref, link, result)
         done = self.engine.post(
             token, link.memory, link.landing_bytes, fabric.answers, fabric.result_offset(ref.slot),
             result.result_bytes,
@@ -493,18 +500,26 @@ class Daemon:
             self._result_copied(done)
 
     def _result_copied(self, done: CopyCompletion) -> None:
-        ref, _ = self._result_copies.pop(done.token)
-        ref.is_result_travelling = False
+        ref, link, result = self._result_copies.pop(done.token)
+        ref.fetching = None
+        waiting, ref.waiting = ref.waiting, None
         held = self._held_answers.pop(ref.job, None)
-        result = ref.result
-        assert result is not None
         if held is not None:
-            ref.result = None  # cancelled or expired while its result travelled
-            self._answer(held)
-        self._finished(ref, result)
+            self._answer(held)  # cancelled or expired while its result travelled
+        if done.error is not None:  # what lies in the requester's memory is no result
+            self._ended(ref, link, result, EndReason.COPY_FAILED)
+        else:
+            self._ended(ref, link, result, RESULT_REASON[result.status])
+        if waiting is not None and self.host.holds(waiting[0]):
+            self._take(ref, *waiting)
 
-    def _finished(self, ref: JobRef, result: host.Result) -> None:
-        reason = RESULT_REASON[result.status]
+    def _ended(self, ref: JobRef, link: LaneLink, result: host.Result, reason: EndReason) -> None:
+        """The lane's part is done. If its worker died meanwhile, the book knows: the result is nobody's."""
+        if self.host.holds(link):
+            ref.result = result
+            self._finished(ref, result, reason)
+
+    def _finished(self, ref: JobRef, result: host.Result, reason: EndReason) -> None:
         if ref.is_answered or ref.session.is_closed:
             ref.result = None
         self.dispatch(

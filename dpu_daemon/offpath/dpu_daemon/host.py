@@ -60,6 +60,8 @@ class _Helper:
     held: list[control.InstanceHeld] = field(default_factory=list)
     is_joined: bool = False
     pulse: Pulse | None = None
+    is_lost: bool = False
+    """A message did not reach it: nothing may follow."""
 
 
 @dataclass(slots=True)
@@ -99,9 +101,15 @@ class HostSide:
         for _ in range(_ACCEPTS):
             if (connection := self._listener.accept()) is None:
                 return
-            timer = self._loop.call_later(HELLO_TIMEOUT_S, self._turn_away, connection, "no hello in time")
+            timer = self._loop.call_later(HELLO_TIMEOUT_S, self._no_hello, connection)
             self._strangers[connection] = timer
             self._loop.add_reader(connection.fileno(), self._first_message, connection)
+
+    def _no_hello(self, connection: LoopbackConnection) -> None:
+        """Time is up. If it was us who slept, the hello is here."""
+        self._first_message(connection)
+        if connection in self._strangers:
+            self._turn_away(connection, "no hello in time")
 
     def _turn_away(self, connection: LoopbackConnection, why: str) -> None:
         """Close a connection that is neither helper nor worker (yet)."""
@@ -187,9 +195,20 @@ class HostSide:
             self._drop_lanes(message.lease)
             self._orders.pop(message.lease, None)
             self._daemon.counters["scrubbed_bytes"] += message.scrubbed_bytes
-            self._daemon.dispatch(events.InstanceClosed(message.lease, message.generation))
+            if self._is_unscrubbed(message):
+                self._daemon.dispatch(events.InstanceFailed(message.lease, message.generation))
+            else:
+                self._daemon.dispatch(events.InstanceClosed(message.lease, message.generation))
         else:
             self._helper_gone(helper, f"it sent {type(message).__name__} out of turn")
+
+    def _is_unscrubbed(self, closed: control.InstanceClosed) -> bool:
+        """It was to be scrubbed and was not: the helper had dropped it before we asked, and a copy of ours may have
+        landed there since."""
+        book = self._daemon.book
+        lease = book.ledger.lease_of(closed.lease, closed.generation)
+        is_asked = lease is not None and lease.is_closing and book.leasing.closing(lease).scrub
+        return is_asked and not closed.scrubbed_bytes
 
     def _join_if_complete(self, helper: _Helper) -> None:
         if len(helper.gpus) < helper.hello.gpu_count or len(helper.held) < helper.hello.held_count:
@@ -258,7 +277,11 @@ class HostSide:
             lanes = [(number, lane) for lane in range(lease.view.lanes)]
             if number not in kept and lease.state is LeaseState.CREATING:
                 self.awaited.difference_update(lanes)
-                self.open_lease(book.leasing.opening(lease))
+                if lease.ready:  # what it had of it is gone; the book must not count lanes of two instances
+                    del self._orders[number]
+                    dispatch(events.InstanceFailed(number, lease.generation))
+                else:
+                    self.open_lease(book.leasing.opening(lease))
             else:
                 for key in lanes:
                     if key not in alive and key in self.awaited:
@@ -402,12 +425,13 @@ class HostSide:
 
     def _to_helper(self, message: BaseModel) -> None:
         helper = self._helper
-        if helper is None:
+        if helper is None or helper.is_lost:
             return  # HelperLost is on its way to the book, which forgets these leases
         try:
             if not helper.connection.send(control.encode(message)):
                 raise PeerGone("it has stopped reading")
         except PeerGone as gone:
+            helper.is_lost = True
             self._loop.call_soon(self._helper_gone, helper, str(gone))
 
     def _to_worker(self, link: LaneLink, message: bytes) -> bool:
@@ -429,6 +453,7 @@ class HostSide:
             or not secrets.compare_digest(order.token, hello.token)
             or hello.lane >= order.command.lanes
             or key in self.lanes
+            or self._is_lost(hello)
         ):
             self._turn_away(connection, "no lease waits for this worker")
             return
@@ -438,6 +463,11 @@ class HostSide:
         self._loop.add_reader(connection.fileno(), self._lane_offer, link)
         if connection.death_fileno() >= 0:
             self._loop.add_reader(connection.death_fileno(), self._worker_gone, link, "its process ended")
+
+    def _is_lost(self, hello: control.WorkerHello) -> bool:
+        """The book has given this lane up: a worker that was dropped may not come back to it."""
+        lease = self._daemon.book.ledger.leases.get(hello.lease)
+        return lease is None or hello.lane in lease.lost
 
     def _lane_offer(self, link: LaneLink) -> None:
         """The lane's export, with its descriptor; afterwards the worker is on the fast path."""
@@ -467,9 +497,9 @@ class HostSide:
         link.memory, link.landing_bytes, link.result_bytes = memory, ready.landing_bytes, ready.result_bytes
         self._loop.remove_reader(link.connection.fileno())
         self._loop.add_reader(link.connection.fileno(), self._from_worker, link)
-        self._daemon.dispatch(events.LaneReady(link.lease, link.lane, link.generation))
         if (link.lease, link.lane) in self.awaited and not link.resent:
-            self.lane_is_back(link)
+            self.lane_is_back(link)  # before the book may send it anything new, that would look as if it never arrived
+        self._daemon.dispatch(events.LaneReady(link.lease, link.lane, link.generation))
 
     def _from_worker(self, link: LaneLink) -> None:
         try:
@@ -508,6 +538,10 @@ class HostSide:
     def _drop_lanes(self, lease: int) -> None:
         for link in [link for link in self.lanes.values() if link.lease == lease]:
             self._close_lane(link)
+
+    def holds(self, link: LaneLink) -> bool:
+        """True while the lane's worker is connected."""
+        return self.lanes.get((link.lease, link.lane)) is link
 
     def gpu_index(self, lease: int) -> int:
         """The GPU of a lease as the answer header names it, counted in the helper's order."""

@@ -62,18 +62,22 @@ class Recovery:
         daemon.host.restore()
         daemon.host.on_lane_back = self._lane_back
         lost: list[int] = []
+        taken: list[int] = []
         newest: dict[tuple[int, int], int] = {}
         for job in ledger.jobs.values():  # in the order of acceptance
             newest[job.session, job.origin >> 32] = job.job
         for job in list(ledger.jobs.values()):
             if newest[job.session, job.origin >> 32] != job.job:  # submitting again returned its credit
-                daemon.dispatch(events.CreditReturned(job.job))
+                taken.append(job.job)
             else:
                 self._job(job, sessions.get(job.session), lost)
         for job in ledger.leaving.values():
             if job.job not in daemon.leaving:
                 daemon.leaving[job.job] = ref = JobRef(job.job, _NOBODY, 0, _bare(job))
                 ref.is_answered = True
+        # Only now may the book be told anything: time has passed, and it may answer any job at once.
+        for number in taken:
+            daemon.dispatch(events.CreditReturned(number))
         self._end_copies()
         self._reconfigure()
         daemon.drain(False)  # whoever drained the process before us wanted it to end
@@ -82,6 +86,7 @@ class Recovery:
         for number, session in sessions.items():
             if session is None:
                 daemon.dispatch(events.SessionClosed(number))
+        daemon.dispatch(events.Tick())  # the book may wait for no event, only for a deadline
         counts = len(daemon.sessions), len(daemon.refs), len(ledger.leases)
         logger.info("went on with %d sessions, %d jobs and %d leases", *counts)
         if faults.armed:
@@ -179,6 +184,9 @@ class Recovery:
             return
         placed = [job for job in lease.jobs.values() if job.placement is not None and job.placement.lane == link.lane]
         for job in placed:
+            if job.is_copying and job.state >= FIRST_TERMINAL:  # answered since: nobody needs the copy made again
+                daemon.dispatch(events.CopyDone(job.job, job.attempt, error=True))
+                continue
             ref = daemon.refs.get(job.job) or daemon.leaving.get(job.job)
             if ref is None:
                 continue

@@ -22,6 +22,7 @@ from offpath.bindings.wire.host import Result
 
 if TYPE_CHECKING:
     from offpath.dpu_daemon.daemon import Daemon
+    from offpath.dpu_daemon.host import LaneLink
 
 logger = logging.getLogger(__name__)
 _CRC_AT: Final = FIXED_BYTES - 4
@@ -37,10 +38,11 @@ def memory_name(session: int) -> str:
 
 
 class JobRef:
-    """The shell's side of a job: where its bytes are. ``result`` waits here between worker and answer. ``is_spoilt``:
+    """The shell's side of a job: where its bytes are. ``result`` waits here between worker and answer; ``fetching`` is
+    the lane out of which a result is being copied, ``waiting`` a later attempt's result that comes next. ``is_spoilt``:
     after a restart the slot's header is not what was accepted."""
 
-    __slots__ = ("header", "is_answered", "is_result_travelling", "is_spoilt", "job", "result", "session", "slot")
+    __slots__ = ("fetching", "header", "is_answered", "is_spoilt", "job", "result", "session", "slot", "waiting")
 
     def __init__(self, job: int, session: Session, slot: int, header: RequestHeader) -> None:
         self.job = job
@@ -49,7 +51,8 @@ class JobRef:
         self.header = header
         self.result: Result | None = None
         self.is_answered = False
-        self.is_result_travelling = False
+        self.fetching: LaneLink | None = None
+        self.waiting: tuple[LaneLink, Result] | None = None
         self.is_spoilt = False
 
 

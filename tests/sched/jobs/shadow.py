@@ -158,7 +158,7 @@ class Shadow:
                     lease.idle_since_ns = self.now_ns
                     for slice_ in lease.slices:  # had it to be scrubbed first, it is by now
                         self.dirty.pop((lease.opened.gpu, slice_), None)
-            case events.InstanceFailed() if is_creating:
+            case events.InstanceFailed() if is_creating or lease.closing is not None:
                 self._gone(lease, is_clean=False)
             case events.WorkerLost():
                 self._lane_lost(lease, event.lane)

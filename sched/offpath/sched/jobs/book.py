@@ -411,7 +411,7 @@ class JobBook:
 
     def _instance_failed(self, event: events.InstanceFailed, now_ns: int) -> None:
         lease = self.ledger.lease_of(event.lease, event.generation)
-        if lease is not None and lease.state is LeaseState.CREATING:
+        if lease is not None and (lease.state is LeaseState.CREATING or lease.is_closing):
             self.leasing.instance_failed(lease, now_ns)
 
     def _lane_scrubbed(self, event: events.LaneScrubbed, now_ns: int) -> None:

@@ -129,7 +129,8 @@ class LaneReady:
 
 @record
 class InstanceFailed:
-    """The helper could not make the instance or its workers; nothing of it is left."""
+    """The helper could not make the instance or its workers, or it is gone without the scrub that its closing asked
+    for: nothing of it is left, but for what its memory may hold."""
 
     lease: int
     generation: int

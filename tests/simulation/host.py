@@ -1,0 +1,446 @@
+"""The host's processes as actors: the supervisor's rules (`host_helper.supervisor`) without forks, and real workers.
+
+A worker here is the real `Worker` object, driven message by message; only its kernel takes time between the launch
+and the result. A dead process sends nothing more; what it sent before is still on its way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from offpath.bindings.errors import OffpathError, PeerGone
+from offpath.bindings.wire import control, host
+from offpath.host_helper.kernels import KernelTable
+from offpath.host_helper.supervisor import _failed, _gpu_offer
+from offpath.host_helper.worker import Worker
+
+from .gpu import SimGpu
+from .judge import Request
+from .wires import HostEnd, promise
+
+if TYPE_CHECKING:
+    from .world import World
+
+MS = 1_000_000
+KERNELS = (("small", 14), ("large", 14), ("half", 42), ("whole", 100), ("raises", 14))
+
+
+class SimWorker:
+    """One lane's process: born, connects, offers its lane, runs launches one by one, dies."""
+
+    def __init__(self, helper: SimHelper, order: control.OpenInstance, lane: int, gpu: SimGpu, instance: int) -> None:
+        self.world = world = helper.world
+        self.helper = helper
+        self.order = order
+        self.lane = lane
+        self.pid = world.new_pid()
+        self.key = ("worker", self.pid)
+        self.is_alive = True
+        self._worker = Worker(
+            order, lane, gpu, instance, helper.table, helper.kernel_ids, pid=self.pid, linger_s=helper.linger_ns / 1e9
+        )
+        self._lost_ns = 0
+        self._end: HostEnd | None = None
+        self._has_offered = False
+        self.running: tuple[Request, int] | None = None
+        self._last: Request | None = None
+        self._seen = b""
+        self.is_liar = False
+        world.loop.after(world.short_ns(), self.key, self._connect)
+
+    def __str__(self) -> str:
+        return f"worker of lease {self.order.lease} ({self.order.tenant}) lane {self.lane}"
+
+    def _connect(self) -> None:
+        if not self.is_alive:
+            return
+        world, order = self.world, self.order
+        if world.channel is None:
+            self._lost_daemon()
+            return
+        self._end = HostEnd(world, self.pid, self.wake)
+        self._has_offered = False
+        hello = control.WorkerHello(
+            lease=order.lease, lane=self.lane, pid=self.pid, token=order.token, last_job=self._worker._last_job,
+            has_result=bool(self._worker._last_result),
+        )  # fmt: skip
+        self._end.send(control.encode(hello))
+        world.channel.connect(self._end)
+        if world.happens("long_pauses"):
+            world.loop.after(
+                world.random.choice((2_000, 4_000, 8_000)), ("world",), lambda: world.stand_still(6_000 * MS)
+            )
+        self.wake()
+
+    def _lost_daemon(self) -> None:
+        """As `Worker.serve`: come back for as long as the supervisor would."""
+        now_ns, linger_ns = self.world.loop.now_ns, int(self._worker._linger_s * 1e9)
+        if self._end is not None:
+            self._end.close()
+            self._end = None
+            self._lost_ns = now_ns
+        if self._worker._is_unwanted or not self._lost_ns or now_ns - self._lost_ns >= linger_ns:
+            self.die()
+        else:
+            self.world.loop.after(10 * MS, self.key, self._connect)
+
+    def wake(self) -> None:
+        """There is something to do."""
+        if self._end is not None and self._end.daemon_gone:
+            self._dropped()
+        if self.is_alive and self.running is None:
+            self.world.loop.outside[self.key] = self._act
+
+    def _dropped(self) -> None:
+        """The daemon hung up on a living worker: it must have had a reason."""
+        if not self.is_alive:
+            return
+        world = self.world
+        has_reason = (
+            world.is_daemon_dying
+            or self.order.generation in world.closing
+            or self.helper.is_cut_off()
+            or not world.daemon.host.has_helper()  # a restarted daemon gave up waiting for it
+            or self.order.lease not in world.daemon.book.ledger.leases
+            or self.is_liar
+        )  # fmt: skip
+        promise(has_reason, f"the daemon hangs up on {self}, which did nothing wrong")
+        self._count_death()
+
+    def _act(self) -> None:
+        """One message, as in `Worker.serve`."""
+        end = self._end
+        assert end is not None
+        if not self.is_alive or self.running is not None:
+            return
+        world = self.world
+        try:
+            if not self._has_offered:
+                self._has_offered = True
+                self._worker._offer(end)  # type: ignore[arg-type]
+                if self._worker._last_result:
+                    end.send(self._worker._last_result)
+            elif (message := end.next_message()) is not None:
+                if message[0] == host.KIND_LAUNCH:
+                    self._launch(message)
+                else:
+                    world.say("%s: %s", self, message)
+                    self._worker._control(end, message)  # type: ignore[arg-type]
+            else:
+                return
+        except PeerGone:
+            self._lost_daemon()
+            return
+        if world.happens("worker_dies"):
+            self.die()
+        elif end.inbox or end.daemon_gone:
+            self.wake()
+
+    def _launch(self, message: bytes) -> None:
+        world = self.world
+        launch = host.parse_launch(message)
+        promise(self.running is None, f"{self} gets a launch while a kernel runs")
+        request = world.judge.launch_came(self, launch.job, launch.generation)
+        world.say("%s starts job %s: %s", self, launch.job, request)
+        self._last = request
+        if world.happens("worker_dies"):
+            self.die()
+            return
+        result = world.on_lane(self, request, self._worker._run, message)
+        self.running = request, launch.demand
+        alpha = world.alpha(self.order)
+        world.judge.share_used(self, sum(w.share() for w in self.helper.workers_of(self.order.lease)), alpha)
+        self._seen = bytes(self._worker._landing[: launch.payload_bytes])
+        world.loop.after(world.kernel_ns(), self.key, lambda: self._finish(result))
+
+    def share(self) -> int:
+        """R of what runs here and the daemon knows of."""
+        is_known = self._end is not None and not self._end.daemon_gone
+        return self.running[1] if self.running is not None and is_known else 0
+
+    def _finish(self, result: bytes) -> None:
+        if not self.is_alive or self.running is None:
+            return
+        world = self.world
+        request, _ = self.running
+        promise(
+            bytes(self._worker._landing[: len(self._seen)]) == self._seen,
+            f"{self}: its lane changed beneath its kernel",
+        )
+        if world.happens("worker_dies"):
+            self.die()
+            return
+        self.running = None
+        self._worker._last_result = _timed(result, world.loop.now_ns)
+        said = [_timed(result, world.loop.now_ns)]
+        if world.happens("worker_lies"):
+            said = [world.lie(said[0])]
+            self._lied(request)
+        elif world.happens("worker_repeats"):
+            said *= 2
+            self._lied(request)
+        if self._end is None:
+            return
+        try:
+            for message in said:
+                self._end.send(message)
+        except PeerGone:
+            self._lost_daemon()
+            return
+        world.say("%s answers %s", self, request)
+        if world.happens("worker_dies_after"):
+            self.die()
+        elif self._end.inbox or self._end.daemon_gone:
+            self.wake()
+
+    def _lied(self, request: Request) -> None:
+        """The daemon may drop this worker, and what it said of the request is worth nothing."""
+        self.is_liar = request.is_lied_about = True
+        request.deaths += 1
+
+    def _count_death(self) -> None:
+        """Launches that go down with this process: unread, in its hands, or with a result that is still on its way."""
+        if self._last is not None and self._last.answer is None:
+            self._last.deaths += 1
+        if self._end is None:
+            return
+        for message in self._end.inbox:
+            if message[0] == host.KIND_LAUNCH:
+                self.world.judge.launch_came(self, *host.parse_launch(message)[:2]).deaths += 1
+
+    def be_killed(self) -> None:
+        """By somebody, at any time; but not before its hello, for then the daemon would wait for it."""
+        if self._end is not None:
+            self.die()
+
+    def die(self) -> None:
+        """The process ends, whatever it was doing."""
+        if not self.is_alive:
+            return
+        self.world.say("%s dies", self)
+        self._count_death()
+        self.is_alive = False
+        self.running = None
+        self.world.loop.outside.pop(self.key, None)
+        if self._end is not None:
+            self._end.close(is_death=True)
+        self.helper.died(self)
+
+
+def _timed(result: bytes, now_ns: int) -> bytes:
+    """The same result, finished now."""
+    return result[:16] + now_ns.to_bytes(8, "little") + result[24:]
+
+
+class _Instance:
+    def __init__(self, order: control.OpenInstance, gpu: SimGpu, instance: int) -> None:
+        self.order = order
+        self.gpu = gpu
+        self.instance = instance
+        self.workers: list[SimWorker] = []
+
+
+class SimHelper:
+    """One process of the supervisor, from its start to its death. Handles one order at a time; some take long."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.pid = world.new_pid()
+        self.key = ("helper", self.pid)
+        self.is_alive = True
+        self.is_busy = False
+        self.is_silent = False
+        self.kernel_ids: dict[str, int] = {}
+        self.linger_ns = 0
+        self._lost_ns = 0
+        self.instances: dict[int, _Instance] = {}
+        self.table = KernelTable()
+        for name, demand in KERNELS:
+            self.table.kernel(name, demand=demand, tensors="pointer")(world.kernel(name))
+        self._end: HostEnd | None = None
+        for gpu in world.gpus:  # a new process finds no instance of its own; memory is as the last one left it
+            for instance in list(gpu.tenancies):
+                gpu.destroy_instance(instance)
+        world.loop.after(world.short_ns(), self.key, self._connect)
+
+    # -- channel --------------------------------------------------------------------------------------------------
+    def _connect(self) -> None:
+        if not self.is_alive or self._end is not None:
+            return
+        world = self.world
+        if self.instances and world.loop.now_ns - self._lost_ns >= self.linger_ns:
+            self._drop_all()
+        if world.channel is None:
+            world.loop.after(20 * MS, self.key, self._connect)
+            return
+        self._end = HostEnd(world, self.pid, self.wake)
+        self._end.is_full = self.is_silent
+        kernels = [control.KernelOffer(name=k.name, demand=k.demand) for k in self.table.kernels.values()]
+        hello = control.HelperHello(
+            name="sim", pid=self.pid, kernels=kernels, gpu_count=len(world.gpus), incarnation=f"incarnation-{self.pid}",
+            held_count=len(self.instances),
+        )  # fmt: skip
+        self._end.send(control.encode(hello))
+        for gpu in world.gpus:
+            self._end.send(control.encode(_gpu_offer(gpu)))
+        for lease, held in self.instances.items():
+            lanes = sorted(worker.lane for worker in held.workers)
+            held_now = control.InstanceHeld(lease=lease, generation=held.order.generation, lanes=lanes)
+            self._end.send(control.encode(held_now))
+        world.channel.connect(self._end)
+        world.say("helper %s connects", self.pid)
+
+    def is_cut_off(self) -> bool:
+        """True when daemon and helper have lost each other: its workers go too."""
+        return not self.is_alive or self._end is None or self._end.daemon_gone or not self._end.is_open
+
+    def wake(self) -> None:
+        if self.is_alive and not self.is_busy and not self.is_silent:
+            self.world.loop.outside[self.key] = self._act
+
+    def be_silent(self, is_silent: bool, *, is_full: bool = False) -> None:
+        """Neither reads nor says anything (swapped out, stopped); ``is_full``: its socket takes no more."""
+        self.is_silent = is_silent
+        if self._end is not None:
+            self._end.is_full = is_full
+        self.world.loop.outside.pop(self.key, None)
+        self.wake()
+
+    def _act(self) -> None:
+        if not self.is_alive or self.is_busy or self.is_silent or self._end is None:
+            return
+        try:
+            message = self._end.next_message()
+            if message is None:
+                return
+            self._order(control.decode(control.DAEMON_TO_HOST, message))
+        except PeerGone:
+            self._daemon_gone()
+            return
+        self.wake()
+
+    def _daemon_gone(self) -> None:
+        """Offer ourselves again, with what we hold, for as long as the daemon had asked for."""
+        assert self._end is not None
+        self._end.close()
+        self._end = None
+        self._lost_ns = self.world.loop.now_ns
+        if not self.linger_ns:
+            self._drop_all()
+        self.world.loop.after(self.world.short_ns(50), self.key, self._connect)
+
+    def _send(self, message: Any) -> None:
+        if self._end is not None and self.is_alive:
+            try:
+                self._end.send(control.encode(message))
+            except PeerGone:
+                self.wake()
+
+    # -- orders ---------------------------------------------------------------------------------------------------
+    def _order(self, order: Any) -> None:
+        self.world.say("helper %s: %s", self.pid, order)
+        if isinstance(order, control.HostWelcome):
+            self.kernel_ids = dict(order.kernel_ids)
+            self.linger_ns = order.linger_ms * MS
+            for lease in [lease for lease in self.instances if lease not in order.keep]:
+                self._drop(lease, scrub=True)
+        elif isinstance(order, control.OpenInstance):
+            self._begin(lambda: self._open(order))
+        elif isinstance(order, control.CloseInstance):
+            self._begin(lambda: self._close(order), is_slow=order.scrub)
+        elif isinstance(order, control.Closing):
+            self.linger_ns = 0
+            raise PeerGone(order.code)
+
+    def _begin(self, work: Any, *, is_slow: bool = False) -> None:
+        """Cutting and scrubbing block the supervisor for a while."""
+        self.is_busy = True
+
+        def done() -> None:
+            if self.is_alive:
+                self.is_busy = False
+                work()
+                self.wake()
+
+        self.world.loop.after(self.world.device_ns(is_slow=is_slow), self.key, done)
+
+    def _open(self, order: control.OpenInstance) -> None:
+        world = self.world
+        gpu = next((gpu for gpu in world.gpus if gpu.uuid == order.gpu), None)
+        promise(gpu is not None, f"an instance on {order.gpu} is ordered, which was not offered")
+        assert gpu is not None
+        if world.happens("create_fails"):
+            self._send(_failed(order, "injected"))
+            return
+        try:
+            instance = gpu.create_instance(order.profile, order.start)
+        except OffpathError as fault:
+            promise(False, f"MIG refuses {order.profile} at {order.start}: {fault}")
+            return
+        tenancy = gpu.taken(instance, order.lease, order.generation, order.tenant)
+        world.judge.lease_ordered(order.lease, order.generation)
+        held = self.instances[order.lease] = _Instance(order, gpu, instance)
+        if order.scrub_first:
+            gpu.scrub_instance(instance)
+        fails_at = world.random.randrange(order.lanes) if world.happens("fork_fails") else -1
+        for lane in range(order.lanes):
+            if lane == fails_at:
+                self._drop(order.lease, scrub=True)
+                self._send(_failed(order, "injected"))
+                return
+            held.workers.append(SimWorker(self, order, lane, gpu, instance))
+        world.say("%s is cut at %s of %s", tenancy, order.start, gpu.uuid)
+
+    def _close(self, order: control.CloseInstance) -> None:
+        held = self.instances.get(order.lease)
+        if held is not None and held.order.generation != order.generation:
+            return
+        scrubbed = 0
+        if held is not None:
+            tenancy = held.gpu.tenancies[held.instance]
+            scrubbed = self._drop(order.lease, scrub=order.scrub, tenancy=tenancy)
+        self._send(
+            control.InstanceClosed(lease=order.lease, generation=order.generation, scrubbed_bytes=scrubbed)
+        )  # fmt: skip
+
+    def _drop(self, lease: int, *, scrub: bool, tenancy: Any = None) -> int:
+        held = self.instances.pop(lease)
+        for worker in list(held.workers):
+            worker.die()
+        scrubbed = held.gpu.scrub_instance(held.instance) if scrub else 0
+        if tenancy is not None:
+            self.world.judge.instance_left(held.gpu, held.instance, tenancy)
+        held.gpu.destroy_instance(held.instance)
+        return scrubbed
+
+    def _drop_all(self) -> None:
+        for lease in list(self.instances):
+            self._drop(lease, scrub=True)
+
+    def workers_of(self, lease: int) -> list[SimWorker]:
+        held = self.instances.get(lease)
+        return held.workers if held is not None else []
+
+    def workers(self) -> list[SimWorker]:
+        return [worker for held in self.instances.values() for worker in held.workers]
+
+    def died(self, worker: SimWorker) -> None:
+        """A worker ended, asked or not."""
+        for held in self.instances.values():
+            if worker in held.workers:
+                held.workers.remove(worker)
+
+    def die(self) -> None:
+        """The process is killed; its workers go with it (PR_SET_PDEATHSIG). Nobody scrubs anything."""
+        if not self.is_alive:
+            return
+        self.world.say("helper %s dies", self.pid)
+        self.is_alive = False
+        self.world.loop.outside.pop(self.key, None)
+        workers = self.workers()
+        self.world.random.shuffle(workers)
+        if self._end is not None:
+            self._end.close(is_death=True)
+        for worker in workers:
+            worker.die()
+        self.instances.clear()

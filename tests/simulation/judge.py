@@ -1,0 +1,390 @@
+"""What must hold, whatever happens: the invariants I1 to I15 of a node, judged from the ground.
+
+The judge stands where the bytes are: in the requesters' memory, in the lanes, at the kernels. It looks into the daemon
+only to compare (which job is which request) and for bounds. I7, I8 and I10 speak of in-network aggregation, which is
+not built; I11 of its lock-free agents likewise.
+
+- I1 space, I2 scrubbed between tenants: `lane_reserved`, `instance_left`, `copy_lands`, `SimGpu.taken`
+- I3, I4 slots: `submit_read`, `copy_posted`, `answer_written`
+- I5 launches, stale generations: `launch_came`, `kernel_starts`
+- I6 one answer, conservation: `answer_written`, `answer_taken`, `after_step`
+- I9 generations rise: `lease_ordered`
+- I12 bounds: `after_step`, `at_rest`
+- I13 no starvation: `World.heal`
+- I14 replay: `World._journal`, `went_on`
+- I15 the tenant comes from the session: `kernel_starts`
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from offpath.bindings.errors import HeaderError
+from offpath.bindings.wire.codes import Reason, Status
+from offpath.bindings.wire.header import AnswerHeader, parse_answer
+from offpath.sched.jobs import commands, events
+from offpath.sched.jobs.book import MAX_ATTEMPTS, JobBook
+from offpath.sched.jobs.states import FIRST_TERMINAL
+
+from .gpu import SimGpu, Tenancy
+from .wires import Flight, Memory, SessionMemory, promise
+
+if TYPE_CHECKING:
+    from .host import SimWorker
+    from .requesters import SimRequester
+    from .world import World
+
+_MAY_CARRY = (Reason.KERNEL_RAISED, Reason.RESULT_TOO_LARGE, Reason.PAYLOAD_CHECKSUM)
+_WAKE_SLACK_NS = 2_000_000
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One filled slot, as the requester that filled it knows it."""
+
+    requester: SimRequester
+    session: SessionMemory
+    slot: int
+    request_id: int
+    kernel: str
+    payload: bytes
+    is_idempotent: bool
+    budget_ns: int
+    read_ns: int = 0
+    landed_ns: int = 0
+    """When a result was last copied to its slot: an answer waits for that."""
+    job: int = 0
+    starts: int = 0
+    deaths: int = 0
+    """Workers, helpers or daemons that died with a launch of it."""
+    is_cancelled: bool = False
+    is_lied_about: bool = False
+    """Its worker said something else than its kernel."""
+    answer: AnswerHeader | None = None
+    is_taken: bool = False
+
+    def __str__(self) -> str:
+        return f"request {self.request_id} of {self.requester.name} ({self.kernel}, slot {self.slot})"
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    """A slot as the daemon may treat it: sealed from the doorbell's reading to the answer's writing. ``written`` is
+    what its requester wrote last, ``request`` what the daemon read."""
+
+    written: Request | None = None
+    request: Request | None = None
+    is_sealed: bool = False
+
+
+class Judge:
+    """Raises `Violation` at the first broken promise."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._slots: dict[SessionMemory, dict[int, _Slot]] = {}
+        self.sessions: dict[int, SessionMemory] = {}
+        self._by_job: dict[int, Request] = {}
+        self._live: dict[int, Request] = {}
+        self._generation = 0
+        self._opened: dict[int, int] = {}
+        self.accepted = 0
+        self.answered = 0
+        self.answers: dict[str, int] = {}
+        self.kernels_started = 0
+        self.tenant_changes = 0
+        self._last_holder: dict[int, str] = {}
+
+    # -- requests and slots ---------------------------------------------------------------------------------------
+    def filled(self, request: Request) -> None:
+        """The requester is about to ring."""
+        slots = self._slots.setdefault(request.session, {})
+        slots.setdefault(request.slot, _Slot()).written = request
+
+    def submit_read(self, session: SessionMemory, slot_number: int) -> None:
+        """The daemon takes a submit doorbell: from here on the slot is its own, if it was free."""
+        slot = self._slots.setdefault(session, {}).setdefault(slot_number, _Slot())
+        if slot.is_sealed:
+            return  # a hostile doorbell; the session judges it
+        slot.is_sealed = True
+        slot.request = slot.written
+        if slot.request is not None and slot.request.read_ns:  # only a hostile one rings twice for the same header
+            slot.request = replace(
+                slot.request, job=0, starts=0, deaths=0, is_lied_about=False, answer=None, is_taken=False
+            )
+        if slot.request is not None:
+            slot.request.read_ns = self._world.loop.now_ns
+
+    def _sealed(self, session: SessionMemory, slot_number: int) -> Request | None:
+        slot = self._slots.get(session, {}).get(slot_number)
+        return slot.request if slot is not None and slot.is_sealed else None
+
+    def answer_written(self, session: SessionMemory, slot_number: int, header: bytes, inline: bytes) -> None:
+        """The one answer of what lies in the slot."""
+        slot = self._slots.get(session, {}).get(slot_number)
+        promise(
+            slot is not None and slot.is_sealed, f"an answer is written to slot {slot_number}, which waits for none"
+        )
+        assert slot is not None
+        slot.is_sealed = False
+        request = slot.request
+        try:
+            answer = parse_answer(header, session.result_bytes)
+        except HeaderError as broken:
+            promise(False, f"the daemon wrote an answer that breaks a rule: {broken}")
+            raise
+        if answer.reason is Reason.BAD_HEADER:
+            promise(request is None or request.requester.is_hostile, f"{request} is refused as a bad header")
+            return
+        assert request is not None
+        promise(answer.request_id == request.request_id, f"the answer for {request} names {answer.request_id}")
+        promise(request.answer is None, f"{request} is answered a second time")
+        request.answer = answer
+        self.answers[answer.status.name] = self.answers.get(answer.status.name, 0) + 1
+        self._judge_answer(request, answer, inline)
+
+    def _judge_answer(self, request: Request, answer: AnswerHeader, inline: bytes) -> None:
+        status, reason, now_ns = answer.status, answer.reason, self._world.loop.now_ns
+        if request.is_lied_about and status in (Status.COMPLETED, Status.FAILED):
+            return
+        if status is Status.COMPLETED:
+            promise(request.starts, f"{request} is COMPLETED and never started")
+        elif reason not in _MAY_CARRY:
+            promise(not answer.result_bytes, f"{request} ends {status.name} ({reason.name}) and carries a result")
+        if status is Status.RETRY_SAFE:
+            promise(not request.starts, f"{request} is RETRY_SAFE and has started")
+        elif status is Status.REJECTED:
+            promise(not request.starts, f"{request} is REJECTED and has started")
+        elif status is Status.OUTCOME_UNKNOWN:
+            promise(request.deaths, f"{request} is OUTCOME_UNKNOWN though nothing died beneath it")
+        elif status is Status.EXPIRED:
+            due = request.read_ns + request.budget_ns
+            promise(request.budget_ns and now_ns >= due, f"{request} expires before its time")
+        elif status is Status.CANCELLED:
+            is_wanted = request.is_cancelled or request.requester.is_hostile
+            has_left = reason is Reason.SESSION_CLOSED and not request.requester.is_there()
+            promise(is_wanted or has_left, f"{request} is CANCELLED and nobody asked for that")
+        if status is Status.FAILED and reason is Reason.COPY_FAILED:
+            promise(self._world.counts["copy_fails"], f"{request} says that a copy failed; none did")
+        if request.budget_ns and status is not Status.REJECTED:
+            world = self._world
+            late = now_ns - max(request.read_ns + request.budget_ns, request.landed_ns)
+            promise(late < _WAKE_SLACK_NS + world.late_ns, f"{request} is answered {late} ns after its time")
+
+    def answer_taken(self, request: Request, answer: bytes, result: bytes) -> None:
+        """The requester has it: the same bytes, and the right result."""
+        promise(request.answer is not None, f"{request} has an answer that was never written")
+        promise(not request.is_taken, f"{request} is rung twice")
+        request.is_taken = True
+        read = parse_answer(answer, request.session.result_bytes)
+        promise(read == request.answer, f"the answer of {request} changed after it was written")
+        if read.status is Status.COMPLETED and not request.is_lied_about:
+            promise(result == result_of(request.kernel, request.payload), f"{request} got a wrong result")
+
+    # -- what the book heard and said -----------------------------------------------------------------------------
+    def book_heard(self, event: events.Event) -> None:
+        if isinstance(event, events.JobSubmitted):
+            self.accepted += 1
+            session = self.sessions.get(event.session)
+            promise(session is not None, f"job {event.job} of a session that nobody holds")
+            assert session is not None
+            candidates = [s.request for s in self._slots[session].values() if s.is_sealed and s.request is not None]
+            for request in candidates:
+                if request.request_id == event.request_id and not request.job:
+                    request.job = event.job
+                    self._by_job[event.job] = self._live[event.job] = request
+                    return
+            promise(False, f"job {event.job} is no request of its session")
+
+    def book_said(self, command: commands.Command) -> None:
+        if isinstance(command, commands.Answer):
+            self.answered += 1
+            promise(self._live.pop(command.job, None) is not None, f"job {command.job} gets a second end")
+        elif isinstance(command, commands.Launch):
+            promise(command.job in self._live, f"job {command.job} is launched after its end")
+        elif isinstance(command, commands.OpenLease):
+            promise(command.generation > self._generation, f"generation {command.generation} does not rise")
+            self._generation = command.generation
+
+    def lease_ordered(self, lease: int, generation: int) -> None:
+        """The helper has cut an instance: no other has this generation."""
+        held = [tenancy for gpu in self._world.gpus for tenancy in gpu.tenancies.values()]
+        same = [tenancy for tenancy in held if tenancy.generation == generation]
+        promise(len(same) == 1, f"{same} are all of generation {generation}")
+        promise(self._opened.setdefault(generation, lease) == lease, f"generation {generation} comes again")
+
+    # -- the daemon's death ---------------------------------------------------------------------------------------
+    def daemon_died(self) -> None:
+        """What was in its hands may have any end; only what never started may be called so."""
+        for slots in self._slots.values():
+            for slot in slots.values():
+                if slot.is_sealed and slot.request is not None:
+                    slot.request.deaths += 1
+
+    def went_on(self, book: JobBook) -> None:
+        """A book was replayed: it knows at least what was accepted, and all that was answered has ended in it."""
+        self._live.clear()
+        for job in book.ledger.jobs.values():
+            memory = self.sessions[job.session]
+            request = self._slots[memory][job.origin >> 32].request
+            if request is None or request.request_id != job.request_id:
+                continue  # its credit was on its way: the slot has been used again
+            request.job = job.job
+            self._by_job[job.job] = request
+            if job.state < FIRST_TERMINAL:
+                promise(request.answer is None, f"{request} was answered, and its job has not ended")
+                self._live[job.job] = request
+        promise(len(self._live) == book.ledger.unanswered, "the replayed book counts others than it has")
+
+    # -- memory ---------------------------------------------------------------------------------------------------
+    def lane_reserved(self, gpu: SimGpu, at: int, nbytes: int, tenancy: Tenancy) -> None:
+        """A worker takes its lane: what is there must be nobody's."""
+        left = nbytes - gpu.store.count(0, at, at + nbytes)
+        promise(not left, f"{tenancy} finds {left} bytes of {self._last_holder.get(at, 'somebody')} in its lane")
+        if self._last_holder.get(at, tenancy.tenant) != tenancy.tenant:
+            self.tenant_changes += 1
+        self._last_holder[at] = tenancy.tenant
+
+    def instance_left(self, gpu: SimGpu, instance: int, tenancy: Tenancy) -> None:
+        """The helper says that the instance is closed: but for copies still on their way it is clean."""
+        flights = self._world.engine.flights.values()
+        if not any(f.target.owner is tenancy for f in flights):
+            promise(gpu.is_clean(instance), f"{tenancy} is closed and not clean")
+
+    def copy_posted(self, source: Memory, source_at: int, target: Memory, target_at: int) -> Any:
+        """Into a lane only from a slot that is the daemon's; out of a lane only into one that waits for its answer."""
+        if isinstance(source.owner, SessionMemory):
+            session, slot = source.owner, source.owner.slot_at(source_at, of_answers=False)
+            request = self._sealed(session, slot)
+            promise(request is not None, f"slot {slot} is read while it is its requester's")
+            assert request is not None
+            promise(
+                target.owner.tenant == request.requester.tenant,
+                f"{request} of {request.requester.tenant} is copied to {target.owner}",
+            )
+            return request
+        session, slot = target.owner, target.owner.slot_at(target_at, of_answers=True)
+        request = self._sealed(session, slot)
+        promise(request is not None, f"a result is copied to slot {slot}, which waits for none")
+        assert request is not None
+        promise(source.owner.tenant == request.requester.tenant, f"{request} gets a result out of {source.owner}")
+        return request
+
+    def copy_lands(self, flight: Flight) -> None:
+        """The bytes move now: the lane must still be the lease's, or nobody's, and the slot still wait."""
+        request = flight.note
+        if isinstance(flight.target.owner, SessionMemory):
+            session = flight.target.owner
+            slot = session.slot_at(flight.target_at, of_answers=True)
+            is_ours = not session.has_peer or self._sealed(session, slot) is request
+            request.landed_ns = self._world.loop.now_ns
+            promise(is_ours, f"a late result of {request} lands in a slot that serves another")
+            lane = flight.source
+        else:
+            lane = flight.target
+        at = flight.target_at if lane is flight.target else flight.source_at
+        holder = self._world.holder(lane.store, at)
+        promise(
+            holder is None or holder is lane.owner, f"a copy for {request} meets {holder} in the lane it was sent to"
+        )
+
+    # -- kernels --------------------------------------------------------------------------------------------------
+    def launch_came(self, worker: SimWorker, job: int, generation: int) -> Request:
+        """A worker reads a launch."""
+        promise(generation == worker.order.generation, f"a launch of generation {generation} comes to {worker}")
+        request = self._by_job.get(job)
+        promise(request is not None, f"a launch for job {job}, which nobody submitted")
+        assert request is not None
+        return request
+
+    def kernel_starts(self, worker: SimWorker, request: Request, kernel: str, seen: bytes) -> None:
+        """What runs where on which bytes. Called by the kernel itself."""
+        self.kernels_started += 1
+        request.starts += 1
+        most = MAX_ATTEMPTS if request.is_idempotent else 1
+        promise(request.starts <= most, f"{request} is started {request.starts} times")
+        owner = request.requester
+        promise(worker.order.tenant == owner.tenant, f"{request} of {owner.tenant} runs on {worker}")
+        if owner.is_hostile:  # it may have spoilt its own bytes; nobody else's may be there
+            known = len(seen) < 12 or seen[8:12] in (
+                bytes(4),
+                self._world.number_of(owner.tenant).to_bytes(4, "little"),
+            )
+            promise(known, f"{request} runs on bytes of another tenant")
+            return
+        promise(kernel == request.kernel, f"{request} runs as {kernel}")
+        promise(len(seen) == len(request.payload), f"{request} runs on {len(seen)} bytes of {len(request.payload)}")
+        promise(seen == request.payload, f"{request} runs on bytes that are not its payload")
+
+    def share_used(self, worker: SimWorker, running: int, alpha: int) -> None:
+        promise(running <= alpha, f"{running}% run at once on {worker}, which has {alpha}%")
+
+    # -- after each step ------------------------------------------------------------------------------------------
+    def after_step(self) -> None:
+        """Conservation and bounds; cheap, for it is done after every callback."""
+        world = self._world
+        daemon = world.daemon
+        ledger = daemon.book.ledger
+        in_flight = len(self._live)
+        promise(
+            ledger.unanswered == in_flight, f"{in_flight} jobs wait for an answer; the book counts {ledger.unanswered}"
+        )
+        for tenant in ledger.tenants.values():
+            promise(tenant.jobs <= tenant.spec.max_jobs, f"{tenant.spec.name} has {tenant.jobs} jobs accepted")
+        promise(in_flight <= world.config.max_jobs, f"{in_flight} jobs are accepted")
+        promise(len(ledger.jobs) <= world.slots_given, "more jobs than slots")
+        promise(len(ledger.leaving) <= world.lanes_possible, "more jobs leave than there are lanes")
+        promise(len(daemon.refs) <= world.slots_given + in_flight, "the shell keeps ended jobs")
+
+    def before_sleep(self, until_ns: int) -> None:
+        """Nothing is ready, the clock moves on: not past what the book waits for."""
+        next_ns = self._world.daemon.book.next_deadline_ns()
+        promise(next_ns is None or until_ns <= next_ns + _WAKE_SLACK_NS, "the daemon sleeps past the book's deadline")
+
+    def unanswered(self) -> list[Request]:
+        """Of honest requesters that are still there: rung and without an answer."""
+        return [
+            slot.written
+            for session, slots in self._slots.items()
+            for slot in slots.values()
+            if slot.written is not None and not slot.written.is_taken
+            if session.has_peer and not slot.written.requester.is_hostile
+        ]
+
+    def at_rest(self) -> None:
+        """Everybody has left: nothing of theirs is kept."""
+        world = self._world
+        daemon, ledger, host = world.daemon, world.daemon.book.ledger, world.daemon.host
+        promise(not self._live, f"jobs {list(self._live)} never end")
+        for name, table in (
+            ("jobs", ledger.jobs), ("jobs that leave", ledger.leaving), ("the book's sessions", ledger.sessions),
+            ("needy tenants", ledger.needy), ("sessions", daemon.sessions), ("jobs of the shell", daemon.refs),
+            ("unwritten answers", daemon.unwritten), ("awaited lanes", host.awaited),
+            ("copies", daemon._copies), ("result copies", daemon._result_copies),
+            ("held answers", daemon._held_answers), ("held orders", host._when_quiet), ("lane copies", host._copies),
+            ("strangers", host._strangers), ("grants", world.admission._grants),
+            ("tickets", world.admission._by_ticket), ("open tickets", world.listener.tickets._offers),
+            ("silent peers", world.listener.pending), ("waiting drops", world.door._drops),
+        ):  # fmt: skip
+            promise(not table, f"{name} are left over: {table}")
+        promise(not world.manager.kept, f"the service manager still keeps {list(world.manager.kept)}")
+        for tenant in world.admission._tenants.values():
+            promise(not tenant.sessions and not tenant.nbytes, f"{tenant.table.name} holds quota after all left")
+        for name, tenant_ in ledger.tenants.items():
+            promise(not tenant_.jobs and not tenant_.queued, f"{name} has {tenant_.jobs} jobs after all left")
+        unpinned = [lease.view.lease for lease in ledger.leases.values() if not lease.is_pinned]
+        promise(not unpinned, f"idle leases {unpinned} never close")
+        for lease in ledger.leases.values():
+            promise(not lease.jobs and not lease.strays and not lease.running_share, "an idle lease runs something")
+        promise(len(host._orders) == len(ledger.leases), f"orders {list(host._orders)} are left over")
+        promise(
+            {lease for lease, _ in host.lanes} <= set(ledger.leases), f"lanes {list(host.lanes)} are left over"
+        )  # fmt: skip
+        held = sum(len(gpu.tenancies) for gpu in world.gpus)
+        promise(held <= len(ledger.leases), f"{held} instances for {len(ledger.leases)} leases")
+
+
+def result_of(kernel: str, payload: bytes) -> bytes:
+    """What the kernel makes of a payload."""
+    return payload[::-1] * 40 if kernel == "large" else payload[::-1]

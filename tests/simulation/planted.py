@@ -1,0 +1,82 @@
+"""Planted bugs: patches against the code under test. Each is applied to a copy, which is lived with until it breaks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUGS = Path(__file__).with_name("bugs")
+ROLES = ("bindings", "dpu_daemon", "sched")
+_TIMEOUT_S = 300
+
+
+class PatchFailed(Exception):
+    """A patch does not fit the code it was made for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hunt:
+    """What came of a bug: the first seed that shows it and what it says, or None after ``tried`` schedules."""
+
+    name: str
+    tried: int
+    said: str | None
+
+
+def patches() -> list[Path]:
+    """By name."""
+    return sorted(BUGS.glob("*.patch"))
+
+
+def apply(patch: str, root: Path) -> None:
+    """Apply a unified diff. Line numbers do not count, the lines do: they must occur exactly once.
+
+    Raises: PatchFailed: they do not.
+    """
+    target: Path | None = None
+    hunks: list[tuple[Path, list[str]]] = []
+    for line in patch.splitlines():
+        if line.startswith("+++ "):
+            target = root / line[4:].removeprefix("b/")
+        elif line.startswith("@@") and target is not None:
+            hunks.append((target, []))
+        elif hunks and line[:1] in ("+", "-", " ") and not line.startswith("--- "):
+            hunks[-1][1].append(line)
+    if not hunks:
+        raise PatchFailed("no hunk")
+    for path, lines in hunks:
+        before = "".join(f"{line[1:]}\n" for line in lines if line[0] in " -")
+        after = "".join(f"{line[1:]}\n" for line in lines if line[0] in " +")
+        text = path.read_text()
+        if text.count(before) != 1:
+            raise PatchFailed(f"{path.relative_to(root)}: {text.count(before)} places for\n{before}")
+        path.write_text(text.replace(before, after))
+
+
+def hunt(patch: Path, folder: Path, most: int) -> Hunt:
+    """Live with the bug for at most ``most`` schedules. Raises: PatchFailed."""
+    root = folder / patch.stem
+    for role in ROLES:
+        shutil.copytree(ROOT / role, root / role, ignore=shutil.ignore_patterns("__pycache__"))
+    apply(patch.read_text(), root)
+    path = os.pathsep.join(str(root / role) for role in ROLES)
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "tests.simulation.run", "--schedules", str(most), "--until-broken",
+            "--packages", str(root),
+        ],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
+    )  # fmt: skip
+    shutil.rmtree(root)
+    lines = done.stdout.splitlines()
+    if done.returncode not in (0, 1) or not lines:
+        raise PatchFailed(f"{patch.stem}: {done.stderr[-2000:]}")
+    tried: int = json.loads(lines[-1])["schedules"]
+    return Hunt(patch.stem, tried, lines[0] if done.returncode else None)

@@ -1,0 +1,132 @@
+"""What a schedule is made of: tenants, sizes, faults; all of it drawn from its seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from .gpu import ROOM
+from .wires import SOCKET_MESSAGES
+
+MS = 1_000_000
+TENANTS = ("ada", "bob", "cyd", "dee")
+FAULTS = {
+    "copy_fails": 0.1,
+    "late_copies": 0.3,
+    "late_results": 0.8,
+    "worker_dies": 0.03,
+    "worker_dies_after": 0.15,
+    "worker_killed": 0.004,
+    "worker_lies": 0.05,
+    "worker_repeats": 0.1,
+    "channel_full": 0.04,
+    "helper_dies": 0.002,
+    "helper_silent": 0.001,
+    "helper_full": 0.0005,
+    "create_fails": 0.1,
+    "fork_fails": 0.1,
+    "slow_scrub": 0.2,
+    "requester_dies": 0.01,
+    "requester_dies_filled": 0.01,
+    "ticket_late": 0.05,
+    "no_memory": 0.05,
+    "clock_jumps": 0.002,
+    "long_pauses": 0.1,
+    "daemon_killed": 0.003,
+    "daemon_killed_inside": 0.01,
+    "intruders": 0.003,
+    "spurious": 0.01,
+}
+"""How often each may happen, where it may: per message, copy or step. A schedule has a draw of them."""
+KERNEL_MIXES = (
+    ("small", "small", "small", "large", "large", "half", "raises", "whole"),
+    ("small", "large", "large", "large", "large", "large", "raises"),
+    ("small", "half", "whole"),
+)
+
+
+@dataclass(slots=True)
+class Setup:
+    """What a schedule is made of."""
+
+    tenants: list[dict[str, Any]] = field(default_factory=list)
+    pins: list[dict[str, Any]] = field(default_factory=list)
+    leasing: dict[str, int] = field(default_factory=dict)
+    model: str = "A100-40GB"
+    requesters: int = 3
+    hostile: int = 0
+    faults: dict[str, float] = field(default_factory=dict)
+    pace: float = 0.6
+    inline_copies: float = 0.5
+    bell_room: int = SOCKET_MESSAGES
+    kernel_ns: int = MS
+    max_jobs: int = 65_536
+    is_durable: bool = False
+    resume_ttl_s: int = 60
+    kernels: tuple[str, ...] = KERNEL_MIXES[0]
+    idempotent: float = 0.3
+    cancels: float = 0.1
+
+
+def draw_setup(random: Random) -> Setup:
+    """A setup that puts several tenants on one small GPU."""
+    setup = Setup()
+    setup.model = random.choice(("A100-40GB", "A100-40GB", "A30-24GB"))
+    smallest = random.choice((None, None, "1g.5gb"))
+    for name in TENANTS[: random.choice((2, 3, 4))]:
+        setup.tenants.append(
+            {
+                "name": name,
+                "weight": random.choice((1, 1, 2, 5)),
+                "max_jobs": random.choice((2, 8, 256)),
+                "max_sessions": random.choice((1, 4)),
+                "max_slots": random.choice((2, 8)),
+                "max_share": random.choice((100, 100, 200)),
+                "profile": smallest,
+            }
+        )
+    if random.random() < 0.25 and setup.model.startswith("A100"):
+        setup.pins.append({"tenant": setup.tenants[0]["name"], "profile": "1g.5gb", "start": 6})
+    setup.leasing = {
+        "lanes": random.choice((1, 1, 2, 3)),
+        "landing_bytes": ROOM,
+        "result_bytes": ROOM,
+        "keep_warm_ms": random.choice((0, 1, 5, 50)),
+        "grow_after_ms": random.choice((4, 20, 50)),
+        "reclaim_after_ms": random.choice((1, 10, 100)),
+        "min_hold_ms": random.choice((0, 5, 200)),
+    }
+    setup.max_jobs = random.choice((5, 1_000, 1_000))
+    setup.requesters = random.choice((2, 3, 4, 6))
+    setup.hostile = random.choice((0, 0, 1, 1, 2))
+    setup.inline_copies = random.choice((0.0, 0.0, 0.5))
+    often = random.choice((0.2, 0.4, 0.6))  # a few faults alone meet what all together would hide
+    setup.faults = {
+        name: rate * random.choice((0.3, 1.0, 2.0)) for name, rate in FAULTS.items() if random.random() < often
+    }
+    setup.kernels = random.choice(KERNEL_MIXES)
+    setup.idempotent = random.choice((0.0, 0.3, 0.9))
+    setup.is_durable = random.random() < 0.5
+    setup.resume_ttl_s = random.choice((0, 1, 60))
+    setup.cancels = random.choice((0.0, 0.1, 0.5))
+    if random.random() < 0.15:
+        _let_results_travel(setup, random)
+    setup.pace = random.choice((0.3, 0.6, 0.9))
+    setup.bell_room = random.choice((1, 1, 2, SOCKET_MESSAGES))
+    setup.kernel_ns = random.choice((10_000, MS, 20 * MS))
+    return setup
+
+
+def _let_results_travel(setup: Setup, random: Random) -> None:
+    """Large results, slow to be fetched, of workers that die or repeat themselves: a corner that is seldom met."""
+    setup.kernels = KERNEL_MIXES[1]
+    setup.idempotent = random.choice((0.5, 1.0))
+    setup.inline_copies = 0.0
+    setup.leasing["lanes"] = 1
+    setup.leasing["grow_after_ms"] = 4
+    for tenant in setup.tenants:
+        tenant["profile"] = "1g.5gb"
+    setup.faults = {"late_results": 0.8, "worker_dies_after": 0.3, "slow_scrub": 0.5}
+    if random.random() < 0.5:
+        setup.faults["worker_repeats"] = 0.3

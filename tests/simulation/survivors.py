@@ -1,0 +1,60 @@
+"""What outlives the daemon's process: the journal's bytes, and the service manager with the sessions' memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from offpath.dpu_daemon.journal.log import our_schema
+from offpath.dpu_daemon.journal.ring import HEADER_PAGE, RECORD_BYTES, Identity
+
+from .wires import SessionMemory
+
+_JOURNAL_BYTES = HEADER_PAGE + 4_096 * RECORD_BYTES
+IDENTITY = Identity(
+    "simulated-boot-id-of-36-characters--", "simulated-lineag", b"simulated secret of 32 bytes....", our_schema()
+)
+
+
+class DaemonKilled(BaseException):
+    """The daemon's process ends here; no handler of its may see that."""
+
+
+class SimStorage:
+    """A journal's bytes; they outlive the daemon."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray(_JOURNAL_BYTES)
+
+    def view(self) -> memoryview:
+        return memoryview(self._bytes)
+
+    def clear(self) -> None:
+        self._bytes[:] = bytes(len(self._bytes))
+
+    def cool(self) -> None:
+        """It is as cool as it gets."""
+
+    def close(self) -> None:
+        """The bytes stay."""
+
+
+class SimManager:
+    """The service manager, which outlives the daemon and keeps its sessions' memory."""
+
+    has_manager = True
+
+    def __init__(self, memories: dict[int, SessionMemory]) -> None:
+        self._memories = memories
+        self.kept: dict[str, SessionMemory] = {}
+
+    def store(self, name: str, fds: Sequence[int]) -> bool:
+        self.kept[name] = self._memories[fds[0]]
+        return True
+
+    def forget(self, name: str) -> bool:
+        self.kept.pop(name, None)
+        return True
+
+    def stored(self, keep: Callable[[SessionMemory], int]) -> dict[str, list[int]]:
+        """As the next process gets it."""
+        return {name: [keep(memory), keep(memory)] for name, memory in self.kept.items()}

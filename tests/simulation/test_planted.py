@@ -1,0 +1,47 @@
+"""The simulation is worth something only if it finds bugs: each patch in ``bugs/`` must show itself."""
+
+from __future__ import annotations
+
+import statistics
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ..conftest import SIZE
+from .planted import ROLES, ROOT, PatchFailed, apply, hunt, patches
+
+MOST = {"quick": 1_200, "ci": 1_200, "full": 5_000}[SIZE]
+LEAST = 50
+
+
+@pytest.mark.slow
+def test_the_simulation_finds_every_planted_bug(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        hunts = list(pool.map(lambda patch: hunt(patch, tmp_path, MOST), patches()))
+    for found in hunts:
+        print(f"{found.name:52} {found.tried:5}  {found.said or 'NOT FOUND'}"[:160])
+    print(f"median: {statistics.median(found.tried for found in hunts):g} schedules")
+    assert len(hunts) >= LEAST
+    assert [found.name for found in hunts if found.said is None] == []
+
+
+def test_a_planted_bug_that_no_longer_fits_fails(tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text("a = 1\nb = 2\n")
+    patch = "--- code.py\n+++ code.py\n@@ -1,2 +1,2 @@\n a = 1\n-b = 3\n+b = 4\n"
+    with pytest.raises(PatchFailed, match="0 places"):
+        apply(patch, tmp_path)
+    apply(patch.replace("-b = 3", "-b = 2"), tmp_path)
+    assert (tmp_path / "code.py").read_text() == "a = 1\nb = 4\n"
+
+
+def test_planted_bugs_are_all_different_and_say_what_they_are() -> None:
+    texts = [patch.read_text() for patch in patches()]
+    assert len({text[text.index("---") :] for text in texts}) == len(texts)
+    for text in texts:
+        what = text.splitlines()[0]
+        assert what.endswith(".")
+        assert not what.startswith("---")
+    touched = {line[4:].split("/")[0] for text in texts for line in text.splitlines() if line.startswith("+++ ")}
+    assert touched == set(ROLES)
+    assert all((ROOT / role).is_dir() for role in ROLES)

@@ -1,0 +1,498 @@
+"""A whole node in one thread: the real daemon among simulated processes, memories and faults, all drawn from one seed.
+
+`run(seed)` lives through one schedule: requesters come with their requests while everything fails that may fail; then
+the faults stop, and everybody must be served (`heal`); then all leave, and nothing may be left over (`rest`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any, Protocol
+
+import numpy as np
+
+from offpath.bindings.errors import RegionError
+from offpath.bindings.loopback.fabric import LoopbackFabricSession
+from offpath.bindings.wire import control
+from offpath.dpu_daemon import recovery as recovery_module
+from offpath.dpu_daemon.admission import Admission
+from offpath.dpu_daemon.config import parse_config
+from offpath.dpu_daemon.daemon import Daemon
+from offpath.dpu_daemon.doors import FabricDoor
+from offpath.dpu_daemon.journal.log import Journal, open_journal, replay
+from offpath.dpu_daemon.journal.ring import Ring
+from offpath.dpu_daemon.notify import close_all
+from offpath.dpu_daemon.recovery import Recovery
+from offpath.host_helper import worker as worker_module
+from offpath.sched.jobs import commands, events
+from offpath.sched.jobs.book import JobBook
+from offpath.sched.jobs.snapshot import snapshot
+
+from .gpu import SimGpu
+from .host import SimHelper, SimWorker
+from .judge import Judge, Request, result_of
+from .requesters import SimRequester
+from .setup import TENANTS, Setup, draw_setup
+from .simloop import SimLoop
+from .survivors import IDENTITY, DaemonKilled, SimManager, SimStorage
+from .wires import (
+    HostEnd,
+    Memory,
+    SessionMemory,
+    SimChannelListener,
+    SimEngine,
+    SimFabricListener,
+    SimFabricSession,
+    promise,
+)
+
+MS = 1_000_000
+MOST_STEPS = 6_000
+HEAL_STEPS = 30_000
+HEAL_NS = 900_000 * MS
+
+
+class _HostTime:
+    """``time`` as the workers see it."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.monotonic_ns = loop.clock_ns
+
+
+class TenantTokens(Protocol):
+    """The tenants' tokens, and the files they lie in."""
+
+    tokens: dict[str, str]
+
+    def path(self, name: str) -> str: ...
+
+
+class World:
+    """Everything around the daemon, and the daemon."""
+
+    def __init__(self, seed: int, tokens: TenantTokens, setup: Setup | None = None) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        self.setup = setup or draw_setup(self.random)
+        self.loop = SimLoop(self.random, self.setup.pace)
+        self.lines: list[str] | None = None
+        self.counts: Counter[str] = Counter()
+        self.uid = os.getuid()
+        self.tokens = tokens.tokens
+        self.are_faults_on = True
+        self.late_ns = 0
+        self.broken: BaseException | None = None
+        self.exports: dict[int, Memory] = {}
+        self.old_tickets: list[bytes] = []
+        self.intruders: list[HostEnd] = []
+        self.closing: dict[int, None] = {}
+        self.may_lose_sessions = False
+        self._next_pid = 1000
+        self._next_fd = 0
+        self._kept: dict[int, SessionMemory] = {}
+        self.owned: dict[Any, None] = {}
+        """What the daemon's process has open."""
+        self.storage = SimStorage()
+        self.manager = SimManager(self._kept)
+        self.is_daemon_dying = False
+        self._is_exact = True
+        self._died_ns = 0
+        self.deaths = 0
+        """How often the daemon was killed."""
+        self._tokens_made = 0
+        self._on_lane: tuple[SimWorker, Request] | None = None
+        self.config = parse_config(
+            {
+                "tenant": [{**t, "token_file": tokens.path(t["name"])} for t in self.setup.tenants],
+                "lease": self.setup.pins,
+                "leasing": self.setup.leasing,
+                "max_jobs": self.setup.max_jobs,
+                "durability": {"journal_mib": 0, "resume_ttl_s": self.setup.resume_ttl_s, "adopt_ms": 500},
+            },
+            "simulation",
+        )  # fmt: skip
+        self.slots_given = 0
+        self._strikes: dict[str, Callable[[], None]] = {
+            "helper_dies": self._kill_helper,
+            "worker_killed": self._kill_worker,
+            "helper_silent": lambda: self._silence(is_full=False),
+            "helper_full": lambda: self._silence(is_full=True),
+            "clock_jumps": self._jump,
+            "daemon_killed": self._kill_between,
+            "intruders": self._intrude,
+            "spurious": self.loop.wake_somebody,
+        }
+        self._striking = sum(self.setup.faults.get(name, 0.0) for name in self._strikes)
+        self.gpus = [SimGpu(self, "gpu-0", self.setup.model)]
+        self.lanes_possible = self.setup.leasing["lanes"] * 8
+        self.judge = Judge(self)
+        self.channel: SimChannelListener | None = None
+        self.loop.executor[LoopbackFabricSession] = self._make_fabric
+        self.start_daemon()
+        self.helper = SimHelper(self)
+        number = 0
+        self.requesters: list[SimRequester] = []
+        for is_hostile, count in ((False, self.setup.requesters), (True, self.setup.hostile)):
+            for _ in range(count):
+                number += 1
+                tenant = self.random.choice(self.setup.tenants)["name"]
+                self.requesters.append(SimRequester(self, number, tenant, is_hostile=is_hostile))
+
+    # -- the daemon -----------------------------------------------------------------------------------------------
+    def start_daemon(self) -> None:
+        """A daemon with its ports, on this loop."""
+        self.engine = SimEngine(self)
+        self.channel = SimChannelListener(self)
+        self.listener = SimFabricListener(self)
+        self.late_ns += self.loop.now_ns - self._died_ns + 600 * MS if self.deaths else 0
+        self.loop.running(self._make_daemon)
+
+    def kill_daemon(self) -> None:
+        """SIGKILL: everything of the process is gone; its peers see their connections close."""
+        self.say("the daemon is killed")
+        self.deaths += 1
+        self._died_ns = self.loop.now_ns
+        self.judge.daemon_died()
+        self.loop.forget_daemon()
+        self.engine.flights.clear()
+        self.channel = None
+        self.is_daemon_dying = True
+        for end in list(self.owned):
+            end.close()
+        self.is_daemon_dying = False
+        self.loop.after(self.short_ns(self.random.choice((5, 50, 500))), ("world",), self.start_daemon)
+
+    def _journal(self) -> tuple[Journal, JobBook | None]:
+        """The journal, and the book it holds: that of the process before, exactly; replaying changes nothing."""
+        if not self.deaths:
+            return Journal(Ring.fresh(self.storage, IDENTITY)), None
+        ring, replayed, why = open_journal(self.storage, IDENTITY.boot)
+        promise(replayed is not None, f"the journal cannot be gone on with: {why}")
+        assert replayed is not None
+        now = snapshot(replayed.book)
+        if self._is_exact:
+            promise(now == self._last_book, "the replayed book is another than the killed one's")
+        promise(snapshot(replay(ring.entries(ring.checkpoints[-1])).book) == now, "a second replay gives another book")
+        return Journal(ring), replayed.book
+
+    def _make_daemon(self) -> None:
+        assert self.channel is not None
+        listener: Any = self.listener
+        channel: Any = self.channel
+        journal, book = self._journal() if self.setup.is_durable else (None, None)
+        notifier: Any = self.manager if journal is not None else None
+        self.daemon = Daemon(
+            self.config, channel, engine=self.engine, now_ns=self.loop.clock_ns, token=self._token, journal=journal,
+            book=book, notifier=notifier,
+        )  # fmt: skip
+        self.daemon._secret = IDENTITY.secret
+        handle = self.daemon.book.handle
+
+        def heard(event: events.Event, now_ns: int) -> tuple[commands.Command, ...]:
+            self._is_exact = False
+            self.may_be_killed("before the book has seen what is journalled")
+            self.judge.book_heard(event)
+            said = handle(event, now_ns)
+            self._is_exact = True
+            if self.lines is not None:
+                self.say("book: %s", event)
+            for command in said:
+                if self.lines is not None:
+                    self.say("      %s", command)
+                if isinstance(command, commands.CloseLease):
+                    self.closing[command.generation] = None
+                self.judge.book_said(command)
+            return said
+
+        self.daemon.book.handle = heard  # type: ignore[method-assign]
+        self.admission = Admission(self.daemon, self.config, listener, "sim")
+        self.door = FabricDoor(self.daemon, self.admission, listener)
+        if book is not None:
+            self.judge.went_on(book)
+            for lease in book.ledger.leases.values():
+                if lease.is_closing:
+                    self.closing[lease.generation] = None
+            Recovery(self.daemon, self.admission, self.manager.stored(self.keep)).run()
+        self.door.open()
+
+    def _token(self) -> str:
+        self._tokens_made += 1
+        return f"sim-token-{self.seed}-{self._tokens_made:08d}"
+
+    def _make_fabric(self, slots: int, payload_bytes: int, result_bytes: int) -> SimFabricSession:
+        if self.happens("no_memory"):
+            raise RegionError("injected")
+        return SimFabricSession(self, SessionMemory(slots, payload_bytes, result_bytes))
+
+    def _fabric_again(self, slots: int, payload: int, result: int, memory: tuple[int, int]) -> SimFabricSession:
+        """What recovery maps anew."""
+        kept = self._kept[memory[0]]
+        promise((kept.slot_count, kept.payload_bytes, kept.result_bytes) == (slots, payload, result), "another session")
+        return SimFabricSession(self, kept)
+
+    def keep(self, memory: SessionMemory) -> int:
+        """A number to keep the memory under, as a descriptor would be."""
+        self._next_fd += 1
+        self._kept[self._next_fd] = memory
+        return self._next_fd
+
+    def may_be_killed(self, where: str) -> None:
+        """The daemon may die here, in the middle of what it does."""
+        if self.setup.is_durable and self.happens("daemon_killed_inside"):
+            self.say("... %s", where)
+            raise DaemonKilled
+
+    def entered(self, requester: SimRequester, session: SessionMemory, number: int) -> None:
+        """A requester holds its session."""
+        promise(number not in self.judge.sessions, f"session {number} is given twice")
+        self.judge.sessions[number] = session
+        self.slots_given += session.slot_count
+        self.say("%s enters session %s", requester.name, number)
+
+    # -- what the actors ask of the world -------------------------------------------------------------------------
+    def say(self, text: str, *args: object) -> None:
+        """A line of the trace, when one is kept."""
+        if self.lines is not None:
+            self.lines.append(f"{self.loop.now_ns / MS:12.3f} ms  {text % args if args else text}")
+
+    def happens(self, fault: str) -> bool:
+        """Whether the fault strikes here."""
+        rate = self.setup.faults.get(fault, 0.0)
+        if not rate or not self.are_faults_on or self.random.random() >= rate:
+            return False
+        self.counts[fault] += 1
+        self.say("FAULT %s", fault)
+        return True
+
+    def new_pid(self) -> int:
+        self._next_pid += 1
+        return self._next_pid
+
+    def export(self, memory: Memory) -> int:
+        number = len(self.exports) + 1
+        self.exports[number] = memory
+        return number
+
+    def holder(self, store: bytearray, at: int) -> Any:
+        """Whose GPU memory that is now."""
+        gpu = next(gpu for gpu in self.gpus if gpu.store is store)
+        return gpu.holder(at)
+
+    def number_of(self, tenant: str) -> int:
+        return TENANTS.index(tenant) + 1
+
+    def alpha(self, order: Any) -> int:
+        model = self.gpus[0].model
+        return 100 * model.profile(order.profile).compute_slices // model.compute_slices
+
+    def draw_kernel(self) -> str:
+        """A pinned lease leaves no room for the whole GPU, ever."""
+        name = self.random.choice(self.setup.kernels)
+        return "half" if name == "whole" and self.setup.pins else name
+
+    def short_ns(self, ms: int = 1) -> int:
+        return int(self.random.expovariate(1.0) * ms * MS)
+
+    def copy_ns(self, *, is_result: bool) -> int:
+        slow = self.happens("late_results" if is_result else "late_copies")
+        return int(self.random.expovariate(1.0) * (self.random.choice((5, 20, 100, 3_000)) * MS if slow else 30_000))
+
+    def kernel_ns(self) -> int:
+        return int(self.random.expovariate(1.0) * self.setup.kernel_ns)
+
+    def device_ns(self, *, is_slow: bool) -> int:
+        slow = is_slow and self.happens("slow_scrub")
+        return int(self.random.expovariate(1.0) * (2_000 * MS if slow else MS))
+
+    def kernel(self, name: str) -> Callable[..., Any]:
+        """The kernel ``name``, which shows the judge what it sees."""
+
+        def run(*tensors: Any) -> Any:
+            assert self._on_lane is not None
+            worker, request = self._on_lane
+            seen = b"".join(ctypes.string_at(t.pointer, t.shape[0]) for t in tensors)
+            try:
+                self.judge.kernel_starts(worker, request, name, seen)
+            except BaseException as fault:  # the worker would report it as the kernel's own
+                self.broken = fault
+                raise
+            if name == "raises":
+                raise ValueError("as it always does")
+            return np.frombuffer(result_of(name, seen), np.uint8)
+
+        return run
+
+    def on_lane(self, worker: SimWorker, request: Request, run: Callable[[bytes], bytes], message: bytes) -> bytes:
+        """Let the worker run a launch, and hear what its kernel has to say."""
+        self._on_lane = worker, request
+        result = run(message)
+        self._on_lane = None
+        if self.broken is not None:
+            raise self.broken
+        return result
+
+    def lie(self, result: bytes) -> bytes:
+        """What a broken worker says instead."""
+        at = self.random.choice((0, 1, 3, 24, 32, 40))
+        return result[:at] + bytes((result[at] ^ self.random.choice((1, 2, 255)),)) + result[at + 1 :]
+
+    # -- faults that come by themselves ---------------------------------------------------------------------------
+    def _strike(self) -> None:
+        """Once a step: one of the faults that need no cause may come."""
+        if self.random.random() >= self._striking or not self.are_faults_on:
+            return
+        (fault,) = self.random.choices(
+            list(self._strikes), [self.setup.faults.get(name, 0.0) for name in self._strikes]
+        )
+        self.counts[fault] += 1
+        self.say("FAULT %s", fault)
+        self._strikes[fault]()
+
+    def _jump(self) -> None:
+        self.stand_still(int(self.random.choice((5, 50, 2_000, 7_000)) * MS * self.random.random()))
+
+    def stand_still(self, pause: int) -> None:
+        """The daemon's process stands still for a while."""
+        self.loop.now_ns += pause
+        self.late_ns += pause
+        self.say("... of %s ms", pause / MS)
+
+    def _kill_helper(self) -> None:
+        self.helper.die()
+        self.loop.after(self.short_ns(20), ("world",), self._new_helper)
+
+    def _kill_between(self) -> None:
+        if self.setup.is_durable and self.channel is not None:
+            self._is_exact = True
+            self._last_book = snapshot(self.daemon.book)
+            self.kill_daemon()
+
+    def _kill_worker(self) -> None:
+        workers = self.helper.workers()
+        if workers:
+            self.random.choice(workers).be_killed()
+
+    def _new_helper(self) -> None:
+        if not self.helper.is_alive:
+            self.helper = SimHelper(self)
+
+    def _silence(self, *, is_full: bool) -> None:
+        helper = self.helper
+        helper.be_silent(True, is_full=is_full)
+        self.loop.after(self.short_ns(100), ("world",), lambda: helper.be_silent(False))
+
+    def _intrude(self) -> None:
+        """A process of the host that is neither helper nor worker."""
+        if self.channel is None:
+            return
+        end = HostEnd(self, self.new_pid(), lambda: None)
+        self.intruders.append(end)
+        token = "not-the-token-of-a-lease"
+        lease = self.random.choice([*self.daemon.host._orders, 1])  # it guesses well
+        for message in self.random.choice(
+            (
+                (),
+                (b"\x02" * 60,),
+                (b"{}",),
+                (control.encode(control.WorkerHello(lease=lease, lane=0, pid=1, token=token)),),
+                (
+                    control.encode(
+                        control.HelperHello(
+                            name="twin", pid=1, kernels=[control.KernelOffer(name="x", demand=14)], gpu_count=0
+                        )
+                    ),
+                )
+                if self.helper_is_served()
+                else (),
+            )
+        ):  # fmt: skip
+            end.send(message)
+        self.channel.connect(end)
+        if self.random.random() < 0.5:
+            self.loop.after(self.short_ns(5), ("world",), lambda: end.close(is_death=True))
+
+    def helper_is_served(self) -> bool:
+        """True when an intruder cannot take the helper's place."""
+        return self.daemon.host.has_helper() and not self.helper.is_cut_off() and self.are_faults_on
+
+    # -- a schedule -----------------------------------------------------------------------------------------------
+    def step(self) -> bool:
+        """One callback or action, judged."""
+        loop, judge = self.loop, self.judge
+        until_ns = loop.sleeps_past()
+        if until_ns is not None and until_ns > loop.now_ns + MS and self.channel is not None:
+            judge.before_sleep(until_ns)
+        try:
+            if not loop.step():
+                return False
+        except DaemonKilled:
+            self._last_book = snapshot(self.daemon.book) if self._is_exact else None
+            self.kill_daemon()
+        if self.channel is not None:
+            judge.after_step()
+        return True
+
+    def run(self) -> None:
+        """Work under faults, heal, rest."""
+        with self.lived():
+            while self.loop.steps < MOST_STEPS and not all(r.is_done for r in self.requesters):
+                self._strike()
+                if not self.step():
+                    break
+            self.heal()
+            self.rest()
+
+    @contextlib.contextmanager
+    def lived(self) -> Iterator[None]:
+        """The modules that reach past their ports see this world."""
+        worker_module.time = _HostTime(self.loop)  # type: ignore[attr-defined, assignment]
+        recovery_module.LoopbackFabricSession = self._fabric_again  # type: ignore[assignment, misc]
+        recovery_module.close_all = lambda fds: None  # they are numbers of ours
+        try:
+            yield
+        finally:
+            worker_module.time = time  # type: ignore[attr-defined]
+            recovery_module.LoopbackFabricSession = LoopbackFabricSession  # type: ignore[misc]
+            recovery_module.close_all = close_all
+
+    def heal(self) -> None:
+        """The faults stop; whoever waits is served."""
+        self.say("the faults stop")
+        self.are_faults_on = False
+        self.may_lose_sessions = True
+        self.helper.be_silent(False)
+        if not self.helper.is_alive:
+            self._new_helper()
+        for end in self.intruders:
+            end.close(is_death=True)
+        for requester in self.requesters:
+            if requester.is_hostile:
+                requester.die()
+            else:
+                requester.left = min(requester.left, 2)
+                requester.wake()
+        end_ns, end_steps = self.loop.now_ns + HEAL_NS, self.loop.steps + HEAL_STEPS
+        while not all(r.is_done for r in self.requesters):
+            is_stuck = self.loop.steps > end_steps or self.loop.now_ns > end_ns or not self.step()
+            promise(not is_stuck, "starved:", *(str(r) for r in self.judge.unanswered()), self._who_waits())
+
+    def _who_waits(self) -> str:
+        return "; ".join(
+            f"{r.name} (left {r.left}, session {'open' if r.session is not None else 'none'})"
+            for r in self.requesters
+            if not r.is_done
+        )
+
+    def rest(self) -> None:
+        """Everybody has left; leases close, timers run out."""
+        end_ns, end_steps = self.loop.now_ns + HEAL_NS, self.loop.steps + HEAL_STEPS
+        while self.loop.steps < end_steps and self.loop.now_ns < end_ns and self.step():
+            pass
+        promise(self.loop.steps < end_steps, "the node never comes to rest")
+        self.judge.at_rest()
