@@ -47,46 +47,46 @@ def test_the_sample_is_as_large_as_it_says() -> None:
 @pytest.mark.slow
 def test_kill_sweep_at_seeded_moments() -> None:
     node = Node(SEED)
-    back: list[float] = []
     try:
         kills = list(VICTIMS) * MOMENTS
         node.random.shuffle(kills)
-        died: list[float] = []
         for victim in kills:
             node.work()
-            when = node.kill(victim)
-            if victim == "daemon":
-                died.append(when)
+            node.kill(victim)
         node.work()
         books = node.settle()
         balance(books, node.dead, may_be_unknown=True)
-        for when in died:
-            back.append(min(ended for rung, ended in books.completed if rung > when) - when)
     finally:
         node.kill_all()
-    p50, p99 = percentiles(back)
     evidence(
         "kill_sweep",
-        f"kill sweep, seed {SEED}: {MOMENTS} kills each of {', '.join(VICTIMS)} under load\n"
-        f"requests begun {len(books.begun)}, ended {dict(books.statuses())}, launches {sum(books.launches.values())}\n"
-        f"daemon killed to the first request rung after it completed: p50 {p50 * 1e3:.0f} ms, p99 {p99 * 1e3:.0f} ms"
-        f" (of {len(back)}; budget p99 < 1000 ms)",
+        f"kill sweep, seed {SEED}: {MOMENTS} kills each of {', '.join(VICTIMS)}, in one life of the node\n"
+        f"requests begun {len(books.begun)}, ended {dict(books.statuses())}, launches {sum(books.launches.values())}",
     )
-    assert p99 < 5, "the budget is a second on a machine to itself; this bound only finds what is stuck"
 
 
 @pytest.mark.slow
 def test_kill_sweep_of_the_daemon_alone_leaves_nothing_unknown() -> None:
     """Helper and workers live on: whoever launched a kernel knows what became of it."""
     node = Node(SEED + 1, adopt_ms=10_000)
+    died: list[float] = []
     try:
-        for _ in range(max(2, MOMENTS // 2)):
+        for _ in range(MOMENTS):
             node.work()
-            node.kill("daemon")
+            died.append(node.kill("daemon"))
         node.work()
-        balance(node.settle(), node.dead, may_be_unknown=False)
+        books = node.settle()
+        balance(books, node.dead, may_be_unknown=False)
     finally:
         node.kill_all()
+    p50, p99 = percentiles([min(ended for rung, ended in books.completed if rung > when) - when for when in died])
+    evidence(
+        "kill_sweep_of_the_daemon",
+        f"daemon killed {len(died)} times, seed {SEED + 1}: {len(books.begun)} requests, {dict(books.statuses())}\n"
+        f"from the kill to the end of the first request rung after it: p50 {p50 * 1e3:.0f} ms, p99 {p99 * 1e3:.0f} ms"
+        " (budget for its acceptance: p99 < 1000 ms)",
+    )
+    assert p99 < 5, "the budget is for a machine to itself; this bound only finds what is stuck"
 
 
 @pytest.mark.slow
