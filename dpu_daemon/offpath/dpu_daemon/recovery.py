@@ -82,8 +82,10 @@ class Recovery:
         for number, session in sessions.items():
             if session is None:
                 daemon.dispatch(events.SessionClosed(number))
-        counts = len(daemon.sessions), len(daemon.refs), len(ledger.leases)
-        logger.info("went on with %d sessions, %d jobs and %d leases", *counts)
+        logger.info(
+            "went on with %d sessions, %d jobs and %d leases",
+            len(daemon.sessions), len(daemon.refs), len(ledger.leases),
+        )  # fmt: skip
         if faults.armed:
             faults.hit("daemon.recovered")
 
