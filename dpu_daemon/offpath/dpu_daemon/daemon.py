@@ -86,6 +86,7 @@ class Daemon:
         self.on_session_ended: list[Callable[[Session, str, str], None]] = []
         self.on_tenant_gone: list[Callable[[str], None]] = []
         self.on_session_lost: list[Callable[[Session], None]] = []
+        self.on_reconfigured: list[Callable[[], None]] = []
         self._loop = asyncio.get_running_loop()
         self._next_job = self.book.ledger.last_job + 1
         self.refs: dict[int, JobRef] = {}
@@ -390,6 +391,8 @@ class Daemon:
         self.config = config
         self.config_generation += 1
         self.dispatch(events.ConfigChanged(config.tenant_specs(), config.book_settings(), config.pins()))
+        for tell in self.on_reconfigured:
+            tell()
 
     # -- results --------------------------------------------------------------------------------------------------
     def result(self, link: LaneLink, result: host.Result) -> None:
