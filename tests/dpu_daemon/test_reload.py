@@ -50,9 +50,9 @@ def test_a_tenant_that_is_added_gets_in_and_one_that_is_removed_is_told_so(make_
         assert cluster.reload()
         with pytest.raises(PeerGone):
             until(lambda: bob.poll(0.1))
-        bob._negotiation.update(1.0)
-        assert bob._negotiation.closing is not None
-        assert bob._negotiation.closing.code == "tenant_removed"
+        bob._link.negotiation.update(1.0)
+        assert bob._link.negotiation.closing is not None
+        assert bob._link.negotiation.closing.code == "tenant_removed"
         until(lambda: "tenant bob is gone" in cluster.daemon.errors)
         with pytest.raises(NegotiationRefused, match="denied"):
             cluster.connect("bob")
