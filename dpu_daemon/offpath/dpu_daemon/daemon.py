@@ -236,10 +236,10 @@ class Daemon:
             logger.warning("session %d of %s closed: %s %s", session.number, session.tenant, code, detail)
         self.dispatch(events.SessionClosed(session.number))
         self._fold(session)
+        for told in self.on_session_ended:  # before its doorbells close: a peer that asks why then knows it already
+            told(session, code, detail)
         session.close()
         self.notifier.forget(memory_name(session.number))
-        for told in self.on_session_ended:
-            told(session, code, detail)
 
     def _fold(self, session: Session) -> None:
         self.counters["header_bytes_read"] += session.fabric.header_bytes_read
