@@ -1,7 +1,7 @@
 """The admin socket: an operator's window into a running daemon (`offpath request explain`, `lease list`, `top`, …).
 
-Only root, the daemon's own uid and the ``operation.admin_uids`` in force are let in. A peer costs one connection of at most
-`MAX_PEERS`, one request in hand and one frame in flight; what it asks is answered in the loop, page by page.
+Only root, the daemon's own uid and the ``operation.admin_uids`` in force are let in. A peer costs one connection of at
+most `MAX_PEERS`, one request in hand and one frame in flight; what it asks is answered in the loop, page by page.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class AdminServer:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._inherited is None and os.path.exists(self._path):
+        if self._server is not None and self._inherited is None and os.path.exists(self._path):
             os.unlink(self._path)
 
     def _set_mode(self) -> None:

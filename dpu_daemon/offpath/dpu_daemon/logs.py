@@ -106,7 +106,8 @@ class JsonLines(logging.Formatter):
 class RateLimit(logging.Filter):
     """`BURST` messages of a kind at once, `PER_S` a second afterwards; the next one let through says how many not.
 
-    Errors pass: they are ours; so do the kinds `NEVER_LEFT_OUT`. At most `KINDS_KEPT` kinds are told apart, the one quiet longest is forgotten first.
+    Errors pass: they are ours; so do the kinds `NEVER_LEFT_OUT`. At most `KINDS_KEPT` kinds are told apart, the one
+    quiet longest is forgotten first.
     """
 
     def __init__(self) -> None:
