@@ -64,12 +64,18 @@ def test_only_its_owner_may_connect_to_the_socket(cluster: Cluster) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become somebody else")
-def test_a_uid_that_is_not_listed_is_turned_away_although_the_socket_lets_it_connect() -> None:
+def test_a_uid_that_is_not_listed_now_is_turned_away_although_the_socket_lets_it_connect() -> None:
     cluster = Cluster({"ada": {}}, operation={"admin_uids": [12345]})
     try:
         os.chmod(cluster.folder, 0o755)
         os.chmod(cluster.run_folder, 0o755)
         assert [ask_as(uid, cluster) for uid in (12345, 54321)] == ["status", "denied"]
+        cluster.config["operation"] = {"admin_uids": [54321]}
+        assert cluster.reload()
+        assert [ask_as(uid, cluster) for uid in (12345, 54321)] == ["denied", "status"]
+        cluster.config["operation"] = {}
+        assert cluster.reload()
+        assert stat.S_IMODE(os.stat(cluster.run_folder / "admin.sock").st_mode) == 0o600
         cluster.close()
     finally:
         cluster.kill()

@@ -15,6 +15,7 @@ import pytest
 
 from offpath.bindings.wire import control
 
+from ..support.certificates import Authority
 from ..support.peers import Peer, hello
 from ..support.processes import BOUND_S, until
 
@@ -67,6 +68,33 @@ def test_a_kept_daemon_comes_back_and_its_statistics_reach_standard_output(
     assert kept.returncode == 0
     assert "dma_bytes" in json.loads(out)
     assert "ended by SIGKILL and is started again" in (tmp_path / "errors").read_text()
+
+
+@pytest.mark.parametrize("name", ["host", "negotiate", "fabric", "admin"])
+@pytest.mark.parametrize("kept", [[], ["--keep"]], ids=["alone", "kept"])
+def test_a_socket_that_another_process_has_is_named_and_left_to_it(
+    words: list[str], tmp_path: Path, name: str, kept: list[str]
+) -> None:
+    (tmp_path / "run").mkdir(mode=0o700)
+    path = tmp_path / "run" / f"{name}.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.bind(str(path))
+        sock.listen()
+        command = [*OFFPATH, *words, *kept]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=BOUND_S)
+        assert (done.returncode, done.stderr) == (73, f"offpath: {path}: another process listens there\n")
+        assert path.exists()
+
+
+def test_a_port_that_another_process_has_is_named(words: list[str], tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    cert, key = authority.issue("offpathd", is_server=True)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        table = {"listen": listen, "ca_file": authority.ca_file, "cert_file": cert, "key_file": key}
+        command = [*OFFPATH, *words, *(f"--set=tls.{key}={value}" for key, value in table.items())]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=BOUND_S)
+    assert (done.returncode, done.stderr) == (73, f"offpath: tls.listen: {listen}: Address already in use\n")
 
 
 def refused(words: list[str], variables: str) -> str:

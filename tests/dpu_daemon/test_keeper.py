@@ -116,8 +116,8 @@ def test_the_service_ends_when_its_keeper_is_killed(keep: Callable[..., Kept]) -
 
 
 def test_a_configuration_that_does_not_hold_is_not_tried_again(tmp_path: Path) -> None:
-    (tmp_path / "bad.json").write_text("{}")
-    daemon = [sys.executable, str(HERE / "daemon_main.py"), str(tmp_path / "bad.json"), str(tmp_path / "run")]
+    (tmp_path / "bad.toml").write_text("nonsense = 1\n")
+    daemon = [sys.executable, str(HERE / "daemon_main.py"), str(tmp_path / "bad.toml"), str(tmp_path / "run")]
     keeper = Process("keeper", tmp_path, "keeper_main.py", str(tmp_path / "run"), "{}", *daemon)
     try:
         assert keeper.ended() == 1

@@ -114,7 +114,7 @@ def test_a_helper_at_work_on_an_instance_may_be_silent_for_as_long_as_a_scrub(ma
     cluster = make_cluster({"ada": {}}, limits={"helper_ms": 150, "scrub_ms": 900, "open_ms": 20_000})
     with FakeHost(cluster) as fake, cluster.connect("ada", slots=1) as ada:
         fake.join()
-        ada._negotiation.update(1.0)
+        ada._link.negotiation.update(1.0)
         ada.begin("echo", seconds(1))
         kinds = []
         while not any(isinstance(kind, control.OpenInstance) for kind in kinds):
@@ -129,7 +129,7 @@ def test_a_lease_that_never_opens_is_closed_and_tried_again(make_cluster: Make) 
     cluster = make_cluster({"ada": {}}, limits={"open_ms": 300})
     with FakeHost(cluster) as fake, cluster.connect("ada", slots=1) as ada:
         fake.join()
-        ada._negotiation.update(1.0)
+        ada._link.negotiation.update(1.0)
         ada.begin("echo", seconds(1))
         order = fake.hear()
         assert isinstance(order, control.OpenInstance)

@@ -84,6 +84,7 @@ def test_a_kind_of_message_is_limited_and_the_next_one_says_how_many_are_missing
     assert passed == [True] * logs.BURST + [False] * (100 - logs.BURST)
     assert limit.filter(record("lease %d closes", 1)), "other kinds are not concerned"
     assert limit.filter(record("ticket refused: %s", 1, level=logging.ERROR)), "errors pass"
+    assert all(limit.filter(record("configuration %d is in force", n)) for n in range(100)), "an operator waits for it"
     now = 1.0
     late = record("ticket refused: %s", "again")
     assert limit.filter(late)
@@ -106,11 +107,13 @@ def test_every_message_of_the_daemon_has_a_code_and_names_for_its_arguments() ->
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)
-                and node.func.attr in ("info", "warning", "error", "debug", "exception")
+                and node.func.attr in ("info", "warning", "error", "debug", "exception", "log")
                 and isinstance(node.func.value, ast.Name)
                 and node.func.value.id == "logger"
-                and len(node.args) > 1
             ):
-                assert isinstance(node.args[0], ast.Constant), f"{path}:{node.lineno}: the template is no literal"
-                found[node.args[0].value] = len(node.args) - 1
+                template, *arguments = node.args[node.func.attr == "log" :]
+                assert not any(isinstance(each, ast.Starred) for each in arguments), f"{path}:{node.lineno}: how many?"
+                if arguments:
+                    assert isinstance(template, ast.Constant), f"{path}:{node.lineno}: the template is no literal"
+                    found[template.value] = len(arguments)
     assert {template: len(names) for template, (_, names) in logs.KINDS.items()} == found

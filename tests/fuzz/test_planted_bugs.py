@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import sys
 import types
@@ -48,9 +49,9 @@ BUGS = [
     ("ticket", "fabric", "= self._offers.pop(_digest(ticket), None)", "= self._offers.get(_digest(ticket))"),
     ("ticket", "fabric", "if now_ns > offer.expires_ns:", "if now_ns > offer.expires_ns + 1:"),
     ("ticket_reply", "fabric", "or descriptors != 3 or", "or descriptors > 3 or"),
-    ("config", "config", 'extra="forbid", ', ""),
-    ("config", "config", "if count > 1)", "if count > 2)"),
-    ("config_toml", "config", "except (ValueError, RecursionError)", "except tomllib.TOMLDecodeError"),
+    ("config", "config.tables", 'extra="forbid", ', ""),
+    ("config", "config.checks", "setdefault(tenant.name, at) != at:", "setdefault(tenant.name, at) < at - 1:"),
+    ("config_toml", "config.sources", "Error, ValueError, RecursionError) as", "Error,) as"),
 ]  # fmt: skip
 
 
@@ -64,11 +65,26 @@ def planted(module: ModuleType, line: str, becomes: str, monkeypatch: pytest.Mon
     return copy
 
 
+def module_with(where: str, line: str, becomes: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module that the target calls, with the bug in it or, if ``where`` is a part of a package, in that part."""
+    where, _, part = where.partition(".")
+    module: ModuleType = getattr(Modules(), where)
+    if not part:
+        return planted(module, line, becomes, monkeypatch)
+    inner = planted(importlib.import_module(f"{module.__name__}.{part}"), line, becomes, monkeypatch)
+    monkeypatch.setitem(sys.modules, f"{module.__name__}.{part}", inner)
+    monkeypatch.setattr(module, part, inner)
+    if part == "sources":
+        return inner
+    return planted(importlib.import_module(f"{module.__name__}.sources"), "", "", monkeypatch)  # it imports ours
+
+
 @pytest.mark.parametrize(("name", "where", "line", "becomes"), BUGS, ids=[f"{b[0]}-{b[2].strip()[:40]}" for b in BUGS])
 def test_a_planted_bug_is_found(
     name: str, where: str, line: str, becomes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with targets(Modules().planted(**{where: planted(getattr(Modules(), where), line, becomes, monkeypatch)})) as known:
+    module = module_with(where, line, becomes, monkeypatch)
+    with targets(Modules().planted(**{where.partition(".")[0]: module})) as known:
         for seed in range(SEEDS):
             with pytest.raises(Finding):
                 search(known[name], INPUTS, seed, corpus(name))

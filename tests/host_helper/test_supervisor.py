@@ -49,7 +49,7 @@ def test_a_worker_that_lives_is_not_waited_for_because_it_got_a_dead_ones_descri
         pidfd = os.pidfd_open(worker.pid)
         held: Any = SimpleNamespace(workers={pidfd: worker.pid})
         made._instances[1] = held
-        reaping = threading.Thread(target=made._reap, args=(pidfd,))
+        reaping = threading.Thread(target=made._reap, args=(None, pidfd))
         reaping.start()
         reaping.join(5)
         was_stuck = reaping.is_alive()

@@ -14,6 +14,7 @@ OffpathError
 ├── PeerGone                 the other process ended or closed; open a new session
 ├── RegionError              memory that is not what it must be (unsealed, too small, out of bounds)
 ├── HandoverError            what a service manager or keeper handed down makes no sense; its unit must change
+├── PlaceUnusable            a socket, port or file cannot be made: taken, full or forbidden; an operator should look
 ├── DeviceError              the GPU or copy engine failed; an operator should look
 │   └── DeviceGone           the device left; every handle on it is dead
 └── ResourceClosed           a handle of ours used after close: our bug
@@ -87,6 +88,10 @@ class RegionError(OffpathError):
 
 class HandoverError(OffpathError):
     """What a service manager or keeper handed down (descriptors, variables) makes no sense."""
+
+
+class PlaceUnusable(OffpathError):
+    """A socket, port or file that we need cannot be had: another process has it, or we may not make it."""
 
 
 class DeviceError(OffpathError):

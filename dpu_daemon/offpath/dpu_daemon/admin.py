@@ -1,12 +1,13 @@
 """The admin socket: an operator's window into a running daemon (`offpath request explain`, `lease list`, `top`, …).
 
-Only root, the daemon's own uid and the ``operation.admin_uids`` are let in. A peer costs one connection of at most
-`MAX_PEERS`, one request in hand and one frame in flight; what it asks is answered in the loop, page by page.
+Only root, the daemon's own uid and the ``operation.admin_uids`` in force are let in. A peer costs one connection of at
+most `MAX_PEERS`, one request in hand and one frame in flight; what it asks is answered in the loop, page by page.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -41,13 +42,12 @@ class AdminServer:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._peers: dict[asyncio.StreamWriter, None] = {}  # who has been quiet longest comes first
-        self._allowed = {0, os.getuid(), *daemon.config.operation.admin_uids}
+        daemon.on_reconfigured.append(self._set_mode)
 
     async def start(self) -> None:
         """Raises: OSError: the path is taken or cannot be made."""
         sock = self._inherited or listening_socket(self._path, socket.SOCK_STREAM)
-        if self._allowed - {0, os.getuid()} and os.stat(self._path).st_uid == os.geteuid():
-            os.chmod(self._path, 0o666)  # the uid is what counts; a listed one must be able to connect
+        self._set_mode()
         if sys.version_info >= (3, 13):  # it would remove the file even of a socket that was handed down
             self._server = await asyncio.start_unix_server(self._peer, sock=sock, limit=_LIMIT, cleanup_socket=False)
         else:
@@ -60,14 +60,24 @@ class AdminServer:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._inherited is None and os.path.exists(self._path):
+        if self._server is not None and self._inherited is None and os.path.exists(self._path):
             os.unlink(self._path)
+
+    def _set_mode(self) -> None:
+        """The uid is what counts; but a listed one must be able to connect."""
+        is_open = any(uid not in (0, os.getuid()) for uid in self._daemon.config.operation.admin_uids)
+        with contextlib.suppress(FileNotFoundError):  # then nobody connects any more, whatever its mode was
+            if os.stat(self._path).st_uid == os.geteuid():  # else its maker, a service manager, decides
+                os.chmod(self._path, 0o666 if is_open else 0o600)
+
+    def _is_operator(self, uid: int) -> bool:
+        return uid in (0, os.getuid()) or uid in self._daemon.config.operation.admin_uids
 
     async def _peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         _, uid, _ = peer_credentials(writer.get_extra_info("socket"))
-        if uid not in self._allowed:
+        if not self._is_operator(uid):
             logger.warning("admin socket: uid %d turned away", uid)
             writer.write(frame(control.encode(admin.Fault(code="denied", detail="this uid is not an operator"))))
             writer.close()
@@ -79,7 +89,7 @@ class AdminServer:
         self._peers[writer] = None
         self._tasks.add(task)
         try:
-            await self._serve(reader, writer)
+            await self._serve(reader, writer, uid)
         except (PeerGone, TimeoutError, OSError):
             pass  # it left, or is to leave: nothing is held for it
         except asyncio.CancelledError:
@@ -92,7 +102,7 @@ class AdminServer:
                 writer.transport.abort()
             writer.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, uid: int) -> None:
         frames = FrameReader()
         waiting: list[bytes] = []
         while True:
@@ -108,8 +118,8 @@ class AdminServer:
                     self._daemon.counters["violations"] += 1
                     _say(writer, admin.Fault(code=broken.code, detail=broken.detail[:500]))
                     return
-                if writer not in self._peers:
-                    return  # hung up on meanwhile
+                if writer not in self._peers or not self._is_operator(uid):
+                    return  # hung up on meanwhile, or an operator no more since a reload
                 self._peers[writer] = self._peers.pop(writer)
                 _say(writer, await self._answer(asked))
                 await writer.drain()

@@ -87,6 +87,7 @@ class Daemon:
         self.on_session_ended: list[Callable[[Session, str, str], None]] = []
         self.on_tenant_gone: list[Callable[[str], None]] = []
         self.on_session_lost: list[Callable[[Session], None]] = []
+        self.on_reconfigured: list[Callable[[], None]] = []
         self._loop = asyncio.get_running_loop()
         self._next_job = self.book.ledger.last_job + 1
         self.refs: dict[int, JobRef] = {}
@@ -236,10 +237,10 @@ class Daemon:
             logger.warning("session %d of %s closed: %s %s", session.number, session.tenant, code, detail)
         self.dispatch(events.SessionClosed(session.number))
         self._fold(session)
+        for told in self.on_session_ended:  # before its doorbells close: a peer that asks why then knows it already
+            told(session, code, detail)
         session.close()
         self.notifier.forget(memory_name(session.number))
-        for told in self.on_session_ended:
-            told(session, code, detail)
 
     def _fold(self, session: Session) -> None:
         self.counters["header_bytes_read"] += session.fabric.header_bytes_read
@@ -395,6 +396,8 @@ class Daemon:
         self.config = config
         self.config_generation += 1
         self.dispatch(events.ConfigChanged(config.tenant_specs(), config.book_settings(), config.pins()))
+        for tell in self.on_reconfigured:
+            tell()
 
     # -- results --------------------------------------------------------------------------------------------------
     def result(self, link: LaneLink, result: host.Result) -> None:

@@ -101,16 +101,16 @@ class FabricDoor:
             logger.warning("session %d would not outlive this process: its memory could not be stored", grant.session)
         if faults.armed:
             faults.hit("daemon.session")
+        # Known, and journalled, before the peer has its memory: what it submits at once survives our death.
+        grant.live = self._daemon.session_opened(grant.session, grant.tenant.table.name, fabric, grant.origin)
         try:
             fabric.hand_over(sock)
         except OSError:
-            fabric.close()
-            notifier.forget(memory_name(grant.session))
-            self._admission.end(grant, None)
+            self._daemon.session_ended(grant.live, "peer_gone", "it left before it had its memory")
             return
         finally:
             sock.close()
-        grant.live = self._daemon.session_opened(grant.session, grant.tenant.table.name, fabric, grant.origin)
+        grant.live.attach()
 
     def _hand_over_again(self, sock: socket.socket, grant: Grant, session: Session) -> None:
         """A peer that came back gets the same memory and a new doorbell."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from offpath.bindings.errors import HandoverError
+from offpath.bindings.errors import PlaceUnusable
 from offpath.dpu_daemon.notify import FD_NAME, close_all
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Notification:
 
 
 def open_notify_socket(path: str) -> socket.socket:
-    """A datagram socket at ``path``, mode 0600, that says who sent each message. Raises: HandoverError."""
+    """A datagram socket at ``path``, mode 0600, that says who sent each message. Raises: PlaceUnusable."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -53,7 +53,7 @@ def open_notify_socket(path: str) -> socket.socket:
             os.umask(mask)
     except OSError as fault:
         sock.close()
-        raise HandoverError(f"{path}: {fault.strerror or fault}") from None
+        raise PlaceUnusable(f"{path}: {fault.strerror or fault}") from None
     return sock
 
 

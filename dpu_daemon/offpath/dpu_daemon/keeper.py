@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NoReturn
 
-from offpath.bindings.errors import HandoverError
+from offpath.bindings.errors import PlaceUnusable
 from offpath.bindings.loopback.sockets import listening_socket
 from offpath.bindings.runtime import NOTIFY_SOCKET, make_runtime_directory
 from offpath.dpu_daemon.fdstore import DescriptorStore, open_notify_socket, read_notification
@@ -93,7 +93,7 @@ class Keeper:
         """Serve until the daemon ends in order, SIGTERM or SIGINT, or it cannot be kept up. Blocks.
 
         Returns: the daemon's exit code; 128 + n when a signal ended it; 70 at the start limit.
-        Raises: RegionError, HandoverError: the runtime directory or a socket in it cannot be had.
+        Raises: RegionError, PlaceUnusable: the runtime directory or a socket in it cannot be had.
         """
         make_runtime_directory(self._directory)
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -122,7 +122,7 @@ class Keeper:
             try:
                 self._listening[name] = held.enter_context(listening_socket(path, kind))
             except OSError as fault:
-                raise HandoverError(f"{path}: {fault.strerror or fault}") from None
+                raise PlaceUnusable(f"{path}: {fault.strerror or fault}") from None
             held.callback(_remove, path)
         self._notify_path = os.path.join(os.path.abspath(self._directory), NOTIFY_SOCKET)
         self._notify = held.enter_context(open_notify_socket(self._notify_path))

@@ -16,6 +16,8 @@ from typing import Any, Final
 BURST: Final = 20
 PER_S: Final = 2.0
 KINDS_KEPT: Final = 256
+NEVER_LEFT_OUT: Final = frozenset({"config_changed", "config_refused"})
+"""Answers to an operator's signal, which no peer can cause and somebody waits for."""
 _SECRET: Final = re.compile(r"0x[0-9a-fA-F]{6,}|(?<![\w-])(?!GPU-|MIG-)[A-Za-z0-9_-]{32,}(?![\w-])")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -32,6 +34,30 @@ KINDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "no memory for a session of %s: %s": ("no_memory", ("tenant", "detail")),
     "admin socket: uid %d turned away": ("admin_refused", ("uid",)),
     "metrics on port %d": ("metrics_listen", ("port",)),
+    "session %d of %s lost its peer: %s": ("session_lost", ("session", "tenant", "detail")),
+    "session %d of %s cannot be gone on with: %s": ("session_not_recovered", ("session", "tenant", "detail")),
+    "session %d would not outlive this process: its memory could not be stored": ("session_not_stored", ("session",)),
+    "worker of lease %d lane %d is to be killed": ("worker_killed", ("lease", "lane")),
+    "helper %s is back with %d of %d leases": ("helper_back", ("helper", "kept", "leases")),
+    "tenant %s is gone": ("tenant_gone", ("tenant",)),
+    "configuration %d is in force": ("config_changed", ("generation",)),
+    "configuration %d stays in force: %s": ("config_refused", ("generation", "detail")),
+    "%s: %s": ("config_warning", ("key", "detail")),
+    "a new journal: %s": ("journal_new", ("detail",)),
+    "replayed %d events of lineage %s": ("journal_replayed", ("events", "lineage")),
+    "went on with %d sessions, %d jobs and %d leases": ("recovered", ("sessions", "jobs", "leases")),
+    "the journal failed, nothing is accepted any more: %s": ("journal_failed", ("detail",)),
+    "%d stored descriptors called %s belong to nothing; they are dropped": ("stored_dropped", ("descriptors", "name")),
+    "the daemon fails its own check, and the watchdog is not fed: %s": ("selfcheck_failed", ("detail",)),
+    "the service manager takes no message: %s": ("notify_failed", ("detail",)),
+    "the daemon ended %s and is started again; %d descriptors kept": ("daemon_ended", ("how", "descriptors")),
+    "the daemon was started %d times in a row; no more": ("start_limit", ("starts",)),
+    "the daemon (pid %d): %s": ("daemon_status", ("pid", "status")),
+    "the daemon (pid %d) %s; it is ended": ("daemon_aborted", ("pid", "cause")),
+    "the daemon (pid %d) does not end; it is killed": ("daemon_killed", ("pid",)),
+    "a message of pid %d, which is not the daemon's, is ignored": ("notify_foreign", ("pid",)),
+    "a message of pid %d was too long, or its descriptors too many for RLIMIT_NOFILE": ("notify_too_long", ("pid",)),
+    "%d descriptors called %.40r are not stored: %d are": ("store_full", ("descriptors", "name", "stored")),
 }
 """Messages with arguments: template → stable code, names of the arguments. A message that is missing here is logged
 all the same, with its text and without fields."""
@@ -80,7 +106,8 @@ class JsonLines(logging.Formatter):
 class RateLimit(logging.Filter):
     """`BURST` messages of a kind at once, `PER_S` a second afterwards; the next one let through says how many not.
 
-    Errors pass: they are ours. At most `KINDS_KEPT` kinds are told apart, the one quiet longest is forgotten first.
+    Errors pass: they are ours; so do the kinds `NEVER_LEFT_OUT`. At most `KINDS_KEPT` kinds are told apart, the one
+    quiet longest is forgotten first.
     """
 
     def __init__(self) -> None:
@@ -89,9 +116,9 @@ class RateLimit(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """See `logging.Filter.filter`."""
-        if record.levelno >= logging.ERROR:
-            return True
         kind, now = str(record.msg), time.monotonic()
+        if record.levelno >= logging.ERROR or KINDS.get(kind, ("", ()))[0] in NEVER_LEFT_OUT:
+            return True
         left, when, left_out = self._kinds.pop(kind, (float(BURST), now, 0))
         left = min(float(BURST), left + (now - when) * PER_S)
         while len(self._kinds) >= KINDS_KEPT:

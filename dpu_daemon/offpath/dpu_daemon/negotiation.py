@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from offpath.bindings.errors import ControlError, FrameError, NegotiationRefused, PeerGone
+from offpath.bindings.errors import ControlError, FrameError, NegotiationRefused, PeerGone, PlaceUnusable
 from offpath.bindings.loopback.fabric import LoopbackFabricListener
 from offpath.bindings.loopback.sockets import listening_socket
 from offpath.bindings.wire import control
@@ -87,7 +87,7 @@ class Negotiator:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Listen on every configured carrier. Raises: OSError, ssl.SSLError: an address or file is unusable."""
+        """Listen on every configured carrier. Raises: PlaceUnusable, OSError: it cannot be had."""
         sock = self.endpoints.negotiate_socket or listening_socket(self.endpoints.negotiate, socket.SOCK_STREAM)
         self.set_modes(self._config)
         if sys.version_info >= (3, 13):  # it would remove the file even of a socket that was handed down
@@ -97,7 +97,10 @@ class Negotiator:
         self._servers.append(server)
         tls = self._config.tls
         if tls is not None:
-            self._tls_socket = _tcp_listener(tls.listen)
+            try:
+                self._tls_socket = _tcp_listener(tls.listen)
+            except OSError as fault:  # a port is no file, so the error does not name it
+                raise PlaceUnusable(f"tls.listen: {tls.listen}: {fault.strerror or fault}") from None
             self.endpoints.tls = self._tls_socket.getsockname()[:2]
             await self.renew_tls(server_context(tls))
         self._door.open()
@@ -142,7 +145,7 @@ class Negotiator:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self.endpoints.negotiate_socket is None and os.path.exists(self.endpoints.negotiate):
+        if self._servers and self.endpoints.negotiate_socket is None and os.path.exists(self.endpoints.negotiate):
             os.unlink(self.endpoints.negotiate)
 
     # -- carriers -------------------------------------------------------------------------------------------------

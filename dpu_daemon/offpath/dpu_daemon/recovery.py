@@ -87,8 +87,10 @@ class Recovery:
             if session is None:
                 daemon.dispatch(events.SessionClosed(number))
         daemon.dispatch(events.Tick())  # the book may wait for no event, only for a deadline
-        counts = len(daemon.sessions), len(daemon.refs), len(ledger.leases)
-        logger.info("went on with %d sessions, %d jobs and %d leases", *counts)
+        logger.info(
+            "went on with %d sessions, %d jobs and %d leases",
+            len(daemon.sessions), len(daemon.refs), len(ledger.leases),
+        )  # fmt: skip
         if faults.armed:
             faults.hit("daemon.recovered")
 

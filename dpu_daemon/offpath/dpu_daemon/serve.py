@@ -9,10 +9,11 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import uvloop
 
+from offpath.bindings.errors import PlaceUnusable
 from offpath.bindings.loopback.channel import LoopbackChannelListener
 from offpath.bindings.runtime import JOURNAL, make_runtime_directory
 from offpath.dpu_daemon import logs
@@ -39,12 +40,14 @@ async def running_daemon(
     """A daemon that serves for as long as the block runs; it uses up what is ``inherited``, and goes on with what the
     journal in ``directory`` says of an earlier process.
 
-    Raises: RegionError, OSError: sockets cannot be made. JournalError: the journal cannot be used, or is damaged.
+    Raises: RegionError, PlaceUnusable: directory or sockets cannot be made. JournalError: the journal cannot be used,
+    or is damaged.
     """
     inherited, notifier = inherited or Inherited(), notifier or Notifier()
-    make_runtime_directory(directory)
-    channel_path, channel_socket = _listens(inherited, "host", directory)
-    channel = LoopbackChannelListener(channel_path, config.allowed_host_uids(), channel_socket)
+    with _making_places():
+        make_runtime_directory(directory)
+        channel_path, channel_socket = _listens(inherited, "host", directory)
+        channel = LoopbackChannelListener(channel_path, config.allowed_host_uids(), channel_socket)
     journal, replayed = _journal(config, directory)
     book = replayed.book if replayed is not None else None
     daemon = Daemon(config, channel, notifier=notifier, journal=journal, book=book)
@@ -54,15 +57,17 @@ async def running_daemon(
         endpoints = Endpoints(
             negotiate_path, fabric_path, negotiate_socket=negotiate_socket, fabric_socket=fabric_socket
         )
-        negotiator = Negotiator(daemon, config, endpoints)
+        with _making_places():
+            negotiator = Negotiator(daemon, config, endpoints)
         watchers = (AdminServer(daemon, *_listens(inherited, "admin", directory)), MetricsServer(daemon))
         try:
             if book is not None:
                 Recovery(daemon, negotiator.admission, inherited.stored).run()
             _drop_stored(inherited, notifier)
-            await negotiator.start()
-            for watcher in watchers:
-                await watcher.start()
+            with _making_places():
+                await negotiator.start()
+                for watcher in watchers:
+                    await watcher.start()
             inherited.close_unused()
             yield daemon, negotiator
         finally:
@@ -74,6 +79,16 @@ async def running_daemon(
         if journal is not None and not daemon.is_durable:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(directory, JOURNAL))  # nobody will go on with it
+
+
+@contextlib.contextmanager
+def _making_places() -> Iterator[None]:
+    """Raises: PlaceUnusable: for the OSError of a place that is taken, full or forbidden."""
+    try:
+        yield
+    except OSError as fault:
+        where = f"{fault.filename}: " if fault.filename else ""
+        raise PlaceUnusable(f"{where}{fault.strerror or fault}") from None
 
 
 def _listens(inherited: Inherited, name: str, directory: str) -> tuple[str, socket.socket | None]:

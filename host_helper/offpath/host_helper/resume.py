@@ -64,10 +64,10 @@ class Return:
         self._nobody_until = now + _NOBODY_S
         self._next = now
         self.why_not = ""
-        if not welcome.resume_ttl_s:
-            self.why_not = "the daemon keeps no session"
-        elif closing is not None and closing.code not in _STAYS:
+        if closing is not None and closing.code not in _STAYS:
             self.why_not = f"{closing.code}: {closing.detail}"
+        elif not welcome.resume_ttl_s:
+            self.why_not = "the daemon keeps no session"
 
     def wait_s(self) -> float:
         """Until the next attempt."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from offpath.bindings.errors import NegotiationRefused, OffpathError, PeerGone
+from offpath.bindings.errors import NegotiationRefused, OffpathError, PeerGone, PlaceUnusable
 
 EX_UNAVAILABLE: Final = 69
+EX_CANTCREAT: Final = 73
 EX_NOPERM: Final = 77
 EX_CONFIG: Final = 78
 TEXT: Final = {
@@ -14,6 +15,7 @@ TEXT: Final = {
     1: "it did not succeed: the line on standard error says why",
     2: "the command line is wrong: `--help` lists what there is",
     EX_UNAVAILABLE: "the daemon cannot be reached: is it running, is this its runtime directory?",
+    EX_CANTCREAT: "a socket, port or file that the daemon needs cannot be had",
     EX_NOPERM: "this user, or this token, may not do that",
     EX_CONFIG: "the configuration cannot be used: every fault is listed",
     130: "interrupted",
@@ -32,6 +34,8 @@ def code_of(fault: OffpathError) -> int:
     """The exit code an error of ours means."""
     if isinstance(fault, (DaemonUnreachable, PeerGone)):
         return EX_UNAVAILABLE
+    if isinstance(fault, PlaceUnusable):
+        return EX_CANTCREAT
     if isinstance(fault, NotPermitted) or (isinstance(fault, NegotiationRefused) and fault.code == "denied"):
         return EX_NOPERM
     if type(fault).__name__ == "ConfigError":  # by name: its module is the daemon's and is imported only to serve

@@ -127,7 +127,7 @@ def gives_a_lane_away_while_it_is_still_copied_into(patch: Patch) -> None:
     patch(JobBook, "_end", hasty)
 
 
-@planted("means nothing and changed something|the leases are")
+@planted("means nothing and changed something|the leases are|nothing says so")
 def takes_word_from_another_generation(patch: Patch) -> None:
     patch(Ledger, "lease_of", lambda self, lease, generation: self.leases.get(lease))
 
@@ -293,7 +293,7 @@ def leaves_a_removed_tenant_the_lease_that_is_being_opened(patch: Patch) -> None
     patch(Leasing, "give_up", lambda self, lease: None)
 
 
-@planted("had to be answered|has jobs queued")
+@planted("had to be answered|has jobs queued|have all their answers and are not told")
 def leaves_a_removed_tenants_queue_alone(patch: Patch) -> None:
     patch(Reload, "_end_queued", lambda self, now_ns: None)
 

@@ -104,7 +104,7 @@ class OperationTable(_Table):
 
     metrics_listen: Annotated[str, StringConstraints(pattern=r"^(|.+:[0-9]{1,5})$")] = ""
     log: Literal["text", "json"] = "text"
-    admin_uids: list[int] = []
+    admin_uids: Annotated[list[Uid], Field(max_length=1024)] = []
     """Who may use the admin socket, besides root and the daemon's own user."""
 
 

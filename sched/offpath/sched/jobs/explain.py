@@ -147,6 +147,7 @@ _END_CAUSE = {
     EndReason.HELPER_LOST: Cause.HELPER,
     EndReason.WORKER_LOST: Cause.HELPER,
     EndReason.DRAINING: Cause.DRAINING,
+    EndReason.TENANT_REMOVED: Cause.REMOVED,
     EndReason.CANCELLED_BY_REQUESTER: Cause.REQUESTER,
     EndReason.SESSION_CLOSED: Cause.REQUESTER,
     EndReason.BAD_HEADER: Cause.REQUEST,
@@ -156,6 +157,7 @@ _END_CAUSE = {
     EndReason.PAYLOAD_CHECKSUM: Cause.REQUEST,
     EndReason.KERNEL_RAISED: Cause.KERNEL,
     EndReason.RESULT_TOO_LARGE: Cause.KERNEL,
+    EndReason.KERNEL_OVERRAN: Cause.KERNEL,
 }
 
 
@@ -207,6 +209,8 @@ _ENDS: dict[EndReason, tuple[str, tuple[Lift, ...]]] = {
     EndReason.CANCELLED_BY_REQUESTER: ("its requester, or an operator, gave it up", (Lift.SAME_REQUEST,)),
     EndReason.SESSION_CLOSED: ("its session ended before it did", (Lift.SAME_REQUEST,)),
     EndReason.DRAINING: ("the daemon was being drained", (Lift.DRAIN_ENDS, Lift.SAME_REQUEST)),
+    EndReason.JOURNAL_FAILED: ("the daemon could not write its acceptance into the journal", (Lift.CONFIGURATION,)),
+    EndReason.TENANT_REMOVED: ("its tenant was taken out of the configuration", (Lift.CONFIGURATION,)),
     EndReason.KERNEL_RAISED: ("its kernel raised an exception", (Lift.OTHER_REQUEST,)),
     EndReason.RESULT_TOO_LARGE: ("its result exceeds what the session asked for", (Lift.OTHER_REQUEST,)),
     EndReason.PAYLOAD_CHECKSUM: ("its payload changed between requester and lane", (Lift.SAME_REQUEST,)),
@@ -214,6 +218,10 @@ _ENDS: dict[EndReason, tuple[str, tuple[Lift, ...]]] = {
     EndReason.WORKER_LOST: ("its worker ended while it may have run", (Lift.SAME_REQUEST,)),
     EndReason.HELPER_LOST: ("the helper was lost while it may have run", (Lift.HELPER_JOINS, Lift.SAME_REQUEST)),
     EndReason.DAEMON_RESTARTED: ("the daemon was restarted while it may have run", (Lift.SAME_REQUEST,)),
+    EndReason.KERNEL_OVERRAN: (
+        "its kernel ran for longer than a kernel may; its worker was killed",
+        (Lift.OTHER_REQUEST, Lift.CONFIGURATION),
+    ),
 }
 
 

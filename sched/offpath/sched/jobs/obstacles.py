@@ -32,6 +32,7 @@ class Cause(Enum):
     GROWTH = "growth"
     DEADLINE = "deadline"
     DRAINING = "draining"
+    REMOVED = "removed"
     FULL = "full"
     REQUEST = "request"
     REQUESTER = "requester"

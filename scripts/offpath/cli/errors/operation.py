@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from offpath.cli.errors.registry import entries
-from offpath.cli.exits import EX_CONFIG, EX_NOPERM, EX_UNAVAILABLE
+from offpath.cli.exits import EX_CANTCREAT, EX_CONFIG, EX_NOPERM, EX_UNAVAILABLE
 
 FAMILIES: Final = {
     "admin": "What the admin socket answers to a question it cannot answer (`fault`).",
@@ -37,6 +37,11 @@ ENTRIES: Final = (
             "no daemon answers",
             "is it running? is `--runtime-dir` (or `RUNTIME_DIRECTORY`) the daemon's?",
         ),
+        (
+            str(EX_CANTCREAT),
+            "a socket, port or file that the daemon needs cannot be had",
+            "is another daemon running there (`offpath doctor`)? is the directory writable, and not full?",
+        ),
         (str(EX_NOPERM), "this user, or this token, may not do that", "see `denied`"),
         (str(EX_CONFIG), "the configuration cannot be used", "every fault is listed with its key"),
         ("130", "interrupted", "nothing"),
@@ -55,6 +60,29 @@ ENTRIES: Final = (
         ("PlacementTaken", "no legal start for the profile, or slices in use", _BUG),
         ("PeerGone", "the other process ended or closed", "connect again; see whether the daemon runs"),
         ("RegionError", "memory that is not what it must be", "its text says which; else " + _BUG),
+        (
+            "HandoverError",
+            "what a service manager or keeper handed down (descriptors, variables) makes no sense",
+            "compare the unit with systemd/; outside of one, unset `LISTEN_*` and `WATCHDOG_*`",
+        ),
+        (
+            "PlaceUnusable",
+            "a socket, port or file that the daemon needs cannot be had; its text says which and why",
+            f"see exit code {EX_CANTCREAT}",
+        ),
+        ("SelfCheckFailed", "a part of the daemon does not do what it is for", "see the log; its keeper restarts it"),
+        ("JournalError", "the journal cannot be used", "its text says why"),
+        (
+            "JournalCorrupt",
+            "a record in the middle of the journal is bad, although later ones are good",
+            "keep a copy of it; to start without what it holds, move it out of the runtime directory",
+        ),
+        (
+            "ReplayDiverged",
+            "the book decides something else than the journal says it did",
+            f"keep a copy of the journal: {_BUG}; move it away to start without what it holds",
+        ),
+        ("JournalForeign", "a journal of another boot or build: nothing in it can be gone on with", "nothing"),
         ("DeviceError", "the GPU or the copy engine failed", "see the driver's log on that machine"),
         ("DeviceGone", "the device left", "see the driver's log on that machine; restart the helper"),
         ("ResourceClosed", "a handle was used after it was closed", _BUG),
@@ -70,6 +98,11 @@ ENTRIES: Final = (
         ("Refused", "the admin socket cannot answer", "see the admin codes"),
         ("DemoFailed", "the demo's own checks failed", "its text says which; " + _BUG),
         ("SchedError", "a caller broke a contract of the scheduler", _BUG),
+        (
+            "PlainError",
+            "plain values that make no record of the scheduler's: a journal's are damaged",
+            "see `JournalCorrupt`",
+        ),
         ("IllegalPlacement", "an instance that MIG's geometry forbids", _BUG),
         ("InvalidTransition", "an event that the book's state does not allow", _BUG),
     ),

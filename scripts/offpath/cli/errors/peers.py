@@ -40,6 +40,17 @@ ENTRIES: Final = (
             "the ticket was not redeemed within five seconds",
             "connect again; does the client get CPU?",
         ),
+        (
+            "tenant_removed",
+            "the tenant was taken out of the configuration",
+            "use another tenant, or put it in again and connect anew",
+        ),
+        ("daemon_restarts", "the daemon ends and will be back with its sessions", "nothing: the library comes back"),
+        (
+            "resume_unknown",
+            "no such session waits: `durability.resume_ttl_s` is over, it had ended, or its memory was not kept",
+            "connect again; what was unanswered has an unknown outcome",
+        ),
         ("daemon_ends", "the daemon was ended", "connect again when it is back"),
         ("peer_gone", "the requester went away", "nothing"),
         ("refused", "the host channel let this helper or worker not in", "one helper per daemon; see its `host_uids`"),
@@ -105,5 +116,7 @@ ENTRIES: Final = (
         ("lane_ready", "a worker said something else before its lane was ready", _HELPER),
         ("lane_size", "a lane is smaller than was ordered", _HELPER),
         ("out_of_turn", "a worker sent a control message that has no place here", _HELPER),
+        ("kernels", "helpers have named more kernels than a daemon remembers", "fewer names, or restart the daemon"),
+        ("gpu_offer", "a GPU that cannot be so, or one offered twice", _HELPER),
     ),
 )

@@ -62,6 +62,16 @@ ENTRIES: Final = (
         ("cancelled_by_requester", "it was given up", "nothing"),
         ("session_closed", "its session ended first", "keep the session open until the answers are in"),
         ("draining", "the daemon finishes what it holds and takes in nothing new", _RETRY),
+        (
+            "journal_failed",
+            "the daemon cannot write its journal, so it accepts nothing; what it had accepted is finished",
+            "see `journal_failed` in its log, make room in the runtime directory, restart it",
+        ),
+        (
+            "tenant_removed",
+            "its tenant was taken out of the configuration while it was queued or submitted",
+            "use another tenant, or put it in again and connect anew",
+        ),
         ("kernel_raised", "the kernel raised; the answer's text says what", "mend the kernel or its input"),
         (
             "result_too_large",
@@ -77,5 +87,10 @@ ENTRIES: Final = (
         ("worker_lost", "the worker process ended while the kernel may have run", f"see the helper's log; {_AGAIN}"),
         ("helper_lost", "the helper ended while the kernel may have run", f"see why it ended; {_AGAIN}"),
         ("daemon_restarted", "the daemon ended while the kernel may have run", _AGAIN),
+        (
+            "kernel_overran",
+            "the kernel ran for longer than `limits.kernel_ms`; its worker was killed",
+            "mend the kernel, send it less at once, or raise `limits.kernel_ms`",
+        ),
     ),
 )

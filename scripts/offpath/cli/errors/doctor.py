@@ -1,0 +1,32 @@
+"""What `offpath doctor` finds: one code for each thing that it looks at."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from offpath.cli.errors.registry import Entry
+from offpath.dpu_daemon.doctor.findings import CODES
+
+FAMILIES: Final = {
+    "doctor": "What `offpath doctor` looks at; a finding says what it saw, how bad that is and what to do here.",
+}
+_FIXES: Final = {
+    "page-size": "nothing",
+    "memlock": "`LimitMEMLOCK=` in the unit; `offpath doctor --memlock` says how much",
+    "nofile": "`LimitNOFILE=` in the unit, or fewer `max_sessions`",
+    "runtime-directory": "make it the daemon's own, mode 0700 or 0755; or choose another (`--runtime-dir`)",
+    "stale-socket": "nothing: the next daemon replaces it; if it is refused, look at its owner and mode",
+    "journal-space": "free some, or a smaller `durability.journal_mib`",
+    "daemon": "`offpath daemon run`; one that hangs is ended by its keeper",
+    "token": "`openssl rand -hex 24`, mode 0600, owned by the daemon's user",
+    "tls-files": "a PEM pair of one key, mode 0600, and the authority that signs the clients",
+    "tls-expiry": "renew them, then SIGHUP",
+    "clock": "look at the hypervisor's clock source",
+    "clock-sync": "run an NTP client",
+    "cpu": "give the daemon a core of its own (`offpath daemon run --cpu N`)",
+    "kernel": "a newer Linux",
+    "notify-queue": "`sysctl net.unix.max_dgram_qlen=512`",
+    "package": "`pip install 'offpath[daemon]'`",
+    "fault-points": "unset `OFFPATH_FAULTS`: it is for tests",
+}
+ENTRIES: Final = tuple(Entry("doctor", code, cause, _FIXES[code]) for code, cause in CODES.items())
