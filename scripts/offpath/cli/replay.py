@@ -153,9 +153,9 @@ def _list(ring: Ring, start: int, as_json: bool) -> int:
         if entry.kind == codec.KIND_CHECKPOINT:
             name, fields = "Checkpoint", {"bytes": len(entry.data)}
         else:
-            value: Any = codec.unpack(entry)
-            name = type(value).__name__
-            fields = {each: to_plain(getattr(value, each)) for each in field_names(type(value))}
+            value = codec.unpack(entry)
+            kind: Any = type(value)
+            name, fields = kind.__name__, {each: to_plain(getattr(value, each)) for each in field_names(kind)}
         seconds = (entry.time_ns - begin_ns) / 1e9
         if as_json:
             print(json.dumps({"record": entry.number, "seconds": seconds, "kind": name, **fields}))
