@@ -22,7 +22,8 @@ from offpath.bindings.errors import NegotiationRefused
 from offpath.bindings.wire import control
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.dpu_daemon.journal.ring import HEADER_PAGE, RECORD_BYTES, ReadOnlyFile, Ring
-from offpath.host_helper import Options, Requester, RequestFailed, UnknownKernel
+from offpath.host_helper import Options, Requester, RequestFailed
+from offpath.host_helper.errors import UnknownKernel
 from offpath.host_helper.resume import Way
 
 from ..support.cluster import TIMEOUT, Cluster, pids_of, said
