@@ -28,6 +28,7 @@ from offpath.bindings.wire.header import FLAG_IDEMPOTENT, RequestHeader, pack_an
 from offpath.dpu_daemon.codes import REASON, RESULT_REASON, STATUS
 from offpath.dpu_daemon.config import DaemonConfig
 from offpath.dpu_daemon.host import HostSide, LaneLink
+from offpath.dpu_daemon.journal.gauges import journal_metrics
 from offpath.dpu_daemon.journal.log import Journal
 from offpath.dpu_daemon.journal.ring import JournalError
 from offpath.dpu_daemon.kernels import KernelRegistry
@@ -79,9 +80,10 @@ class Daemon:
         self.sessions: dict[int, Session] = {}
         self.config_generation = 1
         self.counters: Counter[str] = Counter()
+        self.counters["restarts"] = journal.restarts if journal is not None else 0
         self.ended: Counter[JobState] = Counter()
         self.tally = Tally()
-        self.extra_metrics: dict[str, tuple[str, Callable[[], float]]] = {}
+        self.extra_metrics: dict[str, tuple[str, Callable[[], float]]] = journal_metrics(self)
         """See `offpath.dpu_daemon.metrics.Extra`."""
         self.on_kernels_changed: list[Callable[[], None]] = []
         self.on_session_ended: list[Callable[[Session, str, str], None]] = []
@@ -153,14 +155,14 @@ class Daemon:
             return self.book.handle(event, now_ns)
         try:
             journal.event(event, now_ns)
-        except OSError as fault:
+        except (OSError, JournalError) as fault:
             self._journal_failed(fault)
             return self.book.handle(event, now_ns)
         decided = self.book.handle(event, now_ns)
         if decided:
             try:
                 journal.decided(decided, now_ns)
-            except OSError as fault:
+            except (OSError, JournalError) as fault:
                 self._journal_failed(fault)
         return decided
 

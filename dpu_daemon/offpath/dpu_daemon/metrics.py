@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from offpath.dpu_daemon.journal.gauges import NAMES
 from offpath.dpu_daemon.tally import BOUNDS_NS, STAGES
 from offpath.sched.jobs.states import LeaseState
 
@@ -34,7 +35,7 @@ PLAIN: Final[dict[str, tuple[str, str]]] = {
     "offpath_scrubbed_bytes": ("scrubbed_bytes", "Bytes of instance memory confirmed as zero."),
     "offpath_leases_opened": ("leases_opened", "Leases the book asked the helper to open."),
     "offpath_leases_closed": ("leases_closed", "Leases the book asked the helper to close."),
-    "offpath_restarts": ("restarts", "Starts of this daemon that found the journal of another one."),
+    "offpath_restarts": ("restarts", "Processes that went on with this lineage's journal after the first."),
     "offpath_config_reloads": ("reloads", "Configurations taken in while running."),
 }
 """Counters without labels: metric → key of `Daemon.statistics`, help."""
@@ -60,7 +61,7 @@ class Snapshot:
     has_helper: bool = False
     is_draining: bool = False
     lineage: str = ""
-    extra: dict[str, tuple[str, float]] = field(default_factory=dict)
+    extra: dict[str, tuple[str, float]] = field(default_factory=lambda: {n: (text, 0.0) for n, text in NAMES.items()})
 
 
 Extra = dict[str, tuple[str, Callable[[], float]]]

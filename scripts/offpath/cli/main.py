@@ -28,6 +28,7 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("request", "explain"): ("request_explain", "why a job stands where it stands"),
     ("request", "cancel"): ("request_cancel", "give a job up in its requester's name"),
     ("lease", "list"): ("lease_list", "who holds which instance"),
+    ("replay",): ("replay", "handle a journal's events again, and hold every decision against what was written"),
     ("top",): ("top", "tenants and leases, live"),
     ("errors",): ("errors.command", "what an error code means, and what to do"),
     ("demo",): ("demo.command", "the main job, end to end, on this machine"),

@@ -68,6 +68,21 @@ class Journal:
         """Lineage and secret."""
         return self._ring.identity
 
+    @property
+    def restarts(self) -> int:
+        """Processes of this lineage before this one."""
+        return self._ring.restarts
+
+    @property
+    def records(self) -> int:
+        """Written since the lineage began."""
+        return self._ring.next_number - 1
+
+    @property
+    def fill(self) -> float:
+        """Records since the last checkpoint over those that the ring holds: what a start would have to replay."""
+        return self._ring.since_checkpoint() / self._ring.records
+
     def event(self, event: events.Event, now_ns: int) -> None:
         """Before the book sees it. Raises: OSError: it could not be written."""
         kind, data = codec.pack(event)
@@ -96,7 +111,7 @@ class Journal:
 
     def retire(self) -> None:
         """Nothing will be gone on with: the next start has a lineage of its own."""
-        self._ring.clear()
+        self._ring.retire()
 
     def close(self) -> None:
         """Unmap."""
@@ -204,4 +219,6 @@ def open_journal(storage: Storage, boot: str) -> tuple[Ring, Replayed | None, st
             raise JournalForeign("it has no checkpoint")
     except JournalForeign as fault:
         return Ring.fresh(storage, new_identity(boot)), None, str(fault)
-    return ring, replay(ring.entries(ring.checkpoints[-1])), ""
+    replayed = replay(ring.entries(ring.checkpoints[-1]))
+    ring.restarts += 1
+    return ring, replayed, ""

@@ -29,8 +29,9 @@ MIN_RECORDS: Final = 1024
 _MAGIC: Final = b"OFJL0001"
 _COPY_AT: Final = (0, 2048)
 _CHECKPOINTS: Final = 16
-# magic, boot id, lineage, secret, schema, records, sequence of this copy, checkpoints
-_HEADER = struct.Struct("<8s36s16s32s16sQQQ16Q")
+_MAX_BYTES: Final = HEADER_PAGE + (4096 << 20)
+# magic, boot id, lineage, secret, schema, records, sequence of this copy, restarts, checkpoints
+_HEADER = struct.Struct("<8s36s16s32s16sQQQQ16Q")
 # crc, kind, 3 zero, number, time ns, bytes of the entry, then data
 _FIRST = struct.Struct("<IB3xQQI4x32s")
 # crc, kind MORE, 3 zero, number, 4 zero, data
@@ -60,7 +61,7 @@ class Storage(Protocol):
         """All of it, writable."""
 
     def clear(self) -> None:
-        """All zeros."""
+        """All zeros. Raises: JournalError: there is no room."""
 
     def cool(self) -> None:
         """Nothing of it will be touched soon: give back what memory that allows."""
@@ -107,8 +108,11 @@ class MappedFile:
 
     def clear(self) -> None:
         """See `Storage.clear`: by giving the pages back and taking fresh ones, which touches none."""
-        os.ftruncate(self._fd, 0)
-        os.posix_fallocate(self._fd, 0, self._nbytes)
+        try:
+            os.ftruncate(self._fd, 0)
+            os.posix_fallocate(self._fd, 0, self._nbytes)
+        except OSError as fault:
+            raise JournalError(f"the journal: {self._nbytes} bytes: {fault.strerror}") from None
 
     def cool(self) -> None:
         """See `Storage.cool`: the pages stay in the page cache, not in our resident set."""
@@ -125,18 +129,37 @@ class MappedFile:
 
 
 class ReadOnlyFile:
-    """A journal, or a copy of one, to look at. Writes to its view stay private."""
+    """A journal, or a copy of one, to look at, also while a daemon writes it: what was written by the time it is made
+    is there, what came later is not. Writes to its view stay private."""
 
     def __init__(self, path: str) -> None:
-        """Raises: JournalError: not there, or too short to be one."""
+        """Raises: JournalError: not there, or not of a journal's size."""
         try:
             with open(path, "rb") as file:
                 nbytes = os.fstat(file.fileno()).st_size
-                if nbytes < HEADER_PAGE + MIN_RECORDS * RECORD_BYTES:
+                least = HEADER_PAGE + MIN_RECORDS * RECORD_BYTES
+                if not least <= nbytes <= _MAX_BYTES or (nbytes - HEADER_PAGE) % RECORD_BYTES:
                     raise JournalForeign(f"{path} is no journal: {nbytes} bytes")
-                self._bytes = bytearray(file.read())
+                before = file.read(nbytes)
+                file.seek(0)
+                self._bytes = bytearray(file.read(nbytes))
         except OSError as fault:
             raise JournalError(f"{path}: {fault.strerror}") from None
+        if len(before) != nbytes or len(self._bytes) != nbytes:
+            raise JournalError(f"{path} changes its size: its daemon is just ending")
+        self._settle(_newest(memoryview(before)))
+
+    def _settle(self, newest: int) -> None:
+        """No read of a file is of one moment. Records up to ``newest`` were there before the second read began, so
+        they are all in it; later ones may be there without those before them, and what they overwrote (with one more,
+        half written) may be there in parts: both go."""
+        view = memoryview(self._bytes)
+        records = (len(view) - HEADER_PAGE) // RECORD_BYTES
+        overwritten = _newest(view) + 1 - records
+        for place, number in enumerate(_numbers(view)):
+            if number > newest or 0 < number <= overwritten:
+                at = HEADER_PAGE + place * RECORD_BYTES
+                view[at : at + RECORD_BYTES] = bytes(RECORD_BYTES)
 
     def view(self) -> memoryview:
         """See `Storage.view`."""
@@ -151,6 +174,26 @@ class ReadOnlyFile:
 
     def close(self) -> None:
         """See `Storage.close`."""
+
+
+def _whole(view: memoryview, number: int) -> bytes | None:
+    """The record of that number, or None when something else is in its place."""
+    at = HEADER_PAGE + number % ((len(view) - HEADER_PAGE) // RECORD_BYTES) * RECORD_BYTES
+    packed = bytes(view[at : at + RECORD_BYTES])
+    if _NUMBER.unpack_from(packed, 8)[0] != number or _CRC.unpack_from(packed)[0] != zlib.crc32(packed[4:]):
+        return None
+    return packed
+
+
+def _numbers(view: memoryview) -> list[int]:
+    """The number that stands in each place, good or not."""
+    words = view[HEADER_PAGE : len(view) - (len(view) - HEADER_PAGE) % RECORD_BYTES].cast("Q")
+    return list(words[1 :: RECORD_BYTES // 8])
+
+
+def _newest(view: memoryview) -> int:
+    """The greatest number of a whole record; 0: there is none."""
+    return next((n for n in sorted(_numbers(view), reverse=True) if n and _whole(view, n) is not None), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +228,8 @@ class Ring:
             raise JournalError(f"{len(self._view)} bytes are no journal: {MIN_RECORDS} records at least")
         self.next_number = 1
         self.checkpoints: list[int] = []
+        self.restarts = 0
+        """Processes that went on with it after the first; the next checkpoint's header says so."""
         self._copies = 0
 
     @classmethod
@@ -200,26 +245,32 @@ class Ring:
         self._storage.clear()
         self.next_number, self.checkpoints = 1, []
 
+    def retire(self) -> None:
+        """Whose it is is forgotten, so nobody goes on with it. Needs no room: also a full disk allows it."""
+        self._view[:HEADER_PAGE] = bytes(HEADER_PAGE)
+
     @classmethod
     def opened(cls, storage: Storage) -> Ring:
         """The ring that is there, its torn tail not yet looked for: `entries` does. Raises: JournalForeign."""
         view = storage.view()
-        best: tuple[int, Identity, int, list[int]] | None = None
+        best: tuple[int, Identity, int, list[int]] | None = None  # copies, whose, restarts, checkpoints
         for at in _COPY_AT:
             packed = bytes(view[at : at + _HEADER.size])
             (crc,) = _CRC.unpack_from(view, at + _HEADER.size)
-            magic, boot, lineage, secret, schema, records, copies, count, *checkpoints = _HEADER.unpack(packed)
+            magic, boot, lineage, secret, schema, records, copies, restarts, count, *checkpoints = _HEADER.unpack(
+                packed
+            )
             if magic != _MAGIC or zlib.crc32(packed) != crc or count > _CHECKPOINTS:
                 continue
             if records != (len(view) - HEADER_PAGE) // RECORD_BYTES:
                 continue
             if best is None or copies > best[0]:
-                identity = Identity(boot.decode(), lineage.decode(), secret, schema.decode())
-                best = (copies, identity, records, checkpoints[:count])
+                boot, lineage, schema = (each.decode("ascii", "replace") for each in (boot, lineage, schema))
+                best = (copies, Identity(boot, lineage, secret, schema), restarts, checkpoints[:count])
         if best is None:
             raise JournalForeign("no journal of this size")
         ring = cls(storage, best[1])
-        ring._copies, ring.checkpoints = best[0], best[3]
+        ring._copies, ring.restarts, ring.checkpoints = best[0], best[2], best[3]
         return ring
 
     def _write_header(self) -> None:
@@ -227,7 +278,7 @@ class Ring:
         self._copies += 1
         packed = _HEADER.pack(
             _MAGIC, identity.boot.encode(), identity.lineage.encode(), identity.secret, identity.schema.encode(),
-            self.records, self._copies, len(self.checkpoints), *self.checkpoints,
+            self.records, self._copies, self.restarts, len(self.checkpoints), *self.checkpoints,
             *([0] * (_CHECKPOINTS - len(self.checkpoints))),
         )  # fmt: skip
         at = _COPY_AT[self._copies % 2]
@@ -308,7 +359,7 @@ class Ring:
 
     def _end(self, number: int, bad: int) -> None:
         """The log ends before ``number``, because ``bad`` is no record of it: nothing good may lie behind."""
-        places = self._numbers()
+        places = _numbers(self._view)
         for found in sorted(n for n in places if bad < n <= bad + self.records):
             if self._record(found) is not None:
                 raise JournalCorrupt(f"record {bad}{self._place(bad)} is bad, but record {found} behind it is good")
@@ -321,27 +372,23 @@ class Ring:
 
     def oldest_checkpoint(self) -> int:
         """The first one of which nothing was overwritten. Raises: JournalForeign: there is none."""
-        newest = self._newest_number()
+        newest = self.newest_number()
         for number in self.checkpoints:
-            if number > newest - self.records:
+            if newest - self.records < number <= newest and self._record(number) is not None:
                 return number
         raise JournalForeign("the journal has no checkpoint to start from")
 
+    def newest_checkpoint(self) -> int:
+        """The last one that is there. Raises: JournalForeign: there is none."""
+        oldest, newest = self.oldest_checkpoint(), self.newest_number()
+        return max(number for number in self.checkpoints if oldest <= number <= newest)
+
+    def newest_number(self) -> int:
+        """That of the last whole record. Reads all of them."""
+        return _newest(self._view)
+
     def _record(self, number: int) -> bytes | None:
-        """The record of that number, or None when something else is in its place."""
-        at = HEADER_PAGE + number % self.records * RECORD_BYTES
-        packed = bytes(self._view[at : at + RECORD_BYTES])
-        if _NUMBER.unpack_from(packed, 8)[0] != number or _CRC.unpack_from(packed)[0] != zlib.crc32(packed[4:]):
-            return None
-        return packed
-
-    def _numbers(self) -> list[int]:
-        """The number that stands in each place, good or not."""
-        words = self._view[HEADER_PAGE : HEADER_PAGE + self.records * RECORD_BYTES].cast("Q")
-        return list(words[1 :: RECORD_BYTES // 8])
-
-    def _newest_number(self) -> int:
-        return max((n for n in self._numbers() if self._record(n) is not None), default=0)
+        return _whole(self._view, number)
 
     def _place(self, number: int) -> str:
         return f" (byte {HEADER_PAGE + number % self.records * RECORD_BYTES})"

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 NAMES: Final = {
+    "daemon": "daemon",
     "request-path": "request_path",
 }
 

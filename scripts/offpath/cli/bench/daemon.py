@@ -1,0 +1,197 @@
+"""`daemon`: how soon it is ready, what it holds at rest, how soon it is back after kill -9, what its journal costs.
+
+Budgets are of DESIGN §8 and stand beside the figures; they are absolute, so a busy machine misses them without a fault
+of ours and the exit code does not depend on them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from offpath.cli.bench.command import Report
+from offpath.cli.bench.measure import machine, ratio
+from offpath.cli.bench.node import Node
+from offpath.dpu_daemon.journal.log import Journal, journal_bytes, new_identity
+from offpath.dpu_daemon.journal.ring import MappedFile, ReadOnlyFile, Ring
+from offpath.sched.jobs import commands, events
+from offpath.sched.jobs.states import EndReason, JobState
+
+DESCRIPTION: Final = "start, memory at rest, kill -9 to the first answer, and what the journal costs"
+READY_S, REST_MIB, BACK_S = 0.5, 60.0, 1.0
+_MIB: Final = 1 << 20
+_PAYLOAD: Final = np.zeros(4096, np.uint8)
+_PARTS: Final = ("start", "memory", "kill", "journal", "fullness")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """No flags of its own."""
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What goes into the report, in order."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, key: str, value: Any, line: str) -> None:
+        self.data[key] = value
+        self.lines.append(line)
+
+    def budget(self, key: str, value: float, bound: float, line: str) -> None:
+        """``value`` must stay below ``bound``."""
+        word = "met" if value < bound else "MISSED"
+        self.add(key, round(value, 4), f"{line}; budget < {bound:g}: {word}")
+
+
+def run(arguments: argparse.Namespace) -> Report:
+    """All parts, or those of ``--only``."""
+    begun = time.monotonic()
+    found = _Findings()
+    parts: dict[str, Callable[[_Findings, bool], None]] = {
+        "start": _start, "memory": _memory, "kill": _kill, "journal": _journal, "fullness": _fullness,
+    }  # fmt: skip
+    for name in arguments.only or _PARTS:
+        print(f"{name} …", file=sys.stderr)
+        parts[name](found, arguments.quick)
+    load = os.getloadavg()[0]
+    found.lines.append(f"load average at the end: {load:.1f} on {len(os.sched_getaffinity(0))} cores")
+    data = {
+        "benchmark": "daemon", "quick": arguments.quick, "machine": machine(), "load_average": round(load, 2),
+        **found.data, "seconds": round(time.monotonic() - begun, 1),
+    }  # fmt: skip
+    return Report(data, "\n".join(found.lines))
+
+
+def _start(found: _Findings, quick: bool) -> None:
+    """Spawn of `offpath daemon run` to its ready line."""
+    times = []
+    for _ in range(10 if quick else 30):
+        with Node(has_helper=False) as node:
+            times.append(node.ready_s)
+    text = f"{statistics.median(times):.3f} s median, {min(times):.3f} least, {max(times):.3f} greatest of {len(times)}"
+    found.add("start_s", {"median": statistics.median(times), "min": min(times), "max": max(times)}, f"start: {text}")
+    found.budget("start_median_s", statistics.median(times), READY_S, "  median start to ready, s")
+
+
+def _memory(found: _Findings, quick: bool) -> None:
+    """RssAnon + RssFile: what is the daemon's own and mapped files, without memory it shares with requesters."""
+    with Node(has_helper=False) as node:
+        time.sleep(0.5)
+        rest = _resident_mib(node.daemon_pid)
+    with Node() as node:
+        node.submit_many(_PAYLOAD, 1000)
+        time.sleep(0.5)
+        after = _resident_mib(node.daemon_pid)
+    found.budget("rest_mib", rest, REST_MIB, f"memory: {rest:.1f} MiB at rest after ready")
+    found.budget("rest_after_1000_mib", after, REST_MIB, f"  {after:.1f} MiB after 1000 requests of 4 KB")
+
+
+def _resident_mib(pid: int) -> float:
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        kib = re.findall(r"^Rss(?:Anon|File):\s+(\d+) kB$", file.read(), re.M)
+    return sum(map(int, kib)) / 1024
+
+
+def _kill(found: _Findings, quick: bool) -> None:
+    """kill -9 under the keeper, until a request submitted at once has its answer: accepted, copied, run, answered."""
+    times = []
+    with Node(is_kept=True) as node:
+        for _ in range(30 if quick else 60):
+            times.append(node.kill_and_submit(_PAYLOAD))
+            time.sleep(0.1)
+    ordered = sorted(times)
+    p50, p99 = statistics.median(ordered), ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+    found.add("back_p50_s", round(p50, 4), f"kill -9 to the first answer: {p50:.3f} s p50 of {len(times)}")
+    found.budget("back_p99_s", p99, BACK_S, f"  p99 {p99:.3f} s")
+
+
+def _journal(found: _Findings, quick: bool) -> None:
+    """Nanoseconds for each frequent entry, then requests with and without a journal in alternating blocks."""
+    costs = _entry_costs(5_000 if quick else 20_000)
+    total = sum(costs.values())
+    parts = ", ".join(f"{name} {ns:.0f}" for name, ns in costs.items())
+    found.add("entry_ns", {name: round(ns) for name, ns in costs.items()}, f"journal entries, ns: {parts}")
+    found.add("request_entries_ns", round(total), f"  those of one request: {total / 1e3:.1f} µs")
+    blocks, count = (10, 200) if quick else (20, 500)
+    p50: dict[str, list[float]] = {"with": [], "without": []}
+    with Node() as journalled, Node(journal_mib=0) as bare:
+        sides = {"with": journalled, "without": bare}
+        for node in sides.values():
+            node.latencies_us(_PAYLOAD, count)
+        for number in range(blocks):
+            for name in list(sides) if number % 2 else reversed(list(sides)):
+                p50[name].append(statistics.median(sides[name].latencies_us(_PAYLOAD, count)))
+    over = ratio(p50["with"], p50["without"])
+    us = {name: round(statistics.median(each), 1) for name, each in p50.items()}
+    found.add("p50_us", us, f"p50 of 4 KB requests: {us['with']} µs with the journal, {us['without']} µs without")
+    found.add(
+        "p50_with_over_without", over,
+        f"  ratio {over['median']:.3f} [{over['min']:.3f}, {over['max']:.3f}] of {blocks} blocks each",
+    )  # fmt: skip
+
+
+def _entry_costs(count: int) -> dict[str, float]:
+    """Median of 9 blocks, entry by entry, into a file as the daemon's."""
+    stages = (1000, 2000, 3000, 4000, 5000, 15000)
+    entries: dict[str, events.Event | commands.Command] = {
+        "JobSubmitted": events.JobSubmitted(7, 1, 7, 3, 14, 0, 0, 4096, False, 1 << 32),
+        "Copy": commands.Copy(7, 1, 3, 0),
+        "CopyDone": events.CopyDone(7, 1, False),
+        "Launch": commands.Launch(7, 1, 3, 0, 1, 3, 14),
+        "ResultArrived": events.ResultArrived(7, 1, EndReason.NONE, 1000, 2000),
+        "Answer": commands.Answer(7, 1, JobState.COMPLETED, EndReason.NONE, 0, 3, 1, stages),
+        "CreditReturned": events.CreditReturned(7),
+    }
+    costs = {}
+    with tempfile.TemporaryDirectory(prefix="offpath-bench-") as directory:
+        storage = MappedFile(os.path.join(directory, "journal"), journal_bytes(8))
+        journal = Journal(Ring.fresh(storage, new_identity("0" * 36)))
+        for name, entry in entries.items():
+            blocks = [_block_ns(journal, entry, count) for _ in range(9)]
+            costs[name] = statistics.median(blocks)
+        journal.close()
+    return costs
+
+
+def _block_ns(journal: Journal, entry: Any, count: int) -> float:
+    is_event = isinstance(entry, (events.JobSubmitted, events.CopyDone, events.ResultArrived, events.CreditReturned))
+    write: Callable[[Any, int], None] = journal.event if is_event else journal.decided
+    written = entry if is_event else (entry,)
+    begun = time.perf_counter_ns()
+    for now_ns in range(count):
+        write(written, now_ns)
+    return (time.perf_counter_ns() - begun) / count
+
+
+def _fullness(found: _Findings, quick: bool) -> None:
+    """The same kill after more and more requests since the last checkpoint, which is what a start must replay."""
+    rows = []
+    with Node(is_kept=True) as node:
+        for requests in (0, 1200, 2400, 3400):
+            times: deque[float] = deque()
+            replayed = 0
+            for _ in range(3 if quick else 10):
+                node.submit_many(_PAYLOAD, requests)
+                replayed = max(replayed, _since_checkpoint(node.journal))
+                times.append(node.kill_and_submit(_PAYLOAD))
+            rows.append({"records": replayed, "median_s": round(statistics.median(times), 4)})
+    text = ", ".join(f"{row['records']} → {row['median_s']:.3f} s" for row in rows)
+    found.add("back_by_records", rows, f"kill -9 to the first answer, by records to replay: {text}")
+
+
+def _since_checkpoint(path: str) -> int:
+    ring = Ring.opened(ReadOnlyFile(path))
+    return ring.newest_number() - ring.newest_checkpoint()

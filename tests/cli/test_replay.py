@@ -1,0 +1,205 @@
+"""`offpath replay`: a real daemon's journal decides the same again, record by record, and a changed one does not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import shutil
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from offpath.bindings.wire.codes import Status
+from offpath.dpu_daemon.journal import codec
+from offpath.dpu_daemon.journal.ring import HEADER_PAGE, RECORD_BYTES, Entry, ReadOnlyFile, Ring
+from offpath.host_helper import AsyncRequester, Options, RequestFailed
+
+from ..support.cluster import TIMEOUT, Cluster
+from ..support.command import offpath
+
+JOBS = 2_400
+TENANTS = ("ada", "bob")
+SUBMITTED = codec.FIRST_EVENT + 2
+
+
+async def work(cluster: Cluster, tenant: str, ends: Counter[str]) -> None:
+    """Requests of all sorts: most complete, some are given up, some cannot be in time."""
+    token = str(cluster.folder / f"{tenant}.token")
+    async with await AsyncRequester.open(cluster.address, tenant=tenant, token_file=token, slots=16) as requester:
+        numbers = iter(range(JOBS // len(TENANTS)))
+
+        async def one_after_the_other() -> None:
+            for number in numbers:
+                if number == JOBS // 4 and tenant == "ada":
+                    assert cluster.helper is not None
+                    cluster.helper.kill()
+                    cluster.start_helper()  # by this thread: the helper ends with the thread that started it
+                kernel, seconds, options = "echo", 0.0, Options()
+                if number % 40 == 7:
+                    kernel, seconds, options = "sleep", 0.03, Options(budget_ms=15)
+                elif number % 40 == 20:
+                    kernel, seconds = "sleep", 0.02
+                task = asyncio.create_task(requester.submit(kernel, [np.array([seconds])], options=options))
+                if number % 40 == 20:
+                    await asyncio.sleep(0.005)
+                    task.cancel()
+                try:
+                    async with asyncio.timeout(TIMEOUT):
+                        await task
+                    ends["completed"] += 1
+                except RequestFailed as failed:
+                    ends[failed.status.name.lower()] += 1
+                    if failed.status is Status.REJECTED:
+                        await asyncio.sleep(0.05)
+                except asyncio.CancelledError:
+                    ends["given up"] += 1
+
+        await asyncio.gather(*(one_after_the_other() for _ in range(8)))
+
+
+@pytest.fixture(scope="module")
+def story() -> Iterator[tuple[Cluster, Counter[str], Path]]:
+    """A cluster that has worked, what its requesters were told, and a copy of the journal made while it lives."""
+    cluster = Cluster({name: {} for name in TENANTS}, durability={"journal_mib": 8, "resume_ttl_s": 5})
+    try:
+        cluster.start_helper()
+        ends: Counter[str] = Counter()
+
+        async def all_tenants() -> None:
+            await asyncio.gather(*(work(cluster, name, ends) for name in TENANTS))
+
+        asyncio.run(all_tenants())
+        copy = cluster.folder / "copy"
+        shutil.copyfile(cluster.run_folder / "journal", copy)
+        yield cluster, ends, copy
+        cluster.close()
+    finally:
+        cluster.kill()
+
+
+def entries_of(path: Path) -> list[Entry]:
+    ring = Ring.opened(ReadOnlyFile(str(path)))
+    return list(ring.entries(ring.oldest_checkpoint()))
+
+
+def test_replay_of_a_real_journal_gives_the_same_commands_record_by_record(
+    story: tuple[Cluster, Counter[str], Path],
+) -> None:
+    cluster, told, copy = story
+    done = offpath("replay", str(copy), "--json")
+    assert done.code == 0, done.err
+    found = done.document
+    entries = entries_of(copy)
+    decided = [entry for entry in entries if entry.kind >= codec.FIRST_COMMAND]
+    assert found["commands"] == len(decided) > 2 * JOBS
+    assert sum(found["events"].values()) == sum(codec.is_event(entry.kind) for entry in entries)
+    assert (found["lineage"], found["fault"]) == (cluster.lineage, "")
+    assert found["checkpoints"] >= 2
+    assert found["jobs_accepted"] >= 2_000
+    ends: Counter[str] = Counter()
+    for each in found["ends"]:
+        ends[each["state"]] += each["jobs"]
+    assert sum(ends.values()) >= JOBS, "what surely did not start is submitted again by the library"
+    assert found["helper_losses"] == 1
+    assert found["expiries"] == ends["expired"] == told["expired"] > 0
+    assert found["cancels"] >= told["given up"] > 0
+    assert ends["completed"] == told["completed"]
+    assert ends["outcome_unknown"] == told["outcome_unknown"]
+
+
+def test_replay_reads_a_journal_that_is_being_written(story: tuple[Cluster, Counter[str], Path]) -> None:
+    """Every start sees another end, and each of them is a whole one."""
+    cluster, _, _ = story
+    path = cluster.run_folder / "journal"
+
+    async def read_on_and_on() -> list[int]:
+        ends: Counter[str] = Counter()
+        working = asyncio.create_task(work_a_little(cluster, ends))
+        seen = []
+        for _ in range(3):
+            done = await asyncio.to_thread(offpath, "replay", str(path), "--json", "--from", "newest")
+            assert done.code == 0, done.err
+            seen.append(done.document["last_record"])
+        await working
+        return seen
+
+    seen = asyncio.run(read_on_and_on())
+    assert seen == sorted(seen)
+    assert seen[0] < seen[-1]
+
+
+async def work_a_little(cluster: Cluster, ends: Counter[str]) -> None:
+    token = str(cluster.folder / "ada.token")
+    async with await AsyncRequester.open(cluster.address, tenant="ada", token_file=token) as requester:
+        for number in range(1_000):
+            await requester.submit("echo", [np.array([number])], timeout=TIMEOUT)
+            ends["completed"] += 1
+
+
+def test_replay_names_the_record_when_the_time_of_one_event_was_changed(
+    story: tuple[Cluster, Counter[str], Path],
+) -> None:
+    _, _, copy = story
+    entries = entries_of(copy)
+    choice = random.Random(11).choice([n for n, entry in enumerate(entries[:-1000]) if entry.kind == SUBMITTED])
+    entry, after = entries[choice], entries[choice + 1]
+    changed = copy.with_name("changed")
+    data = bytearray(copy.read_bytes())
+    records = (len(data) - HEADER_PAGE) // RECORD_BYTES
+    at = HEADER_PAGE + entry.number % records * RECORD_BYTES
+    struct.pack_into("<Q", data, at + 16, entry.time_ns + 1)
+    struct.pack_into("<I", data, at, zlib.crc32(data[at + 4 : at + RECORD_BYTES]))  # a good record of another time
+    changed.write_bytes(data)
+    done = offpath("replay", str(changed))
+    assert done.code == 1
+    assert f"record {after.number}" in done.err or f"record {entry.number}" in done.err
+    assert "STOPPED at a fault" in done.out
+    found = offpath("replay", str(changed), "--json")
+    assert found.document["last_record"] in (entry.number, after.number)
+
+
+def test_replay_says_what_is_written_and_what_the_book_decides(story: tuple[Cluster, Counter[str], Path]) -> None:
+    _, _, copy = story
+    entry = next(entry for entry in entries_of(copy) if entry.kind == codec.FIRST_COMMAND)
+    changed = copy.with_name("changed")
+    data = bytearray(copy.read_bytes())
+    at = HEADER_PAGE + entry.number % ((len(data) - HEADER_PAGE) // RECORD_BYTES) * RECORD_BYTES
+    data[at + 32] ^= 1
+    struct.pack_into("<I", data, at, zlib.crc32(data[at + 4 : at + RECORD_BYTES]))
+    changed.write_bytes(data)
+    done = offpath("replay", str(changed))
+    assert done.code == 1
+    assert f"record {entry.number} says Copy(" in done.err
+    assert "the book now decides Copy(" in done.err
+    data[at] ^= 1  # now its checksum is wrong
+    changed.write_bytes(data)
+    done = offpath("replay", str(changed))
+    assert done.code == 1
+    assert f"record {entry.number} (byte {at}) is bad" in done.err
+
+
+def test_replay_lists_entries_for_people(story: tuple[Cluster, Counter[str], Path]) -> None:
+    _, _, copy = story
+    entries = entries_of(copy)
+    lines = offpath("replay", str(copy), "--list").out.splitlines()
+    assert len(lines) == len(entries)
+    assert any("JobSubmitted job=" in line for line in lines)
+    assert any("Answer job=" in line for line in lines)
+    documents = offpath("replay", str(copy), "--list", "--json").out.splitlines()
+    assert [json.loads(line)["record"] for line in documents] == [entry.number for entry in entries]
+
+
+def test_what_is_no_journal_is_said_to_be_none(tmp_path: Path) -> None:
+    for content in (b"", b"x" * 100, b"\0" * (HEADER_PAGE + 2048 * RECORD_BYTES), random.Random(1).randbytes(200_000)):
+        path = tmp_path / "file"
+        path.write_bytes(content)
+        done = offpath("replay", str(path))
+        assert (done.code, done.out) == (1, "")
+        assert "no journal" in done.err
+    assert "No such file" in offpath("replay", str(tmp_path / "none")).err

@@ -1,0 +1,76 @@
+"""What can be said of the sources themselves: nothing is decided by the wall clock, every fault point is somewhere."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from offpath.bindings.faults import POINTS
+
+from .support.command import offpath
+
+ROOT = Path(__file__).resolve().parent.parent
+PRODUCT = ("bindings", "sched", "dpu_daemon", "host_helper")
+WALL_CLOCKS = {
+    "time": {"time", "time_ns", "localtime", "gmtime", "ctime", "asctime", "strftime", "CLOCK_REALTIME"},
+    "datetime": {"now", "utcnow", "today", "datetime", "date"},
+    "date": {"today"},
+}
+MAY = {
+    "dpu_daemon/offpath/dpu_daemon/logs.py": "lines carry the time they were written at",
+    "dpu_daemon/offpath/dpu_daemon/doctor/keys.py": "a certificate's end is a date, and only reported",
+}
+
+
+def sources(*folders: str) -> Iterator[tuple[str, ast.Module]]:
+    for folder in folders:
+        for path in sorted((ROOT / folder / "offpath").rglob("*.py")):
+            yield str(path.relative_to(ROOT)), ast.parse(path.read_text("utf-8"))
+
+
+def wall_clocks(tree: ast.AST) -> list[str]:
+    """Every way to ask what o'clock it is, as `module.name`, also by ``from time import time``."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.attr in WALL_CLOCKS.get(node.value.id, ()):
+                found.append(f"{node.value.id}.{node.attr}")
+        elif isinstance(node, ast.ImportFrom) and node.module in WALL_CLOCKS:
+            wanted = WALL_CLOCKS[node.module]
+            found += [f"{node.module}.{name.name}" for name in node.names if name.name in wanted]
+        elif isinstance(node, ast.Import):
+            found += [
+                f"{each.name} as {each.asname}" for each in node.names if each.name in WALL_CLOCKS and each.asname
+            ]
+    return found
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["import time\ntime.time()", "from time import time_ns", "from datetime import datetime", "import time as t"],
+)
+def test_the_reader_of_sources_finds_a_wall_clock(text: str) -> None:
+    assert wall_clocks(ast.parse(text))
+
+
+def test_nothing_is_decided_by_the_wall_clock() -> None:
+    """A clock that is set back or forth by an hour expires nothing and stops nothing."""
+    asked = {path: found for path, tree in sources(*PRODUCT) if (found := wall_clocks(tree))}
+    assert set(asked) == set(MAY), asked
+
+
+def test_every_fault_point_is_a_place_in_the_source_and_the_doctor_lists_them() -> None:
+    hit = []
+    for _, tree in sources(*PRODUCT):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "faults.hit":
+                (point,) = node.args
+                assert isinstance(point, ast.Constant)
+                hit.append(point.value)
+    assert set(hit) == set(POINTS)
+    listed = offpath("doctor", "--fault-points", "--json").document
+    assert listed == POINTS
+    assert [line.split()[0] for line in offpath("doctor", "--fault-points").out.splitlines()] == list(POINTS)
