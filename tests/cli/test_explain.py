@@ -89,12 +89,12 @@ def test_memory_compares_what_the_lanes_take_with_what_the_largest_instance_has(
     cluster = make_cluster({"ada": {}})
     cluster.start_helper(slice_bytes=MIB)
     with cluster.connect("ada") as ada:
-        waiting = ada.begin("echo", seconds(1))
-        until(lambda: state_of(cluster, ada, 1) == "queued")
+        with pytest.raises(RequestFailed) as failed:
+            ada.submit("echo", seconds(1), timeout=TIMEOUT)
+        assert (failed.value.status, failed.value.reason) == (Status.REJECTED, Reason.NO_INSTANCE_FITS)
         hold = explained(cluster, ada, 1)["memory"]
         assert f"2 lanes take {16 * MIB} bytes" in hold["text"]
         assert "the configuration changes" in hold["lifted_by"]
-        waiting.cancel()
 
 
 def test_quota_tells_what_the_tenant_holds_and_may_hold(make_cluster: Make) -> None:

@@ -74,7 +74,7 @@ def work(tenants: dict[str, Tenant], wish: dict[str, Any], noise: Random) -> dic
     for tenant in tenants.values():
         tenant.clear()
     poller = select.poll()
-    by_fd = {tenant.requester._session.fileno(): tenant for tenant in tenants.values()}
+    by_fd = {tenant.requester._link.session.fileno(): tenant for tenant in tenants.values()}
     for fd in by_fd:
         poller.register(fd, select.POLLIN)
     rates, in_flight, rude = wish.get("rates", {}), wish.get("closed", 0), set(wish.get("rude", ()))

@@ -160,11 +160,12 @@ class Answers:
                 self._daemon.cancel(ref)
                 return admin.Cancelled(job=self._line(self._find(asked)))
             return admin.Cancelled(job=self._line(job))
+        gpus = tuple(self._daemon.book.leasing.gpus)
         if isinstance(job, Job):
             if isinstance(asked, admin.JobRequest):
                 return admin.Job(job=self._line(job), stages_ms=[])
             now_ns = self._daemon.now_ns()
-            return self._explanation(job, explain(job, self._ledger, tuple(self._daemon.book.leasing.gpus), now_ns))
+            return self._explanation(job, explain(job, self._ledger, gpus, now_ns))
         ref, answer, _ = job
         if isinstance(asked, admin.JobRequest):
             return admin.Job(job=self._line(job), stages_ms=[ns / MS for ns in answer.stages])
@@ -173,7 +174,7 @@ class Answers:
             ref.job, ref.session.tenant, header.demand or self._kernel_demand(header.kernel_id), header.payload_bytes,
             header.budget_ms, answer.state, answer.reason, answer.retry_after_ms, answer.lease, answer.stages,
         )  # fmt: skip
-        return self._explanation(job, explain_end(ended, self._ledger))
+        return self._explanation(job, explain_end(ended, self._ledger, gpus))
 
     def _find(
         self, asked: admin.JobRequest | admin.ExplainRequest | admin.CancelRequest

@@ -107,6 +107,7 @@ class Shadow:
                 self.gpus = {gpu.gpu: gpu for gpu in event.gpus}
                 self.offered = event.gpus
                 self.kernels = {kernel.kernel: kernel.share for kernel in event.kernels}
+                self._expect_withdrawn()
             case events.HelperLost():
                 if event.helper == self.helper:
                     for lease in list(self.leases.values()):
@@ -136,15 +137,23 @@ class Shadow:
         self.tenants.update(wanted)
         for name, spec in wanted.items():
             self.most_jobs[name] = max(self.most_jobs.get(name, 0), spec.max_jobs)
+        self._expect_withdrawn()
+
+    def _expect_withdrawn(self) -> None:
         for job in self.live.values():
             if job.phase == "queued" and self._is_withdrawn(job):
                 self._expect(job, JobState.CANCELLED)
 
     def _is_withdrawn(self, job: ShadowJob) -> bool:
-        """Its tenant was removed, or may not hold any more what it would take."""
-        alphas = [g.alpha(p) for g in self.offered for p in g.profiles]
-        least = min((alpha for alpha in alphas if alpha >= job.share), default=0)
-        return job.event.session in self.leaving or least > self.tenants[job.tenant].max_share
+        """Its tenant was removed, or may not hold any more what it would take, or no GPU has that."""
+        least = self._least_held(job)
+        return job.event.session in self.leaving or not least or least > self.tenants[job.tenant].max_share
+
+    def _least_held(self, job: ShadowJob) -> int:
+        """The share of the smallest instance for it and for all lanes of a lease; 0: there is none."""
+        room = self.settings.lanes * (self.settings.landing_bytes + self.settings.result_bytes)
+        alphas = [g.alpha(p) for g in self.offered for p in g.profiles if p.memory_bytes >= room]
+        return min((alpha for alpha in alphas if alpha >= job.share), default=0)
 
     def _lease_fact(self, event: LeaseEvent) -> None:
         lease = self.leases.get(event.lease)
@@ -301,8 +310,7 @@ class Shadow:
         mine = sum(other.tenant == job.tenant for other in self.live.values()) - 1
         expired = {c.job for c in commands if isinstance(c, Answer) and c.state is JobState.EXPIRED}
         mine -= sum(self.jobs[one].tenant == job.tenant for one in expired)
-        alphas = [g.alpha(p) for g in self.offered for p in g.profiles]
-        held = min((alpha for alpha in alphas if alpha >= job.share), default=0)
+        held = self._least_held(job)
         reasons = (
             (event.session in self.leaving, EndReason.TENANT_REMOVED),
             (event.request_id <= self.last_id[event.session], EndReason.DUPLICATE_ID),
@@ -311,6 +319,7 @@ class Shadow:
             (not 1 <= job.share <= 100, EndReason.BAD_DEMAND),
             (job.share > spec.max_demand or held > spec.max_share, EndReason.TENANT_SHARE_LIMIT),
             (event.payload_bytes > self.settings.landing_bytes, EndReason.PAYLOAD_TOO_LARGE),
+            (not held, EndReason.NO_INSTANCE_FITS),
             (self.is_draining, EndReason.DRAINING),
             (mine >= spec.max_jobs, EndReason.TENANT_QUEUE_FULL),
             (len(self.live) - 1 - len(expired) >= self.settings.max_jobs, EndReason.DAEMON_FULL),

@@ -15,7 +15,7 @@ from offpath.sched.jobs.obstacles import Cause
 from offpath.sched.jobs.records import MS, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import EndReason, JobState
 
-from ..gpus import MIB
+from ..gpus import MIB, a30, a100
 from .desk import ADA, BOB, HALF, KERNELS, SETTINGS, SMALL, WHOLE, Desk
 from .world import World
 
@@ -71,10 +71,24 @@ def test_a_job_without_a_legal_start_says_which_starts_are_blocked_by_what() -> 
 
 def test_lanes_too_large_for_any_instance_are_a_matter_of_memory() -> None:
     desk = Desk(settings=replace(SETTINGS, landing_bytes=30_000 * MIB))
-    desk.submit(2, 1, ADA, SMALL)
-    (hold,) = told(desk, 1, 3).holds
+    (answer,) = desk.submit(2, 1, ADA, SMALL)
+    assert isinstance(answer, Answer)
+    assert (answer.state, answer.reason) == (JobState.REJECTED, EndReason.NO_INSTANCE_FITS)
+    ended = replace(ENDED, reason=answer.reason)
+    (hold,) = explain_end(ended, desk.book.ledger, (a100(),)).holds
     assert (hold.cause, Lift.CONFIGURATION in hold.lifted_by) == (Cause.MEMORY, True)
     assert "7g.40gb of A100-40GB" in hold.text
+
+
+def test_a_job_that_waits_ends_when_a_helper_comes_whose_gpus_hold_no_lease_for_it() -> None:
+    desk = Desk(settings=replace(SETTINGS, landing_bytes=15_000 * MIB))
+    desk.submit(1, 1)
+    desk.say(2, events.HelperLost(1))
+    out = desk.say(3, events.HelperJoined(2, (a30(),), KERNELS))
+    (answer,) = (command for command in out if isinstance(command, Answer))
+    assert (answer.job, answer.state, answer.reason) == (1, JobState.CANCELLED, EndReason.NO_INSTANCE_FITS)
+    (hold,) = explain_end(replace(ENDED, reason=answer.reason), desk.book.ledger, (a30(),)).holds
+    assert "4g.24gb of A30-24GB" in hold.text
 
 
 def test_a_tenant_at_its_share_waits_for_its_own_jobs() -> None:
@@ -150,19 +164,19 @@ ENDED = Ended(1, "ada", 14, 100, 50, JobState.REJECTED, EndReason.NONE, 0, 0, (0
 @pytest.mark.parametrize("reason", [reason for reason in EndReason if reason is not EndReason.NONE])
 def test_every_end_has_a_cause_and_something_that_would_change_it(reason: EndReason) -> None:
     desk = Desk()
-    (hold,) = explain_end(replace(ENDED, reason=reason), desk.book.ledger).holds
+    (hold,) = explain_end(replace(ENDED, reason=reason), desk.book.ledger, (a100(),)).holds
     assert hold.text
     assert hold.lifted_by
 
 
 def test_a_payload_that_is_too_large_is_told_both_sizes() -> None:
     ended = replace(ENDED, payload_bytes=2 * MIB, reason=EndReason.PAYLOAD_TOO_LARGE)
-    (hold,) = explain_end(ended, Desk().book.ledger).holds
+    (hold,) = explain_end(ended, Desk().book.ledger, ()).holds
     assert (hold.cause, str(2 * MIB) in hold.text, str(MIB) in hold.text) == (Cause.MEMORY, True, True)
 
 
 def test_a_completed_job_was_held_back_by_nothing() -> None:
-    assert explain_end(replace(ENDED, state=JobState.COMPLETED), Desk().book.ledger).holds == ()
+    assert explain_end(replace(ENDED, state=JobState.COMPLETED), Desk().book.ledger, ()).holds == ()
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -338,8 +338,7 @@ def test_the_first_need_of_all_may_come_at_time_zero() -> None:
 
 
 def test_a_book_without_hysteresis_does_not_ask_to_be_called_each_nanosecond() -> None:
-    desk = Desk(settings=replace(SETTINGS, grow_after_ns=0), is_joined=False)
-    desk.say(0, events.HelperJoined(1, (), KERNELS))
+    desk = Desk(settings=replace(SETTINGS, grow_after_ns=0), pins=(PinnedLease("bob", 0, "7g.40gb", 0),))
     desk.submit(1, 1)
     desk.tick(1)
     assert desk.book.next_deadline_ns() == 2 * MS

@@ -295,7 +295,7 @@ def leaves_a_removed_tenant_the_lease_that_is_being_opened(patch: Patch) -> None
 
 @planted("had to be answered|has jobs queued|have all their answers and are not told")
 def leaves_a_removed_tenants_queue_alone(patch: Patch) -> None:
-    patch(Reload, "_end_queued", lambda self, now_ns: None)
+    patch(Reload, "end_queued", lambda self, now_ns: None)
 
 
 @planted("before its last answer")

@@ -17,7 +17,7 @@ from offpath.sched.jobs.commands import Command, Copy, EndSession, Launch
 from offpath.sched.jobs.records import MS, BookSettings, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import EndReason
 
-from ..gpus import MIB, a100
+from ..gpus import MIB, a30, a100
 from .shadow import Shadow
 from .shadow_records import ShadowLease, Violation, promise
 
@@ -77,8 +77,8 @@ def draw_setup(random: Random) -> Setup:
     pins = draw_pins(random, TENANTS)
     tenants = draw_tenants(random, TENANTS[: random.choice((3, 4))] if not pins else TENANTS, pins)
     settings = BookSettings(
-        lanes=random.choice((1, 2, 2, 3)),
-        landing_bytes=random.choice((MIB, MIB, 1_500 * MIB)),
+        lanes=random.choice((1, 2, 3, 3)),
+        landing_bytes=random.choice((MIB, MIB, MIB, 1_500 * MIB, 1_500 * MIB, 12_000 * MIB)),
         result_bytes=MIB,
         max_jobs=random.choice((6, 20, 1_000)),
         keep_warm_ns=random.choice((0, 5, 50, 500, 2_000)) * MS,
@@ -375,7 +375,8 @@ class World:
         return None if self.shadow.helper else self._join_now()
 
     def _join_now(self) -> events.Event:
-        gpus = (a100("gpu-0"), a100("gpu-1"))
+        make = a30 if self.random.random() < 0.15 else a100
+        gpus = (make("gpu-0"), make("gpu-1"))
         return events.HelperJoined(self._number("helper"), gpus, KERNELS)
 
     def _lose_helper(self) -> events.Event | None:

@@ -17,7 +17,8 @@ def refuse(
 ) -> EndReason:
     """Why this job is not accepted, or NONE.
 
-    ``alphas`` are the fractions the GPUs offer, rising; empty while no helper was there: then the job waits for one.
+    ``alphas`` are the fractions whose instances hold a lease's lanes, rising, of the GPUs that are or were here last.
+    Before the first helper no kernel is known.
     """
     share = job.demand.share
     if session.is_leaving:
@@ -35,7 +36,7 @@ def refuse(
         return EndReason.TENANT_SHARE_LIMIT
     if job.demand.payload_bytes > ledger.settings.landing_bytes:
         return EndReason.PAYLOAD_TOO_LARGE
-    if alphas and not least:
+    if not least:
         return EndReason.NO_INSTANCE_FITS
     if ledger.is_draining:
         return EndReason.DRAINING
@@ -49,10 +50,13 @@ def refuse(
 
 
 def withdraw(job: Job, session: Session | None, tenant: Tenant, alphas: tuple[int, ...]) -> EndReason | None:
-    """Why an accepted job that holds no lane shall not have one any more, if so: rights change while jobs wait."""
+    """Why an accepted job that holds no lane shall not have one any more, if so: rights and GPUs may have changed."""
     if session is None or session.is_leaving:
         return EndReason.TENANT_REMOVED
-    if _least(job.demand.share, alphas) > tenant.spec.max_share:
+    least = _least(job.demand.share, alphas)
+    if not least:
+        return EndReason.NO_INSTANCE_FITS
+    if least > tenant.spec.max_share:
         return EndReason.TENANT_SHARE_LIMIT
     return None
 

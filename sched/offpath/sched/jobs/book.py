@@ -363,7 +363,9 @@ class JobBook:
     # -- helper and leases ----------------------------------------------------------------------------------------
     def _helper_joined(self, event: events.HelperJoined, now_ns: int) -> None:
         self.ledger.kernels = {k.kernel: k for k in event.kernels}
-        self.leasing.helper_joined(event.helper, event.gpus, event.origin, now_ns)
+        self.leasing.helper_joined(event.helper, event.gpus, event.origin)
+        self.reload.end_queued(now_ns)  # other GPUs: what waits may have no place among them
+        self.leasing.round(now_ns)
 
     def _helper_lost(self, event: events.HelperLost, now_ns: int) -> None:
         for lease in self.leasing.helper_lost(event.helper):

@@ -12,7 +12,7 @@ from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.gpu.policy import Lift
 from offpath.sched.jobs.admission import estimate_wait_ns
 from offpath.sched.jobs.ledger import Ledger
-from offpath.sched.jobs.obstacles import Cause, Hold, holder_of, obstacles
+from offpath.sched.jobs.obstacles import Cause, Hold, holder_of, no_profile, obstacles
 from offpath.sched.jobs.records import MS, Job
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 from offpath.sched.record import record
@@ -126,11 +126,15 @@ def _nameless(hold: Hold, own: str) -> Hold:
     return replace(hold, text=text, holders=holders)
 
 
-def explain_end(ended: Ended, ledger: Ledger) -> Explanation:
-    """A job that was answered, from what is left of it; the numbers are those of now."""
+def explain_end(ended: Ended, ledger: Ledger, gpus: tuple[GpuSpec, ...]) -> Explanation:
+    """A job that was answered, from what is left of it; the numbers, and ``gpus``, are those of now."""
     where = f"{ended.state.name} after {_ms(ended.stages[5])}"
     if ended.reason is EndReason.NONE:
         return Explanation(where, (), 0, None)
+    if ended.reason is EndReason.NO_INSTANCE_FITS:
+        hold = no_profile(ended.share, ledger.settings, gpus)
+        if hold is not None:
+            return Explanation(where, (hold,), 0, None)
     text, lifts = _end_text(ended, ledger)
     return Explanation(where, (Hold(_END_CAUSE.get(ended.reason, Cause.FAULT), text, lifts, (), ()),), 0, None)
 

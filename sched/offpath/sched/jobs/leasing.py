@@ -38,8 +38,8 @@ class Leasing:
         self.alphas: tuple[int, ...] = ()
 
     # -- helper ---------------------------------------------------------------------------------------------------
-    def helper_joined(self, helper: int, gpus: tuple[GpuSpec, ...], origin: str, now_ns: int) -> None:
-        """Take its GPUs in; open the pinned leases, then serve whoever waits."""
+    def helper_joined(self, helper: int, gpus: tuple[GpuSpec, ...], origin: str) -> None:
+        """Take its GPUs in; the next round opens the pinned leases, then serves whoever waits."""
         self.helper = helper
         self.origin = origin
         self.gpus = list(gpus)
@@ -49,7 +49,6 @@ class Leasing:
         self.alphas = tuple(sorted({g.alpha(p) for g in gpus for p in g.profiles if p.memory_bytes >= room}))
         for tenant in self._ledger.tenants.values():
             tenant.retry_open_ns = 0  # what failed with the last helper may work with this one
-        self.round(now_ns)
 
     def helper_lost(self, helper: int) -> list[Lease]:
         """Forget its GPUs and leases; returns the leases, whose jobs are now the book's to end or requeue.
@@ -340,7 +339,7 @@ class Leasing:
             gpu = self.gpus[pin.gpu_index]
             profile = gpu.profile(pin.profile)
             tenant = self._ledger.tenants.get(pin.tenant)
-            if profile is None or tenant is None or tenant.is_leaving:
+            if profile is None or profile.memory_bytes < self._lease_bytes() or tenant is None or tenant.is_leaving:
                 continue
             plan = LeasePlan(gpu.gpu, pin.profile, pin.start, gpu.alpha(profile))
             if self._adopt(pin, plan, tenant):

@@ -8,7 +8,7 @@ from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Profile, Slice
 from offpath.sched.gpu.greedy import candidates
 from offpath.sched.gpu.policy import Lift
 from offpath.sched.jobs.ledger import Ledger
-from offpath.sched.jobs.records import MS, Job, Lease, Tenant
+from offpath.sched.jobs.records import MS, BookSettings, Job, Lease, Tenant
 from offpath.sched.jobs.states import LeaseState
 from offpath.sched.record import record
 
@@ -121,8 +121,6 @@ def _lease(job: Job, tenant: Tenant, ledger: Ledger, gpus: tuple[GpuSpec, ...], 
     settings = ledger.settings
     room = settings.lanes * (settings.landing_bytes + settings.result_bytes)
     wanted = [(gpu, profile) for gpu in gpus for profile in candidates(gpu, share, room, tenant.spec.profile)]
-    if not wanted:
-        return [_no_profile(share, room, gpus, settings.lanes)]
     least = min(gpu.alpha(profile) for gpu, profile in wanted)
     if tenant.held_share + least > tenant.spec.max_share:
         own = tuple(map(holder_of, tenant.leases.values()))
@@ -134,8 +132,12 @@ def _lease(job: Job, tenant: Tenant, ledger: Ledger, gpus: tuple[GpuSpec, ...], 
     return _place(job, tenant, ledger, wanted)
 
 
-def _no_profile(share: int, room: int, gpus: tuple[GpuSpec, ...], lanes: int) -> Hold:
-    """No instance would do: too little compute in any, or too little memory for the lanes."""
+def no_profile(share: int, settings: BookSettings, gpus: tuple[GpuSpec, ...]) -> Hold | None:
+    """Too little compute in any instance, or too little memory for the lanes; None: one would do, or none is here."""
+    lanes = settings.lanes
+    room = lanes * (settings.landing_bytes + settings.result_bytes)
+    if not gpus or any(candidates(gpu, share, room, None) for gpu in gpus):
+        return None
     large = [(p.memory_bytes, p.name, gpu.model) for gpu in gpus for p in gpu.profiles if gpu.alpha(p) >= share]
     if not large:
         most = max((gpu.alpha(p) for gpu in gpus for p in gpu.profiles), default=0)

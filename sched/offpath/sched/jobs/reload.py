@@ -53,7 +53,7 @@ class Reload:
                 tenant_.failures = tenant_.retry_open_ns = 0
                 tenant_.service_ns = 0.0
             self._trim(tenant_, now_ns)
-        self._end_queued(now_ns)
+        self.end_queued(now_ns)
         self._arm_again(now_ns)
         self._leasing.round(now_ns)
 
@@ -112,7 +112,7 @@ class Reload:
             elif lease.state in (LeaseState.PLANNED, LeaseState.CREATING):
                 self._leasing.give_up(lease)
 
-    def _end_queued(self, now_ns: int) -> None:
+    def end_queued(self, now_ns: int) -> None:
         """Jobs that may not have a lane any more, in the order in which they came."""
         ledger = self._ledger
         queued = [job for job in ledger.jobs.values() if job.state is JobState.QUEUED]
