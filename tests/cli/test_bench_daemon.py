@@ -1,4 +1,4 @@
-"""`offpath bench daemon` on a real daemon: its figures are there, and those that do not depend on time keep their budget."""
+"""`offpath bench daemon` on a real daemon: the figures that do not depend on time keep their budget."""
 
 from __future__ import annotations
 
