@@ -202,7 +202,7 @@ def _fullness(found: _Findings, quick: bool) -> None:
     """The same kill after more and more requests since the last checkpoint, which is what a start must replay."""
     rows = []
     with Node(is_kept=True) as node:
-        for requests in (0, 900, 1800, 2650):
+        for requests in (0, 200, 400, 600):
             times: deque[float] = deque()
             replayed = 0
             for _ in range(3 if quick else 5):
