@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import shutil
 import struct
 import zlib
@@ -108,7 +109,7 @@ def test_replay_of_a_real_journal_gives_the_same_commands_record_by_record(
     assert sum(ends.values()) >= JOBS, "what surely did not start is submitted again by the library"
     assert found["helper_losses"] == 1
     assert found["expiries"] == ends["expired"] == told["expired"] > 0
-    assert found["cancels"] >= told["given up"] > 0
+    assert 0 < ends["cancelled"] <= found["cancels"] <= told["given up"]
     assert ends["completed"] == told["completed"]
     assert ends["outcome_unknown"] == told["outcome_unknown"]
 
@@ -147,8 +148,7 @@ def test_replay_names_the_record_when_the_time_of_one_event_was_changed(
 ) -> None:
     _, _, copy = story
     entries = entries_of(copy)
-    choice = random.Random(11).choice([n for n, entry in enumerate(entries[:-1000]) if entry.kind == SUBMITTED])
-    entry, after = entries[choice], entries[choice + 1]
+    entry = random.Random(11).choice([entry for entry in entries[:-1000] if entry.kind == SUBMITTED])
     changed = copy.with_name("changed")
     data = bytearray(copy.read_bytes())
     records = (len(data) - HEADER_PAGE) // RECORD_BYTES
@@ -158,10 +158,14 @@ def test_replay_names_the_record_when_the_time_of_one_event_was_changed(
     changed.write_bytes(data)
     done = offpath("replay", str(changed))
     assert done.code == 1
-    assert f"record {after.number}" in done.err or f"record {entry.number}" in done.err
     assert "STOPPED at a fault" in done.out
-    found = offpath("replay", str(changed), "--json")
-    assert found.document["last_record"] in (entry.number, after.number)
+    named = re.search(r"record (\d+)", done.err)
+    assert named is not None
+    assert entry.number <= int(named[1]) <= entries[-1].number, (
+        "where its time is first seen: at its copy or its answer"
+    )
+    found = offpath("replay", str(changed), "--json").document
+    assert (found["last_record"], found["fault"] in done.err) == (int(named[1]), True)
 
 
 def test_replay_says_what_is_written_and_what_the_book_decides(story: tuple[Cluster, Counter[str], Path]) -> None:

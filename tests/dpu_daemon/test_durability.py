@@ -29,6 +29,7 @@ from offpath.host_helper.resume import Way
 from ..support.cluster import TIMEOUT, Cluster, pids_of, said
 from ..support.processes import BOUND_S, Process, until
 from ..support.toml import to_toml
+from .test_metrics import scraped, watched
 
 Make = Callable[..., Cluster]
 DURABLE = {"resume_ttl_s": 20, "adopt_ms": 2000, "journal_mib": 4}
@@ -94,7 +95,7 @@ def test_a_journal_that_fails_ends_the_accepting_and_what_was_accepted_finishes(
     make_cluster: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OFFPATH_FAULTS", "journal.append=raise@120")
-    cluster = make_cluster({"ada": {}, "bob": {}}, durability=DURABLE)
+    cluster, port = watched(make_cluster, {"ada": {}, "bob": {}}, durability=DURABLE)
     monkeypatch.delenv("OFFPATH_FAULTS")
     cluster.start_helper()
     with cluster.connect("ada") as requester, cluster.connect("bob") as bob:
@@ -104,6 +105,9 @@ def test_a_journal_that_fails_ends_the_accepting_and_what_was_accepted_finishes(
         assert said(running.result(TIMEOUT))["tenant"] == "bob"
         with pytest.raises(RequestFailed, match="journal_failed"):
             requester.submit("echo", seconds(1), timeout=TIMEOUT)
+        now = scraped(port)
+        assert now["offpath_journal_failed", ()] == 1
+        assert now["offpath_journal_fill_ratio", ()] < 0.01, "it was retired"
     assert "the journal failed, nothing is accepted any more: [Errno 5] injected" in cluster.daemon.errors
     assert next_life(cluster) != cluster.lineage, "nothing goes on with a journal that lacks the end"
     with cluster.connect("ada") as requester:
@@ -181,6 +185,26 @@ def test_a_full_disk_is_a_typed_error_at_the_start(tmp_path: Path, how: str) -> 
     assert "Traceback" not in done.stderr
     assert f"offpath: {run}/journal: " in done.stderr
     assert ("No space left on device" if how == "tmpfs" else "File too large") in done.stderr
+
+
+def test_restarts_of_a_lineage_and_what_its_journal_holds_are_counted(make_cluster: Make) -> None:
+    cluster, port = watched(make_cluster, {"ada": {}}, keep={"starts": 0}, durability=DURABLE)
+    cluster.start_helper()
+    seen = [scraped(port)]
+    with cluster.connect("ada") as requester:
+        for n in range(10):
+            requester.submit("echo", seconds(n), timeout=TIMEOUT)
+        seen.append(scraped(port))
+        for _ in range(2):
+            assert kill_kept(cluster) == cluster.lineage
+            seen.append(scraped(port))
+    assert [now["offpath_restarts_total", ()] for now in seen] == [0, 0, 1, 2]
+    records = [now["offpath_journal_records_total", ()] for now in seen]
+    assert records == sorted(set(records)), "they rise from process to process too"
+    assert records[1] >= records[0] + 10 * 7
+    assert seen[1]["offpath_journal_fill_ratio", ()] > seen[0]["offpath_journal_fill_ratio", ()] > 0
+    assert all(now["offpath_journal_checkpoints_total", ()] == 1 for now in seen)
+    assert all(now["offpath_journal_failed", ()] == 0 for now in seen)
 
 
 # -- the journal is damaged, or another's -------------------------------------------------------------------------

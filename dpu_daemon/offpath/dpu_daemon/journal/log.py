@@ -1,8 +1,9 @@
 """The journal as the daemon writes it and as replay reads it.
 
 Every event is written with the time it is handled at, before the book sees it; what the book decides is written
-before any of it is carried out. A checkpoint, the whole book, comes every sixteenth of the ring, so that a start
-replays little and the ring may overwrite the rest.
+before any of it is carried out. A checkpoint, the whole book, comes every 64th of the ring, so that a start replays
+little and the ring may overwrite the rest; with a large book more rarely, up to every 16th, so that checkpoints stay a
+small part of what is written.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.snapshot import restore, schema, snapshot
 
 POLICIES: Final = {GreedyFirstFit.name: GreedyFirstFit}
-_PART: Final = 16
+_PART: Final = 64
+_LARGEST_PART: Final = 16
+_TIMES: Final = 8
+"""So many times the last checkpoint's own records are written before the next."""
 _Decided = tuple[int, bytes, commands.Command]
 
 
@@ -106,7 +110,9 @@ class Journal:
 
     def checkpoint(self, book: JobBook, now_ns: int) -> None:
         """Between events. Raises: JournalError: the book has outgrown the journal."""
-        self._ring.checkpoint(codec.KIND_CHECKPOINT, now_ns, orjson.dumps(snapshot(book)))
+        ring = self._ring
+        ring.checkpoint(codec.KIND_CHECKPOINT, now_ns, orjson.dumps(snapshot(book)))
+        self._every = min(ring.records // _LARGEST_PART, max(ring.records // _PART, _TIMES * ring.since_checkpoint()))
         self.checkpoints += 1
 
     def retire(self) -> None:

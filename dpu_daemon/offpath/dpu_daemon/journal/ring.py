@@ -28,10 +28,10 @@ MORE_BYTES: Final = 44
 MIN_RECORDS: Final = 1024
 _MAGIC: Final = b"OFJL0001"
 _COPY_AT: Final = (0, 2048)
-_CHECKPOINTS: Final = 16
+_CHECKPOINTS: Final = 64
 _MAX_BYTES: Final = HEADER_PAGE + (4096 << 20)
 # magic, boot id, lineage, secret, schema, records, sequence of this copy, restarts, checkpoints
-_HEADER = struct.Struct("<8s36s16s32s16sQQQQ16Q")
+_HEADER = struct.Struct("<8s36s16s32s16sQQQQ64Q")
 # crc, kind, 3 zero, number, time ns, bytes of the entry, then data
 _FIRST = struct.Struct("<IB3xQQI4x32s")
 # crc, kind MORE, 3 zero, number, 4 zero, data

@@ -101,14 +101,14 @@ class Node:
             taken.append((time.perf_counter_ns() - begun) / 1e3)
         return taken
 
-    def kill_and_submit(self, payload: NDArray[Any]) -> float:
-        """kill -9 the daemon; seconds until a request submitted at once is answered by the next one."""
+    def kill_and_submit(self, payload: NDArray[Any]) -> tuple[float, float]:
+        """kill -9 the daemon. Returns when that was, and seconds until a request submitted at once is answered."""
         assert self.requester is not None
         pid = self.daemon_pid
         begun = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         self.requester.submit("k0", [payload], timeout=_BOUND_S)
-        return time.monotonic() - begun
+        return begun, time.monotonic() - begun
 
     def close(self) -> None:
         """Requester, helper, daemon, files. Repeating it is harmless."""
