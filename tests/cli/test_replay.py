@@ -174,7 +174,7 @@ def test_replay_says_what_is_written_and_what_the_book_decides(story: tuple[Clus
     changed = copy.with_name("changed")
     data = bytearray(copy.read_bytes())
     at = HEADER_PAGE + entry.number % ((len(data) - HEADER_PAGE) // RECORD_BYTES) * RECORD_BYTES
-    data[at + 32] ^= 1
+    data[at + 24] ^= 1
     struct.pack_into("<I", data, at, zlib.crc32(data[at + 4 : at + RECORD_BYTES]))
     changed.write_bytes(data)
     done = offpath("replay", str(changed))

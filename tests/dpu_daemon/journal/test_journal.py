@@ -197,7 +197,7 @@ def test_replay_diverges_when_a_decision_was_changed() -> None:
     entry = next(e for e in ring.entries(ring.checkpoints[0]) if e.kind == codec.FIRST_COMMAND)
     storage = Bytes.copy_of(writer.storage)
     at = record_at(entry.number, writer.ring)
-    storage.bytes[at + 32] ^= 1
+    storage.bytes[at + 24] ^= 1
     seal(storage, at)
     with pytest.raises(ReplayDiverged, match=f"record {entry.number} says"):
         reopened(storage)

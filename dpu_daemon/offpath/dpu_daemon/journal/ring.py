@@ -23,8 +23,9 @@ from offpath.bindings.errors import OffpathError
 
 RECORD_BYTES: Final = 64
 HEADER_PAGE: Final = 4096
-FIRST_BYTES: Final = 32
-MORE_BYTES: Final = 44
+FIRST_BYTES: Final = 40
+MORE_BYTES: Final = 48
+MAX_ENTRY_BYTES: Final = (1 << 24) - 1
 MIN_RECORDS: Final = 1024
 _MAGIC: Final = b"OFJL0001"
 _COPY_AT: Final = (0, 2048)
@@ -32,14 +33,14 @@ _CHECKPOINTS: Final = 64
 _MAX_BYTES: Final = HEADER_PAGE + (4096 << 20)
 # magic, boot id, lineage, secret, schema, records, sequence of this copy, restarts, checkpoints
 _HEADER = struct.Struct("<8s36s16s32s16sQQQQ64Q")
-# crc, kind, 3 zero, number, time ns, bytes of the entry, then data
-_FIRST = struct.Struct("<IB3xQQI4x32s")
-# crc, kind MORE, 3 zero, number, 4 zero, data
-_MORE = struct.Struct("<IB3xQ4x44s")
+# behind the CRC: kind and, times 256, the bytes of the entry; number, time ns, data
+_FIRST = struct.Struct("<IQQ40s")
+# behind the CRC: kind MORE, number, data
+_MORE = struct.Struct("<IQ48s")
 _NUMBER = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _KIND_MORE: Final = 0xFF
-assert _FIRST.size == RECORD_BYTES and _MORE.size == RECORD_BYTES and _HEADER.size + 4 <= _COPY_AT[1]
+assert _FIRST.size + 4 == RECORD_BYTES and _MORE.size + 4 == RECORD_BYTES and _HEADER.size + 4 <= _COPY_AT[1]
 
 
 class JournalError(OffpathError):
@@ -286,32 +287,31 @@ class Ring:
 
     # -- writing --------------------------------------------------------------------------------------------------
     def append(self, kind: int, time_ns: int, data: bytes) -> int:
-        """Write an entry; returns its number. 0.7 µs up to 32 bytes. Raises: OSError: where a fault is injected."""
+        """Write an entry; returns its number. 0.7 µs up to 40 bytes. Raises: OSError: where a fault is injected."""
         if faults.armed:
             faults.hit("journal.append")
         number = self.next_number
         view, records = self._view, self.records
-        packed = _FIRST.pack(0, kind, number, time_ns, len(data), data[:FIRST_BYTES])
+        nbytes = len(data)
+        if nbytes > FIRST_BYTES and nbytes > min(MAX_ENTRY_BYTES, records // 2 * MORE_BYTES):
+            raise JournalError(f"an entry of {nbytes} bytes does not fit the journal: raise durability.journal_mib")
+        packed = _FIRST.pack(kind | nbytes << 8, number, time_ns, data)
         at = HEADER_PAGE + number % records * RECORD_BYTES
         if faults.armed:
-            view[at + 4 : at + 40] = packed[4:40]
+            view[at + 4 : at + 40] = packed[:36]
             faults.hit("journal.torn")
-        view[at + 4 : at + RECORD_BYTES] = packed[4:]
-        _CRC.pack_into(view, at, zlib.crc32(packed[4:]))
+        view[at : at + RECORD_BYTES] = _CRC.pack(zlib.crc32(packed)) + packed
         self.next_number = number + 1
-        if len(data) > FIRST_BYTES:
+        if nbytes > FIRST_BYTES:
             self._append_more(data)
         return number
 
     def _append_more(self, data: bytes) -> None:
         number = self.next_number
-        if len(data) > self.records // 2 * MORE_BYTES:
-            raise JournalError(f"an entry of {len(data)} bytes does not fit the journal: raise durability.journal_mib")
         for begin in range(FIRST_BYTES, len(data), MORE_BYTES):
-            packed = _MORE.pack(0, _KIND_MORE, number, data[begin : begin + MORE_BYTES])
+            packed = _MORE.pack(_KIND_MORE, number, data[begin : begin + MORE_BYTES])
             at = HEADER_PAGE + number % self.records * RECORD_BYTES
-            self._view[at + 4 : at + RECORD_BYTES] = packed[4:]
-            _CRC.pack_into(self._view, at, zlib.crc32(packed[4:]))
+            self._view[at : at + RECORD_BYTES] = _CRC.pack(zlib.crc32(packed)) + packed
             number += 1
         self.next_number = number
 
@@ -340,14 +340,15 @@ class Ring:
             first = self._record(number)
             if first is None:
                 break
-            _, kind, _, time_ns, nbytes, data = _FIRST.unpack(first)
+            word, _, time_ns, data = _FIRST.unpack_from(first, 4)
+            kind, nbytes = word & 0xFF, word >> 8
             if kind == _KIND_MORE:
                 raise JournalCorrupt(f"record {number}{self._place(number)} is the middle of an entry")
             parts = [data[: min(nbytes, FIRST_BYTES)]]
             left = nbytes - len(parts[0])
             following = number + 1
             while left > 0 and (more := self._record(following)) is not None and more[4] == _KIND_MORE:
-                parts.append(_MORE.unpack(more)[3][:left])
+                parts.append(_MORE.unpack_from(more, 4)[2][:left])
                 left -= len(parts[-1])
                 following += 1
             if left > 0:
