@@ -18,6 +18,7 @@ from ..support.cluster import MIB, TIMEOUT, Cluster
 from ..support.command import offpath
 from ..support.processes import until
 
+pytestmark = pytest.mark.slow
 Make = Callable[..., Cluster]
 STAY = {"leasing": {"reclaim_after_ms": 60_000, "grow_after_ms": 20}}
 """Nobody's busy lease is taken while the test looks."""

@@ -25,6 +25,7 @@ from ..support.cluster import TIMEOUT, Cluster
 from ..support.command import Done, offpath
 from ..support.processes import until
 
+pytestmark = pytest.mark.slow
 Make = Callable[..., Cluster]
 NARROW = {"max_share": 14, "profile": "1g.5gb"}
 """A kernel whose request was cancelled sleeps on in its lane: tests that do so have a tenant of their own."""

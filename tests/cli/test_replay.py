@@ -24,6 +24,7 @@ from offpath.host_helper import AsyncRequester, Options, RequestFailed
 from ..support.cluster import TIMEOUT, Cluster
 from ..support.command import offpath
 
+pytestmark = pytest.mark.slow
 JOBS = 2_400
 TENANTS = ("ada", "bob")
 SUBMITTED = codec.FIRST_EVENT + 2

@@ -31,6 +31,7 @@ from ..support.processes import BOUND_S, Process, until
 from ..support.toml import to_toml
 from .test_metrics import scraped, watched
 
+pytestmark = pytest.mark.slow
 Make = Callable[..., Cluster]
 DURABLE = {"resume_ttl_s": 20, "adopt_ms": 2000, "journal_mib": 4}
 OFFPATH = [sys.executable, "-m", "offpath.cli.main", "daemon", "run"]

@@ -23,6 +23,9 @@ from ..support.peers import Peer, hello
 from ..support.processes import BOUND_S, HERE, Process, until
 
 
+pytestmark = pytest.mark.slow
+
+
 class Kept:
     """``kept_main.py`` under a keeper; `told` is what each of its lives was handed."""
 

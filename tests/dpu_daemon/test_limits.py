@@ -21,6 +21,7 @@ from ..support.cluster import TIMEOUT, Cluster
 from ..support.fakehost import FakeHost
 from ..support.processes import until
 
+pytestmark = pytest.mark.slow
 Make = Callable[..., Cluster]
 NARROW = {"max_share": 14, "profile": "1g.5gb"}
 

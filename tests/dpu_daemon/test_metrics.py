@@ -23,6 +23,7 @@ from ..support.cluster import TIMEOUT, Cluster, free_port
 from ..support.command import offpath
 from ..support.processes import until
 
+pytestmark = pytest.mark.slow
 Make = Callable[..., Cluster]
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 

@@ -21,6 +21,7 @@ from ..support.cluster import TIMEOUT, Cluster, free_port
 from ..support.processes import until
 from ..support.toml import to_toml
 
+pytestmark = pytest.mark.slow
 Make = Callable[..., Cluster]
 NARROW = {"max_share": 14, "profile": "1g.5gb"}
 RELOADS = 100

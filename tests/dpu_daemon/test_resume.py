@@ -23,6 +23,7 @@ from offpath.host_helper.resume import Way
 from ..support.cluster import TIMEOUT, Cluster, pids_of, said
 from ..support.processes import until
 
+pytestmark = pytest.mark.slow
 Make = Callable[..., Cluster]
 DURABLE = {"resume_ttl_s": 20, "adopt_ms": 3000, "journal_mib": 4}
 
