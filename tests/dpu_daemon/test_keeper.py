@@ -22,7 +22,6 @@ from ..support.cluster import Cluster, pids_of
 from ..support.peers import Peer, hello
 from ..support.processes import BOUND_S, HERE, Process, until
 
-
 pytestmark = pytest.mark.slow
 
 
