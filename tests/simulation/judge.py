@@ -221,6 +221,8 @@ class Judge:
             for slot in slots.values():
                 if slot.is_sealed and slot.request is not None:
                     slot.request.deaths += 1
+        for flight in self._world.engine.flights.values():  # an answer that waited for one is written anew
+            flight.note.landed_ns = self._world.loop.now_ns
 
     def went_on(self, book: JobBook) -> None:
         """A book was replayed: it knows at least what was accepted, and all that was answered has ended in it."""

@@ -211,9 +211,9 @@ class SimRequester:
             self._learn(said.kernels)
             self._take_stock(said.resumed)
             if not world.happens("ticket_late"):
-                self._show_ticket()
+                self._show_ticket(said)
             else:
-                world.loop.after(6_000 * MS, self.key, self._show_ticket)
+                world.loop.after(6_000 * MS, self.key, lambda: self._show_ticket(said))
         elif isinstance(said, control.Kernels):
             self._learn(said.kernels)
         elif isinstance(said, control.Refused):
@@ -264,11 +264,11 @@ class SimRequester:
     def _learn(self, kernels: list[control.KernelInfo]) -> None:
         self._kernels = {kernel.name: kernel.kernel_id for kernel in kernels}
 
-    def _show_ticket(self) -> None:
+    def _show_ticket(self, welcome: control.Welcome) -> None:
+        """Nobody shows the ticket of a former welcome."""
         world = self.world
-        if not self.is_alive or self._welcome is None or world.channel is None:
+        if not self.is_alive or self._welcome is not welcome or world.channel is None:
             return
-        welcome = self._welcome
         ticket = welcome.ticket.encode()
         if self.is_hostile and world.random.random() < 0.4:
             ticket = world.random.choice((b"no-such-ticket-at-all", ticket[:-1], *world.old_tickets))

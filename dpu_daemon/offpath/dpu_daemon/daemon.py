@@ -272,8 +272,6 @@ class Daemon:
     # -- commands -------------------------------------------------------------------------------------------------
     def _copy(self, command: commands.Copy) -> None:
         ref = self.refs[command.job]
-        if (command.lease, command.lane) in self.host.awaited:
-            return  # posted when its worker is back, and has said what it knows
         link = self.host.lanes.get((command.lease, command.lane))
         if (command.lease, command.lane) in self.host.awaited:
             return  # posted when its worker is back and has said what it had
