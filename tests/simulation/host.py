@@ -208,11 +208,6 @@ class SimWorker:
             if message[0] == host.KIND_LAUNCH:
                 self.world.judge.launch_came(self, *host.parse_launch(message)[:2]).deaths += 1
 
-    def be_killed(self) -> None:
-        """By somebody, at any time; but not before its hello, for then the daemon would wait for it."""
-        if self._end is not None:
-            self.die()
-
     def die(self) -> None:
         """The process ends, whatever it was doing."""
         if not self.is_alive:
@@ -254,6 +249,8 @@ class SimHelper:
         self.linger_ns = 0
         self._lost_ns = 0
         self.instances: dict[int, _Instance] = {}
+        self._unreaped: list[SimWorker] = []
+        """Dead workers that it has not noticed yet."""
         self.table = KernelTable()
         for name, demand in KERNELS:
             self.table.kernel(name, demand=demand, tensors="pointer")(world.kernel(name))
@@ -307,17 +304,35 @@ class SimHelper:
         self.wake()
 
     def _act(self) -> None:
-        if not self.is_alive or self.is_busy or self.is_silent or self._end is None:
+        if not self.is_alive or self.is_busy or self.is_silent:
+            return
+        if self._end is None:
+            while self._unreaped:
+                self._reap()
+            return
+        if self._unreaped and self.world.random.random() < 0.5:
+            self._reap()
+            self.wake()
             return
         try:
             message = self._end.next_message()
-            if message is None:
+            if message is not None:
+                self._order(control.decode(control.DAEMON_TO_HOST, message))
+            elif self._unreaped:
+                self._reap()
+            else:
                 return
-            self._order(control.decode(control.DAEMON_TO_HOST, message))
         except PeerGone:
             self._daemon_gone()
             return
         self.wake()
+
+    def _reap(self) -> None:
+        """As `Supervisor._reap`: a dead worker leaves its instance, and the daemon is told if it can be."""
+        worker = self._unreaped.pop(0)
+        order = worker.order
+        self.instances[order.lease].workers.remove(worker)
+        self._send(control.WorkerDied(lease=order.lease, lane=worker.lane, generation=order.generation))
 
     def _daemon_gone(self) -> None:
         """Offer ourselves again, with what we hold, for as long as the daemon had asked for."""
@@ -344,6 +359,10 @@ class SimHelper:
             self.linger_ns = order.linger_ms * MS
             for lease in [lease for lease in self.instances if lease not in order.keep]:
                 self._drop(lease, scrub=True)
+        elif isinstance(order, control.Ping):
+            self._send(control.Pong(number=order.number))
+        elif isinstance(order, control.KillWorker):
+            self._kill(order)
         elif isinstance(order, control.OpenInstance):
             self._begin(lambda: self._open(order))
         elif isinstance(order, control.CloseInstance):
@@ -403,9 +422,17 @@ class SimHelper:
             control.InstanceClosed(lease=order.lease, generation=order.generation, scrubbed_bytes=scrubbed)
         )  # fmt: skip
 
+    def _kill(self, order: control.KillWorker) -> None:
+        held = self.instances.get(order.lease)
+        if held is not None and held.order.generation == order.generation:
+            for worker in held.workers:
+                if worker.lane == order.lane:
+                    worker.die()
+
     def _drop(self, lease: int, *, scrub: bool, tenancy: Any = None) -> int:
         held = self.instances.pop(lease)
-        for worker in list(held.workers):
+        self._unreaped = [worker for worker in self._unreaped if worker not in held.workers]
+        for worker in held.workers:
             worker.die()
         scrubbed = held.gpu.scrub_instance(held.instance) if scrub else 0
         if tenancy is not None:
@@ -422,13 +449,13 @@ class SimHelper:
         return held.workers if held is not None else []
 
     def workers(self) -> list[SimWorker]:
-        return [worker for held in self.instances.values() for worker in held.workers]
+        return [worker for held in self.instances.values() for worker in held.workers if worker.is_alive]
 
     def died(self, worker: SimWorker) -> None:
         """A worker ended, asked or not."""
-        for held in self.instances.values():
-            if worker in held.workers:
-                held.workers.remove(worker)
+        if self.is_alive and any(worker in held.workers for held in self.instances.values()):
+            self._unreaped.append(worker)
+            self.wake()
 
     def die(self) -> None:
         """The process is killed; its workers go with it (PR_SET_PDEATHSIG). Nobody scrubs anything."""

@@ -376,7 +376,7 @@ class World:
     def _kill_worker(self) -> None:
         workers = self.helper.workers()
         if workers:
-            self.random.choice(workers).be_killed()
+            self.random.choice(workers).die()
 
     def _new_helper(self) -> None:
         if not self.helper.is_alive:
