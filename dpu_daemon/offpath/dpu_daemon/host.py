@@ -88,7 +88,8 @@ class HostSide:
         self.lanes: dict[tuple[int, int], LaneLink] = {}
         self.gpu_names: list[str] = []
         self._copies: Counter[int] = Counter()
-        self._when_quiet: list[Callable[[], None]] = []
+        self._when_quiet: list[commands.OpenLease] = []
+        """Orders that wait for copies to land."""
         self._strangers: dict[LoopbackConnection, asyncio.TimerHandle] = {}
         self.awaited: set[tuple[int, int]] = set()
         """After a restart: lanes whose workers are expected back."""
@@ -362,8 +363,8 @@ class HostSide:
         if not self._copies[link.lease]:
             del self._copies[link.lease]
             waiting, self._when_quiet = self._when_quiet, []
-            for action in waiting:
-                action()
+            for command in waiting:
+                self.open_lease(command)
 
     def _is_quiet(self) -> bool:
         """No copy can still land in memory of a lease that is gone. (Of one that drains, the book waits for it.)"""
@@ -373,7 +374,7 @@ class HostSide:
     def open_lease(self, command: commands.OpenLease) -> None:
         """Ask the helper for the instance; its workers prove themselves with a fresh token."""
         if not self._is_quiet():  # copies into lanes of a lost helper: its memory may be ours to give
-            self._when_quiet.append(lambda: self.open_lease(command))
+            self._when_quiet.append(command)
             return
         if self._awaited_helper:
             return  # given when the helper is back
@@ -392,6 +393,7 @@ class HostSide:
     def close_lease(self, command: commands.CloseLease) -> None:
         """Ask the helper to end the lease's workers and instance. Their channels closing is no loss from here on."""
         self._drop_lanes(command.lease)
+        self._when_quiet = [order for order in self._when_quiet if order.lease != command.lease]  # never to be given
         if command.lease in self._orders:
             self._orders[command.lease].is_closing = True
         self._to_helper(control.CloseInstance(lease=command.lease, generation=command.generation, scrub=command.scrub))
