@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .world import World
 
 MS = 1_000_000
+SLACK_NS = 2 * MS
 KERNELS = (("small", 14), ("large", 14), ("half", 42), ("whole", 100), ("raises", 14))
 
 
@@ -45,6 +46,8 @@ class SimWorker:
         self.running: tuple[Request, int] | None = None
         self._last: Request | None = None
         self._seen = b""
+        self._since = 0, 0, world.config
+        """When what runs began, how late the daemon was then, and what was in force."""
         self.is_liar = False
         world.loop.after(world.short_ns(), self.key, self._connect)
 
@@ -148,14 +151,15 @@ class SimWorker:
             return
         result = world.on_lane(self, request, self._worker._run, message)
         self.running = request, launch.demand
+        self._since = world.loop.now_ns, world.late_ns, world.config
         alpha = world.alpha(self.order)
         world.judge.share_used(self, sum(w.share() for w in self.helper.workers_of(self.order.lease)), alpha)
         self._seen = bytes(self._worker._landing[: launch.payload_bytes])
         world.loop.after(world.kernel_ns(), self.key, lambda: self._finish(result))
 
     def share(self) -> int:
-        """R of what runs here and the daemon knows of."""
-        is_known = self._end is not None and not self._end.daemon_gone
+        """R of what runs here and the daemon knows of. One that is to be killed may not be dead yet."""
+        is_known = self._end is not None and not self._end.daemon_gone and not self.world.judge.is_unwanted(self)
         return self.running[1] if self.running is not None and is_known else 0
 
     def _finish(self, result: bytes) -> None:
@@ -167,6 +171,7 @@ class SimWorker:
             bytes(self._worker._landing[: len(self._seen)]) == self._seen,
             f"{self}: its lane changed beneath its kernel",
         )
+        self._may_run_on(request)
         if world.happens("worker_dies"):
             self.die()
             return
@@ -192,6 +197,20 @@ class SimWorker:
             self.die()
         elif self._end.inbox or self._end.daemon_gone:
             self.wake()
+
+    def _may_run_on(self, request: Request) -> None:
+        """A kernel that ran for longer than it may is one that the daemon wants to be killed."""
+        world = self.world
+        since_ns, late_ns, config = self._since
+        limit_ns = config.limits.kernel_ms * MS
+        ran_ns = world.loop.now_ns - since_ns - (world.late_ns - late_ns)
+        is_known = self._end is not None and not self._end.daemon_gone and config is world.config
+        is_ending = self.order.generation in world.closing or self.helper.is_cut_off()
+        is_free = not limit_ns or ran_ns <= limit_ns + SLACK_NS or not is_known or is_ending
+        promise(
+            is_free or world.judge.is_unwanted(self),
+            f"{self} ran {request} for {ran_ns} ns, and nobody wants it to end",
+        )
 
     def _lied(self, request: Request) -> None:
         """The daemon may drop this worker, and what it said of the request is worth nothing."""
@@ -245,6 +264,8 @@ class SimHelper:
         self.is_alive = True
         self.is_busy = False
         self.is_silent = False
+        self.is_hung = False
+        """Silent for good."""
         self.kernel_ids: dict[str, int] = {}
         self.linger_ns = 0
         self._lost_ns = 0
@@ -297,7 +318,7 @@ class SimHelper:
 
     def be_silent(self, is_silent: bool, *, is_full: bool = False) -> None:
         """Neither reads nor says anything (swapped out, stopped); ``is_full``: its socket takes no more."""
-        self.is_silent = is_silent
+        self.is_silent = is_silent or self.is_hung
         if self._end is not None:
             self._end.is_full = is_full
         self.world.loop.outside.pop(self.key, None)

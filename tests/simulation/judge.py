@@ -86,6 +86,10 @@ class Judge:
         self._slots: dict[SessionMemory, dict[int, _Slot]] = {}
         self.sessions: dict[int, SessionMemory] = {}
         self._by_job: dict[int, Request] = {}
+        self._launched: dict[int, tuple[int, int, int]] = {}
+        """Job → lease, lane, time."""
+        self._unwanted: set[tuple[int, int]] = set()
+        """Generation, lane of workers that are to be killed."""
         self._live: dict[int, Request] = {}
         self._generation = 0
         self._opened: dict[int, int] = {}
@@ -167,6 +171,10 @@ class Judge:
             promise(is_wanted or has_left, f"{request} is CANCELLED and nobody asked for that")
         if status is Status.FAILED and reason is Reason.COPY_FAILED:
             promise(self._world.counts["copy_fails"], f"{request} says that a copy failed; none did")
+        if reason is Reason.KERNEL_OVERRAN:
+            limit_ns = self._world.config.limits.kernel_ms * 1_000_000
+            ran_ns = now_ns - self._launched[request.job][2]
+            promise(limit_ns and ran_ns >= limit_ns, f"{request} is said to have overrun after {ran_ns} ns")
         if request.budget_ns and status is not Status.REJECTED:
             world = self._world
             late = now_ns - max(request.read_ns + request.budget_ns, request.landed_ns)
@@ -203,9 +211,19 @@ class Judge:
             promise(self._live.pop(command.job, None) is not None, f"job {command.job} gets a second end")
         elif isinstance(command, commands.Launch):
             promise(command.job in self._live, f"job {command.job} is launched after its end")
+            self._launched[command.job] = command.lease, command.lane, self._world.loop.now_ns
+        elif isinstance(command, commands.KillLane):
+            self._unwanted.add((command.generation, command.lane))
+            for job, (lease, lane, _) in self._launched.items():
+                if (lease, lane) == (command.lease, command.lane):
+                    self._by_job[job].deaths += 1
         elif isinstance(command, commands.OpenLease):
             promise(command.generation > self._generation, f"generation {command.generation} does not rise")
             self._generation = command.generation
+
+    def is_unwanted(self, worker: SimWorker) -> bool:
+        """The daemon wants it to be killed."""
+        return (worker.order.generation, worker.lane) in self._unwanted
 
     def lease_ordered(self, lease: int, generation: int) -> None:
         """The helper has cut an instance: no other has this generation."""
@@ -234,6 +252,8 @@ class Judge:
                 continue  # its credit was on its way: the slot has been used again
             request.job = job.job
             self._by_job[job.job] = request
+            if job.is_running and job.placement is not None:  # said by nobody: it was journalled last
+                self._launched.setdefault(job.job, (job.placement.lease, job.placement.lane, job.launched_ns))
             if job.state < FIRST_TERMINAL:
                 promise(request.answer is None, f"{request} was answered, and its job has not ended")
                 self._live[job.job] = request

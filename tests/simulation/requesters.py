@@ -384,7 +384,8 @@ class SimRequester:
         world.say("%s rings %s", self.name, waiter)
         self._last = waiter
         if random.random() < self.cancels:
-            world.loop.after(world.kernel_ns(), self.key, lambda: self._want_cancel(waiter))
+            delay_ns = int(random.expovariate(1.0) * world.setup.kernel_ns)
+            world.loop.after(delay_ns, self.key, lambda: self._want_cancel(waiter))
 
     def _want_cancel(self, request: Request) -> None:
         if self.session is not None and request.session is self.session.memory and self.is_alive:

@@ -24,6 +24,8 @@ FAULTS = {
     "helper_dies": 0.002,
     "helper_silent": 0.001,
     "helper_full": 0.0005,
+    "helper_hangs": 0.001,
+    "kernel_hangs": 0.03,
     "create_fails": 0.1,
     "fork_fails": 0.1,
     "slow_scrub": 0.2,
@@ -53,6 +55,7 @@ class Setup:
     tenants: list[dict[str, Any]] = field(default_factory=list)
     pins: list[dict[str, Any]] = field(default_factory=list)
     leasing: dict[str, int] = field(default_factory=dict)
+    limits: dict[str, int] = field(default_factory=dict)
     model: str = "A100-40GB"
     requesters: int = 3
     hostile: int = 0
@@ -96,6 +99,13 @@ def draw_setup(random: Random) -> Setup:
         "grow_after_ms": random.choice((4, 20, 50)),
         "reclaim_after_ms": random.choice((1, 10, 100)),
         "min_hold_ms": random.choice((0, 5, 200)),
+    }
+    setup.limits = {
+        "kernel_ms": random.choice((0, 2, 100, 2_000, 60_000)),
+        "open_ms": random.choice((20, 1_000, 30_000)),
+        "scrub_ms": random.choice((20, 1_000, 30_000)),
+        "helper_ms": random.choice((500, 5_000, 5_000, 60_000)),
+        "drain_ms": random.choice((0, 10, 1_000)),
     }
     setup.max_jobs = random.choice((5, 1_000, 1_000))
     setup.requesters = random.choice((2, 3, 4, 6))

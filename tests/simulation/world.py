@@ -112,6 +112,7 @@ class World:
                 "tenant": [{**t, "token_file": tokens.path(t["name"])} for t in self.setup.tenants],
                 "lease": self.setup.pins,
                 "leasing": self.setup.leasing,
+                "limits": self.setup.limits,
                 "max_jobs": self.setup.max_jobs,
                 "durability": {"journal_mib": 0, "resume_ttl_s": self.setup.resume_ttl_s, "adopt_ms": 500},
             },
@@ -123,6 +124,7 @@ class World:
             "worker_killed": self._kill_worker,
             "helper_silent": lambda: self._silence(is_full=False),
             "helper_full": lambda: self._silence(is_full=True),
+            "helper_hangs": self._hang_helper,
             "clock_jumps": self._jump,
             "daemon_killed": self._kill_between,
             "intruders": self._intrude,
@@ -304,6 +306,9 @@ class World:
         return int(self.random.expovariate(1.0) * (self.random.choice((5, 20, 100, 3_000)) * MS if slow else 30_000))
 
     def kernel_ns(self) -> int:
+        """Some run far longer than any limit; without one, longer than one whose job was answered may."""
+        if self.happens("kernel_hangs"):
+            return (10 * self.setup.limits.get("kernel_ms", 0) + 3_000) * MS
         return int(self.random.expovariate(1.0) * self.setup.kernel_ns)
 
     def device_ns(self, *, is_slow: bool) -> int:
@@ -387,6 +392,25 @@ class World:
         helper.be_silent(True, is_full=is_full)
         self.loop.after(self.short_ns(100), ("world",), lambda: helper.be_silent(False))
 
+    def _hang_helper(self) -> None:
+        """It does nothing any more, until somebody kills it. By then the daemon must have noticed."""
+        helper, late_ns, since_ns = self.helper, self.late_ns, self.loop.now_ns
+        limits = self.config.limits
+        allowed_ms = max(limits.helper_ms, limits.scrub_ms) + limits.helper_ms
+        helper.be_silent(True)
+        helper.is_hung = True
+
+        def killed() -> None:
+            if not helper.is_hung:
+                return
+            is_late = self.loop.now_ns - since_ns - (self.late_ns - late_ns) > allowed_ms * MS
+            promise(not helper.is_alive or not is_late or helper.is_cut_off(), "the daemon keeps a helper that hangs")
+            if helper.is_alive:
+                helper.die()
+                self._new_helper()
+
+        self.loop.after(int(self.random.choice((0.5, 2.0)) * allowed_ms * MS), ("world",), killed)
+
     def _intrude(self) -> None:
         """A process of the host that is neither helper nor worker."""
         if self.channel is None:
@@ -466,6 +490,7 @@ class World:
         self.say("the faults stop")
         self.are_faults_on = False
         self.may_lose_sessions = True
+        self.helper.is_hung = False
         self.helper.be_silent(False)
         if not self.helper.is_alive:
             self._new_helper()
@@ -492,7 +517,11 @@ class World:
     def rest(self) -> None:
         """Everybody has left; leases close, timers run out."""
         end_ns, end_steps = self.loop.now_ns + HEAL_NS, self.loop.steps + HEAL_STEPS
-        while self.loop.steps < end_steps and self.loop.now_ns < end_ns and self.step():
+        while self.loop.steps < end_steps and self.loop.now_ns < end_ns and not self._is_at_rest() and self.step():
             pass
         promise(self.loop.steps < end_steps, "the node never comes to rest")
         self.judge.at_rest()
+
+    def _is_at_rest(self) -> bool:
+        """Nothing is left to happen but the helper's pulse."""
+        return self.loop.is_idle() and all(str(handle) == "Pulse._beat" for handle in self.loop.timers())
