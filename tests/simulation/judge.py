@@ -166,13 +166,15 @@ class Judge:
             due = request.read_ns + request.budget_ns
             promise(request.budget_ns and now_ns >= due, f"{request} expires before its time")
         elif status is Status.CANCELLED:
-            is_wanted = request.is_cancelled or request.requester.is_hostile
+            is_wanted = request.is_cancelled or request.requester.is_hostile or reason is Reason.TENANT_REMOVED
             has_left = reason is Reason.SESSION_CLOSED and not request.requester.is_there()
             promise(is_wanted or has_left, f"{request} is CANCELLED and nobody asked for that")
         if status is Status.FAILED and reason is Reason.COPY_FAILED:
             promise(self._world.counts["copy_fails"], f"{request} says that a copy failed; none did")
+        if reason is Reason.TENANT_REMOVED:
+            promise(self._world.removals[request.requester.tenant], f"{request} ends as if its tenant were removed")
         if reason is Reason.KERNEL_OVERRAN:
-            limit_ns = self._world.config.limits.kernel_ms * 1_000_000
+            limit_ns = self._world.least_kernel_ns
             ran_ns = now_ns - self._launched[request.job][2]
             promise(limit_ns and ran_ns >= limit_ns, f"{request} is said to have overrun after {ran_ns} ns")
         if request.budget_ns and status is not Status.REJECTED:
@@ -353,7 +355,9 @@ class Judge:
             ledger.unanswered == in_flight, f"{in_flight} jobs wait for an answer; the book counts {ledger.unanswered}"
         )
         for tenant in ledger.tenants.values():
-            promise(tenant.jobs <= tenant.spec.max_jobs, f"{tenant.spec.name} has {tenant.jobs} jobs accepted")
+            promise(
+                tenant.jobs <= world.most_jobs[tenant.spec.name], f"{tenant.spec.name} has {tenant.jobs} jobs accepted"
+            )
         promise(in_flight <= world.config.max_jobs, f"{in_flight} jobs are accepted")
         promise(len(ledger.jobs) <= world.slots_given, "more jobs than slots")
         promise(len(ledger.leaving) <= world.lanes_possible, "more jobs leave than there are lanes")
@@ -381,7 +385,7 @@ class Judge:
         promise(not self._live, f"jobs {list(self._live)} never end")
         for name, table in (
             ("jobs", ledger.jobs), ("jobs that leave", ledger.leaving), ("the book's sessions", ledger.sessions),
-            ("needy tenants", ledger.needy), ("sessions", daemon.sessions), ("jobs of the shell", daemon.refs),
+            ("needy tenants", ledger.needy), ("departing tenants", ledger.departing), ("sessions", daemon.sessions), ("jobs of the shell", daemon.refs),
             ("unwritten answers", daemon.unwritten), ("awaited lanes", host.awaited),
             ("copies", daemon._copies), ("result copies", daemon._result_copies),
             ("held answers", daemon._held_answers), ("held orders", host._when_quiet), ("lane copies", host._copies),
@@ -391,6 +395,8 @@ class Judge:
         ):  # fmt: skip
             promise(not table, f"{name} are left over: {table}")
         promise(not world.manager.kept, f"the service manager still keeps {list(world.manager.kept)}")
+        names = {tenant.name for tenant in world.config.tenant}
+        promise(set(ledger.tenants) == set(world.admission._tenants) == names, "tenants are left over, or missing")
         for tenant in world.admission._tenants.values():
             promise(not tenant.sessions and not tenant.nbytes, f"{tenant.table.name} holds quota after all left")
         for name, tenant_ in ledger.tenants.items():

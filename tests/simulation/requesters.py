@@ -126,6 +126,8 @@ class SimRequester:
         self.is_done = False
         self._may_fill = True
         self._refusals = 0
+        self._removals = 0
+        """How often its tenant had been removed when it asked for its session."""
         self._lost_ns = 0
         self.negotiation: Negotiation | None = None
         self.session: RequesterEnd | None = None
@@ -172,6 +174,8 @@ class SimRequester:
             world.loop.after(20 * MS, self.key, self.wake)
             return
         random = world.random
+        if self._lost is None:
+            self._removals = world.removals[self.tenant]
         by_token = random.random() < 0.5
         carrier = Carrier(uid=world.uid) if by_token else Carrier(certified=self.tenant)
         self.negotiation = Negotiation(world, carrier, self)
@@ -217,8 +221,9 @@ class SimRequester:
         elif isinstance(said, control.Kernels):
             self._learn(said.kernels)
         elif isinstance(said, control.Refused):
-            self._refusals += 1
-            if self._lost is not None and said.code == "resume_unknown":
+            is_out = said.code in ("tenant_removed", "denied") and bool(world.removals[self.tenant])
+            self._refusals += 0 if is_out and not self.is_hostile else 1
+            if self._lost is not None and (is_out or said.code == "resume_unknown"):
                 self._give_up()
             self._again(said.retry_after_ms)
         self.wake()
@@ -249,12 +254,16 @@ class SimRequester:
         """The session is gone: what was in flight may have run, or not."""
         waiting = self._slots.waiters.values() if self._slots is not None else ()
         is_idle = all(request.answer is not None or not request.job for request in waiting)
-        may = self.world.may_lose_sessions or self.is_hostile or self._was_long_away() or is_idle
+        may = self.world.may_lose_sessions or self.is_hostile or self._was_long_away() or is_idle or self._was_removed()
         promise(may, f"{self.name} may not come back to its session")
         if self._lost is not None:
             self._lost.leave()
         self._lost = self._slots = None
         self._to_cancel.clear()
+
+    def _was_removed(self) -> bool:
+        """Its tenant was, since it asked for its session."""
+        return self.world.removals[self.tenant] > self._removals
 
     def _was_long_away(self) -> bool:
         """For longer than the daemon had promised to wait."""
@@ -316,7 +325,11 @@ class SimRequester:
         self.session.bell.leave()
         self._lost, self.session = self.session, None
         self._lost_ns = world.loop.now_ns
-        promise(self.is_hostile or world.deaths, f"the daemon closes the session of {self.name}, which kept the rules")
+        has_reason = self.is_hostile or world.deaths or self._was_removed()
+        promise(has_reason, f"the daemon closes the session of {self.name}, which kept the rules")
+        if not self.is_hostile and not world.deaths and self._slots is not None:
+            untold = [str(r) for r in self._slots.waiters.values() if r.read_ns and not r.answer]
+            promise(not untold, f"the daemon closes the session of {self.name} before it answers", *untold)
         if self.is_hostile or not world.setup.is_durable:
             self._give_up()
         self._again()

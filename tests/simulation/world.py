@@ -21,8 +21,8 @@ from offpath.bindings.errors import RegionError
 from offpath.bindings.loopback.fabric import LoopbackFabricSession
 from offpath.bindings.wire import control
 from offpath.dpu_daemon import recovery as recovery_module
-from offpath.dpu_daemon.admission import Admission
-from offpath.dpu_daemon.config import parse_config
+from offpath.dpu_daemon.admission import Admission, credentials
+from offpath.dpu_daemon.config import DaemonConfig, parse_config
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.doors import FabricDoor
 from offpath.dpu_daemon.journal.log import Journal, open_journal, replay
@@ -38,7 +38,7 @@ from .gpu import SimGpu
 from .host import SimHelper, SimWorker
 from .judge import Judge, Request, result_of
 from .requesters import SimRequester
-from .setup import TENANTS, Setup, draw_setup
+from .setup import TENANTS, Setup, Terms, draw_setup, draw_terms
 from .simloop import SimLoop
 from .survivors import IDENTITY, DaemonKilled, SimManager, SimStorage
 from .wires import (
@@ -107,17 +107,12 @@ class World:
         """How often the daemon was killed."""
         self._tokens_made = 0
         self._on_lane: tuple[SimWorker, Request] | None = None
-        self.config = parse_config(
-            {
-                "tenant": [{**t, "token_file": tokens.path(t["name"])} for t in self.setup.tenants],
-                "lease": self.setup.pins,
-                "leasing": self.setup.leasing,
-                "limits": self.setup.limits,
-                "max_jobs": self.setup.max_jobs,
-                "durability": {"journal_mib": 0, "resume_ttl_s": self.setup.resume_ttl_s, "adopt_ms": 500},
-            },
-            "simulation",
-        )  # fmt: skip
+        self._token_path = tokens.path
+        self.removals: Counter[str] = Counter()
+        """How often a tenant was taken out of the configuration."""
+        self.most_jobs: Counter[str] = Counter()
+        self.least_kernel_ns = 0
+        self.config = self._configured(Terms.of(self.setup))
         self.slots_given = 0
         self._strikes: dict[str, Callable[[], None]] = {
             "helper_dies": self._kill_helper,
@@ -128,6 +123,7 @@ class World:
             "clock_jumps": self._jump,
             "daemon_killed": self._kill_between,
             "intruders": self._intrude,
+            "reloads": lambda: self._reload(draw_terms(self.setup, self.random)),
             "spurious": self.loop.wake_somebody,
         }
         self._striking = sum(self.setup.faults.get(name, 0.0) for name in self._strikes)
@@ -222,6 +218,39 @@ class World:
                     self.closing[lease.generation] = None
             Recovery(self.daemon, self.admission, self.manager.stored(self.keep)).run()
         self.door.open()
+
+    def _configured(self, terms: Terms) -> DaemonConfig:
+        config = parse_config(
+            {
+                "tenant": [{**t, "token_file": self._token_path(t["name"])} for t in terms.tenants],
+                "lease": terms.pins,
+                "leasing": terms.leasing,
+                "limits": terms.limits,
+                "max_jobs": self.setup.max_jobs,
+                "durability": {"journal_mib": 0, "resume_ttl_s": self.setup.resume_ttl_s, "adopt_ms": 500},
+            },
+            "simulation",
+        )  # fmt: skip
+        for tenant in config.tenant:
+            self.most_jobs[tenant.name] = max(self.most_jobs[tenant.name], tenant.max_jobs)
+        limit_ns = config.limits.kernel_ms * MS
+        self.least_kernel_ns = min(limit_ns, self.least_kernel_ns) if limit_ns and self.least_kernel_ns else limit_ns
+        return config
+
+    def _reload(self, terms: Terms) -> None:
+        """The file is another from now on; a daemon that runs is told so between two callbacks."""
+        self.loop.outside["world", "reload"] = lambda: self._come_into_force(self._configured(terms))
+
+    def _come_into_force(self, config: DaemonConfig) -> None:
+        """As `offpath.dpu_daemon.reload.Reloader`, whose sources and TLS are not simulated."""
+        names = {tenant.name for tenant in config.tenant}
+        self.removals.update(tenant.name for tenant in self.config.tenant if tenant.name not in names)
+        self.config = config
+        self.say("the configuration names %s; %s", ", ".join(sorted(names)), config.limits)
+        if self.channel is not None:
+            known = credentials(config)
+            self.loop.running(self.admission.reload, config, known)
+            self.loop.running(self.daemon.reconfigure, config)
 
     def _token(self) -> str:
         self._tokens_made += 1
@@ -395,7 +424,8 @@ class World:
     def _hang_helper(self) -> None:
         """It does nothing any more, until somebody kills it. By then the daemon must have noticed."""
         helper, late_ns, since_ns = self.helper, self.late_ns, self.loop.now_ns
-        limits = self.config.limits
+        config = self.config
+        limits = config.limits
         allowed_ms = max(limits.helper_ms, limits.scrub_ms) + limits.helper_ms
         helper.be_silent(True)
         helper.is_hung = True
@@ -404,7 +434,8 @@ class World:
             if not helper.is_hung:
                 return
             is_late = self.loop.now_ns - since_ns - (self.late_ns - late_ns) > allowed_ms * MS
-            promise(not helper.is_alive or not is_late or helper.is_cut_off(), "the daemon keeps a helper that hangs")
+            may_stay = not is_late or config is not self.config
+            promise(not helper.is_alive or may_stay or helper.is_cut_off(), "the daemon keeps a helper that hangs")
             if helper.is_alive:
                 helper.die()
                 self._new_helper()
@@ -490,6 +521,7 @@ class World:
         self.say("the faults stop")
         self.are_faults_on = False
         self.may_lose_sessions = True
+        self._reload(Terms.of(self.setup))
         self.helper.is_hung = False
         self.helper.be_silent(False)
         if not self.helper.is_alive:
