@@ -40,8 +40,14 @@ class _NobodysSession:
 
     is_closed = True
 
+    def __init__(self, job: Job) -> None:
+        self.number = job.session
+        self.tenant = job.demand.tenant
 
-_NOBODY: Final = cast(Session, _NobodysSession())
+
+def _nobodys(job: Job) -> JobRef:
+    """The shell's side of such a job."""
+    return JobRef(job.job, cast(Session, _NobodysSession(job)), 0, _bare(job))
 
 
 class Recovery:
@@ -73,7 +79,7 @@ class Recovery:
                 self._job(job, sessions.get(job.session), lost)
         for job in ledger.leaving.values():
             if job.job not in daemon.leaving:
-                daemon.leaving[job.job] = ref = JobRef(job.job, _NOBODY, 0, _bare(job))
+                daemon.leaving[job.job] = ref = _nobodys(job)
                 ref.is_answered = True
         # Only now may the book be told anything: time has passed, and it may answer any job at once.
         for number in taken:
@@ -117,6 +123,7 @@ class Recovery:
         except (RegionError, ValueError) as fault:
             logger.warning("session %d of %s cannot be gone on with: %s", known.session, known.tenant, fault)
             close_all(fds)
+            daemon.notifier.forget(memory_name(known.session))
             return None
         session = Session(daemon, known.session, known.tenant, fabric)
         daemon.sessions[known.session] = session
@@ -135,7 +142,7 @@ class Recovery:
         """Find its payload and its answer again."""
         daemon = self._daemon
         if session is None:
-            ref = JobRef(job.job, _NOBODY, 0, _bare(job))
+            ref = _nobodys(job)
             ref.is_spoilt = True
         else:
             slot = job.origin >> 32
