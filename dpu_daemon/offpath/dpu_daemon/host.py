@@ -179,11 +179,7 @@ class HostSide:
         elif isinstance(message, control.Pong) and helper.pulse is not None:
             helper.pulse.answered(message)
         elif isinstance(message, control.WorkerDied):
-            if (
-                message.lease,
-                message.lane,
-            ) not in self.lanes:  # else its own channel tells, after its last words
-                self._daemon.dispatch(events.WorkerLost(message.lease, message.lane, message.generation))
+            self._worker_died(message)
         elif isinstance(message, control.InstanceHeld) and not helper.is_joined:
             helper.held.append(message)
             self._join_if_complete(helper)
@@ -202,6 +198,16 @@ class HostSide:
                 self._daemon.dispatch(events.InstanceClosed(message.lease, message.generation))
         else:
             self._helper_gone(helper, f"it sent {type(message).__name__} out of turn")
+
+    def _worker_died(self, died: control.WorkerDied) -> None:
+        """One with a channel is told of by that, after its last words."""
+        key = died.lease, died.lane
+        if key in self.lanes:
+            return
+        if key in self.awaited and self._daemon.book.ledger.lease_of(died.lease, died.generation) is not None:
+            self._lane_missing(key)  # the copies into it went with our former process
+        else:
+            self._daemon.dispatch(events.WorkerLost(died.lease, died.lane, died.generation))
 
     def _is_unscrubbed(self, closed: control.InstanceClosed) -> bool:
         """It was to be scrubbed and was not: the helper had dropped it before we asked, and a copy of ours may have
