@@ -106,6 +106,7 @@ class SimWorker:
             or not world.daemon.host.has_helper()  # a restarted daemon gave up waiting for it
             or self.order.lease not in world.daemon.book.ledger.leases
             or self.is_liar
+            or world.judge.is_unwanted(self)  # the order to kill it may have met no helper
         )  # fmt: skip
         promise(has_reason, f"the daemon hangs up on {self}, which did nothing wrong")
         self._count_death()

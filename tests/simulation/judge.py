@@ -385,7 +385,8 @@ class Judge:
         promise(not self._live, f"jobs {list(self._live)} never end")
         for name, table in (
             ("jobs", ledger.jobs), ("jobs that leave", ledger.leaving), ("the book's sessions", ledger.sessions),
-            ("needy tenants", ledger.needy), ("departing tenants", ledger.departing), ("sessions", daemon.sessions), ("jobs of the shell", daemon.refs),
+            ("needy tenants", ledger.needy),
+            ("departing tenants", ledger.departing), ("sessions", daemon.sessions), ("jobs of the shell", daemon.refs),
             ("unwritten answers", daemon.unwritten), ("awaited lanes", host.awaited),
             ("copies", daemon._copies), ("result copies", daemon._result_copies),
             ("held answers", daemon._held_answers), ("held orders", host._when_quiet), ("lane copies", host._copies),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -328,11 +329,17 @@ class SimRequester:
         has_reason = self.is_hostile or world.deaths or self._was_removed()
         promise(has_reason, f"the daemon closes the session of {self.name}, which kept the rules")
         if not self.is_hostile and not world.deaths and self._slots is not None:
-            untold = [str(r) for r in self._slots.waiters.values() if r.read_ns and not r.answer]
-            promise(not untold, f"the daemon closes the session of {self.name} before it answers", *untold)
+            self._judge_end(self._slots.waiters.values())
         if self.is_hostile or not world.setup.is_durable:
             self._give_up()
         self._again()
+
+    def _judge_end(self, waiting: Iterable[Request]) -> None:
+        """A removed tenant's session ends when all is answered, or when the time for that is over."""
+        world = self.world
+        is_over = world.loop.now_ns - world.removed_ns[self.tenant] >= world.config.limits.drain_ms * MS
+        untold = [str(request) for request in waiting if request.read_ns and not request.answer]
+        promise(is_over or not untold, f"the daemon closes the session of {self.name} before it answers", *untold)
 
     # -- work -----------------------------------------------------------------------------------------------------
     def _work(self, session: RequesterEnd) -> None:
@@ -379,6 +386,8 @@ class SimRequester:
             return
         payload = self._payload()
         name = world.draw_kernel()
+        if name not in self._kernels:
+            return  # an intruder took the helper's place
         options = Options(
             demand=random.choice((0, 0, 0, 5, 14, 20)) if name != "whole" else 0,
             priority=random.choice((0, 0, 0, 3)),

@@ -268,6 +268,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                 made = stand_in(*args)
             except Exception as fault:
                 future.set_exception(fault)
+                future.exception()  # a daemon that is killed before it asks leaves nobody to complain to
             else:
                 future.set_result(made)
 

@@ -110,6 +110,7 @@ class World:
         self._token_path = tokens.path
         self.removals: Counter[str] = Counter()
         """How often a tenant was taken out of the configuration."""
+        self.removed_ns: dict[str, int] = {}
         self.most_jobs: Counter[str] = Counter()
         self.least_kernel_ns = 0
         self.config = self._configured(Terms.of(self.setup))
@@ -244,7 +245,10 @@ class World:
     def _come_into_force(self, config: DaemonConfig) -> None:
         """As `offpath.dpu_daemon.reload.Reloader`, whose sources and TLS are not simulated."""
         names = {tenant.name for tenant in config.tenant}
-        self.removals.update(tenant.name for tenant in self.config.tenant if tenant.name not in names)
+        for tenant in self.config.tenant:
+            if tenant.name not in names:
+                self.removals[tenant.name] += 1
+                self.removed_ns[tenant.name] = self.loop.now_ns
         self.config = config
         self.say("the configuration names %s; %s", ", ".join(sorted(names)), config.limits)
         if self.channel is not None:
