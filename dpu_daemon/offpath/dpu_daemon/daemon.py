@@ -291,6 +291,10 @@ class Daemon:
         else:
             self._events.append(events.CopyDone(command.job, command.attempt, done.error is not None))
 
+    def copies_in_flight(self) -> set[tuple[int, int]]:
+        """Payloads on their way: job, attempt."""
+        return {(ref.job, attempt) for ref, attempt, _ in self._copies.values()}
+
     def _copies_done(self) -> None:
         for done in self.engine.poll():
             copied = self._copies.pop(done.token, None)
@@ -392,6 +396,7 @@ class Daemon:
         """Another configuration is in force from here on. What cannot change live must be as it was."""
         self.config = config
         self.config_generation += 1
+        self.host.limits_changed()
         self.dispatch(events.ConfigChanged(config.tenant_specs(), config.book_settings(), config.pins()))
 
     # -- results --------------------------------------------------------------------------------------------------
