@@ -107,6 +107,7 @@ class SimWorker:
             or self.order.lease not in world.daemon.book.ledger.leases
             or self.is_liar
             or world.judge.is_unwanted(self)  # the order to kill it may have met no helper
+            or (world.deaths and world.judge.is_given_up(self))  # by the process before, which had no time to say so
         )  # fmt: skip
         promise(has_reason, f"the daemon hangs up on {self}, which did nothing wrong")
         self._count_death()

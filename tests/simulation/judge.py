@@ -227,6 +227,12 @@ class Judge:
         """The daemon wants it to be killed."""
         return (worker.order.generation, worker.lane) in self._unwanted
 
+    def is_given_up(self, worker: SimWorker) -> bool:
+        """The book counts its lane as lost."""
+        order = worker.order
+        lease = self._world.daemon.book.ledger.lease_of(order.lease, order.generation)
+        return lease is not None and worker.lane in lease.lost
+
     def lease_ordered(self, lease: int, generation: int) -> None:
         """The helper has cut an instance: no other has this generation."""
         held = [tenancy for gpu in self._world.gpus for tenancy in gpu.tenancies.values()]
@@ -358,6 +364,8 @@ class Judge:
             promise(
                 tenant.jobs <= world.most_jobs[tenant.spec.name], f"{tenant.spec.name} has {tenant.jobs} jobs accepted"
             )
+        for gone in ledger.departing.values():
+            promise(not (gone.is_leaving and gone.queued), f"{gone.spec.name} was removed and still queues")
         promise(in_flight <= world.config.max_jobs, f"{in_flight} jobs are accepted")
         promise(len(ledger.jobs) <= world.slots_given, "more jobs than slots")
         promise(len(ledger.leaving) <= world.lanes_possible, "more jobs leave than there are lanes")

@@ -130,6 +130,7 @@ class SimRequester:
         self._removals = 0
         """How often its tenant had been removed when it asked for its session."""
         self._lost_ns = 0
+        self._not_before_ns = 0
         self.negotiation: Negotiation | None = None
         self.session: RequesterEnd | None = None
         self._lost: RequesterEnd | None = None
@@ -154,7 +155,8 @@ class SimRequester:
             return
         world = self.world
         if self.negotiation is None:
-            self._say_hello()
+            if world.loop.now_ns >= self._not_before_ns:
+                self._say_hello()
         elif self.negotiation.news:
             self._hear(self.negotiation.news.popleft())
         elif self.session is None:
@@ -172,7 +174,7 @@ class SimRequester:
     def _say_hello(self) -> None:
         world = self.world
         if world.channel is None:
-            world.loop.after(20 * MS, self.key, self.wake)
+            self._wait(20)
             return
         random = world.random
         if self._lost is None:
@@ -317,7 +319,12 @@ class SimRequester:
             self.negotiation.leave()
         self.negotiation = None
         self._welcome = None
-        self.world.loop.after((wait_ms + 10) * MS, self.key, self.wake)
+        self._wait(wait_ms + 10)
+
+    def _wait(self, ms: int) -> None:
+        """Before the next hello. Who is woken meanwhile waits on."""
+        self._not_before_ns = self.world.loop.now_ns + ms * MS
+        self.world.loop.after(ms * MS, self.key, self.wake)
 
     def _session_gone(self) -> None:
         """The daemon hung up. If it was killed, or lost us, we come back; else it had better have a reason."""

@@ -234,8 +234,8 @@ class World:
         )  # fmt: skip
         for tenant in config.tenant:
             self.most_jobs[tenant.name] = max(self.most_jobs[tenant.name], tenant.max_jobs)
-        limit_ns = config.limits.kernel_ms * MS
-        self.least_kernel_ns = min(limit_ns, self.least_kernel_ns) if limit_ns and self.least_kernel_ns else limit_ns
+        if limit_ns := config.limits.kernel_ms * MS:
+            self.least_kernel_ns = min(limit_ns, self.least_kernel_ns or limit_ns)
         return config
 
     def _reload(self, terms: Terms) -> None:
