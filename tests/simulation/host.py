@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .world import World
 
 MS = 1_000_000
+SLACK_NS = 2 * MS
 KERNELS = (("small", 14), ("large", 14), ("half", 42), ("whole", 100), ("raises", 14))
 
 
@@ -45,6 +46,8 @@ class SimWorker:
         self.running: tuple[Request, int] | None = None
         self._last: Request | None = None
         self._seen = b""
+        self._since = 0, 0, world.config
+        """When what runs began, how late the daemon was then, and what was in force."""
         self.is_liar = False
         world.loop.after(world.short_ns(), self.key, self._connect)
 
@@ -103,6 +106,8 @@ class SimWorker:
             or not world.daemon.host.has_helper()  # a restarted daemon gave up waiting for it
             or self.order.lease not in world.daemon.book.ledger.leases
             or self.is_liar
+            or world.judge.is_unwanted(self)  # the order to kill it may have met no helper
+            or (world.deaths and world.judge.is_given_up(self))  # by the process before, which had no time to say so
         )  # fmt: skip
         promise(has_reason, f"the daemon hangs up on {self}, which did nothing wrong")
         self._count_death()
@@ -148,14 +153,15 @@ class SimWorker:
             return
         result = world.on_lane(self, request, self._worker._run, message)
         self.running = request, launch.demand
+        self._since = world.loop.now_ns, world.late_ns, world.config
         alpha = world.alpha(self.order)
         world.judge.share_used(self, sum(w.share() for w in self.helper.workers_of(self.order.lease)), alpha)
         self._seen = bytes(self._worker._landing[: launch.payload_bytes])
         world.loop.after(world.kernel_ns(), self.key, lambda: self._finish(result))
 
     def share(self) -> int:
-        """R of what runs here and the daemon knows of."""
-        is_known = self._end is not None and not self._end.daemon_gone
+        """R of what runs here and the daemon knows of. One that is to be killed may not be dead yet."""
+        is_known = self._end is not None and not self._end.daemon_gone and not self.world.judge.is_unwanted(self)
         return self.running[1] if self.running is not None and is_known else 0
 
     def _finish(self, result: bytes) -> None:
@@ -167,6 +173,7 @@ class SimWorker:
             bytes(self._worker._landing[: len(self._seen)]) == self._seen,
             f"{self}: its lane changed beneath its kernel",
         )
+        self._may_run_on(request)
         if world.happens("worker_dies"):
             self.die()
             return
@@ -193,6 +200,20 @@ class SimWorker:
         elif self._end.inbox or self._end.daemon_gone:
             self.wake()
 
+    def _may_run_on(self, request: Request) -> None:
+        """A kernel that ran for longer than it may is one that the daemon wants to be killed."""
+        world = self.world
+        since_ns, late_ns, config = self._since
+        limit_ns = config.limits.kernel_ms * MS
+        ran_ns = world.loop.now_ns - since_ns - (world.late_ns - late_ns)
+        is_known = self._end is not None and not self._end.daemon_gone and config is world.config
+        is_ending = self.order.generation in world.closing or self.helper.is_cut_off()
+        is_free = not limit_ns or ran_ns <= limit_ns + SLACK_NS or not is_known or is_ending
+        promise(
+            is_free or world.judge.is_unwanted(self),
+            f"{self} ran {request} for {ran_ns} ns, and nobody wants it to end",
+        )
+
     def _lied(self, request: Request) -> None:
         """The daemon may drop this worker, and what it said of the request is worth nothing."""
         self.is_liar = request.is_lied_about = True
@@ -207,11 +228,6 @@ class SimWorker:
         for message in self._end.inbox:
             if message[0] == host.KIND_LAUNCH:
                 self.world.judge.launch_came(self, *host.parse_launch(message)[:2]).deaths += 1
-
-    def be_killed(self) -> None:
-        """By somebody, at any time; but not before its hello, for then the daemon would wait for it."""
-        if self._end is not None:
-            self.die()
 
     def die(self) -> None:
         """The process ends, whatever it was doing."""
@@ -250,10 +266,14 @@ class SimHelper:
         self.is_alive = True
         self.is_busy = False
         self.is_silent = False
+        self.is_hung = False
+        """Silent for good."""
         self.kernel_ids: dict[str, int] = {}
         self.linger_ns = 0
         self._lost_ns = 0
         self.instances: dict[int, _Instance] = {}
+        self._unreaped: list[SimWorker] = []
+        """Dead workers that it has not noticed yet."""
         self.table = KernelTable()
         for name, demand in KERNELS:
             self.table.kernel(name, demand=demand, tensors="pointer")(world.kernel(name))
@@ -300,24 +320,42 @@ class SimHelper:
 
     def be_silent(self, is_silent: bool, *, is_full: bool = False) -> None:
         """Neither reads nor says anything (swapped out, stopped); ``is_full``: its socket takes no more."""
-        self.is_silent = is_silent
+        self.is_silent = is_silent or self.is_hung
         if self._end is not None:
             self._end.is_full = is_full
         self.world.loop.outside.pop(self.key, None)
         self.wake()
 
     def _act(self) -> None:
-        if not self.is_alive or self.is_busy or self.is_silent or self._end is None:
+        if not self.is_alive or self.is_busy or self.is_silent:
+            return
+        if self._end is None:
+            while self._unreaped:
+                self._reap()
+            return
+        if self._unreaped and self.world.random.random() < 0.5:
+            self._reap()
+            self.wake()
             return
         try:
             message = self._end.next_message()
-            if message is None:
+            if message is not None:
+                self._order(control.decode(control.DAEMON_TO_HOST, message))
+            elif self._unreaped:
+                self._reap()
+            else:
                 return
-            self._order(control.decode(control.DAEMON_TO_HOST, message))
         except PeerGone:
             self._daemon_gone()
             return
         self.wake()
+
+    def _reap(self) -> None:
+        """As `Supervisor._reap`: a dead worker leaves its instance, and the daemon is told if it can be."""
+        worker = self._unreaped.pop(0)
+        order = worker.order
+        self.instances[order.lease].workers.remove(worker)
+        self._send(control.WorkerDied(lease=order.lease, lane=worker.lane, generation=order.generation))
 
     def _daemon_gone(self) -> None:
         """Offer ourselves again, with what we hold, for as long as the daemon had asked for."""
@@ -344,6 +382,10 @@ class SimHelper:
             self.linger_ns = order.linger_ms * MS
             for lease in [lease for lease in self.instances if lease not in order.keep]:
                 self._drop(lease, scrub=True)
+        elif isinstance(order, control.Ping):
+            self._send(control.Pong(number=order.number))
+        elif isinstance(order, control.KillWorker):
+            self._kill(order)
         elif isinstance(order, control.OpenInstance):
             self._begin(lambda: self._open(order))
         elif isinstance(order, control.CloseInstance):
@@ -403,9 +445,17 @@ class SimHelper:
             control.InstanceClosed(lease=order.lease, generation=order.generation, scrubbed_bytes=scrubbed)
         )  # fmt: skip
 
+    def _kill(self, order: control.KillWorker) -> None:
+        held = self.instances.get(order.lease)
+        if held is not None and held.order.generation == order.generation:
+            for worker in held.workers:
+                if worker.lane == order.lane:
+                    worker.die()
+
     def _drop(self, lease: int, *, scrub: bool, tenancy: Any = None) -> int:
         held = self.instances.pop(lease)
-        for worker in list(held.workers):
+        self._unreaped = [worker for worker in self._unreaped if worker not in held.workers]
+        for worker in held.workers:
             worker.die()
         scrubbed = held.gpu.scrub_instance(held.instance) if scrub else 0
         if tenancy is not None:
@@ -422,13 +472,13 @@ class SimHelper:
         return held.workers if held is not None else []
 
     def workers(self) -> list[SimWorker]:
-        return [worker for held in self.instances.values() for worker in held.workers]
+        return [worker for held in self.instances.values() for worker in held.workers if worker.is_alive]
 
     def died(self, worker: SimWorker) -> None:
         """A worker ended, asked or not."""
-        for held in self.instances.values():
-            if worker in held.workers:
-                held.workers.remove(worker)
+        if self.is_alive and any(worker in held.workers for held in self.instances.values()):
+            self._unreaped.append(worker)
+            self.wake()
 
     def die(self) -> None:
         """The process is killed; its workers go with it (PR_SET_PDEATHSIG). Nobody scrubs anything."""

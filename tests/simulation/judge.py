@@ -86,6 +86,10 @@ class Judge:
         self._slots: dict[SessionMemory, dict[int, _Slot]] = {}
         self.sessions: dict[int, SessionMemory] = {}
         self._by_job: dict[int, Request] = {}
+        self._launched: dict[int, tuple[int, int, int]] = {}
+        """Job → lease, lane, time."""
+        self._unwanted: set[tuple[int, int]] = set()
+        """Generation, lane of workers that are to be killed."""
         self._live: dict[int, Request] = {}
         self._generation = 0
         self._opened: dict[int, int] = {}
@@ -162,11 +166,17 @@ class Judge:
             due = request.read_ns + request.budget_ns
             promise(request.budget_ns and now_ns >= due, f"{request} expires before its time")
         elif status is Status.CANCELLED:
-            is_wanted = request.is_cancelled or request.requester.is_hostile
+            is_wanted = request.is_cancelled or request.requester.is_hostile or reason is Reason.TENANT_REMOVED
             has_left = reason is Reason.SESSION_CLOSED and not request.requester.is_there()
             promise(is_wanted or has_left, f"{request} is CANCELLED and nobody asked for that")
         if status is Status.FAILED and reason is Reason.COPY_FAILED:
             promise(self._world.counts["copy_fails"], f"{request} says that a copy failed; none did")
+        if reason is Reason.TENANT_REMOVED:
+            promise(self._world.removals[request.requester.tenant], f"{request} ends as if its tenant were removed")
+        if reason is Reason.KERNEL_OVERRAN:
+            limit_ns = self._world.least_kernel_ns
+            ran_ns = now_ns - self._launched[request.job][2]
+            promise(limit_ns and ran_ns >= limit_ns, f"{request} is said to have overrun after {ran_ns} ns")
         if request.budget_ns and status is not Status.REJECTED:
             world = self._world
             late = now_ns - max(request.read_ns + request.budget_ns, request.landed_ns)
@@ -203,9 +213,25 @@ class Judge:
             promise(self._live.pop(command.job, None) is not None, f"job {command.job} gets a second end")
         elif isinstance(command, commands.Launch):
             promise(command.job in self._live, f"job {command.job} is launched after its end")
+            self._launched[command.job] = command.lease, command.lane, self._world.loop.now_ns
+        elif isinstance(command, commands.KillLane):
+            self._unwanted.add((command.generation, command.lane))
+            for job, (lease, lane, _) in self._launched.items():
+                if (lease, lane) == (command.lease, command.lane):
+                    self._by_job[job].deaths += 1
         elif isinstance(command, commands.OpenLease):
             promise(command.generation > self._generation, f"generation {command.generation} does not rise")
             self._generation = command.generation
+
+    def is_unwanted(self, worker: SimWorker) -> bool:
+        """The daemon wants it to be killed."""
+        return (worker.order.generation, worker.lane) in self._unwanted
+
+    def is_given_up(self, worker: SimWorker) -> bool:
+        """The book counts its lane as lost."""
+        order = worker.order
+        lease = self._world.daemon.book.ledger.lease_of(order.lease, order.generation)
+        return lease is not None and worker.lane in lease.lost
 
     def lease_ordered(self, lease: int, generation: int) -> None:
         """The helper has cut an instance: no other has this generation."""
@@ -221,6 +247,8 @@ class Judge:
             for slot in slots.values():
                 if slot.is_sealed and slot.request is not None:
                     slot.request.deaths += 1
+        for flight in self._world.engine.flights.values():  # an answer that waited for one is written anew
+            flight.note.landed_ns = self._world.loop.now_ns
 
     def went_on(self, book: JobBook) -> None:
         """A book was replayed: it knows at least what was accepted, and all that was answered has ended in it."""
@@ -232,6 +260,8 @@ class Judge:
                 continue  # its credit was on its way: the slot has been used again
             request.job = job.job
             self._by_job[job.job] = request
+            if job.is_running and job.placement is not None:  # said by nobody: it was journalled last
+                self._launched.setdefault(job.job, (job.placement.lease, job.placement.lane, job.launched_ns))
             if job.state < FIRST_TERMINAL:
                 promise(request.answer is None, f"{request} was answered, and its job has not ended")
                 self._live[job.job] = request
@@ -331,7 +361,11 @@ class Judge:
             ledger.unanswered == in_flight, f"{in_flight} jobs wait for an answer; the book counts {ledger.unanswered}"
         )
         for tenant in ledger.tenants.values():
-            promise(tenant.jobs <= tenant.spec.max_jobs, f"{tenant.spec.name} has {tenant.jobs} jobs accepted")
+            promise(
+                tenant.jobs <= world.most_jobs[tenant.spec.name], f"{tenant.spec.name} has {tenant.jobs} jobs accepted"
+            )
+        for gone in ledger.departing.values():
+            promise(not (gone.is_leaving and gone.queued), f"{gone.spec.name} was removed and still queues")
         promise(in_flight <= world.config.max_jobs, f"{in_flight} jobs are accepted")
         promise(len(ledger.jobs) <= world.slots_given, "more jobs than slots")
         promise(len(ledger.leaving) <= world.lanes_possible, "more jobs leave than there are lanes")
@@ -359,7 +393,8 @@ class Judge:
         promise(not self._live, f"jobs {list(self._live)} never end")
         for name, table in (
             ("jobs", ledger.jobs), ("jobs that leave", ledger.leaving), ("the book's sessions", ledger.sessions),
-            ("needy tenants", ledger.needy), ("sessions", daemon.sessions), ("jobs of the shell", daemon.refs),
+            ("needy tenants", ledger.needy),
+            ("departing tenants", ledger.departing), ("sessions", daemon.sessions), ("jobs of the shell", daemon.refs),
             ("unwritten answers", daemon.unwritten), ("awaited lanes", host.awaited),
             ("copies", daemon._copies), ("result copies", daemon._result_copies),
             ("held answers", daemon._held_answers), ("held orders", host._when_quiet), ("lane copies", host._copies),
@@ -369,6 +404,8 @@ class Judge:
         ):  # fmt: skip
             promise(not table, f"{name} are left over: {table}")
         promise(not world.manager.kept, f"the service manager still keeps {list(world.manager.kept)}")
+        names = {tenant.name for tenant in world.config.tenant}
+        promise(set(ledger.tenants) == set(world.admission._tenants) == names, "tenants are left over, or missing")
         for tenant in world.admission._tenants.values():
             promise(not tenant.sessions and not tenant.nbytes, f"{tenant.table.name} holds quota after all left")
         for name, tenant_ in ledger.tenants.items():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -126,7 +127,10 @@ class SimRequester:
         self.is_done = False
         self._may_fill = True
         self._refusals = 0
+        self._removals = 0
+        """How often its tenant had been removed when it asked for its session."""
         self._lost_ns = 0
+        self._not_before_ns = 0
         self.negotiation: Negotiation | None = None
         self.session: RequesterEnd | None = None
         self._lost: RequesterEnd | None = None
@@ -151,7 +155,8 @@ class SimRequester:
             return
         world = self.world
         if self.negotiation is None:
-            self._say_hello()
+            if world.loop.now_ns >= self._not_before_ns:
+                self._say_hello()
         elif self.negotiation.news:
             self._hear(self.negotiation.news.popleft())
         elif self.session is None:
@@ -169,9 +174,11 @@ class SimRequester:
     def _say_hello(self) -> None:
         world = self.world
         if world.channel is None:
-            world.loop.after(20 * MS, self.key, self.wake)
+            self._wait(20)
             return
         random = world.random
+        if self._lost is None:
+            self._removals = world.removals[self.tenant]
         by_token = random.random() < 0.5
         carrier = Carrier(uid=world.uid) if by_token else Carrier(certified=self.tenant)
         self.negotiation = Negotiation(world, carrier, self)
@@ -211,14 +218,15 @@ class SimRequester:
             self._learn(said.kernels)
             self._take_stock(said.resumed)
             if not world.happens("ticket_late"):
-                self._show_ticket()
+                self._show_ticket(said)
             else:
-                world.loop.after(6_000 * MS, self.key, self._show_ticket)
+                world.loop.after(6_000 * MS, self.key, lambda: self._show_ticket(said))
         elif isinstance(said, control.Kernels):
             self._learn(said.kernels)
         elif isinstance(said, control.Refused):
-            self._refusals += 1
-            if self._lost is not None and said.code == "resume_unknown":
+            is_out = said.code in ("tenant_removed", "denied") and bool(world.removals[self.tenant])
+            self._refusals += 0 if is_out and not self.is_hostile else 1
+            if self._lost is not None and (is_out or said.code == "resume_unknown"):
                 self._give_up()
             self._again(said.retry_after_ms)
         self.wake()
@@ -249,12 +257,16 @@ class SimRequester:
         """The session is gone: what was in flight may have run, or not."""
         waiting = self._slots.waiters.values() if self._slots is not None else ()
         is_idle = all(request.answer is not None or not request.job for request in waiting)
-        may = self.world.may_lose_sessions or self.is_hostile or self._was_long_away() or is_idle
+        may = self.world.may_lose_sessions or self.is_hostile or self._was_long_away() or is_idle or self._was_removed()
         promise(may, f"{self.name} may not come back to its session")
         if self._lost is not None:
             self._lost.leave()
         self._lost = self._slots = None
         self._to_cancel.clear()
+
+    def _was_removed(self) -> bool:
+        """Its tenant was, since it asked for its session."""
+        return self.world.removals[self.tenant] > self._removals
 
     def _was_long_away(self) -> bool:
         """For longer than the daemon had promised to wait."""
@@ -264,11 +276,11 @@ class SimRequester:
     def _learn(self, kernels: list[control.KernelInfo]) -> None:
         self._kernels = {kernel.name: kernel.kernel_id for kernel in kernels}
 
-    def _show_ticket(self) -> None:
+    def _show_ticket(self, welcome: control.Welcome) -> None:
+        """Nobody shows the ticket of a former welcome."""
         world = self.world
-        if not self.is_alive or self._welcome is None or world.channel is None:
+        if not self.is_alive or self._welcome is not welcome or world.channel is None:
             return
-        welcome = self._welcome
         ticket = welcome.ticket.encode()
         if self.is_hostile and world.random.random() < 0.4:
             ticket = world.random.choice((b"no-such-ticket-at-all", ticket[:-1], *world.old_tickets))
@@ -307,7 +319,12 @@ class SimRequester:
             self.negotiation.leave()
         self.negotiation = None
         self._welcome = None
-        self.world.loop.after((wait_ms + 10) * MS, self.key, self.wake)
+        self._wait(wait_ms + 10)
+
+    def _wait(self, ms: int) -> None:
+        """Before the next hello. Who is woken meanwhile waits on."""
+        self._not_before_ns = self.world.loop.now_ns + ms * MS
+        self.world.loop.after(ms * MS, self.key, self.wake)
 
     def _session_gone(self) -> None:
         """The daemon hung up. If it was killed, or lost us, we come back; else it had better have a reason."""
@@ -316,10 +333,20 @@ class SimRequester:
         self.session.bell.leave()
         self._lost, self.session = self.session, None
         self._lost_ns = world.loop.now_ns
-        promise(self.is_hostile or world.deaths, f"the daemon closes the session of {self.name}, which kept the rules")
+        has_reason = self.is_hostile or world.deaths or self._was_removed()
+        promise(has_reason, f"the daemon closes the session of {self.name}, which kept the rules")
+        if not self.is_hostile and not world.deaths and self._slots is not None:
+            self._judge_end(self._slots.waiters.values())
         if self.is_hostile or not world.setup.is_durable:
             self._give_up()
         self._again()
+
+    def _judge_end(self, waiting: Iterable[Request]) -> None:
+        """A removed tenant's session ends when all is answered, or when the time for that is over."""
+        world = self.world
+        is_over = world.loop.now_ns - world.removed_ns[self.tenant] >= world.config.limits.drain_ms * MS
+        untold = [str(request) for request in waiting if request.read_ns and not request.answer]
+        promise(is_over or not untold, f"the daemon closes the session of {self.name} before it answers", *untold)
 
     # -- work -----------------------------------------------------------------------------------------------------
     def _work(self, session: RequesterEnd) -> None:
@@ -366,6 +393,8 @@ class SimRequester:
             return
         payload = self._payload()
         name = world.draw_kernel()
+        if name not in self._kernels:
+            return  # an intruder took the helper's place
         options = Options(
             demand=random.choice((0, 0, 0, 5, 14, 20)) if name != "whole" else 0,
             priority=random.choice((0, 0, 0, 3)),
@@ -384,7 +413,8 @@ class SimRequester:
         world.say("%s rings %s", self.name, waiter)
         self._last = waiter
         if random.random() < self.cancels:
-            world.loop.after(world.kernel_ns(), self.key, lambda: self._want_cancel(waiter))
+            delay_ns = int(random.expovariate(1.0) * world.setup.kernel_ns)
+            world.loop.after(delay_ns, self.key, lambda: self._want_cancel(waiter))
 
     def _want_cancel(self, request: Request) -> None:
         if self.session is not None and request.session is self.session.memory and self.is_alive:

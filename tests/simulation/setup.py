@@ -24,6 +24,8 @@ FAULTS = {
     "helper_dies": 0.002,
     "helper_silent": 0.001,
     "helper_full": 0.0005,
+    "helper_hangs": 0.001,
+    "kernel_hangs": 0.03,
     "create_fails": 0.1,
     "fork_fails": 0.1,
     "slow_scrub": 0.2,
@@ -36,6 +38,7 @@ FAULTS = {
     "daemon_killed": 0.003,
     "daemon_killed_inside": 0.01,
     "intruders": 0.003,
+    "reloads": 0.002,
     "spurious": 0.01,
 }
 """How often each may happen, where it may: per message, copy or step. A schedule has a draw of them."""
@@ -53,6 +56,7 @@ class Setup:
     tenants: list[dict[str, Any]] = field(default_factory=list)
     pins: list[dict[str, Any]] = field(default_factory=list)
     leasing: dict[str, int] = field(default_factory=dict)
+    limits: dict[str, int] = field(default_factory=dict)
     model: str = "A100-40GB"
     requesters: int = 3
     hostile: int = 0
@@ -69,6 +73,57 @@ class Setup:
     cancels: float = 0.1
 
 
+@dataclass(slots=True)
+class Terms:
+    """What of a setup a reload may change."""
+
+    tenants: list[dict[str, Any]]
+    pins: list[dict[str, Any]]
+    leasing: dict[str, int]
+    limits: dict[str, int]
+
+    @classmethod
+    def of(cls, setup: Setup) -> Terms:
+        """Those that a schedule begins and ends with."""
+        return cls(setup.tenants, setup.pins, setup.leasing, setup.limits)
+
+
+def draw_terms(setup: Setup, random: Random) -> Terms:
+    """Other rights, pauses, limits and pins; some tenants are left out."""
+    tenants = [{**tenant, **_draw_rights(random)} for tenant in setup.tenants if random.random() < 0.7]
+    tenants = tenants or setup.tenants[:1]
+    names = [tenant["name"] for tenant in tenants]
+    pins = [pin for pin in setup.pins if pin["tenant"] in names and random.random() < 0.7]
+    return Terms(tenants, pins, {**setup.leasing, **_draw_pauses(random)}, _draw_limits(random))
+
+
+def _draw_rights(random: Random) -> dict[str, int]:
+    return {
+        "weight": random.choice((1, 1, 2, 5)),
+        "max_jobs": random.choice((2, 8, 256)),
+        "max_share": random.choice((100, 100, 200)),
+    }
+
+
+def _draw_pauses(random: Random) -> dict[str, int]:
+    return {
+        "keep_warm_ms": random.choice((0, 1, 5, 50)),
+        "grow_after_ms": random.choice((4, 20, 50)),
+        "reclaim_after_ms": random.choice((1, 10, 100)),
+        "min_hold_ms": random.choice((0, 5, 200)),
+    }
+
+
+def _draw_limits(random: Random) -> dict[str, int]:
+    return {
+        "kernel_ms": random.choice((0, 2, 100, 2_000, 60_000)),
+        "open_ms": random.choice((20, 1_000, 30_000)),
+        "scrub_ms": random.choice((20, 1_000, 30_000)),
+        "helper_ms": random.choice((500, 5_000, 5_000, 60_000)),
+        "drain_ms": random.choice((0, 10, 1_000)),
+    }
+
+
 def draw_setup(random: Random) -> Setup:
     """A setup that puts several tenants on one small GPU."""
     setup = Setup()
@@ -78,11 +133,9 @@ def draw_setup(random: Random) -> Setup:
         setup.tenants.append(
             {
                 "name": name,
-                "weight": random.choice((1, 1, 2, 5)),
-                "max_jobs": random.choice((2, 8, 256)),
+                **_draw_rights(random),
                 "max_sessions": random.choice((1, 4)),
                 "max_slots": random.choice((2, 8)),
-                "max_share": random.choice((100, 100, 200)),
                 "profile": smallest,
             }
         )
@@ -92,11 +145,9 @@ def draw_setup(random: Random) -> Setup:
         "lanes": random.choice((1, 1, 2, 3)),
         "landing_bytes": ROOM,
         "result_bytes": ROOM,
-        "keep_warm_ms": random.choice((0, 1, 5, 50)),
-        "grow_after_ms": random.choice((4, 20, 50)),
-        "reclaim_after_ms": random.choice((1, 10, 100)),
-        "min_hold_ms": random.choice((0, 5, 200)),
+        **_draw_pauses(random),
     }
+    setup.limits = _draw_limits(random)
     setup.max_jobs = random.choice((5, 1_000, 1_000))
     setup.requesters = random.choice((2, 3, 4, 6))
     setup.hostile = random.choice((0, 0, 1, 1, 2))

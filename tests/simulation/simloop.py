@@ -157,6 +157,14 @@ class SimLoop(asyncio.AbstractEventLoop):
             return self.now_ns
         return self._timers[0][0] if self._timers else None
 
+    def is_idle(self) -> bool:
+        """Nothing is ready, and the world has nothing in store: only timers are left."""
+        return not (self._soon or self._ready or self.outside or self._later)
+
+    def timers(self) -> list[Handle]:
+        """Those that were not cancelled."""
+        return [handle for *_, handle in self._timers if not handle.is_cancelled]
+
     # -- descriptors ----------------------------------------------------------------------------------------------
     def open_fd(self) -> int:
         """A new descriptor, neither readable nor writable."""
@@ -260,6 +268,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                 made = stand_in(*args)
             except Exception as fault:
                 future.set_exception(fault)
+                future.exception()  # a daemon that is killed before it asks leaves nobody to complain to
             else:
                 future.set_result(made)
 

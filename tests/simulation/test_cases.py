@@ -25,6 +25,7 @@ QUIET = Setup(
         "lanes": 1, "landing_bytes": 4096, "result_bytes": 4096, "keep_warm_ms": 60_000, "grow_after_ms": 5,
         "reclaim_after_ms": 5, "min_hold_ms": 0,
     },
+    limits={"open_ms": 2_000, "helper_ms": 100_000_000},
     requesters=0, inline_copies=1.0, kernel_ns=0,
 )  # fmt: skip
 
@@ -98,6 +99,27 @@ def test_a_simulated_job_that_expires_as_its_result_comes_carries_no_result(stag
     assert (late.answer.status, late.answer.reason) == (Status.EXPIRED, Reason.DEADLINE_PASSED)
     assert late.answer.result_bytes == 0
     assert late.answer.tensors == ()
+
+
+def test_an_order_held_back_for_copies_is_not_given_once_its_lease_was_closed(stage: Stage) -> None:
+    """Opening takes too long: the helper is told to close what it was never told to open, and must not open it then."""
+    world = stage.world
+    requester = stage.requester("ada")
+    request = stage.submit(requester, "small")
+    world.setup.inline_copies = 0.0
+    world.copy_ns = lambda *, is_result: 3_600_000 * MS  # type: ignore[method-assign]
+    stage.until(lambda: bool(world.engine.flights))
+    world._kill_helper()
+    stage.until(lambda: not world.daemon.host.has_helper())
+    stage.until(lambda: bool(world.daemon.host._when_quiet))
+    (held,) = world.daemon.host._when_quiet
+    stage.until(lambda: held.lease not in world.daemon.book.ledger.leases)
+    assert all(order.lease != held.lease for order in world.daemon.host._when_quiet)
+    (token,) = world.engine.flights
+    world.engine._landed(token)
+    stage.until(lambda: request.is_taken)
+    assert request.answer is not None
+    assert request.answer.status is Status.COMPLETED
 
 
 def test_an_order_held_back_for_copies_is_dropped_with_its_helper(stage: Stage) -> None:

@@ -21,8 +21,8 @@ from offpath.bindings.errors import RegionError
 from offpath.bindings.loopback.fabric import LoopbackFabricSession
 from offpath.bindings.wire import control
 from offpath.dpu_daemon import recovery as recovery_module
-from offpath.dpu_daemon.admission import Admission
-from offpath.dpu_daemon.config import parse_config
+from offpath.dpu_daemon.admission import Admission, credentials
+from offpath.dpu_daemon.config import DaemonConfig, parse_config
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.doors import FabricDoor
 from offpath.dpu_daemon.journal.log import Journal, open_journal, replay
@@ -38,7 +38,7 @@ from .gpu import SimGpu
 from .host import SimHelper, SimWorker
 from .judge import Judge, Request, result_of
 from .requesters import SimRequester
-from .setup import TENANTS, Setup, draw_setup
+from .setup import TENANTS, Setup, Terms, draw_setup, draw_terms
 from .simloop import SimLoop
 from .survivors import IDENTITY, DaemonKilled, SimManager, SimStorage
 from .wires import (
@@ -107,25 +107,24 @@ class World:
         """How often the daemon was killed."""
         self._tokens_made = 0
         self._on_lane: tuple[SimWorker, Request] | None = None
-        self.config = parse_config(
-            {
-                "tenant": [{**t, "token_file": tokens.path(t["name"])} for t in self.setup.tenants],
-                "lease": self.setup.pins,
-                "leasing": self.setup.leasing,
-                "max_jobs": self.setup.max_jobs,
-                "durability": {"journal_mib": 0, "resume_ttl_s": self.setup.resume_ttl_s, "adopt_ms": 500},
-            },
-            "simulation",
-        )  # fmt: skip
+        self._token_path = tokens.path
+        self.removals: Counter[str] = Counter()
+        """How often a tenant was taken out of the configuration."""
+        self.removed_ns: dict[str, int] = {}
+        self.most_jobs: Counter[str] = Counter()
+        self.least_kernel_ns = 0
+        self.config = self._configured(Terms.of(self.setup))
         self.slots_given = 0
         self._strikes: dict[str, Callable[[], None]] = {
             "helper_dies": self._kill_helper,
             "worker_killed": self._kill_worker,
             "helper_silent": lambda: self._silence(is_full=False),
             "helper_full": lambda: self._silence(is_full=True),
+            "helper_hangs": self._hang_helper,
             "clock_jumps": self._jump,
             "daemon_killed": self._kill_between,
             "intruders": self._intrude,
+            "reloads": lambda: self._reload(draw_terms(self.setup, self.random)),
             "spurious": self.loop.wake_somebody,
         }
         self._striking = sum(self.setup.faults.get(name, 0.0) for name in self._strikes)
@@ -221,6 +220,42 @@ class World:
             Recovery(self.daemon, self.admission, self.manager.stored(self.keep)).run()
         self.door.open()
 
+    def _configured(self, terms: Terms) -> DaemonConfig:
+        config = parse_config(
+            {
+                "tenant": [{**t, "token_file": self._token_path(t["name"])} for t in terms.tenants],
+                "lease": terms.pins,
+                "leasing": terms.leasing,
+                "limits": terms.limits,
+                "max_jobs": self.setup.max_jobs,
+                "durability": {"journal_mib": 0, "resume_ttl_s": self.setup.resume_ttl_s, "adopt_ms": 500},
+            },
+            "simulation",
+        )  # fmt: skip
+        for tenant in config.tenant:
+            self.most_jobs[tenant.name] = max(self.most_jobs[tenant.name], tenant.max_jobs)
+        if limit_ns := config.limits.kernel_ms * MS:
+            self.least_kernel_ns = min(limit_ns, self.least_kernel_ns or limit_ns)
+        return config
+
+    def _reload(self, terms: Terms) -> None:
+        """The file is another from now on; a daemon that runs is told so between two callbacks."""
+        self.loop.outside["world", "reload"] = lambda: self._come_into_force(self._configured(terms))
+
+    def _come_into_force(self, config: DaemonConfig) -> None:
+        """As `offpath.dpu_daemon.reload.Reloader`, whose sources and TLS are not simulated."""
+        names = {tenant.name for tenant in config.tenant}
+        for tenant in self.config.tenant:
+            if tenant.name not in names:
+                self.removals[tenant.name] += 1
+                self.removed_ns[tenant.name] = self.loop.now_ns
+        self.config = config
+        self.say("the configuration names %s; %s", ", ".join(sorted(names)), config.limits)
+        if self.channel is not None:
+            known = credentials(config)
+            self.loop.running(self.admission.reload, config, known)
+            self.loop.running(self.daemon.reconfigure, config)
+
     def _token(self) -> str:
         self._tokens_made += 1
         return f"sim-token-{self.seed}-{self._tokens_made:08d}"
@@ -304,6 +339,9 @@ class World:
         return int(self.random.expovariate(1.0) * (self.random.choice((5, 20, 100, 3_000)) * MS if slow else 30_000))
 
     def kernel_ns(self) -> int:
+        """Some run far longer than any limit; without one, longer than one whose job was answered may."""
+        if self.happens("kernel_hangs"):
+            return (10 * self.setup.limits.get("kernel_ms", 0) + 3_000) * MS
         return int(self.random.expovariate(1.0) * self.setup.kernel_ns)
 
     def device_ns(self, *, is_slow: bool) -> int:
@@ -376,7 +414,7 @@ class World:
     def _kill_worker(self) -> None:
         workers = self.helper.workers()
         if workers:
-            self.random.choice(workers).be_killed()
+            self.random.choice(workers).die()
 
     def _new_helper(self) -> None:
         if not self.helper.is_alive:
@@ -386,6 +424,27 @@ class World:
         helper = self.helper
         helper.be_silent(True, is_full=is_full)
         self.loop.after(self.short_ns(100), ("world",), lambda: helper.be_silent(False))
+
+    def _hang_helper(self) -> None:
+        """It does nothing any more, until somebody kills it. By then the daemon must have noticed."""
+        helper, late_ns, since_ns = self.helper, self.late_ns, self.loop.now_ns
+        config = self.config
+        limits = config.limits
+        allowed_ms = max(limits.helper_ms, limits.scrub_ms) + limits.helper_ms
+        helper.be_silent(True)
+        helper.is_hung = True
+
+        def killed() -> None:
+            if not helper.is_hung:
+                return
+            is_late = self.loop.now_ns - since_ns - (self.late_ns - late_ns) > allowed_ms * MS
+            may_stay = not is_late or config is not self.config
+            promise(not helper.is_alive or may_stay or helper.is_cut_off(), "the daemon keeps a helper that hangs")
+            if helper.is_alive:
+                helper.die()
+                self._new_helper()
+
+        self.loop.after(int(self.random.choice((0.5, 2.0)) * allowed_ms * MS), ("world",), killed)
 
     def _intrude(self) -> None:
         """A process of the host that is neither helper nor worker."""
@@ -466,6 +525,8 @@ class World:
         self.say("the faults stop")
         self.are_faults_on = False
         self.may_lose_sessions = True
+        self._reload(Terms.of(self.setup))
+        self.helper.is_hung = False
         self.helper.be_silent(False)
         if not self.helper.is_alive:
             self._new_helper()
@@ -492,7 +553,11 @@ class World:
     def rest(self) -> None:
         """Everybody has left; leases close, timers run out."""
         end_ns, end_steps = self.loop.now_ns + HEAL_NS, self.loop.steps + HEAL_STEPS
-        while self.loop.steps < end_steps and self.loop.now_ns < end_ns and self.step():
+        while self.loop.steps < end_steps and self.loop.now_ns < end_ns and not self._is_at_rest() and self.step():
             pass
         promise(self.loop.steps < end_steps, "the node never comes to rest")
         self.judge.at_rest()
+
+    def _is_at_rest(self) -> bool:
+        """Nothing is left to happen but the helper's pulse."""
+        return self.loop.is_idle() and all(str(handle) == "Pulse._beat" for handle in self.loop.timers())

@@ -275,8 +275,6 @@ class Daemon:
     # -- commands -------------------------------------------------------------------------------------------------
     def _copy(self, command: commands.Copy) -> None:
         ref = self.refs[command.job]
-        if (command.lease, command.lane) in self.host.awaited:
-            return  # posted when its worker is back, and has said what it knows
         link = self.host.lanes.get((command.lease, command.lane))
         if (command.lease, command.lane) in self.host.awaited:
             return  # posted when its worker is back and has said what it had
@@ -295,6 +293,10 @@ class Daemon:
             self.host.copy_started(link)
         else:
             self._events.append(events.CopyDone(command.job, command.attempt, done.error is not None))
+
+    def copies_in_flight(self) -> set[tuple[int, int]]:
+        """Payloads on their way: job, attempt."""
+        return {(ref.job, attempt) for ref, attempt, _ in self._copies.values()}
 
     def _copies_done(self) -> None:
         for done in self.engine.poll():
@@ -397,6 +399,7 @@ class Daemon:
         """Another configuration is in force from here on. What cannot change live must be as it was."""
         self.config = config
         self.config_generation += 1
+        self.host.limits_changed()
         self.dispatch(events.ConfigChanged(config.tenant_specs(), config.book_settings(), config.pins()))
         for tell in self.on_reconfigured:
             tell()

@@ -18,14 +18,16 @@ from offpath.bindings.errors import OffpathError, PeerGone, ProtocolError, Regio
 from offpath.bindings.loopback.channel import LoopbackChannelListener, LoopbackConnection
 from offpath.bindings.ports import Memory, MemoryExport
 from offpath.bindings.wire import control, host
+from offpath.dpu_daemon.offers import gpu_spec
 from offpath.dpu_daemon.pulse import Pulse
-from offpath.sched.gpu.geometry import GpuSpec, Profile
+from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.states import LeaseState
 
 if TYPE_CHECKING:
     from offpath.dpu_daemon.daemon import Daemon
     from offpath.dpu_daemon.sessions import JobRef
+    from offpath.sched.jobs.records import Lease
 
 logger = logging.getLogger(__name__)
 HELLO_TIMEOUT_S: Final = 5.0
@@ -88,7 +90,8 @@ class HostSide:
         self.lanes: dict[tuple[int, int], LaneLink] = {}
         self.gpu_names: list[str] = []
         self._copies: Counter[int] = Counter()
-        self._when_quiet: list[Callable[[], None]] = []
+        self._when_quiet: list[commands.OpenLease] = []
+        """Orders that wait for copies to land."""
         self._strangers: dict[LoopbackConnection, asyncio.TimerHandle] = {}
         self.awaited: set[tuple[int, int]] = set()
         """After a restart: lanes whose workers are expected back."""
@@ -173,16 +176,12 @@ class HostSide:
 
     def _helper_said(self, helper: _Helper, message: BaseModel) -> None:
         if isinstance(message, control.GpuOffer) and not helper.is_joined:
-            helper.gpus.append(_spec(message, helper.gpus))
+            helper.gpus.append(gpu_spec(message, helper.gpus))
             self._join_if_complete(helper)
         elif isinstance(message, control.Pong) and helper.pulse is not None:
             helper.pulse.answered(message)
         elif isinstance(message, control.WorkerDied):
-            if (
-                message.lease,
-                message.lane,
-            ) not in self.lanes:  # else its own channel tells, after its last words
-                self._daemon.dispatch(events.WorkerLost(message.lease, message.lane, message.generation))
+            self._worker_died(message)
         elif isinstance(message, control.InstanceHeld) and not helper.is_joined:
             helper.held.append(message)
             self._join_if_complete(helper)
@@ -201,6 +200,16 @@ class HostSide:
                 self._daemon.dispatch(events.InstanceClosed(message.lease, message.generation))
         else:
             self._helper_gone(helper, f"it sent {type(message).__name__} out of turn")
+
+    def _worker_died(self, died: control.WorkerDied) -> None:
+        """One with a channel is told of by that, after its last words."""
+        key = died.lease, died.lane
+        if key in self.lanes:
+            return
+        if key in self.awaited and self._daemon.book.ledger.lease_of(died.lease, died.generation) is not None:
+            self._lane_missing(key)
+        else:
+            self._daemon.dispatch(events.WorkerLost(died.lease, died.lane, died.generation))
 
     def _is_unscrubbed(self, closed: control.InstanceClosed) -> bool:
         """It was to be scrubbed and was not: the helper had dropped it before we asked, and a copy of ours may have
@@ -290,15 +299,16 @@ class HostSide:
         self._daemon.kernels_changed()
 
     def _lane_missing(self, key: tuple[int, int]) -> None:
-        """Its worker will not come back, and no copy into it is on the way: that went with our former process."""
+        """Its worker will not come back."""
         self.awaited.discard(key)
         lease = self._daemon.book.ledger.leases.get(key[0])
-        if lease is None:
-            return
-        placed = [job for job in lease.jobs.values() if job.placement is not None and job.placement.lane == key[1]]
-        copies = [(job.job, job.attempt) for job in placed if job.is_copying]
-        self._daemon.dispatch(events.WorkerLost(*key, lease.generation))
-        for job, attempt in copies:
+        if lease is not None:
+            self._daemon.dispatch(events.WorkerLost(*key, lease.generation))
+            self._end_dead_copies(lease)
+
+    def _end_dead_copies(self, lease: Lease) -> None:
+        """Copies into lanes that were lost went with our former process, but for those that we posted."""
+        for job, attempt in sorted(lease.strays - self._daemon.copies_in_flight()):
             self._daemon.dispatch(events.CopyDone(job, attempt, error=True))
 
     def _stop_waiting(self) -> None:
@@ -347,6 +357,11 @@ class HostSide:
             for lease, order in self._orders.items()
         )
 
+    def limits_changed(self) -> None:
+        """They count from now on."""
+        if self._helper is not None and self._helper.pulse is not None:
+            self._helper.pulse.look_again()
+
     def has_helper(self) -> bool:
         """True while a helper has joined."""
         return self._helper is not None and self._helper.is_joined
@@ -362,8 +377,8 @@ class HostSide:
         if not self._copies[link.lease]:
             del self._copies[link.lease]
             waiting, self._when_quiet = self._when_quiet, []
-            for action in waiting:
-                action()
+            for command in waiting:
+                self.open_lease(command)
 
     def _is_quiet(self) -> bool:
         """No copy can still land in memory of a lease that is gone. (Of one that drains, the book waits for it.)"""
@@ -373,7 +388,7 @@ class HostSide:
     def open_lease(self, command: commands.OpenLease) -> None:
         """Ask the helper for the instance; its workers prove themselves with a fresh token."""
         if not self._is_quiet():  # copies into lanes of a lost helper: its memory may be ours to give
-            self._when_quiet.append(lambda: self.open_lease(command))
+            self._when_quiet.append(command)
             return
         if self._awaited_helper:
             return  # given when the helper is back
@@ -392,6 +407,7 @@ class HostSide:
     def close_lease(self, command: commands.CloseLease) -> None:
         """Ask the helper to end the lease's workers and instance. Their channels closing is no loss from here on."""
         self._drop_lanes(command.lease)
+        self._when_quiet = [order for order in self._when_quiet if order.lease != command.lease]  # never to be given
         if command.lease in self._orders:
             self._orders[command.lease].is_closing = True
         self._to_helper(control.CloseInstance(lease=command.lease, generation=command.generation, scrub=command.scrub))
@@ -415,6 +431,9 @@ class HostSide:
     def lane_is_back(self, link: LaneLink) -> None:
         """The worker is back and has said what it had to say."""
         self.awaited.discard((link.lease, link.lane))
+        lease = self._daemon.book.ledger.leases.get(link.lease)
+        if lease is not None:
+            self._end_dead_copies(lease)
         self.on_lane_back(link)
 
     def scrub_again(self, link: LaneLink) -> None:
@@ -573,19 +592,3 @@ class HostSide:
 def _close_all(fds: tuple[int, ...]) -> None:
     for fd in fds:
         os.close(fd)
-
-
-def _spec(offer: control.GpuOffer, known: list[GpuSpec]) -> GpuSpec:
-    """Raises: ProtocolError: no GPU can be so; the geometry of what it holds could not be kept."""
-    if any(gpu.gpu == offer.uuid for gpu in known):
-        raise ProtocolError("gpu_offer", f"{offer.uuid} was offered before")
-    if len({p.name for p in offer.profiles}) < len(offer.profiles):
-        raise ProtocolError("gpu_offer", "two profiles of one name")
-    for p in offer.profiles:
-        if p.compute_slices > offer.compute_slices or any(s + p.memory_slices > offer.memory_slices for s in p.starts):
-            raise ProtocolError("gpu_offer", f"{p.name} is larger than its GPU")
-    profiles = tuple(
-        Profile(p.name, p.compute_slices, p.memory_slices, p.memory_bytes, tuple(p.starts), p.max_instances)
-        for p in offer.profiles
-    )
-    return GpuSpec(offer.uuid, offer.model, offer.compute_slices, offer.memory_slices, profiles)

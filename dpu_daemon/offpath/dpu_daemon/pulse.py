@@ -62,6 +62,12 @@ class Pulse:
             self._number += 1
             self._send(control.Ping(number=self._number))
 
+    def look_again(self) -> None:
+        """The limits changed: the next look comes by the new ones."""
+        self._timer.cancel()
+        self._looked_s = self._loop.time()
+        self._timer = self._loop.call_later(self._interval_s(), self._beat)
+
     def stop(self) -> None:
         """No further ping. Repeating it is harmless."""
         self._timer.cancel()

@@ -41,11 +41,12 @@ class _NobodysSession:
     is_closed = True
 
     def __init__(self, job: Job) -> None:
-        self.tenant = job.demand.tenant
         self.number = job.session
+        self.tenant = job.demand.tenant
 
 
 def _nobodys(job: Job) -> JobRef:
+    """The shell's side of such a job."""
     return JobRef(job.job, cast(Session, _NobodysSession(job)), 0, _bare(job))
 
 
@@ -124,6 +125,7 @@ class Recovery:
         except (RegionError, ValueError) as fault:
             logger.warning("session %d of %s cannot be gone on with: %s", known.session, known.tenant, fault)
             close_all(fds)
+            daemon.notifier.forget(memory_name(known.session))
             return None
         session = Session(daemon, known.session, known.tenant, fabric)
         daemon.sessions[known.session] = session

@@ -194,12 +194,14 @@ class Session:
     def ring(self, slot: int) -> None:
         """Tell the peer that ``slot`` is answered; if it takes no more now, when it does again."""
         if self._fd < 0:
+            self._told()
             return
         try:
             if self._unsent or not self.fabric.ring(slot):
                 if not self._unsent:
                     self._loop.add_writer(self._fd, self._writable)
                 self._unsent.append(slot)
+            self._told()
         except PeerGone as gone:  # not now: the book is in the middle of something
             self._loop.call_soon(self._daemon.session_lost, self, str(gone))
 
@@ -212,16 +214,22 @@ class Session:
         except PeerGone:
             self._unsent.clear()
         self._loop.remove_writer(self._fd)
-        if self._when_told is not None:
-            self._loop.call_soon(self._when_told)
+        self._told()
 
     def when_told(self, end: Callable[[], None], bound_s: float) -> None:
-        """Call ``end`` soon after the peer took every doorbell that is due, at the latest after ``bound_s``."""
-        if self._unsent:
-            self._when_told = end
-            self._end = self._loop.call_later(bound_s, end)
-        else:
-            self._end = self._loop.call_soon(end)
+        """Call ``end`` soon after every answer is written and the peer took every doorbell that is due, at the latest
+        after ``bound_s``. (An answer may be decided and wait for a result that still travels into its slot.)"""
+        self._when_told = end
+        self._end = self._loop.call_later(bound_s, end)
+        self._told()
+
+    def _told(self) -> None:
+        if self._when_told is None or self._unsent or not all(ref.is_answered for ref in self.refs()):
+            return
+        if self._end is not None:
+            self._end.cancel()
+        self._end = self._loop.call_soon(self._when_told)
+        self._when_told = None
 
     def told_to_wait(self, wait_ms: int) -> None:
         """It was refused for ``wait_ms``. A requester that was told so and does not wait is not read for as long; a few

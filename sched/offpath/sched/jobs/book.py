@@ -280,7 +280,8 @@ class JobBook:
             if job.is_running:
                 job.launches -= 1
                 self._stopped(job)
-            self._end(job, JobState.RETRY_SAFE, EndReason.DAEMON_RESTARTED, now_ns)
+            state = JobState.OUTCOME_UNKNOWN if job.launches else JobState.RETRY_SAFE  # an earlier attempt may have run
+            self._end(job, state, EndReason.DAEMON_RESTARTED, now_ns)
 
     def _end(
         self, job: Job, state: JobState, reason: EndReason, now_ns: int, started_ns: int = 0, finished_ns: int = 0
