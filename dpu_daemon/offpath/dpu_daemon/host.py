@@ -387,6 +387,8 @@ class HostSide:
     # -- commands of the book -------------------------------------------------------------------------------------
     def open_lease(self, command: commands.OpenLease) -> None:
         """Ask the helper for the instance; its workers prove themselves with a fresh token."""
+        if self._daemon.book.ledger.lease_of(command.lease, command.generation) is None:
+            return  # opened as its helper was found lost, and forgotten in the same breath
         if not self._is_quiet():  # copies into lanes of a lost helper: its memory may be ours to give
             self._when_quiet.append(command)
             return

@@ -50,7 +50,7 @@ class Pulse:
         now_s, interval_s, limits = self._loop.time(), self._interval_s(), self._limits()
         late_s = max(0.0, now_s - self._looked_s - interval_s)
         self._looked_s = now_s
-        self._heard_s += late_s  # we did not look in that time, which says nothing of the helper
+        self._heard_s = min(now_s, self._heard_s + late_s)  # we did not look then, which says nothing of the helper
         allowed_ms = max(limits.helper_ms, limits.scrub_ms) if self._is_at_work() else limits.helper_ms
         silent_ms = (now_s - self._heard_s) * 1e3
         self._timer = self._loop.call_later(interval_s, self._beat)
