@@ -130,7 +130,11 @@ def leases(cluster: Cluster) -> list[admin.LeaseLine]:
 def test_top_redraws_a_terminal_and_ends_with_ctrl_c(cluster: Cluster) -> None:
     ours, theirs = pty.openpty()
     words = ["top", "--interval", "0.1", "--runtime-dir", str(cluster.run_folder)]
-    process = subprocess.Popen([sys.executable, "-m", "offpath.cli.main", *words], stdout=theirs)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "offpath.cli.main", *words],
+        stdout=theirs,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores Ctrl-C
+    )
     try:
         os.close(theirs)
         seen = b""

@@ -48,7 +48,8 @@ class Handle:
         return self.when_ns / 1e9
 
     def __str__(self) -> str:
-        return getattr(self.callback, "__qualname__", str(self.callback))
+        called = getattr(self.callback, "func", self.callback)  # a partial's own name has addresses in it
+        return getattr(called, "__qualname__", type(called).__name__)
 
 
 class SimLoop(asyncio.AbstractEventLoop):

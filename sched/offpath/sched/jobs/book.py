@@ -365,7 +365,8 @@ class JobBook:
     def _helper_joined(self, event: events.HelperJoined, now_ns: int) -> None:
         self.ledger.kernels = {k.kernel: k for k in event.kernels}
         self.leasing.helper_joined(event.helper, event.gpus, event.origin)
-        self.reload.end_queued(now_ns)  # other GPUs: what waits may have no place among them
+        if event.gpus:  # what waits may have no place among these; a helper without any proves nothing
+            self.reload.end_queued(now_ns)
         self.leasing.round(now_ns)
 
     def _helper_lost(self, event: events.HelperLost, now_ns: int) -> None:
