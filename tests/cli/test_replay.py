@@ -27,7 +27,6 @@ from ..support.command import offpath
 pytestmark = pytest.mark.slow
 JOBS = 2_400
 TENANTS = ("ada", "bob")
-SUBMITTED = codec.FIRST_EVENT + 2
 
 
 async def work(cluster: Cluster, tenant: str, ends: Counter[str]) -> None:
@@ -98,9 +97,10 @@ def test_replay_of_a_real_journal_gives_the_same_commands_record_by_record(
     assert done.code == 0, done.err
     found = done.document
     entries = entries_of(copy)
-    decided = [entry for entry in entries if entry.kind >= codec.FIRST_COMMAND]
-    assert found["commands"] == len(decided) > 2 * JOBS
-    assert sum(found["events"].values()) == sum(codec.is_event(entry.kind) for entry in entries)
+    values = [value for entry in entries if entry.kind != codec.KIND_CHECKPOINT for value in codec.values(entry)]
+    happened = sum(map(codec.is_event, values))
+    assert found["commands"] == len(values) - happened > 2 * JOBS
+    assert sum(found["events"].values()) == happened
     assert (found["lineage"], found["fault"]) == (cluster.lineage, "")
     assert found["checkpoints"] >= 2
     assert found["jobs_accepted"] >= 2_000
@@ -112,7 +112,9 @@ def test_replay_of_a_real_journal_gives_the_same_commands_record_by_record(
     assert found["expiries"] == ends["expired"] == told["expired"] > 0
     assert 0 < ends["cancelled"] <= found["cancels"] <= told["given up"]
     assert ends["completed"] == told["completed"]
-    assert ends["outcome_unknown"] == told["outcome_unknown"]
+    # The helper's death may end what its requester had just given up, and so did not hear the end of.
+    unheard = ends["outcome_unknown"] - told["outcome_unknown"]
+    assert 0 <= unheard <= told["given up"] - ends["cancelled"]
 
 
 def test_replay_reads_a_journal_that_is_being_written(story: tuple[Cluster, Counter[str], Path]) -> None:
@@ -149,7 +151,7 @@ def test_replay_names_the_record_when_the_time_of_one_event_was_changed(
 ) -> None:
     _, _, copy = story
     entries = entries_of(copy)
-    entry = random.Random(11).choice([entry for entry in entries[:-1000] if entry.kind == SUBMITTED])
+    entry = random.Random(11).choice([entry for entry in entries[:-1000] if entry.kind != codec.KIND_CHECKPOINT])
     changed = copy.with_name("changed")
     data = bytearray(copy.read_bytes())
     records = (len(data) - HEADER_PAGE) // RECORD_BYTES
@@ -162,20 +164,18 @@ def test_replay_names_the_record_when_the_time_of_one_event_was_changed(
     assert "STOPPED at a fault" in done.out
     named = re.search(r"record (\d+)", done.err)
     assert named is not None
-    assert entry.number <= int(named[1]) <= entries[-1].number, (
-        "where its time is first seen: at its copy or its answer"
-    )
+    assert entry.number <= int(named[1]) <= entries[-1].number, "at the next decision, or before it"
     found = offpath("replay", str(changed), "--json").document
     assert (found["last_record"], found["fault"] in done.err) == (int(named[1]), True)
 
 
 def test_replay_says_what_is_written_and_what_the_book_decides(story: tuple[Cluster, Counter[str], Path]) -> None:
     _, _, copy = story
-    entry = next(entry for entry in entries_of(copy) if entry.kind == codec.FIRST_COMMAND)
+    entry = next(e for e in entries_of(copy) if e.kind > codec.DECIDED and e.data[3] == codec.FIRST_COMMAND)
     changed = copy.with_name("changed")
     data = bytearray(copy.read_bytes())
     at = HEADER_PAGE + entry.number % ((len(data) - HEADER_PAGE) // RECORD_BYTES) * RECORD_BYTES
-    data[at + 24] ^= 1
+    data[at + 24 + 6] ^= 1  # behind the entry's head and the command's: the command's job
     struct.pack_into("<I", data, at, zlib.crc32(data[at + 4 : at + RECORD_BYTES]))
     changed.write_bytes(data)
     done = offpath("replay", str(changed))
@@ -193,11 +193,16 @@ def test_replay_lists_entries_for_people(story: tuple[Cluster, Counter[str], Pat
     _, _, copy = story
     entries = entries_of(copy)
     lines = offpath("replay", str(copy), "--list").out.splitlines()
-    assert len(lines) == len(entries)
+    told = [
+        entry.number
+        for entry in entries
+        for _ in (codec.values(entry) if entry.kind != codec.KIND_CHECKPOINT else ("checkpoint",))
+    ]
+    assert [int(line.split()[0]) for line in lines] == told
     assert any("JobSubmitted job=" in line for line in lines)
     assert any("Answer job=" in line for line in lines)
     documents = offpath("replay", str(copy), "--list", "--json").out.splitlines()
-    assert [json.loads(line)["record"] for line in documents] == [entry.number for entry in entries]
+    assert [json.loads(line)["record"] for line in documents] == told
 
 
 def test_what_is_no_journal_is_said_to_be_none(tmp_path: Path) -> None:

@@ -266,6 +266,10 @@ class Judge:
                 promise(request.answer is None, f"{request} was answered, and its job has not ended")
                 self._live[job.job] = request
         promise(len(self._live) == book.ledger.unanswered, "the replayed book counts others than it has")
+        for slots in self._slots.values():
+            for slot in slots.values():
+                if slot.is_sealed and (slot.request is None or not slot.request.job):
+                    slot.is_sealed = False  # read, and not accepted: nobody knows of it
 
     # -- memory ---------------------------------------------------------------------------------------------------
     def lane_reserved(self, gpu: SimGpu, at: int, nbytes: int, tenancy: Tenancy) -> None:

@@ -101,7 +101,6 @@ class World:
         self.storage = SimStorage()
         self.manager = SimManager(self._kept)
         self.is_daemon_dying = False
-        self._is_exact = True
         self._died_ns = 0
         self.deaths = 0
         """How often the daemon was killed."""
@@ -175,10 +174,9 @@ class World:
         promise(replayed is not None, f"the journal cannot be gone on with: {why}")
         assert replayed is not None
         now = snapshot(replayed.book)
-        if self._is_exact:
-            promise(now == self._last_book, "the replayed book is another than the killed one's")
+        promise(now == self._last_book, "the replayed book is another than the killed one's")
         promise(snapshot(replay(ring.entries(ring.checkpoints[-1])).book) == now, "a second replay gives another book")
-        return Journal(ring), replayed.book
+        return Journal(ring, replayed.times), replayed.book
 
     def _make_daemon(self) -> None:
         assert self.channel is not None
@@ -194,11 +192,9 @@ class World:
         handle = self.daemon.book.handle
 
         def heard(event: events.Event, now_ns: int) -> tuple[commands.Command, ...]:
-            self._is_exact = False
-            self.may_be_killed("before the book has seen what is journalled")
+            self.may_be_killed("before anything of an event is journalled")
             self.judge.book_heard(event)
             said = handle(event, now_ns)
-            self._is_exact = True
             if self.lines is not None:
                 self.say("book: %s", event)
             for command in said:
@@ -407,7 +403,6 @@ class World:
 
     def _kill_between(self) -> None:
         if self.setup.is_durable and self.channel is not None:
-            self._is_exact = True
             self._last_book = snapshot(self.daemon.book)
             self.kill_daemon()
 
@@ -491,7 +486,7 @@ class World:
             if not loop.step():
                 return False
         except DaemonKilled:
-            self._last_book = snapshot(self.daemon.book) if self._is_exact else None
+            self._last_book = snapshot(self.daemon.book)
             self.kill_daemon()
         if self.channel is not None:
             judge.after_step()

@@ -149,19 +149,11 @@ class Daemon:
             self._arm_timer(next_ns)
 
     def _decide(self, event: events.Event, now_ns: int) -> tuple[commands.Command, ...]:
-        """The book's word on an event: the event is journalled before, the word before any of it is carried out."""
-        journal = self.journal
-        if journal is None:
-            return self.book.handle(event, now_ns)
-        try:
-            journal.event(event, now_ns)
-        except (OSError, JournalError) as fault:
-            self._journal_failed(fault)
-            return self.book.handle(event, now_ns)
+        """The book's word on an event; both are journalled before any of it is carried out."""
         decided = self.book.handle(event, now_ns)
-        if decided:
+        if self.journal is not None:
             try:
-                journal.decided(decided, now_ns)
+                self.journal.record(event, decided, now_ns)
             except (OSError, JournalError) as fault:
                 self._journal_failed(fault)
         return decided

@@ -115,7 +115,7 @@ def _journal(config: DaemonConfig, directory: str) -> tuple[Journal | None, Repl
         logger.info("a new journal: %s", why)
     else:
         logger.info("replayed %d events of lineage %s", replayed.event_count, ring.identity.lineage)
-    journal = Journal(ring)
+    journal = Journal(ring, replayed.times if replayed is not None else 0)
     if replayed is not None:
         journal.decided(replayed.unwritten, replayed.time_ns)
     return journal, replayed

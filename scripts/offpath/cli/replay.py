@@ -92,18 +92,18 @@ class _Found:
         if entry.kind == codec.KIND_CHECKPOINT:
             self.begin_ns = self.begin_ns or entry.time_ns
             return
-        value = codec.unpack(entry)
-        if codec.is_event(entry.kind):
-            self.kinds[type(value).__name__] += 1
-            self.accepted += isinstance(value, events.JobSubmitted)
-            if type(value) in _LINES:
-                self.counts[_LINES[type(value)]] += 1
-        else:
-            self.commands += 1
-            if isinstance(value, commands.Answer):
-                self.ends[value.state.name.lower(), value.reason.value] += 1
-                self.accepted -= value.state is JobState.REJECTED
-                self.counts["expiries"] += value.state is JobState.EXPIRED
+        for value in codec.values(entry):
+            if codec.is_event(value):
+                self.kinds[type(value).__name__] += 1
+                self.accepted += isinstance(value, events.JobSubmitted)
+                if type(value) in _LINES:
+                    self.counts[_LINES[type(value)]] += 1
+            else:
+                self.commands += 1
+                if isinstance(value, commands.Answer):
+                    self.ends[value.state.name.lower(), value.reason.value] += 1
+                    self.accepted -= value.state is JobState.REJECTED
+                    self.counts["expiries"] += value.state is JobState.EXPIRED
 
     def data(self) -> dict[str, Any]:
         """For scripts."""
@@ -146,21 +146,27 @@ def _watched(ring: Ring, start: int) -> Iterator[Entry]:
 
 
 def _list(ring: Ring, start: int, as_json: bool) -> int:
-    """One line for each entry: record, seconds since the first, kind, fields."""
+    """One line for each event and command: record, seconds since the first, kind, fields."""
     begin_ns: int | None = None
     for entry in _watched(ring, start):
         begin_ns = entry.time_ns if begin_ns is None else begin_ns
-        if entry.kind == codec.KIND_CHECKPOINT:
-            name, fields = "Checkpoint", {"bytes": len(entry.data)}
-        else:
-            value = codec.unpack(entry)
-            kind: Any = type(value)
-            name, fields = kind.__name__, {each: to_plain(getattr(value, each)) for each in field_names(kind)}
         seconds = (entry.time_ns - begin_ns) / 1e9
-        if as_json:
-            print(json.dumps({"record": entry.number, "seconds": seconds, "kind": name, **fields}))
-        else:
-            said = " ".join(f"{key}={value}" for key, value in fields.items())
-            mark = "  " if codec.is_event(entry.kind) else "    "
-            print(f"{entry.number:>10} {seconds:12.6f}{mark}{name} {said}".rstrip())
+        for name, fields, is_event in _told(entry):
+            if as_json:
+                print(json.dumps({"record": entry.number, "seconds": seconds, "kind": name, **fields}))
+            else:
+                said = " ".join(f"{key}={value}" for key, value in fields.items())
+                mark = "  " if is_event else "    "
+                print(f"{entry.number:>10} {seconds:12.6f}{mark}{name} {said}".rstrip())
     return 0
+
+
+def _told(entry: Entry) -> Iterator[tuple[str, dict[str, Any], bool]]:
+    """What an entry holds: name, fields, and whether it is something that happened."""
+    if entry.kind == codec.KIND_CHECKPOINT:
+        yield "Checkpoint", {"bytes": len(entry.data)}, False
+        return
+    for value in codec.values(entry):
+        kind: Any = type(value)
+        fields = {each: to_plain(getattr(value, each)) for each in field_names(kind)}
+        yield kind.__name__, fields, codec.is_event(value)

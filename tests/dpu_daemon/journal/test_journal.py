@@ -21,6 +21,7 @@ from offpath.dpu_daemon.journal.log import (
 )
 from offpath.dpu_daemon.journal.ring import (
     RECORD_BYTES,
+    Entry,
     JournalCorrupt,
     JournalError,
     JournalForeign,
@@ -28,11 +29,18 @@ from offpath.dpu_daemon.journal.ring import (
     ReadOnlyFile,
     Ring,
 )
+from offpath.sched.gpu.greedy import GreedyFirstFit
+from offpath.sched.jobs import events
+from offpath.sched.jobs.book import JobBook
+from offpath.sched.jobs.records import BookSettings, TenantSpec
 from offpath.sched.jobs.snapshot import snapshot
 
+from ...sched.jobs.desk import KERNELS, SMALL, a100
 from ...sched.jobs.world import drive
-from .writing import BOOT, Bytes, any_record, record_at, reopened, seal, written
+from .writing import BOOT, Bytes, Writer, any_record, record_at, reopened, seal, written
 
+COPY = bytes((codec.FIRST_COMMAND,))
+"""Behind the head of an entry: its first command."""
 SEEDS = {"quick": 5, "ci": 25, "full": 250}[os.environ.get("OFFPATH_TEST_SIZE", "ci")]
 
 
@@ -99,11 +107,12 @@ def test_a_bad_record_in_the_middle_is_refused_with_its_place(seed: int) -> None
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_replay_fails_when_the_time_of_one_event_was_changed(seed: int) -> None:
-    """Answers carry times: another time is another decision, sooner or later."""
+    """Any event: what it decides may not depend on its time, but the sum of the times does."""
     writer, random = written(seed), Random(seed)
     ring = Ring.opened(Bytes.copy_of(writer.storage))
-    submitted = [e for e in ring.entries(ring.checkpoints[0]) if e.kind == codec.FIRST_EVENT + 2]
-    entry = random.choice(submitted)
+    entries = list(ring.entries(ring.checkpoints[0]))
+    last = max(n for n, entry in enumerate(entries) if entry.kind > codec.DECIDED)
+    entry = random.choice([e for e in entries[: last + 1] if e.kind != codec.KIND_CHECKPOINT])
     storage = Bytes.copy_of(writer.storage)
     at = record_at(entry.number, writer.ring)
     struct.pack_into("<Q", storage.bytes, at + 16, entry.time_ns + 1)
@@ -194,10 +203,47 @@ def test_a_write_that_fails_leaves_what_was_written_before_whole(monkeypatch: py
 def test_replay_diverges_when_a_decision_was_changed() -> None:
     writer = written(5)
     ring = Ring.opened(Bytes.copy_of(writer.storage))
-    entry = next(e for e in ring.entries(ring.checkpoints[0]) if e.kind == codec.FIRST_COMMAND)
+    entry = next(e for e in ring.entries(ring.checkpoints[0]) if e.data[3:4] == COPY and e.kind > codec.DECIDED)
     storage = Bytes.copy_of(writer.storage)
     at = record_at(entry.number, writer.ring)
-    storage.bytes[at + 24] ^= 1
+    storage.bytes[at + 24 + 6] ^= 1  # behind the entry's head and the command's: the command's job
     seal(storage, at)
     with pytest.raises(ReplayDiverged, match=f"record {entry.number} says"):
         reopened(storage)
+
+
+def test_more_decisions_than_one_entry_holds_are_all_there_or_made_again() -> None:
+    """600 jobs expire at one tick: 600 answers in three entries, of which a kill may leave any number."""
+    jobs = 600
+    book = JobBook((TenantSpec("ada", max_jobs=jobs),), GreedyFirstFit(), BookSettings(), ())
+    writer = Writer(Bytes(journal_bytes(16)), book)
+    writer.handle(events.SessionOpened(1, "ada", jobs), 1)
+    writer.handle(events.HelperJoined(1, (a100(),), KERNELS), 1)
+    for job in range(1, jobs + 1):
+        writer.handle(events.JobSubmitted(job, 1, job, SMALL, 0, 0, 1_000, 64, False), 2)
+    writer.handle(events.Tick(), 1_000)
+    ring = Ring.opened(Bytes.copy_of(writer.storage))
+    last = list(ring.entries(ring.checkpoints[-1]))[-3:]
+    assert [len(codec.split(entry).decided) for entry in last] == [255, 255, 90]
+    assert [entry.kind for entry in last[1:]] == [codec.DECIDED] * 2
+    assert reopened(writer.storage).unwritten == []
+    for first_lost, missing in ((2, 90), (1, 345)):
+        storage = Bytes.copy_of(writer.storage)
+        for number in range(last[first_lost].number, writer.ring.next_number):
+            at = record_at(number, writer.ring)
+            storage.bytes[at : at + RECORD_BYTES] = bytes(RECORD_BYTES)
+        replayed = reopened(storage)
+        assert snapshot(replayed.book) == snapshot(writer.book)
+        assert len(replayed.unwritten) == missing
+    storage = Bytes.copy_of(writer.storage)
+    at = record_at(last[1].number, writer.ring)
+    struct.pack_into("<Q", storage.bytes, at + 16, 1_001)
+    seal(storage, at)
+    with pytest.raises(ReplayDiverged, match="another time"):
+        reopened(storage)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x01", b"\x02..\x40\x01\x00x", b"\x01..\x40\xff\xffx", b"\x00..x"])
+def test_an_entry_that_is_not_made_of_commands_is_refused(data: bytes) -> None:
+    with pytest.raises(JournalCorrupt, match="record 7 is not made of commands"):
+        codec.split(Entry(7, codec.DECIDED, 0, data))

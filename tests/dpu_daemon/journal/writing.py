@@ -9,6 +9,7 @@ from random import Random
 from offpath.dpu_daemon.journal.log import Journal, Replayed, journal_bytes, new_identity, open_journal
 from offpath.dpu_daemon.journal.ring import HEADER_PAGE, RECORD_BYTES, Ring
 from offpath.sched.jobs.book import JobBook
+from offpath.sched.jobs.events import Event
 
 from ...sched.jobs.world import World
 
@@ -41,7 +42,7 @@ class Bytes:
 
 
 class Writer:
-    """A daemon's dispatch and nothing else: journal, book, journal."""
+    """A daemon's dispatch and nothing else: book, then journal."""
 
     def __init__(self, storage: Bytes, book: JobBook) -> None:
         self.storage = storage
@@ -50,9 +51,8 @@ class Writer:
         self.book = book
         self.journal.checkpoint(book, 0)
 
-    def handle(self, event: object, now_ns: int) -> None:
-        self.journal.event(event, now_ns)  # type: ignore[arg-type]
-        self.journal.decided(self.book.handle(event, now_ns), now_ns)  # type: ignore[arg-type]
+    def handle(self, event: Event, now_ns: int) -> None:
+        self.journal.record(event, self.book.handle(event, now_ns), now_ns)
         if self.journal.is_due():
             self.journal.checkpoint(self.book, now_ns)
 

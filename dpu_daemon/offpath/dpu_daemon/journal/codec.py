@@ -1,9 +1,15 @@
-"""Events and commands as journal entries: the frequent ones packed (0.5 µs), the others as JSON of their plain form."""
+"""Events and commands as journal entries: the frequent ones packed (0.5 µs), the others as JSON of their plain form.
+
+One entry holds an event and what the book decided on it: a byte that counts the commands, 16 bits of the sum of all
+events' times up to here, each command with its kind and length, then the event. An event without a command is its bytes
+alone; its time is in the next sum. More commands than the byte can count follow in entries that have no event.
+"""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -15,13 +21,21 @@ from offpath.sched.jobs.states import EndReason, JobState
 from offpath.sched.plain import from_plain, to_plain
 
 KIND_CHECKPOINT: Final = 0x01
+DECIDED: Final = 0x80
+"""Added to an event's kind: commands stand before it. Alone: there is no event."""
+MOST_DECIDED: Final = 255
+"""Commands in one entry."""
 _REASONS: Final = tuple(EndReason)
 _REASON_NUMBER: Final = {reason: number for number, reason in enumerate(_REASONS)}
 
-_SUBMITTED = struct.Struct("<QQQIHBxIQQQ")
+_SUBMITTED = struct.Struct("<QQQIHB?QQQ")
 _COPY_DONE = struct.Struct("<QI?")
 _RESULT = struct.Struct("<QQHQQ")
 _JOB = struct.Struct("<Q")
+_COMMAND = struct.Struct("<BH")
+_HEAD = struct.Struct("<BH")
+_HEAD_OF_ONE = struct.Struct("<BHBH")
+_TIMES_MASK: Final = 0xFFFF
 _COPY = struct.Struct("<QIQI")
 _LAUNCH = struct.Struct("<QIQIQIH")
 _ANSWER = struct.Struct("<QQHBIQQ6Q")
@@ -38,12 +52,13 @@ COMMANDS: Final[tuple[type, ...]] = (
     commands.KillLane, commands.EndSession, commands.TenantGone,
 )  # fmt: skip
 FIRST_EVENT: Final = 0x10
-FIRST_COMMAND: Final = 0x80
+FIRST_COMMAND: Final = 0x40
 _KIND: Final = {
     **{kind: FIRST_EVENT + n for n, kind in enumerate(EVENTS)},
     **{kind: FIRST_COMMAND + n for n, kind in enumerate(COMMANDS)},
 }
 _TYPE: Final = {number: kind for kind, number in _KIND.items()}
+_IS_EVENT: Final = frozenset(EVENTS)
 
 
 def _pack_submitted(event: events.JobSubmitted) -> bytes:
@@ -55,9 +70,7 @@ def _pack_submitted(event: events.JobSubmitted) -> bytes:
 
 def _unpack_submitted(data: bytes) -> events.JobSubmitted:
     job, session, request, kernel, share, priority, idempotent, deadline, payload, origin = _SUBMITTED.unpack(data)
-    return events.JobSubmitted(
-        job, session, request, kernel, share, priority, deadline, payload, bool(idempotent), origin
-    )
+    return events.JobSubmitted(job, session, request, kernel, share, priority, deadline, payload, idempotent, origin)
 
 
 def _unpack_answer(data: bytes) -> commands.Answer:
@@ -100,27 +113,86 @@ _UNPACK: Final[dict[type, Callable[[bytes], Any]]] = {
 }
 
 
-def pack(value: events.Event | commands.Command) -> tuple[int, bytes]:
-    """(kind, data) of an event or a command."""
+Packed = tuple[int, bytes]
+"""Kind and data of one event or command."""
+
+
+def pack(value: events.Event | commands.Command) -> Packed:
+    """An event or a command alone."""
     kind = type(value)
     packer = _PACK.get(kind)
     return _KIND[kind], packer(value) if packer is not None else orjson.dumps(to_plain(value))
 
 
-def unpack(entry: Entry) -> events.Event | commands.Command:
-    """The event or command of an entry. Raises: JournalCorrupt: its data is not what its kind says."""
-    kind: Any = _TYPE.get(entry.kind)
+def unpack(packed: Packed, number: int) -> Any:
+    """The event or command that was packed into record ``number``. Raises: JournalCorrupt: it is not what it says."""
+    kind: Any = _TYPE.get(packed[0])
     if kind is None:
-        raise JournalCorrupt(f"record {entry.number} is of the unknown kind {entry.kind}")
+        raise JournalCorrupt(f"record {number} is of the unknown kind {packed[0]}")
     try:
         unpacker = _UNPACK.get(kind)
-        value: events.Event | commands.Command
-        value = unpacker(entry.data) if unpacker is not None else from_plain(kind, orjson.loads(entry.data))
+        return unpacker(packed[1]) if unpacker is not None else from_plain(kind, orjson.loads(packed[1]))
     except (struct.error, ValueError, IndexError, PlainError) as fault:
-        raise JournalCorrupt(f"record {entry.number} is no {kind.__name__}: {fault}") from None
-    return value
+        raise JournalCorrupt(f"record {number} is no {kind.__name__}: {fault}") from None
 
 
-def is_event(kind: int) -> bool:
-    """Events below, commands above."""
-    return FIRST_EVENT <= kind < FIRST_COMMAND
+def pack_decided(event: events.Event | None, decided: Sequence[commands.Command], times: int) -> Packed:
+    """The entry of an event and its commands, `MOST_DECIDED` at most; None: of commands whose event was in another.
+    ``times``: the sum of the times of all events with this one."""
+    kind, data = pack(event) if event is not None else (0, b"")
+    if not decided:
+        return kind, data
+    if len(decided) == 1:  # nearly always
+        of_command, packed = pack(decided[0])
+        return kind + DECIDED, _HEAD_OF_ONE.pack(1, times & _TIMES_MASK, of_command, len(packed)) + packed + data
+    parts = [_HEAD.pack(len(decided), times & _TIMES_MASK)]
+    for command in decided:
+        of_command, packed = pack(command)
+        parts += _COMMAND.pack(of_command, len(packed)), packed
+    parts.append(data)
+    return kind + DECIDED, b"".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """An entry taken apart. ``times`` is what `same_times` compares, where there are commands."""
+
+    event: Packed | None
+    decided: list[Packed]
+    times: int | None
+
+    def same_times(self, times: int) -> bool:
+        """The events up to here happened at times with this sum; an entry without commands does not know."""
+        return self.times is None or self.times == times & _TIMES_MASK
+
+
+def split(entry: Entry) -> Parts:
+    """An entry that is no checkpoint. Raises: JournalCorrupt: it is not made of commands and an event."""
+    if entry.kind < DECIDED:
+        return Parts((entry.kind, entry.data), [], None)
+    decided: list[Packed] = []
+    data, times = entry.data, 0
+    try:
+        count, times = _HEAD.unpack_from(data)
+        at = _HEAD.size
+        for _ in range(count):
+            kind, nbytes = _COMMAND.unpack_from(data, at)
+            at += _COMMAND.size + nbytes
+            decided.append((kind, data[at - nbytes : at]))
+    except struct.error:
+        at = len(data) + 1
+    if at > len(data) or (entry.kind == DECIDED and at < len(data)):
+        raise JournalCorrupt(f"record {entry.number} is not made of commands")
+    return Parts(None if entry.kind == DECIDED else (entry.kind - DECIDED, data[at:]), decided, times)
+
+
+def values(entry: Entry) -> Iterator[Any]:
+    """The event of an entry, if it has one, then its commands. Raises: JournalCorrupt."""
+    parts = split(entry)
+    for packed in parts.decided if parts.event is None else [parts.event, *parts.decided]:
+        yield unpack(packed, entry.number)
+
+
+def is_event(value: object) -> bool:
+    """What the book was told, not what it said."""
+    return type(value) in _IS_EVENT

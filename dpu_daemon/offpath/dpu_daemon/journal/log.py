@@ -1,17 +1,19 @@
 """The journal as the daemon writes it and as replay reads it.
 
-Every event is written with the time it is handled at, before the book sees it; what the book decides is written
-before any of it is carried out. A checkpoint, the whole book, comes every 64th of the ring, so that a start replays
-little and the ring may overwrite the rest; with a large book more rarely, up to every 16th, so that checkpoints stay a
-small part of what is written.
+Every event is written with the time it is handled at and with what the book decides on it, in one entry, before any of
+that is carried out. An event that the book cannot bear is therefore never written, and kills one process, not each that
+follows. A checkpoint, the whole book, comes every 64th of the ring, so that a start replays little and the ring may
+overwrite the rest; with a large book more rarely, up to every 16th, so that checkpoints stay a small part of what is
+written.
 """
 
 from __future__ import annotations
 
 import hashlib
 import secrets
+import struct
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -40,6 +42,8 @@ _PART: Final = 64
 _LARGEST_PART: Final = 16
 _TIMES: Final = 8
 """So many times the last checkpoint's own records are written before the next."""
+_SUM = struct.Struct("<Q")
+_SUM_MASK: Final = (1 << 64) - 1
 _Decided = tuple[int, bytes, commands.Command]
 
 
@@ -59,10 +63,11 @@ def journal_bytes(mib: int) -> int:
 
 
 class Journal:
-    """Writes. ``ring`` is positioned at its end."""
+    """Writes. ``ring`` is positioned at its end; ``times`` is what was `Replayed` of it."""
 
-    def __init__(self, ring: Ring) -> None:
+    def __init__(self, ring: Ring, times: int = 0) -> None:
         self._ring = ring
+        self._times = times
         self._every = ring.records // _PART
         self.entries = 0
         self.checkpoints = 0
@@ -87,22 +92,26 @@ class Journal:
         """Records since the last checkpoint over those that the ring holds: what a start would have to replay."""
         return self._ring.since_checkpoint() / self._ring.records
 
-    def event(self, event: events.Event, now_ns: int) -> None:
-        """Before the book sees it. Raises: OSError: it could not be written."""
-        kind, data = codec.pack(event)
-        self._ring.append(kind, now_ns, data)
-        self.entries += 1
+    def record(self, event: events.Event, decided: Sequence[commands.Command], now_ns: int) -> None:
+        """What happened and what follows, before any of that is carried out. Raises: OSError: it could not be written.
+        JournalError: it has no room."""
         if faults.armed:
             faults.hit("daemon.event")
-
-    def decided(self, decided: Iterable[commands.Command], now_ns: int) -> None:
-        """Before any of it is carried out. Raises: OSError: it could not be written."""
-        append, pack = self._ring.append, codec.pack
-        for command in decided:
-            kind, data = pack(command)
-            append(kind, now_ns, data)
+        self._times += now_ns
+        kind, data = codec.pack_decided(event, decided[: codec.MOST_DECIDED], self._times)
+        self._ring.append(kind, now_ns, data)
+        self.entries += 1
+        if len(decided) > codec.MOST_DECIDED:
+            self.decided(decided[codec.MOST_DECIDED :], now_ns)
         if faults.armed:
             faults.hit("daemon.decided")
+
+    def decided(self, decided: Sequence[commands.Command], now_ns: int) -> None:
+        """More that was decided on the last event. Raises: as `record`."""
+        for begin in range(0, len(decided), codec.MOST_DECIDED):
+            kind, data = codec.pack_decided(None, decided[begin : begin + codec.MOST_DECIDED], self._times)
+            self._ring.append(kind, now_ns, data)
+            self.entries += 1
 
     def is_due(self) -> bool:
         """It is time for a checkpoint."""
@@ -111,7 +120,9 @@ class Journal:
     def checkpoint(self, book: JobBook, now_ns: int) -> None:
         """Between events. Raises: JournalError: the book has outgrown the journal."""
         ring = self._ring
-        ring.checkpoint(codec.KIND_CHECKPOINT, now_ns, orjson.dumps(snapshot(book)))
+        ring.checkpoint(
+            codec.KIND_CHECKPOINT, now_ns, _SUM.pack(self._times & _SUM_MASK) + orjson.dumps(snapshot(book))
+        )
         self._every = min(ring.records // _LARGEST_PART, max(ring.records // _PART, _TIMES * ring.since_checkpoint()))
         self.checkpoints += 1
 
@@ -126,13 +137,15 @@ class Journal:
 
 @dataclass(slots=True)
 class Replayed:
-    """What a replay did. ``unwritten`` are the decisions of the last event that its process had no time to write."""
+    """What a replay did. ``unwritten`` are the decisions of the last event that its process had no time to write;
+    ``times`` is the sum of all events' times since the lineage began."""
 
     book: JobBook
     event_count: int = 0
     command_count: int = 0
     checkpoint_count: int = 0
     time_ns: int = 0
+    times: int = 0
     unwritten: list[commands.Command] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)
 
@@ -149,23 +162,15 @@ def replay(entries: Iterator[Entry], on_entry: Callable[[Entry], None] | None = 
         if on_entry is not None:
             on_entry(entry)
         if done is None:
-            done = Replayed(_restored(entry))
+            done = _restored(entry)
             continue
-        if entry.kind < codec.FIRST_COMMAND and expected:
+        if entry.kind != codec.DECIDED and expected:
             raise ReplayDiverged(f"record {entry.number}: before it {expected[0][2]} should have been decided")
         if entry.kind == codec.KIND_CHECKPOINT:
-            _same_book(done.book, entry)
+            _same_book(done, entry)
             done.checkpoint_count += 1
-        elif codec.is_event(entry.kind):
-            event = codec.unpack(entry)
-            done.kinds[type(event).__name__] += 1
-            expected.extend(_handled(done, event, entry))
-            done.event_count += 1
         else:
-            if entry.time_ns != done.time_ns:
-                raise ReplayDiverged(f"record {entry.number} was decided at another time than its event's")
-            _same_command(entry, expected.popleft() if expected else None)
-            done.command_count += 1
+            _replay_entry(done, entry, expected)
         done.time_ns = max(done.time_ns, entry.time_ns)
     if done is None:
         raise JournalCorrupt("the checkpoint that the journal names is not there")
@@ -173,35 +178,56 @@ def replay(entries: Iterator[Entry], on_entry: Callable[[Entry], None] | None = 
     return done
 
 
-def _restored(entry: Entry) -> JobBook:
+def _restored(entry: Entry) -> Replayed:
     if entry.kind != codec.KIND_CHECKPOINT:
         raise JournalCorrupt(f"record {entry.number} is no checkpoint")
     try:
-        return restore(orjson.loads(entry.data), POLICIES)
-    except (orjson.JSONDecodeError, PlainError) as fault:
+        (times,) = _SUM.unpack_from(entry.data)
+        return Replayed(restore(orjson.loads(entry.data[_SUM.size :]), POLICIES), times=times)
+    except (struct.error, orjson.JSONDecodeError, PlainError) as fault:
         raise JournalCorrupt(f"record {entry.number}: {fault}") from None
 
 
-def _handled(done: Replayed, event: events.Event | commands.Command, entry: Entry) -> list[_Decided]:
+def _replay_entry(done: Replayed, entry: Entry, expected: deque[_Decided]) -> None:
+    """Handle its event, if it has one; its commands must be those that are ``expected`` then, or the first of them."""
+    parts = codec.split(entry)
+    if parts.event is not None:
+        event = codec.unpack(parts.event, entry.number)
+        done.times += entry.time_ns
+        done.kinds[type(event).__name__] += 1
+        expected.extend(_handled(done, event, entry))
+        done.event_count += 1
+    elif entry.time_ns != done.time_ns:
+        raise ReplayDiverged(f"record {entry.number} was decided at another time than its event's")
+    for command in parts.decided:
+        _same_command(entry, command, expected.popleft() if expected else None)
+    if not parts.same_times(done.times):
+        raise ReplayDiverged(f"record {entry.number}: it, or an event before it, happened at another time")
+    done.command_count += len(parts.decided)
+
+
+def _handled(done: Replayed, event: events.Event, entry: Entry) -> list[_Decided]:
     if entry.time_ns < done.time_ns:
         raise JournalCorrupt(f"record {entry.number} is earlier than the one before it")
     try:
-        decided = done.book.handle(event, entry.time_ns)  # type: ignore[arg-type]
+        decided = done.book.handle(event, entry.time_ns)
         return [(*codec.pack(command), command) for command in decided]
     except Exception as fault:  # the book trusts its shell; a journal may be anybody's
         raise ReplayDiverged(f"record {entry.number}: {type(event).__name__}: {fault!r}") from fault
 
 
-def _same_command(entry: Entry, expected: _Decided | None) -> None:
-    if expected is None or (entry.kind, entry.data) != expected[:2]:
-        written = codec.unpack(entry)
+def _same_command(entry: Entry, packed: codec.Packed, expected: _Decided | None) -> None:
+    if expected is None or packed != expected[:2]:
+        written = codec.unpack(packed, entry.number)
         raise ReplayDiverged(
             f"record {entry.number} says {written}; the book now decides {expected[2] if expected else 'nothing'}"
         )
 
 
-def _same_book(book: JobBook, entry: Entry) -> None:
-    if orjson.dumps(snapshot(book)) != entry.data:
+def _same_book(done: Replayed, entry: Entry) -> None:
+    if _SUM.pack(done.times & _SUM_MASK) != entry.data[: _SUM.size]:
+        raise ReplayDiverged(f"record {entry.number}: an event before it happened at another time")
+    if orjson.dumps(snapshot(done.book)) != entry.data[_SUM.size :]:
         raise ReplayDiverged(f"record {entry.number}: the checkpoint is another book than replay made")
 
 

@@ -39,6 +39,7 @@ _FIRST = struct.Struct("<IQQ40s")
 _MORE = struct.Struct("<IQ48s")
 _NUMBER = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
+_SEALED = struct.Struct("<I60s")
 _KIND_MORE: Final = 0xFF
 assert _FIRST.size + 4 == RECORD_BYTES and _MORE.size + 4 == RECORD_BYTES and _HEADER.size + 4 <= _COPY_AT[1]
 
@@ -300,7 +301,7 @@ class Ring:
         if faults.armed:
             view[at + 4 : at + 40] = packed[:36]
             faults.hit("journal.torn")
-        view[at : at + RECORD_BYTES] = _CRC.pack(zlib.crc32(packed)) + packed
+        _SEALED.pack_into(view, at, zlib.crc32(packed), packed)
         self.next_number = number + 1
         if nbytes > FIRST_BYTES:
             self._append_more(data)
@@ -311,7 +312,7 @@ class Ring:
         for begin in range(FIRST_BYTES, len(data), MORE_BYTES):
             packed = _MORE.pack(_KIND_MORE, number, data[begin : begin + MORE_BYTES])
             at = HEADER_PAGE + number % self.records * RECORD_BYTES
-            self._view[at : at + RECORD_BYTES] = _CRC.pack(zlib.crc32(packed)) + packed
+            _SEALED.pack_into(self._view, at, zlib.crc32(packed), packed)
             number += 1
         self.next_number = number
 
