@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from offpath.bindings.wire import admin
@@ -15,17 +13,13 @@ from offpath.cli.ask import AdminClient
 from offpath.host_helper import Options, Requester, RequestFailed
 
 from ..support.cluster import MIB, TIMEOUT, Cluster
+from ..support.clusters import Make, seconds
 from ..support.command import offpath
 from ..support.processes import until
 
 pytestmark = pytest.mark.slow
-Make = Callable[..., Cluster]
 STAY = {"leasing": {"reclaim_after_ms": 60_000, "grow_after_ms": 20}}
 """Nobody's busy lease is taken while the test looks."""
-
-
-def seconds(value: float) -> list[Any]:
-    return [np.array([value])]
 
 
 def jobs_of(cluster: Cluster, session: int) -> list[admin.JobLine]:

@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -22,12 +21,11 @@ from offpath.cli.ask import AdminClient, Refused
 from offpath.host_helper import RequestFailed
 
 from ..support.cluster import TIMEOUT, Cluster
+from ..support.clusters import NARROW, Make, seconds
 from ..support.command import Done, offpath
 from ..support.processes import until
 
 pytestmark = pytest.mark.slow
-Make = Callable[..., Cluster]
-NARROW = {"max_share": 14, "profile": "1g.5gb"}
 """A kernel whose request was cancelled sleeps on in its lane: tests that do so have a tenant of their own."""
 
 
@@ -40,10 +38,6 @@ def cluster() -> Iterator[Cluster]:
         made.close()
     finally:
         made.kill()
-
-
-def seconds(value: float) -> list[Any]:
-    return [np.array([value])]
 
 
 def ask(cluster: Cluster, *words: str) -> Done:

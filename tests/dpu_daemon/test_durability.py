@@ -15,7 +15,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 
 from offpath.bindings.errors import NegotiationRefused
@@ -27,22 +26,14 @@ from offpath.host_helper.errors import UnknownKernel
 from offpath.host_helper.resume import Way
 
 from ..support.cluster import TIMEOUT, Cluster, pids_of, said
+from ..support.clusters import Make, path_array, seconds
 from ..support.processes import BOUND_S, Process, until
 from ..support.toml import to_toml
 from .test_metrics import scraped, watched
 
 pytestmark = pytest.mark.slow
-Make = Callable[..., Cluster]
 DURABLE = {"resume_ttl_s": 20, "adopt_ms": 2000, "journal_mib": 4}
 OFFPATH = [sys.executable, "-m", "offpath.cli.main", "daemon", "run"]
-
-
-def seconds(value: float) -> list[Any]:
-    return [np.array([value])]
-
-
-def path_array(path: Path) -> list[Any]:
-    return [np.frombuffer(str(path).encode(), np.uint8)]
 
 
 def lines(path: Path) -> int:

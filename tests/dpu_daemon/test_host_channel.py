@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,9 @@ from offpath.bindings.wire.codes import Reason, Status
 from offpath.host_helper import Options, RequestFailed
 
 from ..support.cluster import MIB, TIMEOUT, Cluster
+from ..support.clusters import Make
 from ..support.fakehost import BOUND_S, FakeHost, offer, result
 from ..support.processes import until
-
-Make = Callable[..., Cluster]
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from offpath.bindings.errors import PeerGone
@@ -17,26 +13,12 @@ from offpath.bindings.wire import control
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.host_helper import Options, RequestFailed
 
-from ..support.cluster import TIMEOUT, Cluster
+from ..support.cluster import TIMEOUT
+from ..support.clusters import NARROW, Make, first_pid, path_array, seconds
 from ..support.fakehost import FakeHost
 from ..support.processes import until
 
 pytestmark = pytest.mark.slow
-Make = Callable[..., Cluster]
-NARROW = {"max_share": 14, "profile": "1g.5gb"}
-
-
-def seconds(value: float) -> list[Any]:
-    return [np.array([value])]
-
-
-def path_array(path: Path) -> list[Any]:
-    return [np.frombuffer(str(path).encode(), np.uint8)]
-
-
-def first_pid(path: Path) -> int:
-    until(lambda: path.exists() and path.read_text())
-    return int(path.read_text().split()[0])
 
 
 def test_an_endless_kernel_fails_its_worker_dies_and_the_lane_beside_it_finishes(make_cluster: Make) -> None:

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,10 @@ from offpath.dpu_daemon import logs
 from offpath.host_helper import Requester, RequestFailed
 
 from ..support.cluster import TIMEOUT, Cluster, pids_of
+from ..support.clusters import Make
 from ..support.processes import until
 
 ROOT = Path(__file__).resolve().parents[2]
-Make = Callable[..., Cluster]
 
 
 def record(template: str, *arguments: Any, level: int = logging.WARNING) -> logging.LogRecord:

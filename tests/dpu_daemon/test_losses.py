@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,23 +18,8 @@ from offpath.bindings.wire.codes import Reason, Status
 from offpath.host_helper import Options, RequestFailed
 
 from ..support.cluster import TIMEOUT, Cluster, pids_of, said
+from ..support.clusters import NARROW, Make, first_pid, path_array, seconds
 from ..support.processes import until
-
-Make = Callable[..., Cluster]
-NARROW = {"max_share": 14, "profile": "1g.5gb"}
-
-
-def seconds(value: float) -> list[Any]:
-    return [np.array([value])]
-
-
-def path_array(path: Path) -> list[Any]:
-    return [np.frombuffer(str(path).encode(), np.uint8)]
-
-
-def first_pid(path: Path) -> int:
-    until(lambda: path.exists() and path.read_text())
-    return int(path.read_text().split()[0])
 
 
 @pytest.fixture(scope="module")
@@ -197,3 +182,23 @@ def test_bytes_that_become_visible_late_are_right_only_because_of_acquire(
             small, large = np.full(100, n, np.uint8), np.full(100_000, n, np.uint8)
             right = [np.array_equal(requester.submit("echo", [a], timeout=TIMEOUT).array, a) for a in (small, large)]
             assert right == [not break_acquire] * 2
+
+
+def test_a_helper_that_ends_in_the_midst_of_copies_leaves_only_zeros(make_cluster: Make) -> None:
+    """It scrubs what it held, and a payload of 32 MiB is nearly always on its way there: it is let go only when nothing
+    can land any more."""
+    room = 32 << 20
+    cluster = make_cluster({"ada": {}}, leasing={"landing_bytes": room})
+    payload = [np.ones(room // 8 - 1024)]
+    with cluster.connect("ada", slots=2, payload_bytes=room) as requester:
+        for pause in range(8):
+            cluster.start_helper()
+            requester.submit("sum", [np.ones(1)], timeout=TIMEOUT)  # the lease is open
+            flying = [requester.begin("sum", payload) for _ in range(2)]
+            time.sleep(pause / 1000)
+            assert cluster.helper is not None
+            cluster.helper.finish()  # judges its exit code and that it complained of nothing
+            for each in flying:
+                each.cancel()
+                with contextlib.suppress(RequestFailed):
+                    each.result(TIMEOUT)

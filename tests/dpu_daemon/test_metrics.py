@@ -9,27 +9,21 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from offpath.host_helper import Options, RequestFailed
 
 from ..support.cluster import TIMEOUT, Cluster, free_port
+from ..support.clusters import Make, seconds
 from ..support.command import offpath
 from ..support.processes import until
 
 pytestmark = pytest.mark.slow
-Make = Callable[..., Cluster]
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
-
-
-def seconds(value: float) -> list[Any]:
-    return [np.array([value])]
 
 
 def watched(make: Make, tenants: dict[str, dict[str, Any]], **tables: Any) -> tuple[Cluster, int]:

@@ -7,7 +7,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from offpath.host_helper.errors import UnknownKernel
 
 from ..support.certificates import Authority
 from ..support.cluster import MIB, TIMEOUT, Cluster, free_port
+from ..support.clusters import Make
 from ..support.peers import Peer, RawSession, hello, redeem, refusal
 from ..support.processes import until
 
-Make = Callable[..., Cluster]
 HUGE = 1 << 40
 
 

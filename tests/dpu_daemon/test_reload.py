@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +17,18 @@ from offpath.host_helper import RequestFailed, connect
 
 from ..support.certificates import Authority
 from ..support.cluster import TIMEOUT, Cluster, free_port
+from ..support.clusters import NARROW, Make, first_pid, seconds
 from ..support.processes import until
 from ..support.toml import to_toml
 
 pytestmark = pytest.mark.slow
-Make = Callable[..., Cluster]
-NARROW = {"max_share": 14, "profile": "1g.5gb"}
 RELOADS = 100
 PACE = {"quick": 5, "ci": 25, "full": 1_000}[os.environ.get("OFFPATH_TEST_SIZE", "ci")]
 """Requests of a witness between two reloads."""
 
 
-def seconds(value: float) -> list[Any]:
-    return [np.array([value])]
-
-
 def table(cluster: Cluster, name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "token_file": cluster.make_token(name), **more}
-
-
-def first_pid(path: Path) -> int:
-    until(lambda: path.exists() and path.read_text())
-    return int(path.read_text().split()[0])
 
 
 def test_a_tenant_that_is_added_gets_in_and_one_that_is_removed_is_told_so(make_cluster: Make) -> None:

@@ -18,9 +18,9 @@ from offpath.host_helper import AsyncRequester, Options, Requester, RequestFaile
 from offpath.host_helper.errors import PayloadTooLarge, UnknownKernel
 
 from ..support.cluster import MIB, TIMEOUT, Cluster, said
+from ..support.clusters import NARROW, seconds
 from ..support.processes import until
 
-NARROW = {"max_share": 14, "profile": "1g.5gb"}
 """One lease of 14 % with two lanes: one job runs at a time, one waits copied, the others queue."""
 
 
@@ -53,10 +53,6 @@ async def open_async(cluster: Cluster, tenant: str, **sizes: Any) -> AsyncReques
     sizes = {"payload_bytes": 128 << 10, "result_bytes": 128 << 10, **sizes}
     token_file = str(cluster.folder / f"{tenant}.token")
     return await AsyncRequester.open(cluster.address, tenant=tenant, token_file=token_file, **sizes)
-
-
-def seconds(value: float) -> list[Any]:
-    return [np.array([value])]
 
 
 def ended(call: Any, *arguments: Any, **options: Any) -> tuple[Status, Reason]:

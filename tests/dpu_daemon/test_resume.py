@@ -21,23 +21,15 @@ from offpath.host_helper.requester import Pending
 from offpath.host_helper.resume import Way
 
 from ..support.cluster import TIMEOUT, Cluster, pids_of, said
+from ..support.clusters import Make, path_array, seconds
 from ..support.processes import until
 
 pytestmark = pytest.mark.slow
-Make = Callable[..., Cluster]
 DURABLE = {"resume_ttl_s": 20, "adopt_ms": 3000, "journal_mib": 4}
-
-
-def seconds(value: float) -> list[Any]:
-    return [np.array([value])]
 
 
 def lines(path: Path) -> int:
     return len(path.read_text().split()) if path.exists() else 0
-
-
-def path_array(path: Path) -> list[Any]:
-    return [np.frombuffer(str(path).encode(), np.uint8)]
 
 
 def daemon_pid(cluster: Cluster) -> int:

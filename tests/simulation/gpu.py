@@ -10,7 +10,8 @@ from offpath.bindings.loopback.gpu import EmulatedGpu
 from offpath.bindings.mig import gpu_model
 from offpath.bindings.ports import MemoryExport
 
-from .wires import Memory, promise
+from .promises import promise
+from .wires import Memory
 
 if TYPE_CHECKING:
     from .world import World

@@ -14,9 +14,10 @@ from offpath.host_helper.kernels import KernelTable
 from offpath.host_helper.supervisor import _failed, _gpu_offer
 from offpath.host_helper.worker import Worker
 
+from .channels import HostEnd
 from .gpu import SimGpu
 from .judge import Request
-from .wires import HostEnd, promise
+from .promises import promise
 
 if TYPE_CHECKING:
     from .world import World
@@ -268,6 +269,9 @@ class SimHelper:
         self.is_silent = False
         self.is_hung = False
         """Silent for good."""
+        self.is_leaving = False
+        """It was told to end, as by SIGTERM."""
+        self._has_finished = False
         self.kernel_ids: dict[str, int] = {}
         self.linger_ns = 0
         self._lost_ns = 0
@@ -285,7 +289,7 @@ class SimHelper:
 
     # -- channel --------------------------------------------------------------------------------------------------
     def _connect(self) -> None:
-        if not self.is_alive or self._end is not None:
+        if not self.is_alive or self._end is not None or self.is_leaving:
             return
         world = self.world
         if self.instances and world.loop.now_ns - self._lost_ns >= self.linger_ns:
@@ -312,7 +316,10 @@ class SimHelper:
 
     def is_cut_off(self) -> bool:
         """True when daemon and helper have lost each other: its workers go too."""
-        return not self.is_alive or self._end is None or self._end.daemon_gone or not self._end.is_open
+        end = self._end
+        if not self.is_alive or end is None or end.daemon_gone or not end.is_open:
+            return True
+        return end.daemon_end in self.world.daemon.host._parting  # hung up on once copies to it have landed
 
     def wake(self) -> None:
         if self.is_alive and not self.is_busy and not self.is_silent:
@@ -328,6 +335,9 @@ class SimHelper:
 
     def _act(self) -> None:
         if not self.is_alive or self.is_busy or self.is_silent:
+            return
+        if self.is_leaving:
+            self._take_leave()
             return
         if self._end is None:
             while self._unreaped:
@@ -349,6 +359,37 @@ class SimHelper:
             self._daemon_gone()
             return
         self.wake()
+
+    def leave(self) -> None:
+        """SIGTERM: it ends once the daemon has let it go."""
+        if self.is_alive and not self.is_leaving:
+            self.world.say("helper %s is told to end", self.pid)
+            self.is_leaving = True
+            self.wake()
+
+    def _take_leave(self) -> None:
+        """As `Supervisor._take_leave`: what it scrubs then stays clean, if it was not kept waiting for too long."""
+        end = self._end
+        if end is not None and not self._has_finished:
+            self._has_finished = True
+            end.finish()
+            self.world.loop.after(5_000 * MS, self.key, self._scrub_and_end)
+        try:
+            if end is not None and end.next_message() is not None:
+                self.wake()
+            if end is not None:
+                return
+        except PeerGone:
+            for flight in self.world.engine.flights.values():
+                helper = getattr(flight.target.owner, "lease", None) in self.instances
+                promise(not helper, f"the daemon let helper {self.pid} go, and copies to {flight.target.owner}")
+        self._scrub_and_end()
+
+    def _scrub_and_end(self) -> None:
+        if self.is_alive and not self.is_silent:
+            self._drop_all()
+            self.die()
+            self.world.loop.after(self.world.short_ns(20), ("world",), self.world._new_helper)
 
     def _reap(self) -> None:
         """As `Supervisor._reap`: a dead worker leaves its instance, and the daemon is told if it can be."""

@@ -28,7 +28,8 @@ from offpath.sched.jobs.book import MAX_ATTEMPTS, JobBook
 from offpath.sched.jobs.states import FIRST_TERMINAL
 
 from .gpu import SimGpu, Tenancy
-from .wires import Flight, Memory, SessionMemory, promise
+from .promises import promise
+from .wires import Flight, Memory, SessionMemory
 
 if TYPE_CHECKING:
     from .host import SimWorker
@@ -401,7 +402,8 @@ class Judge:
             ("departing tenants", ledger.departing), ("sessions", daemon.sessions), ("jobs of the shell", daemon.refs),
             ("unwritten answers", daemon.unwritten), ("awaited lanes", host.awaited),
             ("copies", daemon._copies), ("result copies", daemon._result_copies),
-            ("held answers", daemon._held_answers), ("held orders", host._when_quiet), ("lane copies", host._copies),
+            ("held answers", daemon._held_answers), ("what waits for copies", host.landings._waiting),
+            ("lane copies", host.landings.leases()), ("helpers that leave", host._parting),
             ("strangers", host._strangers), ("grants", world.admission._grants),
             ("tickets", world.admission._by_ticket), ("open tickets", world.listener.tickets._offers),
             ("silent peers", world.listener.pending), ("waiting drops", world.door._drops),

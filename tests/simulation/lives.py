@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from .promises import Violation
 from .setup import TENANTS
-from .wires import Violation
 from .world import World
 
 

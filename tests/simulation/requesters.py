@@ -22,7 +22,8 @@ from offpath.host_helper.slots import Options, Result, SlotTable
 
 from .host import KERNELS
 from .judge import Request
-from .wires import Bell, RequesterEnd, SessionMemory, SimSocket, promise
+from .promises import promise
+from .wires import Bell, RequesterEnd, SessionMemory, SimSocket
 
 if TYPE_CHECKING:
     from .world import World

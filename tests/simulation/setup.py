@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from .channels import SOCKET_MESSAGES
 from .gpu import ROOM
-from .wires import SOCKET_MESSAGES
 
 MS = 1_000_000
 TENANTS = ("ada", "bob", "cyd", "dee")
@@ -22,6 +22,7 @@ FAULTS = {
     "worker_repeats": 0.1,
     "channel_full": 0.04,
     "helper_dies": 0.002,
+    "helper_leaves": 0.001,
     "helper_silent": 0.001,
     "helper_full": 0.0005,
     "helper_hangs": 0.001,

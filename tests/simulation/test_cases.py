@@ -111,15 +111,32 @@ def test_an_order_held_back_for_copies_is_not_given_once_its_lease_was_closed(st
     stage.until(lambda: bool(world.engine.flights))
     world._kill_helper()
     stage.until(lambda: not world.daemon.host.has_helper())
-    stage.until(lambda: bool(world.daemon.host._when_quiet))
-    (held,) = world.daemon.host._when_quiet
-    stage.until(lambda: held.lease not in world.daemon.book.ledger.leases)
-    assert all(order.lease != held.lease for order in world.daemon.host._when_quiet)
+    ledger = world.daemon.book.ledger
+    stage.until(lambda: world.daemon.host.has_helper() and bool(ledger.leases))
+    held = max(ledger.leases)
+    stage.until(lambda: held not in ledger.leases)
+    ordered = orders_heard(world)
     (token,) = world.engine.flights
     world.engine._landed(token)
     stage.until(lambda: request.is_taken)
+    assert ordered
+    assert held not in [order.lease for order in ordered]
     assert request.answer is not None
     assert request.answer.status is Status.COMPLETED
+
+
+def orders_heard(world: World) -> list[control.OpenInstance]:
+    """What the helper is asked to open from here on."""
+    ordered: list[control.OpenInstance] = []
+    to_helper = world.daemon.host._to_helper
+
+    def heard(message: control.OpenInstance) -> None:
+        if isinstance(message, control.OpenInstance):
+            ordered.append(message)
+        to_helper(message)
+
+    world.daemon.host._to_helper = heard  # type: ignore[method-assign, assignment]
+    return ordered
 
 
 def test_an_order_held_back_for_copies_is_dropped_with_its_helper(stage: Stage) -> None:
@@ -131,20 +148,11 @@ def test_an_order_held_back_for_copies_is_dropped_with_its_helper(stage: Stage) 
     world.setup.inline_copies = 0.0
     world.copy_ns = lambda *, is_result: 3_600_000 * MS  # type: ignore[method-assign]
     stage.until(lambda: bool(world.engine.flights))
-    ordered: list[control.OpenInstance] = []
-    to_helper = world.daemon.host._to_helper
-
-    def heard(message: control.OpenInstance) -> None:
-        if isinstance(message, control.OpenInstance):
-            ordered.append(message)
-        to_helper(message)
-
-    world.daemon.host._to_helper = heard  # type: ignore[method-assign, assignment]
+    ordered = orders_heard(world)
     for _ in range(2):
         world._kill_helper()
         stage.until(lambda: not world.daemon.host.has_helper())
         stage.until(world.daemon.host.has_helper)
-    assert len(world.daemon.host._when_quiet) == 1
     assert ordered == []
     (token,) = world.engine.flights
     world.engine._landed(token)

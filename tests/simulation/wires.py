@@ -1,8 +1,4 @@
-"""The ports' simulated adapters: memory, copy engine, host channel, fabric. Each keeps the rules of its loopback twin.
-
-What a Unix socket does when its peer ends is kept too: what the peer sent before can still be read, unless the peer
-left something unread itself, for then the first read fails with ECONNRESET (seen).
-"""
+"""The ports' simulated adapters: memory, copy engine, fabric. Each keeps the rules of its loopback twin."""
 
 from __future__ import annotations
 
@@ -11,28 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from offpath.bindings.errors import DoorbellError, HostMessageError, PeerGone, RegionError, TicketRefused
+from offpath.bindings.errors import DoorbellError, PeerGone, RegionError, TicketRefused
 from offpath.bindings.loopback.fabric import TicketBook
 from offpath.bindings.ports import IMM_SLOT_MASK, IMM_SUBMIT, CopyCompletion, MemoryExport
 from offpath.bindings.wire.header import HEADER_COPY_BYTES
-from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
+
+from .channels import SOCKET_MESSAGES
+from .promises import promise
 
 if TYPE_CHECKING:
     from .world import World
 
 HEADER_ROOM = 704
-SOCKET_MESSAGES = 278
-"""What one end of a Unix socket pair queues of small messages by default (seen)."""
-
-
-class Violation(AssertionError):
-    """A promise was broken."""
-
-
-def promise(is_kept: bool, *said: object) -> None:
-    """Raises: Violation: with ``said``, when it is not kept."""
-    if not is_kept:
-        raise Violation(" ".join(map(str, said)))
 
 
 class Memory:
@@ -137,156 +123,6 @@ class SimEngine:
         for token in list(self.flights):
             self._landed(token)
         self._world.loop.close_fd(self._fd)
-
-
-# -- host channel ---------------------------------------------------------------------------------------------------
-class SimConnection:
-    """The daemon's end of a host channel."""
-
-    def __init__(self, host: HostEnd) -> None:
-        loop = host.world.loop
-        self._host = host
-        self._loop = loop
-        self._fd = loop.open_fd()
-        self._death = loop.open_fd()
-        loop.certain.add(self._death)
-        self.inbox: deque[bytes] = deque()
-        self.is_open = True
-        self.is_reset = False
-        host.world.owned[self] = None
-        self.peer_pid = host.pid
-        self.peer_uid = host.world.uid
-
-    def arrived(self) -> None:
-        """Something to read, or the end."""
-        if self.is_open:
-            self._loop.flag(self._fd, bool(self.inbox) or not self._host.is_open)
-            self._loop.flag(self._death, self._host.is_dead)
-
-    def send(self, message: bytes, fds: tuple[int, ...] = ()) -> bool:
-        promise(self.is_open, "the daemon sends on a connection that it closed")
-        promise(0 < len(message) <= MAX_MESSAGE_BYTES, "a message of", len(message), "bytes")
-        host = self._host
-        if not host.is_open:
-            raise PeerGone("host channel: Broken pipe")
-        host.world.may_be_killed("before a message to the host")
-        if host.is_full or len(host.inbox) >= SOCKET_MESSAGES or host.world.happens("channel_full"):
-            return False
-        host.inbox.append(message)
-        host.wake()
-        host.world.may_be_killed("after a message to the host")
-        return True
-
-    def receive_message(self) -> bytes | None:
-        promise(self.is_open, "the daemon reads from a connection that it closed")
-        if self.is_reset:
-            self.is_reset = False
-            raise PeerGone("host channel: Connection reset by peer")
-        if self.inbox:
-            message = self.inbox.popleft()
-            self.arrived()
-            if len(message) > MAX_MESSAGE_BYTES:
-                raise HostMessageError("too_long", str(len(message)))
-            return message
-        if not self._host.is_open:
-            raise PeerGone("host channel closed")
-        return None
-
-    def receive(self) -> tuple[bytes, tuple[int, ...]] | None:
-        message = self.receive_message()
-        return None if message is None else (message, ())
-
-    def fileno(self) -> int:
-        return self._fd
-
-    def death_fileno(self) -> int:
-        return self._death
-
-    def close(self) -> None:
-        if not self.is_open:
-            return
-        self.is_open = False
-        del self._host.world.owned[self]
-        self._loop.close_fd(self._fd)
-        self._loop.close_fd(self._death)
-        self._host.daemon_hung_up()
-
-
-class HostEnd:
-    """A host process's end; ``notify`` is called when there is something to read, or the daemon hung up."""
-
-    def __init__(self, world: World, pid: int, notify: Callable[[], None]) -> None:
-        self.world = world
-        self.pid = pid
-        self.inbox: deque[bytes] = deque()
-        self.is_open = True
-        self.is_dead = False
-        self.is_full = False
-        self.daemon_gone = False
-        self.wake = notify
-        self.daemon_end = SimConnection(self)
-
-    def send(self, message: bytes, fds: tuple[int, ...] = ()) -> bool:
-        """As a host process sends. Raises: PeerGone."""
-        if self.daemon_gone:
-            raise PeerGone("host channel: Broken pipe")
-        self.daemon_end.inbox.append(message)
-        self.daemon_end.arrived()
-        return True
-
-    def next_message(self) -> bytes | None:
-        """Raises: PeerGone: nothing is left, and the daemon hung up."""
-        if self.inbox:
-            return self.inbox.popleft()
-        if self.daemon_gone:
-            raise PeerGone("host channel closed")
-        return None
-
-    def daemon_hung_up(self) -> None:
-        self.daemon_gone = True
-        if self.is_open:
-            self.wake()
-
-    def close(self, *, is_death: bool = False) -> None:
-        """Hang up; ``is_death``: the process ended."""
-        self.is_dead = self.is_dead or is_death
-        if self.is_open:
-            self.is_open = False
-            self.daemon_end.is_reset = bool(self.inbox)
-            self.inbox.clear()
-        self.daemon_end.arrived()
-
-
-class SimChannelListener:
-    """Where host processes connect."""
-
-    path = "simulated"
-
-    def __init__(self, world: World) -> None:
-        self._loop = world.loop
-        self._fd = world.loop.open_fd()
-        self._waiting: deque[SimConnection] = deque()
-        self.is_open = True
-
-    def connect(self, end: HostEnd) -> None:
-        self._waiting.append(end.daemon_end)
-        self._loop.flag(self._fd, True)
-
-    def accept(self) -> SimConnection | None:
-        connection = self._waiting.popleft() if self._waiting else None
-        self._loop.flag(self._fd, bool(self._waiting))
-        if connection is not None:
-            connection.arrived()
-        return connection
-
-    def fileno(self) -> int:
-        return self._fd
-
-    def close(self) -> None:
-        self.is_open = False
-        self._loop.close_fd(self._fd)
-        while self._waiting:
-            self._waiting.popleft().close()
 
 
 # -- fabric ---------------------------------------------------------------------------------------------------------

@@ -34,22 +34,21 @@ from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.snapshot import snapshot
 
+from .channels import HostEnd, SimChannelListener
 from .gpu import SimGpu
 from .host import SimHelper, SimWorker
 from .judge import Judge, Request, result_of
+from .promises import promise
 from .requesters import SimRequester
 from .setup import TENANTS, Setup, Terms, draw_setup, draw_terms
 from .simloop import SimLoop
 from .survivors import IDENTITY, DaemonKilled, SimManager, SimStorage
 from .wires import (
-    HostEnd,
     Memory,
     SessionMemory,
-    SimChannelListener,
     SimEngine,
     SimFabricListener,
     SimFabricSession,
-    promise,
 )
 
 MS = 1_000_000
@@ -116,6 +115,7 @@ class World:
         self.slots_given = 0
         self._strikes: dict[str, Callable[[], None]] = {
             "helper_dies": self._kill_helper,
+            "helper_leaves": lambda: self.helper.leave(),
             "worker_killed": self._kill_worker,
             "helper_silent": lambda: self._silence(is_full=False),
             "helper_full": lambda: self._silence(is_full=True),

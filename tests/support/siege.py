@@ -9,12 +9,12 @@ from typing import Any
 from offpath.bindings.wire.control import Welcome
 
 from .cluster import Cluster
+from .clusters import NARROW
 from .peers import Peer, RawSession, hello
 from .processes import until
 
 EVES_SESSIONS = 6
 EVES_BYTES = 4 << 20
-NARROW = {"max_share": 14, "profile": "1g.5gb"}
 
 
 class Siege:

@@ -194,6 +194,9 @@ class HostConnection(Protocol):
     def death_fileno(self) -> int:
         """Readable once the peer's process has ended, even if a child of it holds the connection open; -1: unknown."""
 
+    def finish(self) -> None:
+        """Say no more: the peer reads to the end and then hangs up. What it still says can be read."""
+
     def close(self) -> None:
         """Hang up. Repeating it is harmless."""
 

@@ -282,7 +282,7 @@ class Daemon:
         )
         if done is None:
             self._copies[token] = (ref, command.attempt, link)
-            self.host.copy_started(link)
+            self.host.landings.started(link.lease)
         else:
             self._events.append(events.CopyDone(command.job, command.attempt, done.error is not None))
 
@@ -295,12 +295,12 @@ class Daemon:
             copied = self._copies.pop(done.token, None)
             if copied is not None:
                 ref, attempt, link = copied
-                self.host.copy_ended(link)
+                self.host.landings.ended(link.lease)
                 self.dispatch(events.CopyDone(ref.job, attempt, done.error is not None))
             elif done.token < 0:
                 self.probe.copied(done)
             else:
-                self.host.copy_ended(self._result_copies[done.token][1])
+                self.host.landings.ended(self._result_copies[done.token][1].lease)
                 self._result_copied(done)
 
     def _launch(self, command: commands.Launch) -> None:
@@ -495,7 +495,7 @@ class Daemon:
             result.result_bytes,
         )  # fmt: skip
         if done is None:
-            self.host.copy_started(link)
+            self.host.landings.started(link.lease)
         else:
             self._result_copied(done)
 
@@ -559,11 +559,11 @@ class Daemon:
                 self.session_ended(session, "daemon_ends", "the daemon ends")
         if self._timer is not None:
             self._timer.cancel()
+        self._loop.remove_reader(self.engine.fileno())
+        self.engine.close()  # before the helper is let go: nothing may land where it scrubs
         self.host.close(is_final=not self.is_durable)
         if self.journal is not None:
             if not self.notifier.has_manager:
                 self.journal.retire()
             self.journal.close()
-        self._loop.remove_reader(self.engine.fileno())
-        self.engine.close()
         self.probe.close()

@@ -7,9 +7,9 @@ import contextlib
 import logging
 import os
 import secrets
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel
@@ -18,6 +18,7 @@ from offpath.bindings.errors import OffpathError, PeerGone, ProtocolError, Regio
 from offpath.bindings.loopback.channel import LoopbackChannelListener, LoopbackConnection
 from offpath.bindings.ports import Memory, MemoryExport
 from offpath.bindings.wire import control, host
+from offpath.dpu_daemon.landings import Landings
 from offpath.dpu_daemon.offers import gpu_spec
 from offpath.dpu_daemon.pulse import Pulse
 from offpath.sched.gpu.geometry import GpuSpec
@@ -89,9 +90,9 @@ class HostSide:
         self._orders: dict[int, _Order] = {}
         self.lanes: dict[tuple[int, int], LaneLink] = {}
         self.gpu_names: list[str] = []
-        self._copies: Counter[int] = Counter()
-        self._when_quiet: list[commands.OpenLease] = []
-        """Orders that wait for copies to land."""
+        self.landings = Landings()
+        self._parting: set[LoopbackConnection] = set()
+        """Of helpers that are lost, and may still be copied to."""
         self._strangers: dict[LoopbackConnection, asyncio.TimerHandle] = {}
         self.awaited: set[tuple[int, int]] = set()
         """After a restart: lanes whose workers are expected back."""
@@ -336,14 +337,19 @@ class HostSide:
         if helper.pulse is not None:
             helper.pulse.stop()
         self._unwatch(helper.connection)
-        helper.connection.close()
         for link in list(self.lanes.values()):
             self._close_lane(link)
         self._orders.clear()
         self.awaited.clear()
-        self._when_quiet.clear()  # orders for this helper: the next one must not be given them
+        # When it sees us hang up, nothing of ours lands in its memory any more: it may scrub.
+        self._parting.add(helper.connection)
+        self.landings.when_landed(self.landings.leases(), partial(self._part, helper.connection))
         if helper.is_joined:
             self._daemon.dispatch(events.HelperLost(helper.number))
+
+    def _part(self, connection: LoopbackConnection) -> None:
+        self._parting.discard(connection)
+        connection.close()
 
     def _unwatch(self, connection: LoopbackConnection) -> None:
         self._loop.remove_reader(connection.fileno())
@@ -366,31 +372,16 @@ class HostSide:
         """True while a helper has joined."""
         return self._helper is not None and self._helper.is_joined
 
-    # -- copies in flight -----------------------------------------------------------------------------------------
-    def copy_started(self, link: LaneLink) -> None:
-        """A copy into or out of the lane goes on beside the loop."""
-        self._copies[link.lease] += 1
-
-    def copy_ended(self, link: LaneLink) -> None:
-        """It landed; what waited for its lease to be quiet happens now."""
-        self._copies[link.lease] -= 1
-        if not self._copies[link.lease]:
-            del self._copies[link.lease]
-            waiting, self._when_quiet = self._when_quiet, []
-            for command in waiting:
-                self.open_lease(command)
-
-    def _is_quiet(self) -> bool:
-        """No copy can still land in memory of a lease that is gone. (Of one that drains, the book waits for it.)"""
-        return all(lease in self._orders for lease in self._copies)
-
     # -- commands of the book -------------------------------------------------------------------------------------
     def open_lease(self, command: commands.OpenLease) -> None:
         """Ask the helper for the instance; its workers prove themselves with a fresh token."""
-        if self._daemon.book.ledger.lease_of(command.lease, command.generation) is None:
-            return  # opened as its helper was found lost, and forgotten in the same breath
-        if not self._is_quiet():  # copies into lanes of a lost helper: its memory may be ours to give
-            self._when_quiet.append(command)
+        lease = self._daemon.book.ledger.lease_of(command.lease, command.generation)
+        if lease is None or lease.is_closing:
+            return  # forgotten with its helper, or given up, before it could be ordered
+        if former := self.landings.leases() - self._orders.keys():
+            # Copies into lanes of a lost helper: its memory may be ours to give.
+            # (For those into a lease that drains, the book waits.)
+            self.landings.when_landed(former, partial(self.open_lease, command))
             return
         if self._awaited_helper:
             return  # given when the helper is back
@@ -409,7 +400,6 @@ class HostSide:
     def close_lease(self, command: commands.CloseLease) -> None:
         """Ask the helper to end the lease's workers and instance. Their channels closing is no loss from here on."""
         self._drop_lanes(command.lease)
-        self._when_quiet = [order for order in self._when_quiet if order.lease != command.lease]  # never to be given
         if command.lease in self._orders:
             self._orders[command.lease].is_closing = True
         self._to_helper(control.CloseInstance(lease=command.lease, generation=command.generation, scrub=command.scrub))
@@ -576,6 +566,8 @@ class HostSide:
         self._listener.close()
         for connection in list(self._strangers):
             self._turn_away(connection, "the daemon ends")
+        for connection in self._parting:
+            connection.close()
         for link in list(self.lanes.values()):
             self._close_lane(link)
         if self._helper is not None:

@@ -13,6 +13,7 @@ import logging
 import os
 import random
 import secrets
+import select
 import selectors
 import signal
 import sys
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG: Final = 1
 _MIN_BACKOFF_S: Final = 0.02
 _MAX_BACKOFF_S: Final = 5.0
+_LEAVE_S: Final = 5.0
 
 
 @dataclass(slots=True)
@@ -110,11 +112,25 @@ class Supervisor:
             return False
         try:
             self._serve(connection)
+            if self._instances:
+                self._take_leave(connection)
         except PeerGone as gone:
             logger.info("daemon gone: %s", gone)
         finally:
             connection.close()  # first: the daemon should miss the helper, not its workers one by one
         return True
+
+    def _take_leave(self, connection: LoopbackConnection) -> None:
+        """We end: the daemon is told, and hangs up once no copy of its can land in our instances any more. Raises:
+        PeerGone: it did."""
+        connection.finish()
+        poll = select.poll()
+        poll.register(connection.fileno(), select.POLLIN)
+        deadline = time.monotonic() + _LEAVE_S
+        while (left := deadline - time.monotonic()) > 0:
+            if poll.poll(left * 1e3):
+                connection.receive()  # an order that crossed our leave: nobody counts on it any more
+        logger.warning("the daemon does not let us go: scrubbing although it may still copy")
 
     def _wait(self, seconds: float) -> None:
         """Until it is time to try again; workers that die meanwhile are put to rest."""
@@ -279,9 +295,17 @@ class Supervisor:
         return scrubbed
 
     def _drop_all(self) -> None:
-        """Nobody will ask for these again, and nobody may find what they leave."""
+        """Nobody will ask for these again, and nobody may find what they leave. Raises: DeviceError: one could not be
+        scrubbed; the others were."""
+        failed: OffpathError | None = None
         for lease in list(self._instances):
-            self._drop(lease, scrub=True)
+            try:
+                self._drop(lease, scrub=True)
+            except OffpathError as fault:
+                logger.error("lease %d: %s", lease, fault)
+                failed = fault
+        if failed is not None:
+            raise failed
 
     def _reap(self, connection: LoopbackConnection | None, pidfd: int) -> None:
         """A worker ended unasked: the daemon saw its channel close, unless it had none yet.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from typing import Final
@@ -108,6 +109,11 @@ class LoopbackConnection:
     def death_fileno(self) -> int:
         """The peer's pidfd, or -1."""
         return self._pidfd
+
+    def finish(self) -> None:
+        """Say no more: the peer reads to the end and then hangs up. What it still says can be read."""
+        with contextlib.suppress(OSError):  # it hung up first
+            self._sock.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """Hang up."""

@@ -1,0 +1,51 @@
+"""Fixtures and requests that several folders of tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from .cluster import Cluster
+from .processes import until
+
+Make = Callable[..., Cluster]
+NARROW = {"max_share": 14, "profile": "1g.5gb"}
+"""A tenant with one slice."""
+
+
+@pytest.fixture
+def make_cluster() -> Iterator[Make]:
+    """``make_cluster(tenants, **tables)``: closed, and judged, at the end of the test."""
+    made: list[Cluster] = []
+
+    def make(tenants: dict[str, dict[str, Any]], **tables: Any) -> Cluster:
+        made.append(cluster := Cluster(tenants, **tables))
+        return cluster
+
+    try:
+        yield make
+        for cluster in reversed(made):
+            cluster.close()
+    finally:
+        for cluster in made:
+            cluster.kill()
+
+
+def seconds(value: float) -> list[Any]:
+    """The payload of `sleep`, or any number to `echo`."""
+    return [np.array([value])]
+
+
+def path_array(path: Path) -> list[Any]:
+    """The payload of kernels that write a file."""
+    return [np.frombuffer(str(path).encode(), np.uint8)]
+
+
+def first_pid(path: Path) -> int:
+    """Who wrote the file first."""
+    until(lambda: path.exists() and path.read_text())
+    return int(path.read_text().split()[0])
