@@ -59,24 +59,37 @@ def apply(patch: str, root: Path) -> None:
         path.write_text(text.replace(before, after))
 
 
+def rare_patches() -> list[Path]:
+    """Those that drawn schedules meet in many thousands only."""
+    return sorted((BUGS / "rare").glob("*.patch"))
+
+
 def hunt(patch: Path, folder: Path, most: int) -> Hunt:
     """Live with the bug for at most ``most`` schedules. Raises: PatchFailed."""
+    done = _lived_with(patch, folder, "--schedules", str(most), "--until-broken")
+    lines = done.stdout.splitlines()
+    tried: int = json.loads(lines[-1])["schedules"]
+    return Hunt(patch.stem, tried, lines[0] if done.returncode else None)
+
+
+def hunt_moments(patch: Path, folder: Path) -> str | None:
+    """Strike a short life with the bug at each of its moments: what broke first. Raises: PatchFailed."""
+    done = _lived_with(patch, folder, "--moments")
+    return done.stdout.splitlines()[0] if done.returncode else None
+
+
+def _lived_with(patch: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     root = folder / patch.stem
     for role in ROLES:
         shutil.copytree(ROOT / role, root / role, ignore=shutil.ignore_patterns("__pycache__"))
     apply(patch.read_text(), root)
     path = os.pathsep.join(str(root / role) for role in ROLES)
     done = subprocess.run(
-        [
-            sys.executable, "-m", "tests.simulation.run", "--schedules", str(most), "--until-broken",
-            "--packages", str(root),
-        ],
+        [sys.executable, "-m", "tests.simulation.run", *arguments, "--packages", str(root)],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
     )  # fmt: skip
     shutil.rmtree(root)
-    lines = done.stdout.splitlines()
-    if done.returncode not in (0, 1) or not lines:
+    if done.returncode not in (0, 1) or not done.stdout:
         raise PatchFailed(f"{patch.stem}: {done.stderr[-2000:]}")
-    tried: int = json.loads(lines[-1])["schedules"]
-    return Hunt(patch.stem, tried, lines[0] if done.returncode else None)
+    return done

@@ -2,6 +2,7 @@
 
 With seeds: each with its trace. With ``--schedules``: all of them, one line per broken one, the figures as JSON last.
 ``--until-broken`` stops at the first; ``--packages FOLDER`` makes sure that the code under test comes from there.
+``--moments`` strikes a short life at each of its moments instead.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from offpath import bindings, dpu_daemon, sched
 
 from .lives import Outcome, TokenFiles, live, quiet_collector, total
+from .moments import first_broken
 
 _COLLECT_EVERY = 500
 
@@ -27,6 +29,7 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--until-broken", action="store_true")
     parser.add_argument("--packages")
+    parser.add_argument("--moments", action="store_true")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
     for package in (bindings, dpu_daemon, sched):
@@ -34,6 +37,10 @@ def main() -> int:
             print(f"{package.__name__} comes from {package.__file__}", file=sys.stderr)
             return 2
     with tempfile.TemporaryDirectory() as folder:
+        if given.moments:
+            broken = first_broken(Path(folder))
+            print(broken or "nothing broken")
+            return int(broken is not None)
         tokens = TokenFiles(folder)
         outcomes = [_traced(seed, tokens) for seed in given.seeds]
         quiet_collector()

@@ -5,71 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from offpath.bindings.ports import IMM_SUBMIT, immediate
 from offpath.bindings.wire import control
 from offpath.bindings.wire.codes import Reason, Status
-from offpath.host_helper.slots import Options
 
-from .judge import Request
-from .lives import TokenFiles
-from .requesters import MS, SimRequester
-from .setup import Setup
+from .requesters import MS
+from .stage import QUIET, Stage
 from .world import World
-
-QUIET = Setup(
-    tenants=[{"name": "ada"}, {"name": "bob"}],
-    leasing={
-        "lanes": 1, "landing_bytes": 4096, "result_bytes": 4096, "keep_warm_ms": 60_000, "grow_after_ms": 5,
-        "reclaim_after_ms": 5, "min_hold_ms": 0,
-    },
-    limits={"open_ms": 2_000, "helper_ms": 100_000_000},
-    requesters=0, inline_copies=1.0, kernel_ns=0,
-)  # fmt: skip
-
-
-class Stage:
-    """A world in which nothing happens by itself but what was begun."""
-
-    def __init__(self, folder: Path) -> None:
-        self.world = World(1, TokenFiles(str(folder)), QUIET)
-        self._leave = self.world.lived()
-        self._leave.__enter__()
-
-    def close(self) -> None:
-        self._leave.__exit__(None, None, None)
-
-    def requester(self, tenant: str) -> SimRequester:
-        """One that has its session and submits nothing of its own."""
-        made = SimRequester(self.world, len(self.world.requesters) + 1, tenant)
-        made.left, made.cancels, made.slots_wanted = 1, 0.0, 2
-        made._may_fill = False
-        self.world.requesters.append(made)
-        self.until(lambda: made.session is not None and bool(made._kernels))
-        return made
-
-    def until(self, is_there: object, steps: int = 3_000) -> None:
-        for _ in range(steps):
-            if is_there():  # type: ignore[operator]
-                return
-            assert self.world.step()
-        raise AssertionError("it never came")
-
-    def submit(self, requester: SimRequester, kernel: str, *, budget_ms: int = 0) -> Request:
-        session, slots = requester.session, requester._slots
-        assert session is not None
-        assert slots is not None
-        payload = bytes(range(90))
-        made = Request(requester, session.memory, -1, 0, kernel, payload, False, budget_ms * MS)
-        made.slot = slots.fill(
-            requester._kernels[kernel], [np.frombuffer(payload, np.uint8)], Options(budget_ms=budget_ms), made
-        )
-        made.request_id = int.from_bytes(session.last_header[8:16], "little")
-        self.world.judge.filled(made)
-        session.ring(immediate(IMM_SUBMIT, made.slot).to_bytes(4, "little"))
-        return made
 
 
 @pytest.fixture
@@ -160,3 +103,32 @@ def test_an_order_held_back_for_copies_is_dropped_with_its_helper(stage: Stage) 
     assert [order.generation for order in ordered] == [world.daemon.book.ledger.generation]
     assert request.answer is not None
     assert request.answer.status is Status.COMPLETED
+
+
+def test_a_dropped_worker_does_not_come_back_to_its_lane(tmp_path: Path) -> None:
+    """Its lease drains, for the lane beside it still works; what it says of its old job must not count as another's."""
+    tenants = [{"name": "ada", "profile": "2g.10gb"}]
+    stage = Stage(tmp_path, is_durable=True, tenants=tenants, leasing={**QUIET.leasing, "lanes": 2})
+    try:
+        world = stage.world
+        times = iter((10 * MS, 3_600_000 * MS))
+        world.kernel_ns = lambda: next(times)  # type: ignore[method-assign]
+        requester = stage.requester("ada")
+        requests = [stage.submit(requester, "small") for _ in range(2)]
+        stage.until(lambda: any(request.starts for request in requests))
+        (dropped,) = [worker for worker in world.helper.workers() if worker.running is not None]
+        assert dropped.running is not None
+        request = dropped.running[0]
+        stage.until(lambda: all(request.starts for request in requests))
+        (other,) = [worker for worker in world.helper.workers() if worker is not dropped]
+        link = world.daemon.host.lanes[dropped.order.lease, dropped.lane]
+        dropped.is_liar = True  # as good a reason as any
+        world.loop.running(world.daemon.host._worker_gone, link, "dropped")
+        stage.until(lambda: request.is_taken)
+        stage.until(lambda: dropped._end is not None and not dropped._end.daemon_gone, 200)
+        stage.until(lambda: not dropped.is_alive or dropped._end is None)
+        assert world.daemon.host.lanes.keys() == {(other.order.lease, other.lane)}
+        assert request.answer is not None
+        assert request.answer.status is Status.OUTCOME_UNKNOWN
+    finally:
+        stage.close()

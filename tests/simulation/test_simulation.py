@@ -83,21 +83,6 @@ def test_a_simulated_schedule_does_not_depend_on_hashes() -> None:
     assert first == second
 
 
-@pytest.mark.parametrize(
-    ("seed", "what"),
-    [
-        (5057, "a lease whose instance is gone is ordered again, and its old lanes count as ready"),
-        (5390, "a copy lands in an instance that a helper dropped unasked, which is then taken for scrubbed"),
-        (22178, "a launch to a worker that is back, but has not yet said what it had, is sent twice"),
-        (22759, "a dropped worker comes back to its lane, and its result takes the place of another's"),
-    ],
-)
-def test_a_simulated_schedule_that_once_broke_a_promise_does_so_no_more(seed: int, what: str, tmp_path: Path) -> None:
-    """Too rare to be planted. (The frequent ones are patches in ``bugs/``: seeds mean something else after each change
-    of the simulation, patches do not.)"""
-    assert live(seed, TokenFiles(str(tmp_path))).fault is None, what
-
-
 @pytest.mark.skipif("OFFPATH_SIM_SEED" not in os.environ, reason="OFFPATH_SIM_SEED names no schedule")
 def test_the_simulated_schedule_of_offpath_sim_seed(tmp_path: Path) -> None:
     outcome = live(int(os.environ["OFFPATH_SIM_SEED"]), TokenFiles(str(tmp_path)), trace=True)

@@ -1,0 +1,135 @@
+"""A short life of the node, struck once at each of its moments, by each blow: small enough to leave nothing out.
+
+Three requests of two tenants on one GPU: a lease opens, two jobs run one after the other, the lane is
+scrubbed, the instance goes to the other tenant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from offpath.sched.jobs.snapshot import snapshot
+
+from .requesters import MS
+from .stage import QUIET, Stage
+from .world import World
+
+MOST = 400
+SCENES: dict[str, dict[str, Any]] = {
+    "one-lane": {"inline_copies": 1.0},
+    "two-lanes-copies-fly": {"inline_copies": 0.0, "kernel_ns": 50 * MS, "leasing": {**QUIET.leasing, "lanes": 2}},
+}
+ENOUGH = 30_000
+
+
+def kill_daemon(world: World) -> None:
+    if world.channel is not None:
+        world._last_book = snapshot(world.daemon.book)
+        world.kill_daemon()
+
+
+def kill_worker(world: World) -> None:
+    for worker in world.helper.workers()[:1]:
+        worker.die()
+
+
+def kill_helper(world: World) -> None:
+    world._kill_helper()
+
+
+def end_helper(world: World) -> None:
+    world.helper.leave()
+
+
+def lose_lane(world: World) -> None:
+    """The connection, not the worker: it will try to come back."""
+    if world.channel is not None:
+        for worker in world.helper.workers():
+            worker.is_liar = True  # as good a reason as any to hang up on it
+        for link in list(world.daemon.host.lanes.values())[:1]:
+            world.loop.running(world.daemon.host._worker_gone, link, "struck")
+
+
+def drop_instances(world: World) -> None:
+    """The daemon dies, and stays away for longer than the helper waits."""
+    kill_daemon(world)
+    world.helper._drop_all()
+
+
+def drop_unasked(world: World) -> None:
+    """The helper gives an instance up, scrubbed, as after a fork that failed; the daemon may be copying there."""
+    for lease in list(world.helper.instances)[:1]:
+        world.helper._drop(lease, scrub=True)
+
+
+def kill_daemon_and_worker(world: World) -> None:
+    kill_daemon(world)
+    kill_worker(world)
+
+
+def kill_daemon_and_helper(world: World) -> None:
+    kill_helper(world)
+    kill_daemon(world)
+
+
+def kill_daemon_twice(world: World) -> None:
+    kill_daemon(world)
+    world.loop.after(MS, ("world", "again"), lambda: kill_daemon(world))
+
+
+BLOWS: tuple[Callable[[World], None], ...] = (
+    kill_daemon, kill_worker, kill_helper, end_helper, lose_lane, drop_instances, drop_unasked, kill_daemon_and_worker,
+    kill_daemon_and_helper, kill_daemon_twice,
+)  # fmt: skip
+
+
+def lived(folder: Path, blow: Callable[[World], None], moment: int, scene: str) -> bool:
+    """One life; False: it was over before the moment came."""
+    stage = Stage(folder, is_durable=True, **SCENES[scene])
+    try:
+        world = stage.world
+        requesters = [stage.requester("ada"), stage.requester("bob")]
+        requests = [
+            stage.submit(requesters[0], "small"),
+            stage.submit(requesters[0], "large", is_idempotent=True),
+            stage.submit(requesters[1], "whole"),
+        ]
+        for requester in requesters:
+            requester.left = 0
+            requester.wake()
+        for _ in range(moment):
+            if all(request.is_taken for request in requests):
+                return False
+            world.step()
+        blow(world)
+        stage.until(lambda: all(requester.is_done for requester in requesters), ENOUGH)
+        assert all(request.is_taken for request in requests)
+        world.heal()
+        world.rest()
+    finally:
+        stage.close()
+    return True
+
+
+def struck(folder: Path, blow: Callable[[World], None], scene: str) -> Iterator[int]:
+    """The moments of a life, each after it was struck there and kept its promises. Raises: AssertionError."""
+    for moment in range(MOST):
+        if not lived(folder, blow, moment, scene):
+            return
+        yield moment
+    raise AssertionError("the life does not end")
+
+
+def first_broken(folder: Path) -> str | None:
+    """Every blow at every moment: what broke first, or None."""
+    for blow in BLOWS:
+        for scene in SCENES:
+            survived = 0
+            try:
+                for _ in struck(folder, blow, scene):
+                    survived += 1
+            except Exception as fault:
+                return f"{blow.__name__} at moment {survived}, {scene}: {fault}"
+    return None
