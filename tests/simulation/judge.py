@@ -400,11 +400,11 @@ class Judge:
             ("jobs", ledger.jobs), ("jobs that leave", ledger.leaving), ("the book's sessions", ledger.sessions),
             ("needy tenants", ledger.needy),
             ("departing tenants", ledger.departing), ("sessions", daemon.sessions), ("jobs of the shell", daemon.refs),
-            ("unwritten answers", daemon.unwritten), ("awaited lanes", host.awaited),
-            ("copies", daemon._copies), ("result copies", daemon._result_copies),
-            ("held answers", daemon._held_answers), ("what waits for copies", host.landings._waiting),
+            ("unwritten answers", daemon.results.unwritten), ("awaited lanes", host.reunion.awaited),
+            ("copies", daemon._copies), ("result copies", daemon.results.copies),
+            ("held answers", daemon.results.held), ("what waits for copies", host.landings._waiting),
             ("lane copies", host.landings.leases()), ("helpers that leave", host._parting),
-            ("strangers", host._strangers), ("grants", world.admission._grants),
+            ("strangers", host.strangers.waiting), ("grants", world.admission._grants),
             ("tickets", world.admission._by_ticket), ("open tickets", world.listener.tickets._offers),
             ("silent peers", world.listener.pending), ("waiting drops", world.door._drops),
         ):  # fmt: skip
@@ -420,7 +420,7 @@ class Judge:
         promise(not unpinned, f"idle leases {unpinned} never close")
         for lease in ledger.leases.values():
             promise(not lease.jobs and not lease.strays and not lease.running_share, "an idle lease runs something")
-        promise(len(host._orders) == len(ledger.leases), f"orders {list(host._orders)} are left over")
+        promise(len(host.orders) == len(ledger.leases), f"orders {list(host.orders)} are left over")
         promise(
             {lease for lease, _ in host.lanes} <= set(ledger.leases), f"lanes {list(host.lanes)} are left over"
         )  # fmt: skip

@@ -18,22 +18,23 @@ from functools import partial
 from typing import Any, Final
 
 from offpath.bindings import faults
-from offpath.bindings.errors import HostMessageError
 from offpath.bindings.loopback.channel import LoopbackChannelListener
 from offpath.bindings.loopback.copy import LoopbackCopyEngine
 from offpath.bindings.loopback.fabric import LoopbackFabricSession
-from offpath.bindings.ports import CopyCompletion, CopyEngine
+from offpath.bindings.ports import CopyEngine
 from offpath.bindings.wire import host
 from offpath.bindings.wire.header import FLAG_IDEMPOTENT, RequestHeader, pack_answer
-from offpath.dpu_daemon.codes import REASON, RESULT_REASON, STATUS
+from offpath.dpu_daemon.codes import REASON, STATUS
 from offpath.dpu_daemon.config import DaemonConfig
-from offpath.dpu_daemon.host import HostSide, LaneLink
+from offpath.dpu_daemon.host import HostSide
 from offpath.dpu_daemon.journal.gauges import journal_metrics
 from offpath.dpu_daemon.journal.log import Journal
 from offpath.dpu_daemon.journal.ring import JournalError
 from offpath.dpu_daemon.kernels import KernelRegistry
+from offpath.dpu_daemon.links import LaneLink
 from offpath.dpu_daemon.notify import Notifier
 from offpath.dpu_daemon.probe import PathProbe
+from offpath.dpu_daemon.results import Results
 from offpath.dpu_daemon.sessions import JobRef, Session, memory_name
 from offpath.dpu_daemon.tally import Tally
 from offpath.sched.gpu.greedy import GreedyFirstFit
@@ -96,11 +97,8 @@ class Daemon:
         """Jobs without an answer."""
         self.leaving: dict[int, JobRef] = {}
         """After a restart: answered jobs that still run."""
-        self.unwritten: dict[int, commands.Answer] = {}
-        """After a restart: answers that were decided, and whose result only the worker may still have."""
         self._copies: dict[int, tuple[JobRef, int, LaneLink]] = {}
-        self._result_copies: dict[int, tuple[JobRef, LaneLink, host.Result]] = {}
-        self._held_answers: dict[int, commands.Answer] = {}
+        self.results = Results(self)
         self._next_token = 1
         self._events: deque[events.Event] = deque()
         self._is_dispatching = False
@@ -268,15 +266,14 @@ class Daemon:
     def _copy(self, command: commands.Copy) -> None:
         ref = self.refs[command.job]
         link = self.host.lanes.get((command.lease, command.lane))
-        if (command.lease, command.lane) in self.host.awaited:
+        if (command.lease, command.lane) in self.host.reunion.awaited:
             return  # posted when its worker is back and has said what it had
         if link is None or link.memory is None:  # every Copy must end in a CopyDone, or the lease never drains
             self._events.append(events.CopyDone(command.job, command.attempt, error=True))
             return
         link.ref = ref
         fabric = ref.session.fabric
-        token = self._next_token
-        self._next_token = token + 1
+        token = self.take_token()
         done = self.engine.post(
             token, fabric.slots, fabric.payload_offset(ref.slot), link.memory, 0, ref.header.payload_bytes
         )
@@ -285,6 +282,12 @@ class Daemon:
             self.host.landings.started(link.lease)
         else:
             self._events.append(events.CopyDone(command.job, command.attempt, done.error is not None))
+
+    def take_token(self) -> int:
+        """The name of a copy."""
+        token = self._next_token
+        self._next_token = token + 1
+        return token
 
     def copies_in_flight(self) -> set[tuple[int, int]]:
         """Payloads on their way: job, attempt."""
@@ -300,8 +303,8 @@ class Daemon:
             elif done.token < 0:
                 self.probe.copied(done)
             else:
-                self.host.landings.ended(self._result_copies[done.token][1].lease)
-                self._result_copied(done)
+                self.host.landings.ended(self.results.copies[done.token][1].lease)
+                self.results.copied(done)
 
     def _launch(self, command: commands.Launch) -> None:
         header = self.refs[command.job].header
@@ -309,7 +312,7 @@ class Daemon:
             command.job, command.generation, command.kernel, command.share, header.flags, header.payload_crc,
             header.payload_bytes, header.tensors,
         )  # fmt: skip
-        if (command.lease, command.lane) in self.host.awaited:
+        if (command.lease, command.lane) in self.host.reunion.awaited:
             return  # sent when its worker is back and says that it never had it
         link = self.host.lanes.get((command.lease, command.lane))
         if faults.armed:
@@ -323,12 +326,12 @@ class Daemon:
         """Write the answer where the requester reads it, and ring. A result still on its way out goes first."""
         ref = self.refs[command.job]
         if ref.fetching is not None:
-            self._held_answers[command.job] = command
+            self.results.held[command.job] = command
             return
         if faults.armed:
             faults.hit("daemon.answer")
         del self.refs[command.job]  # a second answer for the job would fail here, loudly
-        if self.host.awaited and command.job in self.book.ledger.leaving:
+        if self.host.reunion.awaited and command.job in self.book.ledger.leaving:
             self.leaving[command.job] = ref
         ref.is_answered = True
         session = ref.session
@@ -396,67 +399,7 @@ class Daemon:
         for tell in self.on_reconfigured:
             tell()
 
-    # -- results --------------------------------------------------------------------------------------------------
-    def result(self, link: LaneLink, result: host.Result) -> None:
-        """A worker's report. One that speaks of a job its lane does not hold is a fault of the worker.
-
-        Raises: HostMessageError: the result makes no sense for its job; the worker is then dropped.
-        """
-        if faults.armed:
-            faults.hit("daemon.result")
-        if link.resent:
-            self._resent(link, result)
-            return
-        ref = link.ref
-        if ref is None or ref.job != result.job or result.generation != link.generation:
-            raise HostMessageError("foreign_job", str(result.job))
-        if ref.fetching is link or (ref.waiting is not None and ref.waiting[0] is link):
-            raise HostMessageError("second_result", str(result.job))
-        if result.finished_ns < result.started_ns:
-            raise HostMessageError("times", f"started {result.started_ns}, finished {result.finished_ns}")
-        self._take(ref, link, result)
-
-    def _take(self, ref: JobRef, link: LaneLink, result: host.Result) -> None:
-        if ref.is_answered or ref.session.is_closed:
-            self._finished(ref, result, RESULT_REASON[result.status])
-            return
-        fabric = ref.session.fabric
-        if result.result_bytes > fabric.result_bytes:
-            status, text = result.status, result.inline
-            if status == host.RESULT_OK:
-                status = host.RESULT_TOO_LARGE
-                text = f"a result of {result.result_bytes} bytes; the session asked for {fabric.result_bytes}".encode()
-            text = text[: fabric.result_bytes]  # what follows in memory is the next slot's answer
-            result = host.Result(
-                result.job, result.generation, status, result.started_ns, result.finished_ns, len(text), True, b"",
-                text,
-            )  # fmt: skip
-        elif not result.is_inline and result.result_bytes > link.result_bytes:
-            raise HostMessageError("result_bytes", f"{result.result_bytes} > {link.result_bytes}")
-        if ref.fetching is not None:  # an attempt whose worker died: its result still travels into the same slot
-            ref.waiting = link, result
-            return
-        unwritten = self.unwritten.pop(ref.job, None)
-        if unwritten is not None:  # decided by the process before us, which had fetched a large result already
-            ref.result = result
-            self._answer(unwritten)
-        elif result.is_inline:
-            ref.result = result
-            self._finished(ref, result, RESULT_REASON[result.status])
-        else:
-            self._fetch(ref, link, result)
-
     # -- after a restart ------------------------------------------------------------------------------------------
-    def _resent(self, link: LaneLink, result: host.Result) -> None:
-        """A worker that came back repeats its last result; most often the process before us had answered it."""
-        if result.job != link.resent or result.finished_ns < result.started_ns:
-            raise HostMessageError("foreign_job", str(result.job))
-        link.resent = 0
-        self.host.lane_is_back(link)  # first: what this result sets free must not look like a launch that got lost
-        ref = self.refs.get(result.job) or self.leaving.get(result.job)
-        if ref is not None and result.generation == link.generation:
-            self._take(ref, link, result)
-
     def copy_again(self, command: commands.Copy) -> None:
         """A copy that died with the process before us."""
         self._copy(command)
@@ -470,61 +413,6 @@ class Daemon:
     def write_answer(self, answer: commands.Answer) -> None:
         """An answer that was decided, and is not in its slot."""
         self._answer(answer)
-
-    def give_up_unwritten(self) -> None:
-        """No worker has these results any more: the jobs ran, nobody can say to which end."""
-        for answer in list(self.unwritten.values()):
-            del self.unwritten[answer.job]
-            self._answer(
-                commands.Answer(
-                    answer.job, answer.session, JobState.OUTCOME_UNKNOWN, EndReason.DAEMON_RESTARTED, 0, answer.lease,
-                    answer.generation, answer.stages,
-                )
-            )  # fmt: skip
-
-    def _fetch(self, ref: JobRef, link: LaneLink, result: host.Result) -> None:
-        """Bring a large result from the lane to the requester's memory before the lane is given back."""
-        assert link.memory is not None
-        fabric = ref.session.fabric
-        ref.fetching = link
-        token = self._next_token
-        self._next_token = token + 1
-        self._result_copies[token] = (ref, link, result)
-        done = self.engine.post(
-            token, link.memory, link.landing_bytes, fabric.answers, fabric.result_offset(ref.slot),
-            result.result_bytes,
-        )  # fmt: skip
-        if done is None:
-            self.host.landings.started(link.lease)
-        else:
-            self._result_copied(done)
-
-    def _result_copied(self, done: CopyCompletion) -> None:
-        ref, link, result = self._result_copies.pop(done.token)
-        ref.fetching = None
-        waiting, ref.waiting = ref.waiting, None
-        held = self._held_answers.pop(ref.job, None)
-        if held is not None:
-            self._answer(held)  # cancelled or expired while its result travelled
-        if done.error is not None:  # what lies in the requester's memory is no result
-            self._ended(ref, link, result, EndReason.COPY_FAILED)
-        else:
-            self._ended(ref, link, result, RESULT_REASON[result.status])
-        if waiting is not None and self.host.holds(waiting[0]):
-            self._take(ref, *waiting)
-
-    def _ended(self, ref: JobRef, link: LaneLink, result: host.Result, reason: EndReason) -> None:
-        """The lane's part is done. If its worker died meanwhile, the book knows: the result is nobody's."""
-        if self.host.holds(link):
-            ref.result = result
-            self._finished(ref, result, reason)
-
-    def _finished(self, ref: JobRef, result: host.Result, reason: EndReason) -> None:
-        if ref.is_answered or ref.session.is_closed:
-            ref.result = None
-        self.dispatch(
-            events.ResultArrived(result.job, result.generation, reason, result.started_ns, result.finished_ns)
-        )
 
     def statistics(self) -> dict[str, int]:
         """Counters since the start. ``header_bytes_read`` and ``answer_bytes_written`` is all that the daemon's CPU

@@ -20,7 +20,7 @@ from offpath.bindings.wire.control import KernelOffer
 from offpath.bindings.wire.header import FIXED_BYTES, HEADER_COPY_BYTES, RequestHeader, parse_answer, parse_request
 from offpath.dpu_daemon.admission import Admission
 from offpath.dpu_daemon.daemon import Daemon
-from offpath.dpu_daemon.host import LaneLink
+from offpath.dpu_daemon.links import LaneLink
 from offpath.dpu_daemon.notify import close_all
 from offpath.dpu_daemon.sessions import JobRef, Session, memory_name
 from offpath.sched.jobs import commands, events
@@ -65,8 +65,8 @@ class Recovery:
         daemon.kernels.restore((k.kernel, KernelOffer(name=k.name, demand=k.share)) for k in ledger.kernels.values())
         sessions = {session.session: self._session(session) for session in ledger.sessions.values()}
         self._close_strangers()
-        daemon.host.restore()
-        daemon.host.on_lane_back = self._lane_back
+        daemon.host.reunion.restore()
+        daemon.host.reunion.on_lane_back = self._lane_back
         lost: list[int] = []
         taken: list[int] = []
         newest: dict[tuple[int, int], int] = {}
@@ -169,9 +169,9 @@ class Recovery:
         daemon.refs[job.job] = ref
         total = (0, 0, 0, 0, 0, max(0, daemon.now_ns() - job.accepted_ns))
         answer = commands.Answer(job.job, job.session, job.state, job.reason, 0, 0, 0, total)
-        daemon.unwritten[job.job] = answer
+        daemon.results.unwritten[job.job] = answer
         if job.state not in _WITH_RESULT or not job.launches:
-            del daemon.unwritten[job.job]
+            del daemon.results.unwritten[job.job]
             daemon.write_answer(answer)
 
     def _end_copies(self) -> None:
@@ -205,7 +205,7 @@ class Recovery:
                 daemon.copy_again(commands.Copy(job.job, job.attempt, link.lease, link.lane))
             elif job.is_running and link.last_job != job.job:
                 self._never_launched(job, ref, link)
-        daemon.host.scrub_again(link)
+        daemon.host.reunion.scrub_again(link)
 
     def _never_launched(self, job: Job, ref: JobRef, link: LaneLink) -> None:
         """Its launch was journalled, and did not arrive."""

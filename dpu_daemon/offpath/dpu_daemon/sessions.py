@@ -22,7 +22,7 @@ from offpath.bindings.wire.host import Result
 
 if TYPE_CHECKING:
     from offpath.dpu_daemon.daemon import Daemon
-    from offpath.dpu_daemon.host import LaneLink
+    from offpath.dpu_daemon.links import LaneLink
 
 logger = logging.getLogger(__name__)
 _CRC_AT: Final = FIXED_BYTES - 4

@@ -1,0 +1,146 @@
+"""From a worker's report to the requester's memory: checked, fetched if it is large, and told to the book."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offpath.bindings import faults
+from offpath.bindings.errors import HostMessageError
+from offpath.bindings.ports import CopyCompletion
+from offpath.bindings.wire import host
+from offpath.dpu_daemon.codes import RESULT_REASON
+from offpath.dpu_daemon.links import LaneLink
+from offpath.dpu_daemon.sessions import JobRef
+from offpath.sched.jobs import commands, events
+from offpath.sched.jobs.states import EndReason, JobState
+
+if TYPE_CHECKING:
+    from offpath.dpu_daemon.daemon import Daemon
+
+
+class Results:
+    """One daemon's."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self.copies: dict[int, tuple[JobRef, LaneLink, host.Result]] = {}
+        """By token: results on their way out of a lane."""
+        self.held: dict[int, commands.Answer] = {}
+        """Answers of jobs whose result is still on its way: it must not land after them."""
+        self.unwritten: dict[int, commands.Answer] = {}
+        """After a restart: answers that were decided, and whose result only the worker may still have."""
+
+    def arrived(self, link: LaneLink, result: host.Result) -> None:
+        """A worker's report. One that speaks of a job its lane does not hold is a fault of the worker.
+
+        Raises: HostMessageError: the result makes no sense for its job; the worker is then dropped.
+        """
+        if faults.armed:
+            faults.hit("daemon.result")
+        if link.resent:
+            self._resent(link, result)
+            return
+        ref = link.ref
+        if ref is None or ref.job != result.job or result.generation != link.generation:
+            raise HostMessageError("foreign_job", str(result.job))
+        if ref.fetching is link or (ref.waiting is not None and ref.waiting[0] is link):
+            raise HostMessageError("second_result", str(result.job))
+        if result.finished_ns < result.started_ns:
+            raise HostMessageError("times", f"started {result.started_ns}, finished {result.finished_ns}")
+        self._take(ref, link, result)
+
+    def _take(self, ref: JobRef, link: LaneLink, result: host.Result) -> None:
+        if ref.is_answered or ref.session.is_closed:
+            self._finished(ref, result, RESULT_REASON[result.status])
+            return
+        fabric = ref.session.fabric
+        if result.result_bytes > fabric.result_bytes:
+            status, text = result.status, result.inline
+            if status == host.RESULT_OK:
+                status = host.RESULT_TOO_LARGE
+                text = f"a result of {result.result_bytes} bytes; the session asked for {fabric.result_bytes}".encode()
+            text = text[: fabric.result_bytes]  # what follows in memory is the next slot's answer
+            result = host.Result(
+                result.job, result.generation, status, result.started_ns, result.finished_ns, len(text), True, b"",
+                text,
+            )  # fmt: skip
+        elif not result.is_inline and result.result_bytes > link.result_bytes:
+            raise HostMessageError("result_bytes", f"{result.result_bytes} > {link.result_bytes}")
+        if ref.fetching is not None:  # an attempt whose worker died: its result still travels into the same slot
+            ref.waiting = link, result
+            return
+        unwritten = self.unwritten.pop(ref.job, None)
+        if unwritten is not None:  # decided by the process before us, which had fetched a large result already
+            ref.result = result
+            self._daemon.write_answer(unwritten)
+        elif result.is_inline:
+            ref.result = result
+            self._finished(ref, result, RESULT_REASON[result.status])
+        else:
+            self._fetch(ref, link, result)
+
+    def _resent(self, link: LaneLink, result: host.Result) -> None:
+        """A worker that came back repeats its last result; most often the process before us had answered it."""
+        if result.job != link.resent or result.finished_ns < result.started_ns:
+            raise HostMessageError("foreign_job", str(result.job))
+        link.resent = 0
+        # First: what this result sets free must not look like a launch that got lost.
+        self._daemon.host.reunion.lane_is_back(link)
+        ref = self._daemon.refs.get(result.job) or self._daemon.leaving.get(result.job)
+        if ref is not None and result.generation == link.generation:
+            self._take(ref, link, result)
+
+    def give_up_unwritten(self) -> None:
+        """No worker has these results any more: the jobs ran, nobody can say to which end."""
+        for answer in list(self.unwritten.values()):
+            del self.unwritten[answer.job]
+            self._daemon.write_answer(
+                commands.Answer(
+                    answer.job, answer.session, JobState.OUTCOME_UNKNOWN, EndReason.DAEMON_RESTARTED, 0, answer.lease,
+                    answer.generation, answer.stages,
+                )
+            )  # fmt: skip
+
+    def _fetch(self, ref: JobRef, link: LaneLink, result: host.Result) -> None:
+        """Bring a large result from the lane to the requester's memory before the lane is given back."""
+        assert link.memory is not None
+        fabric = ref.session.fabric
+        ref.fetching = link
+        token = self._daemon.take_token()
+        self.copies[token] = (ref, link, result)
+        done = self._daemon.engine.post(
+            token, link.memory, link.landing_bytes, fabric.answers, fabric.result_offset(ref.slot),
+            result.result_bytes,
+        )  # fmt: skip
+        if done is None:
+            self._daemon.host.landings.started(link.lease)
+        else:
+            self.copied(done)
+
+    def copied(self, done: CopyCompletion) -> None:
+        """A large result is where its requester reads it, or is not."""
+        ref, link, result = self.copies.pop(done.token)
+        ref.fetching = None
+        waiting, ref.waiting = ref.waiting, None
+        held = self.held.pop(ref.job, None)
+        if held is not None:
+            self._daemon.write_answer(held)  # cancelled or expired while its result travelled
+        if done.error is not None:  # what lies in the requester's memory is no result
+            self._ended(ref, link, result, EndReason.COPY_FAILED)
+        else:
+            self._ended(ref, link, result, RESULT_REASON[result.status])
+        if waiting is not None and self._daemon.host.holds(waiting[0]):
+            self._take(ref, *waiting)
+
+    def _ended(self, ref: JobRef, link: LaneLink, result: host.Result, reason: EndReason) -> None:
+        """The lane's part is done. If its worker died meanwhile, the book knows: the result is nobody's."""
+        if self._daemon.host.holds(link):
+            ref.result = result
+            self._finished(ref, result, reason)
+
+    def _finished(self, ref: JobRef, result: host.Result, reason: EndReason) -> None:
+        if ref.is_answered or ref.session.is_closed:
+            ref.result = None
+        self._daemon.dispatch(
+            events.ResultArrived(result.job, result.generation, reason, result.started_ns, result.finished_ns)
+        )

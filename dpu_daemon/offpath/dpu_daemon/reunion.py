@@ -1,0 +1,125 @@
+"""The host side after a restart: whom the book still knows, and is expected back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from offpath.dpu_daemon.links import HelperLink, LaneLink, Order
+from offpath.sched.jobs import commands, events
+from offpath.sched.jobs.states import LeaseState
+
+if TYPE_CHECKING:
+    from offpath.dpu_daemon.daemon import Daemon
+    from offpath.dpu_daemon.host import HostSide
+    from offpath.sched.jobs.records import Lease
+
+logger = logging.getLogger(__name__)
+
+
+class Reunion:
+    """Waits for the helper and the workers of the process before; nothing is awaited where there was none."""
+
+    def __init__(self, daemon: Daemon, host: HostSide) -> None:
+        self._daemon = daemon
+        self._host = host
+        self.awaited: set[tuple[int, int]] = set()
+        """Lanes whose workers are expected back."""
+        self.helper = ""
+        """The incarnation that is; empty: none."""
+        self.on_lane_back: Callable[[LaneLink], None] = lambda link: None
+
+    def restore(self) -> None:
+        """The book is one that another process left: expect its helper and its workers back."""
+        leasing, leases = self._daemon.book.leasing, self._daemon.book.ledger.leases
+        host = self._host
+        host.helpers_seen = leasing.helper
+        host.gpu_names = [gpu.gpu for gpu in leasing.gpus]
+        for number, lease in leases.items():
+            command = leasing.opening(lease)
+            token = self._daemon.order_token(number, lease.generation)
+            host.orders[number] = Order(command, token, host.gpu_names.index(command.gpu))
+            if not lease.is_closing:
+                self.awaited |= {(number, lane) for lane in range(lease.view.lanes) if lane not in lease.lost}
+        if leasing.helper:
+            self.helper = leasing.origin or "unknown"
+        asyncio.get_running_loop().call_later(self._daemon.config.durability.adopt_ms / 1e3, self._stop_waiting)
+
+    def come_back(self, helper: HelperLink) -> list[int] | None:
+        """The helper is the one the book knows: the leases it keeps. None: another process, with nothing of ours."""
+        book = self._daemon.book
+        if helper.hello.incarnation != self.helper or tuple(helper.gpus) != tuple(book.leasing.gpus):
+            self._forget_helper()
+            return None
+        self.helper = ""
+        helper.number = self._host.helpers_seen = book.leasing.helper
+        held = {(one.lease, one.generation) for one in helper.held}
+        return [number for number, lease in book.ledger.leases.items() if (number, lease.generation) in held]
+
+    def reconcile(self, helper: HelperLink, kept: set[int]) -> None:
+        """Give the orders again that may not have arrived; report what did not survive."""
+        book, dispatch, host = self._daemon.book, self._daemon.dispatch, self._host
+        logger.info("helper %s is back with %d of %d leases", helper.hello.name, len(kept), len(book.ledger.leases))
+        alive = {(one.lease, lane) for one in helper.held for lane in one.lanes}
+        for number, lease in list(book.ledger.leases.items()):
+            if lease.is_closing:
+                host.close_lease(book.leasing.closing(lease))
+                continue
+            lanes = [(number, lane) for lane in range(lease.view.lanes)]
+            if number not in kept and lease.state is LeaseState.CREATING:
+                self.awaited.difference_update(lanes)
+                if lease.ready:  # what it had of it is gone; the book must not count lanes of two instances
+                    del host.orders[number]
+                    dispatch(events.InstanceFailed(number, lease.generation))
+                else:
+                    host.open_lease(book.leasing.opening(lease))
+            else:
+                for key in lanes:
+                    if key not in alive and key in self.awaited:
+                        self.lane_missing(key)
+        dispatch(events.Tick())
+        self._daemon.kernels_changed()
+
+    def lane_missing(self, key: tuple[int, int]) -> None:
+        """Its worker will not come back."""
+        self.awaited.discard(key)
+        lease = self._daemon.book.ledger.leases.get(key[0])
+        if lease is not None:
+            self._daemon.dispatch(events.WorkerLost(*key, lease.generation))
+            self._end_dead_copies(lease)
+
+    def _end_dead_copies(self, lease: Lease) -> None:
+        """Copies into lanes that were lost went with our former process, but for those that we posted."""
+        for job, attempt in sorted(lease.strays - self._daemon.copies_in_flight()):
+            self._daemon.dispatch(events.CopyDone(job, attempt, error=True))
+
+    def _stop_waiting(self) -> None:
+        """Whoever is not back by now is lost."""
+        if self.helper:
+            self._forget_helper()
+        for key in sorted(self.awaited):
+            self.lane_missing(key)
+        self._daemon.results.give_up_unwritten()
+
+    def _forget_helper(self) -> None:
+        """The helper the book knows is not coming back."""
+        self.helper = ""
+        self.awaited.clear()
+        self._host.drop_all()
+        self._daemon.dispatch(events.HelperLost(self._daemon.book.leasing.helper))
+
+    def lane_is_back(self, link: LaneLink) -> None:
+        """The worker is back and has said what it had to say."""
+        self.awaited.discard((link.lease, link.lane))
+        lease = self._daemon.book.ledger.leases.get(link.lease)
+        if lease is not None:
+            self._end_dead_copies(lease)
+        self.on_lane_back(link)
+
+    def scrub_again(self, link: LaneLink) -> None:
+        """A worker is back: if its lane was to be scrubbed and is not, it is asked once more."""
+        lease = self._daemon.book.ledger.leases.get(link.lease)
+        if lease is not None and lease.state is LeaseState.SCRUBBING and link.lane not in lease.scrubbed:
+            self._host.scrub_lane(commands.ScrubLane(link.lease, link.lane, link.generation))
