@@ -13,6 +13,7 @@ from offpath.bindings.wire import control, frames
 
 from ..bindings.wire.test_protocol_doc import TABLES
 from ..conftest import SIZE
+from ..support.evidence import keep
 from .engine import CORPUS, Case, corpus, judge, search
 from .targets import Target, targets
 
@@ -70,7 +71,7 @@ def test_a_search_finds_nothing_to_report(
 ) -> None:
     report = search(known[name], INPUTS, SEED, corpus(name))
     with capsys.disabled():
-        print(f"\n{report.line(name)}", end="", flush=True)
+        keep(f"fuzz-{name}.txt", f"\n{report.line(name)}")
     assert sum(report.outcomes.values()) == INPUTS
     assert set(report.outcomes) == (known[name].codes or {"config"}) | {"accepted"}
 

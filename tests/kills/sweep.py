@@ -7,7 +7,6 @@ import signal
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -196,10 +195,3 @@ def percentiles(values: list[float]) -> tuple[float, float]:
     """(p50, p99)"""
     ranked = sorted(values)
     return ranked[len(ranked) // 2], ranked[min(len(ranked) - 1, int(len(ranked) * 0.99))]
-
-
-def evidence(name: str, text: str) -> None:
-    """Print, and keep if a folder for it is named."""
-    print(text)
-    if folder := os.environ.get("OFFPATH_EVIDENCE"):
-        Path(folder, f"{name}.txt").write_text(text + "\n")

@@ -14,8 +14,9 @@ import pytest
 from offpath.bindings.faults import POINTS
 
 from ..conftest import SIZE
+from ..support.evidence import keep
 from ..support.processes import until
-from .sweep import Node, balance, evidence, percentiles
+from .sweep import Node, balance, percentiles
 
 SEED = 2_611
 VICTIMS = ("worker", "helper", "requester", "daemon")
@@ -58,8 +59,8 @@ def test_kill_sweep_at_seeded_moments() -> None:
         balance(books, node.dead, may_be_unknown=True)
     finally:
         node.kill_all()
-    evidence(
-        "kill_sweep",
+    keep(
+        "kill_sweep.txt",
         f"kill sweep, seed {SEED}: {MOMENTS} kills each of {', '.join(VICTIMS)}, in one life of the node\n"
         f"requests begun {len(books.begun)}, ended {dict(books.statuses())}, launches {sum(books.launches.values())}",
     )
@@ -80,8 +81,8 @@ def test_kill_sweep_of_the_daemon_alone_leaves_nothing_unknown() -> None:
     finally:
         node.kill_all()
     p50, p99 = percentiles([min(ended for rung, ended in books.completed if rung > when) - when for when in died])
-    evidence(
-        "kill_sweep_of_the_daemon",
+    keep(
+        "kill_sweep_of_the_daemon.txt",
         f"daemon killed {len(died)} times, seed {SEED + 1}: {len(books.begun)} requests, {dict(books.statuses())}\n"
         f"from the kill to the end of the first request rung after it: p50 {p50 * 1e3:.0f} ms, p99 {p99 * 1e3:.0f} ms"
         " (budget for its acceptance: p99 < 1000 ms)",

@@ -25,6 +25,7 @@ from offpath.dpu_daemon.tally import ENDED_KEPT
 from ..conftest import SIZE
 from ..support.cluster import Cluster
 from ..support.crowd_main import SIZES
+from ..support.evidence import keep
 from ..support.processes import Process
 
 TENANTS = [f"t{n:02}" for n in range(16)]
@@ -139,10 +140,7 @@ def test_overload_ten_times_over_costs_only_who_overloads(
     median = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
     text = table(rows, median, counted, own, daemon.rss_anon(), regions, lanes, shared_bytes(daemon.pid))
     with capsys.disabled():
-        print("\n" + text, flush=True)
-    folder = os.environ.get("OFFPATH_EVIDENCE")
-    if folder:
-        Path(folder, "overload.txt").write_text(text, "utf-8")
+        keep("overload.txt", "\n" + text)
     assert counted["refused"] > 0
     assert daemon.rss_anon() - start <= own
     assert shared_bytes(daemon.pid) <= regions + lanes

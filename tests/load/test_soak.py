@@ -17,6 +17,7 @@ import pytest
 
 from ..conftest import SIZE
 from ..support.cluster import Cluster, pids_of
+from ..support.evidence import keep
 from ..support.processes import Process, until
 
 TENANTS = ("ada", "bob", "eve", "joe")
@@ -105,10 +106,11 @@ def test_soak_an_hour_changes_nothing(
     slope = slope_per_hour(settled)
     total = sum(counted.values(), Counter[str]())
     with capsys.disabled():
-        print(
+        keep(
+            "soak.txt",
             f"\nsoak of {SOAK_S:.0f} s: {dict(total)}; {dict(done)}; RssAnon {settled[0][1] / 1e6:.1f} → "
             f"{settled[-1][1] / 1e6:.1f} MB, slope {slope:+.2%} per hour; descriptors "
-            f"{min(row[2] for row in series)}..{max(row[2] for row in series)} at work, {idle} before and after"
+            f"{min(row[2] for row in series)}..{max(row[2] for row in series)} at work, {idle} before and after",
         )
     write(series)
     assert total["wrong"] == total["lost"] == total["refused"] == 0

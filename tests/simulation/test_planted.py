@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import SIZE
+from ..support.evidence import keep
 from .planted import ROLES, ROOT, PatchFailed, apply, hunt, patches
 
 MOST = {"quick": 1_200, "ci": 1_200, "full": 5_000}[SIZE]
@@ -19,9 +20,9 @@ LEAST = 50
 def test_the_simulation_finds_every_planted_bug(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         hunts = list(pool.map(lambda patch: hunt(patch, tmp_path, MOST), patches()))
-    for found in hunts:
-        print(f"{found.name:52} {found.tried:5}  {found.said or 'NOT FOUND'}"[:160])
-    print(f"median: {statistics.median(found.tried for found in hunts):g} schedules")
+    lines = [f"{found.name:52} {found.tried:5}  {found.said or 'NOT FOUND'}"[:160] for found in hunts]
+    median = statistics.median(found.tried for found in hunts)
+    keep("planted.txt", "\n".join([*lines, f"{len(hunts)} planted bugs; median {median:g} schedules"]))
     assert len(hunts) >= LEAST
     assert [found.name for found in hunts if found.said is None] == []
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ..conftest import SIZE
+from ..support.evidence import keep
 from .lives import TokenFiles, live
 from .planted import ROOT
 
@@ -40,7 +41,7 @@ def lived(start: int, count: int) -> tuple[dict[str, int], list[str]]:
 
 
 @pytest.mark.slow
-def test_no_schedule_of_the_simulation_breaks_a_promise() -> None:
+def test_no_schedule_of_the_simulation_breaks_a_promise(capsys: pytest.CaptureFixture[str]) -> None:
     starts = range(START, START + SCHEDULES, CHUNK)
     total: dict[str, int] = {}
     broken: list[str] = []
@@ -49,7 +50,10 @@ def test_no_schedule_of_the_simulation_breaks_a_promise() -> None:
             broken += found
             for name, count in figures.items():
                 total[name] = total.get(name, 0) + count
-    print(json.dumps(total))
+            if SIZE == "full" and total["schedules"] % 5_000 == 0:
+                with capsys.disabled():
+                    print(f"{total['schedules']} of {SCHEDULES} schedules, {len(broken)} broken", flush=True)
+    keep("simulation.txt", "\n".join([json.dumps(total), f"{total['schedules']} schedules, {len(broken)} broken"]))
     assert not broken, "\n".join([*broken[:10], f"again: {replay(broken[0])}"])
     assert total["schedules"] == SCHEDULES
     assert [name for name in NEEDED if not total.get(name)] == []

@@ -55,7 +55,10 @@ class MetricsServer:
     @property
     def address(self) -> tuple[str, int] | None:
         """Where it listens."""
-        return self._server.server_address[:2] if self._server is not None else None  # type: ignore[return-value]
+        if self._server is None:
+            return None
+        host, port, *_ = self._server.server_address
+        return str(host), int(port)
 
     async def start(self) -> None:
         """Raises: ConfigError: the address is taken, or is none of this machine's."""
