@@ -343,3 +343,27 @@ def test_without_the_memory_of_its_sessions_a_daemon_runs_nothing_twice_and_ever
     with cluster.connect("bob") as bob:
         assert submitted(bob) == 1
     assert (lines(path), lines(behind)) == (1, 0)
+
+
+# -- an error of ours --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("point", ["daemon.handle", "daemon.launch", "daemon.answer"])
+def test_an_error_of_ours_ends_the_process_and_the_next_goes_on_from_the_journal(point: str) -> None:
+    """Half an event is worse than none: what was decided is carried out by the next process, what was not is not in the
+    journal and harms nobody twice."""
+    cluster = Cluster(
+        {"ada": {}}, keep={"starts": 0}, durability=DURABLE, environment={"OFFPATH_FAULTS": f"{point}=raise@40"}
+    )
+    try:
+        cluster.start_helper()
+        with cluster.connect("ada") as requester:
+            for number in range(100):
+                assert requester.submit("echo", seconds(number), timeout=TIMEOUT).array == number
+        assert cluster.daemon.hear()["lineage"] == cluster.lineage
+        errors = cluster.daemon.errors
+        assert "met an error of ours: what the daemon knows is in doubt" in errors
+        assert "[Errno 5] injected" in errors
+        assert "ended with exit code 70" in errors
+        assert errors.count("in doubt") == 1
+        assert "went on with 1 sessions" in errors
+    finally:
+        cluster.kill()

@@ -25,7 +25,8 @@ MOMENTS = {"quick": 1, "ci": 3, "full": 50}[SIZE]
 POINTS_IN_CI = 8
 LATEST = {
     # How many visits of a point a run of some seconds has at the least.
-    "journal.append": 2000, "journal.torn": 2000, "journal.checkpoint": 2, "daemon.event": 800, "daemon.decided": 400,
+    "journal.append": 2000, "journal.torn": 2000, "journal.checkpoint": 2, "daemon.handle": 800,
+    "daemon.event": 800, "daemon.decided": 400,
     "daemon.launch": 100, "daemon.launched": 100, "daemon.result": 100, "daemon.answer": 100, "daemon.written": 100,
     "daemon.session": 3, "daemon.recovered": 1, "helper.open": 3, "helper.close": 1, "helper.scrub": 1,
     "worker.launch": 60, "worker.result": 60, "worker.scrub": 1, "requester.filled": 100, "requester.answer": 60,

@@ -19,6 +19,7 @@ POINTS: Final[dict[str, str]] = {
     "journal.append": "a record is about to be written to the journal",
     "journal.torn": "half of a record is in the journal",
     "journal.checkpoint": "a checkpoint is half written",
+    "daemon.handle": "an event has come, the book has not seen it",
     "daemon.event": "the book has handled an event, nothing of it is journalled",
     "daemon.decided": "an event and its decisions are journalled, nothing is carried out",
     "daemon.launch": "a launch is journalled, its message has not left",

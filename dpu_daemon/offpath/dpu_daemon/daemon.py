@@ -86,6 +86,8 @@ class Daemon:
         self.tally = Tally()
         self.extra_metrics: dict[str, tuple[str, Callable[[], float]]] = journal_metrics(self)
         """See `offpath.dpu_daemon.metrics.Extra`."""
+        self.on_broken: Callable[[], None] = lambda: None
+        """An error of ours left an event half handled. A served daemon ends at once: its journal knows better."""
         self.on_kernels_changed: list[Callable[[], None]] = []
         self.on_session_ended: list[Callable[[Session, str, str], None]] = []
         self.on_tenant_gone: list[Callable[[str], None]] = []
@@ -134,10 +136,16 @@ class Daemon:
     def _run(self) -> None:
         waiting, handle, carry, now_ns = self._events, self._decide, self._carry, self.now_ns
         self._is_dispatching = True
+        event: events.Event | None = None
         try:
             while waiting:
-                for command in handle(waiting.popleft(), now_ns()):
+                event = waiting.popleft()
+                for command in handle(event, now_ns()):
                     carry[type(command)](command)
+        except Exception:
+            logger.critical("%s met an error of ours: what the daemon knows is in doubt", event, exc_info=True)
+            self.on_broken()
+            raise
         finally:
             self._is_dispatching = False
         if self.journal is not None and self.journal.is_due():
@@ -148,6 +156,8 @@ class Daemon:
 
     def _decide(self, event: events.Event, now_ns: int) -> tuple[commands.Command, ...]:
         """The book's word on an event; both are journalled before any of it is carried out."""
+        if faults.armed:
+            faults.hit("daemon.handle")
         decided = self.book.handle(event, now_ns)
         if self.journal is not None:
             try:

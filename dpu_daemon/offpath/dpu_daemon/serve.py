@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 
 import uvloop
 
@@ -157,6 +158,7 @@ async def serve(
     interval_s = watchdog_interval_s()
     serving = running_daemon(config, directory, inherited, notifier)
     async with serving as (daemon, negotiator), asyncio.TaskGroup() as reloads:
+        daemon.on_broken = partial(os._exit, os.EX_SOFTWARE)
         if sources is not None:
             reloader = Reloader(daemon, negotiator, sources)
             loop.add_signal_handler(signal.SIGHUP, lambda: reloads.create_task(_reload(reloader, daemon)))
