@@ -73,8 +73,12 @@ def hunt(patch: Path, folder: Path, most: int) -> Hunt:
 
 
 def hunt_moments(patch: Path, folder: Path) -> str | None:
-    """Strike a short life with the bug at each of its moments: what broke first. Raises: PatchFailed."""
-    done = _lived_with(patch, folder, "--moments")
+    """Strike a short life with the bug at each of its moments, by the blow that the patch names: what broke first.
+
+    Raises: PatchFailed.
+    """
+    blow = next(line for line in patch.read_text().splitlines() if line.startswith("Blow: "))
+    done = _lived_with(patch, folder, "--moments", blow.removeprefix("Blow: "))
     return done.stdout.splitlines()[0] if done.returncode else None
 
 

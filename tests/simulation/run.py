@@ -2,7 +2,7 @@
 
 With seeds: each with its trace. With ``--schedules``: all of them, one line per broken one, the figures as JSON last.
 ``--until-broken`` stops at the first; ``--packages FOLDER`` makes sure that the code under test comes from there.
-``--moments`` strikes a short life at each of its moments instead.
+``--moments BLOW`` strikes a short life at each of its moments instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from offpath import bindings, dpu_daemon, sched
 
 from .lives import Outcome, TokenFiles, live, quiet_collector, total
-from .moments import first_broken
+from .moments import BLOWS, first_broken
 
 _COLLECT_EVERY = 500
 
@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--until-broken", action="store_true")
     parser.add_argument("--packages")
-    parser.add_argument("--moments", action="store_true")
+    parser.add_argument("--moments", metavar="BLOW", choices=["any", *(blow.__name__ for blow in BLOWS)])
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
     for package in (bindings, dpu_daemon, sched):
@@ -38,7 +38,7 @@ def main() -> int:
             return 2
     with tempfile.TemporaryDirectory() as folder:
         if given.moments:
-            broken = first_broken(Path(folder))
+            broken = first_broken(Path(folder), given.moments)
             print(broken or "nothing broken")
             return int(broken is not None)
         tokens = TokenFiles(folder)
