@@ -9,6 +9,7 @@ import pytest
 
 from offpath.bindings.wire import control
 from offpath.bindings.wire.codes import Reason, Status
+from offpath.sched.jobs.snapshot import snapshot
 
 from .requesters import MS
 from .stage import QUIET, Stage
@@ -103,6 +104,43 @@ def test_an_order_held_back_for_copies_is_dropped_with_its_helper(stage: Stage) 
     assert [order.generation for order in ordered] == [world.daemon.book.ledger.generation]
     assert request.answer is not None
     assert request.answer.status is Status.COMPLETED
+
+
+def test_an_order_to_kill_that_met_no_helper_is_given_when_it_is_back(tmp_path: Path) -> None:
+    """A cancelled kernel runs on for longer than it may, at a moment when daemon and helper have lost each other; the
+    lane beside it works on, so its lease does not drain."""
+    tenants = [{"name": "ada", "profile": "2g.10gb"}]
+    stage = Stage(tmp_path, is_durable=True, tenants=tenants, leasing={**QUIET.leasing, "lanes": 2})
+    try:
+        world = stage.world
+        world.kernel_ns = lambda: 3_600_000 * MS  # type: ignore[method-assign]
+        requester = stage.requester("ada")
+        requests = [stage.submit(requester, "small") for _ in range(2)]
+        stage.until(lambda: all(request.starts for request in requests))
+        requester._to_cancel.append(requests[0])
+        requester.wake()
+        stage.until(lambda: requests[0].is_taken)
+        (ends_ns,) = [lease.watch_ns for lease in world.daemon.book.ledger.leases.values()]
+        until(stage, ends_ns - 20 * MS)
+        world._last_book = snapshot(world.daemon.book)
+        world.kill_daemon()
+        world.helper.be_silent(True)
+        stage.until(lambda: any(lease.lost for lease in world.daemon.book.ledger.leases.values()))
+        assert all(worker.is_alive for worker in world.helper.workers())
+        assert len(world.helper.workers()) == 2
+        world.helper.be_silent(False)
+        stage.until(lambda: len(world.helper.workers()) == 1)
+        (left,) = world.helper.workers()
+        assert left.running is not None
+        assert left.running[0] is requests[1]
+    finally:
+        stage.close()
+
+
+def until(stage: Stage, now_ns: int) -> None:
+    """Until virtual time is there."""
+    stage.world.loop.after(now_ns - stage.world.loop.now_ns, ("test",), lambda: None)
+    stage.until(lambda: stage.world.loop.now_ns >= now_ns)
 
 
 def test_a_dropped_worker_does_not_come_back_to_its_lane(tmp_path: Path) -> None:

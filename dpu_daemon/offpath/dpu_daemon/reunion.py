@@ -77,7 +77,9 @@ class Reunion:
                     host.open_lease(book.leasing.opening(lease))
             else:
                 for key in lanes:
-                    if key not in alive and key in self.awaited:
+                    if key in alive and key[1] in lease.lost:  # the order to kill it may have met no helper
+                        host.kill_lane(commands.KillLane(*key, lease.generation, helper.number))
+                    elif key not in alive and key in self.awaited:
                         self.lane_missing(key)
         dispatch(events.Tick())
         self._daemon.kernels_changed()
