@@ -105,11 +105,12 @@ def judge(target: Target, data: bytes, numbers: Numbers) -> tuple[str, str, int]
 
 
 def timed(target: Target, data: bytes, numbers: Numbers) -> int:
-    """One more measurement, in ns."""
-    started = time.perf_counter_ns()
+    """One more measurement, in ns of this thread: a parser waits for nothing, and other work on the machine is not its
+    fault."""
+    started = time.thread_time_ns()
     with contextlib.suppress(target.refuses):
         target.run(data, numbers)
-    return time.perf_counter_ns() - started
+    return time.thread_time_ns() - started
 
 
 def raised_at(trace: TracebackType | None) -> str:
