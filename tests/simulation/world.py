@@ -108,7 +108,8 @@ class World:
         self._token_path = tokens.path
         self.removals: Counter[str] = Counter()
         """How often a tenant was taken out of the configuration."""
-        self.removed_ns: dict[str, int] = {}
+        self.drained_ns: dict[str, int] = {}
+        """Until when a tenant that was taken out could have its answers."""
         self.most_jobs: Counter[str] = Counter()
         self.least_kernel_ns = 0
         self.config = self._configured(Terms.of(self.setup))
@@ -244,7 +245,7 @@ class World:
         for tenant in self.config.tenant:
             if tenant.name not in names:
                 self.removals[tenant.name] += 1
-                self.removed_ns[tenant.name] = self.loop.now_ns
+                self.drained_ns[tenant.name] = self.loop.now_ns + config.limits.drain_ms * MS
         self.config = config
         self.say("the configuration names %s; %s", ", ".join(sorted(names)), config.limits)
         if self.channel is not None:

@@ -152,8 +152,9 @@ class HostSide:
         if helper.pulse is not None:
             helper.pulse.stop()
         self._unwatch(helper.connection)
-        self.drop_all()
-        self.reunion.awaited.clear()
+        if helper.is_joined:  # else nothing is its own, and another may be awaited
+            self.drop_all()
+            self.reunion.awaited.clear()
         # When it sees us hang up, nothing of ours lands in its memory any more: it may scrub.
         self._parting.add(helper.connection)
         self.landings.when_landed(self.landings.leases(), partial(self._part, helper.connection))

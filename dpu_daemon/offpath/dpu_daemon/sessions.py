@@ -151,9 +151,7 @@ class Session:
                 if not ref.is_answered:
                     raise DoorbellError("slot_in_use", str(slot))
                 self._slots[slot] = None
-            self._submit(slot)
-            if ref is not None:
-                self._daemon.credit(ref)  # after the new request: nobody waits for this one
+            self._submit(slot, ref)
         elif kind == IMM_CREDIT:
             if ref is not None and ref.is_answered:
                 self._daemon.credit(ref)
@@ -164,22 +162,28 @@ class Session:
         else:
             raise DoorbellError("immediate_kind", str(kind))
 
-    def _submit(self, slot: int) -> None:
+    def _submit(self, slot: int, former: JobRef | None) -> None:
+        """``former`` had the slot before: its answer is taken."""
         copied = self.fabric.read_header(slot)
         try:
             header = parse_request(copied, self.fabric.payload_bytes)
         except HeaderError as broken:
-            self._turn_down(slot, 0, Reason.BAD_HEADER)
+            self._turn_down(slot, former, 0, Reason.BAD_HEADER)
             self._violated(broken)
             return
         if self._daemon.is_read_only:
-            self._turn_down(slot, header.request_id, Reason.JOURNAL_FAILED)
+            self._turn_down(slot, former, header.request_id, Reason.JOURNAL_FAILED)
             return
         header_crc = int.from_bytes(copied[_CRC_AT:FIXED_BYTES], "little")
         self._slots[slot] = self._daemon.submit(self, slot, header, header_crc)
+        if former is not None:
+            self._daemon.credit(former)  # after the new request: nobody waits for this one
 
-    def _turn_down(self, slot: int, request_id: int, reason: Reason) -> None:
-        """Reject what never becomes a job."""
+    def _turn_down(self, slot: int, former: JobRef | None, request_id: int, reason: Reason) -> None:
+        """Reject what never becomes a job. The slot's former job goes first: a restart would miss its answer there, and
+        write it again over this one."""
+        if former is not None:
+            self._daemon.credit(former)
         answer = pack_answer(request_id=request_id, status=Status.REJECTED, reason=reason)
         self.fabric.write_answer(slot, answer, b"")
         self.ring(slot)

@@ -54,7 +54,7 @@ def withdraw(job: Job, session: Session | None, tenant: Tenant, alphas: tuple[in
     if session is None or session.is_leaving:
         return EndReason.TENANT_REMOVED
     least = _least(job.demand.share, alphas)
-    if not least:
+    if not least and alphas:  # a helper without GPUs proves nothing
         return EndReason.NO_INSTANCE_FITS
     if least > tenant.spec.max_share:
         return EndReason.TENANT_SHARE_LIMIT

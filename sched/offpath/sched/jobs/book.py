@@ -365,8 +365,7 @@ class JobBook:
     def _helper_joined(self, event: events.HelperJoined, now_ns: int) -> None:
         self.ledger.kernels = {k.kernel: k for k in event.kernels}
         self.leasing.helper_joined(event.helper, event.gpus, event.origin)
-        if event.gpus:  # what waits may have no place among these; a helper without any proves nothing
-            self.reload.end_queued(now_ns)
+        self.reload.end_queued(now_ns)  # what waits may have no place among these GPUs
         self.leasing.round(now_ns)
 
     def _helper_lost(self, event: events.HelperLost, now_ns: int) -> None:
