@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from offpath.bindings.wire import control
 from offpath.sched.jobs.snapshot import snapshot
 
+from .channels import HostEnd
 from .requesters import MS
 from .stage import QUIET, Stage
 from .world import World
@@ -64,6 +66,28 @@ def drop_unasked(world: World) -> None:
         world.helper._drop(lease, scrub=True)
 
 
+def lose_a_newcomer(world: World) -> None:
+    """The daemon dies; before its helper is back another one says hello, and is gone before it has joined."""
+    kill_daemon(world)
+    world.helper.be_silent(True)
+
+    def come() -> None:
+        if world.channel is None:
+            world.loop.after(MS, ("world", "newcomer"), come)
+            return
+        end = HostEnd(world, world.new_pid(), lambda: None)
+        kernels = [control.KernelOffer(name="x", demand=14)]
+        end.send(control.encode(control.HelperHello(name="new", pid=end.pid, kernels=kernels, gpu_count=1)))
+        world.channel.connect(end)
+        world.loop.after(MS, ("world", "newcomer"), lambda: leave(end))
+
+    def leave(end: HostEnd) -> None:
+        end.close(is_death=True)
+        world.loop.after(MS, ("world", "newcomer"), lambda: world.helper.be_silent(False))
+
+    come()
+
+
 def kill_daemon_and_worker(world: World) -> None:
     kill_daemon(world)
     kill_worker(world)
@@ -80,8 +104,8 @@ def kill_daemon_twice(world: World) -> None:
 
 
 BLOWS: tuple[Callable[[World], None], ...] = (
-    kill_daemon, kill_worker, kill_helper, end_helper, lose_lane, drop_instances, drop_unasked, kill_daemon_and_worker,
-    kill_daemon_and_helper, kill_daemon_twice,
+    kill_daemon, kill_worker, kill_helper, end_helper, lose_lane, drop_instances, drop_unasked, lose_a_newcomer,
+    kill_daemon_and_worker, kill_daemon_and_helper, kill_daemon_twice,
 )  # fmt: skip
 
 

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from offpath.bindings.ports import IMM_SUBMIT, immediate
 from offpath.bindings.wire import control
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.sched.jobs.snapshot import snapshot
 
 from .requesters import MS
 from .stage import QUIET, Stage
+from .survivors import DaemonKilled
 from .world import World
 
 
@@ -141,6 +143,39 @@ def until(stage: Stage, now_ns: int) -> None:
     """Until virtual time is there."""
     stage.world.loop.after(now_ns - stage.world.loop.now_ns, ("test",), lambda: None)
     stage.until(lambda: stage.world.loop.now_ns >= now_ns)
+
+
+def test_the_answer_to_a_broken_header_stays_through_a_restart(tmp_path: Path) -> None:
+    """Its slot's former job was answered, and its credit not returned: that answer must not be written again."""
+    stage = Stage(tmp_path, is_durable=True)
+    try:
+        world = stage.world
+        requester = stage.requester("ada")
+        requester.returns_credits = 0.0
+        first = stage.submit(requester, "small")
+        stage.until(lambda: first.is_taken)
+        session = requester.session
+        assert session is not None
+        at = first.slot * session.memory.slot_stride
+        session.memory.slots[at : at + 8] = b"garbage!"
+        requester.is_hostile = True
+        world.judge.filled(first)
+        session.ring(immediate(IMM_SUBMIT, first.slot).to_bytes(4, "little"))
+
+        def killed_there(where: str) -> None:
+            if where == "after an answer":
+                world.may_be_killed = lambda where: None  # type: ignore[method-assign]
+                raise DaemonKilled
+
+        world.may_be_killed = killed_there  # type: ignore[method-assign]
+        stage.until(lambda: bool(world.deaths))
+        answers = bytes(session.memory.answers)
+        stage.until(lambda: world.channel is not None)
+        for _ in range(50):
+            world.step()
+        assert bytes(session.memory.answers) == answers
+    finally:
+        stage.close()
 
 
 def test_a_dropped_worker_does_not_come_back_to_its_lane(tmp_path: Path) -> None:

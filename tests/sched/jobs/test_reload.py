@@ -20,7 +20,8 @@ from offpath.sched.jobs.commands import (
 from offpath.sched.jobs.records import MS, BookSettings, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 
-from .desk import ADA, BOB, HALF, SETTINGS, SMALL, TENANTS, WHOLE, Desk, ended, opened
+from ..gpus import a100
+from .desk import ADA, BOB, HALF, KERNELS, SETTINGS, SMALL, TENANTS, WHOLE, Desk, ended, opened
 
 PIN = PinnedLease("ada", 0, "1g.5gb", 0)
 WITHOUT_ADA = TENANTS[1:]
@@ -217,3 +218,14 @@ def test_the_same_configuration_again_changes_nothing() -> None:
     assert change(desk, 3, pins=(PIN,)) == ()
     assert desk.state(1) is LeaseState.WARM
     assert isinstance(desk.submit(4, 11, BOB)[0], OpenLease)
+
+
+def test_a_helper_without_gpus_ends_nothing_that_waits_whatever_changes() -> None:
+    """It proves nothing: the next one may have the GPUs again."""
+    desk = Desk()
+    desk.submit(0, 1)
+    desk.say(1, events.HelperLost(1))
+    assert desk.say(2, events.HelperJoined(2, (), KERNELS)) == ()
+    assert change(desk, 3, TENANTS) == ()
+    (order,) = desk.say(4, events.HelperJoined(3, (a100(),), KERNELS))
+    assert isinstance(order, OpenLease)
