@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offpath.dpu_daemon.tally import BOUNDS_NS, Histogram
+from offpath.bindings.wire.codes import Reason, Status
+from offpath.bindings.wire.header import RequestHeader
+from offpath.dpu_daemon.sessions import JobRef
+from offpath.dpu_daemon.tally import BOUNDS_NS, Histogram, Tally
+from offpath.sched.jobs.commands import Answer
+from offpath.sched.jobs.states import EndReason, JobState
 
 
 def filled(numbers: list[int]) -> Histogram:
@@ -34,3 +43,28 @@ def test_a_quantile_is_within_a_factor_of_two(numbers: list[int], q: float) -> N
 
 def test_an_empty_histogram_has_no_quantile() -> None:
     assert Histogram().quantile_ns(0.5) == 0
+
+
+class Peer:
+    """What the tally asks of a session."""
+
+    number = 3
+    tenant = "ada"
+
+
+def test_an_ended_job_that_is_remembered_does_not_hold_its_session() -> None:
+    """Thousands of short sessions with a job each would else stay in memory for as long as the jobs are remembered."""
+    session: Any = Peer()
+    ref = JobRef(7, session, 0, RequestHeader(0, 9, 1, 14, 2, 50, 0, 64, 0, b""))
+    answer = Answer(7, 3, JobState.COMPLETED, EndReason.NONE, 0, 1, 1, (1, 2, 3, 4, 5, 15))
+    tally = Tally()
+    tally.answered(ref, answer, Status.COMPLETED, Reason.NONE, 1_000)
+    there = weakref.ref(session)
+    del session, ref
+    gc.collect()
+    assert there() is None
+    kept = tally.find(session=3, request_id=9)
+    assert kept == tally.find(job=7)
+    assert kept is not None
+    assert (kept.tenant, kept.priority, kept.payload_bytes, kept.budget_ms) == ("ada", 2, 64, 50)
+    assert tally.find(job=8) is None

@@ -345,7 +345,7 @@ class SimRequester:
     def _judge_end(self, waiting: Iterable[Request]) -> None:
         """A removed tenant's session ends when all is answered, or when the time for that is over."""
         world = self.world
-        is_over = world.loop.now_ns >= world.drained_ns[self.tenant]
+        is_over = world.loop.now_ns - world.removed_ns[self.tenant] >= world.drain_ms[self.tenant] * MS
         untold = [str(request) for request in waiting if request.read_ns and not request.answer]
         promise(is_over or not untold, f"the daemon closes the session of {self.name} before it answers", *untold)
 

@@ -108,8 +108,9 @@ class World:
         self._token_path = tokens.path
         self.removals: Counter[str] = Counter()
         """How often a tenant was taken out of the configuration."""
-        self.drained_ns: dict[str, int] = {}
-        """Until when a tenant that was taken out could have its answers."""
+        self.removed_ns: dict[str, int] = {}
+        self.drain_ms: dict[str, int] = {}
+        """The shortest time that a tenant had for its answers by any configuration since it was taken out."""
         self.most_jobs: Counter[str] = Counter()
         self.least_kernel_ns = 0
         self.config = self._configured(Terms.of(self.setup))
@@ -242,10 +243,13 @@ class World:
     def _come_into_force(self, config: DaemonConfig) -> None:
         """As `offpath.dpu_daemon.reload.Reloader`, whose sources and TLS are not simulated."""
         names = {tenant.name for tenant in config.tenant}
+        for name, drain_ms in self.drain_ms.items():
+            self.drain_ms[name] = min(drain_ms, config.limits.drain_ms)
         for tenant in self.config.tenant:
             if tenant.name not in names:
                 self.removals[tenant.name] += 1
-                self.drained_ns[tenant.name] = self.loop.now_ns + config.limits.drain_ms * MS
+                self.removed_ns[tenant.name] = self.loop.now_ns
+                self.drain_ms[tenant.name] = config.limits.drain_ms
         self.config = config
         self.say("the configuration names %s; %s", ", ".join(sorted(names)), config.limits)
         if self.channel is not None:

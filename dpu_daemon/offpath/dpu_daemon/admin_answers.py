@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.wire import admin
-from offpath.dpu_daemon.tally import Histogram
+from offpath.dpu_daemon.tally import Histogram, Kept
 from offpath.sched.jobs import view
-from offpath.sched.jobs.commands import Answer
 from offpath.sched.jobs.drain import is_drained
 from offpath.sched.jobs.explain import Ended, Explanation, explain, explain_end
 from offpath.sched.jobs.obstacles import Hold
@@ -21,7 +20,6 @@ from offpath.sched.jobs.states import FIRST_TERMINAL, JobState
 
 if TYPE_CHECKING:
     from offpath.dpu_daemon.daemon import Daemon
-    from offpath.dpu_daemon.sessions import JobRef
 
 _STARTS_SHOWN: Final = 24
 _HOLDERS_SHOWN: Final = 32
@@ -166,19 +164,16 @@ class Answers:
                 return admin.Job(job=self._line(job), stages_ms=[])
             now_ns = self._daemon.now_ns()
             return self._explanation(job, explain(job, self._ledger, gpus, now_ns))
-        ref, answer, _ = job
+        answer = job.answer
         if isinstance(asked, admin.JobRequest):
             return admin.Job(job=self._line(job), stages_ms=[ns / MS for ns in answer.stages])
-        header = ref.header
         ended = Ended(
-            ref.job, ref.session.tenant, header.demand or self._kernel_demand(header.kernel_id), header.payload_bytes,
-            header.budget_ms, answer.state, answer.reason, answer.retry_after_ms, answer.lease, answer.stages,
+            job.job, job.tenant, job.demand or self._kernel_demand(job.kernel), job.payload_bytes, job.budget_ms,
+            answer.state, answer.reason, answer.retry_after_ms, answer.lease, answer.stages,
         )  # fmt: skip
         return self._explanation(job, explain_end(ended, self._ledger, gpus))
 
-    def _find(
-        self, asked: admin.JobRequest | admin.ExplainRequest | admin.CancelRequest
-    ) -> Job | tuple[JobRef, Answer, int]:
+    def _find(self, asked: admin.JobRequest | admin.ExplainRequest | admin.CancelRequest) -> Job | Kept:
         job: Job | None
         if asked.job is not None:
             name = str(asked.job)
@@ -196,17 +191,16 @@ class Answers:
             raise AskedWrongly("unknown_job", f"no job {name} is held, and none of the last ended ones is it")
         return kept
 
-    def _line(self, job: Job | tuple[JobRef, Answer, int]) -> admin.JobLine:
+    def _line(self, job: Job | Kept) -> admin.JobLine:
         now_ns = self._daemon.now_ns()
         if isinstance(job, Job):
             return self._job_line(view.job_record(job, now_ns))
-        ref, answer, at_ns = job
-        header = ref.header
+        answer = job.answer
         return admin.JobLine(
-            job=ref.job, session=ref.session.number, request_id=header.request_id, tenant=ref.session.tenant,
-            kernel=self._kernel_name(header.kernel_id), priority=header.priority,
-            demand=header.demand or self._kernel_demand(header.kernel_id), payload_bytes=header.payload_bytes,
-            state=answer.state.name.lower(), reason=answer.reason.value, age_ms=(now_ns - at_ns) / MS,
+            job=job.job, session=job.session, request_id=job.request_id, tenant=job.tenant,
+            kernel=self._kernel_name(job.kernel), priority=job.priority,
+            demand=job.demand or self._kernel_demand(job.kernel), payload_bytes=job.payload_bytes,
+            state=answer.state.name.lower(), reason=answer.reason.value, age_ms=(now_ns - job.at_ns) / MS,
             lease=answer.lease, is_ended=True,
         )  # fmt: skip
 
@@ -227,7 +221,7 @@ class Answers:
     def _kernel_demand(self, number: int) -> int:
         return next((k.demand for k in self._daemon.kernels.infos() if k.kernel_id == number), 0)
 
-    def _explanation(self, job: Job | tuple[JobRef, Answer, int], told: Explanation) -> admin.Explanation:
+    def _explanation(self, job: Job | Kept, told: Explanation) -> admin.Explanation:
         estimate = told.estimate_ns / MS if told.estimate_ns is not None else None
         return admin.Explanation(
             job=self._line(job), where=told.where, holds=_hold_lines(told.holds), ahead=told.ahead,
