@@ -84,7 +84,7 @@ async def test_a_negotiation_that_takes_nobody_in_is_found(tmp_path: Path) -> No
 @pytest.mark.parametrize("which", ["fabric", "host"])
 async def test_a_listener_that_nobody_watches_is_found(tmp_path: Path, which: str) -> None:
     async with checked(tmp_path) as (daemon, negotiator, check):
-        listener = negotiator._door._listener if which == "fabric" else daemon.host._listener
+        listener = negotiator._door._listener if which == "fabric" else daemon.host.strangers._listener
         asyncio.get_running_loop().remove_reader(listener.fileno())
         with pytest.raises(SelfCheckFailed, match="has not answered"):
             await check.run()
@@ -112,7 +112,7 @@ async def test_a_flood_at_every_door_is_no_fault_of_the_daemon(tmp_path: Path) -
 async def test_a_full_queue_that_nobody_empties_is_no_flood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selfcheck, "FLOOD_PAUSE_S", 0.01)
     async with checked(tmp_path) as (daemon, _, check):
-        asyncio.get_running_loop().remove_reader(daemon.host._listener.fileno())
+        asyncio.get_running_loop().remove_reader(daemon.host.strangers._listener.fileno())
         with contextlib.ExitStack() as held:
             kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK
             while held.enter_context(socket.socket(socket.AF_UNIX, kind)).connect_ex(daemon.host.path) != errno.EAGAIN:
@@ -142,12 +142,12 @@ async def test_the_watchdog_starves_while_a_part_is_broken_and_no_longer(tmp_pat
     loop = asyncio.get_running_loop()
     with open_notify_socket(str(tmp_path / "notify")) as manager:
         async with checked(tmp_path) as (daemon, _, check):
-            listener = daemon.host._listener
+            listener = daemon.host.strangers._listener
             loop.remove_reader(listener.fileno())
             feeding = asyncio.ensure_future(feed_watchdog(Notifier(str(tmp_path / "notify")), 0.1, check))
             await asyncio.sleep(0.5)
             assert read_notification(manager) is None
-            loop.add_reader(listener.fileno(), daemon.host._accept)
+            loop.add_reader(listener.fileno(), daemon.host.strangers._accept)
             async with asyncio.timeout(20):
                 while (said := read_notification(manager)) is None:
                     await asyncio.sleep(0.02)

@@ -49,12 +49,13 @@ def refuse(
     return EndReason.NONE
 
 
-def withdraw(job: Job, session: Session | None, tenant: Tenant, alphas: tuple[int, ...]) -> EndReason | None:
-    """Why an accepted job that holds no lane shall not have one any more, if so: rights and GPUs may have changed."""
+def withdraw(job: Job, session: Session | None, tenant: Tenant, alphas: tuple[int, ...] | None) -> EndReason | None:
+    """Why an accepted job that holds no lane shall not have one any more, if so: rights and GPUs may have changed.
+    ``alphas`` None: no GPU is known, which proves nothing."""
     if session is None or session.is_leaving:
         return EndReason.TENANT_REMOVED
-    least = _least(job.demand.share, alphas)
-    if not least and alphas:  # a helper without GPUs proves nothing
+    least = _least(job.demand.share, alphas or ())
+    if not least and alphas is not None:
         return EndReason.NO_INSTANCE_FITS
     if least > tenant.spec.max_share:
         return EndReason.TENANT_SHARE_LIMIT

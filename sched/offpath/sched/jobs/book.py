@@ -359,7 +359,7 @@ class JobBook:
         """Why the job may not wait for a lane again, if rights changed since it was accepted."""
         ledger = self.ledger
         tenant = ledger.tenants[job.demand.tenant]
-        return withdraw(job, ledger.sessions.get(job.session), tenant, self.leasing.alphas)
+        return withdraw(job, ledger.sessions.get(job.session), tenant, self.leasing.known_alphas)
 
     # -- helper and leases ----------------------------------------------------------------------------------------
     def _helper_joined(self, event: events.HelperJoined, now_ns: int) -> None:

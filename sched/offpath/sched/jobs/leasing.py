@@ -37,6 +37,11 @@ class Leasing:
         self.pinned: dict[PinnedLease, int] = {}
         self.alphas: tuple[int, ...] = ()
 
+    @property
+    def known_alphas(self) -> tuple[int, ...] | None:
+        """The fractions that leases may have; None where no GPU is known that could say."""
+        return self.alphas if self.alphas or self.gpus else None
+
     # -- helper ---------------------------------------------------------------------------------------------------
     def helper_joined(self, helper: int, gpus: tuple[GpuSpec, ...], origin: str) -> None:
         """Take its GPUs in; the next round opens the pinned leases, then serves whoever waits."""
