@@ -12,6 +12,7 @@ from offpath.bindings.wire import control
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.sched.jobs.snapshot import snapshot
 
+from . import host as host_module
 from .requesters import MS
 from .stage import QUIET, Stage
 from .survivors import DaemonKilled
@@ -176,6 +177,20 @@ def test_the_answer_to_a_broken_header_stays_through_a_restart(tmp_path: Path) -
         assert bytes(session.memory.answers) == answers
     finally:
         stage.close()
+
+
+def test_a_worker_that_says_it_ends_at_the_end_of_time_costs_nobody_anything(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon counts stages by their bits; a number of 64 of them has no place there."""
+    end_of_time = (2**64 - 1).to_bytes(8, "little")
+    monkeypatch.setattr(host_module, "_timed", lambda result, now_ns: result[:16] + end_of_time + result[24:])
+    requester = stage.requester("ada")
+    request = stage.submit(requester, "small")
+    stage.until(lambda: request.is_taken)
+    assert request.answer is not None
+    assert request.answer.status is Status.COMPLETED
+    assert request.answer.stages.kernel < 2**40
 
 
 def test_a_dropped_worker_does_not_come_back_to_its_lane(tmp_path: Path) -> None:

@@ -139,8 +139,9 @@ class Results:
             self._finished(ref, result, reason)
 
     def _finished(self, ref: JobRef, result: host.Result, reason: EndReason) -> None:
+        """Times are the worker's word; the future is not taken over, for no count of ours could hold all of it."""
         if ref.is_answered or ref.session.is_closed:
             ref.result = None
-        self._daemon.dispatch(
-            events.ResultArrived(result.job, result.generation, reason, result.started_ns, result.finished_ns)
-        )
+        now_ns = self._daemon.now_ns()
+        started_ns, finished_ns = min(result.started_ns, now_ns), min(result.finished_ns, now_ns)
+        self._daemon.dispatch(events.ResultArrived(result.job, result.generation, reason, started_ns, finished_ns))
