@@ -165,6 +165,7 @@ def test_a_host_that_lies_is_dropped_and_an_honest_one_served(
     ended: Counter[str] = Counter()
     with FakeHost(cluster) as fake:
         fake.join()  # so that the kernel is known from the first
+    until(lambda: " lost: " in cluster.daemon.errors)  # its descriptors are closed before they are counted
     with contextlib.ExitStack() as held:
         requesters = [held.enter_context(cluster.connect(name, slots=1)) for name in TENANTS]
         fds = cluster.daemon.open_fds()
