@@ -8,6 +8,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from offpath.bindings import faults
 from offpath.dpu_daemon.journal import codec
@@ -20,6 +22,7 @@ from offpath.dpu_daemon.journal.log import (
     replay,
 )
 from offpath.dpu_daemon.journal.ring import (
+    FIRST_BYTES,
     RECORD_BYTES,
     Entry,
     JournalCorrupt,
@@ -30,10 +33,11 @@ from offpath.dpu_daemon.journal.ring import (
     Ring,
 )
 from offpath.sched.gpu.greedy import GreedyFirstFit
-from offpath.sched.jobs import events
+from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.records import BookSettings, TenantSpec
 from offpath.sched.jobs.snapshot import snapshot
+from offpath.sched.jobs.states import EndReason, JobState
 
 from ...sched.jobs.desk import KERNELS, SMALL, a100
 from ...sched.jobs.world import drive
@@ -247,3 +251,44 @@ def test_more_decisions_than_one_entry_holds_are_all_there_or_made_again() -> No
 def test_an_entry_that_is_not_made_of_commands_is_refused(data: bytes) -> None:
     with pytest.raises(JournalCorrupt, match="record 7 is not made of commands"):
         codec.split(Entry(7, codec.DECIDED, 0, data))
+
+
+QWORD = st.integers(0, 2**64 - 1)
+DWORD = st.integers(0, 2**32 - 1)
+WORD = st.integers(0, 2**16 - 1)
+BYTE = st.integers(0, 2**8 - 1)
+REASON = st.sampled_from(EndReason)
+STATE = st.sampled_from(JobState)
+STEPS = st.one_of(
+    st.tuples(
+        st.builds(
+            events.JobSubmitted, QWORD, QWORD, QWORD, DWORD, WORD, BYTE, QWORD, QWORD, st.booleans(), QWORD
+        ),
+        st.builds(commands.Copy, QWORD, DWORD, QWORD, DWORD),
+    ),
+    st.tuples(
+        st.builds(events.CopyDone, QWORD, DWORD, st.booleans()),
+        st.builds(commands.Launch, QWORD, DWORD, QWORD, DWORD, QWORD, DWORD, WORD),
+    ),
+    st.tuples(
+        st.builds(events.ResultArrived, QWORD, QWORD, REASON, QWORD, QWORD),
+        st.builds(
+            commands.Answer, QWORD, QWORD, STATE, REASON, DWORD, QWORD, QWORD, st.tuples(*[QWORD] * 6)
+        ),
+    ),
+)  # fmt: skip
+
+
+@given(STEPS, QWORD)
+def test_the_entries_of_a_requests_way_fit_one_record_and_are_laid_out_as_any_other(
+    step: tuple[events.Event, commands.Command], times: int
+) -> None:
+    event, command = step
+    kind, data = codec.pack_decided(event, (command,), times)
+    assert len(data) <= FIRST_BYTES
+    assert list(codec.values(Entry(7, kind, 0, data))) == [event, command]
+    parts = codec.split(Entry(7, kind, 0, data))
+    assert parts.event == codec.pack(event)
+    assert parts.decided == [codec.pack(command)]
+    assert parts.same_times(times)
+    assert not parts.same_times(times + 1)

@@ -40,6 +40,16 @@ _COPY = struct.Struct("<QIQI")
 _LAUNCH = struct.Struct("<QIQIQIH")
 _ANSWER = struct.Struct("<QQHBIQQ6Q")
 
+
+def _joined(*parts: struct.Struct) -> struct.Struct:
+    return struct.Struct("<" + "".join(part.format[1:] for part in parts))
+
+
+# A command and its event, as `pack_decided` lays any out, in one go: these three are nearly all that is written.
+_SUBMITTED_COPY = _joined(_HEAD_OF_ONE, _COPY, _SUBMITTED)
+_COPIED_LAUNCH = _joined(_HEAD_OF_ONE, _LAUNCH, _COPY_DONE)
+_RESULT_ANSWER = _joined(_HEAD_OF_ONE, _ANSWER, _RESULT)
+
 # Numbers are the journal's format: append, never reorder.
 EVENTS: Final[tuple[type, ...]] = (
     events.SessionOpened, events.SessionClosed, events.JobSubmitted, events.CancelRequested, events.SlotLost,
@@ -113,6 +123,38 @@ _UNPACK: Final[dict[type, Callable[[bytes], Any]]] = {
 }
 
 
+def _submitted_copy(event: events.JobSubmitted, copy: commands.Copy, times: int) -> bytes:
+    return _SUBMITTED_COPY.pack(
+        1, times & _TIMES_MASK, _COPY_KIND, _COPY.size, copy.job, copy.attempt, copy.lease, copy.lane,
+        event.job, event.session, event.request_id, event.kernel, event.share, event.priority, event.is_idempotent,
+        event.deadline_ns, event.payload_bytes, event.origin,
+    )  # fmt: skip
+
+
+def _copied_launch(event: events.CopyDone, launch: commands.Launch, times: int) -> bytes:
+    return _COPIED_LAUNCH.pack(
+        1, times & _TIMES_MASK, _LAUNCH_KIND, _LAUNCH.size, launch.job, launch.attempt, launch.lease, launch.lane,
+        launch.generation, launch.kernel, launch.share, event.job, event.attempt, event.error,
+    )  # fmt: skip
+
+
+def _result_answer(event: events.ResultArrived, answer: commands.Answer, times: int) -> bytes:
+    return _RESULT_ANSWER.pack(
+        1, times & _TIMES_MASK, _ANSWER_KIND, _ANSWER.size, answer.job, answer.session, _REASON_NUMBER[answer.reason],
+        answer.state, answer.retry_after_ms, answer.lease, answer.generation, *answer.stages,
+        event.job, event.generation, _REASON_NUMBER[event.reason], event.started_ns, event.finished_ns,
+    )  # fmt: skip
+
+
+_COPY_KIND: Final = _KIND[commands.Copy]
+_LAUNCH_KIND: Final = _KIND[commands.Launch]
+_ANSWER_KIND: Final = _KIND[commands.Answer]
+_PAIRS: Final[dict[type, tuple[type, int, Callable[[Any, Any, int], bytes]]]] = {
+    events.JobSubmitted: (commands.Copy, _KIND[events.JobSubmitted] + DECIDED, _submitted_copy),
+    events.CopyDone: (commands.Launch, _KIND[events.CopyDone] + DECIDED, _copied_launch),
+    events.ResultArrived: (commands.Answer, _KIND[events.ResultArrived] + DECIDED, _result_answer),
+}
+
 Packed = tuple[int, bytes]
 """Kind and data of one event or command."""
 
@@ -139,13 +181,18 @@ def unpack(packed: Packed, number: int) -> Any:
 def pack_decided(event: events.Event | None, decided: Sequence[commands.Command], times: int) -> Packed:
     """The entry of an event and its commands, `MOST_DECIDED` at most; None: of commands whose event was in another.
     ``times``: the sum of the times of all events with this one."""
+    count = len(decided)
+    if count == 1:  # nearly always
+        pair = _PAIRS.get(type(event))
+        if pair is not None and type(decided[0]) is pair[0]:
+            return pair[1], pair[2](event, decided[0], times)
     kind, data = pack(event) if event is not None else (0, b"")
-    if not decided:
+    if not count:
         return kind, data
-    if len(decided) == 1:  # nearly always
+    if count == 1:
         of_command, packed = pack(decided[0])
         return kind + DECIDED, _HEAD_OF_ONE.pack(1, times & _TIMES_MASK, of_command, len(packed)) + packed + data
-    parts = [_HEAD.pack(len(decided), times & _TIMES_MASK)]
+    parts = [_HEAD.pack(count, times & _TIMES_MASK)]
     for command in decided:
         of_command, packed = pack(command)
         parts += _COMMAND.pack(of_command, len(packed)), packed

@@ -98,10 +98,11 @@ class Journal:
         if faults.armed:
             faults.hit("daemon.event")
         self._times += now_ns
-        kind, data = codec.pack_decided(event, decided[: codec.MOST_DECIDED], self._times)
+        is_long = len(decided) > codec.MOST_DECIDED
+        kind, data = codec.pack_decided(event, decided[: codec.MOST_DECIDED] if is_long else decided, self._times)
         self._ring.append(kind, now_ns, data)
         self.entries += 1
-        if len(decided) > codec.MOST_DECIDED:
+        if is_long:
             self.decided(decided[codec.MOST_DECIDED :], now_ns)
         if faults.armed:
             faults.hit("daemon.decided")

@@ -1,8 +1,9 @@
-"""A ring of 64-byte records in a preallocated, mapped file: what is written survives the process, not the power.
+"""A ring of 160-byte records in a preallocated, mapped file: what is written survives the process, not the power.
 
-Entries are one record or several. Each record carries a CRC-32 and its own number, which is also its place: number
-modulo the ring's length. A kill in the middle of a write leaves a torn tail, which is truncated at the next start; a
-bad record with good ones behind it is corruption, which is refused with its place.
+Entries are one record or several; each entry of a request's usual way fits one. Each record carries a CRC-32 and its
+own number, which is also its place: number modulo the ring's length. A kill in the middle of a write leaves a torn
+tail, which is truncated at the next start; a bad record with good ones behind it is corruption, which is refused with
+its place.
 
 File: a header page (two alternating copies of `_HEADER`, so that a torn one leaves the other), then the records.
 """
@@ -21,25 +22,25 @@ from typing import Final, Protocol
 from offpath.bindings import faults
 from offpath.bindings.errors import OffpathError
 
-RECORD_BYTES: Final = 64
+RECORD_BYTES: Final = 160
 HEADER_PAGE: Final = 4096
-FIRST_BYTES: Final = 40
-MORE_BYTES: Final = 48
+FIRST_BYTES: Final = 136
+MORE_BYTES: Final = 144
 MAX_ENTRY_BYTES: Final = (1 << 24) - 1
 MIN_RECORDS: Final = 1024
-_MAGIC: Final = b"OFJL0001"
+_MAGIC: Final = b"OFJL0002"
 _COPY_AT: Final = (0, 2048)
 _CHECKPOINTS: Final = 64
 _MAX_BYTES: Final = HEADER_PAGE + (4096 << 20)
 # magic, boot id, lineage, secret, schema, records, sequence of this copy, restarts, checkpoints
 _HEADER = struct.Struct("<8s36s16s32s16sQQQQ64Q")
 # behind the CRC: kind and, times 256, the bytes of the entry; number, time ns, data
-_FIRST = struct.Struct("<IQQ40s")
+_FIRST = struct.Struct(f"<IQQ{FIRST_BYTES}s")
 # behind the CRC: kind MORE, number, data
-_MORE = struct.Struct("<IQ48s")
+_MORE = struct.Struct(f"<IQ{MORE_BYTES}s")
 _NUMBER = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
-_SEALED = struct.Struct("<I60s")
+_SEALED = struct.Struct(f"<I{RECORD_BYTES - 4}s")
 _KIND_MORE: Final = 0xFF
 assert _FIRST.size + 4 == RECORD_BYTES and _MORE.size + 4 == RECORD_BYTES and _HEADER.size + 4 <= _COPY_AT[1]
 
@@ -288,7 +289,10 @@ class Ring:
 
     # -- writing --------------------------------------------------------------------------------------------------
     def append(self, kind: int, time_ns: int, data: bytes) -> int:
-        """Write an entry; returns its number. 0.7 µs up to 40 bytes. Raises: OSError: where a fault is injected."""
+        """Write an entry; returns its number. 0.7 µs up to `FIRST_BYTES`.
+
+        Raises: OSError: where a fault is injected. JournalError: it does not fit.
+        """
         if faults.armed:
             faults.hit("journal.append")
         number = self.next_number

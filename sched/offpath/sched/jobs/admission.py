@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import MS, Job, Session, Tenant
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
@@ -64,7 +66,8 @@ def withdraw(job: Job, session: Session | None, tenant: Tenant, alphas: tuple[in
 
 def _least(share: int, alphas: tuple[int, ...]) -> int:
     """The smallest fraction that holds the share; 0: none does."""
-    return next((alpha for alpha in alphas if alpha >= share), 0)
+    at = bisect_left(alphas, share)
+    return alphas[at] if at < len(alphas) else 0
 
 
 def estimate_wait_ns(tenant: Tenant) -> int:
