@@ -62,12 +62,14 @@ class Placement:
 
 @record
 class Demand:
-    """What a policy may know of a job: no payload, no session. ``share`` is R in percent of a GPU."""
+    """What a policy may know of a job: no payload, no session. ``share`` is R in percent of a GPU; ``model`` the only
+    one it runs on, if there is only one."""
 
     job: int
     tenant: str
     share: int
     payload_bytes: int
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +109,13 @@ class WarmState:
 
 @dataclass(frozen=True, slots=True)
 class PolicyState:
-    """GPUs with the order they joined in, leases, and how many GPUs ever joined."""
+    """GPUs with the order they joined in, leases, how many GPUs ever joined, and the ``lease_bytes`` of the last
+    `Policy.plan`, for policies that ask themselves between two plans what could be opened."""
 
     gpus: tuple[tuple[GpuSpec, int], ...]
     leases: tuple[WarmState, ...]
     joined: int
+    lease_bytes: int = 0
 
 
 class Policy(Protocol):
