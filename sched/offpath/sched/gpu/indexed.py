@@ -60,6 +60,8 @@ class Gpu:
     slot: int
     geometry: GpuGeometry
     kinds: list[tuple[int, Profile]]
+    level: int = 100
+    """Percent of its compute slices that are left."""
 
 
 Kind = tuple[str, str, int, int]
@@ -75,6 +77,8 @@ class IndexedPolicy:
         self.gpus: dict[str, Gpu] = {}
         self.by_slot: dict[int, Gpu] = {}
         self.free = FirstFit()
+        self._by_level: dict[int, FirstFit] = {100: FirstFit()}
+        """The same, apart for each level of fullness."""
         self.leases: dict[int, Warm] = {}
         self.rooms: dict[str, FirstFit] = {}
         self.at: dict[int, Warm] = {}
@@ -123,15 +127,19 @@ class IndexedPolicy:
     def _add(self, spec: GpuSpec, slot: int) -> None:
         if spec.memory_slices > STARTS:
             raise IllegalPlacement(f"{spec.gpu}: {spec.memory_slices} slices; {STARTS} at most")
-        plain = [p for p in spec.profiles if p.compute_slices]
+        offered = sorted(self.offered(spec), key=lambda p: (p.compute_slices, p.memory_slices, "+" in p.name))
         kinds = [
             (self._kinds.setdefault((spec.model, p.name, spec.alpha(p), p.memory_bytes), len(self._kinds)), p)
-            for p in sorted(plain, key=lambda p: (p.compute_slices, p.memory_slices, "+" in p.name))
+            for p in offered
         ]
         self._masks.clear()
         gpu = Gpu(slot, GpuGeometry(spec), kinds)
         self.gpus[spec.gpu] = self.by_slot[slot] = gpu
         self._look(gpu)
+
+    def offered(self, spec: GpuSpec) -> list[Profile]:
+        """The instances that this policy cuts."""
+        return list(spec.profiles)
 
     def gpu_removed(self, gpu: str) -> None:
         """See `Policy.gpu_removed`."""
@@ -139,6 +147,7 @@ class IndexedPolicy:
         if gone is not None:
             del self.by_slot[gone.slot]
             self.free.put(gone.slot, 0)
+            self._by_level[gone.level].put(gone.slot, 0)
 
     def _look(self, gpu: Gpu) -> None:
         """What may be cut on the GPU changed."""
@@ -151,6 +160,12 @@ class IndexedPolicy:
             if len(self._legal) > _CACHED:
                 self._legal.popitem(last=False)
         self.free.put(gpu.slot, bits)
+        taken = sum(h.profile.compute_slices for h in gpu.geometry.held.values())
+        level = 100 * (gpu.geometry.spec.compute_slices - taken) // gpu.geometry.spec.compute_slices
+        if level != gpu.level:
+            self._by_level[gpu.level].put(gpu.slot, 0)
+            gpu.level = level
+        self._by_level.setdefault(level, FirstFit()).put(gpu.slot, bits)
 
     # -- leases ---------------------------------------------------------------------------------------------------
     def lease_planned(self, lease: LeaseView) -> None:
@@ -202,9 +217,14 @@ class IndexedPolicy:
     def first_room(self, demand: Demand) -> Warm | None:
         """The tenant's first open lease with a lane and room for the demand."""
         rooms = self.rooms.get(demand.tenant)
-        if rooms is None:
-            return None
-        mask = ALL_ROOMS >> demand.share << demand.share
+        return self.first_in(rooms, self.room_mask(demand), demand) if rooms is not None else None
+
+    def room_mask(self, demand: Demand) -> int:
+        """How much room will do, a bit for each percent."""
+        return ALL_ROOMS >> demand.share << demand.share
+
+    def first_in(self, rooms: FirstFit, mask: int, demand: Demand) -> Warm | None:
+        """The first lease in the index with such a room, whose memory and model will do too."""
         position = rooms.first(mask)
         while position is not None:
             warm = self.at[position]
@@ -280,6 +300,14 @@ class IndexedPolicy:
             if plan is not None:
                 return plan
         return self.cut(self.by_slot[slot], mask) if slot is not None else None
+
+    def fullest_cut(self, mask: int) -> LeasePlan | None:
+        """On the GPU with the fewest compute slices left that has a place, the first of several."""
+        for level in sorted(self._by_level):
+            slot = self._by_level[level].first(mask)
+            if slot is not None:
+                return self.cut(self.by_slot[slot], mask)
+        return None
 
     def refusal(self, mask: int) -> Refusal:
         """Why nothing can be cut."""
