@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from offpath.sched.gpu.conspirator import ConspiratorPaper
+from offpath.sched.gpu.firstfit import FirstFit
 from offpath.sched.gpu.geometry import GpuSpec, Profile, Slice
 from offpath.sched.gpu.indexed import ALL_ROOMS, DEMAND, LANES, NO_LEASE, IndexedPolicy, Warm
 from offpath.sched.gpu.policy import Demand, LeasePlan, Placement, Refusal
@@ -68,6 +69,16 @@ class BestFit(FirstFitPolicy):
 
     name = "best-fit"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_level: dict[int, FirstFit] = {}
+
+    def refiled(self, slot: int, before: int, level: int, bits: int) -> None:
+        """See `IndexedPolicy.refiled`."""
+        if before != level and before in self._by_level:
+            self._by_level[before].put(slot, 0)
+        self._by_level.setdefault(level, FirstFit()).put(slot, bits)
+
     def choose(self, demand: Demand) -> Warm | None:
         """By room, then by position."""
         rooms = self.rooms.get(demand.tenant)
@@ -94,4 +105,8 @@ class BestFit(FirstFitPolicy):
         mask = self.mask(demand, profile)
         if assume_free or reserved:
             return self.first_cut(mask, assume_free, reserved) or self.refusal(mask)
-        return self.fullest_cut(mask) or self.refusal(mask)
+        for level in sorted(self._by_level):
+            slot = self._by_level[level].first(mask)
+            if slot is not None:
+                return self.cut(self.by_slot[slot], mask) or self.refusal(mask)
+        return self.refusal(mask)

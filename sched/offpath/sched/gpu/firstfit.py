@@ -48,7 +48,7 @@ class FirstFit:
     def first(self, mask: int, start: int = 0) -> int | None:
         """The lowest slot from ``start`` on with a bit of ``mask``; None: no slot has one."""
         get, size = self._nodes.get, self._size
-        if start >= size:
+        if start >= size or not get(1, 0) & mask:
             return None
         node = size + start
         while not get(node, 0) & mask:

@@ -50,7 +50,7 @@ class Warm:
 
     def bits(self) -> int:
         """For its tenant's index: the room it offers, none without a free lane."""
-        return 1 << (self.view.alpha - self.placed_share) if self.is_open and self.free_lanes else 0
+        return 1 << max(0, self.view.alpha - self.placed_share) if self.is_open and self.free_lanes else 0
 
 
 @dataclass(slots=True)
@@ -77,8 +77,6 @@ class IndexedPolicy:
         self.gpus: dict[str, Gpu] = {}
         self.by_slot: dict[int, Gpu] = {}
         self.free = FirstFit()
-        self._by_level: dict[int, FirstFit] = {100: FirstFit()}
-        """The same, apart for each level of fullness."""
         self.leases: dict[int, Warm] = {}
         self.rooms: dict[str, FirstFit] = {}
         self.at: dict[int, Warm] = {}
@@ -147,7 +145,7 @@ class IndexedPolicy:
         if gone is not None:
             del self.by_slot[gone.slot]
             self.free.put(gone.slot, 0)
-            self._by_level[gone.level].put(gone.slot, 0)
+            self.refiled(gone.slot, gone.level, gone.level, 0)
 
     def _look(self, gpu: Gpu) -> None:
         """What may be cut on the GPU changed."""
@@ -162,10 +160,12 @@ class IndexedPolicy:
         self.free.put(gpu.slot, bits)
         taken = sum(h.profile.compute_slices for h in gpu.geometry.held.values())
         level = 100 * (gpu.geometry.spec.compute_slices - taken) // gpu.geometry.spec.compute_slices
-        if level != gpu.level:
-            self._by_level[gpu.level].put(gpu.slot, 0)
-            gpu.level = level
-        self._by_level.setdefault(level, FirstFit()).put(gpu.slot, bits)
+        self.refiled(gpu.slot, gpu.level, level, bits)
+        gpu.level = level
+
+    def refiled(self, slot: int, before: int, level: int, bits: int) -> None:
+        """The GPU's places changed to ``bits``, and what is left of it from ``before`` to ``level`` percent. Called for
+        one that leaves too, with no bits."""
 
     # -- leases ---------------------------------------------------------------------------------------------------
     def lease_planned(self, lease: LeaseView) -> None:
@@ -300,14 +300,6 @@ class IndexedPolicy:
             if plan is not None:
                 return plan
         return self.cut(self.by_slot[slot], mask) if slot is not None else None
-
-    def fullest_cut(self, mask: int) -> LeasePlan | None:
-        """On the GPU with the fewest compute slices left that has a place, the first of several."""
-        for level in sorted(self._by_level):
-            slot = self._by_level[level].first(mask)
-            if slot is not None:
-                return self.cut(self.by_slot[slot], mask)
-        return None
 
     def refusal(self, mask: int) -> Refusal:
         """Why nothing can be cut."""

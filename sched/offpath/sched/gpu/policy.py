@@ -99,12 +99,13 @@ class LeasePlan:
 @dataclass(frozen=True, slots=True)
 class WarmState:
     """A planned or open lease in a policy: its free lanes in the order they will be taken from the end, the share
-    placed on it, and whether jobs may be placed."""
+    placed on it, whether jobs may be placed, and, for policies that go by it, when which lane was taken."""
 
     view: LeaseView
     free_lanes: tuple[int, ...]
     placed_share: int
     is_open: bool
+    started: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
