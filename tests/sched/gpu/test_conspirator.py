@@ -1,4 +1,4 @@
-"""Algorithm 1: the transcription says what the paper says, and the indexed policy says the same, decision by decision."""
+"""Algorithm 1: the transcription says what the paper says; the indexed policy says the same, decision by decision."""
 
 from __future__ import annotations
 

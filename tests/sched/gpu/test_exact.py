@@ -1,4 +1,4 @@
-"""The exact solver: what it calls optimal, a plain search cannot better, and the checker finds nothing wrong with it."""
+"""The exact solver: what it calls optimal, no plain search can better, and the checker finds nothing wrong with it."""
 
 from __future__ import annotations
 

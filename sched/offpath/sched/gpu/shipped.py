@@ -124,9 +124,9 @@ class Shipped(IndexedPolicy):
                 break
             warm = self.at[position]
             fits = warm.view.alpha >= demand.share and warm.view.landing_bytes >= demand.payload_bytes
-            if fits and self.suits(demand, warm):
-                if best is None or warm.placed_share * best.view.alpha < best.placed_share * warm.view.alpha:
-                    best = warm
+            is_less = best is None or warm.placed_share * best.view.alpha < best.placed_share * warm.view.alpha
+            if fits and is_less and self.suits(demand, warm):
+                best = warm
             position = rooms.first(ALL_ROOMS, position + 1)
         return best
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from offpath.sched.gpu.exact import LiveJob
+from offpath.sched.gpu.consolidate import consolidate
+from offpath.sched.gpu.exact import LiveJob, Place
 from offpath.sched.gpu.geometry import GpuSpec
+from offpath.sched.gpu.migrating import Migrating
 from offpath.sched.gpu.policy import Policy
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
@@ -48,6 +50,8 @@ class Running:
     tenant: str
     model: str
     lease: int = 0
+    end_ns: int = 0
+    has_moved: bool = False
 
 
 class Cluster:
@@ -62,14 +66,19 @@ class Cluster:
         device: DeviceModel = PAPER,
         settings: BookSettings | None = None,
     ) -> None:
+        """A `Migrating` policy has jobs moved: stopped, and what is left of them submitted again, once each at most."""
         self.stream = stream
         self.core = EventCore()
         self.meter = Meter(stream.begin_ns, stream.end_ns)
         self.jobs: dict[int, Running] = {}
         self.ended: Counter[JobState] = Counter()
         self.waited_ns: list[int] = []
+        self.migrations = 0
         self.on_decision: Callable[[int, commands.OpenLease], None] | None = None
         self._device = device
+        self._migrating = policy if isinstance(policy, Migrating) else None
+        self._changed = False
+        self._is_consolidating = False
         self._specs = {gpu.gpu: gpu for gpu in gpus}
         lanes = max(1, 100 // min((job.share for job in stream.jobs), default=100))
         tenants = tenants_of(stream.jobs)
@@ -116,14 +125,34 @@ class Cluster:
     # -- events ---------------------------------------------------------------------------------------------------
     def _arrives(self, row: int, trace: TraceJob) -> None:
         share = min(trace.share, 100)
-        session = self._sessions[trace.tenant]
         for _ in range(max(1, trace.share // 100)):
-            job = self._next_job
-            self._next_job += 1
-            self.jobs[job] = Running(row, share, trace.duration_ns, trace.tenant, trace.model)
-            self._requests[session] += 1
-            kernel = self._kernels[trace.model]
-            self._say(events.JobSubmitted(job, session, self._requests[session], kernel, share, 0, 0, 0, False))
+            self._submit(Running(row, share, trace.duration_ns, trace.tenant, trace.model))
+
+    def _submit(self, running: Running, place: Place | None = None) -> None:
+        job = self._next_job
+        self._next_job += 1
+        self.jobs[job] = running
+        if place is not None and self._migrating is not None:
+            self._migrating.direct(job, place)
+        session = self._sessions[running.tenant]
+        self._requests[session] += 1
+        kernel = self._kernels[running.model]
+        self._say(events.JobSubmitted(job, session, self._requests[session], kernel, running.share, 0, 0, 0, False))
+
+    def _consolidate(self) -> None:
+        jobs = self.live()
+        used = {job.place[0] for job in jobs if job.place is not None}
+        movable = {job.job for job in jobs if not self.jobs[job.job].has_moved}
+        for job, place in consolidate([self._specs[gpu] for gpu in sorted(used)], jobs, movable).items():
+            running = self.jobs[job]
+            left_ns = running.end_ns - self.core.now_ns
+            generation = self._leases[running.lease].generation
+            self._say(events.CancelRequested(job))
+            self._say(events.ResultArrived(job, generation, EndReason.NONE, 0, self.core.now_ns))
+            self.ended[JobState.CANCELLED] -= 1
+            self.migrations += 1
+            again = replace(running, duration_ns=left_ns, lease=0, end_ns=0, has_moved=True)
+            self._submit(again, place)
 
     def _say(self, event: events.Event) -> None:
         self._events.append(event)
@@ -143,6 +172,10 @@ class Cluster:
         if next_ns is not None and next_ns < self._tick_ns:
             self._tick_ns = next_ns
             core.at(next_ns, self._tick)
+        if self._changed and self._migrating is not None and not self._is_consolidating:
+            self._is_consolidating = True
+            self._consolidate()
+            self._is_consolidating = self._changed = False
 
     def _is_due(self) -> bool:
         next_ns = self.book.next_deadline_ns()
@@ -170,15 +203,17 @@ class Cluster:
 
     def _launch(self, command: commands.Launch) -> None:
         running = self.jobs[command.job]
-        self.waited_ns.append(self.core.now_ns - self.stream.jobs[running.row].submit_ns)
+        if not running.has_moved:
+            self.waited_ns.append(self.core.now_ns - self.stream.jobs[running.row].submit_ns)
         begin_ns = self.core.now_ns
-        end_ns = begin_ns + running.duration_ns
+        end_ns = running.end_ns = begin_ns + running.duration_ns
         result = events.ResultArrived(command.job, command.generation, EndReason.NONE, begin_ns, end_ns)
         self.core.at(end_ns, partial(self._say, result))
 
     def _answer(self, command: commands.Answer) -> None:
         self.ended[command.state] += 1
         running = self.jobs.pop(command.job)
+        self._changed = True
         if running.lease:
             self.meter.placed(self.core.now_ns, -running.share)
         self._events.append(events.CreditReturned(command.job))

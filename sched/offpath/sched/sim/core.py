@@ -1,4 +1,4 @@
-"""The event core: what is due happens, in the order of its time and then of being asked for; nothing else moves time."""
+"""The event core: what is due happens, in the order of its time, then of being asked for; nothing else moves time."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class Marginals:
         at = bisect.bisect(self.durations, (p, math.inf)) - 1
         (below, low), (above, high) = self.durations[at], self.durations[min(at + 1, len(self.durations) - 1)]
         part = (p - below) / (above - below) if above > below else 0.0
-        return min(longest_s, low * (high / low) ** part)
+        return min(longest_s, low * math.pow(high / low, part))
 
 
 def synthetic(
