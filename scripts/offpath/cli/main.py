@@ -32,6 +32,7 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("top",): ("top", "tenants and leases, live"),
     ("errors",): ("errors.command", "what an error code means, and what to do"),
     ("demo",): ("demo.command", "the main job, end to end, on this machine"),
+    ("simulate",): ("simulate.command", "the papers' evaluations; without a name, the list of them"),
     ("bench",): ("bench.command", "benchmarks; without a name, the list of them"),
 }
 

@@ -1,64 +1,80 @@
-"""The first of many that can: a tree of bit sets, so that finding it costs a logarithm."""
+"""The first of many that can: bit sets in two levels, so that finding it costs next to the same for ten and for 10⁵."""
 
 from __future__ import annotations
+
+from typing import Final
+
+_SHIFT: Final = 9
+_WIDTH: Final = 1 << _SHIFT
+_REST: Final = _WIDTH - 1
 
 
 class FirstFit:
     """Slots 0, 1, … with a set of bits each; finds the first that shares a bit with a mask.
 
-    A binary tree over the slots, node n above 2n and 2n + 1, kept where it is not empty: memory goes with the slots in
-    use, not with the greatest. Costs O(log greatest slot).
+    For each bit that some slot has: a word of 512 slots where any of them has it, and one number that says which words
+    there are. Python's integers do the searching: a change or a search costs a few operations per bit concerned, on
+    numbers that grow by a bit for every 512 slots. Memory goes with the slots that have bits.
     """
 
-    __slots__ = ("_nodes", "_size")
+    __slots__ = ("_bits", "_present", "_tops", "_words")
 
     def __init__(self) -> None:
-        self._size = 1
-        self._nodes: dict[int, int] = {}
+        self._bits: dict[int, int] = {}
+        self._present = 0
+        self._tops: dict[int, int] = {}
+        self._words: dict[int, dict[int, int]] = {}
 
     def __getitem__(self, slot: int) -> int:
-        return self._nodes.get(self._size + slot, 0) if slot < self._size else 0
+        return self._bits.get(slot, 0)
 
     def put(self, slot: int, bits: int) -> None:
         """The slot has these bits now."""
-        if slot >= self._size:
-            self._grow(slot)
-        nodes = self._nodes
-        node = self._size + slot
-        while True:
-            if bits == nodes.get(node, 0):
-                return
-            if bits:
-                nodes[node] = bits
+        changed = self._bits.get(slot, 0) ^ bits
+        if not changed:
+            return
+        if bits:
+            self._bits[slot] = bits
+        else:
+            del self._bits[slot]
+        number, at = slot >> _SHIFT, 1 << (slot & _REST)
+        while changed:
+            bit = changed & -changed
+            changed ^= bit
+            words = self._words.setdefault(bit, {})
+            before = words.get(number, 0)
+            word = before ^ at
+            if word:
+                words[number] = word
             else:
-                del nodes[node]
-            if node == 1:
-                return
-            bits |= nodes.get(node ^ 1, 0)
-            node >>= 1
-
-    def _grow(self, slot: int) -> None:
-        old = self._size
-        leaves = [(node - old, bits) for node, bits in self._nodes.items() if node >= old]
-        self._size = 1 << slot.bit_length()
-        self._nodes = {}
-        for each, bits in leaves:
-            self.put(each, bits)
+                del words[number]
+            if not word or not before:
+                top = self._tops.get(bit, 0) ^ 1 << number
+                self._tops[bit] = top
+                self._present = self._present | bit if top else self._present & ~bit
 
     def first(self, mask: int, start: int = 0) -> int | None:
         """The lowest slot from ``start`` on with a bit of ``mask``; None: no slot has one."""
-        get, size = self._nodes.get, self._size
-        if start >= size or not get(1, 0) & mask:
-            return None
-        node = size + start
-        while not get(node, 0) & mask:
-            while node & 1:  # a right child, or the root: what follows it hangs further up
-                node >>= 1
-                if node <= 1:
-                    return None
-            node += 1
-        while node < size:
-            node *= 2
-            if not get(node, 0) & mask:
-                node += 1
-        return node - size
+        best: int | None = None
+        left = mask & self._present
+        while left:
+            bit = left & -left
+            left ^= bit
+            slot = self._first_with(bit, start)
+            if slot is not None and (best is None or slot < best):
+                best = slot
+        return best
+
+    def _first_with(self, bit: int, start: int) -> int | None:
+        words, top = self._words[bit], self._tops[bit]
+        if start:
+            number = start >> _SHIFT
+            word = words.get(number, 0) >> (start & _REST)
+            if word:
+                return start + (word & -word).bit_length() - 1
+            top = top >> number + 1 << number + 1
+            if not top:
+                return None
+        number = (top & -top).bit_length() - 1
+        word = words[number]
+        return (number << _SHIFT) + (word & -word).bit_length() - 1

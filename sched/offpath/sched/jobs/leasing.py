@@ -226,20 +226,20 @@ class Leasing:
         tenant = self._ledger.tenants.get(name)
         if tenant is None:
             return
-        tenant.is_need_timer_armed = False
+        tenant.need_timer_ns = 0
         if name in self._ledger.needy:
             self.round(now_ns)
             self._arm_need(tenant, now_ns + max(self._ledger.settings.grow_after_ns, MS))
 
     def _arm_need(self, tenant: Tenant, when_ns: int) -> None:
-        if not tenant.is_need_timer_armed:
-            tenant.is_need_timer_armed = True
+        if not tenant.need_timer_ns or when_ns < tenant.need_timer_ns:  # a former need's may still be armed, for later
+            tenant.need_timer_ns = when_ns
             self._ledger.timers.arm(when_ns, ("need", tenant.spec.name))
 
     def arm_needs(self, now_ns: int) -> None:
         """Look at every need after the pause that counts now; the timers of the former one were forgotten."""
         for tenant in self._ledger.tenants.values():
-            tenant.is_need_timer_armed = False
+            tenant.need_timer_ns = 0
         for tenant in self._ledger.needy.values():
             self._arm_need(tenant, now_ns + max(self._ledger.settings.grow_after_ns, MS))
 

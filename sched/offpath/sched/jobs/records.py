@@ -144,7 +144,8 @@ class Tenant:
     """A tenant's queue and holdings. ``queues`` has one heap per demand R, so that a large job that must wait for a
     large lease does not hold up the small ones; ``room`` are the slices that are being cleared for its next lease.
     ``failures`` counts leases in a row that could not be opened. Of a removed tenant, ``outgoing`` are the sessions
-    that still wait for answers; they stay so if it is added again meanwhile."""
+    that still wait for answers; they stay so if it is added again meanwhile. ``need_timer_ns``: when its need is looked
+    at next, 0 for never."""
 
     spec: TenantSpec
     queues: dict[int, JobHeap] = field(default_factory=dict)
@@ -159,7 +160,7 @@ class Tenant:
     is_leaving: bool = False
     leave_ns: int = 0
     outgoing: dict[int, Session] = field(default_factory=dict)
-    is_need_timer_armed: bool = False
+    need_timer_ns: int = 0
     room: set[Slice] = field(default_factory=set)
     service_ns: float = 0.0
 
