@@ -8,7 +8,7 @@ events that helper and workers would send.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -65,14 +65,18 @@ class Cluster:
         *,
         device: DeviceModel = PAPER,
         settings: BookSettings | None = None,
+        rights: Mapping[str, TenantSpec] | None = None,
     ) -> None:
-        """A `Migrating` policy has jobs moved: stopped, and what is left of them submitted again, once each at most."""
+        """``rights``: of tenants that have less than all. A `Migrating` policy has jobs moved: stopped, and what is left
+        of them submitted again, once each at most."""
         self.stream = stream
         self.core = EventCore()
         self.meter = Meter(stream.begin_ns, stream.end_ns)
         self.jobs: dict[int, Running] = {}
         self.ended: Counter[JobState] = Counter()
         self.waited_ns: list[int] = []
+        self.answers: dict[int, tuple[JobState, int]] = {}
+        """By row: how its (last) piece ended, and how long after the row was submitted, in ns."""
         self.migrations = 0
         self.on_decision: Callable[[int, commands.OpenLease], None] | None = None
         self._device = device
@@ -82,7 +86,8 @@ class Cluster:
         self._specs = {gpu.gpu: gpu for gpu in gpus}
         lanes = max(1, 100 // min((job.share for job in stream.jobs), default=100))
         tenants = tenants_of(stream.jobs)
-        specs = tuple(TenantSpec(name, max_jobs=1 << 40, max_share=1 << 40) for name in tenants)
+        rights = rights or {}
+        specs = tuple(rights.get(t) or TenantSpec(t, max_jobs=1 << 40, max_share=1 << 40) for t in tenants)
         self.book = JobBook(specs, policy, settings or paper_settings(lanes))
         self._sessions = {name: number for number, name in enumerate(tenants, start=1)}
         self._requests = dict.fromkeys(self._sessions.values(), 0)
@@ -214,6 +219,8 @@ class Cluster:
         self.ended[command.state] += 1
         running = self.jobs.pop(command.job)
         self._changed = True
+        row = self.stream.jobs[running.row]
+        self.answers[running.row] = command.state, self.core.now_ns - row.submit_ns
         if running.lease:
             self.meter.placed(self.core.now_ns, -running.share)
         self._events.append(events.CreditReturned(command.job))
