@@ -345,7 +345,8 @@ class SimRequester:
     def _judge_end(self, waiting: Iterable[Request]) -> None:
         """A removed tenant's session ends when all is answered, or when the time for that is over."""
         world = self.world
-        is_over = world.loop.now_ns - world.removed_ns[self.tenant] >= world.drain_ms[self.tenant] * MS
+        since = world.removed[self.tenant][self._removals :]  # added again and removed again, it leaves since the first
+        is_over = any(world.loop.now_ns - at_ns >= drain_ms * MS for at_ns, drain_ms in since)
         untold = [str(request) for request in waiting if request.read_ns and not request.answer]
         promise(is_over or not untold, f"the daemon closes the session of {self.name} before it answers", *untold)
 

@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any, Protocol
@@ -108,9 +108,9 @@ class World:
         self._token_path = tokens.path
         self.removals: Counter[str] = Counter()
         """How often a tenant was taken out of the configuration."""
-        self.removed_ns: dict[str, int] = {}
-        self.drain_ms: dict[str, int] = {}
-        """The shortest time that a tenant had for its answers by any configuration since it was taken out."""
+        self.removed: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        """By tenant, each time it was taken out: when, and the shortest time in ms that it had for its answers by any
+        configuration since."""
         self.most_jobs: Counter[str] = Counter()
         self.least_kernel_ns = 0
         self.config = self._configured(Terms.of(self.setup))
@@ -243,13 +243,12 @@ class World:
     def _come_into_force(self, config: DaemonConfig) -> None:
         """As `offpath.dpu_daemon.reload.Reloader`, whose sources and TLS are not simulated."""
         names = {tenant.name for tenant in config.tenant}
-        for name, drain_ms in self.drain_ms.items():
-            self.drain_ms[name] = min(drain_ms, config.limits.drain_ms)
+        for name, removed in self.removed.items():
+            self.removed[name] = [(at_ns, min(drain_ms, config.limits.drain_ms)) for at_ns, drain_ms in removed]
         for tenant in self.config.tenant:
             if tenant.name not in names:
                 self.removals[tenant.name] += 1
-                self.removed_ns[tenant.name] = self.loop.now_ns
-                self.drain_ms[tenant.name] = config.limits.drain_ms
+                self.removed[tenant.name].append((self.loop.now_ns, config.limits.drain_ms))
         self.config = config
         self.say("the configuration names %s; %s", ", ".join(sorted(names)), config.limits)
         if self.channel is not None:
