@@ -65,9 +65,7 @@ def _stream(
         raise TraceError(f"{path}: no job in it")
     jobs.sort(key=lambda each: each.submit_ns)
     begin = jobs[0].submit_ns
-    end = begin + round(hours * 3_600 * SECOND_NS) if hours is not None else jobs[-1].submit_ns
-    if end <= begin:
-        raise TraceError(f"{path}: all jobs at one moment; a window of no length")
+    end = begin + round(hours * 3_600 * SECOND_NS) if hours is not None else jobs[-1].submit_ns + 1
     return Stream(name, "real", begin, end, tuple(j for j in jobs if j.submit_ns < end))
 
 
@@ -105,6 +103,8 @@ def whole_gpus(path: str, *, tenant: str, name: str, hours: float | None = 60.0)
         at = _number(path, line, row, "submit_time_s", 0, _SECONDS)
         lasts = _number(path, line, row, "duration_s", 0, _SECONDS)
         gpus = _number(path, line, row, "num_gpus", 1, _MOST_GPUS)
+        if not row[tenant]:
+            raise TraceError(f"{path}:{line}: {tenant} is {row[tenant]!r}")
         return TraceJob(round(at * SECOND_NS), round(lasts * SECOND_NS), row[tenant], 100 * int(gpus))
 
     return _stream(path, name, ("submit_time_s", "duration_s", "num_gpus", tenant), job, hours)

@@ -67,8 +67,8 @@ class Cluster:
         settings: BookSettings | None = None,
         rights: Mapping[str, TenantSpec] | None = None,
     ) -> None:
-        """``rights``: of tenants that have less than all. A `Migrating` policy has jobs moved: stopped, and what is left
-        of them submitted again, once each at most."""
+        """``rights``: of tenants that have less than all. A `Migrating` policy has jobs moved, once each at most: they
+        are stopped, and what is left of them is submitted again."""
         self.stream = stream
         self.core = EventCore()
         self.meter = Meter(stream.begin_ns, stream.end_ns)
