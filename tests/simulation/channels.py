@@ -84,6 +84,9 @@ class SimConnection:
     def death_fileno(self) -> int:
         return self._death
 
+    def has_ended(self) -> bool:
+        return self._host.is_dead
+
     def close(self) -> None:
         if not self.is_open:
             return

@@ -51,7 +51,7 @@ def lose_lane(world: World) -> None:
         for worker in world.helper.workers():
             worker.is_liar = True  # as good a reason as any to hang up on it
         for link in list(world.daemon.host.lanes.values())[:1]:
-            world.loop.running(world.daemon.host._worker_gone, link, "struck")
+            world.loop.running(world.daemon.host.worker_gone, link, "struck")
 
 
 def drop_instances(world: World) -> None:

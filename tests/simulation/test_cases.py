@@ -193,6 +193,26 @@ def test_a_worker_that_says_it_ends_at_the_end_of_time_costs_nobody_anything(
     assert request.answer.stages.kernel < 2**40
 
 
+def test_a_large_result_that_was_fetched_after_its_worker_had_ended_is_nobodys(stage: Stage) -> None:
+    """A daemon that stood still for so long that its helper gave it up: the worker answered, was ended, its lane was
+    scrubbed; then the daemon reads the answer."""
+    world = stage.world
+    world.random.seed(2)  # a session with room for a large result
+    requester = stage.requester("ada")
+    request = stage.submit(requester, "large")
+    stage.until(lambda: request.starts == 1)
+    (worker,) = world.helper.workers()
+    stage.until(lambda: bool(worker._end.daemon_end.inbox))
+    link = world.daemon.host.lanes[worker.order.lease, 0]
+    worker.die()
+    assert link.memory is not None
+    link.memory.view[:] = bytes(link.memory.nbytes)
+    world.loop.running(world.daemon.host._from_worker, link)
+    stage.until(lambda: request.is_taken)
+    assert request.answer is not None
+    assert (request.answer.status, request.answer.reason) == (Status.OUTCOME_UNKNOWN, Reason.WORKER_LOST)
+
+
 def test_a_dropped_worker_does_not_come_back_to_its_lane(tmp_path: Path) -> None:
     """Its lease drains, for the lane beside it still works; what it says of its old job must not count as another's."""
     tenants = [{"name": "ada", "profile": "2g.10gb"}]
@@ -211,7 +231,7 @@ def test_a_dropped_worker_does_not_come_back_to_its_lane(tmp_path: Path) -> None
         (other,) = [worker for worker in world.helper.workers() if worker is not dropped]
         link = world.daemon.host.lanes[dropped.order.lease, dropped.lane]
         dropped.is_liar = True  # as good a reason as any
-        world.loop.running(world.daemon.host._worker_gone, link, "dropped")
+        world.loop.running(world.daemon.host.worker_gone, link, "dropped")
         stage.until(lambda: request.is_taken)
         stage.until(lambda: dropped._end is not None and not dropped._end.daemon_gone, 200)
         stage.until(lambda: not dropped.is_alive or dropped._end is None)

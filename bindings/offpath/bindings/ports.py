@@ -194,6 +194,10 @@ class HostConnection(Protocol):
     def death_fileno(self) -> int:
         """Readable once the peer's process has ended, even if a child of it holds the connection open; -1: unknown."""
 
+    def has_ended(self) -> bool:
+        """The peer's process has ended, also while what it said last waits to be read. Where that is unknown: it hung
+        up, and nothing waits."""
+
     def finish(self) -> None:
         """Say no more: the peer reads to the end and then hangs up. What it still says can be read."""
 

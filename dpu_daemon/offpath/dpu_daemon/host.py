@@ -273,7 +273,7 @@ class HostSide:
         link.last_job, link.resent = hello.last_job, hello.last_job if hello.has_result else 0
         self._loop.add_reader(connection.fileno(), self._lane_offer, link)
         if connection.death_fileno() >= 0:
-            self._loop.add_reader(connection.death_fileno(), self._worker_gone, link, "its process ended")
+            self._loop.add_reader(connection.death_fileno(), self.worker_gone, link, "its process ended")
 
     def _is_lost(self, hello: control.WorkerHello) -> bool:
         """The book has given this lane up: a worker that was dropped may not come back to it."""
@@ -303,7 +303,7 @@ class HostSide:
                 memory.close()
                 raise RegionError("the exported range is smaller than it says")
         except OffpathError as fault:
-            self._worker_gone(link, str(fault))
+            self.worker_gone(link, str(fault))
             return
         link.memory, link.landing_bytes, link.result_bytes = memory, ready.landing_bytes, ready.result_bytes
         self._loop.remove_reader(link.connection.fileno())
@@ -325,12 +325,13 @@ class HostSide:
             if not isinstance(said, control.LaneScrubbed):
                 raise ProtocolError("out_of_turn", said.kind)
         except (PeerGone, ProtocolError) as fault:
-            self._worker_gone(link, str(fault))
+            self.worker_gone(link, str(fault))
             return
         self._daemon.counters["scrubbed_bytes"] += said.scrubbed_bytes
         self._daemon.dispatch(events.LaneScrubbed(link.lease, link.lane, link.generation))
 
-    def _worker_gone(self, link: LaneLink, why: str) -> None:
+    def worker_gone(self, link: LaneLink, why: str) -> None:
+        """Its process ended, its channel broke, or it broke the rules."""
         if self.lanes.get((link.lease, link.lane)) is not link:
             return
         logger.warning("worker of lease %d lane %d lost: %s", link.lease, link.lane, why)

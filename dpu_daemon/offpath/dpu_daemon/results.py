@@ -127,6 +127,10 @@ class Results:
             self._daemon.write_answer(held)  # cancelled or expired while its result travelled
         if done.error is not None:  # what lies in the requester's memory is no result
             self._ended(ref, link, result, EndReason.COPY_FAILED)
+        elif self._daemon.host.holds(link) and link.connection.has_ended():
+            # A lane lasts as long as its worker. What was copied later may be anything: a helper that has given us up
+            # scrubs, a driver takes a dead process's memory back.
+            self._daemon.host.worker_gone(link, "its process ended before its result was fetched")
         else:
             self._ended(ref, link, result, RESULT_REASON[result.status])
         if waiting is not None and self._daemon.host.holds(waiting[0]):

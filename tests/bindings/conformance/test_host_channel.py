@@ -101,9 +101,11 @@ def test_a_killed_peer_is_seen_by_end_of_file_and_by_its_death(channel_rig: Any,
     assert connection.receive() is None
     death = connection.death_fileno()
     assert death == -1 or not readable(death, 0)
+    assert not connection.has_ended()
     child.kill()
     assert death == -1 or readable(death)
     assert readable(connection.fileno())
+    assert connection.has_ended()
     with pytest.raises(PeerGone):
         connection.receive()
     with pytest.raises(PeerGone):
@@ -119,8 +121,10 @@ def test_a_peers_last_words_are_heard_after_its_end(channel_rig: Any, children: 
     child = children.fork(speak_and_end)
     connection = channel_rig.accept()
     assert child.wait() == 0
+    assert connection.has_ended() or connection.death_fileno() == -1, "where it is known, also before it is heard out"
     assert channel_rig.receive(connection) == (b"first", ())
     assert channel_rig.receive(connection) == (b"last", ())
+    assert connection.has_ended()
     with pytest.raises(PeerGone):
         connection.receive()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 from typing import Final
 
@@ -109,6 +110,19 @@ class LoopbackConnection:
     def death_fileno(self) -> int:
         """The peer's pidfd, or -1."""
         return self._pidfd
+
+    def has_ended(self) -> bool:
+        """See `HostConnection.has_ended`."""
+        if self._pidfd >= 0:
+            poll = select.poll()
+            poll.register(self._pidfd, select.POLLIN)
+            return bool(poll.poll(0))
+        try:
+            return not self._sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     def finish(self) -> None:
         """Say no more: the peer reads to the end and then hangs up. What it still says can be read."""
