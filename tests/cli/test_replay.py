@@ -118,7 +118,7 @@ def test_replay_of_a_real_journal_gives_the_same_commands_record_by_record(
 
 
 def test_whatif_asks_another_policy_of_a_real_journal(story: tuple[Cluster, Counter[str], Path]) -> None:
-    """The jobs that ran, their tenants and the node's GPU, simulated by the same book: once as it is, once otherwise."""
+    """The jobs that ran, their tenants and the node's GPU, by the same book: once as it is, once otherwise."""
     _, told, copy = story
     done = offpath("whatif", str(copy), "--policy", "exclusive", "--json")
     assert done.code == 0, done.err
@@ -126,7 +126,7 @@ def test_whatif_asks_another_policy_of_a_real_journal(story: tuple[Cluster, Coun
     assert found["policy"] == ["shipped", "exclusive"]
     assert found["gpus"] == [1, 1]
     assert found["jobs"] >= told["completed"]
-    assert found["completed"][0] == found["completed"][1] == found["jobs"]
+    assert found["completed"][0] == found["jobs"] > found["completed"][1] > 0, "too slow: the tenants' queues are full"
     assert found["decisions_that_differ"] > 0
     assert set(found["tenants"]) <= set(TENANTS)
     assert found["p99_ms"][1] > found["p99_ms"][0] > 0, "a GPU for each job, one job at a time"

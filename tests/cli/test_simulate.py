@@ -1,4 +1,4 @@
-"""`offpath simulate conspirator` and `offpath bench gpu-policy`: what they print is what was measured; a sweep goes on."""
+"""`offpath simulate conspirator` and `offpath bench gpu-policy`: what they print was measured; a sweep goes on."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ class BookSettings:
 
     Limits, 0 for none: ``kernel_ns`` a launch may run; ``linger_ns`` it may run on after its job was answered;
     ``open_ns`` a lease may be CREATING; ``scrub_ns`` its workers may take to scrub; ``drain_ns`` what runs may take
-    to finish when its tenant is removed (0: no time at all). ``policy`` is the name of the one that decides (`registry`);
-    "": the one that the book has.
+    to finish when its tenant is removed (0: no time at all). ``policy`` is the name of the one that decides, of
+    `offpath.sched.gpu.registry`; "": the one that the book has.
     """
 
     lanes: int = 2
