@@ -117,6 +117,44 @@ def test_replay_of_a_real_journal_gives_the_same_commands_record_by_record(
     assert 0 <= unheard <= told["given up"] - ends["cancelled"]
 
 
+def test_whatif_asks_another_policy_of_a_real_journal(story: tuple[Cluster, Counter[str], Path]) -> None:
+    """The jobs that ran, their tenants and the node's GPU, by the same book: once as it is, once otherwise."""
+    _, told, copy = story
+    done = offpath("whatif", str(copy), "--policy", "exclusive", "--json")
+    assert done.code == 0, done.err
+    found = done.document
+    assert found["policy"] == ["shipped", "exclusive"]
+    assert found["gpus"] == [1, 1]
+    assert found["jobs"] >= told["completed"]
+    assert found["completed"][0] == found["jobs"] > found["completed"][1] > 0, "too slow: the tenants' queues are full"
+    assert found["decisions_that_differ"] > 0
+    assert set(found["tenants"]) <= set(TENANTS)
+    assert found["p99_ms"][1] > found["p99_ms"][0] > 0, "a GPU for each job, one job at a time"
+    assert found["tenants_hurt"] != []
+    assert found["recorded_p50_ms"] > 0
+    more = offpath("whatif", str(copy), "--gpus", "3:A100-40GB")
+    assert more.code == 0, more.err
+    assert "1 → 3" in more.out
+    assert "as recorded" in more.out
+
+
+def test_whatif_refuses_what_it_cannot_answer(story: tuple[Cluster, Counter[str], Path], tmp_path: Path) -> None:
+    _, _, copy = story
+    broken = tmp_path / "jobs.csv"
+    broken.write_text("submit_time_s,duration_s,num_gpus,vc\n1,2,3,a\n4,-5,1,a\n")
+    for arguments, said in (
+        ((str(copy),), "nothing would be different"),
+        ((str(copy), "--gpus", "0"), "N from 1"),
+        ((str(copy), "--gpus", "2:GTX"), "no GPU model"),
+        ((str(tmp_path / "none"), "--gpus", "2"), "No such file"),
+        ((str(broken), "--gpus", "2"), "jobs.csv:3: duration_s is -5"),
+    ):
+        done = offpath("whatif", *arguments)
+        assert done.code == 1
+        assert said in done.err
+        assert "Traceback" not in done.err
+
+
 def test_replay_reads_a_journal_that_is_being_written(story: tuple[Cluster, Counter[str], Path]) -> None:
     """Every start sees another end, and each of them is a whole one."""
     cluster, _, _ = story

@@ -26,10 +26,10 @@ class Done:
         return json.loads(self.out)
 
 
-def offpath(*words: str, cwd: Path | None = None) -> Done:
+def offpath(*words: str, cwd: Path | None = None, timeout: float = BOUND_S) -> Done:
     done = subprocess.run(
         [sys.executable, "-m", "offpath.cli.main", *words],
-        cwd=cwd, capture_output=True, text=True, timeout=BOUND_S, check=False,
+        cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False,
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr
     return Done(done.returncode, done.stdout, done.stderr)

@@ -37,7 +37,7 @@ from offpath.dpu_daemon.probe import PathProbe
 from offpath.dpu_daemon.results import Results
 from offpath.dpu_daemon.sessions import JobRef, Session, memory_name
 from offpath.dpu_daemon.tally import Tally
-from offpath.sched.gpu.greedy import GreedyFirstFit
+from offpath.sched.gpu.registry import POLICIES
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.states import EndReason, JobState
@@ -73,7 +73,9 @@ class Daemon:
         self.notifier = notifier or Notifier()
         self.lineage = journal.identity.lineage if journal is not None else secrets.token_hex(8)
         self._secret = journal.identity.secret if journal is not None else secrets.token_bytes(32)
-        self.book = book or JobBook(config.tenant_specs(), GreedyFirstFit(), config.book_settings(), config.pins())
+        self.book = book or JobBook(
+            config.tenant_specs(), POLICIES[config.leasing.policy](), config.book_settings(), config.pins()
+        )
         self.is_read_only = False
         """The journal failed: what was accepted is finished, nothing is accepted."""
         self.engine: CopyEngine = engine or LoopbackCopyEngine()

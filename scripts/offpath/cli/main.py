@@ -29,9 +29,11 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("request", "cancel"): ("request_cancel", "give a job up in its requester's name"),
     ("lease", "list"): ("lease_list", "who holds which instance"),
     ("replay",): ("replay", "handle a journal's events again, and hold every decision against what was written"),
+    ("whatif",): ("whatif", "the same jobs under another policy, or on other GPUs"),
     ("top",): ("top", "tenants and leases, live"),
     ("errors",): ("errors.command", "what an error code means, and what to do"),
     ("demo",): ("demo.command", "the main job, end to end, on this machine"),
+    ("simulate",): ("simulate.command", "the papers' evaluations; without a name, the list of them"),
     ("bench",): ("bench.command", "benchmarks; without a name, the list of them"),
 }
 

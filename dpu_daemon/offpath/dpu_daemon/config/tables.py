@@ -58,6 +58,10 @@ class LeaseTable(_Table):
 class LeasingTable(_Table):
     """``[leasing]``: the leasing loop's numbers; see `offpath.sched.jobs.records.BookSettings`."""
 
+    policy: Literal[
+        "shipped", "greedy-first-fit", "first-fit", "best-fit", "conspirator-paper", "mps-only", "exclusive"
+    ] = "shipped"
+    """Who decides on which instance a job runs and where the next one is cut."""
     lanes: Annotated[int, Field(ge=1, le=64)] = 2
     landing_bytes: Bytes = 1 << 20
     result_bytes: Bytes = 1 << 20
@@ -144,6 +148,7 @@ class DaemonConfig(_Table):
             open_ns=limits.open_ms * MS,
             scrub_ns=limits.scrub_ms * MS,
             drain_ns=limits.drain_ms * MS,
+            policy=table.policy,
         )
 
     def pins(self) -> tuple[PinnedLease, ...]:

@@ -32,12 +32,11 @@ from offpath.dpu_daemon.journal.ring import (
     Storage,
 )
 from offpath.sched.errors import PlainError
-from offpath.sched.gpu.greedy import GreedyFirstFit
+from offpath.sched.gpu.registry import POLICIES
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.snapshot import restore, schema, snapshot
 
-POLICIES: Final = {GreedyFirstFit.name: GreedyFirstFit}
 _PART: Final = 64
 _LARGEST_PART: Final = 16
 _TIMES: Final = 8

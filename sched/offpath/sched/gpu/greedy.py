@@ -136,7 +136,7 @@ class GreedyFirstFit:
         refusal = _DEMAND
         for warm in leases:
             view = warm.view
-            if view.alpha < share:
+            if view.alpha < share or (demand.model and self._gpus[view.gpu].spec.model != demand.model):
                 continue
             if view.landing_bytes < demand.payload_bytes:
                 refusal = _MEMORY
@@ -176,6 +176,8 @@ class GreedyFirstFit:
             return _NO_GPU
         is_known = False
         for name, geometry in self._gpus.items():
+            if demand.model not in ("", geometry.spec.model):
+                continue
             for candidate in candidates(geometry.spec, demand.share, lease_bytes, profile):
                 is_known = True
                 start = geometry.first_start(candidate, assume_free, reserved)

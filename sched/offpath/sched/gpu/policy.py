@@ -62,12 +62,14 @@ class Placement:
 
 @record
 class Demand:
-    """What a policy may know of a job: no payload, no session. ``share`` is R in percent of a GPU."""
+    """What a policy may know of a job: no payload, no session. ``share`` is R in percent of a GPU; ``model`` the only
+    one it runs on, if there is only one."""
 
     job: int
     tenant: str
     share: int
     payload_bytes: int
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +99,24 @@ class LeasePlan:
 @dataclass(frozen=True, slots=True)
 class WarmState:
     """A planned or open lease in a policy: its free lanes in the order they will be taken from the end, the share
-    placed on it, and whether jobs may be placed."""
+    placed on it, whether jobs may be placed, and, for policies that go by it, when which lane was taken."""
 
     view: LeaseView
     free_lanes: tuple[int, ...]
     placed_share: int
     is_open: bool
+    started: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyState:
-    """GPUs with the order they joined in, leases, and how many GPUs ever joined."""
+    """GPUs with the order they joined in, leases, how many GPUs ever joined, and the ``lease_bytes`` of the last
+    `Policy.plan`, for policies that ask themselves between two plans what could be opened."""
 
     gpus: tuple[tuple[GpuSpec, int], ...]
     leases: tuple[WarmState, ...]
     joined: int
+    lease_bytes: int = 0
 
 
 class Policy(Protocol):

@@ -132,12 +132,14 @@ class JobBook:
         session = ledger.sessions[event.session]
         tenant = ledger.tenants[session.tenant]
         ledger.last_job = max(ledger.last_job, event.job)
-        share = event.share
-        if not share and event.kernel in ledger.kernels:
-            share = ledger.kernels[event.kernel].share
+        share, model = event.share, ""
+        kernel = ledger.kernels.get(event.kernel)
+        if kernel is not None:
+            share, model = share or kernel.share, kernel.model
         job = Job(
-            event.job, event.session, event.request_id, Demand(event.job, session.tenant, share, event.payload_bytes),
-            event.kernel, event.priority, event.deadline_ns, event.is_idempotent, now_ns, origin=event.origin,
+            event.job, event.session, event.request_id,
+            Demand(event.job, session.tenant, share, event.payload_bytes, model), event.kernel, event.priority,
+            event.deadline_ns, event.is_idempotent, now_ns, origin=event.origin,
         )  # fmt: skip
         ledger.jobs[event.job] = job
         session.jobs[event.job] = job

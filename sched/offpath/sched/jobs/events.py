@@ -94,11 +94,13 @@ class ResultArrived:
 
 @record
 class Kernel:
-    """A kernel helpers serve: id, demand R in percent of a GPU; the name is the shell's note."""
+    """A kernel helpers serve: id, demand R in percent of a GPU; the name is the shell's note; ``model``: the only model
+    of GPU it runs on, if there is only one."""
 
     kernel: int
     share: int
     name: str = ""
+    model: str = ""
 
 
 @record

@@ -32,15 +32,24 @@ class Leasing:
         self.next_lease = 1
         self.helper = 0
         self.origin = ""
-        self.gpus: list[GpuSpec] = []
+        self._gpus: dict[str, GpuSpec] = {}
         self.dirty: set[Slice] = set()
         self.pinned: dict[PinnedLease, int] = {}
         self.alphas: tuple[int, ...] = ()
 
     @property
+    def gpus(self) -> list[GpuSpec]:
+        """The helper's, in its order."""
+        return list(self._gpus.values())
+
+    @gpus.setter
+    def gpus(self, gpus: list[GpuSpec]) -> None:
+        self._gpus = {gpu.gpu: gpu for gpu in gpus}
+
+    @property
     def known_alphas(self) -> tuple[int, ...] | None:
         """The fractions that leases may have; None where no GPU is known that could say."""
-        return self.alphas if self.alphas or self.gpus else None
+        return self.alphas if self.alphas or self._gpus else None
 
     # -- helper ---------------------------------------------------------------------------------------------------
     def helper_joined(self, helper: int, gpus: tuple[GpuSpec, ...], origin: str) -> None:
@@ -217,20 +226,20 @@ class Leasing:
         tenant = self._ledger.tenants.get(name)
         if tenant is None:
             return
-        tenant.is_need_timer_armed = False
+        tenant.need_timer_ns = 0
         if name in self._ledger.needy:
             self.round(now_ns)
             self._arm_need(tenant, now_ns + max(self._ledger.settings.grow_after_ns, MS))
 
     def _arm_need(self, tenant: Tenant, when_ns: int) -> None:
-        if not tenant.is_need_timer_armed:
-            tenant.is_need_timer_armed = True
+        if not tenant.need_timer_ns or when_ns < tenant.need_timer_ns:  # a former need's may still be armed, for later
+            tenant.need_timer_ns = when_ns
             self._ledger.timers.arm(when_ns, ("need", tenant.spec.name))
 
     def arm_needs(self, now_ns: int) -> None:
         """Look at every need after the pause that counts now; the timers of the former one were forgotten."""
         for tenant in self._ledger.tenants.values():
-            tenant.is_need_timer_armed = False
+            tenant.need_timer_ns = 0
         for tenant in self._ledger.needy.values():
             self._arm_need(tenant, now_ns + max(self._ledger.settings.grow_after_ns, MS))
 
@@ -240,7 +249,7 @@ class Leasing:
         Slices that are being cleared for one are out of bounds for the others, or small leases would for ever take
         the room that a large one waits for.
         """
-        if not self.gpus:
+        if not self._gpus:
             return
         pinned = self._open_pins(now_ns)
         settings = self._ledger.settings
@@ -338,10 +347,11 @@ class Leasing:
     def _open_pins(self, now_ns: int) -> set[Slice]:
         """Returns the slices of those that could not be opened: theirs as soon as that is possible."""
         reserved: set[Slice] = set()
+        gpus = self.gpus if self._ledger.pins else []
         for pin in self._ledger.pins:
-            if self.pinned.get(pin) in self._ledger.leases or pin.gpu_index >= len(self.gpus):
+            if self.pinned.get(pin) in self._ledger.leases or pin.gpu_index >= len(gpus):
                 continue
-            gpu = self.gpus[pin.gpu_index]
+            gpu = gpus[pin.gpu_index]
             profile = gpu.profile(pin.profile)
             tenant = self._ledger.tenants.get(pin.tenant)
             if profile is None or profile.memory_bytes < self._lease_bytes() or tenant is None or tenant.is_leaving:
@@ -430,7 +440,7 @@ class Leasing:
 
     # -- what is clean --------------------------------------------------------------------------------------------
     def _slices(self, held: LeaseView | LeasePlan) -> set[Slice]:
-        profile = next(gpu for gpu in self.gpus if gpu.gpu == held.gpu).profile(held.profile)
+        profile = self._gpus[held.gpu].profile(held.profile)
         assert profile is not None, "leases are planned from the GPU's own profiles"
         return {(held.gpu, slice_) for slice_ in range(held.start, held.start + profile.memory_slices)}
 

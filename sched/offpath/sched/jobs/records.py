@@ -52,7 +52,8 @@ class BookSettings:
 
     Limits, 0 for none: ``kernel_ns`` a launch may run; ``linger_ns`` it may run on after its job was answered;
     ``open_ns`` a lease may be CREATING; ``scrub_ns`` its workers may take to scrub; ``drain_ns`` what runs may take
-    to finish when its tenant is removed (0: no time at all).
+    to finish when its tenant is removed (0: no time at all). ``policy`` is the name of the one that decides, of
+    `offpath.sched.gpu.registry`; "": the one that the book has.
     """
 
     lanes: int = 2
@@ -70,6 +71,7 @@ class BookSettings:
     open_ns: int = 0
     scrub_ns: int = 0
     drain_ns: int = 30_000 * MS
+    policy: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -144,7 +146,8 @@ class Tenant:
     """A tenant's queue and holdings. ``queues`` has one heap per demand R, so that a large job that must wait for a
     large lease does not hold up the small ones; ``room`` are the slices that are being cleared for its next lease.
     ``failures`` counts leases in a row that could not be opened. Of a removed tenant, ``outgoing`` are the sessions
-    that still wait for answers; they stay so if it is added again meanwhile."""
+    that still wait for answers; they stay so if it is added again meanwhile. ``need_timer_ns``: when its need is looked
+    at next, 0 for never."""
 
     spec: TenantSpec
     queues: dict[int, JobHeap] = field(default_factory=dict)
@@ -159,7 +162,7 @@ class Tenant:
     is_leaving: bool = False
     leave_ns: int = 0
     outgoing: dict[int, Session] = field(default_factory=dict)
-    is_need_timer_armed: bool = False
+    need_timer_ns: int = 0
     room: set[Slice] = field(default_factory=set)
     service_ns: float = 0.0
 

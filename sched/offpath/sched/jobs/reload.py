@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from offpath.sched.gpu.registry import POLICIES
 from offpath.sched.jobs import events
 from offpath.sched.jobs.admission import withdraw
 from offpath.sched.jobs.commands import Answer, EndSession, TenantGone
@@ -37,6 +38,7 @@ class Reload:
         """All of it, in one step."""
         ledger = self._ledger
         ledger.settings = event.settings
+        self._decide_by(event.settings.policy)
         wanted = {spec.name: spec for spec in event.tenants}
         self._repin(event.pins)
         for tenant in [tenant for name, tenant in ledger.tenants.items() if name not in wanted]:
@@ -56,6 +58,13 @@ class Reload:
         self.end_queued(now_ns)
         self._arm_again(now_ns)
         self._leasing.round(now_ns)
+
+    def _decide_by(self, name: str) -> None:
+        """Another policy takes over from where this one is; leases and jobs stay where they are."""
+        old = self._ledger.policy
+        if name not in ("", old.name):
+            self._ledger.policy = POLICIES[name]()
+            self._ledger.policy.restore(old.state())
 
     def _repin(self, pins: tuple[PinnedLease, ...]) -> None:
         """Leases pinned no more live on like any other; new pins open with the next round."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 NAMES: Final = {
     "daemon": "daemon",
+    "gpu-policy": "gpu_policy",
     "request-path": "request_path",
 }
 

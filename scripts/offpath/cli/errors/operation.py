@@ -70,6 +70,15 @@ ENTRIES: Final = (
             "a socket, port or file that the daemon needs cannot be had; its text says which and why",
             f"see exit code {EX_CANTCREAT}",
         ),
+        (
+            "TraceError",
+            "a trace file cannot be read; its text names file and line",
+            "mend the row, or give another file",
+        ),
+        ("SweepError", "the file of finished windows cannot be written", "its text says why; give another `--out`"),
+        ("WhatIfError", "the question cannot be asked of this journal or trace", "its text says why"),
+        ("SolverMissing", "OR-Tools is not installed", 'pip install "offpath[sim]"'),
+        ("TooManyFillings", "too many small jobs at once to prove an optimum", "ask for an instant with fewer jobs"),
         ("SelfCheckFailed", "a part of the daemon does not do what it is for", "see the log; its keeper restarts it"),
         ("JournalError", "the journal cannot be used", "its text says why"),
         (

@@ -1,0 +1,112 @@
+"""What Conspirator is compared with (§4.2), and the plain bin packers: the same port, the same book, another choice."""
+
+from __future__ import annotations
+
+from offpath.sched.gpu.conspirator import ConspiratorPaper
+from offpath.sched.gpu.firstfit import FirstFit
+from offpath.sched.gpu.geometry import GpuSpec, Profile, Slice
+from offpath.sched.gpu.indexed import ALL_ROOMS, DEMAND, LANES, NO_LEASE, IndexedPolicy, Warm
+from offpath.sched.gpu.policy import Demand, LeasePlan, Placement, Refusal
+
+
+class MpsOnly(ConspiratorPaper):
+    """No MIG: first fit over whole GPUs, each of one tenant at a time, whose jobs share it by MPS (§4.2)."""
+
+    name = "mps-only"
+
+    def offered(self, spec: GpuSpec) -> list[Profile]:
+        """The whole GPU."""
+        return [profile for profile in super().offered(spec) if profile.compute_slices == spec.compute_slices]
+
+
+class Exclusive(MpsOnly):
+    """No sharing: each job has a GPU to itself, the default of container platforms (§2)."""
+
+    name = "exclusive"
+
+    def room_mask(self, demand: Demand) -> int:
+        """Only GPUs on which nothing runs."""
+        return 1 << 100
+
+
+class FirstFitPolicy(IndexedPolicy):
+    """The tenant's first lease with room, on whatever GPU; only then a new one, on the first GPU that has a place."""
+
+    name = "first-fit"
+
+    def place(self, demand: Demand, now_ns: int) -> Placement | Refusal:
+        """Never waits for a lease while one has room."""
+        own = self.choose(demand)
+        if own is not None:
+            return self.take(own, demand.share)
+        leases = self.rooms.get(demand.tenant)
+        if leases is None:
+            return NO_LEASE
+        return LANES if leases.first(ALL_ROOMS) is None else DEMAND
+
+    def choose(self, demand: Demand) -> Warm | None:
+        """Which of the tenant's leases."""
+        return self.first_room(demand)
+
+    def plan(
+        self,
+        demand: Demand,
+        now_ns: int,
+        *,
+        lease_bytes: int,
+        profile: str | None = None,
+        assume_free: frozenset[int] = frozenset(),
+        reserved: frozenset[Slice] = frozenset(),
+    ) -> LeasePlan | Refusal:
+        """The first GPU's smallest fraction that holds the demand."""
+        self.lease_bytes = lease_bytes
+        mask = self.mask(demand, profile)
+        return self.first_cut(mask, assume_free, reserved) or self.refusal(mask)
+
+
+class BestFit(FirstFitPolicy):
+    """The tenant's lease with the least room that will do; a new one on the fullest GPU that has a place."""
+
+    name = "best-fit"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_level: dict[int, FirstFit] = {}
+
+    def refiled(self, slot: int, before: int, level: int, bits: int) -> None:
+        """See `IndexedPolicy.refiled`."""
+        if before != level and before in self._by_level:
+            self._by_level[before].put(slot, 0)
+        self._by_level.setdefault(level, FirstFit()).put(slot, bits)
+
+    def choose(self, demand: Demand) -> Warm | None:
+        """By room, then by position."""
+        rooms = self.rooms.get(demand.tenant)
+        if rooms is None:
+            return None
+        for room in range(demand.share, 101):
+            warm = self.first_in(rooms, 1 << room, demand)
+            if warm is not None:
+                return warm
+        return None
+
+    def plan(
+        self,
+        demand: Demand,
+        now_ns: int,
+        *,
+        lease_bytes: int,
+        profile: str | None = None,
+        assume_free: frozenset[int] = frozenset(),
+        reserved: frozenset[Slice] = frozenset(),
+    ) -> LeasePlan | Refusal:
+        """By compute slices left, then by position."""
+        self.lease_bytes = lease_bytes
+        mask = self.mask(demand, profile)
+        if assume_free or reserved:
+            return self.first_cut(mask, assume_free, reserved) or self.refusal(mask)
+        for level in sorted(self._by_level):
+            slot = self._by_level[level].first(mask)
+            if slot is not None:
+                return self.cut(self.by_slot[slot], mask) or self.refusal(mask)
+        return self.refusal(mask)

@@ -1,0 +1,80 @@
+"""The first of many that can: bit sets in two levels, so that finding it costs next to the same for ten and for 10⁵."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_SHIFT: Final = 9
+_WIDTH: Final = 1 << _SHIFT
+_REST: Final = _WIDTH - 1
+
+
+class FirstFit:
+    """Slots 0, 1, … with a set of bits each; finds the first that shares a bit with a mask.
+
+    For each bit that some slot has: a word of 512 slots where any of them has it, and one number that says which words
+    there are. Python's integers do the searching: a change or a search costs a few operations per bit concerned, on
+    numbers that grow by a bit for every 512 slots. Memory goes with the slots that have bits.
+    """
+
+    __slots__ = ("_bits", "_present", "_tops", "_words")
+
+    def __init__(self) -> None:
+        self._bits: dict[int, int] = {}
+        self._present = 0
+        self._tops: dict[int, int] = {}
+        self._words: dict[int, dict[int, int]] = {}
+
+    def __getitem__(self, slot: int) -> int:
+        return self._bits.get(slot, 0)
+
+    def put(self, slot: int, bits: int) -> None:
+        """The slot has these bits now."""
+        changed = self._bits.get(slot, 0) ^ bits
+        if not changed:
+            return
+        if bits:
+            self._bits[slot] = bits
+        else:
+            del self._bits[slot]
+        number, at = slot >> _SHIFT, 1 << (slot & _REST)
+        while changed:
+            bit = changed & -changed
+            changed ^= bit
+            words = self._words.setdefault(bit, {})
+            before = words.get(number, 0)
+            word = before ^ at
+            if word:
+                words[number] = word
+            else:
+                del words[number]
+            if not word or not before:
+                top = self._tops.get(bit, 0) ^ 1 << number
+                self._tops[bit] = top
+                self._present = self._present | bit if top else self._present & ~bit
+
+    def first(self, mask: int, start: int = 0) -> int | None:
+        """The lowest slot from ``start`` on with a bit of ``mask``; None: no slot has one."""
+        best: int | None = None
+        left = mask & self._present
+        while left:
+            bit = left & -left
+            left ^= bit
+            slot = self._first_with(bit, start)
+            if slot is not None and (best is None or slot < best):
+                best = slot
+        return best
+
+    def _first_with(self, bit: int, start: int) -> int | None:
+        words, top = self._words[bit], self._tops[bit]
+        if start:
+            number = start >> _SHIFT
+            word = words.get(number, 0) >> (start & _REST)
+            if word:
+                return start + (word & -word).bit_length() - 1
+            top = top >> number + 1 << number + 1
+            if not top:
+                return None
+        number = (top & -top).bit_length() - 1
+        word = words[number]
+        return (number << _SHIFT) + (word & -word).bit_length() - 1

@@ -1,0 +1,308 @@
+"""What indexed policies share: leases by tenant and room, GPUs by the instances that may be cut on them.
+
+Two kinds of `FirstFit` answer "which is the first that can" in a logarithm: one per tenant over its open leases (bit r:
+r percent of it are free), one over all GPUs (a bit per kind of instance that has a legal place now). Positions are
+(GPU in the order it joined, start of the instance), as one number.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
+
+from offpath.sched.errors import IllegalPlacement
+from offpath.sched.gpu.firstfit import FirstFit
+from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Profile, Slice
+from offpath.sched.gpu.policy import (
+    Demand,
+    LeasePlan,
+    LeaseView,
+    Lift,
+    Obstacle,
+    Placement,
+    PolicyState,
+    Refusal,
+    WarmState,
+)
+
+STARTS: Final = 32
+"""Positions per GPU, more than any GPU has starts."""
+ALL_ROOMS: Final = (1 << 101) - 1
+NO_LEASE: Final = Refusal((Obstacle.NO_LEASE,), (Lift.LEASE_OPENS,))
+LANES: Final = Refusal((Obstacle.LANES,), (Lift.JOB_ENDS, Lift.LEASE_OPENS))
+DEMAND: Final = Refusal((Obstacle.DEMAND,), (Lift.LEASE_OPENS,))
+NO_GPU: Final = Refusal((Obstacle.NO_GPU,), (Lift.HELPER_JOINS,))
+NO_PROFILE: Final = Refusal((Obstacle.NO_PROFILE,), (Lift.HELPER_JOINS, Lift.CONFIGURATION))
+GEOMETRY: Final = Refusal((Obstacle.GEOMETRY, Obstacle.TENANT_CLASH), (Lift.LEASE_CLOSES, Lift.HELPER_JOINS))
+_CACHED: Final = 4096
+
+
+@dataclass(slots=True)
+class Warm:
+    """A lease: its free lanes (a stack), the share placed on it, its position."""
+
+    view: LeaseView
+    position: int
+    free_lanes: list[int] = field(default_factory=list)
+    placed_share: int = 0
+    is_open: bool = False
+
+    def bits(self) -> int:
+        """For its tenant's index: the room it offers, none without a free lane."""
+        return 1 << max(0, self.view.alpha - self.placed_share) if self.is_open and self.free_lanes else 0
+
+
+@dataclass(slots=True)
+class Gpu:
+    """One GPU, its slot (the order it joined), and its kinds of instances, smallest first, with their bits."""
+
+    slot: int
+    geometry: GpuGeometry
+    kinds: list[tuple[int, Profile]]
+    level: int = 100
+    """Percent of its compute slices that are left."""
+
+
+Kind = tuple[str, str, int, int]
+"""Model and name, α in percent, bytes: what a demand can tell instances apart by."""
+
+
+class IndexedPolicy:
+    """Base of policies; they choose, this keeps the books. Implements all of `Policy` but `place` and `plan`."""
+
+    name = ""
+
+    def __init__(self) -> None:
+        self.gpus: dict[str, Gpu] = {}
+        self.by_slot: dict[int, Gpu] = {}
+        self.free = FirstFit()
+        self.leases: dict[int, Warm] = {}
+        self.rooms: dict[str, FirstFit] = {}
+        self.at: dict[int, Warm] = {}
+        """Open or planned leases by position."""
+        self._held: dict[str, int] = {}
+        self._joined = 0
+        self._kinds: dict[Kind, int] = {}
+        self._masks: dict[tuple[int, str, int, str | None], int] = {}
+        self.lease_bytes = 0
+        """Of the last plan."""
+        self._legal: OrderedDict[tuple[str, tuple[tuple[str, int], ...]], int] = OrderedDict()
+
+    # -- state ----------------------------------------------------------------------------------------------------
+    def state(self) -> PolicyState:
+        """See `Policy.state`."""
+        gpus = tuple((gpu.geometry.spec, gpu.slot) for gpu in self.gpus.values())
+        leases = tuple(
+            WarmState(warm.view, tuple(warm.free_lanes), warm.placed_share, warm.is_open)
+            for warm in self.leases.values()
+        )
+        return PolicyState(gpus, leases, self._joined, self.lease_bytes)
+
+    def restore(self, state: PolicyState) -> None:
+        """See `Policy.restore`."""
+        for spec, slot in state.gpus:
+            self._add(spec, slot)
+        self._joined = state.joined
+        self.lease_bytes = state.lease_bytes
+        for held in state.leases:
+            gpu = self.gpus.get(held.view.gpu)
+            if gpu is None or gpu.geometry.spec.profile(held.view.profile) is None:
+                raise IllegalPlacement(f"lease {held.view.lease} on {held.view.gpu}, which offers no such profile")
+            self.lease_planned(held.view)
+            warm = self.leases[held.view.lease]
+            warm.free_lanes = list(held.free_lanes)
+            warm.placed_share = held.placed_share
+            warm.is_open = held.is_open
+            self._show(warm)
+
+    # -- GPUs -----------------------------------------------------------------------------------------------------
+    def gpu_added(self, spec: GpuSpec) -> None:
+        """See `Policy.gpu_added`."""
+        self._add(spec, self._joined)
+        self._joined += 1
+
+    def _add(self, spec: GpuSpec, slot: int) -> None:
+        if spec.memory_slices > STARTS:
+            raise IllegalPlacement(f"{spec.gpu}: {spec.memory_slices} slices; {STARTS} at most")
+        offered = sorted(self.offered(spec), key=lambda p: (p.compute_slices, p.memory_slices, "+" in p.name))
+        kinds = [
+            (self._kinds.setdefault((spec.model, p.name, spec.alpha(p), p.memory_bytes), len(self._kinds)), p)
+            for p in offered
+        ]
+        self._masks.clear()
+        gpu = Gpu(slot, GpuGeometry(spec), kinds)
+        self.gpus[spec.gpu] = self.by_slot[slot] = gpu
+        self._look(gpu)
+
+    def offered(self, spec: GpuSpec) -> list[Profile]:
+        """The instances that this policy cuts."""
+        return list(spec.profiles)
+
+    def gpu_removed(self, gpu: str) -> None:
+        """See `Policy.gpu_removed`."""
+        gone = self.gpus.pop(gpu, None)
+        if gone is not None:
+            del self.by_slot[gone.slot]
+            self.free.put(gone.slot, 0)
+            self.refiled(gone.slot, gone.level, gone.level, 0)
+
+    def _look(self, gpu: Gpu) -> None:
+        """What may be cut on the GPU changed."""
+        held = tuple(sorted((h.profile.name, h.start) for h in gpu.geometry.held.values()))
+        key = (gpu.geometry.spec.model, held)
+        bits = self._legal.get(key)
+        if bits is None:
+            bits = sum(1 << bit for bit, profile in gpu.kinds if gpu.geometry.first_start(profile) is not None)
+            self._legal[key] = bits
+            if len(self._legal) > _CACHED:
+                self._legal.popitem(last=False)
+        self.free.put(gpu.slot, bits)
+        taken = sum(h.profile.compute_slices for h in gpu.geometry.held.values())
+        level = 100 * (gpu.geometry.spec.compute_slices - taken) // gpu.geometry.spec.compute_slices
+        self.refiled(gpu.slot, gpu.level, level, bits)
+        gpu.level = level
+
+    def refiled(self, slot: int, before: int, level: int, bits: int) -> None:
+        """The GPU's places changed to ``bits``, and what is left of it from ``before`` to ``level`` percent. Called for
+        one that leaves too, with no bits."""
+
+    # -- leases ---------------------------------------------------------------------------------------------------
+    def lease_planned(self, lease: LeaseView) -> None:
+        """See `Policy.lease_planned`."""
+        gpu = self.gpus[lease.gpu]
+        profile = gpu.geometry.spec.profile(lease.profile)
+        assert profile is not None, "the book plans only what the GPU offers"
+        gpu.geometry.take(lease.lease, profile, lease.start)
+        self._look(gpu)
+        warm = Warm(lease, gpu.slot * STARTS + lease.start)
+        self.leases[lease.lease] = self.at[warm.position] = warm
+        self._held[lease.tenant] = self._held.get(lease.tenant, 0) + 1
+
+    def lease_opened(self, lease: int) -> None:
+        """See `Policy.lease_opened`."""
+        warm = self.leases[lease]
+        warm.free_lanes = list(range(warm.view.lanes - 1, -1, -1))
+        warm.is_open = True
+        self._show(warm)
+
+    def lease_draining(self, lease: int) -> None:
+        """See `Policy.lease_draining`."""
+        warm = self.leases[lease]
+        warm.is_open = False
+        self._show(warm)
+
+    def lease_lost(self, lease: int) -> None:
+        """See `Policy.lease_lost`."""
+        self.lease_draining(lease)
+        warm = self.leases.pop(lease)
+        self.at.pop(warm.position)
+        tenant = warm.view.tenant
+        self._held[tenant] -= 1
+        if not self._held[tenant]:
+            del self._held[tenant]
+            self.rooms.pop(tenant, None)
+        gpu = self.gpus.get(warm.view.gpu)
+        if gpu is not None:
+            gpu.geometry.give_back(lease)
+            self._look(gpu)
+
+    def _show(self, warm: Warm) -> None:
+        rooms = self.rooms.get(warm.view.tenant)
+        if rooms is None:
+            rooms = self.rooms[warm.view.tenant] = FirstFit()
+        rooms.put(warm.position, warm.bits())
+
+    # -- lanes ----------------------------------------------------------------------------------------------------
+    def first_room(self, demand: Demand) -> Warm | None:
+        """The tenant's first open lease with a lane and room for the demand."""
+        rooms = self.rooms.get(demand.tenant)
+        return self.first_in(rooms, self.room_mask(demand), demand) if rooms is not None else None
+
+    def room_mask(self, demand: Demand) -> int:
+        """How much room will do, a bit for each percent."""
+        return ALL_ROOMS >> demand.share << demand.share
+
+    def first_in(self, rooms: FirstFit, mask: int, demand: Demand) -> Warm | None:
+        """The first lease in the index with such a room, whose memory and model will do too."""
+        position = rooms.first(mask)
+        while position is not None:
+            warm = self.at[position]
+            if warm.view.landing_bytes >= demand.payload_bytes and self.suits(demand, warm):
+                return warm
+            position = rooms.first(mask, position + 1)
+        return None
+
+    def suits(self, demand: Demand, warm: Warm) -> bool:
+        """The lease is on a GPU of the model that the demand asks for, if it does."""
+        return not demand.model or self.gpus[warm.view.gpu].geometry.spec.model == demand.model
+
+    def take(self, warm: Warm, share: int) -> Placement:
+        """A lane of the lease and its share, for a job that may start as soon as it is copied."""
+        warm.placed_share += share
+        lane = warm.free_lanes.pop()
+        self._show(warm)
+        return Placement(warm.view.lease, lane, False)
+
+    def release(self, placement: Placement, share: int, now_ns: int) -> None:
+        """See `Policy.release`."""
+        warm = self.leases.get(placement.lease)
+        if warm is not None:
+            warm.placed_share -= share
+            warm.free_lanes.append(placement.lane)
+            self._show(warm)
+
+    # -- places for instances -------------------------------------------------------------------------------------
+    def mask(self, demand: Demand, wanted: str | None) -> int:
+        """The kinds of instances that hold the demand and lanes of `lease_bytes` in all; those with media engines
+        ("+me") only when ``wanted``."""
+        key = (demand.share, demand.model, self.lease_bytes, wanted)
+        mask = self._masks.get(key)
+        if mask is None:
+            fitting = [
+                (kind, bit)
+                for kind, bit in self._kinds.items()
+                if kind[0] == (demand.model or kind[0]) and kind[2] >= demand.share and kind[3] >= self.lease_bytes
+            ]
+            named = [bit for kind, bit in fitting if kind[1] == wanted]
+            mask = sum(1 << bit for bit in named or (bit for kind, bit in fitting if "+" not in kind[1]))
+            if len(self._masks) > _CACHED:
+                self._masks.clear()
+            self._masks[key] = mask
+        return mask
+
+    def cut(
+        self, gpu: Gpu, mask: int, assume_free: frozenset[int] = frozenset(), reserved: frozenset[Slice] = frozenset()
+    ) -> LeasePlan | None:
+        """The smallest instance of ``mask`` that may be cut on this GPU, at its lowest start."""
+        spec = gpu.geometry.spec
+        for bit, profile in gpu.kinds:
+            if mask >> bit & 1:
+                start = gpu.geometry.first_start(profile, assume_free, reserved)
+                if start is not None:
+                    return LeasePlan(spec.gpu, profile.name, start, spec.alpha(profile))
+        return None
+
+    def first_cut(
+        self, mask: int, assume_free: frozenset[int] = frozenset(), reserved: frozenset[Slice] = frozenset()
+    ) -> LeasePlan | None:
+        """On the first GPU that has a place. The index knows of none that would be free, or is kept free: those few
+        GPUs are looked at one by one."""
+        touched = {self.leases[lease].position // STARTS for lease in assume_free if lease in self.leases}
+        touched |= {self.gpus[name].slot for name, _ in reserved if name in self.gpus}
+        slot = self.free.first(mask)
+        while slot is not None and slot in touched:
+            slot = self.free.first(mask, slot + 1)
+        for other in sorted(touched):
+            if slot is not None and other > slot:
+                break
+            plan = self.cut(self.by_slot[other], mask, assume_free, reserved)
+            if plan is not None:
+                return plan
+        return self.cut(self.by_slot[slot], mask) if slot is not None else None
+
+    def refusal(self, mask: int) -> Refusal:
+        """Why nothing can be cut."""
+        if not self.gpus:
+            return NO_GPU
+        return GEOMETRY if mask else NO_PROFILE

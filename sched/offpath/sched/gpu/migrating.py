@@ -1,0 +1,65 @@
+"""`migrating`: `shipped`, and jobs are moved, each once at most, when that frees a GPU (`consolidate`).
+
+Moving is the shell's to do: it stops the job at a checkpoint and submits what is left of it again; this policy then
+sends it where it was meant to go. Only the simulator does so yet; `offpath lease plan` shows what would be moved.
+"""
+
+from __future__ import annotations
+
+from offpath.sched.gpu.exact import Place
+from offpath.sched.gpu.geometry import Slice
+from offpath.sched.gpu.indexed import NO_LEASE, STARTS
+from offpath.sched.gpu.policy import Demand, LeasePlan, Placement, Refusal
+from offpath.sched.gpu.shipped import Shipped
+
+
+class Migrating(Shipped):
+    """`direct` names the place of a job that is to be submitted again."""
+
+    name = "migrating"
+
+    def __init__(self, *, prefetch: bool = True) -> None:
+        super().__init__(prefetch=prefetch)
+        self._directed: dict[int, Place] = {}
+
+    def direct(self, job: int, place: Place) -> None:
+        """This job goes there, if it still can when it comes."""
+        self._directed[job] = place
+
+    def place(self, demand: Demand, now_ns: int) -> Placement | Refusal:
+        """Where it was directed to, else as `Shipped`."""
+        place = self._directed.get(demand.job)
+        if place is None:
+            return super().place(demand, now_ns)
+        warm = self.at.get(self.gpus[place[0]].slot * STARTS + place[2]) if place[0] in self.gpus else None
+        if warm is None or not warm.is_open:
+            return NO_LEASE
+        del self._directed[demand.job]
+        has_room = warm.view.alpha - warm.placed_share >= demand.share
+        if warm.view.tenant != demand.tenant or not warm.free_lanes or not has_room:
+            return super().place(demand, now_ns)
+        self._advance(now_ns)
+        return self._taken(warm, self.take(warm, demand.share))
+
+    def plan(
+        self,
+        demand: Demand,
+        now_ns: int,
+        *,
+        lease_bytes: int,
+        profile: str | None = None,
+        assume_free: frozenset[int] = frozenset(),
+        reserved: frozenset[Slice] = frozenset(),
+    ) -> LeasePlan | Refusal:
+        """The instance it was directed to, else as `Shipped`."""
+        place = self._directed.get(demand.job)
+        gpu = self.gpus.get(place[0]) if place is not None else None
+        if place is not None and gpu is not None:
+            spec = gpu.geometry.spec
+            wanted = spec.profile(place[1])
+            if wanted is not None and gpu.geometry.allows(wanted, place[2]):
+                return LeasePlan(place[0], place[1], place[2], spec.alpha(wanted))
+            del self._directed[demand.job]
+        return super().plan(
+            demand, now_ns, lease_bytes=lease_bytes, profile=profile, assume_free=assume_free, reserved=reserved
+        )

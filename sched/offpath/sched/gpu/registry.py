@@ -1,0 +1,31 @@
+"""Policies by name, for command lines, configuration and journals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from offpath.sched.gpu.baselines import BestFit, Exclusive, FirstFitPolicy, MpsOnly
+from offpath.sched.gpu.conspirator import ConspiratorPaper
+from offpath.sched.gpu.greedy import GreedyFirstFit
+from offpath.sched.gpu.migrating import Migrating
+from offpath.sched.gpu.policy import Policy
+from offpath.sched.gpu.shipped import Shipped
+
+POLICIES: Final[dict[str, type[Policy]]] = {
+    GreedyFirstFit.name: GreedyFirstFit,
+    Shipped.name: Shipped,
+    ConspiratorPaper.name: ConspiratorPaper,
+    BestFit.name: BestFit,
+    FirstFitPolicy.name: FirstFitPolicy,
+    MpsOnly.name: MpsOnly,
+    Exclusive.name: Exclusive,
+}
+"""All that a book can be made with, and go on from its journal with."""
+
+SIMULATED: Final[dict[str, Callable[[], Policy]]] = {
+    **POLICIES,
+    Shipped.name: lambda: Shipped(prefetch=False),
+    Migrating.name: lambda: Migrating(prefetch=False),
+}
+"""With a lane for each job that a share allows, as the simulator has them, a prefetch would only queue."""

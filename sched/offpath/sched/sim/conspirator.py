@@ -1,0 +1,231 @@
+"""Conspirator §4.2 by the job book itself: GPU-hours of each policy over a window, and how far greedy is from optimal.
+
+One window: the same stream under Algorithm 1 (`greedy`), `shipped`, `migrating`, MPS-only and exclusive GPUs, on GPUs
+that take no time and are never short. At evenly spaced instants ("sub-windows") the jobs that greedy has running are
+packed to proven optimality, for GPUs in use and for slices, with migration free (ε2 = 0, as in the paper).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from offpath.sched.gpu.baselines import Exclusive, MpsOnly
+from offpath.sched.gpu.conspirator import ConspiratorPaper
+from offpath.sched.gpu.exact import Costs, solve
+from offpath.sched.gpu.geometry import GpuSpec, Slice
+from offpath.sched.gpu.migrating import Migrating
+from offpath.sched.gpu.packing import TooManyFillings
+from offpath.sched.gpu.paper import paper_gpu
+from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Placement, Policy, PolicyState, Refusal
+from offpath.sched.gpu.shipped import Shipped
+from offpath.sched.jobs.states import JobState
+from offpath.sched.sim.accounting import GpuHours
+from offpath.sched.sim.cluster import Cluster
+from offpath.sched.sim.workload import Stream, tenants_of
+
+MAKE: Final[dict[str, Callable[[], Policy]]] = {
+    "greedy": ConspiratorPaper,
+    "shipped": lambda: Shipped(prefetch=False),
+    "migrating": lambda: Migrating(prefetch=False),
+    "mps_only": MpsOnly,
+    "exclusive": Exclusive,
+}
+MOST_LIVE: Final = 60
+"""Jobs at an instant that the optimum is asked for."""
+POINTS: Final = 120
+"""Of a cumulative curve (figure 8a)."""
+CUT_OFF_S: Final = 600.0
+"""The paper's (§4.2, footnote 4)."""
+
+
+class Timed:
+    """A policy and how long its decisions take: per job, all its questions until it has a lane."""
+
+    def __init__(self, policy: Policy, clock: Callable[[], int]) -> None:
+        self.name = policy.name
+        self._policy = policy
+        self._clock = clock
+        self._spent: dict[int, int] = {}
+        self.decisions_ns: list[int] = []
+
+    def place(self, demand: Demand, now_ns: int) -> Placement | Refusal:
+        """See `Policy.place`."""
+        begun = self._clock()
+        placed = self._policy.place(demand, now_ns)
+        spent = self._spent.pop(demand.job, 0) + self._clock() - begun
+        if isinstance(placed, Placement):
+            self.decisions_ns.append(spent)
+        else:
+            self._spent[demand.job] = spent
+        return placed
+
+    def plan(
+        self,
+        demand: Demand,
+        now_ns: int,
+        *,
+        lease_bytes: int,
+        profile: str | None = None,
+        assume_free: frozenset[int] = frozenset(),
+        reserved: frozenset[Slice] = frozenset(),
+    ) -> LeasePlan | Refusal:
+        """See `Policy.plan`."""
+        begun = self._clock()
+        planned = self._policy.plan(
+            demand, now_ns, lease_bytes=lease_bytes, profile=profile, assume_free=assume_free, reserved=reserved
+        )
+        self._spent[demand.job] = self._spent.get(demand.job, 0) + self._clock() - begun
+        return planned
+
+    def state(self) -> PolicyState:
+        """See `Policy.state`."""
+        return self._policy.state()
+
+    def restore(self, state: PolicyState) -> None:
+        """See `Policy.restore`."""
+        self._policy.restore(state)
+
+    def gpu_added(self, spec: GpuSpec) -> None:
+        """See `Policy.gpu_added`."""
+        self._policy.gpu_added(spec)
+
+    def gpu_removed(self, gpu: str) -> None:
+        """See `Policy.gpu_removed`."""
+        self._policy.gpu_removed(gpu)
+
+    def lease_planned(self, lease: LeaseView) -> None:
+        """See `Policy.lease_planned`."""
+        self._policy.lease_planned(lease)
+
+    def lease_opened(self, lease: int) -> None:
+        """See `Policy.lease_opened`."""
+        self._policy.lease_opened(lease)
+
+    def lease_draining(self, lease: int) -> None:
+        """See `Policy.lease_draining`."""
+        self._policy.lease_draining(lease)
+
+    def lease_lost(self, lease: int) -> None:
+        """See `Policy.lease_lost`."""
+        self._policy.lease_lost(lease)
+
+    def release(self, placement: Placement, share: int, now_ns: int) -> None:
+        """See `Policy.release`."""
+        self._policy.release(placement, share, now_ns)
+
+
+@dataclass(slots=True)
+class Instant:
+    """Greedy and the optimum at one moment: GPUs in use and percent of slices. ``solve_ms``: both proofs."""
+
+    jobs: int
+    gpus: int
+    slices: int
+    best_gpus: int = 0
+    best_slices: int = 0
+    is_proven: bool = False
+    solve_ms: float = 0.0
+
+
+@dataclass(slots=True)
+class Window:
+    """A window's outcome; `data` is what is printed."""
+
+    stream: Stream
+    hours: dict[str, GpuHours] = field(default_factory=dict)
+    curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """Active and slice GPU-hours so far, at `POINTS` evenly spaced times."""
+    instants: list[Instant] = field(default_factory=list)
+    decisions_ns: list[int] = field(default_factory=list)
+    migrations: int = 0
+    jobs: int = 0
+
+    def gap(self, what: str) -> float | None:
+        """Greedy over the optimum, minus 1, summed over the proven instants; None: there is none."""
+        proven = [each for each in self.instants if each.is_proven]
+        ours, best = sum(getattr(i, what) for i in proven), sum(getattr(i, f"best_{what}") for i in proven)
+        return ours / best - 1 if best else None
+
+    def data(self) -> dict[str, Any]:
+        """As plain values."""
+        decided = sorted(self.decisions_ns)
+        return {
+            "name": self.stream.name,
+            "stream": self.stream.kind,
+            "tenants": len(tenants_of(self.stream.jobs)),
+            "jobs": self.jobs,
+            "load_gpus": round(self.stream.load_gpus, 3),
+            "active_gpu_hours": {name: round(hours.active, 3) for name, hours in self.hours.items()},
+            "slice_hours": {name: round(hours.slices, 3) for name, hours in self.hours.items()},
+            "used_gpu_hours": round(self.hours["greedy"].used, 3) if "greedy" in self.hours else None,
+            "migrations": self.migrations,
+            "optimal_tried": len(self.instants),
+            "optimal_proven": sum(each.is_proven for each in self.instants),
+            "gap_slice": self.gap("slices"),
+            "gap_active": self.gap("gpus"),
+            "decision_p50_us": decided[len(decided) // 2] / 1e3 if decided else None,
+            "optimal_p50_ms": _median([each.solve_ms for each in self.instants if each.is_proven]),
+        }
+
+
+def _median(values: list[float]) -> float | None:
+    return sorted(values)[len(values) // 2] if values else None
+
+
+def measure(
+    stream: Stream,
+    *,
+    instants: int,
+    clock: Callable[[], int],
+    limit_s: float = CUT_OFF_S,
+    names: tuple[str, ...] = tuple(MAKE),
+    on_progress: Callable[[str], None] = lambda _: None,
+    gpu: Callable[[str], GpuSpec] = paper_gpu,
+) -> Window:
+    """Run the stream under each policy; ``clock`` (ns) times decisions and proofs and nothing else.
+
+    Raises: RuntimeError: a job did not end as it must, which would make every figure wrong.
+    """
+    window = Window(stream)
+    specs = [gpu(f"gpu-{n}") for n in range(stream.peak_gpus())]
+    at = [stream.begin_ns + (2 * n + 1) * (stream.end_ns - stream.begin_ns) // (2 * instants) for n in range(instants)]
+    steps = [stream.begin_ns + n * (stream.end_ns - stream.begin_ns) // POINTS for n in range(1, POINTS + 1)]
+    for name in names:
+        on_progress(name)
+        policy = MAKE[name]()
+        timed = Timed(policy, clock) if name == "greedy" else None
+        cluster = Cluster(stream, specs, timed or policy)
+        window.curves[name] = []
+        for moment in sorted({*steps, *(at if name == "greedy" else ())}):
+            cluster.run(moment)
+            if moment in steps:
+                so_far = cluster.meter.total(moment)
+                window.curves[name].append((so_far.active, so_far.slices))
+            if timed is not None and moment in at:
+                window.instants += _instant(specs, cluster, limit_s, clock)
+        window.hours[name] = cluster.meter.total(stream.end_ns)
+        window.jobs = cluster.ended[JobState.COMPLETED] + len(cluster.jobs)
+        window.migrations = max(window.migrations, cluster.migrations)
+        if timed is not None:
+            window.decisions_ns = timed.decisions_ns
+        if sum(cluster.ended.values()) != cluster.ended[JobState.COMPLETED] or max(cluster.waited_ns, default=0):
+            raise RuntimeError(f"{stream.name} under {name}: {dict(cluster.ended)}, jobs waited")
+    return window
+
+
+def _instant(specs: list[GpuSpec], cluster: Cluster, limit_s: float, clock: Callable[[], int]) -> list[Instant]:
+    jobs = cluster.live()
+    if not jobs or len(jobs) > MOST_LIVE:
+        return []
+    instant = Instant(len(jobs), cluster.meter.active, cluster.meter.slices)
+    begun = clock()
+    try:
+        gpus, slices = (solve(specs, jobs, costs, limit_s=limit_s) for costs in (Costs(1), Costs(0, 0, 1)))
+    except TooManyFillings:
+        return [instant]
+    instant.solve_ms = (clock() - begun) / 1e6
+    instant.best_gpus, instant.best_slices = gpus.objective, slices.objective
+    instant.is_proven = gpus.is_proven and slices.is_proven
+    return [instant]

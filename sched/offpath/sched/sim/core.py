@@ -1,0 +1,35 @@
+"""The event core: what is due happens, in the order of its time, then of being asked for; nothing else moves time."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+
+class EventCore:
+    """Virtual time in ns. Deterministic: the same calls in the same order give the same run."""
+
+    def __init__(self, now_ns: int = 0) -> None:
+        self.now_ns = now_ns
+        self.happened = 0
+        self._due: list[tuple[int, int, Callable[[], None]]] = []
+        self._asked = 0
+
+    def at(self, when_ns: int, action: Callable[[], None]) -> None:
+        """``action`` at ``when_ns``, or now if that is past."""
+        self._asked += 1
+        heapq.heappush(self._due, (max(when_ns, self.now_ns), self._asked, action))
+
+    def after(self, wait_ns: int, action: Callable[[], None]) -> None:
+        """``action`` in ``wait_ns``."""
+        self.at(self.now_ns + wait_ns, action)
+
+    def run(self, until_ns: int | None = None) -> None:
+        """Until nothing is left to happen, or all that is due at ``until_ns`` or before has: time is then that."""
+        due = self._due
+        while due and (until_ns is None or due[0][0] <= until_ns):
+            self.now_ns, _, action = heapq.heappop(due)
+            self.happened += 1
+            action()
+        if until_ns is not None:
+            self.now_ns = max(self.now_ns, until_ns)

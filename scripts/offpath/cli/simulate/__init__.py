@@ -1,0 +1,1 @@
+"""`offpath simulate EXPERIMENT`: the papers' evaluations, their figures beside ours."""

@@ -1,0 +1,54 @@
+"""`offpath simulate EXPERIMENT`: one module per experiment beside this one.
+
+An experiment module has ``DESCRIPTION`` and ``run(arguments) -> Report``. What is finished is kept in ``--out``; the
+same command goes on after an interruption.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any, Final
+
+NAMES: Final = {"conspirator": "conspirator"}
+
+
+@dataclass(slots=True)
+class Report:
+    """``data`` for JSON, ``text`` for people."""
+
+    data: dict[str, Any]
+    text: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    parser.add_argument("experiment", nargs="?", choices=sorted(NAMES), help="which; none: list them")
+    parser.add_argument("--quick", action="store_true", help="two small windows from inputs that come with offpath")
+    parser.add_argument("--data", default="../shared/data", metavar="DIR", help="the traces (default %(default)s)")
+    parser.add_argument(
+        "--out", default="simulate-out", metavar="DIR", help="results and pictures (default %(default)s)"
+    )
+    parser.add_argument("--fresh", action="store_true", help="forget what an earlier run finished")
+    parser.add_argument("--only", metavar="PART", action="append", help="only this part of the plan")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Run one experiment, or list them."""
+    if arguments.experiment is None:
+        for name, module in sorted(NAMES.items()):
+            print(f"{name:16} {_module(module).DESCRIPTION}")
+        return 0
+    report: Report = _module(NAMES[arguments.experiment]).run(arguments)
+    if arguments.json:
+        print(json.dumps(report.data))
+    print(report.text, file=sys.stderr if arguments.json else sys.stdout)
+    return 0
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"offpath.cli.simulate.{name}")

@@ -1,0 +1,84 @@
+"""Long sweeps in two processes that can be interrupted: each finished piece is a line of a file at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from typing import Any, Final
+
+from offpath.bindings.errors import OffpathError
+
+_WORKERS: Final = 2
+
+
+class SweepError(OffpathError):
+    """The file of finished pieces cannot be used."""
+
+
+def sweep(
+    path: str, pieces: Sequence[tuple[str, dict[str, Any]]], work: Callable[..., dict[str, Any]], *, fresh: bool = False
+) -> list[dict[str, Any]]:
+    """The results of ``work(**arguments)`` for each piece (key, arguments), in their order.
+
+    What ``path`` has already is not done again; a line cut short by a kill is. ``work`` runs in another process.
+    Raises: SweepError.
+    """
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        done = {} if fresh else _finished(path)
+        with open(path, "w", encoding="utf-8") as file:  # whole lines only, without those that were cut short
+            for key, result in done.items():
+                _write(file, key, result)
+            _work(file, [piece for piece in pieces if piece[0] not in done], work, done)
+    except OSError as fault:
+        raise SweepError(f"{path}: {fault.strerror}") from None
+    return [done[key] for key, _ in pieces]
+
+
+def _finished(path: str) -> dict[str, dict[str, Any]]:
+    done: dict[str, dict[str, Any]] = {}
+    if not os.path.exists(path):
+        return done
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            try:
+                entry = json.loads(line)
+                done[entry["key"]] = entry["result"]
+            except (ValueError, KeyError, TypeError):
+                continue
+    return done
+
+
+def _write(file: Any, key: str, result: dict[str, Any]) -> None:
+    file.write(json.dumps({"key": key, "result": result}) + "\n")
+    file.flush()
+
+
+def _work(
+    file: Any,
+    pieces: Sequence[tuple[str, dict[str, Any]]],
+    work: Callable[..., dict[str, Any]],
+    done: dict[str, dict[str, Any]],
+) -> None:
+    if not pieces:
+        return
+    begun = time.monotonic()
+    with ProcessPoolExecutor(min(_WORKERS, len(pieces))) as pool:
+        waiting = {pool.submit(work, **arguments): key for key, arguments in pieces}
+        try:
+            while waiting:
+                finished, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    key = waiting.pop(future)
+                    done[key] = future.result()
+                    _write(file, key, done[key])
+                    took = time.monotonic() - begun
+                    left = len(pieces) - len(waiting)
+                    print(f"  {left} of {len(pieces)}, {took:.0f} s: {key}", file=sys.stderr, flush=True)
+        finally:
+            for future in waiting:
+                future.cancel()
