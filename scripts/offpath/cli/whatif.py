@@ -221,7 +221,7 @@ def difference(source: Source, now: Side, then: Side) -> dict[str, Any]:
     """Decisions, latency, GPU-hours, and the tenants that are worse off."""
     rows = range(len(source.stream.jobs))
     moved = [row for row in rows if now.placed.get(row) != then.placed.get(row)]
-    tenants = {
+    tenants: dict[str, dict[str, list[Any]]] = {
         name: {
             "p99_ms": [_quantile(_latencies(source, side, name), 0.99) for side in (now, then)],
             "completed": [len(_latencies(source, side, name)) for side in (now, then)],
