@@ -5,7 +5,7 @@ from __future__ import annotations
 from offpath.sched.gpu.conspirator import ConspiratorPaper
 from offpath.sched.gpu.firstfit import FirstFit
 from offpath.sched.gpu.geometry import GpuSpec, Profile, Slice
-from offpath.sched.gpu.indexed import ALL_ROOMS, DEMAND, LANES, NO_LEASE, IndexedPolicy, Warm
+from offpath.sched.gpu.indexed import IndexedPolicy, Warm
 from offpath.sched.gpu.policy import Demand, LeasePlan, Placement, Refusal
 
 
@@ -39,10 +39,7 @@ class FirstFitPolicy(IndexedPolicy):
         own = self.choose(demand)
         if own is not None:
             return self.take(own, demand.share)
-        leases = self.rooms.get(demand.tenant)
-        if leases is None:
-            return NO_LEASE
-        return LANES if leases.first(ALL_ROOMS) is None else DEMAND
+        return self.refused(demand)
 
     def choose(self, demand: Demand) -> Warm | None:
         """Which of the tenant's leases."""

@@ -9,7 +9,7 @@ decision by decision on the paper's model of a GPU; on real geometry it obeys th
 from __future__ import annotations
 
 from offpath.sched.gpu.geometry import Slice
-from offpath.sched.gpu.indexed import ALL_ROOMS, DEMAND, LANES, NO_LEASE, STARTS, IndexedPolicy
+from offpath.sched.gpu.indexed import NO_LEASE, STARTS, IndexedPolicy
 from offpath.sched.gpu.policy import Demand, LeasePlan, Placement, Refusal
 
 
@@ -22,10 +22,7 @@ class ConspiratorPaper(IndexedPolicy):
         """The tenant's first fraction with room, if no unoccupied one that would do comes before it."""
         own = self.first_room(demand)
         if own is None:
-            leases = self.rooms.get(demand.tenant)
-            if leases is None:
-                return NO_LEASE
-            return LANES if leases.first(ALL_ROOMS) is None else DEMAND
+            return self.refused(demand)
         mask = self.mask(demand, None)
         slot = self.free.first(mask)
         if slot is not None and slot * STARTS <= own.position:

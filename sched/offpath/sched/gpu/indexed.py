@@ -82,6 +82,7 @@ class IndexedPolicy:
         self.at: dict[int, Warm] = {}
         """Open or planned leases by position."""
         self._held: dict[str, int] = {}
+        self._open: dict[str, int] = {}
         self._joined = 0
         self._kinds: dict[Kind, int] = {}
         self._masks: dict[tuple[int, str, int, str | None], int] = {}
@@ -113,8 +114,8 @@ class IndexedPolicy:
             warm = self.leases[held.view.lease]
             warm.free_lanes = list(held.free_lanes)
             warm.placed_share = held.placed_share
-            warm.is_open = held.is_open
-            self._show(warm)
+            if held.is_open:
+                self._set_open(warm, True)
 
     # -- GPUs -----------------------------------------------------------------------------------------------------
     def gpu_added(self, spec: GpuSpec) -> None:
@@ -183,13 +184,17 @@ class IndexedPolicy:
         """See `Policy.lease_opened`."""
         warm = self.leases[lease]
         warm.free_lanes = list(range(warm.view.lanes - 1, -1, -1))
-        warm.is_open = True
-        self._show(warm)
+        self._set_open(warm, True)
 
     def lease_draining(self, lease: int) -> None:
         """See `Policy.lease_draining`."""
-        warm = self.leases[lease]
-        warm.is_open = False
+        self._set_open(self.leases[lease], False)
+
+    def _set_open(self, warm: Warm, is_open: bool) -> None:
+        if warm.is_open is not is_open:
+            warm.is_open = is_open
+            tenant = warm.view.tenant
+            self._open[tenant] = self._open.get(tenant, 0) + (1 if is_open else -1)
         self._show(warm)
 
     def lease_lost(self, lease: int) -> None:
@@ -201,6 +206,7 @@ class IndexedPolicy:
         self._held[tenant] -= 1
         if not self._held[tenant]:
             del self._held[tenant]
+            self._open.pop(tenant, None)
             self.rooms.pop(tenant, None)
         gpu = self.gpus.get(warm.view.gpu)
         if gpu is not None:
@@ -251,6 +257,12 @@ class IndexedPolicy:
             warm.placed_share -= share
             warm.free_lanes.append(placement.lane)
             self._show(warm)
+
+    def refused(self, demand: Demand) -> Refusal:
+        """Why the tenant has no lane for the demand."""
+        if not self._open.get(demand.tenant):
+            return NO_LEASE
+        return LANES if self.rooms[demand.tenant].first(ALL_ROOMS) is None else DEMAND
 
     # -- places for instances -------------------------------------------------------------------------------------
     def mask(self, demand: Demand, wanted: str | None) -> int:

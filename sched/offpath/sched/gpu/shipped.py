@@ -18,7 +18,7 @@ from typing import Final
 
 from offpath.sched.gpu.firstfit import FirstFit
 from offpath.sched.gpu.geometry import Slice
-from offpath.sched.gpu.indexed import ALL_ROOMS, DEMAND, LANES, NO_LEASE, STARTS, IndexedPolicy, Warm
+from offpath.sched.gpu.indexed import ALL_ROOMS, STARTS, IndexedPolicy, Warm
 from offpath.sched.gpu.policy import Demand, LeasePlan, Placement, PolicyState, Refusal
 
 _FIRST_NS: Final = 60 * 10**9
@@ -107,13 +107,11 @@ class Shipped(IndexedPolicy):
         if own is not None:
             return self._taken(own, self.take(own, demand.share))
         rooms = self.rooms.get(demand.tenant)
-        if rooms is None:
-            return NO_LEASE
-        if self._prefetch:
+        if self._prefetch and rooms is not None:
             own = self._least_loaded(rooms, demand)
             if own is not None:
                 return self._taken(own, replace(self.take(own, demand.share), is_prefetch=True))
-        return LANES if rooms.first(ALL_ROOMS) is None else DEMAND
+        return self.refused(demand)
 
     def _least_loaded(self, rooms: FirstFit, demand: Demand) -> Warm | None:
         """Of the first leases with a free lane that could hold the job alone."""
@@ -199,7 +197,7 @@ class Shipped(IndexedPolicy):
         for started in self._started.values():
             for (lease, lane), at_ns in started.items():
                 lanes.setdefault(lease, []).append((lane, at_ns))
-        leases = tuple(replace(held, started=tuple(lanes.get(held.view.lease, ()))) for held in state.leases)
+        leases = tuple(replace(held, started=tuple(sorted(lanes.get(held.view.lease, ())))) for held in state.leases)
         return replace(state, leases=leases)
 
     def restore(self, state: PolicyState) -> None:
