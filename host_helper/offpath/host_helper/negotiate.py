@@ -14,6 +14,7 @@ from typing import Final
 
 from offpath.bindings.errors import FrameError, NegotiationRefused, PeerGone
 from offpath.bindings.loopback.fabric import LoopbackRequesterSession, redeem_ticket
+from offpath.bindings.loopback.sockets import connect_within
 from offpath.bindings.runtime import NEGOTIATE_SOCKET, runtime_directory
 from offpath.bindings.wire import control
 from offpath.bindings.wire.frames import FrameReader, frame
@@ -160,9 +161,9 @@ def _connect(address: str, tls: Tls | None, timeout_s: float) -> socket.socket:
     try:
         if scheme == "unix":
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-            sock.settimeout(timeout_s)
             try:
-                sock.connect(rest)
+                connect_within(sock, rest, timeout_s)
+                sock.settimeout(timeout_s)
             except BaseException:
                 sock.close()
                 raise

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel
 
 from offpath.bindings.errors import OffpathError, ProtocolError
+from offpath.bindings.loopback.sockets import connect_within
 from offpath.bindings.runtime import ADMIN_SOCKET, runtime_directory
 from offpath.bindings.wire import admin, control
 from offpath.bindings.wire.frames import FrameReader, frame
@@ -38,9 +39,9 @@ class AdminClient:
         self.path = os.path.join(runtime_directory(runtime_dir), ADMIN_SOCKET)
         self._reader = FrameReader()
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        self._sock.settimeout(ANSWER_S)
         try:
-            self._sock.connect(self.path)
+            connect_within(self._sock, self.path, ANSWER_S)
+            self._sock.settimeout(ANSWER_S)
         except OSError as fault:
             self._sock.close()
             if isinstance(fault, PermissionError):

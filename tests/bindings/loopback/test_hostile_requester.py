@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from offpath.bindings.errors import DoorbellError, PeerGone, TicketRefused
+from offpath.bindings.loopback.channel import connect_channel
 from offpath.bindings.loopback.fabric import (
     LoopbackFabricListener,
     LoopbackFabricSession,
@@ -285,6 +287,25 @@ class TestListeningSocket:
             with pytest.raises(OSError, match="another process listens"):
                 listening_socket(path, socket.SOCK_SEQPACKET)
             assert os.path.exists(path)
+
+    def test_who_connects_waits_for_a_full_backlog_but_not_for_ever(self, tmp_path: Path) -> None:
+        path = str(tmp_path / "s")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as busy, contextlib.ExitStack() as waiting:
+            busy.bind(path)
+            busy.listen(0)
+            while True:
+                sock = waiting.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                sock.setblocking(False)
+                if sock.connect_ex(path) != 0:
+                    break
+            with pytest.raises(PeerGone, match="temporarily unavailable"):
+                connect_channel(path, timeout_s=0.05)
+            with ThreadPoolExecutor(1) as other:
+                connected = other.submit(connect_channel, path)
+                with pytest.raises(TimeoutError):
+                    connected.result(timeout=0.2)
+                busy.accept()[0].close()
+                connected.result(timeout=10).close()
 
     def test_a_live_listener_with_a_full_backlog_is_left_alone_at_once(self, tmp_path: Path) -> None:
         path = str(tmp_path / "s")

@@ -11,6 +11,7 @@ from typing import Final
 from offpath.bindings.errors import HostMessageError, PeerGone
 from offpath.bindings.loopback.sockets import (
     GONE,
+    connect_within,
     listening_socket,
     peer_credentials,
     peer_pidfd,
@@ -176,9 +177,8 @@ class LoopbackChannelListener:
 def connect_channel(path: str, timeout_s: float = 5.0) -> LoopbackConnection:
     """The host's end. Raises: PeerGone: no daemon listens at ``path``."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-    sock.settimeout(timeout_s)
     try:
-        sock.connect(path)
+        connect_within(sock, path, timeout_s)
     except OSError as fault:
         sock.close()
         raise PeerGone(f"no daemon at {path}: {fault.strerror or fault}") from None

@@ -19,7 +19,13 @@ from typing import Final
 
 from offpath.bindings.errors import DoorbellError, PeerGone, RegionError, TicketRefused
 from offpath.bindings.loopback.region import Region, round_to_page
-from offpath.bindings.loopback.sockets import GONE, listening_socket, receive_with_fds, send_with_fds
+from offpath.bindings.loopback.sockets import (
+    GONE,
+    connect_within,
+    listening_socket,
+    receive_with_fds,
+    send_with_fds,
+)
 from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES
 
 _TICKET_BYTES: Final = 256
@@ -417,9 +423,9 @@ def redeem_ticket(path: str, ticket: str, timeout_s: float = 5.0) -> LoopbackReq
     Raises: TicketRefused: unknown, used or late. PeerGone: no daemon there. RegionError: what came is unusable.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as sock:
-        sock.settimeout(timeout_s)
         try:
-            sock.connect(path)
+            connect_within(sock, path, timeout_s)
+            sock.settimeout(timeout_s)
             sock.send(ticket.encode())
             message, fds, _ = receive_with_fds(sock, 64, 3)
         except OSError as fault:

@@ -14,6 +14,7 @@ from typing import Final
 from offpath.bindings.errors import HandoverError
 
 _UCRED = struct.Struct("3i")
+_TIMEVAL = struct.Struct("@ll")
 _SO_PEERPIDFD: Final = 77  # Linux 6.5: the peer's pidfd, free of pid reuse
 GONE: Final = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ECONNREFUSED, errno.EBADF, errno.ESHUTDOWN)
 
@@ -36,6 +37,19 @@ def peer_pidfd(sock: socket.socket) -> int:
         return os.pidfd_open(peer_credentials(sock)[0])
     except OSError:
         return -1
+
+
+def connect_within(sock: socket.socket, path: str, timeout_s: float) -> None:
+    """Connect a Unix socket, and wait ``timeout_s`` at most for room in a full backlog: a socket with a timeout of
+    Python's own is non-blocking to the kernel, which then fails at once. The socket waits without bound afterwards.
+
+    Raises: OSError; of EAGAIN: the backlog stayed full.
+    """
+    seconds, rest = divmod(max(timeout_s, 1e-3), 1.0)
+    sock.setblocking(True)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(seconds), int(rest * 1e6)))
+    sock.connect(path)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(0, 0))
 
 
 def send_with_fds(sock: socket.socket, message: bytes, fds: Sequence[int], flags: int = 0) -> None:
