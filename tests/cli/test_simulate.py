@@ -72,6 +72,7 @@ def test_a_sweep_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     assert sweep(str(path), pieces, double, fresh=True)[0] == {"twice": 2}
 
 
+@pytest.mark.slow
 def test_the_synthetic_stream_has_the_published_marginals_and_the_asked_load() -> None:
     marginals = pai_marginals(MARGINALS)
     assert marginals.mean_share() == pytest.approx((442591 + 272243 * 0.25 + 136701 * 0.5 + 116648 * 0.1) / 968183)

@@ -69,6 +69,7 @@ def test_the_book_decides_as_the_transcription_row_by_row() -> None:
     assert {"quick": 5, "ci": 40, "full": 1_000}[SIZE] <= STREAMS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [ConspiratorPaper, MpsOnly, Exclusive, BestFit, Shipped])
 def test_every_state_is_legal_and_no_better_than_the_optimum(kind: type[Policy]) -> None:
     stream, gpus = drawn(7)
