@@ -133,8 +133,12 @@ class _Reader:
 
     def __init__(self, ring: Ring) -> None:
         entries = ring.entries(ring.oldest_checkpoint())
-        self.book = replay(iter([next(entries)])).book
-        self._tenant = {number: session.tenant for number, session in self.book.ledger.sessions.items()}
+        book = replay(iter([next(entries)])).book
+        ledger = book.ledger
+        self._policy = ledger.policy.name
+        self._settings, self._kernels, self._gpus = ledger.settings, ledger.kernels, book.leasing.gpus
+        self._rights = {name: tenant.spec for name, tenant in ledger.tenants.items()}
+        self._tenant = {number: session.tenant for number, session in ledger.sessions.items()}
         self._jobs: dict[int, TraceJob] = {}
         self._ran: dict[int, int] = {}
         self._took: dict[int, int] = {}
@@ -151,7 +155,7 @@ class _Reader:
 
     def _see(self, value: Any, now_ns: int) -> None:
         if isinstance(value, events.JobSubmitted):
-            kernel = self.book.ledger.kernels.get(value.kernel)
+            kernel = self._kernels.get(value.kernel)
             share = value.share or (kernel.share if kernel is not None else 0)
             tenant = self._tenant.get(value.session)
             if tenant is not None and 1 <= share <= 100:
@@ -163,7 +167,11 @@ class _Reader:
         elif isinstance(value, events.SessionOpened):
             self._tenant[value.session] = value.tenant
         elif isinstance(value, events.HelperJoined):
-            self.book.handle(value, now_ns)  # its GPUs and kernels; nothing else of this book is used any more
+            self._gpus = list(value.gpus)
+            self._kernels = {kernel.kernel: kernel for kernel in value.kernels}
+        elif isinstance(value, events.ConfigChanged):
+            self._settings = value.settings
+            self._rights |= {spec.name: spec for spec in value.tenants}
         elif isinstance(value, commands.OpenLease):
             self._opened[value.lease] = now_ns
         elif isinstance(value, events.LaneReady) and value.lease in self._opened:
@@ -176,7 +184,7 @@ class _Reader:
     def source(self, path: str) -> Source:
         """See `of_journal`."""
         ran = sorted((job, trace) for job, trace in self._jobs.items() if job in self._ran)
-        if not ran or not self.book.leasing.gpus:
+        if not ran or not self._gpus:
             raise WhatIfError(f"{path}: no job in it ran to its end, or no helper was there")
         rows = tuple(replace(trace, duration_ns=self._ran[job]) for job, trace in ran)
         stream = Stream(path, "journal", rows[0].submit_ns, max(self._last_ns, rows[0].submit_ns + 1), rows)
@@ -187,10 +195,8 @@ class _Reader:
             0,
             int(statistics.median(self._close_ns or [0])),
         )
-        ledger = self.book.ledger
         return Source(
-            stream, self.book.leasing.gpus, ledger.policy.name, ledger.settings, device,
-            {name: tenant.spec for name, tenant in ledger.tenants.items()},
+            stream, self._gpus, self._settings.policy or self._policy, self._settings, device, self._rights,
             {row: self._took[job] for row, (job, _) in enumerate(ran) if job in self._took},
             len(self._jobs) - len(ran),
         )  # fmt: skip

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from offpath.cli.demo import samples
 from offpath.cli.simulate.command import Report
-from offpath.cli.simulate.sweep import sweep
+from offpath.cli.simulate.sweep import SweepError, sweep
 from offpath.cli.traces import TraceError, found, openb, pai_marginals, whole_gpus
+from offpath.sched.errors import SchedError
 from offpath.sched.sim.conspirator import CUT_OFF_S, MAKE, Window, measure
 from offpath.sched.sim.workload import HOUR_S, SECOND_NS, Stream, cut_window, synthetic, thinned, with_tenants
 
@@ -44,7 +45,10 @@ def run(arguments: argparse.Namespace) -> Report:
     pieces = _quick() if arguments.quick else _full(arguments.data, arguments.only or _PARTS)
     path = os.path.join(arguments.out, "conspirator-quick.jsonl" if arguments.quick else "conspirator.jsonl")
     begun = time.monotonic()
-    windows = sweep(path, pieces, work, fresh=arguments.fresh or arguments.quick)
+    try:
+        windows = sweep(path, pieces, work, fresh=arguments.fresh or arguments.quick)
+    except SchedError as fault:  # the solver is not installed
+        raise SweepError(str(fault)) from None
     data: dict[str, Any] = {
         "experiment": "conspirator", "quick": arguments.quick, "paper": PAPER,
         "windows": [{k: v for k, v in each.items() if k not in ("curves", "part")} for each in windows],
