@@ -18,6 +18,7 @@ from offpath.bindings.errors import NegotiationRefused
 from offpath.bindings.wire import admin
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.cli.ask import AdminClient, Refused
+from offpath.cli.lease_plan import proposal
 from offpath.host_helper import RequestFailed
 
 from ..support.cluster import TIMEOUT, Cluster
@@ -113,6 +114,46 @@ def test_leases_and_the_picture_of_top_show_who_holds_what(cluster: Cluster) -> 
         assert top["status"]["has_helper"] is True
         plain = ask(cluster, "top", "--once", "--interval", "0.1").out
         assert ("cyd" in plain, "\x1b" in plain) == (True, False), "no terminal, no terminal codes"
+        pending.cancel()
+
+
+def lease_line(
+    lease: int, tenant: str, gpu: str, profile: str, start: int, running: int, *, is_pinned: bool = False
+) -> admin.LeaseLine:
+    return admin.LeaseLine(
+        lease=lease, generation=lease, tenant=tenant, gpu=gpu, profile=profile, start=start, alpha=42, lanes=2,
+        state="warm", is_pinned=is_pinned, jobs=1, running=1, running_share=running, held_ms=1.0,
+    )  # fmt: skip
+
+
+def test_a_plan_empties_the_gpu_whose_work_has_room_elsewhere() -> None:
+    gpus = [admin.GpuLine(gpu=f"g{n}", model="A100-40GB", compute_slices=7, held_share=42) for n in range(3)]
+    held = [
+        lease_line(1, "ada", "g0", "4g.20gb", 0, 20),
+        lease_line(2, "ada", "g1", "1g.5gb", 0, 10),  # fits what ada has left on g0
+        lease_line(3, "bob", "g1", "2g.10gb", 2, 28),  # needs an instance of its own, for which g0 has a place
+        lease_line(4, "cyd", "g0", "1g.5gb", 4, 0),  # idle
+        lease_line(5, "dee", "g2", "1g.5gb", 0, 0, is_pinned=True),
+    ]
+    found = proposal(gpus, held)
+    assert found.moves[2] == ("g0", "4g.20gb", 0)
+    assert found.moves[3][:2] == ("g0", "2g.10gb")
+    assert (found.gpus_now, found.gpus_then, found.idle) == (["g0", "g1", "g2"], ["g0", "g2"], [4])
+    assert "3 → 2; free then: g1" in found.text()
+    assert sorted(each["lease"] for each in found.data()["moves"]) == [2, 3]
+    pinned = [each.model_copy(update={"is_pinned": True}) for each in held]
+    assert proposal(gpus, pinned).moves == {}
+    assert "nothing to move" in proposal(gpus, []).text()
+
+
+def test_a_plan_is_asked_of_a_daemon_that_runs(cluster: Cluster) -> None:
+    with cluster.connect("cyd") as requester:
+        pending = requester.begin("sleep", seconds(20))
+        until(lambda: any(line.running for line in leases(cluster)))
+        found = ask(cluster, "lease", "plan", "--json").document
+        assert found["moves"] == []
+        assert len(found["gpus_now"]) == len(found["gpus_then"]) == 1
+        assert "GPUs at work: 1 → 1" in ask(cluster, "lease", "plan").out
         pending.cancel()
 
 

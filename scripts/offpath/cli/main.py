@@ -28,6 +28,7 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("request", "explain"): ("request_explain", "why a job stands where it stands"),
     ("request", "cancel"): ("request_cancel", "give a job up in its requester's name"),
     ("lease", "list"): ("lease_list", "who holds which instance"),
+    ("lease", "plan"): ("lease_plan", "what could move so that GPUs come free (nothing is moved)"),
     ("replay",): ("replay", "handle a journal's events again, and hold every decision against what was written"),
     ("whatif",): ("whatif", "the same jobs under another policy, or on other GPUs"),
     ("top",): ("top", "tenants and leases, live"),

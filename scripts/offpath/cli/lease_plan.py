@@ -1,0 +1,110 @@
+"""`offpath lease plan`: which leases' work could move so that GPUs come free. A dry run: nothing is moved.
+
+Computed here from what the daemon says of its leases, so that the daemon's loop has nothing to do with it. What runs
+on a lease is one piece: it goes where its tenant has room, or where an instance can be cut, on a GPU in use anyway.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from offpath.bindings.mig import gpu_model
+from offpath.bindings.wire import admin
+from offpath.cli import ask
+from offpath.sched.gpu.consolidate import consolidate
+from offpath.sched.gpu.exact import LiveJob, Place
+from offpath.sched.gpu.geometry import GpuSpec, Profile
+
+HEAD = ("lease", "tenant", "running", "from", "to")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    ask.add_arguments(parser)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Ask, propose, print."""
+    with ask.AdminClient(arguments.runtime_dir) as client:
+        status = client.ask(admin.StatusRequest(), admin.Status)
+        leases = list(ask.all_leases(client))
+    found = proposal(status.gpus, leases)
+    if arguments.json:
+        ask.print_json(found.data())
+    else:
+        print(found.text())
+    return 0
+
+
+@dataclass(slots=True)
+class Proposal:
+    """``moves``: a lease, where its work is and where it would go. ``idle``: leases that could simply close."""
+
+    leases: dict[int, admin.LeaseLine]
+    moves: dict[int, Place]
+    idle: list[int]
+    gpus_now: list[str]
+    gpus_then: list[str]
+
+    def data(self) -> dict[str, Any]:
+        """For scripts."""
+        moves = [
+            {"lease": number, "tenant": self.leases[number].tenant, "from": _place(self.leases[number]), "to": place}
+            for number, place in self.moves.items()
+        ]
+        return {"moves": moves, "idle": self.idle, "gpus_now": self.gpus_now, "gpus_then": self.gpus_then}
+
+    def text(self) -> str:
+        """For people."""
+        rows = [
+            (n, self.leases[n].tenant, f"{self.leases[n].running_share} %", _told(_place(self.leases[n])), _told(place))
+            for n, place in self.moves.items()
+        ]
+        freed = [gpu for gpu in self.gpus_now if gpu not in self.gpus_then]
+        lines = [ask.table(rows, HEAD)] if rows else ["nothing to move"]
+        if self.idle:
+            lines.append(f"idle, could close: {', '.join(map(str, self.idle))}")
+        lines.append(
+            f"GPUs at work: {len(self.gpus_now)} → {len(self.gpus_then)}; free then: {', '.join(freed) or 'none'}"
+        )
+        return "\n".join(lines)
+
+
+def proposal(gpus: Sequence[admin.GpuLine], leases: Sequence[admin.LeaseLine]) -> Proposal:
+    """What could move. Pinned leases stay where they are; another on which nothing runs could close, and its slices
+    count as free.
+
+    Raises: DeviceError: a GPU's model is in no table of ours.
+    """
+    specs = [_spec(line) for line in gpus]
+    busy = [lease for lease in leases if lease.running_share > 0 or lease.is_pinned]
+    jobs = [LiveJob(each.lease, each.tenant, max(1, each.running_share), place=_place(each)) for each in busy]
+    moves = consolidate(specs, jobs, {each.lease for each in busy if not each.is_pinned})
+    now = {each.gpu for each in busy}
+    then = {moves[each.lease][0] if each.lease in moves else each.gpu for each in busy}
+    order = [line.gpu for line in gpus]
+    return Proposal(
+        {each.lease: each for each in leases}, moves,
+        [each.lease for each in leases if each.running_share == 0 and not each.is_pinned],
+        [gpu for gpu in order if gpu in now], [gpu for gpu in order if gpu in then],
+    )  # fmt: skip
+
+
+def _spec(line: admin.GpuLine) -> GpuSpec:
+    model = gpu_model(line.model)
+    profiles = tuple(
+        Profile(p.name, p.compute_slices, p.memory_slices, p.memory_bytes, p.starts, p.max_instances)
+        for p in model.profiles
+    )
+    return GpuSpec(line.gpu, model.name, model.compute_slices, model.memory_slices, profiles)
+
+
+def _place(lease: admin.LeaseLine) -> Place:
+    return lease.gpu, lease.profile, lease.start
+
+
+def _told(place: Place) -> str:
+    return f"{place[0]} {place[1]} at {place[2]}"
