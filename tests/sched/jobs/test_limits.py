@@ -69,6 +69,20 @@ def test_a_kernel_that_runs_on_after_its_job_was_answered_is_killed_soon(how: st
     assert desk.tick(30) == (KillLane(1, 0, 1, 1), ScrubLane(1, 1, 1))
 
 
+@pytest.mark.parametrize("lost", [events.WorkerLost(1, 1, 1), events.HelperLost(1)])
+def test_nothing_is_launched_on_a_lane_whose_loss_is_being_told(lost: events.Event) -> None:
+    """Before the loss its time is taken in: a kernel has overrun, and its share would go to who waits on the lane."""
+    desk = Desk(settings=SHORT, pins=(PIN,))
+    desk.warm(1, 1)
+    assert Launch(1, 0, 1, 0, 1, SMALL, 42) in desk.run(2, 1, share=42)
+    assert not any(isinstance(command, Launch) for command in desk.run(2, 2, share=42))
+    assert desk.book.ledger.jobs[2].placement is not None
+    told = desk.say(500, lost)
+    assert not any(isinstance(command, Launch) for command in told)
+    assert desk.book.ledger.jobs[2].state is JobState.QUEUED
+    assert desk.book.ledger.jobs[2].launches == 0
+
+
 def test_a_kernel_that_ends_in_time_after_its_job_was_cancelled_costs_nobody_a_worker() -> None:
     desk = Desk(settings=SHORT, pins=(PIN,))
     desk.warm(1, 1)

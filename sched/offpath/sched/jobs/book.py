@@ -42,6 +42,7 @@ class JobBook:
         self.leasing = Leasing(self.ledger)
         self.limits = Limits(self.ledger, self.leasing, self._end, self._lose_lane)
         self.reload = Reload(self.ledger, self.leasing, self.limits, self._end, self._lose_lane)
+        self._losing: events.WorkerLost | events.HelperLost | None = None
         self._handlers: dict[type, Callable[..., None]] = {
             events.JobSubmitted: self._submitted,
             events.CopyDone: self._copied,
@@ -77,6 +78,7 @@ class JobBook:
         An event that speaks of something gone (an old generation, an ended job) changes nothing.
         """
         ledger = self.ledger
+        self._losing = event if isinstance(event, (events.WorkerLost, events.HelperLost)) else None
         for _ in range(_TIMER_ROUNDS):
             next_ns = ledger.timers.next_ns()
             if next_ns is None or next_ns > now_ns:
@@ -338,6 +340,8 @@ class JobBook:
             waiting = lease.waiting[0]
             if waiting.is_due(now_ns) or lease.running_share + waiting.demand.share > lease.view.alpha:
                 break
+            if self._losing is not None and self._is_losing(waiting):
+                break  # nothing is launched where the event in hand says that nobody is
             lease.waiting.popleft()
             self._launch(waiting, lease, now_ns)
         tenant = ledger.tenants[job.demand.tenant]
@@ -345,6 +349,14 @@ class JobBook:
             self._route(tenant, now_ns)
         if not lease.jobs:
             self.leasing.went_idle(lease, now_ns)
+
+    def _is_losing(self, job: Job) -> bool:
+        """The event in hand is the loss of the job's lane; what its time fires comes first."""
+        event = self._losing
+        if isinstance(event, events.WorkerLost):
+            assert job.placement is not None
+            return (job.placement.lease, job.placement.lane) == (event.lease, event.lane)
+        return event is not None
 
     def _requeue(self, job: Job, now_ns: int) -> None:
         """The kernel surely did not start and the payload is still in the slot: in its old turn again."""
