@@ -3,6 +3,7 @@ from a state is going on."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -153,6 +154,28 @@ def test_a_policy_that_goes_on_from_its_state_decides_the_same(name: str) -> Non
         for _ in range(STEPS):
             assert plain.step() == resumed.step()
             assert to_plain(plain.policy.state()) == to_plain(resumed.policy.state())
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_gpu_is_what_its_helper_says_whatever_other_gpus_of_that_name_were(name: str) -> None:
+    """A policy that had seen them decides as one that had not, and keeps nothing of them."""
+    policy, fresh = POLICIES[name](), POLICIES[name]()
+    other = replace(a100("g1"), profiles=tuple(p for p in a100().profiles if p.compute_slices in (1, 7)))
+    policy.gpu_added(a100("g0"))
+    policy.gpu_removed("g0")
+    for each in (policy, fresh):
+        each.gpu_added(other)
+    for share in (10, 42, 100):
+        demand = Demand(share, "a", share, 0)
+        assert policy.plan(demand, 0, lease_bytes=0) == fresh.plan(demand, 0, lease_bytes=0)
+    policy.gpu_added(a100("g2"))
+    policy.gpu_removed("g1")
+    plan = policy.plan(Demand(1, "a", 42, 0), 0, lease_bytes=0)
+    assert isinstance(plan, LeasePlan)
+    assert plan.gpu == "g2"
+    policy.gpu_removed("g2")
+    kept = [value for key, value in vars(policy).items() if key in ("_kinds", "_tables", "_legal", "_filed")]
+    assert not any(kept)
 
 
 def test_shipped_cuts_where_a_gpu_stays_in_use() -> None:

@@ -60,6 +60,8 @@ class Gpu:
     slot: int
     geometry: GpuGeometry
     kinds: list[tuple[int, Profile]]
+    table: int
+    """The number of what its helper says that it can be cut into."""
     level: int = 100
     """Percent of its compute slices that are left."""
 
@@ -88,7 +90,8 @@ class IndexedPolicy:
         self._masks: dict[tuple[int, str, int, str | None], int] = {}
         self.lease_bytes = 0
         """Of the last plan."""
-        self._legal: OrderedDict[tuple[str, tuple[tuple[str, int], ...]], int] = OrderedDict()
+        self._tables: dict[tuple[str, int, int, tuple[Profile, ...]], int] = {}
+        self._legal: OrderedDict[tuple[int, tuple[tuple[str, int], ...]], int] = OrderedDict()
 
     # -- state ----------------------------------------------------------------------------------------------------
     def state(self) -> PolicyState:
@@ -132,7 +135,8 @@ class IndexedPolicy:
             for p in offered
         ]
         self._masks.clear()
-        gpu = Gpu(slot, GpuGeometry(spec), kinds)
+        table = spec.model, spec.compute_slices, spec.memory_slices, spec.profiles  # a name alone proves nothing
+        gpu = Gpu(slot, GpuGeometry(spec), kinds, self._tables.setdefault(table, len(self._tables)))
         self.gpus[spec.gpu] = self.by_slot[slot] = gpu
         self._look(gpu)
 
@@ -147,11 +151,14 @@ class IndexedPolicy:
             del self.by_slot[gone.slot]
             self.free.put(gone.slot, 0)
             self.refiled(gone.slot, gone.level, gone.level, 0)
+        if not self.gpus:  # or helpers that come with ever other GPUs would be remembered for ever
+            for memory in (self._kinds, self._masks, self._tables, self._legal):
+                memory.clear()
 
     def _look(self, gpu: Gpu) -> None:
         """What may be cut on the GPU changed."""
         held = tuple(sorted((h.profile.name, h.start) for h in gpu.geometry.held.values()))
-        key = (gpu.geometry.spec.model, held)
+        key = (gpu.table, held)
         bits = self._legal.get(key)
         if bits is None:
             bits = sum(1 << bit for bit, profile in gpu.kinds if gpu.geometry.first_start(profile) is not None)

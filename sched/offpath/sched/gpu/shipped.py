@@ -97,6 +97,7 @@ class Shipped(IndexedPolicy):
         super().gpu_removed(gpu)
         if gone is not None:
             self._started.pop(gone.slot, None)
+            self._filed.pop(gone.slot, None)
             self._due_of.pop(gone.slot, None)
 
     # -- routing --------------------------------------------------------------------------------------------------
