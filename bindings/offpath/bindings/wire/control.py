@@ -12,13 +12,14 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from offpath.bindings.errors import ControlError
 
 PROTOCOL_VERSION: Final = 1
 MAX_KERNELS: Final = 256
 """Names of kernels a daemon learns in its life: with these a welcome still fits a frame."""
+MAX_EXPORT_ITEMS: Final = 16
 _MOST_LISTED: Final = 64  # faults; a frame can hold thousands, and to describe each costs a microsecond of the loop's
 _T = TypeVar("_T")
 
@@ -27,6 +28,17 @@ Token = Annotated[str, StringConstraints(min_length=16, max_length=256, pattern=
 U16 = Annotated[int, Field(ge=0, le=0xFFFF)]
 U32 = Annotated[int, Field(ge=0, le=0xFFFF_FFFF)]
 U63 = Annotated[int, Field(ge=0, le=0x7FFF_FFFF_FFFF_FFFF)]
+
+
+def _at_most(items: int) -> BeforeValidator:
+    """Counts an object's items before any is looked at: pydantic's own limit comes after it has validated them all."""
+
+    def check(value: object) -> object:
+        if isinstance(value, dict) and len(value) > items:
+            raise ValueError(f"more than {items} items")
+        return value
+
+    return BeforeValidator(check)
 
 
 class _Message(BaseModel):
@@ -182,7 +194,7 @@ class HostWelcome(_Message):
 
     kind: Literal["host_welcome"] = "host_welcome"
     generation: U63
-    kernel_ids: dict[str, int] = {}
+    kernel_ids: Annotated[dict[str, int], _at_most(MAX_KERNELS)] = {}
     keep: list[U63] = []
     linger_ms: U32 = 0
 
@@ -243,7 +255,7 @@ class LaneReady(_Message):
     lease: U63
     lane: Annotated[int, Field(ge=0, le=63)]
     generation: U63
-    export: dict[str, int | str]
+    export: Annotated[dict[str, int | str], _at_most(MAX_EXPORT_ITEMS)]
     landing_bytes: U63
     result_bytes: U63
 
