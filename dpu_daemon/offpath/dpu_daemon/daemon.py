@@ -33,11 +33,13 @@ from offpath.dpu_daemon.journal.ring import JournalError
 from offpath.dpu_daemon.kernels import KernelRegistry
 from offpath.dpu_daemon.links import LaneLink
 from offpath.dpu_daemon.notify import Notifier
+from offpath.dpu_daemon.plugins import PluginSeat, plugin_metrics
 from offpath.dpu_daemon.probe import PathProbe
 from offpath.dpu_daemon.results import Results
 from offpath.dpu_daemon.sessions import JobRef, Session, memory_name
 from offpath.dpu_daemon.tally import Tally
-from offpath.sched.gpu.registry import POLICIES
+from offpath.sched.gpu.plugin import Advice
+from offpath.sched.gpu.registry import make
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.states import EndReason, JobState
@@ -74,7 +76,7 @@ class Daemon:
         self.lineage = journal.identity.lineage if journal is not None else secrets.token_hex(8)
         self._secret = journal.identity.secret if journal is not None else secrets.token_bytes(32)
         self.book = book or JobBook(
-            config.tenant_specs(), POLICIES[config.leasing.policy](), config.book_settings(), config.pins()
+            config.tenant_specs(), make(config.leasing.policy), config.book_settings(), config.pins()
         )
         self.is_read_only = False
         """The journal failed: what was accepted is finished, nothing is accepted."""
@@ -108,6 +110,8 @@ class Daemon:
         self._is_dispatching = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
+        self.plugin = PluginSeat(self)
+        self.extra_metrics |= plugin_metrics(self)
         self._carry: dict[type, Callable[[Any], None]] = {
             commands.Copy: self._copy,
             commands.Launch: self._launch,
@@ -118,6 +122,7 @@ class Daemon:
             commands.KillLane: self._kill_lane,
             commands.EndSession: self._end_session,
             commands.TenantGone: self._tenant_gone,
+            Advice: self.plugin.heard,
         }
         self.host = HostSide(self, channel)
         self.probe = PathProbe(self)
@@ -408,6 +413,7 @@ class Daemon:
         self.config_generation += 1
         self.host.limits_changed()
         self.dispatch(events.ConfigChanged(config.tenant_specs(), config.book_settings(), config.pins()))
+        self.plugin.adopt()
         for tell in self.on_reconfigured:
             tell()
 
@@ -467,3 +473,4 @@ class Daemon:
                 self.journal.retire()
             self.journal.close()
         self.probe.close()
+        self.plugin.close()

@@ -18,7 +18,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from offpath.dpu_daemon.journal.gauges import NAMES
+from offpath.dpu_daemon import plugins
+from offpath.dpu_daemon.journal import gauges
 from offpath.dpu_daemon.tally import BOUNDS_NS, STAGES
 from offpath.sched.jobs.states import LeaseState
 
@@ -61,7 +62,9 @@ class Snapshot:
     has_helper: bool = False
     is_draining: bool = False
     lineage: str = ""
-    extra: dict[str, tuple[str, float]] = field(default_factory=lambda: {n: (text, 0.0) for n, text in NAMES.items()})
+    extra: dict[str, tuple[str, float]] = field(
+        default_factory=lambda: {name: (text, 0.0) for name, text in (gauges.NAMES | plugins.NAMES).items()}
+    )
 
 
 Extra = dict[str, tuple[str, Callable[[], float]]]

@@ -82,6 +82,7 @@ class Recovery:
                 daemon.leaving[job.job] = ref = _nobodys(job)
                 ref.is_answered = True
         # Only now may the book be told anything: time has passed, and it may answer any job at once.
+        daemon.plugin.adopt()
         for number in taken:
             daemon.dispatch(events.CreditReturned(number))
         self._end_copies()

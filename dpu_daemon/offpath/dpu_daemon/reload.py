@@ -14,6 +14,7 @@ from offpath.dpu_daemon.admission import credentials
 from offpath.dpu_daemon.config import ConfigError, DaemonConfig, Fault, Sources, config_error, server_context
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.negotiation import Negotiator
+from offpath.dpu_daemon.plugins import PluginError
 
 logger = logging.getLogger(__name__)
 NEEDS_RESTART: Final = (
@@ -38,7 +39,7 @@ class Reloader:
             counters = self._daemon.counters
             try:
                 await self._try()
-            except (ConfigError, OSError) as fault:
+            except (ConfigError, PluginError, OSError) as fault:
                 counters["reloads_failed"] += 1
                 logger.warning("configuration %d stays in force: %s", self._daemon.config_generation, fault)
                 return False
@@ -47,13 +48,14 @@ class Reloader:
             return True
 
     async def _try(self) -> None:
-        """Everything that can fail comes before the first change. Raises: ConfigError, OSError."""
+        """Everything that can fail comes before the first change. Raises: ConfigError, PluginError, OSError."""
         loaded = self._sources.read()
         config = loaded.config
         faults = list(restart_faults(self._daemon.config, config))
         if faults:
             raise config_error(self._sources.file, faults, loaded.origins)
         known = credentials(config)
+        await self._daemon.plugin.prepare(config)
         self._negotiator.set_modes(config)
         if config.tls is not None:
             await self._negotiator.renew_tls(server_context(config.tls))

@@ -27,9 +27,11 @@ from offpath.dpu_daemon.journal.ring import JournalCorrupt, MappedFile
 from offpath.dpu_daemon.metrics_http import MetricsServer
 from offpath.dpu_daemon.negotiation import Endpoints, Negotiator
 from offpath.dpu_daemon.notify import Notifier, close_all, watchdog_interval_s
+from offpath.dpu_daemon.plugins import started
 from offpath.dpu_daemon.recovery import Recovery
 from offpath.dpu_daemon.reload import Reloader
 from offpath.dpu_daemon.selfcheck import SelfCheck, feed_watchdog
+from offpath.sched.jobs.book import JobBook
 
 logger = logging.getLogger(__name__)
 
@@ -42,16 +44,16 @@ async def running_daemon(
     journal in ``directory`` says of an earlier process.
 
     Raises: RegionError, PlaceUnusable: directory or sockets cannot be made. JournalError: the journal cannot be used,
-    or is damaged.
+    or is damaged. PluginError: the policy plug-in does not start.
     """
     inherited, notifier = inherited or Inherited(), notifier or Notifier()
-    with _making_places():
-        make_runtime_directory(directory)
-        channel_path, channel_socket = _listens(inherited, "host", directory)
-        channel = LoopbackChannelListener(channel_path, config.allowed_host_uids(), channel_socket)
-    journal, replayed = _journal(config, directory)
-    book = replayed.book if replayed is not None else None
-    daemon = Daemon(config, channel, notifier=notifier, journal=journal, book=book)
+    plugin = await started(config)  # first: from where the channel listens to the recovery's end the loop may not turn
+    with contextlib.ExitStack() as not_yet_taken:
+        if plugin is not None:
+            not_yet_taken.callback(plugin.close)
+        daemon, journal, book = _daemon(config, directory, inherited, notifier)
+        daemon.plugin.offer(plugin)
+        not_yet_taken.pop_all()
     try:
         negotiate_path, negotiate_socket = _listens(inherited, "negotiate", directory)
         fabric_path, fabric_socket = _listens(inherited, "fabric", directory)
@@ -62,7 +64,9 @@ async def running_daemon(
             negotiator = Negotiator(daemon, config, endpoints)
         watchers = (AdminServer(daemon, *_listens(inherited, "admin", directory)), MetricsServer(daemon))
         try:
-            if book is not None:
+            if book is None:
+                daemon.plugin.adopt()
+            else:
                 Recovery(daemon, negotiator.admission, inherited.stored).run()
             _drop_stored(inherited, notifier)
             with _making_places():
@@ -80,6 +84,19 @@ async def running_daemon(
         if journal is not None and not daemon.is_durable:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(directory, JOURNAL))  # nobody will go on with it
+
+
+def _daemon(
+    config: DaemonConfig, directory: str, inherited: Inherited, notifier: Notifier
+) -> tuple[Daemon, Journal | None, JobBook | None]:
+    """With the journal it writes, and the book of a former process if there was one."""
+    with _making_places():
+        make_runtime_directory(directory)
+        channel_path, channel_socket = _listens(inherited, "host", directory)
+        channel = LoopbackChannelListener(channel_path, config.allowed_host_uids(), channel_socket)
+    journal, replayed = _journal(config, directory)
+    book = replayed.book if replayed is not None else None
+    return Daemon(config, channel, notifier=notifier, journal=journal, book=book), journal, book
 
 
 @contextlib.contextmanager

@@ -8,8 +8,11 @@ journal says really happened stands beside them.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
+import sys
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -19,8 +22,11 @@ from offpath.cli.traces import TraceError, openb, whole_gpus
 from offpath.dpu_daemon.journal import codec
 from offpath.dpu_daemon.journal.log import our_schema, replay
 from offpath.dpu_daemon.journal.ring import JournalForeign, ReadOnlyFile, Ring
+from offpath.dpu_daemon.plugins import DEADLINE_S, PluginProcess
+from offpath.sched.errors import SchedError
 from offpath.sched.gpu.geometry import GpuSpec, Profile
-from offpath.sched.gpu.registry import SIMULATED
+from offpath.sched.gpu.plugin import PREFIX
+from offpath.sched.gpu.registry import SIMULATED, make_simulated
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.records import BookSettings, TenantSpec
 from offpath.sched.jobs.states import JobState
@@ -32,6 +38,8 @@ from offpath.sched.sim.workload import Stream, TraceJob
 _HURT: Final = 0.05
 """A tenant whose p99 rises by more than this part is told of; and one of which fewer jobs complete."""
 _MOST_GPUS: Final = 100_000
+_PARTS: Final = 1_000
+_PROGRESS_S: Final = 2.0
 
 
 class WhatIfError(OffpathError):
@@ -41,7 +49,11 @@ class WhatIfError(OffpathError):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     parser.add_argument("source", metavar="JOURNAL|TRACE", help="a daemon's journal, or a CSV of jobs (may be gzipped)")
-    parser.add_argument("--policy", choices=sorted(SIMULATED), help="decide by this one (default: as it is)")
+    names = ", ".join(sorted(SIMULATED))
+    parser.add_argument("--policy", metavar="NAME", help=f"decide by {names} or {PREFIX}NAME (default: as it is)")
+    parser.add_argument(
+        "--plugin-ms", type=int, default=5, metavar="MS", help="what a plug-in's answer may take (default 5)"
+    )
     parser.add_argument("--gpus", metavar="N[:MODEL]", help="on N GPUs, for example 4:A100-40GB (default: as they are)")
     parser.add_argument("--tenant", metavar="COLUMN", default="vc", help="a trace's column of tenants (default vc)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
@@ -68,6 +80,7 @@ class Side:
     hours: GpuHours
     placed: dict[int, tuple[str, str, int]]
     answers: dict[int, tuple[JobState, int]]
+    plugin_faults: list[str]
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -78,8 +91,9 @@ def main(arguments: argparse.Namespace) -> int:
     source = of_trace(arguments.source, arguments.tenant) if is_trace else of_journal(arguments.source)
     gpus = fleet(arguments.gpus) if arguments.gpus else source.gpus
     policy = arguments.policy or source.policy
-    now = simulate(source, source.policy, source.gpus)
-    then = simulate(source, policy, gpus)
+    plugin_s = arguments.plugin_ms / 1e3
+    now = simulate(source, source.policy, source.gpus, plugin_s)
+    then = simulate(source, policy, gpus, plugin_s)
     data = difference(source, now, then)
     data |= {"policy": [source.policy, policy], "gpus": [len(source.gpus), len(gpus)], "source": arguments.source}
     print(json.dumps(data) if arguments.json else text(data))
@@ -202,25 +216,49 @@ class _Reader:
         )  # fmt: skip
 
 
-def simulate(source: Source, policy: str, gpus: list[GpuSpec]) -> Side:
-    """One side, to the end of its last job."""
+def simulate(source: Source, policy: str, gpus: list[GpuSpec], plugin_s: float = DEADLINE_S) -> Side:
+    """One side, to the end of its last job. Raises: WhatIfError: no such policy. PluginError."""
     placed: dict[int, tuple[str, str, int]] = {}
 
     def note(row: int, lease: commands.OpenLease) -> None:
         placed[row] = lease.gpu, lease.profile, lease.start
 
-    cluster = Cluster(
-        source.stream, gpus, SIMULATED[policy](), device=source.device, settings=source.settings, rights=source.rights
-    )
-    cluster.on_decision = note
-    cluster.run()
-    hours = cluster.meter.total(source.stream.end_ns)
+    try:
+        decider = make_simulated(policy)
+    except SchedError as fault:
+        raise WhatIfError(str(fault)) from None
+    with contextlib.ExitStack() as stack:
+        plugin: PluginProcess | None = None
+        if policy.startswith(PREFIX):
+            plugin = PluginProcess(policy.removeprefix(PREFIX), plugin_s)
+            stack.callback(plugin.close)
+            plugin.wait()
+        cluster = Cluster(
+            source.stream, gpus, decider, device=source.device, settings=source.settings, rights=source.rights,
+            advisor=plugin,
+        )  # fmt: skip
+        cluster.on_decision = note
+        hours = _to_the_end(cluster, source, policy)
+    return Side(hours, placed, cluster.answers, [advice.fault for advice in cluster.plugin_faults])
+
+
+def _to_the_end(cluster: Cluster, source: Source, policy: str) -> GpuHours:
+    """Run the window, whose hours are returned, then on until the last job has ended; says how far it is every two
+    seconds."""
+    begin_ns, end_ns = source.stream.begin_ns, source.stream.end_ns
+    told_s = time.monotonic()
+    for part in range(1, _PARTS + 1):
+        cluster.run(begin_ns + (end_ns - begin_ns) * part // _PARTS)
+        if time.monotonic() - told_s > _PROGRESS_S:
+            told_s = time.monotonic()
+            print(f"{policy}: {part / _PARTS:.0%} of the time, {len(cluster.jobs)} jobs alive", file=sys.stderr)
+    hours = cluster.meter.total(end_ns)
     longest = max(job.duration_ns for job in source.stream.jobs)
     until = source.stream.end_ns
     while cluster.jobs and until < source.stream.end_ns + 100 * longest + 10**12:
         until += max(longest, 10**9)
         cluster.run(until)
-    return Side(hours, placed, cluster.answers)
+    return hours
 
 
 def difference(source: Source, now: Side, then: Side) -> dict[str, Any]:
@@ -254,7 +292,7 @@ def difference(source: Source, now: Side, then: Side) -> dict[str, Any]:
         "recorded_p99_ms": _quantile(list(source.recorded.values()), 0.99),
         "active_gpu_hours": [now.hours.active, then.hours.active],
         "slice_hours": [now.hours.slices, then.hours.slices],
-        "tenants": tenants, "tenants_hurt": hurt,
+        "tenants": tenants, "tenants_hurt": hurt, "plugin_faults": [now.plugin_faults, then.plugin_faults],
     }  # fmt: skip
 
 
@@ -297,6 +335,8 @@ def text(data: dict[str, Any]) -> str:
         f"slice-hours       {pair('slice_hours')}",
         f"tenants hurt      {', '.join(data['tenants_hurt']) or 'none'}",
     ]
+    for fault in (*data["plugin_faults"][0], *data["plugin_faults"][1]):
+        lines.append(f"the plug-in was quarantined, the built-in policy decided: {fault}")
     if data["recorded_p50_ms"] is not None:
         lines.append(f"as recorded       p50 {data['recorded_p50_ms']} ms, p99 {data['recorded_p99_ms']} ms")
     for each in data["first_that_differ"]:

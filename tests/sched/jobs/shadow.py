@@ -118,7 +118,7 @@ class Shadow:
                 self.is_draining = event.is_on
             case events.ConfigChanged():
                 self._config_changed(event)
-            case events.Tick():
+            case events.Tick() | events.PluginStarted():
                 pass
             case _:
                 self._lease_fact(event)

@@ -11,19 +11,17 @@ import orjson
 import pytest
 
 from offpath.sched.errors import PlainError
-from offpath.sched.gpu.greedy import GreedyFirstFit
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.snapshot import restore, schema, snapshot
 
 from .world import World, drive
 
 SEEDS = {"quick": 12, "ci": 60, "full": 600}[os.environ.get("OFFPATH_TEST_SIZE", "ci")]
-POLICIES = {GreedyFirstFit.name: GreedyFirstFit}
 
 
 def through_json(book: JobBook) -> JobBook:
     """As a journal keeps it."""
-    return restore(orjson.loads(orjson.dumps(snapshot(book))), POLICIES)
+    return restore(orjson.loads(orjson.dumps(snapshot(book))))
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -75,7 +73,7 @@ def test_a_spoilt_snapshot_is_refused_by_a_typed_error_or_is_a_book_of_the_right
         data = copy.deepcopy(whole)
         spoilt(data, random)
         try:
-            restore(data, POLICIES)
+            restore(data)
         except PlainError:
             refused += 1
     assert refused > SEEDS * 10
@@ -86,14 +84,14 @@ def test_a_snapshot_without_a_part_is_refused(missing: str) -> None:
     data = full_snapshot()
     del data[missing]
     with pytest.raises(PlainError, match="no snapshot"):
-        restore(data, POLICIES)
+        restore(data)
 
 
 def test_a_policy_that_this_build_lacks_is_refused() -> None:
     data = full_snapshot()
     data["policy"][0] = "of-a-plug-in"
     with pytest.raises(PlainError):
-        restore(data, POLICIES)
+        restore(data)
 
 
 def test_the_schema_is_one_value_per_build() -> None:

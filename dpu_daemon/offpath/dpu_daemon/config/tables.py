@@ -7,10 +7,13 @@ typed by `offpath.dpu_daemon.config.sources` before they come to this gate.
 from __future__ import annotations
 
 import os
+import re
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+from offpath.sched.gpu.plugin import PREFIX
+from offpath.sched.gpu.registry import POLICIES
 from offpath.sched.jobs.records import MS, BookSettings, PinnedLease, TenantSpec
 
 Uid = Annotated[int, Field(ge=0, le=0xFFFF_FFFE)]
@@ -55,13 +58,19 @@ class LeaseTable(_Table):
     start: Annotated[int, Field(ge=0, le=15)] = 0
 
 
+def _policy(name: str) -> str:
+    if name not in POLICIES and not re.fullmatch(rf"{PREFIX}[A-Za-z0-9._-]{{1,64}}", name):
+        raise ValueError(f"there are {', '.join(POLICIES)}, and {PREFIX}NAME for the entry point of a plug-in")
+    return name
+
+
 class LeasingTable(_Table):
     """``[leasing]``: the leasing loop's numbers; see `offpath.sched.jobs.records.BookSettings`."""
 
-    policy: Literal[
-        "shipped", "greedy-first-fit", "first-fit", "best-fit", "conspirator-paper", "mps-only", "exclusive"
-    ] = "shipped"
+    policy: Annotated[str, AfterValidator(_policy)] = "shipped"
     """Who decides on which instance a job runs and where the next one is cut."""
+    plugin_ms: Annotated[int, Field(ge=1, le=1000)] = 5
+    """How long a policy plug-in may take for an answer before the built-in policy decides instead of it."""
     lanes: Annotated[int, Field(ge=1, le=64)] = 2
     landing_bytes: Bytes = 1 << 20
     result_bytes: Bytes = 1 << 20

@@ -16,6 +16,7 @@ import orjson
 
 from offpath.dpu_daemon.journal.ring import Entry, JournalCorrupt
 from offpath.sched.errors import PlainError
+from offpath.sched.gpu.plugin import Advice
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.states import EndReason, JobState
 from offpath.sched.plain import from_plain, to_plain
@@ -55,11 +56,11 @@ EVENTS: Final[tuple[type, ...]] = (
     events.SessionOpened, events.SessionClosed, events.JobSubmitted, events.CancelRequested, events.SlotLost,
     events.CreditReturned, events.CopyDone, events.LaunchFailed, events.ResultArrived, events.HelperJoined,
     events.HelperLost, events.LaneReady, events.InstanceFailed, events.WorkerLost, events.LaneScrubbed,
-    events.InstanceClosed, events.Tick, events.ConfigChanged, events.Drain,
+    events.InstanceClosed, events.Tick, events.ConfigChanged, events.Drain, events.PluginStarted,
 )  # fmt: skip
 COMMANDS: Final[tuple[type, ...]] = (
     commands.Copy, commands.Launch, commands.Answer, commands.OpenLease, commands.ScrubLane, commands.CloseLease,
-    commands.KillLane, commands.EndSession, commands.TenantGone,
+    commands.KillLane, commands.EndSession, commands.TenantGone, Advice,
 )  # fmt: skip
 FIRST_EVENT: Final = 0x10
 FIRST_COMMAND: Final = 0x40
@@ -69,6 +70,7 @@ _KIND: Final = {
 }
 _TYPE: Final = {number: kind for kind, number in _KIND.items()}
 _IS_EVENT: Final = frozenset(EVENTS)
+KIND_ADVICE: Final = _KIND[Advice]
 
 
 def _pack_submitted(event: events.JobSubmitted) -> bytes:

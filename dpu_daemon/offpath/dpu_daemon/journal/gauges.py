@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 NAMES: Final[dict[str, str]] = {
     "offpath_journal_failed": "1 once the journal could not be written: nothing is accepted any more.",
-    "offpath_journal_records_total": "Records of 64 bytes written, those of this lineage's former processes included.",
+    "offpath_journal_records_total": "Records of 160 bytes written, those of this lineage's former processes included.",
     "offpath_journal_checkpoints_total": "Checkpoints written by this process.",
     "offpath_journal_fill_ratio": "Records since the last checkpoint, over what the ring holds.",
 }

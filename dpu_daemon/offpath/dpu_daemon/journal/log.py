@@ -32,7 +32,7 @@ from offpath.dpu_daemon.journal.ring import (
     Storage,
 )
 from offpath.sched.errors import PlainError
-from offpath.sched.gpu.registry import POLICIES
+from offpath.sched.gpu.plugin import Advice, PluginPolicy
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.snapshot import restore, schema, snapshot
@@ -158,7 +158,8 @@ def replay(entries: Iterator[Entry], on_entry: Callable[[Entry], None] | None = 
     """
     done: Replayed | None = None
     expected: deque[_Decided] = deque()
-    for entry in entries:
+    ahead = _Ahead(entries)
+    for entry in ahead:
         if on_entry is not None:
             on_entry(entry)
         if done is None:
@@ -170,7 +171,7 @@ def replay(entries: Iterator[Entry], on_entry: Callable[[Entry], None] | None = 
             _same_book(done, entry)
             done.checkpoint_count += 1
         else:
-            _replay_entry(done, entry, expected)
+            _replay_entry(done, entry, expected, ahead)
         done.time_ns = max(done.time_ns, entry.time_ns)
     if done is None:
         raise JournalCorrupt("the checkpoint that the journal names is not there")
@@ -183,16 +184,53 @@ def _restored(entry: Entry) -> Replayed:
         raise JournalCorrupt(f"record {entry.number} is no checkpoint")
     try:
         (times,) = _SUM.unpack_from(entry.data)
-        return Replayed(restore(orjson.loads(entry.data[_SUM.size :]), POLICIES), times=times)
+        return Replayed(restore(orjson.loads(entry.data[_SUM.size :])), times=times)
     except (struct.error, orjson.JSONDecodeError, PlainError) as fault:
         raise JournalCorrupt(f"record {entry.number}: {fault}") from None
 
 
-def _replay_entry(done: Replayed, entry: Entry, expected: deque[_Decided]) -> None:
+class _Ahead:
+    """The entries, of which some can be looked at before their turn."""
+
+    def __init__(self, entries: Iterator[Entry]) -> None:
+        self._entries = entries
+        self._seen: deque[Entry] = deque()
+
+    def __iter__(self) -> Iterator[Entry]:
+        while True:
+            entry = self._seen.popleft() if self._seen else next(self._entries, None)
+            if entry is None:
+                return
+            yield entry
+
+    def continued(self) -> Iterator[Entry]:
+        """The entries that go on with what the one in hand decided."""
+        for entry in self._entries:
+            self._seen.append(entry)
+            if entry.kind != codec.DECIDED:
+                return
+            yield entry
+
+
+def _advice(parts: codec.Parts, number: int, ahead: _Ahead) -> Iterator[Advice]:
+    """What a plug-in said while the event of an entry was handled."""
+    decided = [(number, packed) for packed in parts.decided]
+    if len(decided) == codec.MOST_DECIDED:
+        decided += [(later.number, packed) for later in ahead.continued() for packed in codec.split(later).decided]
+    for of, packed in decided:
+        if packed[0] == codec.KIND_ADVICE:
+            yield codec.unpack(packed, of)
+
+
+def _replay_entry(done: Replayed, entry: Entry, expected: deque[_Decided], ahead: _Ahead) -> None:
     """Handle its event, if it has one; its commands must be those that are ``expected`` then, or the first of them."""
     parts = codec.split(entry)
     if parts.event is not None:
         event = codec.unpack(parts.event, entry.number)
+        counsel = done.book.ledger.counsel
+        counsel.recalled.clear()
+        if isinstance(done.book.ledger.policy, PluginPolicy):
+            counsel.recalled.extend(_advice(parts, entry.number, ahead))
         done.times += entry.time_ns
         done.kinds[type(event).__name__] += 1
         expected.extend(_handled(done, event, entry))

@@ -8,7 +8,7 @@ r percent of it are free), one over all GPUs (a bit per kind of instance that ha
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from offpath.sched.errors import IllegalPlacement
@@ -257,6 +257,19 @@ class IndexedPolicy:
         self._show(warm)
         return Placement(warm.view.lease, lane, False)
 
+    def seat(self, demand: Demand, lease: int, lane: int, now_ns: int) -> Placement | None:
+        """Take the lane that somebody else chose for the job; None: it is not free, or not one for this job."""
+        warm = self.leases.get(lease)
+        if warm is None or not warm.is_open or lane not in warm.free_lanes or warm.view.tenant != demand.tenant:
+            return None
+        is_large = warm.view.alpha >= demand.share and warm.view.landing_bytes >= demand.payload_bytes
+        if not is_large or not self.suits(demand, warm):
+            return None
+        warm.free_lanes.remove(lane)
+        warm.free_lanes.append(lane)
+        is_prefetch = warm.placed_share + demand.share > warm.view.alpha
+        return replace(self.take(warm, demand.share), is_prefetch=is_prefetch)
+
     def release(self, placement: Placement, share: int, now_ns: int) -> None:
         """See `Policy.release`."""
         warm = self.leases.get(placement.lease)
@@ -319,6 +332,20 @@ class IndexedPolicy:
             if plan is not None:
                 return plan
         return self.cut(self.by_slot[slot], mask) if slot is not None else None
+
+    def vetted(
+        self, plan: LeasePlan, mask: int, assume_free: frozenset[int], reserved: frozenset[Slice]
+    ) -> LeasePlan | None:
+        """The instance that somebody else chose, with its fraction as it is; None: it is none of ``mask``, or may not
+        be cut there."""
+        gpu = self.gpus.get(plan.gpu)
+        profile = gpu.geometry.spec.profile(plan.profile) if gpu is not None else None
+        if gpu is None or profile is None or not any(p is profile and mask >> bit & 1 for bit, p in gpu.kinds):
+            return None
+        slices = range(plan.start, plan.start + profile.memory_slices)
+        if not gpu.geometry.allows(profile, plan.start, assume_free) or any((plan.gpu, s) in reserved for s in slices):
+            return None
+        return LeasePlan(plan.gpu, plan.profile, plan.start, gpu.geometry.spec.alpha(profile))
 
     def refusal(self, mask: int) -> Refusal:
         """Why nothing can be cut."""

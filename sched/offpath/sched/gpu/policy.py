@@ -111,12 +111,14 @@ class WarmState:
 @dataclass(frozen=True, slots=True)
 class PolicyState:
     """GPUs with the order they joined in, leases, how many GPUs ever joined, and the ``lease_bytes`` of the last
-    `Policy.plan`, for policies that ask themselves between two plans what could be opened."""
+    `Policy.plan`, for policies that ask themselves between two plans what could be opened. ``advised_by`` is the
+    policy whose plug-in is being asked, if one is."""
 
     gpus: tuple[tuple[GpuSpec, int], ...]
     leases: tuple[WarmState, ...]
     joined: int
     lease_bytes: int = 0
+    advised_by: str = ""
 
 
 class Policy(Protocol):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from offpath.sched.errors import SchedError
 from offpath.sched.gpu.baselines import BestFit, Exclusive, FirstFitPolicy, MpsOnly
 from offpath.sched.gpu.conspirator import ConspiratorPaper
 from offpath.sched.gpu.greedy import GreedyFirstFit
 from offpath.sched.gpu.migrating import Migrating
+from offpath.sched.gpu.plugin import PREFIX, PluginPolicy
 from offpath.sched.gpu.policy import Policy
 from offpath.sched.gpu.shipped import Shipped
 
@@ -29,3 +31,19 @@ SIMULATED: Final[dict[str, Callable[[], Policy]]] = {
     Migrating.name: lambda: Migrating(prefetch=False),
 }
 """With a lane for each job that a share allows, as the simulator has them, a prefetch would only queue."""
+
+
+def make(name: str) -> Policy:
+    """The policy of that name, or the one of that plug-in. Raises: SchedError: there is none."""
+    if name.startswith(PREFIX):
+        return PluginPolicy(name.removeprefix(PREFIX))
+    if name not in POLICIES:
+        raise SchedError(f"no policy is called {name!r}: there are {', '.join(POLICIES)}, and {PREFIX}NAME")
+    return POLICIES[name]()
+
+
+def make_simulated(name: str) -> Policy:
+    """The same for the simulator. Raises: SchedError."""
+    if name.startswith(PREFIX):
+        return PluginPolicy(name.removeprefix(PREFIX), Shipped(prefetch=False))
+    return SIMULATED[name]() if name in SIMULATED else make(name)

@@ -129,6 +129,12 @@ class Shipped(IndexedPolicy):
             position = rooms.first(ALL_ROOMS, position + 1)
         return best
 
+    def seat(self, demand: Demand, lease: int, lane: int, now_ns: int) -> Placement | None:
+        """See `IndexedPolicy.seat`."""
+        self._advance(now_ns)
+        placement = super().seat(demand, lease, lane, now_ns)
+        return self._taken(self.leases[lease], placement) if placement is not None else None
+
     def _taken(self, warm: Warm, placement: Placement) -> Placement:
         slot = warm.position // STARTS
         started = self._started.get(slot)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from offpath.sched.gpu.plugin import PluginPolicy
 from offpath.sched.gpu.policy import Demand, Placement, Policy
 from offpath.sched.jobs import events
 from offpath.sched.jobs.admission import refuse, retry_after_ms, withdraw
@@ -62,6 +63,7 @@ class JobBook:
             events.InstanceClosed: self._instance_closed,
             events.Drain: Draining(self.ledger).handle,
             events.ConfigChanged: self.reload.changed,
+            events.PluginStarted: self._tick,
             events.Tick: self._tick,
         }
         self._on_timer: dict[str, Callable[..., None]] = {
@@ -79,6 +81,8 @@ class JobBook:
         """
         ledger = self.ledger
         self._losing = event if isinstance(event, (events.WorkerLost, events.HelperLost)) else None
+        if type(event) is events.PluginStarted:
+            self._plugin_started()  # before what is due: that would be asked of one who does not know the state yet
         for _ in range(_TIMER_ROUNDS):
             next_ns = ledger.timers.next_ns()
             if next_ns is None or next_ns > now_ns:
@@ -87,6 +91,10 @@ class JobBook:
             if ledger.departing:
                 self.reload.settle()
         self._handlers[type(event)](event, now_ns)
+        while ledger.counsel.has_new_decider:  # it may be at fault with its first answer
+            ledger.counsel.has_new_decider = False
+            for tenant in list(ledger.needy.values()):
+                self._route(tenant, now_ns)
         if ledger.departing:
             self.reload.settle()
         out = tuple(ledger.out)
@@ -442,8 +450,12 @@ class JobBook:
             self.leasing.instance_closed(lease, now_ns)
 
     # -- time -----------------------------------------------------------------------------------------------------
-    def _tick(self, event: events.Tick, now_ns: int) -> None:
+    def _tick(self, event: events.Tick | events.PluginStarted, now_ns: int) -> None:
         pass
+
+    def _plugin_started(self) -> None:
+        if isinstance(self.ledger.policy, PluginPolicy):
+            self.ledger.policy.start()
 
     def _fire_timers(self, now_ns: int) -> None:
         timers = self.ledger.timers

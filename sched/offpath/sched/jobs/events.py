@@ -182,6 +182,11 @@ class ConfigChanged:
 
 
 @record
+class PluginStarted:
+    """The process of the policy's plug-in is there, for the first time or again: it is asked from here on."""
+
+
+@record
 class Tick:
     """Nothing but time passed."""
 
@@ -189,5 +194,5 @@ class Tick:
 Event = (
     SessionOpened | SessionClosed | JobSubmitted | CancelRequested | SlotLost | CreditReturned | CopyDone | LaunchFailed
     | ResultArrived | HelperJoined | HelperLost | LaneReady | InstanceFailed | WorkerLost | LaneScrubbed
-    | InstanceClosed | ConfigChanged | Drain | Tick
+    | InstanceClosed | ConfigChanged | Drain | PluginStarted | Tick
 )  # fmt: skip

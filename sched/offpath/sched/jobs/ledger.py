@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from offpath.sched.gpu.plugin import Counsel, PluginPolicy
 from offpath.sched.gpu.policy import Policy
 from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import Command
@@ -22,7 +23,6 @@ class Ledger:
         first_generation: int,
     ) -> None:
         self.settings = settings
-        self.policy = policy
         self.pins = pins
         self.tenants = {spec.name: Tenant(spec) for spec in tenants}
         self.sessions: dict[int, Session] = {}
@@ -41,6 +41,14 @@ class Ledger:
         self.generation = first_generation
         self.out: list[Command] = []
         self.timers = Timers(self._is_live)
+        self.counsel = Counsel(self.out.append)
+        self.decide_by(policy)
+
+    def decide_by(self, policy: Policy) -> None:
+        """From here on."""
+        self.policy = policy
+        if isinstance(policy, PluginPolicy):
+            policy.counsel = self.counsel
 
     def next_generation(self) -> int:
         """Generations only rise; a stale one launches nothing."""

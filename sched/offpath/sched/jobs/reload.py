@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from offpath.sched.gpu.registry import POLICIES
+from offpath.sched.gpu.registry import make
 from offpath.sched.jobs import events
 from offpath.sched.jobs.admission import withdraw
 from offpath.sched.jobs.commands import Answer, EndSession, TenantGone
@@ -63,8 +63,10 @@ class Reload:
         """Another policy takes over from where this one is; leases and jobs stay where they are."""
         old = self._ledger.policy
         if name not in ("", old.name):
-            self._ledger.policy = POLICIES[name]()
-            self._ledger.policy.restore(old.state())
+            policy = make(name)
+            policy.restore(old.state())
+            self._ledger.decide_by(policy)
+            self._ledger.counsel.has_new_decider = True
 
     def _repin(self, pins: tuple[PinnedLease, ...]) -> None:
         """Leases pinned no more live on like any other; new pins open with the next round."""

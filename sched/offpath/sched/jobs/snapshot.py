@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from offpath.sched.errors import PlainError, SchedError
 from offpath.sched.gpu.geometry import GpuSpec, Slice
 from offpath.sched.gpu.policy import Lift, Obstacle, Policy, PolicyState
+from offpath.sched.gpu.registry import make
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.records import BookSettings, Job, JobHeap, Lease, PinnedLease, Session, Tenant, TenantSpec
@@ -80,21 +81,21 @@ def snapshot(book: JobBook) -> dict[str, Any]:
     }
 
 
-def restore(data: Mapping[str, Any], policies: Mapping[str, type[Policy]]) -> JobBook:
+def restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy] = make) -> JobBook:
     """The book that gave the snapshot, or one that decides the same.
 
-    ``policies``: by name, as the snapshot names its own.
+    ``policy_of`` makes a policy by its name.
     Raises: PlainError: this is no snapshot, or contradicts itself.
     """
     try:
-        return _restore(data, policies)
+        return _restore(data, policy_of)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, SchedError) as fault:
         raise PlainError(f"no snapshot of a job book: {type(fault).__name__}: {fault}") from fault
 
 
-def _restore(data: Mapping[str, Any], policies: Mapping[str, type[Policy]]) -> JobBook:
+def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> JobBook:
     name, state = data["policy"]
-    policy = policies[name]()
+    policy = policy_of(name)
     policy.restore(from_plain(PolicyState, state))
     own = {each: from_plain(hint, data["ledger"][each]) for each, hint in _LEDGER.items()}
     tenants = [(_made(Tenant, own_fields), *pointed) for own_fields, *pointed in data["tenants"]]

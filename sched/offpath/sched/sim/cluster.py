@@ -17,6 +17,7 @@ from offpath.sched.gpu.consolidate import consolidate
 from offpath.sched.gpu.exact import LiveJob, Place
 from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.gpu.migrating import Migrating
+from offpath.sched.gpu.plugin import Advice, Advisor
 from offpath.sched.gpu.policy import Policy
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
@@ -66,9 +67,10 @@ class Cluster:
         device: DeviceModel = PAPER,
         settings: BookSettings | None = None,
         rights: Mapping[str, TenantSpec] | None = None,
+        advisor: Advisor | None = None,
     ) -> None:
         """``rights``: of tenants that have less than all. A `Migrating` policy has jobs moved, once each at most: they
-        are stopped, and what is left of them is submitted again."""
+        are stopped, and what is left of them is submitted again. ``advisor`` is the plug-in of a policy that is one."""
         self.stream = stream
         self.core = EventCore()
         self.meter = Meter(stream.begin_ns, stream.end_ns)
@@ -78,6 +80,7 @@ class Cluster:
         self.answers: dict[int, tuple[JobState, int]] = {}
         """By row: how its (last) piece ended, and how long after the row was submitted, in ns."""
         self.migrations = 0
+        self.plugin_faults: list[Advice] = []
         self.on_decision: Callable[[int, commands.OpenLease], None] | None = None
         self._device = device
         self._migrating = policy if isinstance(policy, Migrating) else None
@@ -105,11 +108,15 @@ class Cluster:
             commands.OpenLease: self._open,
             commands.ScrubLane: self._scrub,
             commands.CloseLease: self._close,
+            Advice: self._advice,
         }
+        self.book.ledger.counsel.arriving = advisor
         for name, number in self._sessions.items():
             self._say(events.SessionOpened(number, name, 1 << 40))
         kernels = tuple(events.Kernel(n, 100, model or "any", model) for model, n in self._kernels.items())
         self._say(events.HelperJoined(_HELPER, tuple(gpus), kernels))
+        if advisor is not None:
+            self._say(events.PluginStarted())
         for row, job in enumerate(stream.jobs):
             self.core.at(job.submit_ns, partial(self._arrives, row, job))
 
@@ -196,6 +203,10 @@ class Cluster:
             self.core.after(wait_ns, partial(self._say, event))
         else:
             self._events.append(event)
+
+    def _advice(self, advice: Advice) -> None:
+        if advice.fault:
+            self.plugin_faults.append(advice)
 
     # -- commands -------------------------------------------------------------------------------------------------
     def _copy(self, command: commands.Copy) -> None:

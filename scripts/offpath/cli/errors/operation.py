@@ -77,6 +77,11 @@ ENTRIES: Final = (
         ),
         ("SweepError", "the file of finished windows cannot be written", "its text says why; give another `--out`"),
         ("WhatIfError", "the question cannot be asked of this journal or trace", "its text says why"),
+        (
+            "PluginError",
+            "a policy plug-in cannot be started; its text says why",
+            "install the package that has the entry point, mend it, or name another policy",
+        ),
         ("SolverMissing", "OR-Tools is not installed", 'pip install "offpath[sim]"'),
         ("TooManyFillings", "too many small jobs at once to prove an optimum", "ask for an instant with fewer jobs"),
         ("SelfCheckFailed", "a part of the daemon does not do what it is for", "see the log; its keeper restarts it"),
@@ -113,6 +118,7 @@ ENTRIES: Final = (
             "see `JournalCorrupt`",
         ),
         ("IllegalPlacement", "an instance that MIG's geometry forbids", _BUG),
+        ("AdvisorError", "a policy plug-in did not answer", "see its codes"),
         ("InvalidTransition", "an event that the book's state does not allow", _BUG),
     ),
 )

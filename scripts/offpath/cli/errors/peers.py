@@ -11,6 +11,7 @@ FAMILIES: Final = {
     "HeaderError": "A request's or an answer's header breaks a rule; three within ten seconds end the session.",
     "DoorbellError": "An immediate that no honest requester can ring; one ends the session.",
     "ControlError": "A control message that is none.",
+    "AdvisorError": "What a policy plug-in did instead of an answer; the built-in policy decides from there on.",
     "FrameError": "The framing of control messages on a stream.",
     "HostMessageError": "A message of a helper or worker; it is then treated as lost.",
     "ProtocolError": "A helper or worker that speaks out of turn; it is then treated as lost.",
@@ -92,6 +93,13 @@ ENTRIES: Final = (
         ("model", "fits no model; the detail lists up to eight faults", _LIBRARY),
         ("hello", "something else came before the hello", _LIBRARY),
         ("out_of_turn", "a message that has no place after the welcome", _LIBRARY),
+    ),
+    *entries(
+        "AdvisorError",
+        ("overrun", "no answer within `leasing.plugin_ms`", "make it faster, or give it more time"),
+        ("raised", "the plug-in raised; the text says what", "mend it"),
+        ("nonsense", "an answer that is none, or that tenants, lanes or geometry forbid", "mend it"),
+        ("gone", "its process ended", "see what it printed in the daemon's log"),
     ),
     *entries(
         "FrameError",

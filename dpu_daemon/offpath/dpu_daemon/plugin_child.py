@@ -1,0 +1,136 @@
+"""The process in which a policy plug-in runs: ``python -m offpath.dpu_daemon.plugin_child FD NAME``.
+
+It makes the plug-in anew at each `START`, passes on what it is told and asked, and ends with its daemon. What the
+plug-in raises is the answer to the next question.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Any, Final
+
+import orjson
+
+from offpath.sched.gpu.geometry import GpuSpec, Slice
+from offpath.sched.gpu.plugin import PLACE, PLAN, START, Answer
+from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Placement, Policy, PolicyState, Refusal
+from offpath.sched.plain import from_plain, to_plain
+
+GROUP: Final = "offpath.gpu_policy"
+LENGTH: Final = struct.Struct("<I")
+READY: Final = "ready"
+RAISED: Final = "raised"
+ANSWER: Final = "answer"
+_PR_SET_PDEATHSIG: Final = 1
+_SAID: Final[dict[type, Callable[[Any], Answer]]] = {
+    Placement: lambda said: Answer(placement=said),
+    LeasePlan: lambda said: Answer(plan=said),
+    Refusal: lambda said: Answer(refusal=said),
+}
+
+
+class PluginHost:
+    """Holds the plug-in, and its first fault."""
+
+    def __init__(self, make: Callable[[], Policy]) -> None:
+        self._make = make
+        self._policy = make()
+        self._fault = ""
+        self._told: dict[str, Callable[..., None]] = {
+            "gpu_added": lambda spec: self._policy.gpu_added(from_plain(GpuSpec, spec)),
+            "gpu_removed": lambda gpu: self._policy.gpu_removed(gpu),
+            "lease_planned": lambda lease: self._policy.lease_planned(from_plain(LeaseView, lease)),
+            "lease_opened": lambda lease: self._policy.lease_opened(lease),
+            "lease_draining": lambda lease: self._policy.lease_draining(lease),
+            "lease_lost": lambda lease: self._policy.lease_lost(lease),
+            "release": lambda placement, share, now_ns: self._policy.release(
+                from_plain(Placement, placement), share, now_ns
+            ),
+        }
+        self._asked: dict[str, Callable[..., Answer]] = {START: self._start, PLACE: self._place, PLAN: self._plan}
+
+    def heard(self, kind: str, arguments: list[Any]) -> bytes | None:
+        """The reply to a question, nothing to what it is told."""
+        asked = self._asked.get(kind)
+        if kind == START:
+            self._fault = ""
+        try:
+            if self._fault:
+                pass
+            elif asked is not None:
+                return orjson.dumps([ANSWER, to_plain(asked(*arguments))])
+            else:
+                self._told[kind](*arguments)
+        except Exception as fault:  # a plug-in may raise anything
+            self._fault = f"{kind}: {type(fault).__name__}: {fault}"
+        return orjson.dumps([RAISED, self._fault]) if asked is not None else None
+
+    def _start(self, state: Any) -> Answer:
+        self._policy = self._make()
+        self._policy.restore(from_plain(PolicyState, state))
+        return Answer()
+
+    def _place(self, demand: Any, now_ns: int) -> Answer:
+        return _answer(self._policy.place(from_plain(Demand, demand), now_ns))
+
+    def _plan(
+        self, demand: Any, now_ns: int, lease_bytes: int, profile: str | None, assume_free: Any, reserved: Any
+    ) -> Answer:
+        return _answer(
+            self._policy.plan(
+                from_plain(Demand, demand), now_ns, lease_bytes=lease_bytes, profile=profile,
+                assume_free=frozenset(assume_free), reserved=from_plain(frozenset[Slice], reserved),
+            )
+        )  # fmt: skip
+
+
+def _answer(said: object) -> Answer:
+    made = _SAID.get(type(said))
+    if made is None:
+        raise TypeError(f"{type(said).__name__} is no answer")
+    return made(said)
+
+
+def loaded(name: str) -> PluginHost:
+    """The plug-in of that entry point. Raises: LookupError: it is not installed; what its import or making raises."""
+    found = [point for point in entry_points(group=GROUP) if point.name == name]
+    if not found:
+        known = sorted(point.name for point in entry_points(group=GROUP))
+        raise LookupError(f"no installed package has the entry point {name!r} in {GROUP}; there are: {known}")
+    return PluginHost(found[0].load())
+
+
+def send(sock: socket.socket, data: bytes) -> None:
+    """One message. Raises: OSError."""
+    sock.sendall(LENGTH.pack(len(data)) + data)
+
+
+def main(fd: int, name: str) -> None:
+    """Until the daemon ends, or ends us."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the daemon, whose end is ours
+    sock = socket.socket(fileno=fd)
+    try:
+        host = loaded(name)
+    except BaseException as fault:
+        send(sock, orjson.dumps([RAISED, f"{type(fault).__name__}: {fault}"]))
+        return
+    send(sock, orjson.dumps([READY]))
+    with sock.makefile("rb") as file:
+        while len(head := file.read(LENGTH.size)) == LENGTH.size:
+            kind, *arguments = orjson.loads(file.read(*LENGTH.unpack(head)))
+            reply = host.heard(kind, arguments)
+            if reply is not None:
+                send(sock, reply)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])
+    os._exit(0)  # whatever threads a plug-in has started

@@ -1,0 +1,244 @@
+"""The policy plug-in's process: started before it is needed, asked with a deadline, killed at its first fault.
+
+The daemon's loop waits for an answer (a decision cannot be made without), for as long as `leasing.plugin_ms` says and
+no longer. What the plug-in sends is read as hostile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from offpath.bindings.errors import OffpathError
+from offpath.dpu_daemon.plugin_child import ANSWER, LENGTH, RAISED, READY
+from offpath.sched.gpu.plugin import PREFIX, START, Advice, AdvisorError, PluginPolicy
+from offpath.sched.jobs import events
+
+if TYPE_CHECKING:
+    from offpath.dpu_daemon.config import DaemonConfig
+    from offpath.dpu_daemon.daemon import Daemon
+
+logger = logging.getLogger(__name__)
+DEADLINE_S: Final = 0.005
+"""DESIGN §5."""
+_START_S: Final = 10.0
+_TAKE_OVER_S: Final = 0.25
+_MOST_BYTES: Final = 64 << 10
+_ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR")
+"""What the plug-in gets of ours: where to find Python, and no secrets."""
+
+
+class PluginError(OffpathError):
+    """The plug-in cannot be started: not installed, or it raises."""
+
+
+class PluginProcess:
+    """A running plug-in. Implements `offpath.sched.gpu.plugin.Advisor`."""
+
+    def __init__(self, name: str, deadline_s: float = DEADLINE_S) -> None:
+        """Starts the process; `wait` before the first question."""
+        self.name = name
+        self.deadline_s = deadline_s
+        self._fault: AdvisorError | None = None
+        self._sock, theirs = socket.socketpair()
+        environment = {key: os.environ[key] for key in _ENVIRONMENT if key in os.environ}
+        command = [sys.executable, "-m", "offpath.dpu_daemon.plugin_child", str(theirs.fileno()), name]
+        with theirs:
+            self._process = subprocess.Popen(
+                command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env=environment
+            )
+
+    def wait(self, most_s: float = _START_S) -> None:
+        """Blocks until the plug-in is loaded. Raises: PluginError."""
+        try:
+            said = self._received(time.monotonic() + most_s)
+        except AdvisorError as fault:
+            self.close()
+            raise PluginError(f"{PREFIX}{self.name} did not start: {fault}") from None
+        if said != [READY]:
+            self.close()
+            why = said[1] if len(said) == 2 and isinstance(said[1], str) else said
+            raise PluginError(f"{PREFIX}{self.name} cannot be used: {why}")
+
+    @property
+    def is_alive(self) -> bool:
+        """It can be asked."""
+        return self._fault is None
+
+    def tell(self, kind: str, *arguments: Any) -> None:
+        """See `Advisor.tell`."""
+        try:
+            self._send(orjson.dumps([kind, *arguments]), time.monotonic() + self.deadline_s)
+        except AdvisorError as fault:
+            self._fault = self._fault or fault
+
+    def ask(self, kind: str, *arguments: Any) -> Any:
+        """See `Advisor.ask`."""
+        until_s = time.monotonic() + (max(_TAKE_OVER_S, self.deadline_s) if kind == START else self.deadline_s)
+        self._send(orjson.dumps([kind, *arguments]), until_s)
+        said = self._received(until_s)
+        match said:
+            case [str(what), answer] if what == ANSWER:
+                return answer
+            case [str(what), str(detail)] if what == RAISED:
+                raise AdvisorError("raised", detail)
+        raise AdvisorError("nonsense", "a reply that is none")
+
+    def dismiss(self) -> None:
+        """See `Advisor.dismiss`: the process is killed."""
+        self._fault = self._fault or AdvisorError("gone", "dismissed")
+        if self._process.returncode is None:
+            self._process.kill()
+        self._sock.close()
+
+    def close(self) -> None:
+        """Kill and reap it."""
+        self.dismiss()
+        self._process.wait()
+
+    def _send(self, data: bytes, until_s: float) -> None:
+        if self._fault is not None:
+            raise self._fault
+        try:
+            self._sock.settimeout(max(1e-6, until_s - time.monotonic()))
+            self._sock.sendall(LENGTH.pack(len(data)) + data)
+        except TimeoutError:
+            raise AdvisorError("overrun", "it does not listen") from None
+        except OSError as fault:
+            raise AdvisorError("gone", str(fault)) from None
+
+    def _received(self, until_s: float) -> list[Any]:
+        (nbytes,) = LENGTH.unpack(self._exactly(LENGTH.size, until_s))
+        if nbytes > _MOST_BYTES:
+            raise AdvisorError("nonsense", f"a reply of {nbytes} bytes")
+        try:
+            said = orjson.loads(self._exactly(nbytes, until_s))
+        except orjson.JSONDecodeError:
+            raise AdvisorError("nonsense", "a reply that is not JSON") from None
+        return said if isinstance(said, list) else [said]
+
+    def _exactly(self, nbytes: int, until_s: float) -> bytes:
+        data = b""
+        while len(data) < nbytes:
+            try:
+                self._sock.settimeout(max(1e-6, until_s - time.monotonic()))
+                part = self._sock.recv(nbytes - len(data))
+            except TimeoutError:
+                raise AdvisorError("overrun", f"no answer in {self.deadline_s * 1e3:g} ms") from None
+            except OSError as fault:
+                raise AdvisorError("gone", str(fault)) from None
+            if not part:
+                raise AdvisorError("gone", "its process ended")
+            data += part
+        return data
+
+
+async def started(config: DaemonConfig) -> PluginProcess | None:
+    """The process that the configuration wants, ready; None: it names no plug-in. Raises: PluginError."""
+    name = config.leasing.policy
+    if not name.startswith(PREFIX):
+        return None
+    process = PluginProcess(name.removeprefix(PREFIX), config.leasing.plugin_ms / 1e3)
+    try:
+        await asyncio.to_thread(process.wait)
+    except BaseException:
+        process.close()
+        raise
+    return process
+
+
+class PluginSeat:
+    """A daemon's policy plug-in, if its configuration names one. Counts ``plugin_faults``."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._process: PluginProcess | None = None
+        self._next: PluginProcess | None = None
+        """Ready to take over with the configuration that wants it."""
+
+    async def prepare(self, config: DaemonConfig) -> None:
+        """Have the process that the configuration wants, before anything depends on it; one that runs stays.
+
+        Raises: PluginError.
+        """
+        self._drop_next()
+        process = self._process
+        if process is not None and process.is_alive and PREFIX + process.name == config.leasing.policy:
+            process.deadline_s = config.leasing.plugin_ms / 1e3
+            return
+        self._next = await started(config)
+
+    def offer(self, process: PluginProcess | None) -> None:
+        """One that was `started` already, for `adopt`; it is this one's to end from here on."""
+        self._next = process
+
+    def adopt(self) -> None:
+        """The book asks the process from here on, if its policy is the plug-in's. After `prepare`, in between events;
+        repeating it is harmless."""
+        policy = self._daemon.book.ledger.policy
+        counsel = self._daemon.book.ledger.counsel
+        former, wanted = self._process, self._daemon.config.leasing.policy
+        if self._next is not None:
+            self._process, self._next = self._next, None
+        if self._process is not None and PREFIX + self._process.name != wanted:
+            self._process = None
+        is_its = self._process is not None and PREFIX + self._process.name == policy.name
+        if former is not None and former is not self._process:
+            former.close()
+        if isinstance(policy, PluginPolicy) and (policy.is_advised or is_its):
+            if policy.is_advised and former is not None and former is self._process:
+                return
+            counsel.arriving = self._process if is_its else None
+            self._daemon.dispatch(events.PluginStarted())
+            if policy.is_advised:
+                logger.warning("%s decides", policy.name)
+
+    def heard(self, advice: Advice) -> None:
+        """What was decided, of which only a fault is news."""
+        if advice.fault:
+            self._daemon.counters["plugin_faults"] += 1
+            policy = self._daemon.book.ledger.policy.name
+            text = "%s is asked no more, the built-in policy decides: %s: %s"
+            logger.warning(text, policy, advice.asked, advice.fault)
+
+    @property
+    def is_quarantined(self) -> bool:
+        """A plug-in is configured, and the built-in decides."""
+        policy = self._daemon.book.ledger.policy
+        return isinstance(policy, PluginPolicy) and not policy.is_advised
+
+    def close(self) -> None:
+        """End the process."""
+        self._drop_next()
+        if self._process is not None:
+            self._process.close()
+
+    def _drop_next(self) -> None:
+        if self._next is not None:
+            self._next.close()
+            self._next = None
+
+
+NAMES: Final[dict[str, str]] = {
+    "offpath_policy_plugin_quarantined": "1 while a policy plug-in is configured and the built-in policy decides.",
+    "offpath_policy_plugin_faults_total": "Times the policy plug-in was late, broken or wrong, and was quarantined.",
+}
+"""Metric to help."""
+
+
+def plugin_metrics(daemon: Daemon) -> dict[str, tuple[str, Callable[[], float]]]:
+    """See `offpath.dpu_daemon.metrics.Extra`."""
+    give: dict[str, Callable[[], float]] = {
+        "offpath_policy_plugin_quarantined": lambda: daemon.plugin.is_quarantined,
+        "offpath_policy_plugin_faults_total": lambda: daemon.counters["plugin_faults"],
+    }
+    return {name: (text, give[name]) for name, text in NAMES.items()}

@@ -1,0 +1,251 @@
+"""A policy from outside, and a built-in that answers for it when it does not (DESIGN §5).
+
+To the job book `PluginPolicy` is a policy like any other. It asks the plug-in (another process, behind an `Advisor`),
+holds each answer against what is free, and from the first late, broken or illegal answer on the built-in decides: the
+plug-in is quarantined until it is started again. Every answer, and every decision that was made in its stead, is said
+as an `Advice`, which the book hands out among its commands; so it is journalled, and replay needs no plug-in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+from offpath.sched.errors import PlainError, SchedError
+from offpath.sched.gpu.geometry import GpuSpec, Slice
+from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Placement, PolicyState, Refusal
+from offpath.sched.gpu.shipped import Shipped
+from offpath.sched.plain import from_plain, to_plain
+from offpath.sched.record import record
+
+PREFIX: Final = "plugin:"
+"""Before the entry point's name, wherever a policy is named."""
+START: Final = "restore"
+PLACE: Final = "place"
+PLAN: Final = "plan"
+_MOST_SAID: Final = 160
+
+
+class AdvisorError(SchedError):
+    """The plug-in did not answer. ``code``: overrun, raised, nonsense, gone."""
+
+    def __init__(self, code: str, detail: str = "") -> None:
+        text = f"{code}: {detail}" if detail else code
+        super().__init__("".join(c if c.isprintable() else "?" for c in text[:_MOST_SAID]))
+        self.code = code
+
+
+class Advisor(Protocol):
+    """The way to a plug-in: it is told what `Policy` is told, and asked what `Policy` is asked, in plain data."""
+
+    def tell(self, kind: str, *arguments: Any) -> None:
+        """Does not wait and does not raise: what goes wrong is the next answer."""
+
+    def ask(self, kind: str, *arguments: Any) -> Any:
+        """`Answer` as plain data. Raises: AdvisorError."""
+
+    def dismiss(self) -> None:
+        """It will not be asked again. Repeating it is harmless."""
+
+
+@record
+class Answer:
+    """What a plug-in says: one of the three, or nothing where there is nothing to say."""
+
+    placement: Placement | None = None
+    plan: LeasePlan | None = None
+    refusal: Refusal | None = None
+
+
+@record
+class Advice:
+    """What a plug-in was asked, and what was decided. ``fault`` "": as it said; else why it is not asked any more, and
+    the decision is the built-in's. ``asked``: `START`, `PLACE` or `PLAN`."""
+
+    asked: str
+    fault: str
+    decided: Answer
+
+
+class Counsel:
+    """What a job book has for its policy plug-in. ``recalled`` are answers of a journal, which come first."""
+
+    def __init__(self, say: Callable[[Advice], None]) -> None:
+        self.say = say
+        self.advisor: Advisor | None = None
+        self.arriving: Advisor | None = None
+        """The advisor from the next `PluginPolicy.start` on."""
+        self.recalled: deque[Advice] = deque()
+        self.has_new_decider = False
+        """Somebody else decides than when the waiting jobs were refused; the job book asks again, and takes it back."""
+
+    def ask(self, kind: str, *arguments: Any) -> Answer:
+        """Raises: AdvisorError: as the plug-in's, or as the journal's."""
+        if self.recalled:
+            advice = self.recalled.popleft()
+            if advice.asked != kind:
+                raise AdvisorError("nonsense", f"asked {kind}, the journal answers {advice.asked}")
+            if advice.fault:
+                raise AdvisorError(advice.fault)
+            return advice.decided
+        if self.advisor is None:
+            raise AdvisorError("gone", "no plug-in runs")
+        said = self.advisor.ask(kind, *arguments)
+        try:
+            return from_plain(Answer, said)
+        except PlainError as fault:
+            raise AdvisorError("nonsense", str(fault)) from None
+
+
+class PluginPolicy:
+    """Implements `offpath.sched.gpu.policy.Policy`. Until `start` the built-in decides."""
+
+    def __init__(self, plugin: str, builtin: Shipped | None = None) -> None:
+        """``builtin`` is what decides in the plug-in's stead, and knows what is free."""
+        self.name = PREFIX + plugin
+        self.counsel = Counsel(lambda advice: None)
+        """The job book brings its own."""
+        self.is_advised = False
+        """False: the built-in decides."""
+        self._builtin = builtin or Shipped()
+
+    def start(self) -> None:
+        """The plug-in's process is there: give it the state, and ask it from here on."""
+        self.counsel.has_new_decider = True
+        self.counsel.advisor, self.counsel.arriving = self.counsel.arriving, None
+        self.is_advised = False
+        try:
+            if self.counsel.ask(START, to_plain(self.state())) != Answer():
+                raise AdvisorError("nonsense", "an answer where none was asked")
+        except AdvisorError as fault:
+            self._quarantine()
+            self.counsel.say(Advice(START, str(fault), Answer()))
+        else:
+            self.is_advised = True
+            self.counsel.say(Advice(START, "", Answer()))
+
+    def _quarantine(self) -> None:
+        self.is_advised = False
+        self.counsel.has_new_decider = True
+        if self.counsel.advisor is not None:
+            self.counsel.advisor.dismiss()
+
+    def _decided(self, asked: str, fault: str, decided: Placement | LeasePlan | Refusal) -> None:
+        if fault:
+            self._quarantine()
+        answer = Answer(
+            decided if isinstance(decided, Placement) else None,
+            decided if isinstance(decided, LeasePlan) else None,
+            decided if isinstance(decided, Refusal) else None,
+        )
+        self.counsel.say(Advice(asked, fault, answer))
+
+    # -- questions ------------------------------------------------------------------------------------------------
+    def place(self, demand: Demand, now_ns: int) -> Placement | Refusal:
+        """See `Policy.place`."""
+        if not self.is_advised:
+            return self._builtin.place(demand, now_ns)
+        decided: Placement | Refusal | None = None
+        fault = ""
+        try:
+            said = self.counsel.ask(PLACE, to_plain(demand), now_ns)
+            if said.placement is not None:
+                decided = self._builtin.seat(demand, said.placement.lease, said.placement.lane, now_ns)
+            elif said.refusal is not None and said.refusal.obstacles:
+                decided = said.refusal
+            if decided is None:
+                fault = str(AdvisorError("nonsense", f"no lane for {demand}: {said}"))
+        except AdvisorError as given:
+            fault = str(given)
+        if decided is None:
+            decided = self._builtin.place(demand, now_ns)
+        self._decided(PLACE, fault, decided)
+        return decided
+
+    def plan(
+        self,
+        demand: Demand,
+        now_ns: int,
+        *,
+        lease_bytes: int,
+        profile: str | None = None,
+        assume_free: frozenset[int] = frozenset(),
+        reserved: frozenset[Slice] = frozenset(),
+    ) -> LeasePlan | Refusal:
+        """See `Policy.plan`."""
+        builtin = self._builtin.plan(
+            demand, now_ns, lease_bytes=lease_bytes, profile=profile, assume_free=assume_free, reserved=reserved
+        )
+        if not self.is_advised:
+            return builtin
+        decided: LeasePlan | Refusal | None = None
+        fault = ""
+        try:
+            said = self.counsel.ask(
+                PLAN, to_plain(demand), now_ns, lease_bytes, profile, to_plain(assume_free), to_plain(reserved)
+            )
+            if said.plan is not None:
+                mask = self._builtin.mask(demand, profile)
+                decided = self._builtin.vetted(said.plan, mask, assume_free, reserved)
+            elif said.refusal is not None and said.refusal.obstacles:
+                decided = said.refusal
+            if decided is None:
+                fault = str(AdvisorError("nonsense", f"no place for {demand}: {said}"))
+        except AdvisorError as given:
+            fault = str(given)
+        if decided is None:
+            decided = builtin
+        self._decided(PLAN, fault, decided)
+        return decided
+
+    # -- state ----------------------------------------------------------------------------------------------------
+    def state(self) -> PolicyState:
+        """See `Policy.state`."""
+        return replace(self._builtin.state(), advised_by=self.name if self.is_advised else "")
+
+    def restore(self, state: PolicyState) -> None:
+        """See `Policy.restore`. Another policy's state has the built-in decide until `start`."""
+        self._builtin.restore(state)
+        self.is_advised = state.advised_by == self.name
+
+    # -- what it is told ------------------------------------------------------------------------------------------
+    def _tell(self, kind: str, *arguments: Any) -> None:
+        if self.is_advised and self.counsel.advisor is not None:
+            self.counsel.advisor.tell(kind, *map(to_plain, arguments))
+
+    def gpu_added(self, spec: GpuSpec) -> None:
+        """See `Policy.gpu_added`."""
+        self._builtin.gpu_added(spec)
+        self._tell("gpu_added", spec)
+
+    def gpu_removed(self, gpu: str) -> None:
+        """See `Policy.gpu_removed`."""
+        self._builtin.gpu_removed(gpu)
+        self._tell("gpu_removed", gpu)
+
+    def lease_planned(self, lease: LeaseView) -> None:
+        """See `Policy.lease_planned`."""
+        self._builtin.lease_planned(lease)
+        self._tell("lease_planned", lease)
+
+    def lease_opened(self, lease: int) -> None:
+        """See `Policy.lease_opened`."""
+        self._builtin.lease_opened(lease)
+        self._tell("lease_opened", lease)
+
+    def lease_draining(self, lease: int) -> None:
+        """See `Policy.lease_draining`."""
+        self._builtin.lease_draining(lease)
+        self._tell("lease_draining", lease)
+
+    def lease_lost(self, lease: int) -> None:
+        """See `Policy.lease_lost`."""
+        self._builtin.lease_lost(lease)
+        self._tell("lease_lost", lease)
+
+    def release(self, placement: Placement, share: int, now_ns: int) -> None:
+        """See `Policy.release`."""
+        self._builtin.release(placement, share, now_ns)
+        self._tell("release", placement, share, now_ns)

@@ -1,0 +1,247 @@
+"""Policy plug-ins with real processes: an installed package decides; what is wrong with one costs nobody a request."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from offpath.cli.demo import samples
+from offpath.dpu_daemon.journal import codec
+from offpath.dpu_daemon.journal.ring import ReadOnlyFile, Ring
+from offpath.dpu_daemon.plugins import PluginError, PluginProcess
+from offpath.sched.gpu.plugin import Advice, AdvisorError
+
+from ..support.cluster import TIMEOUT, Cluster
+from ..support.clusters import Make
+from ..support.command import offpath
+from ..support.processes import until
+from .test_resume import kill_daemon
+
+pytestmark = pytest.mark.slow
+PACKAGE = Path(__file__).resolve().parents[1] / "plugins" / "sample-policies"
+JOBS = 60
+PATIENT_MS = 1_000
+"""A good plug-in's deadline here: a machine with other work may not run it for longer than 5 ms."""
+QUARANTINED = "is asked no more, the built-in policy decides"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample package, installed as any other."""
+    folder = tmp_path_factory.mktemp("site")
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-build-isolation"]
+    subprocess.run([*install, "--target", str(folder), str(PACKAGE)], check=True, timeout=120)
+    return folder
+
+
+@pytest.fixture
+def on_path(site: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    return site
+
+
+def advised(make_cluster: Make, site: Path, name: str, **more: Any) -> Cluster:
+    leasing = {"policy": f"plugin:{name}", "plugin_ms": PATIENT_MS, **more.pop("leasing", {})}
+    tenants = {"ada": {}, "bob": {}}
+    cluster = make_cluster(tenants, leasing=leasing, environment={"PYTHONPATH": str(site)}, **more)
+    cluster.start_helper(emulate=["A100-40GB", "A100-40GB"])
+    return cluster
+
+
+def work(cluster: Cluster, jobs: int = JOBS) -> None:
+    """Two tenants in turns, each answer looked at."""
+    with cluster.connect("ada", slots=8) as ada, cluster.connect("bob", slots=8) as bob:
+        for number in range(jobs):
+            requester = (ada, bob)[number % 2]
+            answer = requester.submit("echo", [np.array([float(number)])], timeout=TIMEOUT)
+            assert answer.array == number
+
+
+def journal_of(cluster: Cluster) -> Path:
+    copy = cluster.folder / "copy"
+    shutil.copyfile(cluster.run_folder / "journal", copy)
+    return copy
+
+
+def advice_in(path: Path) -> list[Advice]:
+    ring = Ring.opened(ReadOnlyFile(str(path)))
+    entries = ring.entries(ring.oldest_checkpoint())
+    return [
+        value
+        for entry in entries
+        if entry.kind != codec.KIND_CHECKPOINT
+        for value in codec.values(entry)
+        if isinstance(value, Advice)
+    ]
+
+
+def test_an_installed_plug_in_decides_and_its_journal_replays_without_it(make_cluster: Make, site: Path) -> None:
+    cluster = advised(make_cluster, site, "worst-fit")
+    work(cluster)
+    copy = journal_of(cluster)
+    said = advice_in(copy)
+    assert not [advice for advice in said if advice.fault]
+    assert Counter(advice.asked for advice in said)["place"] >= JOBS
+    gpus = {advice.decided.plan.gpu for advice in said if advice.decided.plan}
+    assert len(gpus) == 2, "the built-in would have put both tenants' leases on one GPU"
+    done = offpath("replay", str(copy), "--json")
+    assert done.code == 0, done.err
+    assert done.document["fault"] == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("raises", "raised"), ("nonsense", "nonsense"), ("stranger", "nonsense"), ("sleeps", "overrun"), ("dies", "gone")],
+)
+def test_a_broken_plug_in_is_quarantined_and_nobody_loses_a_request(
+    name: str, code: str, make_cluster: Make, site: Path
+) -> None:
+    cluster = advised(make_cluster, site, name, leasing={"plugin_ms": 200})
+    work(cluster)
+    assert cluster.daemon.errors.count(QUARANTINED) == 1
+    copy = journal_of(cluster)
+    said = advice_in(copy)
+    (fault,) = [advice for advice in said if advice.fault]
+    assert fault is said[-1], "who is quarantined is not asked"
+    assert fault.fault.partition(":")[0] == code
+    assert fault.decided.placement is not None, "the built-in's decision stands in the journal"
+    done = offpath("replay", str(copy), "--json")
+    assert (done.code, done.document["fault"]) == (0, ""), done.err
+    assert cluster.reload(), "lets it in again"
+    until(lambda: cluster.daemon.errors.count(f"plugin:{name} decides") == 2)
+    work(cluster)
+    assert cluster.daemon.errors.count(QUARANTINED) == 2
+    counted = cluster.statistics()
+    assert counted["plugin_faults"] == 2
+
+
+def test_a_plug_in_that_cannot_be_had_is_no_configuration(make_cluster: Make, site: Path) -> None:
+    cluster = make_cluster({"ada": {}}, environment={"PYTHONPATH": str(site)})
+    cluster.start_helper()
+    for name, why in (("unmade", "RuntimeError: no licence"), ("absent", "no installed package has the entry point")):
+        cluster.config["leasing"]["policy"] = f"plugin:{name}"
+        assert not cluster.reload()
+        assert why in cluster.daemon.errors
+    cluster.config["leasing"]["policy"] = "plugin:../odd"
+    assert not cluster.reload()
+    with cluster.connect("ada") as ada:
+        assert ada.submit("echo", [np.array([1.0])], timeout=TIMEOUT).array == 1
+    cluster.config["leasing"] |= {"policy": "plugin:worst-fit", "plugin_ms": PATIENT_MS}
+    assert cluster.reload()
+    until(lambda: "plugin:worst-fit decides" in cluster.daemon.errors)
+    cluster.config["leasing"]["policy"] = "best-fit"
+    assert cluster.reload()
+    with cluster.connect("ada") as ada:
+        assert ada.submit("echo", [np.array([2.0])], timeout=TIMEOUT).array == 2
+    assert QUARANTINED not in cluster.daemon.errors
+
+
+def test_a_daemon_that_is_killed_goes_on_with_its_plug_in(make_cluster: Make, site: Path) -> None:
+    cluster = advised(make_cluster, site, "worst-fit", keep={}, durability={"resume_ttl_s": 20})
+    with cluster.connect("ada", slots=4) as ada:
+        for number in range(4):
+            assert ada.submit("echo", [np.array([float(number)])], timeout=TIMEOUT).array == number
+            until(lambda number=number: cluster.daemon.errors.count("plugin:worst-fit decides") == number + 1)
+            if number < 3:
+                kill_daemon(cluster)
+    said = advice_in(journal_of(cluster))
+    assert said
+    assert not [advice for advice in said if advice.fault]
+
+
+@pytest.fixture
+def process(on_path: Path) -> Iterator[PluginProcess]:
+    made = PluginProcess("worst-fit", deadline_s=1.0)
+    try:
+        made.wait()
+        yield made
+    finally:
+        made.close()
+
+
+def test_a_process_that_ends_or_stands_still_is_a_fault_within_the_deadline(process: PluginProcess) -> None:
+    state = [[], [], 0, 0, ""]
+    assert process.ask("restore", state) == [None, None, None]
+    assert process.ask("place", [1, "ada", 14, 0, ""], 0)[2] is not None
+    process._process.send_signal(signal.SIGSTOP)
+    process.deadline_s = 0.01
+    with pytest.raises(AdvisorError, match="overrun: no answer in 10 ms"):
+        process.ask("place", [2, "ada", 14, 0, ""], 0)
+    process.deadline_s = 0.001
+    while process.is_alive:
+        process.tell("gpu_removed", "g" * 60_000)
+    with pytest.raises(AdvisorError, match="overrun: it does not listen"):
+        process.ask("place", [3, "ada", 14, 0, ""], 0)
+
+
+def test_what_the_other_side_writes_is_read_as_hostile(process: PluginProcess) -> None:
+    state = [[], [], 0, 0, ""]
+    assert process.ask("restore", state) == [None, None, None]
+    theirs = process._sock
+    process._sock, enemy = socket.socketpair()
+    theirs.close()
+    for said, code in (
+        (b"\xff\xff\xff\xff", "nonsense: a reply of 4294967295 bytes"),
+        (b"\4\0\0\0{{{{", "nonsense: a reply that is not JSON"),
+        (b"\2\0\0\0[]", "nonsense: a reply that is none"),
+        (b"\1\0\0\x001", "nonsense: a reply that is none"),
+        (b"\5\0\0\0[1,2]", "nonsense: a reply that is none"),
+        (b"\5\0\0\0[1", "overrun"),
+    ):
+        enemy.sendall(said)
+        process.deadline_s = 0.05
+        with pytest.raises(AdvisorError, match=code):
+            process.ask("place", [2, "ada", 14, 0, ""], 0)
+    enemy.close()
+    with pytest.raises(AdvisorError, match="gone"):
+        process.ask("place", [2, "ada", 14, 0, ""], 0)
+
+
+def test_a_plug_in_gets_no_secret_from_the_environment(on_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", "/nowhere")
+    process = PluginProcess("worst-fit")
+    try:
+        process.wait()
+        environment = Path(f"/proc/{process._process.pid}/environ").read_bytes()
+        assert b"CREDENTIALS_DIRECTORY" not in environment
+        fds = list(Path(f"/proc/{process._process.pid}/fd").iterdir())
+        assert len(fds) <= 4, "standard streams and the one socket"
+    finally:
+        process.close()
+
+
+def test_one_that_never_comes_up_is_an_error_of_its_name(on_path: Path) -> None:
+    with pytest.raises(PluginError, match=r"^plugin:unmade cannot be used: RuntimeError: no licence$"):
+        PluginProcess("unmade").wait()
+    slow = PluginProcess("worst-fit")
+    try:
+        with pytest.raises(PluginError, match="did not start: overrun"):
+            slow.wait(0.0)
+    finally:
+        slow.close()
+
+
+def test_the_simulator_runs_the_same_plug_in(on_path: Path) -> None:
+    trace = str(samples.DATA / "openb_sample.csv")
+    done = offpath("whatif", trace, "--policy", "plugin:worst-fit", "--plugin-ms", str(PATIENT_MS), "--json")
+    assert done.code == 0, done.err
+    found = done.document
+    assert (found["policy"], found["plugin_faults"]) == (["conspirator-paper", "plugin:worst-fit"], [[], []])
+    assert found["decisions_that_differ"] > 0
+    assert found["completed"][0] == found["completed"][1]
+    broken = offpath("whatif", trace, "--policy", "plugin:raises", "--plugin-ms", str(PATIENT_MS), "--json")
+    assert broken.document["plugin_faults"][1][0].startswith("raised: place: KeyError")
+    assert broken.document["completed"] == found["completed"]
+    none = offpath("whatif", trace, "--policy", "plugin:absent")
+    assert none.code != 0
+    assert "no installed package has the entry point 'absent'" in none.err

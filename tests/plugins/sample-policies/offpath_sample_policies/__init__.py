@@ -1,0 +1,37 @@
+"""A policy from outside offpath: each new lease goes to the GPU with the most slices left."""
+
+from __future__ import annotations
+
+from offpath.sched.gpu.geometry import Slice
+from offpath.sched.gpu.indexed import IndexedPolicy
+from offpath.sched.gpu.policy import Demand, LeasePlan, Placement, Refusal
+
+
+class WorstFit(IndexedPolicy):
+    """Spreads leases, as a cluster might that pays for heat rather than for GPUs."""
+
+    name = "worst-fit"
+
+    def place(self, demand: Demand, now_ns: int) -> Placement | Refusal:
+        """The tenant's first lease with room."""
+        room = self.first_room(demand)
+        return self.take(room, demand.share) if room is not None else self.refused(demand)
+
+    def plan(
+        self,
+        demand: Demand,
+        now_ns: int,
+        *,
+        lease_bytes: int,
+        profile: str | None = None,
+        assume_free: frozenset[int] = frozenset(),
+        reserved: frozenset[Slice] = frozenset(),
+    ) -> LeasePlan | Refusal:
+        """The smallest instance that holds the demand, on the emptiest GPU with a place for it."""
+        self.lease_bytes = lease_bytes
+        mask = self.mask(demand, profile)
+        for gpu in sorted(self.gpus.values(), key=lambda gpu: (-gpu.level, gpu.slot)):
+            plan = self.cut(gpu, mask, assume_free, reserved)
+            if plan is not None:
+                return plan
+        return self.refusal(mask)
