@@ -53,28 +53,33 @@ def test_an_unoccupied_fraction_of_an_earlier_gpu_comes_before_the_tenants_own_r
     assert floor.assign(Demand(3, "ada", 5, 0)) == ("g0", 0)
 
 
+def compare(seed: int) -> None:
+    """One random instance: models, tenants, demands, sixty arrivals with ends in between."""
+    random = Random(f"conspirator {seed}")
+    models = [random.choice(list(FRACTIONS)) for _ in range(random.randint(1, 6))]
+    gpus = [(f"g{j}", model) for j, model in enumerate(models)]
+    tenants = [f"t{t}" for t in range(random.randint(1, 5))]
+    shares = random.sample(range(1, 101), random.randint(1, 6))
+    plain = Transcription(gpus)
+    floor = Floor(ConspiratorPaper(), [paper_gpu(*gpu) for gpu in gpus])
+    live: list[int] = []
+    for job in range(60):
+        if live and random.random() < 0.4:
+            ended = live.pop(random.randrange(len(live)))
+            plain.end(ended)
+            floor.end(ended)
+        tenant, share = random.choice(tenants), random.choice(shares)
+        model = random.choice(models) if random.random() < 0.2 else ""
+        expected = plain.assign(job, tenant, share, [model] if model else ())
+        assert floor.assign(Demand(job, tenant, share, 0, model)) == expected, (seed, job)
+        if expected is not None:
+            live.append(job)
+
+
 @pytest.mark.parametrize("part", range(10))
 def test_the_indexed_policy_equals_the_transcription_decision_by_decision(part: int) -> None:
     for seed in range(part * INSTANCES // 10, (part + 1) * INSTANCES // 10):
-        random = Random(f"conspirator {seed}")
-        models = [random.choice(list(FRACTIONS)) for _ in range(random.randint(1, 6))]
-        gpus = [(f"g{j}", model) for j, model in enumerate(models)]
-        tenants = [f"t{t}" for t in range(random.randint(1, 5))]
-        shares = random.sample(range(1, 101), random.randint(1, 6))
-        plain = Transcription(gpus)
-        floor = Floor(ConspiratorPaper(), [paper_gpu(*gpu) for gpu in gpus])
-        live: list[int] = []
-        for job in range(60):
-            if live and random.random() < 0.4:
-                ended = live.pop(random.randrange(len(live)))
-                plain.end(ended)
-                floor.end(ended)
-            tenant, share = random.choice(tenants), random.choice(shares)
-            model = random.choice(models) if random.random() < 0.2 else ""
-            expected = plain.assign(job, tenant, share, [model] if model else ())
-            assert floor.assign(Demand(job, tenant, share, 0, model)) == expected, (seed, job)
-            if expected is not None:
-                live.append(job)
+        compare(seed)
     assert {"quick": 60, "ci": 400, "full": 10_000}[SIZE] <= INSTANCES
 
 

@@ -137,23 +137,31 @@ class Story:
                 assert sum(demand.share for demand, _ in mine) <= view.alpha
 
 
+def keeps_the_rules(kind: type[Policy], seed: str) -> None:
+    story = Story(kind, seed)
+    for _ in range(STEPS):
+        story.step()
+        story.check()
+
+
+def goes_on_the_same(kind: type[Policy], seed: str) -> None:
+    plain, resumed = Story(kind, seed), Story(kind, seed)
+    plain.go_on = lambda: "went on"  # type: ignore[method-assign]
+    for _ in range(STEPS):
+        assert plain.step() == resumed.step()
+        assert to_plain(plain.policy.state()) == to_plain(resumed.policy.state())
+
+
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_keeps_tenants_geometry_and_capacity(name: str) -> None:
     for seed in range(RUNS):
-        story = Story(POLICIES[name], f"{name} {seed}")
-        for _ in range(STEPS):
-            story.step()
-            story.check()
+        keeps_the_rules(POLICIES[name], f"{name} {seed}")
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_policy_that_goes_on_from_its_state_decides_the_same(name: str) -> None:
     for seed in range(RUNS):
-        plain, resumed = Story(POLICIES[name], f"{seed}"), Story(POLICIES[name], f"{seed}")
-        plain.go_on = lambda: "went on"  # type: ignore[method-assign]
-        for _ in range(STEPS):
-            assert plain.step() == resumed.step()
-            assert to_plain(plain.policy.state()) == to_plain(resumed.policy.state())
+        goes_on_the_same(POLICIES[name], f"{seed}")
 
 
 @pytest.mark.parametrize("name", POLICIES)
