@@ -337,6 +337,21 @@ def test_the_first_need_of_all_may_come_at_time_zero() -> None:
     assert {c.lease for c in out if isinstance(c, ScrubLane)} == {1}
 
 
+def test_a_need_is_old_enough_by_its_own_age_although_an_older_needs_timer_still_runs() -> None:
+    desk = Desk(pins=(PinnedLease("ada", 0, "1g.5gb", 0),))
+    desk.warm(1, 1)
+    for job in (1, 2):
+        desk.run(2, job)
+    desk.submit(3, 3)  # its need would be looked at at 23
+    desk.result(5, 1, 1)
+    assert not desk.book.ledger.needy
+    desk.submit(15, 4)
+    for at_ms in (23, 34.9):
+        assert desk.tick(at_ms) == ()
+    assert desk.book.next_deadline_ns() == 35 * MS
+    assert desk.tick(35) == (opened(2, "ada", "1g.5gb", 1),)
+
+
 def test_a_book_without_hysteresis_does_not_ask_to_be_called_each_nanosecond() -> None:
     desk = Desk(settings=replace(SETTINGS, grow_after_ns=0), pins=(PinnedLease("bob", 0, "7g.40gb", 0),))
     desk.submit(1, 1)

@@ -293,7 +293,7 @@ def leaves_a_removed_tenant_the_lease_that_is_being_opened(patch: Patch) -> None
     patch(Leasing, "give_up", lambda self, lease: None)
 
 
-@planted("had to be answered|has jobs queued|have all their answers and are not told")
+@planted("had to be answered|has jobs queued|have all their answers and are not told|for a tenant that was removed")
 def leaves_a_removed_tenants_queue_alone(patch: Patch) -> None:
     patch(Reload, "end_queued", lambda self, now_ns: None)
 

@@ -229,7 +229,9 @@ class Leasing:
         tenant.need_timer_ns = 0
         if name in self._ledger.needy:
             self.round(now_ns)
-            self._arm_need(tenant, now_ns + max(self._ledger.settings.grow_after_ns, MS))
+            old_enough_ns = tenant.need_since_ns + self._ledger.settings.grow_after_ns
+            again_ns = now_ns + max(self._ledger.settings.grow_after_ns, MS)
+            self._arm_need(tenant, old_enough_ns if now_ns < old_enough_ns < again_ns else again_ns)
 
     def _arm_need(self, tenant: Tenant, when_ns: int) -> None:
         if not tenant.need_timer_ns or when_ns < tenant.need_timer_ns:  # a former need's may still be armed, for later
