@@ -144,6 +144,9 @@ def test_a_plug_in_that_cannot_be_had_is_no_configuration(make_cluster: Make, si
     with cluster.connect("ada") as ada:
         assert ada.submit("echo", [np.array([2.0])], timeout=TIMEOUT).array == 2
     assert QUARANTINED not in cluster.daemon.errors
+    done = offpath("replay", str(journal_of(cluster)), "--json")
+    assert done.code == 0, done.err
+    assert done.document["events"]["ConfigChanged"] == 2, "three policies in one journal"
 
 
 def test_a_daemon_that_is_killed_goes_on_with_its_plug_in(make_cluster: Make, site: Path) -> None:
