@@ -234,6 +234,15 @@ def test_one_that_never_comes_up_is_an_error_of_its_name(on_path: Path) -> None:
         slow.close()
 
 
+def test_doctor_starts_it_too(on_path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "offpathd.toml"
+    for name, severity in (("worst-fit", "ok"), ("unmade", "error")):
+        file.write_text(f'[[tenant]]\nname = "ada"\n[leasing]\npolicy = "plugin:{name}"\n')
+        told = offpath("doctor", "--config", str(file), "--runtime-dir", str(tmp_path / "run"), "--json")
+        (finding,) = [each for each in told.document if each["code"] == "plugin"]
+        assert finding["severity"] == severity
+
+
 def test_the_simulator_runs_the_same_plug_in(on_path: Path) -> None:
     trace = str(samples.DATA / "openb_sample.csv")
     done = offpath("whatif", trace, "--policy", "plugin:worst-fit", "--plugin-ms", str(PATIENT_MS), "--json")

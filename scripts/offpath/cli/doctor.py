@@ -16,6 +16,7 @@ from offpath.dpu_daemon.doctor.findings import CODES, Finding, Severity
 from offpath.dpu_daemon.doctor.keys import check_keys
 from offpath.dpu_daemon.doctor.machine import check_machine
 from offpath.dpu_daemon.doctor.place import check_directory, check_limits, memlock_bytes
+from offpath.dpu_daemon.doctor.plugin import check_plugin
 
 _ORDER: Final = list(Severity)
 
@@ -46,6 +47,7 @@ def main(arguments: argparse.Namespace) -> int:
     if config is not None:
         findings += check_limits(config)
         findings += check_keys(config)
+        findings += check_plugin(config)
     findings.sort(key=lambda found: -_ORDER.index(found.severity))
     _print(findings, arguments.json)
     return int(any(found.severity is Severity.ERROR for found in findings))

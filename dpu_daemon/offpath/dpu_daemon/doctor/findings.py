@@ -33,6 +33,7 @@ CODES: Final[dict[str, str]] = {
     "kernel": "what the kernel must, or should, be able to do",
     "notify-queue": "messages that a keeper's socket holds",
     "package": "Python packages of the daemon",
+    "plugin": "whether the policy plug-in of the configuration starts",
     "fault-points": "fault points that are armed",
 }
 

@@ -27,6 +27,7 @@ _FIXES: Final = {
     "kernel": "a newer Linux",
     "notify-queue": "`sysctl net.unix.max_dgram_qlen=512`",
     "package": "`pip install 'offpath[daemon]'`",
+    "plugin": "install the package that has the entry point, mend it, or name another policy",
     "fault-points": "unset `OFFPATH_FAULTS`: it is for tests",
 }
 ENTRIES: Final = tuple(Entry("doctor", code, cause, _FIXES[code]) for code, cause in CODES.items())

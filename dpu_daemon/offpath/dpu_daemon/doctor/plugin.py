@@ -1,0 +1,23 @@
+"""The policy plug-in: started as the daemon would start it, and ended at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from offpath.dpu_daemon.config import DaemonConfig
+from offpath.dpu_daemon.doctor.findings import Finding, Severity, ok
+from offpath.dpu_daemon.plugins import PluginError, started
+
+
+def check_plugin(config: DaemonConfig) -> Iterator[Finding]:
+    """Nothing, if the configuration names none."""
+    try:
+        process = asyncio.run(started(config))
+    except PluginError as fault:
+        fix = "install its package where offpath is installed, mend it, or name another leasing.policy"
+        yield Finding("plugin", Severity.ERROR, str(fault), fix)
+        return
+    if process is not None:
+        process.close()
+        yield ok("plugin", f"{config.leasing.policy} starts")
