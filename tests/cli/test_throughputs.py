@@ -115,4 +115,7 @@ def test_figure_2_normalises_to_the_whole_gpu_and_counts_each_knee_once() -> Non
             (1 + found["gain"]) * points[row["knee"]["share"]] + 1e-3
         )
     assert all(sum(knees.values()) == 32 for knees in found["knees_by_gain"].values())
+    knees = [row["knee"]["share"] for row in found["rows"]]
+    assert found["right_sized"]["mean_share"] == pytest.approx(sum(knees) / 32, abs=0.05)
+    assert 1 / (1 + found["gain"]) <= found["right_sized"]["mean_throughput"] <= 1.01
     assert found["pairs_on_a_whole_gpu"] is None

@@ -8,6 +8,7 @@ has whole V100, P100 and K80 only; what it says of shares is how far two jobs co
 from __future__ import annotations
 
 from collections import Counter
+from statistics import fmean
 from typing import Any, Final
 
 from offpath.cli.demo import samples
@@ -20,8 +21,8 @@ GAINS: Final = (0.05, GAIN, 0.20)
 ASSUMED: Final = (
     f'the knee is the smallest instance from which no larger one gives more than {GAIN:.0%} more ("not much": ours)',
     "mean time of an iteration as MISO logged it; deepspeech2's inputs differ in length, so its runs are not alike",
-    "the paper's shares are of compute (a V100 or T4 has no MIG); an instance also has part of the memory and of its"
-    " bandwidth, 3g and 4g half of it, so that what lives by memory is twice as fast on 7g",
+    "a V100 or T4 has no MIG, so the paper's shares are most likely of compute alone (MPS); a MIG instance also has but"
+    " part of the memory and its bandwidth, 3g and 4g half of it: what lives by memory gains on 7g",
     "an instance that is missing was not measured, usually for lack of memory, and is not offered",
 )
 _MISO: Final = "miso_a100_mig_iteration_times.csv.gz"
@@ -47,8 +48,16 @@ def figure_2(folder: str | None) -> dict[str, Any]:
             f"{gain:g}": dict(sorted(Counter(each.share(each.knee(gain)) for each in profiles).items()))
             for gain in GAINS
         },
+        "right_sized": {
+            "mean_share": round(fmean(each.share(each.knee()) for each in profiles), 1),
+            "mean_throughput": round(fmean(_kept(each) for each in profiles), 4),
+        },
         "pairs_on_a_whole_gpu": pairs,
     }  # fmt: skip
+
+
+def _kept(profile: ThroughputProfile) -> float:
+    return profile.knee().throughput / profile.rates[-1].throughput
 
 
 def _row(profile: ThroughputProfile) -> dict[str, Any]:
@@ -94,6 +103,11 @@ def text(data: dict[str, Any]) -> str:
         f" {paper['knee_percent']} % of the GPU",
         f"ours: {enough} of {len(data['rows'])} models and batch sizes have enough with {_HALF} % or less",
     ]
+    mean = data["right_sized"]
+    lines.append(
+        f"  each on its knee: {mean['mean_share']:.0f} % of a GPU on average,"
+        f" {mean['mean_throughput']:.0%} of the throughput"
+    )
     for gain, knees in data["knees_by_gain"].items():
         each = ", ".join(f"{share} %: {count}" for share, count in knees.items())
         lines.append(f'  knees where "not much" is {float(gain):.0%}: {each}')
