@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from offpath.sched.gpu.conspirator import ConspiratorPaper
 from offpath.sched.gpu.paper import paper_gpu
 from offpath.sched.sim.cluster import Cluster
+from offpath.sched.sim.conspirator import MOST_LIVE, measure
 from offpath.sched.sim.workload import Stream, TraceJob, evenly, live_spans
 
 END = 1_000
@@ -66,3 +67,20 @@ def test_the_cluster_has_as_many_jobs_at_a_moment_as_the_stream_says(each: Strea
     for at in evenly(live_spans(each, most), 5):
         cluster.run(at)
         assert 1 <= len(cluster.live()) == live(each, at) <= most
+
+
+def test_a_window_with_more_jobs_than_are_asked_for_is_looked_at_as_a_whole_besides() -> None:
+    """Half of the time 61 jobs are alive: six instants are among the single job's, six among all."""
+    crowd = [TraceJob(END // 2, END // 2, "a", 100)] * MOST_LIVE
+    found = measure(stream(TraceJob(0, END, "a", 100), *crowd), instants=6, clock=lambda: 0, names=("greedy",))
+    assert found.live_part == 0.5
+    assert [each.jobs for each in found.instants] == [1] * 6
+    assert [each.jobs for each in found.any_instants] == [1] * 3 + [MOST_LIVE + 1] * 3
+    assert all(each.is_proven and each.gpus == each.best_gpus for each in found.any_instants)
+
+
+def test_a_quiet_window_is_asked_once() -> None:
+    found = measure(stream(TraceJob(0, END, "a", 50)), instants=6, clock=lambda: 0, names=("greedy",))
+    assert found.live_part == 1
+    assert found.any_instants == found.instants
+    assert len(found.instants) == 6

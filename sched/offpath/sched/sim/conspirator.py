@@ -3,12 +3,13 @@
 One window: the same stream under Algorithm 1 (`greedy`), `shipped`, `migrating`, MPS-only and exclusive GPUs, on GPUs
 that take no time and are never short; beside them what time-sharing would use. At instants ("sub-windows") spread
 evenly over the time at which at most `MOST_LIVE` jobs are alive the jobs that greedy has running are packed to proven
-optimality, for GPUs in use and for slices, with migration free (ε2 = 0, as in the paper).
+optimality, for GPUs in use and for slices, with migration free (ε2 = 0, as in the paper). Where at times more jobs are
+alive, as many instants are taken from all of the window besides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -143,6 +144,8 @@ class Window:
     curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """Active and slice GPU-hours so far, at `POINTS` evenly spaced times."""
     instants: list[Instant] = field(default_factory=list)
+    any_instants: list[Instant] = field(default_factory=list)
+    """With any number of jobs; `instants` where these never have more than `MOST_LIVE`."""
     decisions_ns: list[int] = field(default_factory=list)
     migrations: int = 0
     jobs: int = 0
@@ -150,12 +153,6 @@ class Window:
     """Of the window's time: with 1 to `MOST_LIVE` jobs alive, where instants are taken from."""
     mixed: float | None = None
     """GPU-hours of time-sharing in which a GPU has jobs of several tenants."""
-
-    def gap(self, what: str) -> float | None:
-        """Greedy over the optimum, minus 1, summed over the proven instants; None: there is none."""
-        proven = [each for each in self.instants if each.is_proven]
-        ours, best = sum(getattr(i, what) for i in proven), sum(getattr(i, f"best_{what}") for i in proven)
-        return ours / best - 1 if best else None
 
     def data(self) -> dict[str, Any]:
         """As plain values."""
@@ -174,11 +171,22 @@ class Window:
             "optimal_tried": len(self.instants),
             "optimal_proven": sum(each.is_proven for each in self.instants),
             "optimal_part_of_time": round(self.live_part, 4),
-            "gap_slice": self.gap("slices"),
-            "gap_active": self.gap("gpus"),
+            "gap_slice": gap(self.instants, "slices"),
+            "gap_active": gap(self.instants, "gpus"),
+            "optimal_any_tried": len(self.any_instants),
+            "optimal_any_proven": sum(each.is_proven for each in self.any_instants),
+            "gap_slice_any": gap(self.any_instants, "slices"),
+            "gap_active_any": gap(self.any_instants, "gpus"),
             "decision_p50_us": decided[len(decided) // 2] / 1e3 if decided else None,
             "optimal_p50_ms": _median([each.solve_ms for each in self.instants if each.is_proven]),
         }
+
+
+def gap(instants: Sequence[Instant], what: str) -> float | None:
+    """Greedy over the optimum, minus 1, summed over the proven instants; None: there is none."""
+    proven = [each for each in instants if each.is_proven]
+    ours, best = sum(getattr(i, what) for i in proven), sum(getattr(i, f"best_{what}") for i in proven)
+    return ours / best - 1 if best else None
 
 
 def _median(values: list[float]) -> float | None:
@@ -205,7 +213,8 @@ def measure(
     length = stream.end_ns - stream.begin_ns
     spans = live_spans(stream, MOST_LIVE)
     window.live_part = sum(end - begin for begin, end in spans) / length
-    at = evenly(spans, instants) if instants else []
+    few = evenly(spans, instants) if instants else []
+    every = evenly(live_spans(stream, len(specs)), instants) if instants else []
     steps = [stream.begin_ns + n * length // POINTS for n in range(1, POINTS + 1)]
     for name in names:
         on_progress(name)
@@ -217,13 +226,15 @@ def measure(
         timed = Timed(policy, clock) if name == "greedy" else None
         cluster = Cluster(stream, specs, timed or policy)
         window.curves[name] = []
-        for moment in sorted({*steps, *(at if name == "greedy" else ())}):
+        for moment in sorted({*steps, *(few + every if name == "greedy" else ())}):
             cluster.run(moment)
             if moment in steps:
                 so_far = cluster.meter.total(moment)
                 window.curves[name].append((so_far.active, so_far.slices))
-            if timed is not None and moment in at:
-                window.instants.append(_instant(specs, cluster, limit_s, clock))
+            if timed is not None and moment in few + every:
+                instant = _instant(specs, cluster, limit_s, clock)
+                window.instants += [instant] if moment in few else []
+                window.any_instants += [instant] if moment in every else []
         window.hours[name] = cluster.meter.total(stream.end_ns)
         window.jobs = cluster.ended[JobState.COMPLETED] + len(cluster.jobs)
         window.migrations = max(window.migrations, cluster.migrations)
