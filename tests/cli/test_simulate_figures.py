@@ -58,10 +58,18 @@ def test_a_figure_that_there_is_not_and_a_figure_with_a_part_are_wrong_usage(wor
     assert "--figure" in done.err
 
 
-def test_an_unknown_part_is_named_with_those_that_there_are(tmp_path: Path) -> None:
-    done = offpath("simulate", "conspirator", "--quick", "--only", "all", "--out", str(tmp_path))
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ("all", "no part all: there are reproduction, real, fleet, tenants"),
+        ("tenants", "--quick has no window of tenants"),
+    ],
+)
+def test_a_part_without_a_window_is_refused_before_anything_runs(tmp_path: Path, part: str, said: str) -> None:
+    done = offpath("simulate", "conspirator", "--quick", "--only", part, "--out", str(tmp_path))
     assert done.code == 1
-    assert "no part all: there are reproduction, real, fleet, tenants" in done.err
+    assert said in done.err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_fleets_are_of_models_that_the_geometry_table_has() -> None:

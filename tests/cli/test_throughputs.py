@@ -87,6 +87,9 @@ def test_a_pair_counts_by_what_each_job_makes_of_its_own_throughput(tmp_path: Pa
     [
         ("v100,a,1,10\n", "v100,a,1,b,1,1,1\n", ":2: a or b was not measured alone on v100"),
         ("v100,a,1,0\n", "v100,a,1,a,1,1,1\n", ":2: a or a was not measured alone on v100"),
+        ("v100,a,1,10\nv100,a,1,11\n", "", ":3: a on v100 twice"),
+        ("v100,,1,10\n", "", ":2: a job without a name"),
+        ("v100,a,1,10\n", "v100,a,1,,1,1,1\n", ":2: a job without a name"),
         ("v100,a,1,x\n", "", ":2: steps_per_s is 'x', not a number"),
         ("v100,a,1,10\n", "v100,a,1,a,1,1,inf\n", ":2: steps_per_s_2 is inf"),
         ("v100,a,0,10\n", "", ":2: scale_factor is 0, not in 1"),

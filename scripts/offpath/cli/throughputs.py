@@ -60,10 +60,14 @@ def _profile(path: str, model: str, batch_size: int, rates: list[Rate], whole: i
 
 def gavel_pairs(alone: str, together: str) -> dict[str, list[float | None]]:
     """By GPU (`GAVEL_GPUS`): of each pair of jobs on one whole GPU, the sum of both throughputs, each over the job's
-    own when it is alone there; None: the pair made no progress. ``alone`` and ``together`` are paths.
+    own when it is alone there; None: one of them made no progress. ``alone`` and ``together`` are paths.
 
-    Raises: TraceError: also where a job of a pair was not measured alone."""
-    own = {key: rate for _, key, (rate,) in _gavel(alone, ("",))}
+    Raises: TraceError: also where a job was measured alone twice, or is in a pair and was not."""
+    own: dict[tuple[str, ...], float] = {}
+    for line, key, (rate,) in _gavel(alone, ("",)):
+        if key in own:
+            raise TraceError(f"{alone}:{line}: {' on '.join(reversed(key))} twice")
+        own[key] = rate
     sums: dict[str, list[float | None]] = {gpu: [] for gpu in GAVEL_GPUS}
     for line, (gpu, *jobs), rates in _gavel(together, ("_1", "_2")):
         if any(not own.get((gpu, job)) for job in jobs):
@@ -80,6 +84,8 @@ def _gavel(path: str, ends: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, .
         scales = [number(path, line, row, f"scale_factor{end}", 1, _MOST_BATCH) for end in ends]
         if row["gpu_type"] in GAVEL_GPUS and set(scales) == {1}:
             jobs = [row[f"job_type{end}"] for end in ends]
+            if not all(jobs):
+                raise TraceError(f"{path}:{line}: a job without a name")
             yield (
                 line,
                 (row["gpu_type"], *jobs),

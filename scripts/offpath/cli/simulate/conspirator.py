@@ -128,7 +128,10 @@ def _quick(parts: Sequence[str] | None) -> list[tuple[str, dict[str, Any]]]:
             "fleet", "openb", pods, instants=12, limit_s=5.0, tenants=20, fleet="four models"
         ),
     }  # fmt: skip
-    return [(key, piece) for key, piece in pieces.items() if piece["part"] in (parts or ("reproduction", "real"))]
+    chosen = [(key, piece) for key, piece in pieces.items() if piece["part"] in (parts or ("reproduction", "real"))]
+    if not chosen:
+        raise TraceError(f"--quick has no window of {', '.join(parts or ())}: leave it away")
+    return chosen
 
 
 def _piece(part: str, kind: str, path: str, **more: Any) -> dict[str, Any]:
