@@ -19,7 +19,7 @@ from offpath.sched.sim.workload import SECOND_NS, Marginals, Stream, TraceJob, s
 
 from ..support.command import offpath
 
-POLICIES = {"greedy", "shipped", "migrating", "mps_only", "exclusive"}
+ROWS = {"greedy", "shipped", "migrating", "mps_only", "exclusive", "time_sharing"}
 MARGINALS = str(samples.DATA / "pai_marginals.json")
 PODS = str(samples.DATA / "openb_sample.csv")
 
@@ -32,11 +32,13 @@ def test_the_quick_simulation_prints_both_windows_and_keeps_what_holds_always(tm
     assert [window["stream"] for window in found["windows"]] == ["reproduction", "real"]
     for window in found["windows"]:
         active, slices = window["active_gpu_hours"], window["slice_hours"]
-        assert set(active) == set(slices) == POLICIES
+        assert set(active) == set(slices) == ROWS
         assert window["used_gpu_hours"] <= min(slices.values()) + 1e-6
-        assert all(slices[name] <= active[name] + 1e-6 for name in POLICIES)
+        assert all(slices[name] <= active[name] + 1e-6 for name in ROWS)
         assert active["greedy"] <= active["mps_only"] == slices["mps_only"] <= active["exclusive"]
         assert active["migrating"] <= active["shipped"] * 1.005
+        assert window["used_gpu_hours"] <= active["time_sharing"] == slices["time_sharing"] <= active["exclusive"]
+        assert 0 <= window["time_sharing_mixed_gpu_hours"] <= active["time_sharing"]
         assert window["optimal_tried"] >= window["optimal_proven"] >= 3
         assert 0 <= window["gap_slice"] < 0.05
         assert window["gap_active"] >= 0

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from offpath.bindings.mig import gpu_model
 from offpath.bindings.wire import admin
 from offpath.cli import ask
+from offpath.cli.gpus import gpu_spec
 from offpath.sched.gpu.consolidate import consolidate
 from offpath.sched.gpu.exact import LiveJob, Place
-from offpath.sched.gpu.geometry import GpuSpec, Profile
 
 HEAD = ("lease", "tenant", "running", "from", "to")
 
@@ -79,7 +78,7 @@ def proposal(gpus: Sequence[admin.GpuLine], leases: Sequence[admin.LeaseLine]) -
 
     Raises: DeviceError: a GPU's model is in no table of ours.
     """
-    specs = [_spec(line) for line in gpus]
+    specs = [gpu_spec(line.gpu, line.model) for line in gpus]
     busy = [lease for lease in leases if lease.running_share > 0 or lease.is_pinned]
     jobs = [LiveJob(each.lease, each.tenant, max(1, each.running_share), place=_place(each)) for each in busy]
     moves = consolidate(specs, jobs, {each.lease for each in busy if not each.is_pinned})
@@ -91,15 +90,6 @@ def proposal(gpus: Sequence[admin.GpuLine], leases: Sequence[admin.LeaseLine]) -
         [each.lease for each in leases if each.running_share == 0 and not each.is_pinned],
         [gpu for gpu in order if gpu in now], [gpu for gpu in order if gpu in then],
     )  # fmt: skip
-
-
-def _spec(line: admin.GpuLine) -> GpuSpec:
-    model = gpu_model(line.model)
-    profiles = tuple(
-        Profile(p.name, p.compute_slices, p.memory_slices, p.memory_bytes, p.starts, p.max_instances)
-        for p in model.profiles
-    )
-    return GpuSpec(line.gpu, model.name, model.compute_slices, model.memory_slices, profiles)
 
 
 def _place(lease: admin.LeaseLine) -> Place:

@@ -32,7 +32,8 @@ def _opened(path: str) -> TextIO:
         raise TraceError(f"{path}: {fault.strerror}") from None
 
 
-def _rows(path: str, needed: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
+def rows(path: str, needed: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Rows of a CSV file, which may be gzipped, with their lines. Raises: TraceError: it is none, or lacks a column."""
     with _opened(path) as file:
         reader = csv.DictReader(file)
         try:
@@ -47,7 +48,8 @@ def _rows(path: str, needed: tuple[str, ...]) -> Iterator[tuple[int, dict[str, s
             raise TraceError(f"{path}:{reader.line_num}: {fault}") from None
 
 
-def _number(path: str, line: int, row: dict[str, str], name: str, least: float, most: float) -> float:
+def number(path: str, line: int, row: dict[str, str], name: str, least: float, most: float) -> float:
+    """Column ``name`` as a number. Raises: TraceError: it is none, or not in ``least`` to ``most``."""
     try:
         value = float(row[name])
     except (TypeError, ValueError):
@@ -60,7 +62,7 @@ def _number(path: str, line: int, row: dict[str, str], name: str, least: float, 
 def _stream(
     path: str, name: str, columns: tuple[str, ...], job: Callable[[int, dict[str, str]], TraceJob], hours: float | None
 ) -> Stream:
-    jobs = [job(line, row) for line, row in _rows(path, columns)]
+    jobs = [job(line, row) for line, row in rows(path, columns)]
     if not jobs:
         raise TraceError(f"{path}: no job in it")
     jobs.sort(key=lambda each: each.submit_ns)
@@ -84,9 +86,9 @@ def openb(path: str, *, hours: float | None = 60.0, name: str = "openb", time: s
     columns = (time, "duration_s", "gpu_request_fraction", "num_gpu")
 
     def job(line: int, row: dict[str, str]) -> TraceJob:
-        at = _number(path, line, row, time, 0, _SECONDS)
-        lasts = _number(path, line, row, "duration_s", 0, _SECONDS)
-        fraction = _number(path, line, row, "gpu_request_fraction", 0.001, _MOST_GPUS)
+        at = number(path, line, row, time, 0, _SECONDS)
+        lasts = number(path, line, row, "duration_s", 0, _SECONDS)
+        fraction = number(path, line, row, "gpu_request_fraction", 0.001, _MOST_GPUS)
         share = max(1, round(100 * fraction)) if fraction <= 1 else 100 * math.ceil(fraction)
         return TraceJob(round(at * SECOND_NS), round(lasts * SECOND_NS), "", share)
 
@@ -100,9 +102,9 @@ def whole_gpus(path: str, *, tenant: str, name: str, hours: float | None = 60.0)
     """
 
     def job(line: int, row: dict[str, str]) -> TraceJob:
-        at = _number(path, line, row, "submit_time_s", 0, _SECONDS)
-        lasts = _number(path, line, row, "duration_s", 0, _SECONDS)
-        gpus = _number(path, line, row, "num_gpus", 1, _MOST_GPUS)
+        at = number(path, line, row, "submit_time_s", 0, _SECONDS)
+        lasts = number(path, line, row, "duration_s", 0, _SECONDS)
+        gpus = number(path, line, row, "num_gpus", 1, _MOST_GPUS)
         if not row[tenant]:
             raise TraceError(f"{path}:{line}: {tenant} is {row[tenant]!r}")
         return TraceJob(round(at * SECOND_NS), round(lasts * SECOND_NS), row[tenant], 100 * int(gpus))

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from offpath.bindings.errors import OffpathError
-from offpath.bindings.mig import gpu_model
+from offpath.cli.gpus import gpu_spec
 from offpath.cli.traces import TraceError, openb, whole_gpus
 from offpath.dpu_daemon.journal import codec
 from offpath.dpu_daemon.journal.log import our_schema, replay
 from offpath.dpu_daemon.journal.ring import JournalForeign, ReadOnlyFile, Ring
 from offpath.dpu_daemon.plugins import DEADLINE_S, PluginProcess
 from offpath.sched.errors import SchedError
-from offpath.sched.gpu.geometry import GpuSpec, Profile
+from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.gpu.plugin import PREFIX
 from offpath.sched.gpu.registry import SIMULATED, make_simulated
 from offpath.sched.jobs import commands, events
@@ -105,14 +105,7 @@ def fleet(asked: str) -> list[GpuSpec]:
     count, _, name = asked.partition(":")
     if not count.isdecimal() or not 1 <= int(count) <= _MOST_GPUS:
         raise WhatIfError(f"--gpus {asked}: N[:MODEL] with N from 1 to {_MOST_GPUS}")
-    model = gpu_model(name or "A100-40GB")
-    profiles = tuple(
-        Profile(p.name, p.compute_slices, p.memory_slices, p.memory_bytes, p.starts, p.max_instances)
-        for p in model.profiles
-    )
-    return [
-        GpuSpec(f"gpu-{n}", model.name, model.compute_slices, model.memory_slices, profiles) for n in range(int(count))
-    ]
+    return [gpu_spec(f"gpu-{n}", name or "A100-40GB") for n in range(int(count))]
 
 
 def of_trace(path: str, tenant: str) -> Source:

@@ -1,13 +1,15 @@
 """Conspirator §4.2 by the job book itself: GPU-hours of each policy over a window, and how far greedy is from optimal.
 
 One window: the same stream under Algorithm 1 (`greedy`), `shipped`, `migrating`, MPS-only and exclusive GPUs, on GPUs
-that take no time and are never short. At evenly spaced instants ("sub-windows") the jobs that greedy has running are
-packed to proven optimality, for GPUs in use and for slices, with migration free (ε2 = 0, as in the paper).
+that take no time and are never short; beside them what time-sharing would use. At instants ("sub-windows") spread
+evenly over the time at which at most `MOST_LIVE` jobs are alive the jobs that greedy has running are packed to proven
+optimality, for GPUs in use and for slices, with migration free (ε2 = 0, as in the paper). Where at times more jobs are
+alive, as many instants are taken from all of the window besides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,7 +25,8 @@ from offpath.sched.gpu.shipped import Shipped
 from offpath.sched.jobs.states import JobState
 from offpath.sched.sim.accounting import GpuHours
 from offpath.sched.sim.cluster import Cluster
-from offpath.sched.sim.workload import Stream, tenants_of
+from offpath.sched.sim.time_sharing import time_shared
+from offpath.sched.sim.workload import Stream, evenly, live_spans, tenants_of
 
 MAKE: Final[dict[str, Callable[[], Policy]]] = {
     "greedy": ConspiratorPaper,
@@ -32,6 +35,9 @@ MAKE: Final[dict[str, Callable[[], Policy]]] = {
     "mps_only": MpsOnly,
     "exclusive": Exclusive,
 }
+TIME_SHARING: Final = "time_sharing"
+"""Computed from the stream: no policy of the book may do it."""
+ROWS: Final = (*MAKE, TIME_SHARING)
 MOST_LIVE: Final = 60
 """Jobs at an instant that the optimum is asked for."""
 POINTS: Final = 120
@@ -138,15 +144,15 @@ class Window:
     curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """Active and slice GPU-hours so far, at `POINTS` evenly spaced times."""
     instants: list[Instant] = field(default_factory=list)
+    any_instants: list[Instant] = field(default_factory=list)
+    """With any number of jobs; `instants` where these never have more than `MOST_LIVE`."""
     decisions_ns: list[int] = field(default_factory=list)
     migrations: int = 0
     jobs: int = 0
-
-    def gap(self, what: str) -> float | None:
-        """Greedy over the optimum, minus 1, summed over the proven instants; None: there is none."""
-        proven = [each for each in self.instants if each.is_proven]
-        ours, best = sum(getattr(i, what) for i in proven), sum(getattr(i, f"best_{what}") for i in proven)
-        return ours / best - 1 if best else None
+    live_part: float = 0.0
+    """Of the window's time: with 1 to `MOST_LIVE` jobs alive, where instants are taken from."""
+    mixed: float | None = None
+    """GPU-hours of time-sharing in which a GPU has jobs of several tenants."""
 
     def data(self) -> dict[str, Any]:
         """As plain values."""
@@ -161,13 +167,26 @@ class Window:
             "slice_hours": {name: round(hours.slices, 3) for name, hours in self.hours.items()},
             "used_gpu_hours": round(self.hours["greedy"].used, 3) if "greedy" in self.hours else None,
             "migrations": self.migrations,
+            "time_sharing_mixed_gpu_hours": None if self.mixed is None else round(self.mixed, 3),
             "optimal_tried": len(self.instants),
             "optimal_proven": sum(each.is_proven for each in self.instants),
-            "gap_slice": self.gap("slices"),
-            "gap_active": self.gap("gpus"),
+            "optimal_part_of_time": round(self.live_part, 4),
+            "gap_slice": gap(self.instants, "slices"),
+            "gap_active": gap(self.instants, "gpus"),
+            "optimal_any_tried": len(self.any_instants),
+            "optimal_any_proven": sum(each.is_proven for each in self.any_instants),
+            "gap_slice_any": gap(self.any_instants, "slices"),
+            "gap_active_any": gap(self.any_instants, "gpus"),
             "decision_p50_us": decided[len(decided) // 2] / 1e3 if decided else None,
             "optimal_p50_ms": _median([each.solve_ms for each in self.instants if each.is_proven]),
         }
+
+
+def gap(instants: Sequence[Instant], what: str) -> float | None:
+    """Greedy over the optimum, minus 1, summed over the proven instants; None: there is none."""
+    proven = [each for each in instants if each.is_proven]
+    ours, best = sum(getattr(i, what) for i in proven), sum(getattr(i, f"best_{what}") for i in proven)
+    return ours / best - 1 if best else None
 
 
 def _median(values: list[float]) -> float | None:
@@ -180,31 +199,42 @@ def measure(
     instants: int,
     clock: Callable[[], int],
     limit_s: float = CUT_OFF_S,
-    names: tuple[str, ...] = tuple(MAKE),
+    names: tuple[str, ...] = ROWS,
     on_progress: Callable[[str], None] = lambda _: None,
-    gpu: Callable[[str], GpuSpec] = paper_gpu,
+    gpu: Callable[[int], GpuSpec] = lambda number: paper_gpu(f"gpu-{number}"),
 ) -> Window:
-    """Run the stream under each policy; ``clock`` (ns) times decisions and proofs and nothing else.
+    """Run the stream under each policy; ``clock`` (ns) times decisions and proofs and nothing else. ``gpu`` makes the
+    GPU of that number, from 0; there are as many as jobs are ever alive.
 
     Raises: RuntimeError: a job did not end as it must, which would make every figure wrong.
     """
     window = Window(stream)
-    specs = [gpu(f"gpu-{n}") for n in range(stream.peak_gpus())]
-    at = [stream.begin_ns + (2 * n + 1) * (stream.end_ns - stream.begin_ns) // (2 * instants) for n in range(instants)]
-    steps = [stream.begin_ns + n * (stream.end_ns - stream.begin_ns) // POINTS for n in range(1, POINTS + 1)]
+    specs = [gpu(n) for n in range(stream.peak_gpus())]
+    length = stream.end_ns - stream.begin_ns
+    spans = live_spans(stream, MOST_LIVE)
+    window.live_part = sum(end - begin for begin, end in spans) / length
+    few = evenly(spans, instants) if instants else []
+    every = evenly(live_spans(stream, len(specs)), instants) if instants else []
+    steps = [stream.begin_ns + n * length // POINTS for n in range(1, POINTS + 1)]
     for name in names:
         on_progress(name)
+        if name == TIME_SHARING:
+            shared = time_shared(stream, steps)
+            window.hours[name], window.curves[name], window.mixed = shared.hours, shared.curve, shared.mixed
+            continue
         policy = MAKE[name]()
         timed = Timed(policy, clock) if name == "greedy" else None
         cluster = Cluster(stream, specs, timed or policy)
         window.curves[name] = []
-        for moment in sorted({*steps, *(at if name == "greedy" else ())}):
+        for moment in sorted({*steps, *(few + every if name == "greedy" else ())}):
             cluster.run(moment)
             if moment in steps:
                 so_far = cluster.meter.total(moment)
                 window.curves[name].append((so_far.active, so_far.slices))
-            if timed is not None and moment in at:
-                window.instants += _instant(specs, cluster, limit_s, clock)
+            if timed is not None and moment in few + every:
+                instant = _instant(specs, cluster, limit_s, clock)
+                window.instants += [instant] if moment in few else []
+                window.any_instants += [instant] if moment in every else []
         window.hours[name] = cluster.meter.total(stream.end_ns)
         window.jobs = cluster.ended[JobState.COMPLETED] + len(cluster.jobs)
         window.migrations = max(window.migrations, cluster.migrations)
@@ -215,17 +245,15 @@ def measure(
     return window
 
 
-def _instant(specs: list[GpuSpec], cluster: Cluster, limit_s: float, clock: Callable[[], int]) -> list[Instant]:
+def _instant(specs: list[GpuSpec], cluster: Cluster, limit_s: float, clock: Callable[[], int]) -> Instant:
     jobs = cluster.live()
-    if not jobs or len(jobs) > MOST_LIVE:
-        return []
     instant = Instant(len(jobs), cluster.meter.active, cluster.meter.slices)
     begun = clock()
     try:
         gpus, slices = (solve(specs, jobs, costs, limit_s=limit_s) for costs in (Costs(1), Costs(0, 0, 1)))
     except TooManyFillings:
-        return [instant]
+        return instant
     instant.solve_ms = (clock() - begun) / 1e6
     instant.best_gpus, instant.best_slices = gpus.objective, slices.objective
     instant.is_proven = gpus.is_proven and slices.is_proven
-    return [instant]
+    return instant

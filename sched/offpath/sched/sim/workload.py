@@ -9,7 +9,7 @@ import bisect
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from random import Random
 from typing import Final
 
@@ -157,6 +157,45 @@ def synthetic(
         now_s += random.expovariate(rate)
     begin = round(longest_s * SECOND_NS)
     return cut_window(Stream(name, "reproduction", begin, 2 * begin, tuple(jobs)), begin, 2 * begin)
+
+
+Span = tuple[int, int]
+"""From, to, in ns; the end is not part of it."""
+
+
+def live_spans(stream: Stream, most: int) -> list[Span]:
+    """When in the window 1 to ``most`` jobs are alive, if nothing waits; a gang counts as its GPUs. Spans that touch
+    are one."""
+    begin, end = stream.begin_ns, stream.end_ns
+    steps = [(begin, 0), (end, 0)]
+    for job in stream.jobs:
+        pieces = max(1, job.share // 100)
+        steps += [(max(begin, job.submit_ns), pieces), (max(begin, job.submit_ns + job.duration_ns), -pieces)]
+    steps.sort()
+    spans: list[Span] = []
+    live = 0
+    for (at, step), (then, _) in pairwise(steps):
+        live += step
+        if not 1 <= live <= most or at == then or at >= end:
+            continue
+        if spans and spans[-1][1] == at:
+            at = spans.pop()[0]
+        spans.append((at, min(then, end)))
+    return spans
+
+
+def evenly(spans: Sequence[Span], count: int) -> list[int]:
+    """``count`` moments with as much of the spans' time between each and the next, and half as much at either end;
+    fewer if there are not so many ns."""
+    total = sum(end - begin for begin, end in spans)
+    found = set()
+    for part in {(2 * n + 1) * total // (2 * count) for n in range(count)} if total else ():
+        for begin, end in spans:
+            if part < end - begin:
+                found.add(begin + part)
+                break
+            part -= end - begin
+    return sorted(found)
 
 
 def tenants_of(jobs: Sequence[TraceJob]) -> list[str]:

@@ -20,13 +20,19 @@ def draw(data: dict[str, Any], path: str) -> str:
         axes[0].plot([r["gpus"] for r in rows], [r["p99_us"] for r in rows], linestyle=":", color=line.get_color())
     axes[0].set(xscale="log", yscale="log", xlabel="GPUs", ylabel="place + release, µs (dotted: p99)")
     axes[0].legend()
-    loaded = data.get("figure_8c", [])
-    for key in ("p50_us", "p99_us"):
-        axes[1].plot([row["load"] for row in loaded], [row[key] for row in loaded], marker="o", label=key)
-    axes[1].set(yscale="log", xlabel="background load of the deciding core, %", title="figure 8c")
-    axes[1].legend()
+    panel_8c(axes[1], data.get("figure_8c", []))
     if os.path.dirname(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
     figure.savefig(path)
     plt.close(figure)
     return path
+
+
+def panel_8c(axis: Any, rows: list[dict[str, Any]]) -> None:
+    """Decision times by background load, into ``axis``."""
+    for key in ("p50_us", "p99_us"):
+        axis.plot([row["load"] for row in rows], [row[key] for row in rows], marker="o", label=key)
+    axis.set(
+        yscale="log", xlabel="background load of the deciding core, %", ylabel="place + release, µs", title="figure 8c"
+    )
+    axis.legend()

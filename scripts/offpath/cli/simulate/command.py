@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 NAMES: Final = {"conspirator": "conspirator"}
+FIGURES: Final = ("2", "8a", "8b", "8c")
+"""Of Conspirator."""
 
 
 @dataclass(slots=True)
@@ -33,7 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", default="simulate-out", metavar="DIR", help="results and pictures (default %(default)s)"
     )
     parser.add_argument("--fresh", action="store_true", help="forget what an earlier run finished")
-    parser.add_argument("--only", metavar="PART", action="append", help="only this part of the plan")
+    some = parser.add_mutually_exclusive_group()
+    some.add_argument("--only", metavar="PART", action="append", help="only this part of the plan")
+    some.add_argument(
+        "--figure", metavar="N", choices=FIGURES, action="append",
+        help=f"only this figure of the paper ({', '.join(FIGURES)}); may be given several times",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 

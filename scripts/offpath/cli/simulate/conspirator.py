@@ -1,8 +1,11 @@
 """Conspirator §4.2: GPU-hours of the greedy heuristic, the optimum, and what shares less (figures 8a and 8b).
 
+By ``--figure`` also figures 2 (`figure_2`) and 8c (the measurement of `offpath bench gpu-policy`).
+
 Assumed, because the paper's trace cannot be had and its tenants are not told: the main stream is synthetic (published
 marginals, Poisson, independent draws), its load is the 233 GPU-hours over 60 hours that the paper reports, tenants are
-Zipf(1.0); GPUs are A100s by the paper's capacity model, nothing takes time, nothing waits.
+Zipf(1.0); GPUs are A100s by the paper's capacity model, nothing takes time, nothing waits. The part "fleet" has MIG's
+real placement rules instead, on A100s and on a fleet of four models in turn; R is percent of whichever GPU a job gets.
 """
 
 from __future__ import annotations
@@ -12,19 +15,29 @@ import os
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
+from offpath.cli.bench.gpu_policy import text_8c, under_load
 from offpath.cli.demo import samples
+from offpath.cli.gpus import gpu_spec
 from offpath.cli.simulate.command import Report
+from offpath.cli.simulate.figure_2 import figure_2
+from offpath.cli.simulate.figure_2 import text as text_2
 from offpath.cli.simulate.sweep import SweepError, sweep
 from offpath.cli.traces import TraceError, found, openb, pai_marginals, whole_gpus
 from offpath.sched.errors import SchedError
-from offpath.sched.sim.conspirator import CUT_OFF_S, MAKE, Window, measure
+from offpath.sched.sim.conspirator import CUT_OFF_S, MOST_LIVE, ROWS, Window, measure
 from offpath.sched.sim.workload import HOUR_S, SECOND_NS, Stream, cut_window, synthetic, thinned, with_tenants
 
-DESCRIPTION: Final = "Conspirator §4.2: GPU-hours of greedy, optimum, MPS-only; decision times (figures 8a, 8b)"
+DESCRIPTION: Final = "Conspirator: GPU-hours and decision times (§4.2, figures 8a to 8c), right-sizing (figure 2)"
 PAPER: Final = {"greedy": 233.0, "optimal": 233.0, "mps_only": 345.0, "saving": 1 - 233 / 345}
+PAPER_8C: Final = (
+    "  paper: a few ms everywhere; a host core is faster than the SmartNIC's until its other work takes 75 %\n"
+    "  ours: one core, with the other work on it; there is no SmartNIC beside it here"
+)
 LOAD: Final = 233 / 60
 HOURS: Final = 60.0
 TENANTS: Final = 60
@@ -37,57 +50,115 @@ _OPENB: Final = "alibaba2023_openb_60h_loadscaled90.csv.gz"
 _PHILLY: Final = "philly_60h_ALL.csv.gz"
 _ITP: Final = "itp_60h_cluster08.csv.gz"
 _FILES: Final = (_MARGINALS, _OPENB, _PHILLY, _ITP)
-_PARTS: Final = ("reproduction", "real", "tenants")
+_PARTS: Final = ("reproduction", "real", "fleet", "tenants")
+FLEETS: Final = {
+    "A100-40GB": ["A100-40GB"],
+    "four models": ["A30-24GB", "A100-40GB", "A100-80GB", "H100-80GB"],
+}
+"""GPU n is the (n modulo so many)th of these; there are as many as are ever needed."""
+FLEET_SEEDS: Final = 5
+_LOADED: Final = {True: 1_000, False: 8_000}
+"""Decisions at each load of figure 8c: quick, and else."""
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """All windows, or the two quick ones."""
-    pieces = _quick() if arguments.quick else _full(arguments.data, arguments.only or _PARTS)
-    path = os.path.join(arguments.out, "conspirator-quick.jsonl" if arguments.quick else "conspirator.jsonl")
+    """All windows, or the two quick ones, or what the figures asked for need."""
+    figures = tuple(arguments.figure or ())
     begun = time.monotonic()
+    data: dict[str, Any] = {"experiment": "conspirator", "quick": arguments.quick, "paper": PAPER, "plots": []}
+    told = []
+    if not figures or {"8a", "8b"} & set(figures):
+        told.append(_windows(arguments, figures, data))
+    if "2" in figures:
+        data["figure_2"] = figure_2(None if arguments.quick else arguments.data)
+        told.append(text_2(data["figure_2"]))
+    if "8c" in figures:
+        data["figure_8c"] = under_load(_LOADED[arguments.quick])
+        told.append("\n".join([*text_8c(data["figure_8c"]), PAPER_8C]))
+    _draw(data, arguments.out)
+    data["seconds"] = round(time.monotonic() - begun, 1)
+    return Report(data, "\n\n".join(told))
+
+
+def _windows(arguments: argparse.Namespace, figures: tuple[str, ...], data: dict[str, Any]) -> str:
+    """Run the windows and draw them, into ``data``; returns what to print of them."""
+    parts = ("reproduction",) if figures else arguments.only
+    pieces = _quick(parts) if arguments.quick else _full(arguments.data, parts or _PARTS)
+    path = os.path.join(arguments.out, "conspirator-quick.jsonl" if arguments.quick else "conspirator.jsonl")
     try:
         windows = sweep(path, pieces, work, fresh=arguments.fresh or arguments.quick)
     except SchedError as fault:  # the solver is not installed
         raise SweepError(str(fault)) from None
-    data: dict[str, Any] = {
-        "experiment": "conspirator", "quick": arguments.quick, "paper": PAPER,
-        "windows": [{k: v for k, v in each.items() if k not in ("curves", "part")} for each in windows],
-        "summary": summary(windows), "seconds": round(time.monotonic() - begun, 1),
-    }  # fmt: skip
+    data["windows"] = [{k: v for k, v in each.items() if k not in ("curves", "part")} for each in windows]
+    data["summary"] = summary(windows)
     from offpath.cli.simulate.conspirator_plot import draw
 
-    data["plots"] = draw(windows, arguments.out, PAPER)
-    return Report(data, text(data))
+    data["plots"] += draw(windows, arguments.out, PAPER, figures or ("8a", "8b"))
+    return text(data)
 
 
-def _quick() -> list[tuple[str, dict[str, Any]]]:
+def _draw(data: dict[str, Any], folder: str) -> None:
+    """The figures that need no window."""
+    if not {"figure_2", "figure_8c"} & set(data):
+        return
+    from offpath.cli.simulate import conspirator_plot as plot
+
+    if "figure_2" in data:
+        data["plots"].append(plot.figure_2(data["figure_2"], os.path.join(folder, "figure-2.svg")))
+    if "figure_8c" in data:
+        data["plots"].append(plot.figure_8c(data["figure_8c"], os.path.join(folder, "figure-8c.svg")))
+
+
+def _chosen(parts: Sequence[str]) -> None:
+    unknown = [part for part in parts if part not in _PARTS]
+    if unknown:
+        raise TraceError(f"no part {', '.join(unknown)}: there are {', '.join(_PARTS)}")
+
+
+def _quick(parts: Sequence[str] | None) -> list[tuple[str, dict[str, Any]]]:
+    """By default the windows of the reproduction and of the real stream."""
+    _chosen(parts or ())
     marginals, pods = (str(samples.DATA / name) for name in ("pai_marginals.json", "openb_sample.csv"))
-    return [
-        ("pai-synthetic seed 0", _piece("reproduction", "synthetic", marginals, load=LOAD, instants=24, limit_s=5.0)),
-        ("openb sample", _piece("real", "openb", pods, instants=12, limit_s=5.0, tenants=20)),
-    ]
+    pieces = {
+        "pai-synthetic seed 0": _piece(
+            "reproduction", "synthetic", marginals, load=LOAD, instants=24, limit_s=5.0
+        ),
+        "openb sample": _piece("real", "openb", pods, instants=12, limit_s=5.0, tenants=20),
+        "openb sample on four models": _piece(
+            "fleet", "openb", pods, instants=12, limit_s=5.0, tenants=20, fleet="four models"
+        ),
+    }  # fmt: skip
+    chosen = [(key, piece) for key, piece in pieces.items() if piece["part"] in (parts or ("reproduction", "real"))]
+    if not chosen:
+        raise TraceError(f"--quick has no window of {', '.join(parts or ())}: leave it away")
+    return chosen
 
 
 def _piece(part: str, kind: str, path: str, **more: Any) -> dict[str, Any]:
     return {
         "part": part, "kind": kind, "path": path, "load": None, "tenants": TENANTS, "seed": 0, "instants": 0,
-        "limit_s": CUT_OFF_S, "names": list(MAKE), **more,
+        "limit_s": CUT_OFF_S, "names": list(ROWS), "fleet": None, **more,
     }  # fmt: skip
 
 
-def _full(folder: str, parts: list[str] | tuple[str, ...]) -> list[tuple[str, dict[str, Any]]]:
-    unknown = [part for part in parts if part not in _PARTS]
-    if unknown:
-        raise TraceError(f"no part {', '.join(unknown)}: there are {', '.join(_PARTS)}")
+def _full(folder: str, parts: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+    _chosen(parts)
     paths = found(folder, _FILES)
     pieces: dict[str, dict[str, Any]] = {}
     for seed in range(SEEDS):
         more: dict[str, Any] = {"load": LOAD, "seed": seed, "instants": 24}
-        pieces[f"reproduction seed {seed}"] = _piece("reproduction", "synthetic", paths[_MARGINALS], **more)
+        pieces[f"reproduction, seed {seed}"] = _piece("reproduction", "synthetic", paths[_MARGINALS], **more)
     for name, kind in ((_OPENB, "openb"), (_OPENB, "openb-created"), (_PHILLY, "philly"), (_ITP, "itp")):
         for load in (None,) if kind == "openb-created" else LOADS:
             more = {"load": load, "instants": 24, "limit_s": 60.0}
-            pieces[f"{kind} at {load or 'its own'} GPUs"] = _piece("real", kind, paths[name], **more)
+            pieces[f"{kind}, {load or 'its own'} GPUs"] = _piece("real", kind, paths[name], **more)
+    for fleet in FLEETS:
+        for load in LOADS:
+            more = {"load": load, "instants": 24, "limit_s": 60.0, "fleet": fleet}
+            pieces[f"openb on {fleet}, {load} GPUs"] = _piece("fleet", "openb", paths[_OPENB], **more)
+        for seed in range(FLEET_SEEDS):
+            more = {"load": LOAD, "seed": seed, "instants": 24, "limit_s": 60.0, "fleet": fleet}
+            pieces[f"synthetic on {fleet}, seed {seed}"] = _piece("fleet", "synthetic", paths[_MARGINALS], **more)
     for tenants in SWEEP_TENANTS:
         for load in LOADS:
             for seed in range(SWEEP_SEEDS):
@@ -127,15 +198,20 @@ def densest(stream: Stream) -> Stream:
 
 def work(
     part: str, kind: str, path: str, load: float | None, tenants: int, seed: int, instants: int, limit_s: float,
-    names: list[str],
+    names: list[str], fleet: str | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """One window, in a process of its own."""
+    """One window, in a process of its own; ``fleet``: on that of `FLEETS`, by MIG's placement rules."""
     stream = stream_of(kind, path, load, tenants, seed)
-    window = measure(stream, instants=instants, clock=time.perf_counter_ns, limit_s=limit_s, names=tuple(names))
+    more: dict[str, Any] = {}
+    if fleet is not None:
+        stream = replace(stream, name=f"{stream.name} on {fleet}")
+        kinds = [gpu_spec("", model) for model in FLEETS[fleet]]
+        more["gpu"] = lambda number: replace(kinds[number % len(kinds)], gpu=f"gpu-{number}")
+    window = measure(stream, instants=instants, clock=time.perf_counter_ns, limit_s=limit_s, names=tuple(names), **more)
     return {
         **window.data(),
         "part": part,
-        "asked": {"load": load, "tenants": tenants, "seed": seed},
+        "asked": {"load": load, "tenants": tenants, "seed": seed, "fleet": fleet},
         "curves": _curves(window),
     }
 
@@ -160,17 +236,17 @@ def summary(windows: list[dict[str, Any]]) -> dict[str, Any]:
         told["reproduction"] = {
             "seeds": len(main),
             "load_gpus": _spread([each["load_gpus"] for each in main]),
-            "active": {name: _spread([each["active_gpu_hours"][name] for each in main]) for name in MAKE},
-            "slice": {name: _spread([each["slice_hours"][name] for each in main]) for name in MAKE},
+            "active": {name: _spread([each["active_gpu_hours"][name] for each in main]) for name in ROWS},
+            "slice": {name: _spread([each["slice_hours"][name] for each in main]) for name in ROWS},
             "saving_active": _spread([_saving(each, "active_gpu_hours") for each in main]),
             "saving_slice": _spread([_saving(each, "slice_hours") for each in main]),
             "gap_active": _spread([each["gap_active"] for each in main if each["gap_active"] is not None]),
             "gap_slice": _spread([each["gap_slice"] for each in main if each["gap_slice"] is not None]),
         }
-    compared = [each for each in windows if "shipped" in each["active_gpu_hours"] and each["part"] != "tenants"]
-    over = [each["active_gpu_hours"]["shipped"] / each["active_gpu_hours"]["greedy"] - 1 for each in compared]
-    if over:
-        told["shipped_over_greedy_active"] = _spread(over)
+    for key, parts in (("", ("reproduction", "real")), ("_fleet", ("fleet",))):
+        hours = [each["active_gpu_hours"] for each in windows if each["part"] in parts]
+        if hours:
+            told["shipped_over_greedy_active" + key] = _spread([each["shipped"] / each["greedy"] - 1 for each in hours])
     cells: dict[str, list[float]] = defaultdict(list)
     for each in windows:
         if each["part"] == "tenants":
@@ -200,26 +276,38 @@ def text(data: dict[str, Any]) -> str:
             for name in each["slice_hours"]
         )
         lines.append(f"{each['name'][:44]:44} {each['load_gpus']:5.1f} {each['tenants']:4}  {hours}")
+        mixed = each.get("time_sharing_mixed_gpu_hours")  # a window that an earlier build finished has none
+        if mixed:
+            lines.append(f"{'':44} time_sharing has several tenants on a GPU for {mixed:.0f} of its GPU-hours")
         if each["optimal_tried"]:
-            gaps = ", ".join(
-                f"{word} {each[key]:+.1%}" for word, key in (("slices", "gap_slice"), ("GPUs", "gap_active"))
-                if each[key] is not None
-            )  # fmt: skip
             lines.append(
-                f"{'':44} optimum proven at {each['optimal_proven']} of {each['optimal_tried']} instants;"
-                f" greedy over it: {gaps or '-'}; decision p50 {each['decision_p50_us']:.1f} µs"
+                f"{'':44} optimum proven at {each['optimal_proven']} of {each['optimal_tried']} instants"
+                f" ({each['optimal_part_of_time']:.0%} of the time has 1 to {MOST_LIVE} jobs);"
+                f" greedy over it: {_gaps(each, '')}; decision p50 {each['decision_p50_us']:.1f} µs"
             )
+            if each["gap_slice_any"] != each["gap_slice"]:
+                lines.append(
+                    f"{'':44} whatever the number of jobs: {each['optimal_any_proven']} of {each['optimal_any_tried']};"
+                    f" greedy over it: {_gaps(each, '_any')}"
+                )
     told = data["summary"].get("reproduction")
     if told:
         lines += ["", *_beside_the_paper(told)]
-    over = data["summary"].get("shipped_over_greedy_active")
-    if over:
-        lines.append(
-            f"shipped over greedy, active GPU-hours: {over['mean']:+.2%} [{over['min']:+.2%}, {over['max']:+.2%}]"
-        )
+    for key, where in (("", ""), ("_fleet", ", fleets with MIG's placement rules")):
+        over = data["summary"].get("shipped_over_greedy_active" + key)
+        if over:
+            lines.append(
+                f"shipped over greedy, active GPU-hours{where}:"
+                f" {over['mean']:+.2%} [{over['min']:+.2%}, {over['max']:+.2%}]"
+            )
     for name, each in data["summary"].get("saving_slice_by_tenants", {}).items():
         lines.append(f"  saving in slice-hours, {name}: {each['mean']:.1%} [{each['min']:.1%}, {each['max']:.1%}]")
     return "\n".join(lines)
+
+
+def _gaps(window: dict[str, Any], which: str) -> str:
+    found = (("slices", window[f"gap_slice{which}"]), ("GPUs", window[f"gap_active{which}"]))
+    return ", ".join(f"{word} {gap:+.1%}" for word, gap in found if gap is not None) or "-"
 
 
 def _beside_the_paper(told: dict[str, Any]) -> list[str]:
@@ -238,5 +326,7 @@ def _beside_the_paper(told: dict[str, Any]) -> list[str]:
         f"  MPS only, GPU-hours    345   {hours('slice', 'mps_only')}   {hours('active', 'mps_only')}",
         f"  saving                33 %   {part('saving_slice')}   {part('saving_active')}",
         f"  greedy over optimum    0 %   {part('gap_slice')}   {part('gap_active')}",
+        f"  exclusive, GPU-hours         {hours('slice', 'exclusive')}   {hours('active', 'exclusive')}",
+        f"  time-sharing at best         {hours('slice', 'time_sharing')}   {hours('active', 'time_sharing')}",
         "  the paper's pattern is that of slice-hours against whole GPUs, not that of equation 1's objective",
     ]

@@ -1,10 +1,11 @@
-"""Figures 8a and 8b of Conspirator from our windows, and the saving by tenants and load."""
+"""Figures 2 and 8 of Conspirator from our data, and the saving by tenants and load."""
 
 from __future__ import annotations
 
 import os
 import statistics
 from collections import defaultdict
+from collections.abc import Collection
 from typing import Any, Final
 
 import matplotlib as mpl
@@ -12,18 +13,24 @@ import matplotlib as mpl
 mpl.use("svg")
 from matplotlib import pyplot as plt
 
+from offpath.cli.bench.gpu_policy_plot import panel_8c
+
 _COLOURS: Final = {
     "greedy": "#1b9e77", "shipped": "#7570b3", "migrating": "#66a61e", "mps_only": "#d95f02", "exclusive": "#999999",
+    "time_sharing": "#e7298a",
 }  # fmt: skip
 _HOURS: Final = 60.0
 
 
-def draw(windows: list[dict[str, Any]], folder: str, paper: dict[str, float]) -> list[str]:
-    """Write the pictures that the windows allow; returns their paths."""
+def draw(
+    windows: list[dict[str, Any]], folder: str, paper: dict[str, float], figures: Collection[str] = ("8a", "8b")
+) -> list[str]:
+    """Write the pictures that the windows allow, of figure 8 only ``figures``; returns their paths."""
     paths = []
     main = [each for each in windows if each["part"] == "reproduction"]
-    if main:
+    if main and "8a" in figures:
         paths += [_figure_8a(main, os.path.join(folder, "figure-8a.svg"), paper)]
+    if main and "8b" in figures:
         paths += [_figure_8b(main, os.path.join(folder, "figure-8b.svg"))]
     swept = [each for each in windows if each["part"] == "tenants"]
     if swept:
@@ -80,6 +87,38 @@ def _tenants(windows: list[dict[str, Any]], path: str, paper: dict[str, float]) 
     axis.axhline(100 * paper["saving"], color="black", linestyle="--", label="paper: 33 %")
     axis.set(xscale="log", xlabel="tenants, Zipf(1.0)", ylabel="saving in slice-hours over MPS only, %")
     axis.legend(title="mean load")
+    return _saved(figure, path)
+
+
+def figure_2(data: dict[str, Any], path: str) -> str:
+    """A panel per model, a line per batch size, the knee on each; returns ``path``."""
+    models = list(dict.fromkeys(row["model"] for row in data["rows"]))
+    across = min(4, len(models))
+    down = -(-len(models) // across)
+    figure, axes = plt.subplots(
+        down, across, figsize=(3.2 * across, 2.8 * down), layout="constrained", sharex=True, sharey=True, squeeze=False
+    )
+    for model, axis in zip(models, axes.flat, strict=False):
+        for row in (row for row in data["rows"] if row["model"] == model):
+            parts = {point["share"]: point["normalised"] for point in row["points"]}
+            (line,) = axis.plot(list(parts), list(parts.values()), label=f"batch {row['batch_size']}")
+            knee = row["knee"]["share"]
+            axis.plot([knee], [parts[knee]], marker="o", color=line.get_color())
+        axis.plot([0, 100], [0, 1], color="black", linestyle=":", linewidth=0.8)
+        axis.axvline(data["paper"]["knee_percent"], color="black", linestyle="--", linewidth=0.8)
+        axis.set(title=model)
+        axis.legend(fontsize=7)
+    figure.supxlabel(f"share of an {data['gpu']}, %")
+    figure.supylabel("throughput, whole GPU = 1")
+    figure.suptitle("figure 2 from MISO's data; dots: knees, dashed: the paper's half, dotted: proportional")
+    return _saved(figure, path)
+
+
+def figure_8c(rows: list[dict[str, Any]], path: str) -> str:
+    """Decision times under load; returns ``path``."""
+    figure, axis = plt.subplots(figsize=(7, 4.8), layout="constrained")
+    panel_8c(axis, rows)
+    axis.set_title("Conspirator figure 8c")
     return _saved(figure, path)
 
 
