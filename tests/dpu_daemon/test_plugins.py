@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,8 @@ PACKAGE = Path(__file__).resolve().parents[1] / "plugins" / "sample-policies"
 JOBS = 60
 PATIENT_MS = 1_000
 """A good plug-in's deadline here: a machine with other work may not run it for longer than 5 ms."""
+STATE: list[Any] = [[], [], 0, 0, ""]
+DEMAND = [1, "ada", 14, 0, ""]
 QUARANTINED = "is asked no more, the built-in policy decides"
 
 
@@ -134,19 +137,29 @@ def test_a_plug_in_that_cannot_be_had_is_no_configuration(make_cluster: Make, si
         assert why in cluster.daemon.errors
     cluster.config["leasing"]["policy"] = "plugin:../odd"
     assert not cluster.reload()
+    assert not list(children_of(cluster))
     with cluster.connect("ada") as ada:
         assert ada.submit("echo", [np.array([1.0])], timeout=TIMEOUT).array == 1
     cluster.config["leasing"] |= {"policy": "plugin:worst-fit", "plugin_ms": PATIENT_MS}
     assert cluster.reload()
     until(lambda: "plugin:worst-fit decides" in cluster.daemon.errors)
+    (first,) = children_of(cluster)
+    assert cluster.reload()
+    (second,) = children_of(cluster)
+    assert first != second, "a version that was installed meanwhile is in force"
     cluster.config["leasing"]["policy"] = "best-fit"
     assert cluster.reload()
+    assert not list(children_of(cluster))
     with cluster.connect("ada") as ada:
         assert ada.submit("echo", [np.array([2.0])], timeout=TIMEOUT).array == 2
     assert QUARANTINED not in cluster.daemon.errors
     done = offpath("replay", str(journal_of(cluster)), "--json")
     assert done.code == 0, done.err
-    assert done.document["events"]["ConfigChanged"] == 2, "three policies in one journal"
+    assert done.document["events"]["ConfigChanged"] == 3, "three policies in one journal"
+
+
+def children_of(cluster: Cluster) -> list[str]:
+    return Path(f"/proc/{cluster.daemon.pid}/task/{cluster.daemon.pid}/children").read_text().split()
 
 
 def test_a_daemon_that_is_killed_goes_on_with_its_plug_in(make_cluster: Make, site: Path) -> None:
@@ -162,6 +175,22 @@ def test_a_daemon_that_is_killed_goes_on_with_its_plug_in(make_cluster: Make, si
     assert not [advice for advice in said if advice.fault]
 
 
+def test_a_killed_daemon_comes_back_although_its_plug_in_is_gone(
+    make_cluster: Make, site: Path, tmp_path: Path
+) -> None:
+    """What was accepted is worth more than who decides; a first start is refused."""
+    mine = tmp_path / "site"
+    shutil.copytree(site, mine)
+    cluster = advised(make_cluster, mine, "worst-fit", keep={}, durability={"resume_ttl_s": 20})
+    with cluster.connect("ada", slots=4) as ada:
+        assert ada.submit("echo", [np.array([1.0])], timeout=TIMEOUT).array == 1
+        shutil.rmtree(mine)
+        kill_daemon(cluster)
+        assert ada.submit("echo", [np.array([2.0])], timeout=TIMEOUT).array == 2
+    assert "the built-in policy decides: plugin:worst-fit cannot be used: LookupError" in cluster.daemon.errors
+    assert [advice.fault for advice in advice_in(journal_of(cluster))][-1] == "gone: no plug-in runs"
+
+
 @pytest.fixture
 def process(on_path: Path) -> Iterator[PluginProcess]:
     made = PluginProcess("worst-fit", deadline_s=1.0)
@@ -173,29 +202,30 @@ def process(on_path: Path) -> Iterator[PluginProcess]:
 
 
 def test_a_process_that_ends_or_stands_still_is_a_fault_within_the_deadline(process: PluginProcess) -> None:
-    state = [[], [], 0, 0, ""]
-    assert process.ask("restore", state) == [None, None, None]
-    assert process.ask("place", [1, "ada", 14, 0, ""], 0)[2] is not None
+    assert process.ask("restore", STATE) == [None, None, None]
+    process.begin()
+    assert process.ask("place", DEMAND, 0)[2] is not None
     process._process.send_signal(signal.SIGSTOP)
     process.deadline_s = 0.01
+    process.begin()
     with pytest.raises(AdvisorError, match="overrun: no answer in 10 ms"):
-        process.ask("place", [2, "ada", 14, 0, ""], 0)
+        process.ask("place", DEMAND, 0)
     process.deadline_s = 0.001
     while process.is_alive:
         process.tell("gpu_removed", "g" * 60_000)
     with pytest.raises(AdvisorError, match="overrun: it does not listen"):
-        process.ask("place", [3, "ada", 14, 0, ""], 0)
+        process.ask("place", DEMAND, 0)
 
 
 def test_what_the_other_side_writes_is_read_as_hostile(process: PluginProcess) -> None:
-    state = [[], [], 0, 0, ""]
-    assert process.ask("restore", state) == [None, None, None]
+    assert process.ask("restore", STATE) == [None, None, None]
     theirs = process._sock
     process._sock, enemy = socket.socketpair()
     theirs.close()
     for said, code in (
         (b"\xff\xff\xff\xff", "nonsense: a reply of 4294967295 bytes"),
         (b"\4\0\0\0{{{{", "nonsense: a reply that is not JSON"),
+        (b"\1\x10\0\0", "nonsense: a reply of 4097 bytes"),
         (b"\2\0\0\0[]", "nonsense: a reply that is none"),
         (b"\1\0\0\x001", "nonsense: a reply that is none"),
         (b"\5\0\0\0[1,2]", "nonsense: a reply that is none"),
@@ -203,11 +233,98 @@ def test_what_the_other_side_writes_is_read_as_hostile(process: PluginProcess) -
     ):
         enemy.sendall(said)
         process.deadline_s = 0.05
+        process.begin()
         with pytest.raises(AdvisorError, match=code):
-            process.ask("place", [2, "ada", 14, 0, ""], 0)
+            process.ask("place", DEMAND, 0)
     enemy.close()
+    process.begin()
     with pytest.raises(AdvisorError, match="gone"):
-        process.ask("place", [2, "ada", 14, 0, ""], 0)
+        process.ask("place", DEMAND, 0)
+
+
+def test_an_answer_that_comes_byte_by_byte_is_late_all_the_same(process: PluginProcess) -> None:
+    process.ask("restore", STATE)
+    process._sock.close()
+    process._sock, enemy = socket.socketpair()
+    stop = threading.Event()
+
+    def drip() -> None:
+        enemy.sendall(b"\0\x10\0\0")
+        while not stop.wait(0.0005):
+            enemy.sendall(b" ")
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    process.deadline_s = 0.02
+    process.begin()
+    got = 0
+    truly = process._sock.recv
+    try:
+        with pytest.raises(AdvisorError, match="overrun: no answer in 20 ms"):
+            process.ask("place", DEMAND, 0)
+        while len(truly(4096)) == 4096:
+            got += 4096
+    finally:
+        stop.set()
+        dripping.join()
+        enemy.close()
+    assert got == 0, "it was not read to its end"
+
+
+def test_the_answers_to_one_event_have_one_time_in_all(process: PluginProcess) -> None:
+    process.ask("restore", STATE)
+    process.deadline_s = 0.001
+    process.begin()
+    process._left_s = 0.0
+    with pytest.raises(AdvisorError, match="overrun: 50 ms for the answers to one event"):
+        process.ask("place", DEMAND, 0)
+    process.deadline_s = 1.0
+    process.begin()
+    process.ask("place", DEMAND, 0)
+    assert 0 < process._left_s < 1.0
+
+
+def test_what_a_plug_in_started_ends_with_it_and_leaves_no_zombie(on_path: Path) -> None:
+    process = PluginProcess("forks", deadline_s=1.0)
+    try:
+        process.wait()
+        pid = process._process.pid
+        group = [int(found.name) for found in Path("/proc").glob("[0-9]*") if group_of(found) == pid]
+        assert len(group) == 2
+        process.dismiss()
+        until(lambda: not any(Path(f"/proc/{one}").exists() for one in group if one == pid))
+        until(lambda: not any(is_running(one) for one in group))
+    finally:
+        process.close()
+
+
+def group_of(process: Path) -> int:
+    try:
+        return int((process / "stat").read_text().rpartition(")")[2].split()[2])
+    except OSError:
+        return 0
+
+
+def is_running(pid: int) -> bool:
+    """A child of a child is reaped by whoever reaps orphans here, in its own time."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_what_lies_in_the_current_directory_is_not_run_and_prints_go_to_the_log(
+    on_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "orjson.py").write_text("raise SystemExit('planted')")
+    monkeypatch.chdir(tmp_path)
+    process = PluginProcess("forks", deadline_s=1.0)
+    try:
+        process.wait()
+    finally:
+        process.close()
+    told = capfd.readouterr()
+    assert (told.out, "made" in told.err) == ("", True)
 
 
 def test_a_plug_in_gets_no_secret_from_the_environment(on_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

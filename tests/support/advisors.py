@@ -21,6 +21,9 @@ BAD: tuple[tuple[str, Any], ...] = (
     (PLACE, [[1, 63, True], None, None]),
     (PLACE, [None, None, [[], []]]),
     (PLACE, "lane 3"),
+    (PLACE, orjson.loads("[" * 900 + "]" * 900)),
+    (PLACE, [[orjson.loads("[" * 900 + "]" * 900), 0, False], None, None]),
+    (PLAN, [None, None, [[orjson.loads("[" * 900 + "]" * 900)], []]]),
     (PLAN, NOTHING),
     (PLAN, [None, ["no-such-gpu", "1g.5gb", 0, 14], None]),
     (PLAN, [None, ["g1", "no such profile", 0, 14], None]),
@@ -60,6 +63,9 @@ class Hosted:
         if what != ANSWER:
             raise AdvisorError("raised", said)
         return said
+
+    def begin(self) -> None:
+        pass
 
     def dismiss(self) -> None:
         self.is_dismissed = True

@@ -6,8 +6,10 @@ plug-in raises is the answer to the next question.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import resource
 import signal
 import socket
 import struct
@@ -115,8 +117,13 @@ def send(sock: socket.socket, data: bytes) -> None:
 def main(fd: int, name: str) -> None:
     """Until the daemon ends, or ends us."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the daemon, whose end is ours
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # for the daemon, whose end is ours: it may be told with all its group
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("1000")  # if memory runs out, it is ours
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sock = socket.socket(fileno=fd)
+    os.set_inheritable(fd, False)
     try:
         host = loaded(name)
     except BaseException as fault:

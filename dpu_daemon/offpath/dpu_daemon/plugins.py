@@ -7,11 +7,14 @@ no longer. What the plug-in sends is read as hostile.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +23,7 @@ import orjson
 
 from offpath.bindings.errors import OffpathError
 from offpath.dpu_daemon.plugin_child import ANSWER, LENGTH, RAISED, READY
-from offpath.sched.gpu.plugin import PREFIX, START, Advice, AdvisorError, PluginPolicy
+from offpath.sched.gpu.plugin import PREFIX, START, Advice, AdvisorError, PluginPolicy, one_line
 from offpath.sched.jobs import events
 
 if TYPE_CHECKING:
@@ -32,7 +35,9 @@ DEADLINE_S: Final = 0.005
 """DESIGN §5."""
 _START_S: Final = 10.0
 _TAKE_OVER_S: Final = 0.25
-_MOST_BYTES: Final = 64 << 10
+_MOST_BYTES: Final = 4096
+_EVENT_S: Final = 0.05
+"""What the answers that one event asks for may take together; one may take `leasing.plugin_ms` in any case."""
 _ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR")
 """What the plug-in gets of ours: where to find Python, and no secrets."""
 
@@ -40,22 +45,33 @@ _ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "HOME", "LANG", "LC_ALL", "LD_LIBRA
 class PluginError(OffpathError):
     """The plug-in cannot be started: not installed, or it raises."""
 
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"{PREFIX}{name} {one_line(why)}")
+
 
 class PluginProcess:
     """A running plug-in. Implements `offpath.sched.gpu.plugin.Advisor`."""
 
     def __init__(self, name: str, deadline_s: float = DEADLINE_S) -> None:
-        """Starts the process; `wait` before the first question."""
+        """Starts the process; `wait` before the first question. Raises: PluginError: there can be no process."""
         self.name = name
         self.deadline_s = deadline_s
         self._fault: AdvisorError | None = None
-        self._sock, theirs = socket.socketpair()
+        self._left_s = 0.0
+        self._is_dismissed = False
         environment = {key: os.environ[key] for key in _ENVIRONMENT if key in os.environ}
-        command = [sys.executable, "-m", "offpath.dpu_daemon.plugin_child", str(theirs.fileno()), name]
-        with theirs:
-            self._process = subprocess.Popen(
-                command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env=environment
-            )
+        # -P: what lies in the current directory is not to be imported.
+        command = [sys.executable, "-P", "-m", "offpath.dpu_daemon.plugin_child"]
+        self._sock, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [*command, str(theirs.fileno()), name], pass_fds=(theirs.fileno(),), env=environment,
+                    stdin=subprocess.DEVNULL, stdout=2, start_new_session=True,
+                )  # fmt: skip
+        except OSError as fault:
+            self._sock.close()
+            raise PluginError(name, f"cannot be started: {fault}") from None
 
     def wait(self, most_s: float = _START_S) -> None:
         """Blocks until the plug-in is loaded. Raises: PluginError."""
@@ -63,11 +79,11 @@ class PluginProcess:
             said = self._received(time.monotonic() + most_s)
         except AdvisorError as fault:
             self.close()
-            raise PluginError(f"{PREFIX}{self.name} did not start: {fault}") from None
+            raise PluginError(self.name, f"did not start: {fault}") from None
         if said != [READY]:
             self.close()
-            why = said[1] if len(said) == 2 and isinstance(said[1], str) else said
-            raise PluginError(f"{PREFIX}{self.name} cannot be used: {why}")
+            why = said[1] if len(said) == 2 and isinstance(said[1], str) else "it says nonsense"
+            raise PluginError(self.name, f"cannot be used: {why}")
 
     @property
     def is_alive(self) -> bool:
@@ -83,9 +99,14 @@ class PluginProcess:
 
     def ask(self, kind: str, *arguments: Any) -> Any:
         """See `Advisor.ask`."""
-        until_s = time.monotonic() + (max(_TAKE_OVER_S, self.deadline_s) if kind == START else self.deadline_s)
-        self._send(orjson.dumps([kind, *arguments]), until_s)
-        said = self._received(until_s)
+        begun_s = time.monotonic()
+        within_s = max(_TAKE_OVER_S, self.deadline_s) if kind == START else min(self.deadline_s, self._left_s)
+        if within_s <= 0:
+            raise AdvisorError("overrun", f"{_EVENT_S * 1e3:g} ms for the answers to one event")
+        self._send(orjson.dumps([kind, *arguments]), begun_s + within_s)
+        said = self._received(begun_s + within_s)
+        if kind != START:
+            self._left_s -= time.monotonic() - begun_s
         match said:
             case [str(what), answer] if what == ANSWER:
                 return answer
@@ -93,12 +114,20 @@ class PluginProcess:
                 raise AdvisorError("raised", detail)
         raise AdvisorError("nonsense", "a reply that is none")
 
+    def begin(self) -> None:
+        """See `Advisor.begin`."""
+        self._left_s = max(_EVENT_S, self.deadline_s)
+
     def dismiss(self) -> None:
-        """See `Advisor.dismiss`: the process is killed."""
+        """See `Advisor.dismiss`: the process is killed, with all that it has started, and reaped in its own time."""
+        if self._is_dismissed:
+            return
+        self._is_dismissed = True
         self._fault = self._fault or AdvisorError("gone", "dismissed")
-        if self._process.returncode is None:
-            self._process.kill()
         self._sock.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        threading.Thread(target=self._process.wait, name="reap-plugin", daemon=True).start()
 
     def close(self) -> None:
         """Kill and reap it."""
@@ -129,8 +158,11 @@ class PluginProcess:
     def _exactly(self, nbytes: int, until_s: float) -> bytes:
         data = b""
         while len(data) < nbytes:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                raise AdvisorError("overrun", f"no answer in {self.deadline_s * 1e3:g} ms")
             try:
-                self._sock.settimeout(max(1e-6, until_s - time.monotonic()))
+                self._sock.settimeout(left_s)
                 part = self._sock.recv(nbytes - len(data))
             except TimeoutError:
                 raise AdvisorError("overrun", f"no answer in {self.deadline_s * 1e3:g} ms") from None
@@ -166,37 +198,36 @@ class PluginSeat:
         """Ready to take over with the configuration that wants it."""
 
     async def prepare(self, config: DaemonConfig) -> None:
-        """Have the process that the configuration wants, before anything depends on it; one that runs stays.
+        """Have a fresh process if the configuration wants one, before anything depends on it; `adopt` takes it over.
 
         Raises: PluginError.
         """
-        self._drop_next()
-        process = self._process
-        if process is not None and process.is_alive and PREFIX + process.name == config.leasing.policy:
-            process.deadline_s = config.leasing.plugin_ms / 1e3
-            return
+        self.drop()
         self._next = await started(config)
+
+    def drop(self) -> None:
+        """What was prepared is not wanted."""
+        if self._next is not None:
+            self._next.close()
+            self._next = None
 
     def offer(self, process: PluginProcess | None) -> None:
         """One that was `started` already, for `adopt`; it is this one's to end from here on."""
         self._next = process
 
     def adopt(self) -> None:
-        """The book asks the process from here on, if its policy is the plug-in's. After `prepare`, in between events;
-        repeating it is harmless."""
-        policy = self._daemon.book.ledger.policy
-        counsel = self._daemon.book.ledger.counsel
-        former, wanted = self._process, self._daemon.config.leasing.policy
-        if self._next is not None:
+        """The book asks what was prepared from here on, if its policy is the plug-in's; in between events. Without it
+        a plug-in that the book still counts on is quarantined. Repeating it is harmless."""
+        policy, counsel = self._daemon.book.ledger.policy, self._daemon.book.ledger.counsel
+        former = self._process
+        is_wanted = former is not None and PREFIX + former.name == self._daemon.config.leasing.policy
+        if self._next is not None or not is_wanted:
             self._process, self._next = self._next, None
-        if self._process is not None and PREFIX + self._process.name != wanted:
-            self._process = None
-        is_its = self._process is not None and PREFIX + self._process.name == policy.name
-        if former is not None and former is not self._process:
-            former.close()
-        if isinstance(policy, PluginPolicy) and (policy.is_advised or is_its):
-            if policy.is_advised and former is not None and former is self._process:
-                return
+            if former is not None:
+                former.close()
+        is_its = self._process is not None and self._process.is_alive and PREFIX + self._process.name == policy.name
+        is_new = counsel.advisor is not self._process
+        if isinstance(policy, PluginPolicy) and (is_new if is_its else policy.is_advised):
             counsel.arriving = self._process if is_its else None
             self._daemon.dispatch(events.PluginStarted())
             if policy.is_advised:
@@ -218,14 +249,9 @@ class PluginSeat:
 
     def close(self) -> None:
         """End the process."""
-        self._drop_next()
+        self.drop()
         if self._process is not None:
             self._process.close()
-
-    def _drop_next(self) -> None:
-        if self._next is not None:
-            self._next.close()
-            self._next = None
 
 
 NAMES: Final[dict[str, str]] = {

@@ -39,7 +39,11 @@ class Reloader:
             counters = self._daemon.counters
             try:
                 await self._try()
+            except asyncio.CancelledError:
+                self._daemon.plugin.drop()
+                raise
             except (ConfigError, PluginError, OSError) as fault:
+                self._daemon.plugin.drop()
                 counters["reloads_failed"] += 1
                 logger.warning("configuration %d stays in force: %s", self._daemon.config_generation, fault)
                 return False

@@ -27,7 +27,7 @@ from offpath.dpu_daemon.journal.ring import JournalCorrupt, MappedFile
 from offpath.dpu_daemon.metrics_http import MetricsServer
 from offpath.dpu_daemon.negotiation import Endpoints, Negotiator
 from offpath.dpu_daemon.notify import Notifier, close_all, watchdog_interval_s
-from offpath.dpu_daemon.plugins import started
+from offpath.dpu_daemon.plugins import PluginError, PluginProcess, started
 from offpath.dpu_daemon.recovery import Recovery
 from offpath.dpu_daemon.reload import Reloader
 from offpath.dpu_daemon.selfcheck import SelfCheck, feed_watchdog
@@ -47,7 +47,7 @@ async def running_daemon(
     or is damaged. PluginError: the policy plug-in does not start.
     """
     inherited, notifier = inherited or Inherited(), notifier or Notifier()
-    plugin = await started(config)  # first: from where the channel listens to the recovery's end the loop may not turn
+    plugin, missing = await _plugin(config)  # first: from the channel's listening to recovery's end no loop may turn
     with contextlib.ExitStack() as not_yet_taken:
         if plugin is not None:
             not_yet_taken.callback(plugin.close)
@@ -55,6 +55,11 @@ async def running_daemon(
         daemon.plugin.offer(plugin)
         not_yet_taken.pop_all()
     try:
+        if missing is not None:
+            if book is None:
+                raise missing
+            # What was accepted is worth more than who decides.
+            logger.warning("the built-in policy decides: %s", missing)
         negotiate_path, negotiate_socket = _listens(inherited, "negotiate", directory)
         fabric_path, fabric_socket = _listens(inherited, "fabric", directory)
         endpoints = Endpoints(
@@ -84,6 +89,14 @@ async def running_daemon(
         if journal is not None and not daemon.is_durable:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(directory, JOURNAL))  # nobody will go on with it
+
+
+async def _plugin(config: DaemonConfig) -> tuple[PluginProcess | None, PluginError | None]:
+    """The policy plug-in's process, or why it does not start."""
+    try:
+        return await started(config), None
+    except PluginError as fault:
+        return None, fault
 
 
 def _daemon(

@@ -85,20 +85,27 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     return lambda data: made(*(read(item) for read, item in zip(readers, _items(data, len(readers)), strict=True)))
 
 
+def _shown(data: Any) -> str:
+    """Little of it: a file's or a peer's, it may be nested as deep as a parser allows."""
+    return str(data)[:60] if type(data) in _SCALARS or data is None else f"a {type(data).__name__}"
+
+
 def _scalar(kind: type, data: Any) -> Any:
     if type(data) is not kind and not (kind is float and type(data) is int):
-        raise PlainError(f"{data!r:.60} is no {kind.__name__}")
+        raise PlainError(f"{_shown(data)} is no {kind.__name__}")
     return data
 
 
 def _items(data: Any, count: int | None = None) -> list[Any]:
     if not isinstance(data, list) or (count is not None and len(data) != count):
-        raise PlainError(f"{data!r:.60} is no list of {'any' if count is None else count} items")
+        raise PlainError(f"{_shown(data)} is no list of {'any' if count is None else count} items")
     return data
 
 
 def _enum(kind: type[Enum], data: Any) -> Enum:
     try:
+        if type(data) not in _SCALARS:
+            raise ValueError
         return kind(data)
     except ValueError:
-        raise PlainError(f"{data!r:.60} is no {kind.__name__}") from None
+        raise PlainError(f"{_shown(data)} is no {kind.__name__}") from None

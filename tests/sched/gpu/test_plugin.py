@@ -13,7 +13,7 @@ from offpath.sched.gpu.baselines import BestFit, FirstFitPolicy
 from offpath.sched.gpu.conspirator import ConspiratorPaper
 from offpath.sched.gpu.greedy import GreedyFirstFit
 from offpath.sched.gpu.plugin import PLACE, PLAN, START, Advice, Counsel, PluginPolicy
-from offpath.sched.gpu.policy import Policy, PolicyState
+from offpath.sched.gpu.policy import Demand, Lift, Obstacle, Policy, PolicyState, Refusal
 from offpath.sched.gpu.registry import make
 from offpath.sched.gpu.shipped import Shipped
 from offpath.sched.plain import from_plain, to_plain
@@ -115,6 +115,20 @@ def test_an_answer_that_makes_no_sense_is_the_last_and_the_built_in_decides(aske
         story.submit()
         story.check()
     assert len(story.said) == before, "who is quarantined is not asked"
+
+
+def test_a_refusal_says_each_reason_once_however_often_it_was_said() -> None:
+    """Jobs keep it while they wait, and so does the journal."""
+    story = PluginStory(Shipped, "refusing", fault=0.0)
+    policy = story.policy
+    assert isinstance(policy, PluginPolicy)
+    advisor = story.advisor
+    assert advisor is not None
+    lanes, ends = Obstacle.LANES.value, Lift.JOB_ENDS.value
+    advisor.ask = lambda kind, *more: [None, None, [[lanes] * 900, [ends] * 900]]  # type: ignore[method-assign]
+    refused = policy.place(Demand(1, "a", 14, 0), 0)
+    assert refused == Refusal((Obstacle.LANES,), (Lift.JOB_ENDS,)) == story.said[-1].decided.refusal
+    assert policy.is_advised
 
 
 def test_a_fault_names_itself_in_one_short_line() -> None:

@@ -28,12 +28,17 @@ PLAN: Final = "plan"
 _MOST_SAID: Final = 160
 
 
+def one_line(text: str) -> str:
+    """What a plug-in says, fit for a log and a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text[:_MOST_SAID])
+
+
 class AdvisorError(SchedError):
     """The plug-in did not answer. ``code``: overrun, raised, nonsense, gone."""
 
     def __init__(self, code: str, detail: str = "") -> None:
         text = f"{code}: {detail}" if detail else code
-        super().__init__("".join(c if c.isprintable() else "?" for c in text[:_MOST_SAID]))
+        super().__init__(one_line(text))
         self.code = code
 
 
@@ -45,6 +50,9 @@ class Advisor(Protocol):
 
     def ask(self, kind: str, *arguments: Any) -> Any:
         """`Answer` as plain data. Raises: AdvisorError."""
+
+    def begin(self) -> None:
+        """Another event: the time that its answers may take together begins anew."""
 
     def dismiss(self) -> None:
         """It will not be asked again. Repeating it is harmless."""
@@ -97,6 +105,14 @@ class Counsel:
             return from_plain(Answer, said)
         except PlainError as fault:
             raise AdvisorError("nonsense", str(fault)) from None
+
+
+def _refusal(said: Answer) -> Refusal | None:
+    """Each reason once: jobs keep it while they wait. None: it refuses nothing, or says not why."""
+    refusal = said.refusal
+    if refusal is None or not refusal.obstacles:
+        return None
+    return Refusal(tuple(dict.fromkeys(refusal.obstacles)), tuple(dict.fromkeys(refusal.lifted_by)))
 
 
 class PluginPolicy:
@@ -153,8 +169,8 @@ class PluginPolicy:
             said = self.counsel.ask(PLACE, to_plain(demand), now_ns)
             if said.placement is not None:
                 decided = self._builtin.seat(demand, said.placement.lease, said.placement.lane, now_ns)
-            elif said.refusal is not None and said.refusal.obstacles:
-                decided = said.refusal
+            else:
+                decided = _refusal(said)
             if decided is None:
                 fault = str(AdvisorError("nonsense", f"no lane for {demand}: {said}"))
         except AdvisorError as given:
@@ -189,8 +205,8 @@ class PluginPolicy:
             if said.plan is not None:
                 mask = self._builtin.mask(demand, profile)
                 decided = self._builtin.vetted(said.plan, mask, assume_free, reserved)
-            elif said.refusal is not None and said.refusal.obstacles:
-                decided = said.refusal
+            else:
+                decided = _refusal(said)
             if decided is None:
                 fault = str(AdvisorError("nonsense", f"no place for {demand}: {said}"))
         except AdvisorError as given:

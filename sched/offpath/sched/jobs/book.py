@@ -81,6 +81,8 @@ class JobBook:
         """
         ledger = self.ledger
         self._losing = event if isinstance(event, (events.WorkerLost, events.HelperLost)) else None
+        if ledger.counsel.advisor is not None:
+            ledger.counsel.advisor.begin()
         if type(event) is events.PluginStarted:
             self._plugin_started()  # before what is due: that would be asked of one who does not know the state yet
         for _ in range(_TIMER_ROUNDS):

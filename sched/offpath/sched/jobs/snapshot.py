@@ -13,7 +13,17 @@ from typing import Any, Final
 
 from offpath.sched.errors import PlainError, SchedError
 from offpath.sched.gpu.geometry import GpuSpec, Slice
-from offpath.sched.gpu.policy import Lift, Obstacle, Policy, PolicyState
+from offpath.sched.gpu.plugin import Answer
+from offpath.sched.gpu.policy import (
+    Demand,
+    LeasePlan,
+    Lift,
+    Obstacle,
+    Placement,
+    Policy,
+    PolicyState,
+    Refusal,
+)
 from offpath.sched.gpu.registry import make
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
@@ -137,7 +147,8 @@ def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> Job
 
 def schema() -> str:
     """A digest of everything a journal's meaning depends on: what another build wrote, this one may misread."""
-    kinds = [*_POINTERS, BookSettings, PinnedLease, TenantSpec, GpuSpec, PolicyState]
+    kinds = [*_POINTERS, BookSettings, PinnedLease, TenantSpec, GpuSpec, PolicyState, Demand]
+    kinds += [Answer, Placement, LeasePlan, Refusal]  # of an `Advice`
     kinds += [kind for module in (events, commands) for kind in vars(module).values() if hasattr(kind, "__slots__")]
     lines = {f"{kind.__name__}: {own_hints(kind)}" for kind in kinds if isinstance(kind, type)}
     enums = (EndReason, JobState, LeaseState, Obstacle, Lift)

@@ -65,6 +65,17 @@ class Dies(_Broken):
         os._exit(3)
 
 
+class Forks(WorstFit):
+    """Leaves a process behind, and talks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        if not os.fork():
+            time.sleep(600)
+            os._exit(0)
+        print("made", flush=True)
+
+
 class Unmade(WorstFit):
     """Cannot even be made."""
 
