@@ -20,9 +20,9 @@ from typing import Any, Final
 
 import orjson
 
-from offpath.sched.gpu.geometry import GpuSpec, Slice
+from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.gpu.plugin import PLACE, PLAN, START, Answer
-from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Placement, Policy, PolicyState, Refusal
+from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Opening, Placement, Policy, PolicyState, Refusal
 from offpath.sched.plain import from_plain, to_plain
 
 GROUP: Final = "offpath.gpu_policy"
@@ -82,15 +82,8 @@ class PluginHost:
     def _place(self, demand: Any, now_ns: int) -> Answer:
         return _answer(self._policy.place(from_plain(Demand, demand), now_ns))
 
-    def _plan(
-        self, demand: Any, now_ns: int, lease_bytes: int, profile: str | None, assume_free: Any, reserved: Any
-    ) -> Answer:
-        return _answer(
-            self._policy.plan(
-                from_plain(Demand, demand), now_ns, lease_bytes=lease_bytes, profile=profile,
-                assume_free=frozenset(assume_free), reserved=from_plain(frozenset[Slice], reserved),
-            )
-        )  # fmt: skip
+    def _plan(self, demand: Any, now_ns: int, opening: Any) -> Answer:
+        return _answer(self._policy.plan(from_plain(Demand, demand), now_ns, from_plain(Opening, opening)))
 
 
 def _answer(said: object) -> Answer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from offpath.sched.gpu.geometry import GpuSpec
-from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Placement, Policy
+from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Opening, Placement, Policy
 
 LANES = 128
 
@@ -30,7 +30,7 @@ class Floor:
     def assign(self, demand: Demand) -> tuple[str, int] | None:
         placed = self.policy.place(demand, 0)
         if not isinstance(placed, Placement):
-            plan = self.policy.plan(demand, 0, lease_bytes=0)
+            plan = self.policy.plan(demand, 0, Opening())
             if not isinstance(plan, LeasePlan):
                 return None
             lease = self._next

@@ -6,7 +6,7 @@ import pytest
 
 from offpath.sched.errors import IllegalPlacement
 from offpath.sched.gpu.greedy import GreedyFirstFit
-from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Lift, Obstacle, Placement, Refusal
+from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Lift, Obstacle, Opening, Placement, Refusal
 
 from ..gpus import MIB, a30, a100
 
@@ -43,7 +43,7 @@ class Fleet:
     def plan(
         self, share: int, *, lease_bytes: int = 0, profile: str | None = None, gone: tuple[int, ...] = ()
     ) -> object:
-        return self.policy.plan(demand(share), 0, lease_bytes=lease_bytes, profile=profile, assume_free=frozenset(gone))
+        return self.policy.plan(demand(share), 0, Opening(lease_bytes, profile, frozenset(gone)))
 
 
 # -- leasing: which instance is cut -------------------------------------------------------------------------------
@@ -141,9 +141,9 @@ def test_gpus_of_different_models_are_each_cut_by_their_own_table() -> None:
     policy = GreedyFirstFit()
     policy.gpu_added(a30("small"))
     policy.gpu_added(a100("large"))
-    assert policy.plan(demand(15), 0, lease_bytes=0) == LeasePlan("small", "1g.6gb", 0, 25)
-    assert policy.plan(demand(15), 0, lease_bytes=6_000 * MIB) == LeasePlan("small", "2g.12gb", 0, 50)
-    assert policy.plan(demand(15), 0, lease_bytes=24_000 * MIB) == LeasePlan("large", "7g.40gb", 0, 100)
+    assert policy.plan(demand(15), 0, Opening()) == LeasePlan("small", "1g.6gb", 0, 25)
+    assert policy.plan(demand(15), 0, Opening(6_000 * MIB)) == LeasePlan("small", "2g.12gb", 0, 50)
+    assert policy.plan(demand(15), 0, Opening(24_000 * MIB)) == LeasePlan("large", "7g.40gb", 0, 100)
 
 
 # -- routing: which lane a job gets -------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from offpath.sched.errors import SchedError
 from offpath.sched.gpu import indexed
 from offpath.sched.gpu.conspirator import ConspiratorPaper
 from offpath.sched.gpu.firstfit import FirstFit
-from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Slice
+from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec
 from offpath.sched.gpu.indexed import IndexedPolicy, Warm
-from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Placement, PolicyState, Refusal
+from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Opening, Placement, PolicyState, Refusal
 from offpath.sched.gpu.shipped import Shipped
 
 from .test_conspirator import compare
@@ -189,9 +189,7 @@ def believes_a_plug_in_about_lanes(patch: Patch) -> None:
 
 @planted(advised)
 def believes_a_plug_in_about_places(patch: Patch) -> None:
-    def vetted(
-        self: IndexedPolicy, plan: LeasePlan, mask: int, assume_free: frozenset[int], reserved: frozenset[Slice]
-    ) -> LeasePlan | None:
+    def vetted(self: IndexedPolicy, plan: LeasePlan, mask: int, opening: Opening) -> LeasePlan | None:
         return plan
 
     patch(Shipped, "vetted", vetted)

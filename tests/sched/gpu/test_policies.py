@@ -13,7 +13,7 @@ from offpath.sched.gpu.conspirator import ConspiratorPaper
 from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.gpu.greedy import GreedyFirstFit
 from offpath.sched.gpu.paper import paper_gpu
-from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Placement, Policy, PolicyState
+from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Opening, Placement, Policy, PolicyState
 from offpath.sched.gpu.shipped import Shipped
 from offpath.sched.plain import from_plain, to_plain
 
@@ -64,7 +64,7 @@ class Story:
         if isinstance(placed, Placement):
             self.jobs[demand.job] = demand, placed
             return f"placed {placed}"
-        plan = self.policy.plan(demand, self.now_ns, lease_bytes=2 * MIB)
+        plan = self.policy.plan(demand, self.now_ns, Opening(2 * MIB))
         if not isinstance(plan, LeasePlan):
             return f"refused {placed}, {plan}"
         lease = self.number()
@@ -175,10 +175,10 @@ def test_a_gpu_is_what_its_helper_says_whatever_other_gpus_of_that_name_were(nam
         each.gpu_added(other)
     for share in (10, 42, 100):
         demand = Demand(share, "a", share, 0)
-        assert policy.plan(demand, 0, lease_bytes=0) == fresh.plan(demand, 0, lease_bytes=0)
+        assert policy.plan(demand, 0, Opening()) == fresh.plan(demand, 0, Opening())
     policy.gpu_added(a100("g2"))
     policy.gpu_removed("g1")
-    plan = policy.plan(Demand(1, "a", 42, 0), 0, lease_bytes=0)
+    plan = policy.plan(Demand(1, "a", 42, 0), 0, Opening())
     assert isinstance(plan, LeasePlan)
     assert plan.gpu == "g2"
     policy.gpu_removed("g2")
@@ -199,7 +199,7 @@ def test_shipped_cuts_where_a_gpu_stays_in_use() -> None:
         assert isinstance(policy.place(Demand(lease, f"t{lease}", share, 0), now_ns), Placement)
 
     def where(now_ns: int) -> str:
-        plan = policy.plan(Demand(99, "new", 14, 0), now_ns, lease_bytes=0)
+        plan = policy.plan(Demand(99, "new", 14, 0), now_ns, Opening())
         assert isinstance(plan, LeasePlan)
         return plan.gpu
 

@@ -10,6 +10,7 @@ import pytest
 
 from offpath.sched.gpu.geometry import GpuGeometry, Held, Profile
 from offpath.sched.gpu.greedy import GreedyFirstFit
+from offpath.sched.gpu.policy import Opening
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.commands import EndSession
 from offpath.sched.jobs.leasing import Leasing
@@ -212,7 +213,7 @@ def opens_leases_beyond_the_quota(patch: Patch) -> None:
     def plan(
         self: Leasing, demand: object, tenant: object, now_ns: int, assume_free: frozenset[int], reserved: set[object]
     ) -> object:
-        return self._ledger.policy.plan(demand, now_ns, lease_bytes=1, assume_free=assume_free)
+        return self._ledger.policy.plan(demand, now_ns, Opening(1, None, assume_free))
 
     patch(Leasing, "_plan", plan)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from offpath.sched.gpu.conspirator import ConspiratorPaper
 from offpath.sched.gpu.firstfit import FirstFit
-from offpath.sched.gpu.geometry import GpuSpec, Profile, Slice
+from offpath.sched.gpu.geometry import GpuSpec, Profile
 from offpath.sched.gpu.indexed import IndexedPolicy, Warm
-from offpath.sched.gpu.policy import Demand, LeasePlan, Placement, Refusal
+from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, Refusal
 
 
 class MpsOnly(ConspiratorPaper):
@@ -45,20 +45,11 @@ class FirstFitPolicy(IndexedPolicy):
         """Which of the tenant's leases."""
         return self.first_room(demand)
 
-    def plan(
-        self,
-        demand: Demand,
-        now_ns: int,
-        *,
-        lease_bytes: int,
-        profile: str | None = None,
-        assume_free: frozenset[int] = frozenset(),
-        reserved: frozenset[Slice] = frozenset(),
-    ) -> LeasePlan | Refusal:
+    def plan(self, demand: Demand, now_ns: int, opening: Opening) -> LeasePlan | Refusal:
         """The first GPU's smallest fraction that holds the demand."""
-        self.lease_bytes = lease_bytes
-        mask = self.mask(demand, profile)
-        return self.first_cut(mask, assume_free, reserved) or self.refusal(mask)
+        self.lease_bytes = opening.lease_bytes
+        mask = self.mask(demand, opening.profile)
+        return self.first_cut(mask, opening) or self.refusal(mask)
 
 
 class BestFit(FirstFitPolicy):
@@ -87,21 +78,12 @@ class BestFit(FirstFitPolicy):
                 return warm
         return None
 
-    def plan(
-        self,
-        demand: Demand,
-        now_ns: int,
-        *,
-        lease_bytes: int,
-        profile: str | None = None,
-        assume_free: frozenset[int] = frozenset(),
-        reserved: frozenset[Slice] = frozenset(),
-    ) -> LeasePlan | Refusal:
+    def plan(self, demand: Demand, now_ns: int, opening: Opening) -> LeasePlan | Refusal:
         """By compute slices left, then by position."""
-        self.lease_bytes = lease_bytes
-        mask = self.mask(demand, profile)
-        if assume_free or reserved:
-            return self.first_cut(mask, assume_free, reserved) or self.refusal(mask)
+        self.lease_bytes = opening.lease_bytes
+        mask = self.mask(demand, opening.profile)
+        if opening.is_supposed:
+            return self.first_cut(mask, opening) or self.refusal(mask)
         for level in sorted(self._by_level):
             slot = self._by_level[level].first(mask)
             if slot is not None:

@@ -8,9 +8,8 @@ decision by decision on the paper's model of a GPU; on real geometry it obeys th
 
 from __future__ import annotations
 
-from offpath.sched.gpu.geometry import Slice
 from offpath.sched.gpu.indexed import NO_LEASE, STARTS, IndexedPolicy
-from offpath.sched.gpu.policy import Demand, LeasePlan, Placement, Refusal
+from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, Refusal
 
 
 class ConspiratorPaper(IndexedPolicy):
@@ -31,17 +30,8 @@ class ConspiratorPaper(IndexedPolicy):
                 return NO_LEASE
         return self.take(own, demand.share)
 
-    def plan(
-        self,
-        demand: Demand,
-        now_ns: int,
-        *,
-        lease_bytes: int,
-        profile: str | None = None,
-        assume_free: frozenset[int] = frozenset(),
-        reserved: frozenset[Slice] = frozenset(),
-    ) -> LeasePlan | Refusal:
+    def plan(self, demand: Demand, now_ns: int, opening: Opening) -> LeasePlan | Refusal:
         """The first GPU's smallest fraction that holds the demand (or is ``profile``, if that is named)."""
-        self.lease_bytes = lease_bytes
-        mask = self.mask(demand, profile)
-        return self.first_cut(mask, assume_free, reserved) or self.refusal(mask)
+        self.lease_bytes = opening.lease_bytes
+        mask = self.mask(demand, opening.profile)
+        return self.first_cut(mask, opening) or self.refusal(mask)

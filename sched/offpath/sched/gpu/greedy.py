@@ -12,13 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from offpath.sched.errors import IllegalPlacement
-from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Profile, Slice
+from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Profile
 from offpath.sched.gpu.policy import (
     Demand,
     LeasePlan,
     LeaseView,
     Lift,
     Obstacle,
+    Opening,
     Placement,
     PolicyState,
     Refusal,
@@ -161,16 +162,7 @@ class GreedyFirstFit:
             warm.placed_share -= share
             warm.free_lanes.append(placement.lane)
 
-    def plan(
-        self,
-        demand: Demand,
-        now_ns: int,
-        *,
-        lease_bytes: int,
-        profile: str | None = None,
-        assume_free: frozenset[int] = frozenset(),
-        reserved: frozenset[Slice] = frozenset(),
-    ) -> LeasePlan | Refusal:
+    def plan(self, demand: Demand, now_ns: int, opening: Opening) -> LeasePlan | Refusal:
         """First GPU, smallest fraction, lowest start that holds the demand (or is ``profile``, if that is named)."""
         if not self._gpus:
             return _NO_GPU
@@ -178,9 +170,9 @@ class GreedyFirstFit:
         for name, geometry in self._gpus.items():
             if demand.model not in ("", geometry.spec.model):
                 continue
-            for candidate in candidates(geometry.spec, demand.share, lease_bytes, profile):
+            for candidate in candidates(geometry.spec, demand.share, opening.lease_bytes, opening.profile):
                 is_known = True
-                start = geometry.first_start(candidate, assume_free, reserved)
+                start = geometry.first_start(candidate, opening.assume_free, opening.reserved)
                 if start is not None:
                     return LeasePlan(name, candidate.name, start, geometry.spec.alpha(candidate))
         return _GEOMETRY if is_known else _NO_PROFILE

@@ -13,13 +13,14 @@ from typing import Final
 
 from offpath.sched.errors import IllegalPlacement
 from offpath.sched.gpu.firstfit import FirstFit
-from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Profile, Slice
+from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Profile
 from offpath.sched.gpu.policy import (
     Demand,
     LeasePlan,
     LeaseView,
     Lift,
     Obstacle,
+    Opening,
     Placement,
     PolicyState,
     Refusal,
@@ -35,6 +36,7 @@ DEMAND: Final = Refusal((Obstacle.DEMAND,), (Lift.LEASE_OPENS,))
 NO_GPU: Final = Refusal((Obstacle.NO_GPU,), (Lift.HELPER_JOINS,))
 NO_PROFILE: Final = Refusal((Obstacle.NO_PROFILE,), (Lift.HELPER_JOINS, Lift.CONFIGURATION))
 GEOMETRY: Final = Refusal((Obstacle.GEOMETRY, Obstacle.TENANT_CLASH), (Lift.LEASE_CLOSES, Lift.HELPER_JOINS))
+NOW: Final = Opening()
 _CACHED: Final = 4096
 
 
@@ -303,39 +305,33 @@ class IndexedPolicy:
             self._masks[key] = mask
         return mask
 
-    def cut(
-        self, gpu: Gpu, mask: int, assume_free: frozenset[int] = frozenset(), reserved: frozenset[Slice] = frozenset()
-    ) -> LeasePlan | None:
+    def cut(self, gpu: Gpu, mask: int, opening: Opening = NOW) -> LeasePlan | None:
         """The smallest instance of ``mask`` that may be cut on this GPU, at its lowest start."""
         spec = gpu.geometry.spec
         for bit, profile in gpu.kinds:
             if mask >> bit & 1:
-                start = gpu.geometry.first_start(profile, assume_free, reserved)
+                start = gpu.geometry.first_start(profile, opening.assume_free, opening.reserved)
                 if start is not None:
                     return LeasePlan(spec.gpu, profile.name, start, spec.alpha(profile))
         return None
 
-    def first_cut(
-        self, mask: int, assume_free: frozenset[int] = frozenset(), reserved: frozenset[Slice] = frozenset()
-    ) -> LeasePlan | None:
+    def first_cut(self, mask: int, opening: Opening) -> LeasePlan | None:
         """On the first GPU that has a place. The index knows of none that would be free, or is kept free: those few
         GPUs are looked at one by one."""
-        touched = {self.leases[lease].position // STARTS for lease in assume_free if lease in self.leases}
-        touched |= {self.gpus[name].slot for name, _ in reserved if name in self.gpus}
+        touched = {self.leases[lease].position // STARTS for lease in opening.assume_free if lease in self.leases}
+        touched |= {self.gpus[name].slot for name, _ in opening.reserved if name in self.gpus}
         slot = self.free.first(mask)
         while slot is not None and slot in touched:
             slot = self.free.first(mask, slot + 1)
         for other in sorted(touched):
             if slot is not None and other > slot:
                 break
-            plan = self.cut(self.by_slot[other], mask, assume_free, reserved)
+            plan = self.cut(self.by_slot[other], mask, opening)
             if plan is not None:
                 return plan
         return self.cut(self.by_slot[slot], mask) if slot is not None else None
 
-    def vetted(
-        self, plan: LeasePlan, mask: int, assume_free: frozenset[int], reserved: frozenset[Slice]
-    ) -> LeasePlan | None:
+    def vetted(self, plan: LeasePlan, mask: int, opening: Opening) -> LeasePlan | None:
         """The instance that somebody else chose, with its fraction as it is; None: it is none of ``mask``, or may not
         be cut there."""
         gpu = self.gpus.get(plan.gpu)
@@ -343,7 +339,9 @@ class IndexedPolicy:
         if gpu is None or profile is None or not any(p is profile and mask >> bit & 1 for bit, p in gpu.kinds):
             return None
         slices = range(plan.start, plan.start + profile.memory_slices)
-        if not gpu.geometry.allows(profile, plan.start, assume_free) or any((plan.gpu, s) in reserved for s in slices):
+        if not gpu.geometry.allows(profile, plan.start, opening.assume_free):
+            return None
+        if any((plan.gpu, number) in opening.reserved for number in slices):
             return None
         return LeasePlan(plan.gpu, plan.profile, plan.start, gpu.geometry.spec.alpha(profile))
 

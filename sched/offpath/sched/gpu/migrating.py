@@ -7,9 +7,8 @@ sends it where it was meant to go. Only the simulator does so yet; `offpath leas
 from __future__ import annotations
 
 from offpath.sched.gpu.exact import Place
-from offpath.sched.gpu.geometry import Slice
 from offpath.sched.gpu.indexed import NO_LEASE, STARTS
-from offpath.sched.gpu.policy import Demand, LeasePlan, Placement, Refusal
+from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, Refusal
 from offpath.sched.gpu.shipped import Shipped
 
 
@@ -41,16 +40,7 @@ class Migrating(Shipped):
         self._advance(now_ns)
         return self._taken(warm, self.take(warm, demand.share))
 
-    def plan(
-        self,
-        demand: Demand,
-        now_ns: int,
-        *,
-        lease_bytes: int,
-        profile: str | None = None,
-        assume_free: frozenset[int] = frozenset(),
-        reserved: frozenset[Slice] = frozenset(),
-    ) -> LeasePlan | Refusal:
+    def plan(self, demand: Demand, now_ns: int, opening: Opening) -> LeasePlan | Refusal:
         """The instance it was directed to, else as `Shipped`."""
         place = self._directed.get(demand.job)
         gpu = self.gpus.get(place[0]) if place is not None else None
@@ -60,6 +50,4 @@ class Migrating(Shipped):
             if wanted is not None and gpu.geometry.allows(wanted, place[2]):
                 return LeasePlan(place[0], place[1], place[2], spec.alpha(wanted))
             del self._directed[demand.job]
-        return super().plan(
-            demand, now_ns, lease_bytes=lease_bytes, profile=profile, assume_free=assume_free, reserved=reserved
-        )
+        return super().plan(demand, now_ns, opening)

@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from offpath.sched.errors import PlainError, SchedError
-from offpath.sched.gpu.geometry import GpuSpec, Slice
-from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Placement, PolicyState, Refusal
+from offpath.sched.gpu.geometry import GpuSpec
+from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Opening, Placement, PolicyState, Refusal
 from offpath.sched.gpu.shipped import Shipped
 from offpath.sched.plain import from_plain, to_plain
 from offpath.sched.record import record
@@ -180,31 +180,18 @@ class PluginPolicy:
         self._decided(PLACE, fault, decided)
         return decided
 
-    def plan(
-        self,
-        demand: Demand,
-        now_ns: int,
-        *,
-        lease_bytes: int,
-        profile: str | None = None,
-        assume_free: frozenset[int] = frozenset(),
-        reserved: frozenset[Slice] = frozenset(),
-    ) -> LeasePlan | Refusal:
+    def plan(self, demand: Demand, now_ns: int, opening: Opening) -> LeasePlan | Refusal:
         """See `Policy.plan`."""
-        builtin = self._builtin.plan(
-            demand, now_ns, lease_bytes=lease_bytes, profile=profile, assume_free=assume_free, reserved=reserved
-        )
+        builtin = self._builtin.plan(demand, now_ns, opening)
         if not self.is_advised:
             return builtin
         decided: LeasePlan | Refusal | None = None
         fault = ""
         try:
-            said = self.counsel.ask(
-                PLAN, to_plain(demand), now_ns, lease_bytes, profile, to_plain(assume_free), to_plain(reserved)
-            )
+            said = self.counsel.ask(PLAN, to_plain(demand), now_ns, to_plain(opening))
             if said.plan is not None:
-                mask = self._builtin.mask(demand, profile)
-                decided = self._builtin.vetted(said.plan, mask, assume_free, reserved)
+                mask = self._builtin.mask(demand, opening.profile)
+                decided = self._builtin.vetted(said.plan, mask, opening)
             else:
                 decided = _refusal(said)
             if decided is None:

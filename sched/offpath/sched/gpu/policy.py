@@ -121,6 +121,22 @@ class PolicyState:
     advised_by: str = ""
 
 
+@record
+class Opening:
+    """What is asked of the next lease: lanes of ``lease_bytes`` in all, its tenant's ``profile`` if one is named; as if
+    the leases ``assume_free`` were gone, and on none of the ``reserved`` slices."""
+
+    lease_bytes: int = 0
+    profile: str | None = None
+    assume_free: frozenset[int] = frozenset()
+    reserved: frozenset[Slice] = frozenset()
+
+    @property
+    def is_supposed(self) -> bool:
+        """Not just what is free now."""
+        return bool(self.assume_free or self.reserved)
+
+
 class Policy(Protocol):
     """What the job book asks. No call blocks or raises for a tenant's fault."""
 
@@ -156,16 +172,5 @@ class Policy(Protocol):
     def release(self, placement: Placement, share: int, now_ns: int) -> None:
         """The lane is free again."""
 
-    def plan(
-        self,
-        demand: Demand,
-        now_ns: int,
-        *,
-        lease_bytes: int,
-        profile: str | None = None,
-        assume_free: frozenset[int] = frozenset(),
-        reserved: frozenset[Slice] = frozenset(),
-    ) -> LeasePlan | Refusal:
-        """Where the next lease for this demand, with lanes of ``lease_bytes`` in all, would be cut; takes nothing.
-
-        As if the leases ``assume_free`` were gone, and on none of the ``reserved`` slices."""
+    def plan(self, demand: Demand, now_ns: int, opening: Opening) -> LeasePlan | Refusal:
+        """Where the next lease for this demand would be cut; takes nothing."""

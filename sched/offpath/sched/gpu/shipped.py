@@ -17,9 +17,8 @@ from dataclasses import replace
 from typing import Final
 
 from offpath.sched.gpu.firstfit import FirstFit
-from offpath.sched.gpu.geometry import Slice
 from offpath.sched.gpu.indexed import ALL_ROOMS, STARTS, IndexedPolicy, Warm
-from offpath.sched.gpu.policy import Demand, LeasePlan, Placement, PolicyState, Refusal
+from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, PolicyState, Refusal
 
 _FIRST_NS: Final = 60 * 10**9
 _FACTOR: Final = 4
@@ -173,23 +172,14 @@ class Shipped(IndexedPolicy):
         super().lease_lost(lease)
 
     # -- leasing --------------------------------------------------------------------------------------------------
-    def plan(
-        self,
-        demand: Demand,
-        now_ns: int,
-        *,
-        lease_bytes: int,
-        profile: str | None = None,
-        assume_free: frozenset[int] = frozenset(),
-        reserved: frozenset[Slice] = frozenset(),
-    ) -> LeasePlan | Refusal:
+    def plan(self, demand: Demand, now_ns: int, opening: Opening) -> LeasePlan | Refusal:
         """The smallest instance that holds the demand (or is ``profile``), on the GPU that will stay in use longest;
         where others' leases are thought away, on the first."""
         self._advance(now_ns)
-        self.lease_bytes = lease_bytes
-        mask = self.mask(demand, profile)
-        if assume_free or reserved:
-            return self.first_cut(mask, assume_free, reserved) or self.refusal(mask)
+        self.lease_bytes = opening.lease_bytes
+        mask = self.mask(demand, opening.profile)
+        if opening.is_supposed:
+            return self.first_cut(mask, opening) or self.refusal(mask)
         for where in self._order:
             slot = self._files[where].first(mask)
             if slot is not None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from offpath.sched.errors import IllegalPlacement
 from offpath.sched.gpu.geometry import GpuSpec, Slice
-from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Lift, Obstacle, Refusal
+from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Lift, Obstacle, Opening, Refusal
 from offpath.sched.jobs.commands import CloseLease, KillLane, OpenLease, ScrubLane
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import MS, Job, Lease, PinnedLease, Tenant
@@ -285,10 +285,8 @@ class Leasing:
     def _plan(
         self, demand: Demand, tenant: Tenant, now_ns: int, assume_free: frozenset[int], reserved: set[Slice]
     ) -> LeasePlan | Refusal:
-        plan = self._ledger.policy.plan(
-            demand, now_ns, lease_bytes=self._lease_bytes(), profile=tenant.spec.profile, assume_free=assume_free,
-            reserved=frozenset(reserved),
-        )  # fmt: skip
+        opening = Opening(self._lease_bytes(), tenant.spec.profile, assume_free, frozenset(reserved))
+        plan = self._ledger.policy.plan(demand, now_ns, opening)
         if isinstance(plan, LeasePlan):
             gone = sum(held.view.alpha for held in tenant.leases.values() if held.view.lease in assume_free)
             if tenant.held_share - gone + plan.alpha > tenant.spec.max_share:

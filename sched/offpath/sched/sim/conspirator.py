@@ -16,11 +16,11 @@ from typing import Any, Final
 from offpath.sched.gpu.baselines import Exclusive, MpsOnly
 from offpath.sched.gpu.conspirator import ConspiratorPaper
 from offpath.sched.gpu.exact import Costs, solve
-from offpath.sched.gpu.geometry import GpuSpec, Slice
+from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.gpu.migrating import Migrating
 from offpath.sched.gpu.packing import TooManyFillings
 from offpath.sched.gpu.paper import paper_gpu
-from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Placement, Policy, PolicyState, Refusal
+from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Opening, Placement, Policy, PolicyState, Refusal
 from offpath.sched.gpu.shipped import Shipped
 from offpath.sched.jobs.states import JobState
 from offpath.sched.sim.accounting import GpuHours
@@ -67,21 +67,10 @@ class Timed:
             self._spent[demand.job] = spent
         return placed
 
-    def plan(
-        self,
-        demand: Demand,
-        now_ns: int,
-        *,
-        lease_bytes: int,
-        profile: str | None = None,
-        assume_free: frozenset[int] = frozenset(),
-        reserved: frozenset[Slice] = frozenset(),
-    ) -> LeasePlan | Refusal:
+    def plan(self, demand: Demand, now_ns: int, opening: Opening) -> LeasePlan | Refusal:
         """See `Policy.plan`."""
         begun = self._clock()
-        planned = self._policy.plan(
-            demand, now_ns, lease_bytes=lease_bytes, profile=profile, assume_free=assume_free, reserved=reserved
-        )
+        planned = self._policy.plan(demand, now_ns, opening)
         self._spent[demand.job] = self._spent.get(demand.job, 0) + self._clock() - begun
         return planned
 

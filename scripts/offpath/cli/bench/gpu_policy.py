@@ -24,7 +24,7 @@ from offpath.sched.gpu.baselines import BestFit, MpsOnly
 from offpath.sched.gpu.conspirator import ConspiratorPaper
 from offpath.sched.gpu.greedy import GreedyFirstFit
 from offpath.sched.gpu.paper import paper_gpu
-from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Placement, Policy
+from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Opening, Placement, Policy
 from offpath.sched.gpu.shipped import Shipped
 
 DESCRIPTION: Final = "place + release by policy and number of GPUs (10 … 10 000), and under load (figure 8c)"
@@ -115,7 +115,7 @@ class _Full:
                 policy.release(placed, demand.share, self._now_ns)
             policy.lease_lost(placement.lease)
             begun = clock()
-            plan = policy.plan(self._demand(old.tenant), self._now_ns, lease_bytes=0)
+            plan = policy.plan(self._demand(old.tenant), self._now_ns, Opening())
             taken.append(clock() - begun)
             assert isinstance(plan, LeasePlan), plan
             view = LeaseView(placement.lease, old.tenant, plan.gpu, plan.profile, plan.start, plan.alpha, SEVENTHS, 0)

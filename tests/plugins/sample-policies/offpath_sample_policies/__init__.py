@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from offpath.sched.gpu.geometry import Slice
 from offpath.sched.gpu.indexed import IndexedPolicy
-from offpath.sched.gpu.policy import Demand, LeasePlan, Placement, Refusal
+from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, Refusal
 
 
 class WorstFit(IndexedPolicy):
@@ -17,21 +16,12 @@ class WorstFit(IndexedPolicy):
         room = self.first_room(demand)
         return self.take(room, demand.share) if room is not None else self.refused(demand)
 
-    def plan(
-        self,
-        demand: Demand,
-        now_ns: int,
-        *,
-        lease_bytes: int,
-        profile: str | None = None,
-        assume_free: frozenset[int] = frozenset(),
-        reserved: frozenset[Slice] = frozenset(),
-    ) -> LeasePlan | Refusal:
+    def plan(self, demand: Demand, now_ns: int, opening: Opening) -> LeasePlan | Refusal:
         """The smallest instance that holds the demand, on the emptiest GPU with a place for it."""
-        self.lease_bytes = lease_bytes
-        mask = self.mask(demand, profile)
+        self.lease_bytes = opening.lease_bytes
+        mask = self.mask(demand, opening.profile)
         for gpu in sorted(self.gpus.values(), key=lambda gpu: (-gpu.level, gpu.slot)):
-            plan = self.cut(gpu, mask, assume_free, reserved)
+            plan = self.cut(gpu, mask, opening)
             if plan is not None:
                 return plan
         return self.refusal(mask)
