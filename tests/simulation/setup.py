@@ -72,6 +72,8 @@ class Setup:
     kernels: tuple[str, ...] = KERNEL_MIXES[0]
     idempotent: float = 0.3
     cancels: float = 0.1
+    plugin_fault: float | None = None
+    """A policy plug-in decides, of whose answers this part is none; None: there is no plug-in."""
 
 
 @dataclass(slots=True)
@@ -167,6 +169,8 @@ def draw_setup(random: Random) -> Setup:
     setup.pace = random.choice((0.3, 0.6, 0.9))
     setup.bell_room = random.choice((1, 1, 2, SOCKET_MESSAGES))
     setup.kernel_ns = random.choice((10_000, MS, 20 * MS))
+    aside = Random(repr(random.getstate()[1][:8]))  # what is drawn from here on is no other for it
+    setup.plugin_fault = aside.choice((None,) * 6 + (0.0, 0.02))
     return setup
 
 

@@ -30,6 +30,7 @@ from offpath.dpu_daemon.journal.ring import Ring
 from offpath.dpu_daemon.notify import close_all
 from offpath.dpu_daemon.recovery import Recovery
 from offpath.host_helper import worker as worker_module
+from offpath.sched.gpu.plugin import Advice
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.snapshot import snapshot
@@ -38,6 +39,7 @@ from .channels import HostEnd, SimChannelListener
 from .gpu import SimGpu
 from .host import SimHelper, SimWorker
 from .judge import Judge, Request, result_of
+from .plugin import POLICY, SimPlugin
 from .promises import promise
 from .requesters import SimRequester
 from .setup import TENANTS, Setup, Terms, draw_setup, draw_terms
@@ -82,6 +84,7 @@ class World:
         self.loop = SimLoop(self.random, self.setup.pace)
         self.lines: list[str] | None = None
         self.counts: Counter[str] = Counter()
+        self._plugin_random = Random(f"plug-in {seed}")
         self.uid = os.getuid()
         self.tokens = tokens.tokens
         self.are_faults_on = True
@@ -191,6 +194,7 @@ class World:
             book=book, notifier=notifier,
         )  # fmt: skip
         self.daemon._secret = IDENTITY.secret
+        self._offer_plugin()
         handle = self.daemon.book.handle
 
         def heard(event: events.Event, now_ns: int) -> tuple[commands.Command, ...]:
@@ -202,6 +206,8 @@ class World:
             for command in said:
                 if self.lines is not None:
                     self.say("      %s", command)
+                if isinstance(command, Advice):
+                    self.counts["plugin_faults" if command.fault else "plugin_answers"] += 1
                 if isinstance(command, commands.CloseLease):
                     self.closing[command.generation] = None
                 self.judge.book_said(command)
@@ -216,14 +222,23 @@ class World:
                 if lease.is_closing:
                     self.closing[lease.generation] = None
             Recovery(self.daemon, self.admission, self.manager.stored(self.keep)).run()
+        else:
+            self.daemon.plugin.adopt()
         self.door.open()
+
+    def _offer_plugin(self) -> None:
+        """A fresh one for a start and for each reload, as the daemon has them."""
+        fault = self.setup.plugin_fault
+        if fault is not None:
+            plugin: Any = SimPlugin(self._plugin_random, fault if self.are_faults_on else 0.0)
+            self.daemon.plugin.offer(plugin)
 
     def _configured(self, terms: Terms) -> DaemonConfig:
         config = parse_config(
             {
                 "tenant": [{**t, "token_file": self._token_path(t["name"])} for t in terms.tenants],
                 "lease": terms.pins,
-                "leasing": terms.leasing,
+                "leasing": {**terms.leasing, **({} if self.setup.plugin_fault is None else {"policy": POLICY})},
                 "limits": terms.limits,
                 "max_jobs": self.setup.max_jobs,
                 "durability": {"journal_mib": 0, "resume_ttl_s": self.setup.resume_ttl_s, "adopt_ms": 500},
@@ -254,6 +269,7 @@ class World:
         if self.channel is not None:
             known = credentials(config)
             self.loop.running(self.admission.reload, config, known)
+            self._offer_plugin()
             self.loop.running(self.daemon.reconfigure, config)
 
     def _token(self) -> str:

@@ -1,0 +1,31 @@
+"""A policy plug-in on the simulation's loop: the child's code without its process; it fails by the schedule's seed."""
+
+from __future__ import annotations
+
+from random import Random
+
+from offpath.sched.gpu.greedy import GreedyFirstFit
+from offpath.sched.gpu.plugin import PREFIX
+from offpath.sched.gpu.shipped import Shipped
+
+from ..support.advisors import Hosted
+
+NAME = "simulated"
+POLICY = PREFIX + NAME
+
+
+class SimPlugin(Hosted):
+    """In the place of `offpath.dpu_daemon.plugins.PluginProcess`. Both policies inside place whatever has room: what
+    the judge asks of queues holds for them."""
+
+    name = NAME
+
+    def __init__(self, random: Random, fault: float) -> None:
+        super().__init__(random.choice((GreedyFirstFit, Shipped)), random, fault)
+
+    @property
+    def is_alive(self) -> bool:
+        return not self.is_dismissed
+
+    def close(self) -> None:
+        self.is_dismissed = True
