@@ -13,15 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from offpath.sched.gpu.baselines import Exclusive, MpsOnly
-from offpath.sched.gpu.conspirator import ConspiratorPaper
 from offpath.sched.gpu.exact import Costs, solve
 from offpath.sched.gpu.geometry import GpuSpec
-from offpath.sched.gpu.migrating import Migrating
 from offpath.sched.gpu.packing import TooManyFillings
 from offpath.sched.gpu.paper import paper_gpu
 from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Opening, Placement, Policy, PolicyState, Refusal
-from offpath.sched.gpu.shipped import Shipped
+from offpath.sched.gpu.registry import SIMULATED
 from offpath.sched.jobs.states import JobState
 from offpath.sched.sim.accounting import GpuHours
 from offpath.sched.sim.cluster import Cluster
@@ -29,11 +26,14 @@ from offpath.sched.sim.time_sharing import time_shared
 from offpath.sched.sim.workload import Stream, evenly, live_spans, tenants_of
 
 MAKE: Final[dict[str, Callable[[], Policy]]] = {
-    "greedy": ConspiratorPaper,
-    "shipped": lambda: Shipped(prefetch=False),
-    "migrating": lambda: Migrating(prefetch=False),
-    "mps_only": MpsOnly,
-    "exclusive": Exclusive,
+    name: SIMULATED[policy]
+    for name, policy in (
+        ("greedy", "conspirator-paper"),
+        ("shipped", "shipped"),
+        ("migrating", "migrating"),
+        ("mps_only", "mps-only"),
+        ("exclusive", "exclusive"),
+    )
 }
 TIME_SHARING: Final = "time_sharing"
 """Computed from the stream: no policy of the book may do it."""
@@ -189,7 +189,6 @@ def measure(
     clock: Callable[[], int],
     limit_s: float = CUT_OFF_S,
     names: tuple[str, ...] = ROWS,
-    on_progress: Callable[[str], None] = lambda _: None,
     gpu: Callable[[int], GpuSpec] = lambda number: paper_gpu(f"gpu-{number}"),
 ) -> Window:
     """Run the stream under each policy; ``clock`` (ns) times decisions and proofs and nothing else. ``gpu`` makes the
@@ -206,7 +205,6 @@ def measure(
     every = evenly(live_spans(stream, len(specs)), instants) if instants else []
     steps = [stream.begin_ns + n * length // POINTS for n in range(1, POINTS + 1)]
     for name in names:
-        on_progress(name)
         if name == TIME_SHARING:
             shared = time_shared(stream, steps)
             window.hours[name], window.curves[name], window.mixed = shared.hours, shared.curve, shared.mixed
