@@ -43,6 +43,12 @@ KINDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "configuration %d is in force": ("config_changed", ("generation",)),
     "configuration %d stays in force: %s": ("config_refused", ("generation", "detail")),
     "%s: %s": ("config_warning", ("key", "detail")),
+    "the policy plug-in is asked no more, the built-in policy decides: %s: %s: %s": (
+        "plugin_quarantined",
+        ("policy", "question", "detail"),
+    ),
+    "%s decides": ("plugin_decides", ("policy",)),
+    "the built-in policy decides: %s": ("plugin_missing", ("detail",)),
     "a new journal: %s": ("journal_new", ("detail",)),
     "replayed %d events of lineage %s": ("journal_replayed", ("events", "lineage")),
     "went on with %d sessions, %d jobs and %d leases": ("recovered", ("sessions", "jobs", "leases")),

@@ -238,8 +238,10 @@ class PluginSeat:
         if advice.fault:
             self._daemon.counters["plugin_faults"] += 1
             policy = self._daemon.book.ledger.policy.name
-            text = "%s is asked no more, the built-in policy decides: %s: %s"
-            logger.warning(text, policy, advice.asked, advice.fault)
+            logger.warning(
+                "the policy plug-in is asked no more, the built-in policy decides: %s: %s: %s",
+                policy, advice.asked, advice.fault,
+            )  # fmt: skip
 
     @property
     def is_quarantined(self) -> bool:
