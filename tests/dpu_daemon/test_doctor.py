@@ -150,6 +150,7 @@ def test_a_journal_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     assert found(check_directory(str(tmp_path), config(durability={"journal_mib": 0})), "journal-space") == []
 
 
+@pytest.mark.slow
 def test_a_daemon_that_answers_is_told_from_one_that_hangs(make_cluster: Callable[..., Cluster]) -> None:
     cluster = make_cluster({"alpha": {}})
     directory = str(cluster.run_folder)

@@ -78,6 +78,7 @@ def test_a_tenant_keeps_nine_tenths_of_its_throughput_beside_one_that_floods(
     assert kept >= 0.9
 
 
+@pytest.mark.slow
 def test_a_requester_told_to_wait_is_not_read_once_it_has_proved_deaf(make_cluster: Callable[..., Cluster]) -> None:
     """What it rang before it could have heard is refused at once; what comes after waits as long as it was told."""
     cluster = make_cluster(

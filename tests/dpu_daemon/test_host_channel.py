@@ -214,6 +214,7 @@ def test_only_a_worker_with_the_leases_token_is_let_in_and_only_once_per_lane(cl
         pending.result(TIMEOUT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lie",
     [

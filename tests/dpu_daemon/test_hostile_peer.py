@@ -464,6 +464,7 @@ def headers(session: RawSession, noise: random.Random) -> Iterator[tuple[bytes, 
             yield make(), codes
 
 
+@pytest.mark.slow
 def test_a_thousand_malformed_headers_are_each_rejected_and_every_third_ends_its_session(siege: Siege) -> None:
     noise = random.Random(2025)
     sent = 0

@@ -184,6 +184,7 @@ def test_bytes_that_become_visible_late_are_right_only_because_of_acquire(
             assert right == [not break_acquire] * 2
 
 
+@pytest.mark.slow
 def test_a_helper_that_ends_in_the_midst_of_copies_leaves_only_zeros(make_cluster: Make) -> None:
     """It scrubs what it held, and a payload of 32 MiB is nearly always on its way there: it is let go only when nothing
     can land any more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,15 @@ class Memory:
 def tensor(dtype: str, shape: tuple[int, ...]) -> tuple[Memory, LaneTensor]:
     memory = Memory(int(np.prod(shape)) * np.dtype(dtype).itemsize)
     return memory, LaneTensor(memory.pointer, dtype, shape, memory)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _only_what_these_tests_make() -> Iterator[None]:
+    """The collector then looks at that alone, and not at all that the session has imported."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

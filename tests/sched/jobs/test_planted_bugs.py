@@ -24,6 +24,7 @@ from offpath.sched.jobs.timers import Timers
 from .shadow_records import Violation
 from .world import drive
 
+pytestmark = pytest.mark.slow
 SEEDS = 300
 Patch = Callable[[object, str, object], None]
 Plant = Callable[[Patch], None]
