@@ -137,7 +137,9 @@ class World:
         self.judge = Judge(self)
         self.channel: SimChannelListener | None = None
         self.loop.executor[LoopbackFabricSession] = self._make_fabric
+        self.is_made = False
         self.start_daemon()
+        self.is_made = True
         self.helper = SimHelper(self)
         number = 0
         self.requesters: list[SimRequester] = []
@@ -295,7 +297,7 @@ class World:
 
     def may_be_killed(self, where: str) -> None:
         """The daemon may die here, in the middle of what it does."""
-        if self.setup.is_durable and self.happens("daemon_killed_inside"):
+        if self.setup.is_durable and self.is_made and self.happens("daemon_killed_inside"):
             self.say("... %s", where)
             raise DaemonKilled
 
