@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,8 @@ from offpath.bindings.errors import GidMissing, NoRdmaDevice, PortDown
 from offpath.bindings.verbs.library import attempt, library
 
 SYSFS: Final = Path("/sys")
-_NO_GID: Final = IPv6Address(0)
+_NO_GID: Final = IPv6Address(0).exploded
+_ATTRIBUTE_BYTES: Final = 4096
 _NVIDIA: Final = "0x10de"
 _DISPLAY_CLASS: Final = "0x03"
 
@@ -166,20 +168,28 @@ def _port(folder: Path, sysfs: Path) -> Port:
 
 
 def _gids(folder: Path) -> Iterator[Gid]:
-    for path in sorted((folder / "gids").iterdir(), key=lambda path: int(path.name)):
-        text = _said(path)
-        if not text or (address := IPv6Address(text)) == _NO_GID:
-            continue
-        kind, netdev = (_said(folder / "gid_attrs" / name / path.name) for name in ("types", "ndevs"))
-        yield Gid(int(path.name), address, kind, netdev)
+    """A table has hundreds of entries, nearly all of them empty, and the kernel asks the device for each."""
+    for index in count():
+        text = _said(folder / "gids" / str(index))
+        if not text:
+            return
+        if text != _NO_GID:
+            kind, netdev = (_said(folder / "gid_attrs" / name / str(index)) for name in ("types", "ndevs"))
+            yield Gid(index, IPv6Address(text), kind, netdev)
 
 
 def _said(path: Path) -> str:
     """The attribute's text; empty where the kernel has none, as for an entry that is taken back as we look."""
     try:
-        return path.read_text().strip()
+        descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         return ""
+    try:
+        return os.read(descriptor, _ATTRIBUTE_BYTES).decode().strip()
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
 
 
 # -- PCI ----------------------------------------------------------------------------------------------------------
