@@ -47,7 +47,7 @@ def machines(folder: Path) -> list[int]:
 
 
 def test_the_tests_marked_rdma_pass_in_the_guest(tmp_path: Path) -> None:
-    done = rxe_vm(tmp_path, "--", "./scripts/test", "-m", "rdma")
+    done = rxe_vm(tmp_path, "--timeout", "1200", "--", "./scripts/test", "-m", "rdma")
     assert done.returncode == 0, done.stdout + done.stderr
     closing = done.stdout.splitlines()[-1]
     assert re.search(r"\b[1-9]\d* passed", closing), closing

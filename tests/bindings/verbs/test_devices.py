@@ -19,7 +19,7 @@ from offpath.dpu_daemon.doctor.findings import Severity
 from offpath.dpu_daemon.doctor.rdma import check_rdma
 
 pytestmark = pytest.mark.rdma
-BOUND_S = 30.0
+BOUND_S = 120.0  # emulated, on a machine that may be busy
 
 
 def ip(*words: str) -> None:
