@@ -16,7 +16,13 @@ OffpathError
 ├── HandoverError            what a service manager or keeper handed down makes no sense; its unit must change
 ├── PlaceUnusable            a socket, port or file cannot be made: taken, full or forbidden; an operator should look
 ├── DeviceError              the GPU or copy engine failed; an operator should look
-│   └── DeviceGone           the device left; every handle on it is dead
+│   ├── DeviceGone           the device left; every handle on it is dead
+│   └── VerbsError           a call of the verbs library failed, with its errno
+│       ├── VerbsMissing     pyverbs cannot be imported
+│       ├── NoRdmaDevice     no RDMA device fits what was asked for
+│       ├── PortDown         the port is there and carries nothing
+│       ├── GidMissing       the port has no address that we can connect by
+│       └── WorkFailed       a work request ended in an error; its queue pair takes no more
 └── ResourceClosed           a handle of ours used after close: our bug
 """
 
@@ -100,6 +106,39 @@ class DeviceError(OffpathError):
 
 class DeviceGone(DeviceError):
     """The device left; every handle on it is dead."""
+
+
+class VerbsError(DeviceError):
+    """A verbs call failed; ``code`` is its errno, -1 where the library gave none. ``check``: where to look."""
+
+    def __init__(self, call: str, detail: str = "", code: int = -1, check: str = "") -> None:
+        super().__init__(": ".join(part for part in (call, detail) if part) + (f" ({check})" if check else ""))
+        self.code = code
+        self.check = check
+
+
+class VerbsMissing(VerbsError):
+    """pyverbs is not installed for this Python, or does not fit the libibverbs that is."""
+
+
+class NoRdmaDevice(VerbsError):
+    """The kernel shows no RDMA device, none of the asked name or place, or several that fit alike."""
+
+
+class PortDown(VerbsError):
+    """The port is not ACTIVE: its interface is down, or its cable or peer is missing."""
+
+
+class GidMissing(VerbsError):
+    """The port has no GID of RoCEv2 over IPv4: its interface has no IPv4 address, or speaks RoCEv1 only."""
+
+
+class WorkFailed(VerbsError):
+    """A work request completed with an error; ``status`` is libibverbs' name of it without IBV_WC_."""
+
+    def __init__(self, status: str, check: str) -> None:
+        super().__init__(f"work request: {status}", check=check)
+        self.status = status
 
 
 class ResourceClosed(OffpathError):

@@ -17,6 +17,7 @@ from offpath.dpu_daemon.doctor.keys import check_keys
 from offpath.dpu_daemon.doctor.machine import check_machine
 from offpath.dpu_daemon.doctor.place import check_directory, check_limits, memlock_bytes
 from offpath.dpu_daemon.doctor.plugin import check_plugin
+from offpath.dpu_daemon.doctor.rdma import check_rdma
 
 _ORDER: Final = list(Severity)
 
@@ -44,6 +45,7 @@ def main(arguments: argparse.Namespace) -> int:
         return 0
     findings = list(check_machine())
     findings += check_directory(runtime_directory(arguments.runtime_dir), config)
+    findings += check_rdma(config)
     if config is not None:
         findings += check_limits(config)
         findings += check_keys(config)

@@ -34,6 +34,12 @@ CODES: Final[dict[str, str]] = {
     "notify-queue": "messages that a keeper's socket holds",
     "package": "Python packages of the daemon",
     "plugin": "whether the policy plug-in of the configuration starts",
+    "rdma": "whether this machine has RDMA devices",
+    "rdma-port": "whether an RDMA port is up",
+    "rdma-gid": "the address that an RDMA port can be connected to by",
+    "rdma-library": "pyverbs, through which RDMA devices are used",
+    "rdma-limits": "page size, message size and queue pairs of an RDMA device",
+    "rdma-gpu": "the RDMA port that lies nearest to a GPU",
     "fault-points": "fault points that are armed",
 }
 

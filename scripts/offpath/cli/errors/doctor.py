@@ -28,6 +28,12 @@ _FIXES: Final = {
     "notify-queue": "`sysctl net.unix.max_dgram_qlen=512`",
     "package": "`pip install 'offpath[daemon]'`",
     "plugin": "install the package that has the entry point, mend it, or name another policy",
+    "rdma": "load the card's driver; loopback needs none",
+    "rdma-port": "`ip link set NETDEV up`; then its cable and switch",
+    "rdma-gid": "`ip addr add ADDRESS dev NETDEV`: an IPv4 address",
+    "rdma-library": "the distribution's python3-pyverbs (docs/rdma.md)",
+    "rdma-limits": "let the daemon's user open `/dev/infiniband/uverbs*`; a kernel with another page size",
+    "rdma-gpu": "a slot on the same PCIe switch, or at least of the same socket",
     "fault-points": "unset `OFFPATH_FAULTS`: it is for tests",
 }
 ENTRIES: Final = tuple(Entry("doctor", code, cause, _FIXES[code]) for code, cause in CODES.items())

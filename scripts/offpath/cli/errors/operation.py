@@ -99,6 +99,28 @@ ENTRIES: Final = (
         ("JournalForeign", "a journal of another boot or build: nothing in it can be gone on with", "nothing"),
         ("DeviceError", "the GPU or the copy engine failed", "see the driver's log on that machine"),
         ("DeviceGone", "the device left", "see the driver's log on that machine; restart the helper"),
+        ("VerbsError", "a call of the verbs library failed; its text says which", "`offpath doctor`, `ibv_devinfo -v`"),
+        (
+            "VerbsMissing",
+            "pyverbs cannot be imported",
+            "install the distribution's (python3-pyverbs) for the Python that runs offpath (docs/rdma.md)",
+        ),
+        (
+            "NoRdmaDevice",
+            "no RDMA device fits what was asked for, or several do",
+            "`rdma link` lists them; name a device or its network interface",
+        ),
+        ("PortDown", "the RDMA port is not ACTIVE", "`ip link set NETDEV up`; then its cable and switch"),
+        (
+            "GidMissing",
+            "the RDMA port has no GID of RoCEv2 over IPv4",
+            "give its network interface an IPv4 address; see `rdma link`, and the port's RoCE mode",
+        ),
+        (
+            "WorkFailed",
+            "a work request ended in an error, and its queue pair takes no more",
+            "its text says what to check; connect again",
+        ),
         ("ResourceClosed", "a handle was used after it was closed", _BUG),
         ("FaultSyntax", "`OFFPATH_FAULTS` names no fault point", "unset it: it is for tests"),
         ("ConfigError", "the configuration cannot be used", "every fault is listed with its key"),

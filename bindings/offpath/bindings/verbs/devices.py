@@ -1,0 +1,225 @@
+"""Which RDMA port to use, and under which GID: read in sysfs, without opening a device; and what a device allows.
+
+A connection over RoCEv2 names its ends by GIDs; the one that goes with an IPv4 address is that address mapped into
+IPv6 (IBTA annex A17). Which index it has depends on the order in which addresses were given to the interface, so it is
+looked up each time and never configured.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from offpath.bindings.errors import GidMissing, NoRdmaDevice, PortDown
+from offpath.bindings.verbs.library import attempt, library
+
+SYSFS: Final = Path("/sys")
+_NO_GID: Final = IPv6Address(0).exploded
+_ATTRIBUTE_BYTES: Final = 4096
+_NVIDIA: Final = "0x10de"
+_DISPLAY_CLASS: Final = "0x03"
+
+
+@dataclass(frozen=True, slots=True)
+class Gid:
+    """A filled entry of a port's GID table; ``kind`` and ``netdev`` in the kernel's words."""
+
+    index: int
+    address: IPv6Address
+    kind: str
+    netdev: str
+
+    @property
+    def ipv4(self) -> IPv4Address | None:
+        """The address to which packets for this GID are routed; None unless it is RoCEv2 over IPv4."""
+        return self.address.ipv4_mapped if self.kind == "RoCE v2" else None
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A port of an RDMA device. ``pci``: the bridges from the root down to the device; empty for software devices."""
+
+    device: str
+    number: int
+    state: str
+    gids: tuple[Gid, ...]
+    pci: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.device}/{self.number}"
+
+    @property
+    def is_active(self) -> bool:
+        """It can carry traffic."""
+        return self.state == "ACTIVE"
+
+    @property
+    def usable_gids(self) -> tuple[Gid, ...]:
+        """Those we can connect by."""
+        return tuple(gid for gid in self.gids if gid.ipv4 is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A port and the GID to connect by."""
+
+    port: Port
+    gid: Gid
+
+
+def ports(sysfs: Path = SYSFS) -> list[Port]:
+    """Every port of every RDMA device that this process may see, by name. Blocks for some milliseconds."""
+    return [_port(folder, sysfs) for folder in sorted(sysfs.glob("class/infiniband/*/ports/*"))]
+
+
+def choose(
+    *, device: str | None = None, netdev: str | None = None, near: str | None = None, sysfs: Path = SYSFS
+) -> Choice:
+    """The port of this RDMA device, over this network interface, nearest to this PCI address; each may be left out.
+
+    Several that fit equally well are refused: what a cluster runs over should not hang on the order of names.
+    Raises: NoRdmaDevice, PortDown, GidMissing.
+    """
+    found = ports(sysfs)
+    if not found:
+        raise NoRdmaDevice("this kernel shows no RDMA device")
+    fitting = [
+        port for port in found if device in (None, port.device) and (netdev is None or netdev in _netdevs(sysfs, port))
+    ]
+    wanted = ", ".join(
+        f"{name} {value}" for name, value in (("device", device), ("interface", netdev), ("near", near)) if value
+    )
+    if not fitting:
+        raise NoRdmaDevice(f"no port for {wanted}; there are {_listed(found)}")
+    up = [port for port in fitting if port.is_active]
+    if not up:
+        raise PortDown(f"{_listed(fitting)}: not ACTIVE")
+    named = [port for port in up if _gid(port, netdev) is not None]
+    if not named:
+        raise GidMissing(f"{_listed(up)}: no GID of RoCEv2 over IPv4")
+    if near is not None:
+        place = pci_path(near, sysfs)
+        closest = max(shared_bridges(port.pci, place) for port in named)
+        named = [port for port in named if shared_bridges(port.pci, place) == closest]
+    if len(named) > 1:
+        raise NoRdmaDevice(f"several ports fit ({_listed(named)}): name a device or a network interface")
+    gid = _gid(named[0], netdev)
+    assert gid is not None
+    return Choice(named[0], gid)
+
+
+def _gid(port: Port, netdev: str | None) -> Gid | None:
+    return next((gid for gid in port.usable_gids if netdev in (None, gid.netdev)), None)
+
+
+def _netdevs(sysfs: Path, port: Port) -> set[str]:
+    """Interfaces of the port's GIDs, and the device's own: an interface that is down may have no GID."""
+    of_gids = {gid.netdev for gid in port.gids}
+    folder = sysfs / "class" / "infiniband" / port.device
+    of_driver = {path.name for path in folder.glob("device/net/*")} | {_said(folder / "parent")}  # the latter: rdma_rxe
+    return of_gids | of_driver
+
+
+def _listed(listed: list[Port]) -> str:
+    return ", ".join(f"{port} {port.state}" for port in listed)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the device allows. ``page_sizes``: a mask with a bit for each size of memory page that it maps."""
+
+    page_sizes: int
+    message_bytes: int
+    mtu_bytes: int
+    queue_pairs: int
+    work_requests: int
+
+
+def limits(port: Port) -> Limits:
+    """Ask the device itself; it is opened and closed again. Raises: VerbsMissing, VerbsError."""
+    verbs = library()
+    with attempt(f"open {port.device}", lambda: verbs.device.Context(name=port.device)) as context:
+        device = attempt(f"query {port.device}", context.query_device)
+        found = attempt(f"query {port}", lambda: context.query_port(port.number))
+        return Limits(
+            page_sizes=device.page_size_cap,
+            message_bytes=found.max_msg_sz,
+            mtu_bytes=128 << found.active_mtu,  # enum ibv_mtu: 1 is 256, 5 is 4096
+            queue_pairs=device.max_qp,
+            work_requests=device.max_qp_wr,
+        )
+
+
+# -- sysfs --------------------------------------------------------------------------------------------------------
+def _port(folder: Path, sysfs: Path) -> Port:
+    device = folder.parents[1]
+    return Port(
+        device=device.name,
+        number=int(folder.name),
+        state=_said(folder / "state").partition(": ")[2],
+        gids=tuple(_gids(folder)),
+        pci=_bridges(device / "device", sysfs) if (device / "device").exists() else (),
+    )
+
+
+def _gids(folder: Path) -> Iterator[Gid]:
+    """A table has hundreds of entries, nearly all of them empty, and the kernel asks the device for each."""
+    for index in count():
+        text = _said(folder / "gids" / str(index))
+        if not text:
+            return
+        if text != _NO_GID:
+            kind, netdev = (_said(folder / "gid_attrs" / name / str(index)) for name in ("types", "ndevs"))
+            yield Gid(index, IPv6Address(text), kind, netdev)
+
+
+def _said(path: Path) -> str:
+    """The attribute's text; empty where the kernel has none, as for an entry that is taken back as we look."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return ""
+    try:
+        return os.read(descriptor, _ATTRIBUTE_BYTES).decode().strip()
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
+
+
+# -- PCI ----------------------------------------------------------------------------------------------------------
+def gpus(sysfs: Path = SYSFS) -> list[str]:
+    """PCI addresses of the NVIDIA GPUs that this machine sees."""
+    return [
+        folder.name
+        for folder in sorted(sysfs.glob("bus/pci/devices/*"))
+        if _said(folder / "vendor") == _NVIDIA and _said(folder / "class").startswith(_DISPLAY_CLASS)
+    ]
+
+
+def pci_path(address: str, sysfs: Path = SYSFS) -> tuple[str, ...]:
+    """The bridges from the root down to a PCI device. Raises: NoRdmaDevice: there is no such device to be near to."""
+    link = sysfs / "bus" / "pci" / "devices" / address
+    if not link.exists():
+        raise NoRdmaDevice(f"no PCI device {address} to be near to (as `lspci -D` writes it)")
+    return _bridges(link, sysfs)
+
+
+def _bridges(link: Path, sysfs: Path) -> tuple[str, ...]:
+    steps = os.path.relpath(link.resolve(), (sysfs / "devices").resolve()).split(os.sep)
+    return tuple(steps) if steps[0].startswith("pci") else ()
+
+
+def shared_bridges(one: tuple[str, ...], other: tuple[str, ...]) -> int:
+    """How much of the way from the root two devices share: 0 no root, 1 the root only, more: a switch."""
+    shared = 0
+    for mine, theirs in zip(one, other, strict=False):
+        if mine != theirs:
+            break
+        shared += 1
+    return shared

@@ -1,0 +1,116 @@
+"""./scripts/rxe-vm: whose fault an ending was can be told by its exit code, and nothing is left behind.
+
+One of these tests runs all tests marked rdma in the virtual machine, so that ./scripts/test has run them too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+BOUND_S = 1500.0  # the first use makes the image
+CAN_GET_QEMU = shutil.which("qemu-system-x86_64") or (os.geteuid() == 0 and shutil.which("apt-get"))
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not CAN_GET_QEMU, reason="no qemu-system-x86_64, and only root can install it"),
+]
+
+
+def rxe_vm(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run it with ``folder`` for its temporary files; it must be as empty afterwards as before."""
+    done = subprocess.run(
+        [ROOT / "scripts" / "rxe-vm", *words], env={**os.environ, "TMPDIR": str(folder)},
+        capture_output=True, text=True, check=False, timeout=BOUND_S, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert list(folder.iterdir()) == []
+    return done
+
+
+def machines(folder: Path) -> list[int]:
+    """Processes with a file of ``folder`` in their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(folder).encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_the_tests_marked_rdma_pass_in_the_guest(tmp_path: Path) -> None:
+    done = rxe_vm(tmp_path, "--timeout", "1200", "--", "./scripts/test", "-m", "rdma")
+    assert done.returncode == 0, done.stdout + done.stderr
+    closing = done.stdout.splitlines()[-1]
+    assert re.search(r"\b[1-9]\d* passed", closing), closing
+    assert not re.search(r"skipped|failed|error", closing), closing
+
+
+def test_output_goes_where_the_command_sent_it_and_its_exit_code_comes_back(tmp_path: Path) -> None:
+    done = rxe_vm(tmp_path, "--", "bash", "-c", "echo 'one  two'; echo three >&2; pwd >/dev/stdout; exit 3")
+    assert (done.returncode, done.stdout) == (3, "one  two\n/offpath\n")
+    assert "\nthree\n" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("offpath: the guest returned 3 ")
+
+
+def test_words_arrive_as_they_were_given_and_the_tree_here_stays_as_it_is(tmp_path: Path) -> None:
+    code = "import pathlib, sys; pathlib.Path('README.md').unlink(); print(sys.argv[1:]); sys.exit(99)"
+    words = ["a b", "", "'\"$HOME*", "zwei\nZeilen"]
+    done = rxe_vm(tmp_path, "--", "python", "-c", code, *words)
+    assert (done.returncode, done.stdout) == (99, f"{words}\n")
+    assert (ROOT / "README.md").exists()
+
+
+def test_a_guest_that_panics_is_no_command_that_failed(tmp_path: Path) -> None:
+    done = rxe_vm(tmp_path, "--", "bash", "-c", "echo c >/proc/sysrq-trigger")
+    assert done.returncode == 123
+    assert "Kernel panic" in done.stderr
+    assert "the guest died" in done.stderr
+
+
+def test_a_guest_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
+    done = rxe_vm(tmp_path, "--timeout", "2", "--", "sleep", "1000")
+    assert done.returncode == 124
+    assert "--timeout 2 is over" in done.stderr
+
+
+def test_a_qemu_that_does_not_start_is_no_guest_that_returned(tmp_path: Path) -> None:
+    done = rxe_vm(tmp_path, "--memory", "999999999", "--", "true")
+    assert done.returncode == 125
+    assert "qemu failed with exit code 1" in done.stderr
+
+
+@pytest.mark.parametrize("words", [(), ("--",), ("true",), ("--memory", "x", "--", "true"), ("--timeout",)])
+def test_a_call_that_makes_no_sense_is_told_how_to_make_one(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = rxe_vm(tmp_path, *words)
+    assert (done.returncode, done.stdout) == (64, "")
+    assert done.stderr.startswith("./scripts/rxe-vm ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_call_leaves_no_machine_behind(tmp_path: Path, number: signal.Signals) -> None:
+    """A call that is killed outright leaves its folder, and still no machine."""
+    command = [ROOT / "scripts" / "rxe-vm", "--", "sleep", "1000"]
+    quiet = subprocess.DEVNULL
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, env=environment, stdin=quiet, stdout=quiet, stderr=quiet) as process:
+        end = time.monotonic() + BOUND_S
+        while not machines(tmp_path):
+            assert process.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.2)
+        process.send_signal(number)
+        code = process.wait(60)
+    while machines(tmp_path):
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    assert code == {signal.SIGINT: 130, signal.SIGTERM: 143}.get(number, -number)
+    assert list(tmp_path.iterdir()) == [] or number is signal.SIGKILL
