@@ -1,6 +1,6 @@
 """./scripts/rxe-vm: whose fault an ending was can be told by its exit code, and nothing is left behind.
 
-One of these tests runs all tests marked rdma in the virtual machine, so that ./scripts/test has run them too.
+One of these tests runs all tests marked rdma in the virtual machine, so that `./scripts/test --full` has run them too.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ from pathlib import Path
 
 import pytest
 
+from .conftest import SIZE
+
 ROOT = Path(__file__).resolve().parent.parent
 BOUND_S = 1500.0  # the first use makes the image
 CAN_GET_QEMU = shutil.which("qemu-system-x86_64") or (os.geteuid() == 0 and shutil.which("apt-get"))
+IS_ASKED_FOR = SIZE == "full" or os.environ.get("OFFPATH_RXE_VM") == "1"
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.skipif(not IS_ASKED_FOR, reason="installs qemu and takes minutes: OFFPATH_RXE_VM=1, or --full"),
     pytest.mark.skipif(not CAN_GET_QEMU, reason="no qemu-system-x86_64, and only root can install it"),
 ]
 
