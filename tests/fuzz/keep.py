@@ -89,11 +89,15 @@ def messages(name: str) -> list[Any]:
         for p in known.profiles
     ]  # fmt: skip
     fabric = control.FabricOffer(carrier="loopback", address="/run/offpath/fabric.sock")
+    end = control.QueuePairEnd(
+        qp_num=(1 << 24) - 1, psn=1, gid="::ffff:10.99.0.1", mtu=5, doorbells=64, memory=most, rkey=(1 << 32) - 1
+    )
     every: dict[str, list[Any]] = {
         "control_to_daemon": [
             control.Hello(tenant="ada", token=token, slots=16, payload_bytes=1 << 20, result_bytes=4096),
             control.Hello(slots=1, payload_bytes=0, result_bytes=0),
             control.Hello(tenant="n" * 64, token="t" * 256, slots=1024, payload_bytes=most, result_bytes=most),
+            control.Redeem(ticket=token, end=end),
             control.Goodbye(),
         ],
         "control_to_requester": [
@@ -101,6 +105,7 @@ def messages(name: str) -> list[Any]:
                 session=1, tenant="ada", lineage="l" * 16, slots=16, payload_bytes=1, result_bytes=1,
                 resume_token=token, resume_ttl_s=60, ticket=token, ticket_ttl_s=5, fabric=fabric, kernels=[kernel] * 3,
             ),
+            control.Redeemed(end=end),
             control.Refused(code="denied", detail="no tenant", retry_after_ms=1000),
             control.Kernels(kernels=[kernel]),
             control.Kernels(kernels=[]),

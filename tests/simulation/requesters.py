@@ -495,7 +495,7 @@ class SimRequester:
             view = session.payload_view(self._last.slot)
             view[_TAG.size : _TAG.size + 1] = b"\xff"
         elif kind == 4:
-            session.write_header(slot, bytes(random.randrange(256) for _ in range(64)))
+            session.write_header(slot, bytes(random.randrange(256) for _ in range(64)), 0)
         elif kind == 5:
             for _ in range(random.choice((3, 40))):
                 if session.has_room():
@@ -521,6 +521,6 @@ class SimRequester:
         if random.random() < 0.3:
             header[random.randrange(len(header))] ^= 1 << random.randrange(8)
         session.payload_view(slot)[: len(payload)] = payload
-        session.write_header(slot, bytes(header))
+        session.write_header(slot, bytes(header), len(payload))
         self.world.judge.filled(request)
         session.ring(immediate(IMM_SUBMIT, slot).to_bytes(4, "little"))

@@ -196,6 +196,7 @@ class SimFabricSession:
         self.slots = Memory(memory.slots, 0, len(memory.slots), memory, world.keep(memory))
         self.answers = Memory(memory.answers, 0, len(memory.answers), memory, world.keep(memory))
         self._bell: Bell | None = None
+        self.room_is_polled = False
         self.header_bytes_read = 0
         self.answer_bytes_written = 0
 
@@ -218,13 +219,17 @@ class SimFabricSession:
         self.header_bytes_read += HEADER_COPY_BYTES
         return bytes(self.memory.slots[at : at + HEADER_COPY_BYTES])
 
+    def read_answer(self, slot: int) -> bytes:
+        at = slot * self.memory.answer_stride
+        return bytes(self.memory.answers[at : at + HEADER_COPY_BYTES])
+
     def payload_offset(self, slot: int) -> int:
         return slot * self.memory.slot_stride + HEADER_ROOM
 
     def result_offset(self, slot: int) -> int:
         return slot * self.memory.answer_stride + HEADER_ROOM
 
-    def write_answer(self, slot: int, header: bytes, inline: bytes) -> None:
+    def write_answer(self, slot: int, header: bytes, inline: bytes, nbytes: int) -> None:
         promise(not self.answers.closed, "an answer is written to closed memory")
         promise(len(inline) <= self.result_bytes, "an answer's inline bytes run into the next slot")
         self._world.may_be_killed("before an answer")
@@ -295,7 +300,7 @@ class RequesterEnd:
         at = slot * self.memory.slot_stride + HEADER_ROOM
         return memoryview(self.memory.slots)[at : at + self.payload_bytes]
 
-    def write_header(self, slot: int, header: bytes) -> None:
+    def write_header(self, slot: int, header: bytes, nbytes: int) -> None:
         at = slot * self.memory.slot_stride
         self.memory.slots[at : at + len(header)] = header
         self.last_header = header

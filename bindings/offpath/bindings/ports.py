@@ -93,31 +93,64 @@ class CopyEngine(Protocol):
 
 
 # -- fabric -------------------------------------------------------------------------------------------------------
+class KeptMemory(Memory, Protocol):
+    """Memory that can outlive its process, by a descriptor that a keeper holds."""
+
+    @property
+    def fd(self) -> int:
+        """The descriptor to pass on; the memory keeps it. Raises: ResourceClosed."""
+
+
 class FabricSession(Protocol):
     """The daemon's end of one requester: slots it reads, answers it writes, a doorbell each way."""
 
+    slot_count: int
+    payload_bytes: int
+    """Room of a slot."""
+    result_bytes: int
+    """Room of an answer."""
+    header_bytes_read: int
+    answer_bytes_written: int
+
     @property
-    def slots(self) -> Memory:
+    def slots(self) -> KeptMemory:
         """``slot_count`` x (header part + payload room), written one-sidedly by the requester."""
 
     @property
-    def answers(self) -> Memory:
+    def answers(self) -> KeptMemory:
         """``slot_count`` x (header part + result room), written one-sidedly by the daemon."""
+
+    def payload_offset(self, slot: int) -> int:
+        """Where the slot's payload starts in ``slots``."""
+
+    def result_offset(self, slot: int) -> int:
+        """Where the slot's result starts in ``answers``."""
 
     def read_header(self, slot: int) -> bytes:
         """A private copy of the slot's first bytes (`wire.header.HEADER_COPY_BYTES`), taken once. Does not block."""
 
-    def write_answer(self, slot: int, header: bytes, inline: bytes) -> None:
-        """Write the answer's header part, and small results behind it, into the requester's memory. Does not block."""
+    def read_answer(self, slot: int) -> bytes:
+        """A private copy of the answer's header part, as it was last written. Does not block."""
+
+    @property
+    def room_is_polled(self) -> bool:
+        """After a `ring` that returned False there is room again when, True: `poll` has taken in news of it; False:
+        `fileno` is writable."""
+
+    def write_answer(self, slot: int, header: bytes, inline: bytes, nbytes: int) -> None:
+        """Write the answer's header part, and small results behind it; the requester sees both once it was rung.
+
+        ``nbytes``: of the result; what is not ``inline`` the copy engine has put there. Does not block.
+        """
 
     def ring(self, imm: int) -> bool:
         """Write-with-immediate towards the requester. Does not block.
 
-        Returns False when the peer takes nothing now: ring again once `fileno` is writable. Raises: PeerGone.
+        Returns False when the peer takes nothing now; see `room_is_polled`. Raises: PeerGone.
         """
 
     def fileno(self) -> int:
-        """Readable when doorbells wait, or the peer is gone."""
+        """Readable when doorbells wait, or the peer is gone; -1 while nobody holds the other doorbell."""
 
     def poll(self) -> int | None:
         """The oldest immediate, or None when there is none. Does not block. Raises: PeerGone, DoorbellError."""
@@ -142,15 +175,16 @@ class FabricListener(Protocol):
 class RequesterSession(Protocol):
     """The requester's end: it writes slots one-sidedly, the daemon writes answers one-sidedly."""
 
-    @property
-    def slot_count(self) -> int:
-        """Credits."""
+    slot_count: int
+    """Credits."""
+    payload_bytes: int
+    result_bytes: int
 
     def payload_view(self, slot: int) -> memoryview:
         """Writable bytes behind the slot's header part."""
 
-    def write_header(self, slot: int, header: bytes) -> None:
-        """Write the slot's header part."""
+    def write_header(self, slot: int, header: bytes, nbytes: int) -> None:
+        """Write the slot's header part, in front of ``nbytes`` of payload; the daemon sees both once it was rung."""
 
     def answer_header(self, slot: int) -> bytes:
         """A private copy of the answer's header part."""

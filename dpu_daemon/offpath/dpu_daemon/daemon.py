@@ -20,8 +20,7 @@ from typing import Any, Final
 from offpath.bindings import faults
 from offpath.bindings.loopback.channel import LoopbackChannelListener
 from offpath.bindings.loopback.copy import LoopbackCopyEngine
-from offpath.bindings.loopback.fabric import LoopbackFabricSession
-from offpath.bindings.ports import CopyEngine
+from offpath.bindings.ports import CopyEngine, FabricSession
 from offpath.bindings.wire import host
 from offpath.bindings.wire.header import FLAG_IDEMPOTENT, RequestHeader, pack_answer
 from offpath.dpu_daemon.codes import REASON, STATUS
@@ -221,7 +220,7 @@ class Daemon:
         return self.refs.get(job)
 
     # -- sessions -------------------------------------------------------------------------------------------------
-    def session_opened(self, number: int, tenant: str, fabric: LoopbackFabricSession, origin: str = "") -> Session:
+    def session_opened(self, number: int, tenant: str, fabric: FabricSession, origin: str = "") -> Session:
         """A ticket was redeemed. ``origin`` is what a restart needs to know of the session."""
         session = Session(self, number, tenant, fabric)
         self.sessions[number] = session
@@ -367,7 +366,7 @@ class Daemon:
                 retry_after_ms=command.retry_after_ms, lease=command.lease, gpu=gpu, generation=command.generation,
                 result_bytes=nbytes, stages=command.stages, tensors=tensors,
             )  # fmt: skip
-            session.fabric.write_answer(ref.slot, answer, inline)
+            session.fabric.write_answer(ref.slot, answer, inline, nbytes)
             if faults.armed:
                 faults.hit("daemon.written")
             session.ring(ref.slot)

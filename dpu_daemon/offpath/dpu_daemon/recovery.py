@@ -17,7 +17,7 @@ from offpath.bindings import faults
 from offpath.bindings.errors import HeaderError, RegionError
 from offpath.bindings.loopback.fabric import LoopbackFabricSession
 from offpath.bindings.wire.control import KernelOffer
-from offpath.bindings.wire.header import FIXED_BYTES, HEADER_COPY_BYTES, RequestHeader, parse_answer, parse_request
+from offpath.bindings.wire.header import FIXED_BYTES, RequestHeader, parse_answer, parse_request
 from offpath.dpu_daemon.admission import Admission
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.links import LaneLink
@@ -245,10 +245,8 @@ def _header_in(session: Session, slot: int, job: Job) -> RequestHeader | None:
 
 def _has_answer(session: Session, slot: int, job: Job) -> bool:
     """The answer of this very request stands in its slot, whole."""
-    fabric = session.fabric
-    at = slot * fabric.answer_stride
     try:
-        answer = parse_answer(bytes(fabric.answers.view[at : at + HEADER_COPY_BYTES]), fabric.result_bytes)
+        answer = parse_answer(session.fabric.read_answer(slot), session.fabric.result_bytes)
     except HeaderError:
         return False
     return answer.request_id == job.request_id

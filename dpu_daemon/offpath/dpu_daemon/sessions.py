@@ -14,8 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from offpath.bindings.errors import DoorbellError, HeaderError, PeerGone
-from offpath.bindings.loopback.fabric import LoopbackFabricSession
-from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, IMM_SLOT_MASK, IMM_SUBMIT
+from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, IMM_SLOT_MASK, IMM_SUBMIT, FabricSession
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.header import FIXED_BYTES, RequestHeader, pack_answer, parse_request
 from offpath.bindings.wire.host import Result
@@ -60,7 +59,7 @@ class Session:
     """Owns the fabric's end. While it is detached (its peer's connection was lost) its jobs go on and their answers
     are written; a peer that comes back is rung for what it has not taken."""
 
-    def __init__(self, daemon: Daemon, number: int, tenant: str, fabric: LoopbackFabricSession) -> None:
+    def __init__(self, daemon: Daemon, number: int, tenant: str, fabric: FabricSession) -> None:
         self.number = number
         self.tenant = tenant
         self.fabric = fabric
@@ -103,7 +102,8 @@ class Session:
             self._loop.remove_reader(self._fd)
         if self._unsent:
             self._unsent.clear()
-            self._loop.remove_writer(self._fd)
+            if not self.fabric.room_is_polled:
+                self._loop.remove_writer(self._fd)
         self._fd = -1
         self.fabric.hang_up()
 
@@ -133,6 +133,8 @@ class Session:
             imm = self.fabric.poll()
             if imm is not None:
                 self._doorbell(imm)
+            if self._unsent and self.fabric.room_is_polled:
+                self._send()
         except PeerGone as gone:
             self._daemon.session_lost(self, str(gone))
         except DoorbellError as broken:
@@ -185,7 +187,7 @@ class Session:
         if former is not None:
             self._daemon.credit(former)
         answer = pack_answer(request_id=request_id, status=Status.REJECTED, reason=reason)
-        self.fabric.write_answer(slot, answer, b"")
+        self.fabric.write_answer(slot, answer, b"", 0)
         self.ring(slot)
 
     def _violated(self, broken: HeaderError) -> None:
@@ -202,7 +204,7 @@ class Session:
             return
         try:
             if self._unsent or not self.fabric.ring(slot):
-                if not self._unsent:
+                if not self._unsent and not self.fabric.room_is_polled:
                     self._loop.add_writer(self._fd, self._writable)
                 self._unsent.append(slot)
             self._told()
@@ -210,15 +212,20 @@ class Session:
             self._loop.call_soon(self._daemon.session_lost, self, str(gone))
 
     def _writable(self) -> None:
+        if self._send():
+            self._loop.remove_writer(self._fd)
+
+    def _send(self) -> bool:
+        """Ring what waits. True: nothing waits any more."""
         try:
             while self._unsent:
                 if not self.fabric.ring(self._unsent[0]):
-                    return
+                    return False
                 self._unsent.popleft()
         except PeerGone:
             self._unsent.clear()
-        self._loop.remove_writer(self._fd)
         self._told()
+        return True
 
     def when_told(self, end: Callable[[], None], bound_s: float) -> None:
         """Call ``end`` soon after every answer is written and the peer took every doorbell that is due, at the latest

@@ -115,7 +115,7 @@ class SlotTable(Generic[_W]):
         )  # fmt: skip
         self._ids[slot] = self._next_id
         self._next_id += 1
-        session.write_header(slot, header)
+        session.write_header(slot, header, nbytes)
         self._free.pop()  # only now: what raised above took no slot
         self.waiters[slot] = waiter
         return slot

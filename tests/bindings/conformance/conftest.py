@@ -9,8 +9,7 @@ import ast
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,18 +17,11 @@ import pytest
 from offpath.bindings.errors import PeerGone
 from offpath.bindings.loopback.channel import LoopbackChannelListener, LoopbackConnection, connect_channel
 from offpath.bindings.loopback.copy import LoopbackCopyEngine
-from offpath.bindings.loopback.fabric import LoopbackFabricListener, LoopbackFabricSession, redeem_ticket
 from offpath.bindings.loopback.gpu import EmulatedGpu
 from offpath.bindings.loopback.region import Region
-from offpath.bindings.ports import (
-    CopyEngine,
-    FabricSession,
-    Gpu,
-    HostConnection,
-    Memory,
-    MemoryExport,
-    RequesterSession,
-)
+from offpath.bindings.ports import CopyEngine, Gpu, HostConnection, Memory, MemoryExport
+
+from .fabric_rigs import FabricRig, LoopbackFabricRig, VerbsFabricRig
 
 
 class LoopbackCopyRig:
@@ -72,88 +64,13 @@ def copy_rig(request: pytest.FixtureRequest) -> Iterator[LoopbackCopyRig]:
     rig.close()
 
 
-class LoopbackFabricRig:
-    """Tickets are redeemed on a Unix socket; `serve` plays the daemon's shell for one peer."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = str(folder / "fabric.sock")
-        self.listener = LoopbackFabricListener(self.path)
-        self._held: list[FabricSession | RequesterSession] = []
-
-    def offer(
-        self,
-        ticket: str,
-        *,
-        slots: int = 4,
-        payload_bytes: int = 10_000,
-        result_bytes: int = 5_000,
-        ttl_s: float = 5.0,
-    ) -> None:
-        expires_ns = time.monotonic_ns() + int(ttl_s * 1e9)
-        self.listener.offer(ticket, slots, payload_bytes, result_bytes, expires_ns)
-
-    def redeem(self, ticket: str) -> RequesterSession:
-        """The requester's way in; blocks until `serve` ran, so it belongs into another thread or process."""
-        return redeem_ticket(self.path, ticket)
-
-    def serve(self) -> FabricSession:
-        """Let the next peer in. Raises: TicketRefused, PeerGone."""
-        peer = self._await(self.listener.accept)
-        os.set_blocking(peer.fileno(), True)
-        _, offer = self.listener.take_ticket(peer, time.monotonic_ns())
-        with peer:
-            session = LoopbackFabricSession(offer.slots, offer.payload_bytes, offer.result_bytes)
-            self._held.append(session)
-            session.hand_over(peer)
-        return session
-
-    def pair(self, **sizes: int) -> tuple[FabricSession, RequesterSession]:
-        """Both ends in this process."""
-        self.offer("a-ticket-for-the-pair", **sizes)
-        with ThreadPoolExecutor(1) as thread:
-            redeemed = thread.submit(self.redeem, "a-ticket-for-the-pair")
-            session = self.serve()
-            self._held.append(requester := redeemed.result())
-        return session, requester
-
-    def refusal(self, ticket: str) -> tuple[BaseException | None, BaseException | None]:
-        """What the daemon's and the requester's side raise when ``ticket`` is shown."""
-        with ThreadPoolExecutor(1) as thread:
-            redeemed = thread.submit(self.redeem, ticket)
-            ours: BaseException | None = None
-            try:
-                self.serve()
-            except Exception as fault:
-                ours = fault
-            theirs = redeemed.exception()
-            if theirs is None:
-                redeemed.result().close()
-        return ours, theirs
-
-    def read_slots(self, session: FabricSession, offset: int, nbytes: int) -> bytes:
-        """The daemon's view of the slots, as its copy engine would read them."""
-        assert isinstance(session.slots, Region)
-        return bytes(session.slots.view[offset : offset + nbytes])
-
-    def payload_offset(self, session: FabricSession, slot: int) -> int:
-        assert isinstance(session, LoopbackFabricSession)
-        return session.payload_offset(slot)
-
-    def close(self) -> None:
-        for held in reversed(self._held):
-            held.close()
-        self.listener.close()
-
-    def _await(self, accept: Callable[[], socket.socket | None]) -> socket.socket:
-        end = time.monotonic() + 10
-        while (peer := accept()) is None:
-            assert time.monotonic() < end, "nobody came"
-            time.sleep(0.0005)
-        return peer
-
-
-@pytest.fixture(params=[LoopbackFabricRig], ids=["loopback"])
-def fabric_rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LoopbackFabricRig]:
+@pytest.fixture(
+    params=[
+        pytest.param(LoopbackFabricRig, id="loopback"),
+        pytest.param(VerbsFabricRig, id="verbs", marks=pytest.mark.rdma),
+    ]
+)
+def fabric_rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FabricRig]:
     rig = request.param(tmp_path)
     yield rig
     rig.close()

@@ -59,7 +59,7 @@ def test_a_region_cannot_be_resized(hostage: Hostage, region: str, size: int) ->
     with pytest.raises(PermissionError):
         os.ftruncate(getattr(hostage, region), size)
     hostage.session.read_header(1)
-    hostage.session.write_answer(1, b"h", b"r")
+    hostage.session.write_answer(1, b"h", b"r", 1)
 
 
 @pytest.mark.parametrize("seal", [fcntl.F_SEAL_WRITE, fcntl.F_SEAL_SHRINK, 0x10])

@@ -17,11 +17,39 @@ import uvloop
 
 from offpath.bindings.errors import PeerGone, RegionError, ResourceClosed, VerbsError, WorkFailed
 from offpath.bindings.verbs.devices import Choice, choose
-from offpath.bindings.verbs.queue import Completion, Device, QueuePair
+from offpath.bindings.verbs.domain import Device, Domain, Region
+from offpath.bindings.verbs.queue import Completion, Part, QueuePair
 
 pytestmark = pytest.mark.rdma
 BOUND_S = 120.0  # emulated, on a machine that may be busy
 MIB = 1 << 20
+
+
+class Side:
+    """A queue pair in a protection domain of its own."""
+
+    def __init__(self, device: Device, *, psn: int, immediates: int = 64) -> None:
+        self.domain = Domain(device)
+        try:
+            self.queue = QueuePair(self.domain, psn=psn, writes=16, immediates=immediates)
+        except BaseException:
+            self.domain.close()
+            raise
+        self.address = self.queue.address
+        self.connect, self.poll, self.ring = self.queue.connect, self.queue.poll, self.queue.ring
+        self.fileno = self.queue.fileno
+
+    def register(self, memory: mmap, *, writable: bool) -> Region:
+        return self.domain.register(memory, remote_write=writable)
+
+    def write(
+        self, token: int, source: Region, offset: int, nbytes: int, remote: int, rkey: int, imm: int | None = None
+    ) -> bool:
+        return self.queue.write(token, [Part(source, offset, nbytes, remote)], rkey, imm)
+
+    def close(self) -> None:
+        self.queue.close()
+        self.domain.close()
 
 
 class Pair:
@@ -29,8 +57,7 @@ class Pair:
 
     def __init__(self, held: ExitStack, devices: tuple[Device, Device], *, immediates: int = 64) -> None:
         self.requester, self.daemon = (
-            QueuePair(device, psn=0xABC000 + number, writes=16, immediates=immediates)
-            for number, device in enumerate(devices)
+            Side(device, psn=0xABC000 + number, immediates=immediates) for number, device in enumerate(devices)
         )
         held.callback(self.daemon.close)
         held.callback(self.requester.close)
@@ -68,7 +95,7 @@ def pair(held: ExitStack, devices: tuple[Device, Device]) -> Pair:
     return Pair(held, devices)
 
 
-def completions(queue: QueuePair, count: int = 1) -> list[Completion]:
+def completions(queue: Side, count: int = 1) -> list[Completion]:
     """The next ``count``, waited for by the descriptor alone: a lost wake-up shows as a time-out."""
     found: list[Completion] = []
     while len(found) < count:
@@ -268,7 +295,7 @@ def test_a_range_outside_our_own_region_is_not_posted(pair: Pair) -> None:
 def test_a_peer_that_cannot_be_reached_is_an_error_that_says_so(
     held: ExitStack, devices: tuple[Device, Device]
 ) -> None:
-    fresh = QueuePair(devices[0], psn=1)
+    fresh = Side(devices[0], psn=1)
     held.callback(fresh.close)
     with pytest.raises(VerbsError, match="connect to ::ffff:10"):
         fresh.connect(replace(fresh.address, gid="::ffff:10.99.77.1"))
@@ -318,5 +345,5 @@ def test_a_failure_halfway_leaves_nothing(devices: tuple[Device, Device], monkey
 
     monkeypatch.setattr(QueuePair, "_post_receive", refuse)
     with pytest.raises(VerbsError):
-        QueuePair(devices[0], psn=1)
+        Side(devices[0], psn=1)
     assert resources() == at_rest

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from offpath.bindings.errors import DoorbellError, PeerGone, RegionError, TicketRefused
-from offpath.bindings.loopback.region import Region, round_to_page
+from offpath.bindings.loopback.region import Region
 from offpath.bindings.loopback.sockets import (
     GONE,
     connect_within,
@@ -26,6 +26,7 @@ from offpath.bindings.loopback.sockets import (
     receive_with_fds,
     send_with_fds,
 )
+from offpath.bindings.slots import SlotMemory, slot_stride
 from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES
 
 _TICKET_BYTES: Final = 256
@@ -35,34 +36,18 @@ _REFUSED: Final = b"refused"
 _MAX_PENDING: Final = 64
 
 
-def slot_stride(nbytes: int) -> int:
-    """Bytes from one slot to the next: header part plus room, whole pages."""
-    return round_to_page(HEADER_PART_BYTES + nbytes)
+class LoopbackFabricSession(SlotMemory):
+    """The daemon's end; implements `offpath.bindings.ports.FabricSession`. It has its doorbell from `hand_over` to
+    `hang_up`."""
 
-
-class LoopbackFabricSession:
-    """The daemon's end; implements `offpath.bindings.ports.FabricSession`. Owns both regions and its doorbell, which
-    it has from `hand_over` to `hang_up`; the regions outlive a doorbell, and with a keeper the process."""
+    room_is_polled: Final = False
 
     def __init__(
         self, slots: int, payload_bytes: int, result_bytes: int, memory: tuple[int, int] | None = None
     ) -> None:
-        """Allocate and prefault: blocks, call it from a thread. Or map ``memory`` (descriptors of slots and answers,
-        which it owns from here on), that an earlier process made. Raises: RegionError.
-        """
-        self.slot_count = slots
-        self.payload_bytes = payload_bytes
-        self.result_bytes = result_bytes
-        self.slot_stride = slot_stride(payload_bytes)
-        self.answer_stride = slot_stride(result_bytes)
-        sizes = slots * self.slot_stride, slots * self.answer_stride
-        if memory is None:
-            self.slots, self.answers = _two_regions(*sizes)
-        else:
-            self.slots, self.answers = _mapped(memory, sizes)
+        """As `SlotMemory`."""
+        super().__init__(slots, payload_bytes, result_bytes, memory)
         self._bell: socket.socket | None = None
-        self.header_bytes_read = 0
-        self.answer_bytes_written = 0
 
     def hand_over(self, sock: socket.socket) -> None:
         """Make a new pair of doorbells and send the peer its three descriptors. Raises: OSError."""
@@ -86,29 +71,6 @@ class LoopbackFabricSession:
         if self._bell is not None:
             self._bell.close()
             self._bell = None
-
-    def read_header(self, slot: int) -> bytes:
-        """See `FabricSession.read_header`."""
-        at = slot * self.slot_stride
-        self.header_bytes_read += HEADER_COPY_BYTES
-        return bytes(self.slots.view[at : at + HEADER_COPY_BYTES])
-
-    def payload_offset(self, slot: int) -> int:
-        """Where the slot's payload starts in ``slots``."""
-        return slot * self.slot_stride + HEADER_PART_BYTES
-
-    def result_offset(self, slot: int) -> int:
-        """Where the slot's result starts in ``answers``."""
-        return slot * self.answer_stride + HEADER_PART_BYTES
-
-    def write_answer(self, slot: int, header: bytes, inline: bytes) -> None:
-        """See `FabricSession.write_answer`."""
-        at = slot * self.answer_stride
-        view = self.answers.view
-        if inline:
-            view[at + HEADER_PART_BYTES : at + HEADER_PART_BYTES + len(inline)] = inline
-        view[at : at + len(header)] = header
-        self.answer_bytes_written += len(header) + len(inline)
 
     def ring(self, imm: int) -> bool:
         """See `FabricSession.ring`."""
@@ -149,37 +111,13 @@ class LoopbackFabricSession:
     def close(self) -> None:
         """Unmap and hang up."""
         self.hang_up()
-        self.slots.close()
-        self.answers.close()
-
-
-def _two_regions(slot_bytes: int, answer_bytes: int) -> tuple[Region, Region]:
-    slots = Region.create("offpath-slots", slot_bytes)
-    try:
-        answers = Region.create("offpath-answers", answer_bytes)
-    except RegionError:
-        slots.close()
-        raise
-    slots.prefault()
-    answers.prefault()
-    return slots, answers
-
-
-def _mapped(fds: tuple[int, int], sizes: tuple[int, int]) -> tuple[Region, Region]:
-    try:
-        slots = Region(fds[0], 0, sizes[0])
-    except RegionError:
-        os.close(fds[1])
-        raise
-    try:
-        return slots, Region(fds[1], 0, sizes[1])
-    except RegionError:
-        slots.close()
-        raise
+        self.close_memory()
 
 
 @dataclass(frozen=True, slots=True)
-class _Offer:
+class Offer:
+    """What a ticket is good for."""
+
     slots: int
     payload_bytes: int
     result_bytes: int
@@ -190,20 +128,20 @@ class TicketBook:
     """One-time tickets. Only their digests are kept; a late, used or unknown ticket looks the same to the peer."""
 
     def __init__(self, most: int = 4096) -> None:
-        self._offers: OrderedDict[bytes, _Offer] = OrderedDict()
+        self._offers: OrderedDict[bytes, Offer] = OrderedDict()
         self._most = most
 
     def offer(self, ticket: str, slots: int, payload_bytes: int, result_bytes: int, expires_ns: int) -> None:
         """See `FabricListener.offer`; the oldest offer goes when there are too many."""
         while len(self._offers) >= self._most:
             self._offers.popitem(last=False)
-        self._offers[_digest(ticket.encode())] = _Offer(slots, payload_bytes, result_bytes, expires_ns)
+        self._offers[_digest(ticket.encode())] = Offer(slots, payload_bytes, result_bytes, expires_ns)
 
     def withdraw(self, ticket: str) -> None:
         """See `FabricListener.withdraw`."""
         self._offers.pop(_digest(ticket.encode()), None)
 
-    def redeem(self, ticket: bytes, now_ns: int) -> _Offer:
+    def redeem(self, ticket: bytes, now_ns: int) -> Offer:
         """Use the ticket up. Raises: TicketRefused."""
         offer = self._offers.pop(_digest(ticket), None)
         if offer is None:
@@ -258,7 +196,7 @@ class LoopbackFabricListener:
         self.pending.add(sock)
         return sock
 
-    def take_ticket(self, sock: socket.socket, now_ns: int) -> tuple[bytes, _Offer]:
+    def take_ticket(self, sock: socket.socket, now_ns: int) -> tuple[bytes, Offer]:
         """Read the ticket a peer sent and use it up; the peer is told when it is no good.
 
         Returns: the ticket's bytes (to find the negotiation it belongs to) and the offer.
@@ -335,7 +273,7 @@ class LoopbackRequesterSession:
         at = slot * self._slot_stride + HEADER_PART_BYTES
         return self._slots.view[at : at + self.payload_bytes]
 
-    def write_header(self, slot: int, header: bytes) -> None:
+    def write_header(self, slot: int, header: bytes, nbytes: int) -> None:
         """See `RequesterSession.write_header`."""
         at = slot * self._slot_stride
         self._slots.view[at : at + len(header)] = header

@@ -115,6 +115,38 @@ class Welcome(_Message):
     resumed: Annotated[list[Resumed], Field(max_length=1024)] = []
 
 
+Bits24 = Annotated[int, Field(ge=0, le=0xFF_FFFF)]
+
+
+class QueuePairEnd(_Message):
+    """One end of a session over verbs. ``doorbells``: immediates that it takes before it says that there is room for
+    more; ``memory``, ``rkey``: where the other end writes, and the key for it; ``mtu``: libibverbs' number, 1 (256
+    bytes) to 5 (4 096)."""
+
+    qp_num: Bits24
+    psn: Bits24
+    gid: Annotated[str, Field(max_length=45)]
+    mtu: Annotated[int, Field(ge=1, le=5)]
+    doorbells: Annotated[int, Field(ge=1, le=16384)]
+    memory: U63
+    rkey: U32
+
+
+class Redeem(_Message):
+    """Over verbs: the requester's end, for the ticket of the welcome that came on this connection."""
+
+    kind: Literal["redeem"] = "redeem"
+    ticket: Token
+    end: QueuePairEnd
+
+
+class Redeemed(_Message):
+    """The daemon's end, connected to the requester's."""
+
+    kind: Literal["redeemed"] = "redeemed"
+    end: QueuePairEnd
+
+
 class Refused(_Message):
     """No session. ``retry_after_ms`` 0: trying the same again will not help."""
 
@@ -328,8 +360,8 @@ class Pong(_Message):
     number: U63
 
 
-ToDaemon = Annotated[Hello | Goodbye, Field(discriminator="kind")]
-ToRequester = Annotated[Welcome | Refused | Kernels | Closing, Field(discriminator="kind")]
+ToDaemon = Annotated[Hello | Redeem | Goodbye, Field(discriminator="kind")]
+ToRequester = Annotated[Welcome | Redeemed | Refused | Kernels | Closing, Field(discriminator="kind")]
 HostToDaemon = Annotated[
     HelperHello
     | GpuOffer
@@ -347,8 +379,8 @@ DaemonToHost = Annotated[
     HostWelcome | OpenInstance | ScrubLane | CloseInstance | KillWorker | Ping | Closing, Field(discriminator="kind")
 ]
 
-TO_DAEMON: Final[TypeAdapter[Hello | Goodbye]] = TypeAdapter(ToDaemon)
-TO_REQUESTER: Final[TypeAdapter[Welcome | Refused | Kernels | Closing]] = TypeAdapter(ToRequester)
+TO_DAEMON: Final[TypeAdapter[Hello | Redeem | Goodbye]] = TypeAdapter(ToDaemon)
+TO_REQUESTER: Final[TypeAdapter[Welcome | Redeemed | Refused | Kernels | Closing]] = TypeAdapter(ToRequester)
 HOST_TO_DAEMON: Final[
     TypeAdapter[
         HelperHello

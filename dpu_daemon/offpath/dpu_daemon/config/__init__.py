@@ -10,11 +10,13 @@ from offpath.dpu_daemon.config.files import read_token, secret_path, server_cont
 from offpath.dpu_daemon.config.sources import Loaded, Origin, Sources, config_error, load_config, parse_config
 from offpath.dpu_daemon.config.tables import (
     DaemonConfig,
+    DatapathTable,
     DurabilityTable,
     LeaseTable,
     LeasingTable,
     LimitsTable,
     OperationTable,
+    RdmaTable,
     TenantTable,
     TlsTable,
 )
@@ -22,6 +24,7 @@ from offpath.dpu_daemon.config.tables import (
 __all__ = [
     "ConfigError",
     "DaemonConfig",
+    "DatapathTable",
     "DurabilityTable",
     "Fault",
     "LeaseTable",
@@ -30,6 +33,7 @@ __all__ = [
     "Loaded",
     "OperationTable",
     "Origin",
+    "RdmaTable",
     "Sources",
     "TenantTable",
     "TlsTable",

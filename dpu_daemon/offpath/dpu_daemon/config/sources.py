@@ -21,10 +21,12 @@ from offpath.dpu_daemon.config.faults import ConfigError, Fault
 from offpath.dpu_daemon.config.files import file_faults
 from offpath.dpu_daemon.config.tables import (
     DaemonConfig,
+    DatapathTable,
     DurabilityTable,
     LeasingTable,
     LimitsTable,
     OperationTable,
+    RdmaTable,
     TlsTable,
 )
 
@@ -32,6 +34,8 @@ PREFIX: Final = "OFFPATH_"
 MAX_FILE_BYTES: Final = 4 << 20
 _TABLES: Final[dict[str, type[BaseModel]]] = {
     "leasing": LeasingTable, "tls": TlsTable, "durability": DurabilityTable, "limits": LimitsTable,
+    "datapath": DatapathTable,
+    "rdma": RdmaTable,
     "operation": OperationTable,
 }  # fmt: skip
 _FROM_FILE_ONLY: Final = ("tenant", "lease")

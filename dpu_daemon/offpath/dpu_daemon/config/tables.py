@@ -112,6 +112,25 @@ class LimitsTable(_Table):
     """What runs may take to finish when the daemon, or a removed tenant, is drained."""
 
 
+class DatapathTable(_Table):
+    """``[datapath]``: what carries requests, and what copies between the DPU and the host's instances."""
+
+    fabric: Literal["loopback", "verbs"] = "loopback"
+    copy_engine: Literal["loopback", "verbs"] = "loopback"
+
+
+class RdmaTable(_Table):
+    """``[rdma]``: the port for whatever of the data path is ``verbs``; see `offpath.bindings.verbs.devices.choose`.
+
+    Empty: any; two that fit are refused. ``seal``: how the key for a session's slots is bound to its queue pair: by
+    the protection domain, or by a memory window of type 2B too."""
+
+    device: Annotated[str, StringConstraints(max_length=64)] = ""
+    netdev: Annotated[str, StringConstraints(max_length=16)] = ""
+    near: Annotated[str, StringConstraints(pattern=r"^(|[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])$")] = ""
+    seal: Literal["pd", "mw"] = "pd"
+
+
 class OperationTable(_Table):
     """``[operation]``: how the daemon shows itself. ``metrics_listen`` HOST:PORT; empty: off."""
 
@@ -130,6 +149,8 @@ class DaemonConfig(_Table):
     tls: TlsTable | None = None
     durability: DurabilityTable = DurabilityTable()
     limits: LimitsTable = LimitsTable()
+    datapath: DatapathTable = DatapathTable()
+    rdma: RdmaTable = RdmaTable()
     operation: OperationTable = OperationTable()
     host_uids: Annotated[list[Uid], Field(max_length=1024)] = []
     max_jobs: Annotated[int, Field(ge=1, le=1 << 20)] = 65536

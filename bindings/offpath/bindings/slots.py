@@ -1,0 +1,97 @@
+"""A session's memory on the daemon's side, whatever carries its doorbells: slots that the requester writes, answers
+that the daemon writes. Both are sealed memfds, so that a keeper can hold them beyond the daemon's process.
+"""
+
+from __future__ import annotations
+
+import os
+
+from offpath.bindings.errors import RegionError
+from offpath.bindings.loopback.region import Region, round_to_page
+from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES
+
+
+def slot_stride(nbytes: int) -> int:
+    """Bytes from one slot to the next: header part plus room, whole pages."""
+    return round_to_page(HEADER_PART_BYTES + nbytes)
+
+
+class SlotMemory:
+    """Slots and answers. Owns both regions, which outlive a doorbell, and with a keeper the process."""
+
+    def __init__(
+        self, slots: int, payload_bytes: int, result_bytes: int, memory: tuple[int, int] | None = None
+    ) -> None:
+        """Allocate and prefault: blocks, call it from a thread. Or map ``memory`` (descriptors of slots and answers,
+        which it owns from here on), that an earlier process made. Raises: RegionError.
+        """
+        self.slot_count = slots
+        self.payload_bytes = payload_bytes
+        self.result_bytes = result_bytes
+        self.slot_stride = slot_stride(payload_bytes)
+        self.answer_stride = slot_stride(result_bytes)
+        sizes = slots * self.slot_stride, slots * self.answer_stride
+        if memory is None:
+            self.slots, self.answers = _two_regions(*sizes)
+        else:
+            self.slots, self.answers = _mapped(memory, sizes)
+        self.header_bytes_read = 0
+        self.answer_bytes_written = 0
+
+    def read_header(self, slot: int) -> bytes:
+        """See `FabricSession.read_header`."""
+        at = slot * self.slot_stride
+        self.header_bytes_read += HEADER_COPY_BYTES
+        return bytes(self.slots.view[at : at + HEADER_COPY_BYTES])
+
+    def read_answer(self, slot: int) -> bytes:
+        """A private copy of the answer's header part, as it was last written."""
+        at = slot * self.answer_stride
+        return bytes(self.answers.view[at : at + HEADER_COPY_BYTES])
+
+    def payload_offset(self, slot: int) -> int:
+        """Where the slot's payload starts in ``slots``."""
+        return slot * self.slot_stride + HEADER_PART_BYTES
+
+    def result_offset(self, slot: int) -> int:
+        """Where the slot's result starts in ``answers``."""
+        return slot * self.answer_stride + HEADER_PART_BYTES
+
+    def write_answer(self, slot: int, header: bytes, inline: bytes, nbytes: int) -> None:
+        """See `FabricSession.write_answer`."""
+        at = slot * self.answer_stride
+        view = self.answers.view
+        if inline:
+            view[at + HEADER_PART_BYTES : at + HEADER_PART_BYTES + len(inline)] = inline
+        view[at : at + len(header)] = header
+        self.answer_bytes_written += len(header) + len(inline)
+
+    def close_memory(self) -> None:
+        """Unmap both. Repeating it is harmless."""
+        self.slots.close()
+        self.answers.close()
+
+
+def _two_regions(slot_bytes: int, answer_bytes: int) -> tuple[Region, Region]:
+    slots = Region.create("offpath-slots", slot_bytes)
+    try:
+        answers = Region.create("offpath-answers", answer_bytes)
+    except RegionError:
+        slots.close()
+        raise
+    slots.prefault()
+    answers.prefault()
+    return slots, answers
+
+
+def _mapped(fds: tuple[int, int], sizes: tuple[int, int]) -> tuple[Region, Region]:
+    try:
+        slots = Region(fds[0], 0, sizes[0])
+    except RegionError:
+        os.close(fds[1])
+        raise
+    try:
+        return slots, Region(fds[1], 0, sizes[1])
+    except RegionError:
+        slots.close()
+        raise

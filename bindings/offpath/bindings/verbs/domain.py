@@ -1,0 +1,214 @@
+"""An opened RDMA device, its protection domains, and memory registered in them."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import select
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from mmap import mmap
+from threading import Lock
+from typing import Any, Final, Protocol
+
+from offpath.bindings.errors import DeviceGone, RegionError
+from offpath.bindings.verbs.devices import Choice
+from offpath.bindings.verbs.library import attempt, library
+
+_EVENT_LINK: Final = "anon_inode:[infinibandevent]"
+_INLINE_BYTES: Final = 256
+_LINGER_S: Final = 2.0
+_opening = Lock()  # a descriptor is told by which one is new
+
+
+class Parting(Protocol):
+    """A connection that was hung up and may still have something under way."""
+
+    def is_quiet(self) -> bool:
+        """Nothing is."""
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
+class Device:
+    """An opened RDMA device, from which protection domains are made; close those first."""
+
+    def __init__(self, choice: Choice) -> None:
+        """Open it. Raises: VerbsMissing, VerbsError."""
+        self.choice = choice
+        verbs, name = library(), choice.port.device
+        self.context: Any
+        self.context, self._fd = with_descriptor(
+            lambda: attempt(f"open {name}", lambda: verbs.device.Context(name=name)), "async_fd"
+        )
+        port = attempt(f"query {choice.port}", lambda: self.context.query_port(choice.port.number))
+        self.mtu: int = port.active_mtu
+        self.message_bytes: int = port.max_msg_sz
+        self.inline_bytes = _INLINE_BYTES
+        """What is sent inside a work request, without a look at its memory."""
+        self._names = _event_names()
+        self._partings: list[tuple[Parting, float]] = []
+
+    def fileno(self) -> int:
+        """Readable when `events` has something."""
+        return self._fd
+
+    def events(self) -> list[str]:
+        """What happened to the device since: libibverbs' names without IBV_EVENT_. Does not block.
+
+        Events of a queue pair are in it too; what they mean, its completions say. Raises: DeviceGone.
+        """
+        found = []
+        waiting = select.poll()
+        waiting.register(self._fd, select.POLLIN)
+        while waiting.poll(0):
+            error = library().error
+            try:
+                event = self.context.get_async_event()
+            except error.PyverbsRDMAError as fault:
+                if fault.error_code in (errno.EINTR, errno.EAGAIN):
+                    continue
+                raise DeviceGone(f"{self.choice.port}: {fault}") from fault
+            found.append(self._names.get(int(event.event_type), f"event {event.event_type}"))
+            event.ack()  # else closing what it is about would wait for ever
+        return found
+
+    def part(self, connection: Parting) -> None:
+        """Close it when it is quiet: a queue pair that is destroyed sends nothing more, and its peer would miss the
+        last doorbells. Its owner calls `sweep` from time to time."""
+        self._partings.append((connection, time.monotonic() + _LINGER_S))
+        self.sweep()
+
+    def sweep(self) -> bool:
+        """Close what has become quiet, or is overdue. True: there is more to come. Does not block."""
+        kept = []
+        for connection, until_s in self._partings:
+            if connection.is_quiet() or time.monotonic() >= until_s:
+                connection.close()
+            else:
+                kept.append((connection, until_s))
+        self._partings = kept
+        return bool(kept)
+
+    def close(self) -> None:
+        """Waits for nothing. Repeating it is harmless."""
+        for connection, _ in self._partings:
+            connection.close()
+        self._partings = []
+        self.context.close()
+
+
+class Region:
+    """Registered memory of a protection domain. Made by `Domain.register`."""
+
+    def __init__(self, region: Any, export: Any, address: int, nbytes: int) -> None:
+        self._region = region
+        self._export = export
+        self.address = address
+        self.nbytes = nbytes
+        self.lkey: int = region.lkey
+        self.rkey: int = region.rkey
+
+    @property
+    def registered(self) -> Any:
+        """pyverbs' object. Raises: RegionError: closed."""
+        if self._region is None:
+            raise RegionError("the region is closed")
+        return self._region
+
+    def close(self) -> None:
+        """Take the device's access back, then let the mapping go. Repeating it is harmless."""
+        if self._region is not None:
+            self._region.close()
+            self._region = self._export = None
+
+    def check(self, offset: int, nbytes: int) -> int:
+        """The address of a range in it. Raises: RegionError: out of bounds, or closed."""
+        if self._region is None:
+            raise RegionError("the region is closed")
+        if offset < 0 or nbytes < 1 or offset + nbytes > self.nbytes:
+            raise RegionError(f"{nbytes} bytes at {offset} of a region of {self.nbytes}")
+        return self.address + offset
+
+
+class Domain:
+    """A protection domain: keys of one are worth nothing in another. Close its queue pairs first."""
+
+    def __init__(self, device: Device) -> None:
+        """Raises: VerbsError: the device has no more to give."""
+        self.device = device
+        self.verbs = library()
+        self._regions: list[Region] = []
+        self._undo = ExitStack()
+        self.pd = attempt("make a protection domain", lambda: self.verbs.pd.PD(device.context))
+        self._undo.callback(self.pd.close)
+        self._undo.callback(self._close_regions)
+
+    def register(
+        self,
+        memory: mmap | memoryview,
+        *,
+        remote_write: bool = False,
+        remote_read: bool = False,
+        window: bool = False,
+        local_write: bool = False,
+    ) -> Region:
+        """Let the device read ``memory``; and peers write or read it, or windows be opened on it, and ourselves have
+        it written (by what we read), if asked for.
+
+        Raises: VerbsError: RLIMIT_MEMLOCK, or a mapping that cannot be written.
+        """
+        e, nbytes = self.verbs.enums, len(memory)
+        access = e.IBV_ACCESS_LOCAL_WRITE if local_write or remote_write or window else 0
+        access |= e.IBV_ACCESS_REMOTE_WRITE if remote_write else 0
+        access |= e.IBV_ACCESS_REMOTE_READ if remote_read else 0
+        access |= e.IBV_ACCESS_MW_BIND if window else 0
+        export = ctypes.c_char.from_buffer(memory)  # keeps the mapping: the device does not
+        address = ctypes.addressof(export)
+        made = attempt(f"register {nbytes} bytes", lambda: self.verbs.mr.MR(self.pd, nbytes, access, address=address))
+        region = Region(made, export, address, nbytes)
+        self._regions = [each for each in self._regions if each._region is not None] + [region]
+        return region
+
+    def close(self) -> None:
+        """Regions, then the domain. Repeating it is harmless."""
+        self._undo.close()
+
+    def _close_regions(self) -> None:
+        for region in self._regions:
+            region.close()
+
+
+# -- descriptors ------------------------------------------------------------------------------------------------------
+def with_descriptor(make: Callable[[], Any], name: str) -> tuple[Any, int]:
+    """What ``make`` makes, and its event descriptor, non-blocking: pyverbs waits for events with the interpreter
+    locked, so it must never wait. pyverbs 44 does not show it, but it is the one that was not there before."""
+    with _opening:
+        before = _event_descriptors()
+        made = make()
+        shown = getattr(made, name, None)
+        if shown is None:
+            (shown,) = _event_descriptors() - before
+    fd = int(shown)
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_NONBLOCK)
+    return made, fd
+
+
+def _event_descriptors() -> set[int]:
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{name}") == _EVENT_LINK:
+                found.add(int(name))
+        except OSError:  # the listing's own descriptor
+            continue
+    return found
+
+
+def _event_names() -> dict[int, str]:
+    enums, prefix = library().enums, "IBV_EVENT_"
+    return {int(getattr(enums, name)): name.removeprefix(prefix) for name in dir(enums) if name.startswith(prefix)}

@@ -1,0 +1,237 @@
+"""Fabric `verbs`: one reliable-connection queue pair per session, in a protection domain of its own.
+
+The requester writes payload and header into the daemon's slots, the daemon writes results and answers into the
+requester's memory; the last write of each carries the doorbell. Ends are exchanged against a ticket, over the
+connection that negotiated (`offpath.bindings.wire.control.Redeem`).
+"""
+
+from __future__ import annotations
+
+import time
+from mmap import mmap
+from typing import Final
+
+from offpath.bindings.errors import HeaderError, PeerGone
+from offpath.bindings.slots import SlotMemory, slot_stride
+from offpath.bindings.verbs.domain import Device
+from offpath.bindings.verbs.link import End, Line, Link
+from offpath.bindings.verbs.queue import Part
+from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES, parse_answer
+
+_MOST_WRITES: Final = 2048
+_RING_WAIT_S: Final = 5.0
+_FLUSH_S: Final = 1.0
+
+
+def doorbells(slots: int) -> int:
+    """How many an end takes before it must poll: submit, cancel and credit of every slot, and some."""
+    return 3 * slots + 16
+
+
+def writes(device: Device, slots: int, nbytes: int) -> int:
+    """How many requests an end may have under way: every slot's if that is not too much, at the least two slots'."""
+    of_slot = 1 + -(-nbytes // device.message_bytes)
+    return max(2 * of_slot, min(slots * of_slot, _MOST_WRITES)) + doorbells(slots)
+
+
+class VerbsFabricSession(SlotMemory):
+    """The daemon's end; implements `offpath.bindings.ports.FabricSession`. It has its queue pair from `open` to
+    `hang_up`."""
+
+    room_is_polled: Final = True
+
+    def __init__(
+        self, slots: int, payload_bytes: int, result_bytes: int, memory: tuple[int, int] | None = None
+    ) -> None:
+        """As `SlotMemory`."""
+        super().__init__(slots, payload_bytes, result_bytes, memory)
+        # After a restart the answers say by themselves how long they are.
+        self._lengths: dict[int, tuple[int, int] | None] = dict.fromkeys(range(slots)) if memory is not None else {}
+        self._link: Link | None = None
+        self._device: Device | None = None
+
+    def open(self, device: Device, peer: End, line: Line) -> End:
+        """A new queue pair, connected to the peer's; returns what the peer must know. What it had before is hung up.
+
+        Blocks for as long as registering the memory and resolving the peer's address takes. Raises: VerbsError.
+        """
+        self.hang_up()
+        link = Link(
+            device, doorbells=doorbells(self.slot_count), writes=writes(device, self.slot_count, self.result_bytes)
+        )
+        try:
+            self._slots_region = link.domain.register(self.slots.view, remote_write=True)
+            self._answers_region = link.domain.register(self.answers.view)
+            link.connect(peer, line, opens=False)
+        except BaseException:
+            link.close()
+            raise
+        self._link, self._device = link, device
+        return link.end(self._slots_region)
+
+    def write_answer(self, slot: int, header: bytes, inline: bytes, nbytes: int) -> None:
+        """See `FabricSession.write_answer`."""
+        super().write_answer(slot, header, inline, nbytes)
+        self._lengths[slot] = len(header), nbytes
+
+    def ring(self, imm: int) -> bool:
+        """See `FabricSession.ring`."""
+        if self._link is None:
+            raise PeerGone("nobody holds the other doorbell")
+        return self._link.send(self._answer(imm), imm)
+
+    def fileno(self) -> int:
+        """See `FabricSession.fileno`."""
+        return self._link.fileno() if self._link is not None else -1
+
+    def poll(self) -> int | None:
+        """See `FabricSession.poll`."""
+        if self._link is None:
+            raise PeerGone("nobody holds the other doorbell")
+        return self._link.take()
+
+    def hang_up(self) -> None:
+        """See `FabricSession.hang_up`. What was sent arrives; what the peer still writes does not."""
+        if self._link is not None:
+            link, self._link = self._link, None
+            link.hang_up()
+            self._slots_region.close()
+            assert self._device is not None
+            self._device.part(link)
+
+    def close(self) -> None:
+        """Hang up and unmap. (What is still under way keeps its mapping.)"""
+        self.hang_up()
+        self.close_memory()
+
+    def _answer(self, imm: int) -> list[Part]:
+        """What the requester must have before ``imm`` rings: the answer of a slot that was written, header last."""
+        if imm not in self._lengths:
+            return []
+        assert self._link is not None
+        assert self._link.peer is not None
+        header, nbytes = self._lengths[imm] or self._restored(imm)
+        at, there = imm * self.answer_stride, self._link.peer.memory
+        parts = [Part(self._answers_region, at, header, there + at)] if header else []
+        if nbytes:
+            at += HEADER_PART_BYTES
+            parts.insert(0, Part(self._answers_region, at, nbytes, there + at))
+        return parts
+
+    def _restored(self, slot: int) -> tuple[int, int]:
+        try:
+            return HEADER_COPY_BYTES, parse_answer(self.read_answer(slot), self.result_bytes).result_bytes
+        except HeaderError:
+            return 0, 0
+
+
+class VerbsRequesterSession:
+    """The requester's end; implements `offpath.bindings.ports.RequesterSession`: slots that it fills here and writes
+    there when it rings, answers that arrive here. `connect` it before use."""
+
+    def __init__(self, device: Device, slots: int, payload_bytes: int, result_bytes: int) -> None:
+        """Owns ``device``, also on failure. Raises: VerbsError."""
+        self.slot_count = slots
+        self.payload_bytes = payload_bytes
+        self.result_bytes = result_bytes
+        self._slot_stride = slot_stride(payload_bytes)
+        self._answer_stride = slot_stride(result_bytes)
+        self._device = device
+        self._due: dict[int, tuple[int, int]] = {}
+        self._closed = False
+        try:
+            self._link = Link(device, doorbells=doorbells(slots), writes=writes(device, slots, payload_bytes))
+        except BaseException:
+            device.close()
+            raise
+        try:
+            self._slots = memoryview(mmap(-1, slots * self._slot_stride))
+            self._answers = memoryview(mmap(-1, slots * self._answer_stride))
+            self._slots_region = self._link.domain.register(self._slots)
+            self._answers_region = self._link.domain.register(self._answers, remote_write=True)
+        except BaseException:
+            self.close()
+            raise
+
+    def end(self) -> End:
+        """What the daemon must know of us."""
+        return self._link.end(self._answers_region)
+
+    def connect(self, daemon: End, line: Line) -> None:
+        """Both may ring from here on. Raises: VerbsError."""
+        self._link.connect(daemon, line, opens=True)
+
+    def payload_view(self, slot: int) -> memoryview:
+        """See `RequesterSession.payload_view`."""
+        at = slot * self._slot_stride + HEADER_PART_BYTES
+        return self._slots[at : at + self.payload_bytes]
+
+    def write_header(self, slot: int, header: bytes, nbytes: int) -> None:
+        """See `RequesterSession.write_header`."""
+        at = slot * self._slot_stride
+        self._slots[at : at + len(header)] = header
+        self._due[slot] = len(header), nbytes
+
+    def answer_header(self, slot: int) -> bytes:
+        """See `RequesterSession.answer_header`."""
+        at = slot * self._answer_stride
+        return bytes(self._answers[at : at + HEADER_COPY_BYTES])
+
+    def result_view(self, slot: int, nbytes: int) -> memoryview:
+        """See `RequesterSession.result_view`."""
+        at = slot * self._answer_stride + HEADER_PART_BYTES
+        return self._answers[at : at + nbytes]
+
+    def ring(self, imm: int) -> None:
+        """See `RequesterSession.ring`."""
+        parts = self._filled(imm)
+        until: float | None = None
+        while not self._link.send(parts, imm):
+            now = time.monotonic()
+            until = until or now + _RING_WAIT_S
+            if now >= until:
+                raise PeerGone(f"the daemon has taken no doorbell for {_RING_WAIT_S:g} s")
+            self._link.wait_for_room(until - now)
+        self._due.pop(imm, None)
+
+    def fileno(self) -> int:
+        """See `RequesterSession.fileno`."""
+        return self._link.fileno()
+
+    def poll(self) -> list[int]:
+        """See `RequesterSession.poll`."""
+        return self._link.take_all()
+
+    def wait(self, timeout_s: float | None) -> list[int]:
+        """See `RequesterSession.wait`."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while not (imms := self._link.take_all()):
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                return []
+            self._link.wait(left)
+        return imms
+
+    def close(self) -> None:
+        """Let what was rung arrive, for a second at most; then hang up and give everything back. Repeating it is
+        harmless."""
+        if self._closed:
+            return
+        self._closed = True
+        until = time.monotonic() + _FLUSH_S
+        while not self._link.is_quiet() and time.monotonic() < until:
+            self._link.wait_for_room(0.01)
+        self._link.close()
+        self._device.close()
+
+    def _filled(self, imm: int) -> list[Part]:
+        """What the daemon must have before ``imm`` rings: payload, then header."""
+        due = self._due.get(imm)  # a submission's immediate is its slot
+        if due is None or self._link.peer is None:
+            return []
+        at, there = imm * self._slot_stride, self._link.peer.memory
+        parts = [Part(self._slots_region, at, due[0], there + at)]
+        if due[1]:
+            at += HEADER_PART_BYTES
+            parts.insert(0, Part(self._slots_region, at, due[1], there + at))
+        return parts

@@ -1,0 +1,210 @@
+"""A session's queue pair with counted doorbells: neither end rings more often than the other has receives for.
+
+Each end says how many doorbells it takes, and, when half of them are taken, that there is room for as many again.
+The requester opens the traffic, so that the daemon sends nothing before its peer can receive.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from offpath.bindings.errors import PeerGone, WorkFailed
+from offpath.bindings.ports import IMM_SLOT_MASK, immediate
+from offpath.bindings.verbs.domain import Device, Domain, Region
+from offpath.bindings.verbs.queue import PSN_MASK, Address, Part, QueuePair
+
+IMM_ROOM: Final = 255
+"""An immediate's kind that stays within the fabric: the low 24 bits say how many doorbells more are taken."""
+_ROOM_MESSAGES: Final = 4  # receives beyond the doorbells: no more than two such messages are ever under way
+_HANG_UP: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end of a session, as the other must know it: its queue pair, how many doorbells it takes, and where the
+    other may write to, with the key for it."""
+
+    address: Address
+    doorbells: int
+    memory: int
+    rkey: int
+
+
+class Line(NamedTuple):
+    """The connection over which the ends were exchanged, and which shares its fate with the queue pair's: a reliable
+    connection alone does not notice that its peer is gone before it sends. The descriptor stays its owner's."""
+
+    fd: int
+    hang_up: Callable[[], None]
+
+
+class Link:
+    """One end's queue pair, in a protection domain of its own. `connect` or `close` it."""
+
+    def __init__(self, device: Device, *, doorbells: int, writes: int) -> None:
+        """Raises: VerbsError: the device has no more to give."""
+        self.domain = Domain(device)
+        try:
+            self._queue = QueuePair(
+                self.domain, psn=secrets.randbits(24) & PSN_MASK, writes=writes + _ROOM_MESSAGES,
+                immediates=doorbells + _ROOM_MESSAGES,
+            )  # fmt: skip
+        except BaseException:
+            self.domain.close()
+            raise
+        self._doorbells = doorbells
+        self._waiting: deque[int] = deque()
+        self._credits = self._most_credits = 0
+        self._taken = 0
+        self._gone = ""
+        self._is_marked = False
+        self._mark = -1
+        self._line: Line | None = None
+        self._epoll: select.epoll | None = None
+        self.peer: End | None = None
+
+    def end(self, writable: Region) -> End:
+        """Ours, of whose memory the peer may write ``writable``."""
+        return End(self._queue.address, self._doorbells, writable.address, writable.rkey)
+
+    def connect(self, peer: End, line: Line, *, opens: bool) -> None:
+        """Both may send. ``opens``: we tell the other end that it may. Raises: VerbsError."""
+        self._queue.connect(peer.address)
+        self.peer, self._line = peer, line
+        self._most_credits = peer.doorbells
+        self._epoll = select.epoll()
+        self._mark = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._epoll.register(self._queue.fileno(), select.EPOLLIN)
+        self._epoll.register(self._mark, select.EPOLLIN)
+        self._epoll.register(line.fd, _HANG_UP)
+        if opens:
+            self._credits = peer.doorbells
+            self._queue.ring(0, immediate(IMM_ROOM, self._doorbells))
+
+    def fileno(self) -> int:
+        """Readable when doorbells wait, or the peer is gone."""
+        return self._epoll.fileno() if self._epoll is not None else -1
+
+    def send(self, parts: Sequence[Part], imm: int) -> bool:
+        """Write and ring. False: the peer takes nothing now, or too much is under way. Raises: PeerGone."""
+        if self._gone:
+            raise PeerGone(self._gone)
+        if not self._credits:
+            return False
+        assert self.peer is not None, "only a connected end rings"
+        try:
+            sent = self._queue.write(0, parts, self.peer.rkey, imm) if parts else self._queue.ring(0, imm)
+        except WorkFailed as fault:
+            raise PeerGone(str(fault)) from None
+        self._credits -= sent
+        return sent
+
+    def take(self) -> int | None:
+        """The oldest doorbell, or None. Does not block. Raises: PeerGone: and none is left."""
+        if not self._waiting and not self._gone:
+            self._look()
+        imm = self._waiting.popleft() if self._waiting else None
+        if imm is not None:
+            self._taken += 1
+        if self._taken * 2 >= self._doorbells and not self._gone:
+            self._tell_room()
+        self._set_mark()
+        if imm is None and self._gone:
+            raise PeerGone(self._gone)
+        return imm
+
+    def take_all(self) -> list[int]:
+        """As `take`, all that wait."""
+        found: list[int] = []
+        try:
+            while (imm := self.take()) is not None:
+                found.append(imm)
+        except PeerGone:
+            if not found:
+                raise
+        return found
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Until something can be taken, or the time is over."""
+        if self._epoll is not None:
+            self._epoll.poll(timeout_s)
+
+    def wait_for_room(self, timeout_s: float) -> None:
+        """Until the device or the line has news, or the time is over. Doorbells stay to be taken."""
+        if self._line is not None:
+            waiting = select.poll()
+            waiting.register(self._queue.fileno(), select.POLLIN)
+            waiting.register(self._line.fd, select.POLLRDHUP)
+            waiting.poll(timeout_s * 1e3)
+            self._look()
+            self._set_mark()
+
+    # -- the end --------------------------------------------------------------------------------------------------
+    def hang_up(self) -> None:
+        """Tell the peer by the line; take and send no more. What was sent may still arrive: see `is_quiet`. Repeating
+        it is harmless."""
+        self._gone = self._gone or "we hung up"
+        self._waiting.clear()
+        if self._epoll is not None:
+            self._epoll.close()
+            os.close(self._mark)
+            self._epoll = None
+        if self._line is not None:
+            line, self._line = self._line, None
+            line.hang_up()
+
+    def is_quiet(self) -> bool:
+        """Nothing of ours is under way any more: all of it arrived, or the queue pair failed."""
+        if not self._queue.has_failed:
+            self._queue.poll()
+        return not self._queue.in_flight
+
+    def close(self) -> None:
+        """Hang up; then queue pair, regions, domain. Repeating it is harmless."""
+        self.hang_up()
+        self._queue.close()
+        self.domain.close()
+
+    # -- within ---------------------------------------------------------------------------------------------------
+    def _look(self) -> None:
+        """Take in what has completed; then see whether the line is still there."""
+        if self._epoll is None:
+            return
+        ready = {fd for fd, _ in self._epoll.poll(0)}
+        if self._queue.fileno() in ready:
+            for each in self._queue.poll():
+                if each.error is not None:
+                    self._gone = str(each.error)
+                elif each.imm is not None:
+                    self._heard(each.imm)
+        if self._line is not None and self._line.fd in ready and not self._gone:
+            self._gone = "the peer hung up"
+
+    def _heard(self, imm: int) -> None:
+        if imm >> 24 == IMM_ROOM:
+            self._credits = min(self._credits + (imm & IMM_SLOT_MASK), self._most_credits)
+        else:
+            self._waiting.append(imm)
+
+    def _tell_room(self) -> None:
+        try:
+            if self._queue.ring(0, immediate(IMM_ROOM, self._taken)):
+                self._taken = 0
+        except WorkFailed as fault:
+            self._gone = str(fault)
+
+    def _set_mark(self) -> None:
+        """What was taken from the device and not from us keeps our descriptor readable."""
+        wanted = bool(self._waiting or self._gone)
+        if wanted is not self._is_marked and self._epoll is not None:
+            self._is_marked = wanted
+            if wanted:
+                os.eventfd_write(self._mark, 1)
+            else:
+                os.eventfd_read(self._mark)
