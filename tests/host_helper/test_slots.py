@@ -44,7 +44,7 @@ class Session:
     def payload_view(self, slot: int) -> memoryview:
         return memoryview(self._slots[slot])[HEADER_PART_BYTES:]
 
-    def write_header(self, slot: int, header: bytes) -> None:
+    def write_header(self, slot: int, header: bytes, nbytes: int) -> None:
         self._slots[slot][: len(header)] = header
 
     def answer_header(self, slot: int) -> bytes:

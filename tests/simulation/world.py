@@ -216,14 +216,16 @@ class World:
             return said
 
         self.daemon.book.handle = heard  # type: ignore[method-assign]
-        self.admission = Admission(self.daemon, self.config, listener, "sim")
+        self.admission = Admission(
+            self.daemon, self.config, listener, control.FabricOffer(carrier="loopback", address="sim")
+        )
         self.door = FabricDoor(self.daemon, self.admission, listener)
         if book is not None:
             self.judge.went_on(book)
             for lease in book.ledger.leases.values():
                 if lease.is_closing:
                     self.closing[lease.generation] = None
-            Recovery(self.daemon, self.admission, self.manager.stored(self.keep)).run()
+            Recovery(self.daemon, self.admission, self.manager.stored(self.keep), self._fabric_again).run()
         else:
             self.daemon.plugin.adopt()
         self.door.open()
@@ -528,13 +530,11 @@ class World:
     def lived(self) -> Iterator[None]:
         """The modules that reach past their ports see this world."""
         worker_module.time = _HostTime(self.loop)  # type: ignore[attr-defined, assignment]
-        recovery_module.LoopbackFabricSession = self._fabric_again  # type: ignore[assignment, misc]
         recovery_module.close_all = lambda fds: None  # they are numbers of ours
         try:
             yield
         finally:
             worker_module.time = time  # type: ignore[attr-defined]
-            recovery_module.LoopbackFabricSession = LoopbackFabricSession  # type: ignore[misc]
             recovery_module.close_all = close_all
 
     def heal(self) -> None:

@@ -29,6 +29,8 @@ from offpath.dpu_daemon.sessions import Session
 from offpath.sched.jobs.admission import DRAIN_RETRY_MS
 
 TICKET_TTL_S: Final = 5
+RESUME_EVERY_NS: Final = 100_000_000
+"""Least time between two attempts to come back to a session, where each makes a queue pair."""
 _REMOVED: Final = "the tenant was taken out of the configuration"
 _STATE: Final[dict[bool | None, Literal["answered", "running", "retry_safe"]]] = {
     None: "retry_safe",
@@ -94,6 +96,8 @@ class Grant:
     live: Session | None = None
     waiting: asyncio.TimerHandle | None = None
     """Runs while the peer's connection is lost."""
+    came_back_ns: int = -RESUME_EVERY_NS
+    """When it last tried to."""
     is_over: bool = False
 
     @property
@@ -108,14 +112,16 @@ def credentials(config: DaemonConfig) -> dict[str, tuple[TenantTable, str | None
 
 
 class Admission:
-    """`admit` welcomes or welcomes back, `redeem` takes a ticket, `peer_left` and `end` give back. ``fabric_address``
-    is told in the welcome."""
+    """`admit` welcomes or welcomes back, `redeem` takes a ticket, `peer_left` and `end` give back. ``offer`` is told in
+    the welcome."""
 
-    def __init__(self, daemon: Daemon, config: DaemonConfig, fabric: FabricListener, fabric_address: str) -> None:
+    def __init__(
+        self, daemon: Daemon, config: DaemonConfig, fabric: FabricListener, offer: control.FabricOffer
+    ) -> None:
         self._daemon = daemon
         self._config = config
         self._fabric = fabric
-        self._fabric_address = fabric_address
+        self._offer = offer
         self._tenants = {name: Tenant(table, token) for name, (table, token) in credentials(config).items()}
         self._grants: dict[int, Grant] = {}
         self._by_ticket: dict[bytes, Grant] = {}
@@ -183,7 +189,7 @@ class Admission:
                 session=grant.session, tenant=grant.tenant.table.name, lineage=self._daemon.lineage, slots=terms.slots,
                 payload_bytes=terms.payload_bytes, result_bytes=terms.result_bytes, resume_token=resume_token,
                 resume_ttl_s=self._config.durability.resume_ttl_s, ticket=grant.ticket, ticket_ttl_s=TICKET_TTL_S,
-                fabric=control.FabricOffer(carrier="loopback", address=self._fabric_address),
+                fabric=self._offer,
                 kernels=self._daemon.kernels.infos(), resumed=resumed,
             ),
         )  # fmt: skip
@@ -241,6 +247,11 @@ class Admission:
             or not hmac.compare_digest(grant.terms.token, digest)
         ):
             raise NegotiationRefused("resume_unknown", "no such session of this tenant waits here")
+        if self._offer.carrier == "verbs":
+            wait_ms = (grant.came_back_ns + RESUME_EVERY_NS - self._daemon.now_ns()) // 1_000_000
+            if wait_ms > 0:
+                raise NegotiationRefused("resume_too_soon", "one attempt in 100 ms", wait_ms)
+            grant.came_back_ns = self._daemon.now_ns()
         grant.live.detach()  # its former connection may only look alive
         if grant.peer is not None:
             grant.peer.hang_up()

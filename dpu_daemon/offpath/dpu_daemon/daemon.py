@@ -96,6 +96,7 @@ class Daemon:
         self.on_tenant_gone: list[Callable[[str], None]] = []
         self.on_session_lost: list[Callable[[Session], None]] = []
         self.on_reconfigured: list[Callable[[], None]] = []
+        self.on_closed: list[Callable[[], None]] = []
         self._loop = asyncio.get_running_loop()
         self._next_job = self.book.ledger.last_job + 1
         self.refs: dict[int, JobRef] = {}
@@ -473,3 +474,5 @@ class Daemon:
             self.journal.close()
         self.probe.close()
         self.plugin.close()
+        for told in self.on_closed:
+            told()

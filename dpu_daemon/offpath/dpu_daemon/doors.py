@@ -1,18 +1,21 @@
-"""The loopback fabric's door: peers show tickets, get descriptors, become sessions. A peer that shows nothing for five
-seconds is dropped; when too many are silent, the longest silent goes first, or an honest one would be locked out."""
+"""Where tickets become sessions: what a fabric's door does, and the loopback fabric's.
+
+There peers show tickets and get descriptors. A peer that shows nothing for five seconds is dropped; when too many are
+silent, the longest silent goes first, or an honest one would be locked out."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import socket
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from offpath.bindings import faults
-from offpath.bindings.errors import PeerGone, RegionError, TicketRefused
+from offpath.bindings.errors import ControlError, PeerGone, RegionError, TicketRefused
 from offpath.bindings.loopback.fabric import LoopbackFabricListener, LoopbackFabricSession
+from offpath.bindings.ports import FabricSession
 from offpath.bindings.wire import control
-from offpath.dpu_daemon.admission import TICKET_TTL_S, Admission, Grant
+from offpath.dpu_daemon.admission import TICKET_TTL_S, Admission, Grant, Peer
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.sessions import Session, memory_name
 
@@ -21,8 +24,39 @@ _ACCEPTS: Final = 16  # in one turn of the loop: who only connects holds nobody 
 MAX_PENDING_TICKETS: Final = 63  # the listener itself turns peers away from 64 on
 
 
+class Door(Protocol):
+    """One fabric's."""
+
+    def open(self) -> None:
+        """Let peers in."""
+
+    def close(self) -> None:
+        """Let nobody in any more. Sessions are closed before."""
+
+    def check(self) -> None:
+        """Raises: NegotiationRefused: no session could be connected now."""
+
+    async def redeem(self, grant: Grant, said: control.Redeem, peer: Peer, fd: int) -> None:
+        """A ticket came on the negotiation that it was given to, whose socket is ``fd``.
+
+        Raises: NegotiationRefused. ControlError: tickets are not redeemed so here.
+        """
+
+
+def opened(daemon: Daemon, grant: Grant, fabric: FabricSession) -> Session:
+    """A first connection: the session is known, and journalled; its memory outlives this process if that has a
+    keeper."""
+    notifier = daemon.notifier
+    memory = [fabric.slots.fd, fabric.answers.fd]
+    if notifier.has_manager and not notifier.store(memory_name(grant.session), memory):
+        logger.warning("session %d would not outlive this process: its memory could not be stored", grant.session)
+    if faults.armed:
+        faults.hit("daemon.session")
+    return daemon.session_opened(grant.session, grant.tenant.table.name, fabric, grant.origin)
+
+
 class FabricDoor:
-    """Watches the listener, which it owns. `open` starts, `close` ends."""
+    """Implements `Door`. Watches the listener, which it owns."""
 
     def __init__(self, daemon: Daemon, admission: Admission, listener: LoopbackFabricListener) -> None:
         self._daemon = daemon
@@ -32,11 +66,18 @@ class FabricDoor:
         self._drops: dict[socket.socket, asyncio.TimerHandle] = {}
 
     def open(self) -> None:
-        """Let peers in."""
+        """See `Door.open`."""
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
+    def check(self) -> None:
+        """See `Door.check`: it always can be."""
+
+    async def redeem(self, grant: Grant, said: control.Redeem, peer: Peer, fd: int) -> None:
+        """See `Door.redeem`: it has a socket of its own."""
+        raise ControlError("out_of_turn", said.kind)
+
     def close(self) -> None:
-        """Turn waiting peers away and stop listening."""
+        """See `Door.close`: who waits is turned away."""
         self._loop.remove_reader(self._listener.fileno())
         for timer in self._drops.values():
             timer.cancel()
@@ -95,14 +136,8 @@ class FabricDoor:
             fabric.close()
             sock.close()
             return
-        notifier = self._daemon.notifier
-        memory = [fabric.slots.fd, fabric.answers.fd]
-        if notifier.has_manager and not notifier.store(memory_name(grant.session), memory):
-            logger.warning("session %d would not outlive this process: its memory could not be stored", grant.session)
-        if faults.armed:
-            faults.hit("daemon.session")
-        # Known, and journalled, before the peer has its memory: what it submits at once survives our death.
-        grant.live = self._daemon.session_opened(grant.session, grant.tenant.table.name, fabric, grant.origin)
+        # Before the peer has its memory: what it submits at once survives our death.
+        grant.live = opened(self._daemon, grant, fabric)
         try:
             fabric.hand_over(sock)
         except OSError:

@@ -13,21 +13,22 @@ import socket
 import ssl
 import struct
 import sys
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import BaseModel
 
 from offpath.bindings.errors import ControlError, FrameError, NegotiationRefused, PeerGone, PlaceUnusable
-from offpath.bindings.loopback.fabric import LoopbackFabricListener
+from offpath.bindings.loopback.fabric import LoopbackFabricListener, LoopbackFabricSession
 from offpath.bindings.loopback.sockets import listening_socket
+from offpath.bindings.ports import FabricSession
 from offpath.bindings.wire import control
 from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.dpu_daemon.admission import Admission, Carrier, Grant
 from offpath.dpu_daemon.config import DaemonConfig, TenantTable, server_context
 from offpath.dpu_daemon.daemon import Daemon
-from offpath.dpu_daemon.doors import FabricDoor
+from offpath.dpu_daemon.doors import Door, FabricDoor
 
 logger = logging.getLogger(__name__)
 HELLO_TIMEOUT_S: Final = 5.0
@@ -74,9 +75,12 @@ class Negotiator:
         self._daemon = daemon
         self._config = config
         self.endpoints = endpoints
-        fabric = LoopbackFabricListener(endpoints.fabric, endpoints.fabric_socket)
-        self.admission = Admission(daemon, config, fabric, endpoints.fabric)
-        self._door = FabricDoor(daemon, self.admission, fabric)
+        self.make_fabric: Callable[..., FabricSession]
+        self._door: Door
+        if config.datapath.fabric == "verbs":
+            self._open_verbs()
+        else:
+            self._open_loopback()
         self._servers: list[asyncio.Server] = []
         self._tls_socket: socket.socket | None = None
         self._tls_server: asyncio.Server | None = None
@@ -85,6 +89,25 @@ class Negotiator:
         self.accepted = 0
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def _open_loopback(self) -> None:
+        listener = LoopbackFabricListener(self.endpoints.fabric, self.endpoints.fabric_socket)
+        offer = control.FabricOffer(carrier="loopback", address=self.endpoints.fabric)
+        self.admission = Admission(self._daemon, self._config, listener, offer)
+        self.make_fabric = LoopbackFabricSession
+        self._door = FabricDoor(self._daemon, self.admission, listener)
+
+    def _open_verbs(self) -> None:
+        """Raises: VerbsMissing, VerbsError: no port to use."""
+        from offpath.bindings.verbs.exchange import VerbsListener
+        from offpath.bindings.verbs.fabric import VerbsFabricSession
+        from offpath.dpu_daemon.verbs_door import RdmaPort, VerbsDoor
+
+        port, listener = RdmaPort(self._config.rdma), VerbsListener()
+        offer = control.FabricOffer(carrier="verbs", address=str(port.device.choice.gid.address))
+        self.admission = Admission(self._daemon, self._config, listener, offer)
+        self.make_fabric = VerbsFabricSession
+        self._door = VerbsDoor(self._daemon, self.admission, listener, port)
 
     async def start(self) -> None:
         """Listen on every configured carrier. Raises: PlaceUnusable, OSError: it cannot be had."""
@@ -123,13 +146,17 @@ class Negotiator:
         self._config = config
         self.admission.reload(config, known)
 
+    def fabric_paths(self) -> tuple[str, ...]:
+        """The fabric's sockets in the file system."""
+        return (self.endpoints.fabric,) if self._config.datapath.fabric == "loopback" else ()
+
     def set_modes(self, config: DaemonConfig) -> None:
         """Other users may connect only if one of them is listed; who they are is checked for each connection.
 
         Raises: OSError: a socket's file is gone.
         """
         is_open = any(uid != os.getuid() for t in config.tenant for uid in t.uids)
-        for path in (self.endpoints.negotiate, self.endpoints.fabric):
+        for path in (self.endpoints.negotiate, *self.fabric_paths()):
             if os.stat(path).st_uid == os.geteuid():  # else its maker, a service manager, decides who may connect
                 os.chmod(path, 0o666 if is_open else 0o600)
 
@@ -140,8 +167,8 @@ class Negotiator:
             server.close()
         if self._tls_socket is not None:
             self._tls_socket.close()
-        self._door.close()
         self.admission.close()
+        self._door.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -190,6 +217,7 @@ class Negotiator:
             message = control.decode(control.TO_DAEMON, body)
             if not isinstance(message, control.Hello):
                 raise ControlError("hello", f"{message.kind} came first")
+            self._door.check()
             grant = self.admission.admit(carrier, message, peer)
             self._pending.pop(writer, None)
             while True:
@@ -197,6 +225,9 @@ class Negotiator:
                 if isinstance(said, control.Goodbye):
                     is_goodbye = True
                     return
+                if isinstance(said, control.Redeem):
+                    await self._door.redeem(grant, said, peer, writer.get_extra_info("socket").fileno())
+                    continue
                 raise ControlError("out_of_turn", said.kind)
         except NegotiationRefused as refused:
             peer.say(control.Refused(code=refused.code, detail=refused.detail, retry_after_ms=refused.retry_after_ms))

@@ -9,13 +9,14 @@ whole, or is written again; a payload whose header is not what was accepted is R
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 import orjson
 
 from offpath.bindings import faults
 from offpath.bindings.errors import HeaderError, RegionError
-from offpath.bindings.loopback.fabric import LoopbackFabricSession
+from offpath.bindings.ports import FabricSession
 from offpath.bindings.wire.control import KernelOffer
 from offpath.bindings.wire.header import FIXED_BYTES, RequestHeader, parse_answer, parse_request
 from offpath.dpu_daemon.admission import Admission
@@ -51,12 +52,20 @@ def _nobodys(job: Job) -> JobRef:
 
 
 class Recovery:
-    """Done once, before anything listens. ``stored``: what the keeper kept, by name; taken over, or closed."""
+    """Done once, before anything listens. ``stored``: what the keeper kept, by name; taken over, or closed.
+    ``make_fabric``: as `offpath.bindings.slots.SlotMemory`."""
 
-    def __init__(self, daemon: Daemon, admission: Admission, stored: dict[str, list[int]]) -> None:
+    def __init__(
+        self,
+        daemon: Daemon,
+        admission: Admission,
+        stored: dict[str, list[int]],
+        make_fabric: Callable[[int, int, int, tuple[int, int]], FabricSession],
+    ) -> None:
         self._daemon = daemon
         self._admission = admission
         self._stored = stored
+        self._make_fabric = make_fabric
 
     def run(self) -> None:
         """Sessions, then jobs, then the host side; the book learns of what is lost."""
@@ -122,7 +131,7 @@ class Recovery:
             if not self._admission.knows(known.tenant):
                 raise RegionError("its tenant is no more")
             answers, memory = fds.pop(), fds.pop()
-            fabric = LoopbackFabricSession(slots, payload_bytes, result_bytes, (memory, answers))
+            fabric = self._make_fabric(slots, payload_bytes, result_bytes, (memory, answers))
         except (RegionError, ValueError) as fault:
             logger.warning("session %d of %s cannot be gone on with: %s", known.session, known.tenant, fault)
             close_all(fds)

@@ -59,7 +59,8 @@ class SelfCheck:
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 await self._negotiation()
-                await self._hangs_up("fabric", self._negotiator.endpoints.fabric)
+                for path in self._negotiator.fabric_paths():
+                    await self._hangs_up("fabric", path)
                 await self._hangs_up("host channel", self._daemon.host.path)
         except TimeoutError:
             raise SelfCheckFailed(f"a listener has not answered for {ANSWER_TIMEOUT_S:g} s") from None

@@ -72,7 +72,7 @@ async def running_daemon(
             if book is None:
                 daemon.plugin.adopt()
             else:
-                Recovery(daemon, negotiator.admission, inherited.stored).run()
+                Recovery(daemon, negotiator.admission, inherited.stored, negotiator.make_fabric).run()
             _drop_stored(inherited, notifier)
             with _making_places():
                 await negotiator.start()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # for type checkers and editors only
     from offpath.host_helper.errors import RequestFailed, RequestTimeout
     from offpath.host_helper.helper import Helper
     from offpath.host_helper.kernels import LaneContext, current_lane
-    from offpath.host_helper.negotiate import Tls
+    from offpath.host_helper.negotiate import Rdma, Tls
     from offpath.host_helper.requester import Requester, connect
     from offpath.host_helper.slots import Options, Result
 
@@ -22,6 +22,7 @@ __all__ = [
     "Helper",
     "LaneContext",
     "Options",
+    "Rdma",
     "RequestFailed",
     "RequestTimeout",
     "Requester",
@@ -40,6 +41,7 @@ _WHERE: Final = {
     "RequestTimeout": "errors",
     "Requester": "requester",
     "Result": "slots",
+    "Rdma": "negotiate",
     "Tls": "negotiate",
     "connect": "requester",
     "current_lane": "kernels",

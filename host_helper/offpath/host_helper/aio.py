@@ -53,10 +53,10 @@ class AsyncRequester:
         tenant: str | None = None,
         token_file: str | None = None,
         tls: Tls | None = None,
-        **sizes: Any,
+        **options: Any,
     ) -> AsyncRequester:
         """Negotiate in a thread, then connect. Raises: as `offpath.host_helper.negotiate.open_session`."""
-        way = Way(address, tenant=tenant, token_file=token_file, tls=tls, **sizes)
+        way = Way(address, tenant=tenant, token_file=token_file, tls=tls, **options)
         return cls(way, await asyncio.get_running_loop().run_in_executor(None, way.open))
 
     async def submit(
@@ -219,7 +219,7 @@ class AsyncRequester:
             self._loop.remove_reader(self._link.session.fileno())
         if self._gone is None:
             self._fail(PeerGone("the session was closed here"))
-        self._link.session.close()
+        await self._loop.run_in_executor(None, self._link.session.close)
         await self._loop.run_in_executor(None, self._link.negotiation.close)
 
     async def __aenter__(self) -> AsyncRequester:

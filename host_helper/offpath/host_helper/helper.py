@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import socket
 from collections.abc import Sequence
@@ -63,7 +64,7 @@ class Helper(KernelTable):
             EmulatedGpu(f"GPU-{n}", model, slice_bytes=slice_bytes, delayed_visibility=delayed_visibility)
             for n, model in enumerate(emulate)
         ]
-        name = socket.gethostname()[:40] or "host"
+        name = re.sub(r"[^A-Za-z0-9._-]", "", socket.gethostname()[:40]).lstrip("._-") or "host"
         supervisor = Supervisor(
             name, channel or os.path.join(runtime_directory(), HOST_SOCKET), offered, self, break_scrub=break_scrub
         )

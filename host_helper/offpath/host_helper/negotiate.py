@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from offpath.bindings.errors import FrameError, NegotiationRefused, PeerGone
-from offpath.bindings.loopback.fabric import LoopbackRequesterSession, redeem_ticket
+from offpath.bindings.loopback.fabric import redeem_ticket
 from offpath.bindings.loopback.sockets import connect_within
+from offpath.bindings.ports import RequesterSession
 from offpath.bindings.runtime import NEGOTIATE_SOCKET, runtime_directory
 from offpath.bindings.wire import control
 from offpath.bindings.wire.frames import FrameReader, frame
@@ -34,6 +35,21 @@ class Tls:
     cert_file: str
     key_file: str
     server_name: str = "offpathd"
+
+
+@dataclass(frozen=True, slots=True)
+class Rdma:
+    """Our port, where the daemon's fabric is `verbs`: of this RDMA device, over this network interface, nearest to this
+    PCI address. What is empty does not matter; two ports that fit are refused."""
+
+    device: str = ""
+    netdev: str = ""
+    near: str = ""
+
+    @classmethod
+    def from_environment(cls) -> Rdma:
+        """OFFPATH_RDMA_DEVICE, OFFPATH_RDMA_NETDEV, OFFPATH_RDMA_NEAR."""
+        return cls(*(os.environ.get(f"OFFPATH_RDMA_{name}", "") for name in ("DEVICE", "NETDEV", "NEAR")))
 
 
 class Negotiation:
@@ -62,6 +78,32 @@ class Negotiation:
             raise PeerGone("the daemon answered a hello with something else")
         self.kernels = {k.name: k for k in answer.kernels}
         return answer
+
+    def redeem(self, ticket: str, end: control.QueuePairEnd) -> control.QueuePairEnd:
+        """Give the daemon our end of the session for ``ticket``; returns its own.
+
+        Raises: NegotiationRefused, PeerGone, ControlError.
+        """
+        try:
+            self._sock.settimeout(self._timeout_s)
+            self._sock.sendall(frame(control.encode(control.Redeem(ticket=ticket, end=end))))
+            deadline = time.monotonic() + self._timeout_s
+            while True:
+                answer = control.decode(control.TO_REQUESTER, self._next(deadline))
+                if isinstance(answer, control.Redeemed):
+                    return answer.end
+                if isinstance(answer, control.Refused):
+                    raise NegotiationRefused(answer.code, answer.detail, answer.retry_after_ms)
+                if isinstance(answer, control.Closing):
+                    raise PeerGone(f"{answer.code}: {answer.detail}")
+                if isinstance(answer, control.Kernels):
+                    self.kernels = {k.name: k for k in answer.kernels}
+        except OSError as fault:
+            raise PeerGone(f"negotiation: {fault}") from None
+
+    def fileno(self) -> int:
+        """Of the connection; -1 when it is closed."""
+        return self._sock.fileno()
 
     def update(self, wait_s: float = 0.0) -> None:
         """Take in what the daemon said since: a new kernel list, or why it closes. Waits at most ``wait_s``."""
@@ -125,7 +167,8 @@ def open_session(
     result_bytes: int = DEFAULT_RESULT_BYTES,
     timeout_s: float = 10.0,
     resume: control.Resume | None = None,
-) -> tuple[Negotiation, control.Welcome, LoopbackRequesterSession]:
+    rdma: Rdma | None = None,
+) -> tuple[Negotiation, control.Welcome, RequesterSession]:
     """Negotiate and redeem the ticket.
 
     Args:
@@ -133,7 +176,9 @@ def open_session(
         tenant, token_file: who we are on the Unix carrier; the file holds the token and must be ours alone.
         slots, payload_bytes, result_bytes: credits and room per request; the daemon may give less, never more.
         resume: the session to come back to, instead of a new one; the sizes are then those it has.
-    Raises: NegotiationRefused, TicketRefused, PeerGone, ControlError; ValueError: a malformed address or token file.
+        rdma: our port, if the daemon's fabric is `verbs`; None: as the environment says.
+    Raises: NegotiationRefused, TicketRefused, PeerGone, ControlError, VerbsError; ValueError: a malformed address or
+    token file.
     """
     address = address or f"unix:{os.path.join(runtime_directory(), NEGOTIATE_SOCKET)}"
     token = _read_token(token_file) if token_file else None
@@ -148,12 +193,31 @@ def open_session(
             welcome = negotiation.hello(hello)
         except TimeoutError:
             raise PeerGone(f"{address}: no welcome within {timeout_s:g} s") from None
-        if welcome.fabric.carrier != "loopback":
-            raise NegotiationRefused("fabric", f"this build has no {welcome.fabric.carrier} fabric")
+        if welcome.fabric.carrier == "verbs":
+            return negotiation, welcome, _over_verbs(negotiation, welcome, rdma or Rdma.from_environment())
         return negotiation, welcome, redeem_ticket(welcome.fabric.address, welcome.ticket, timeout_s)
     except BaseException:
         negotiation.close()
         raise
+
+
+def _over_verbs(negotiation: Negotiation, welcome: control.Welcome, rdma: Rdma) -> RequesterSession:
+    """Raises: NegotiationRefused, PeerGone, ControlError, VerbsError."""
+    from offpath.bindings.verbs.devices import choose
+    from offpath.bindings.verbs.domain import Device
+    from offpath.bindings.verbs.exchange import as_message, from_message
+    from offpath.bindings.verbs.fabric import VerbsRequesterSession
+    from offpath.bindings.verbs.link import Line
+
+    choice = choose(device=rdma.device or None, netdev=rdma.netdev or None, near=rdma.near or None)
+    session = VerbsRequesterSession(Device(choice), welcome.slots, welcome.payload_bytes, welcome.result_bytes)
+    try:
+        theirs = from_message(negotiation.redeem(welcome.ticket, as_message(session.end())))
+        session.connect(theirs, Line(negotiation.fileno(), lambda: None))  # the negotiation ends by itself
+    except BaseException:
+        session.close()
+        raise
+    return session
 
 
 def _connect(address: str, tls: Tls | None, timeout_s: float) -> socket.socket:

@@ -84,10 +84,10 @@ class Requester:
         tenant: str | None = None,
         token_file: str | None = None,
         tls: Tls | None = None,
-        **sizes: Any,
+        **options: Any,
     ) -> None:
-        """Negotiate and connect; ``sizes`` as in `offpath.host_helper.negotiate.open_session`."""
-        self._way = Way(address, tenant=tenant, token_file=token_file, tls=tls, **sizes)
+        """Negotiate and connect; ``options`` as in `offpath.host_helper.negotiate.open_session`."""
+        self._way = Way(address, tenant=tenant, token_file=token_file, tls=tls, **options)
         self._link = self._way.open()
         self._slots: SlotTable[Pending] = SlotTable(self._link.session)
         self._lost: PeerGone | None = None
@@ -230,8 +230,8 @@ class Requester:
         """Leave; requests in flight are cancelled by the daemon. Repeating it is harmless."""
         if not self._closed:
             self._closed = True
-            self._link.negotiation.close()
             self._link.session.close()
+            self._link.negotiation.close()
 
     def __enter__(self) -> Requester:
         return self

@@ -5,18 +5,23 @@ The slots, the answers and the requests in them are still there; what is new is 
 
 from __future__ import annotations
 
+import random
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count, repeat
 from typing import Any, Final
 
-from offpath.bindings.errors import ControlError, NegotiationRefused, PeerGone, RegionError, TicketRefused
-from offpath.bindings.loopback.fabric import LoopbackRequesterSession
+from offpath.bindings.errors import ControlError, NegotiationRefused, PeerGone, RegionError, TicketRefused, VerbsError
+from offpath.bindings.ports import RequesterSession
 from offpath.bindings.wire import control
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.host_helper.errors import RequestFailed
 from offpath.host_helper.negotiate import Negotiation, open_session
 
 _PAUSE_S: Final = 0.02
+_VERBS_PAUSE_S: Final = (0.1, 5.0)
+"""Where an attempt costs both sides a queue pair: the least from one to the next, and what it grows to."""
 _NOBODY_S: Final = 3.0
 """How long a daemon may be missing altogether: under a service manager its sockets are open even while it starts."""
 _STAYS: Final = ("daemon_restarts", "")
@@ -28,7 +33,7 @@ class Link:
 
     negotiation: Negotiation
     welcome: control.Welcome
-    session: LoopbackRequesterSession
+    session: RequesterSession
 
 
 class Way:
@@ -63,6 +68,7 @@ class Return:
         self._until = now + welcome.resume_ttl_s
         self._nobody_until = now + _NOBODY_S
         self._next = now
+        self._pauses = _pauses(welcome.fabric.carrier)
         self.why_not = ""
         if closing is not None and closing.code not in _STAYS:
             self.why_not = f"{closing.code}: {closing.detail}"
@@ -80,7 +86,7 @@ class Return:
         except NegotiationRefused as refused:
             if not refused.retry_after_ms:
                 self.why_not = str(refused)
-            self._next = time.monotonic() + max(_PAUSE_S, refused.retry_after_ms / 1e3)
+            self._next = time.monotonic() + max(next(self._pauses), refused.retry_after_ms / 1e3)
         except (PeerGone, TicketRefused) as gone:
             now = time.monotonic()
             is_missing = isinstance(gone.__cause__ or gone.__context__, (ConnectionRefusedError, FileNotFoundError))
@@ -88,10 +94,23 @@ class Return:
                 self.why_not = str(gone)
             if not is_missing:
                 self._nobody_until = now + _NOBODY_S
-            self._next = now + _PAUSE_S
+            self._next = now + next(self._pauses)
+        except VerbsError as fault:  # our port, or the way to theirs: it may come back
+            if time.monotonic() >= self._until:
+                self.why_not = str(fault)
+            self._next = time.monotonic() + next(self._pauses)
         except (ControlError, RegionError) as broken:
             self.why_not = str(broken)
         return None
+
+
+def _pauses(carrier: str) -> Iterator[float]:
+    """Between attempts, in s. With jitter where they grow: what failed for many at once is not tried by all at once."""
+    if carrier != "verbs":
+        yield from repeat(_PAUSE_S)
+    least, most = _VERBS_PAUSE_S
+    for doubled in count():
+        yield random.uniform(least, min(most, least * 2 ** min(doubled, 10)))
 
 
 def outcome_of(state: str) -> RequestFailed | None:

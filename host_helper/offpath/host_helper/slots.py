@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offpath.bindings.errors import HeaderError
-from offpath.bindings.loopback.fabric import LoopbackRequesterSession
+from offpath.bindings.ports import RequesterSession
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.header import (
     DTYPE_CODES,
@@ -78,7 +78,7 @@ DEFAULT_OPTIONS: Final = Options()
 class SlotTable(Generic[_W]):
     """Slots of one session, each empty or with the waiter of the request in it."""
 
-    def __init__(self, session: LoopbackRequesterSession) -> None:
+    def __init__(self, session: RequesterSession) -> None:
         self._session = session
         self._ids: dict[int, int] = {}
         self._free = list(range(session.slot_count - 1, -1, -1))
@@ -124,7 +124,7 @@ class SlotTable(Generic[_W]):
         """The ids of the requests in flight."""
         return [self._ids[slot] for slot in self.waiters]
 
-    def resumed(self, session: LoopbackRequesterSession, states: Sequence[tuple[int, str]]) -> list[tuple[_W, str]]:
+    def resumed(self, session: RequesterSession, states: Sequence[tuple[int, str]]) -> list[tuple[_W, str]]:
         """The same memory through a new connection; ``states`` says what became of each id. Requests whose answer
         will not be rung leave their slots: returns them with their state."""
         self._session = session

@@ -218,9 +218,7 @@ class VerbsRequesterSession:
         if self._closed:
             return
         self._closed = True
-        until = time.monotonic() + _FLUSH_S
-        while not self._link.is_quiet() and time.monotonic() < until:
-            self._link.wait_for_room(0.01)
+        self._link.flush(_FLUSH_S)
         self._link.close()
         self._device.close()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import select
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -144,6 +145,14 @@ class Link:
             waiting.poll(timeout_s * 1e3)
             self._look()
             self._set_mark()
+
+    def flush(self, within_s: float) -> None:
+        """Wait until nothing of ours is under way, or the time is over."""
+        until_s = time.monotonic() + within_s
+        waiting = select.poll()
+        waiting.register(self._queue.fileno(), select.POLLIN)
+        while not self.is_quiet() and (left_s := until_s - time.monotonic()) > 0:
+            waiting.poll(left_s * 1e3)
 
     # -- the end --------------------------------------------------------------------------------------------------
     def hang_up(self) -> None:

@@ -161,7 +161,7 @@ class QueuePair:
         try:
             gid = IPv6Address(peer.gid).exploded
         except ValueError:
-            raise VerbsError("connect", f"{peer.gid[:64]!r} is no GID") from None
+            raise VerbsError(f"connect to {peer.gid[:64]!r}", "no GID") from None
         attributes.ah_attr = self._verbs.addr.AHAttr(
             gr=self._verbs.addr.GlobalRoute(
                 dgid=self._verbs.addr.GID(gid), sgid_index=self._device.choice.gid.index, hop_limit=_HOPS

@@ -35,7 +35,22 @@ ENTRIES: Final = (
         ("payload_bytes", "it asks for more per request than `leasing.landing_bytes`", "ask for less, or raise it"),
         ("result_bytes", "it asks for more per result than `leasing.result_bytes`", "ask for less, or raise it"),
         ("draining", "the daemon takes in nothing new", "try again after `retry_after_ms`"),
-        ("fabric", "the daemon offers a fabric that this client cannot use", "install the client's extra for it"),
+        (
+            "fabric",
+            "the requester's queue pair cannot be connected: its end makes no sense, or its port is not reached",
+            "`offpath doctor` on both sides; is the route there, and the link up?",
+        ),
+        (
+            "fabric_down",
+            "the daemon's RDMA port is down, or has only just come back",
+            "nothing: the library comes back; `offpath doctor` where the daemon runs",
+        ),
+        ("ticket", "not this negotiation's ticket, redeemed before, late, or for a queue pair in use", _LIBRARY),
+        (
+            "resume_too_soon",
+            "another attempt to come back within 100 ms, where each costs a queue pair",
+            "nothing: the library waits",
+        ),
         (
             "ticket_expired",
             "the ticket was not redeemed within five seconds",
