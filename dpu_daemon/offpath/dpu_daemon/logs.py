@@ -31,6 +31,8 @@ KINDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "helper %s lost: %s": ("helper_lost", ("helper", "detail")),
     "worker of lease %d lane %d lost: %s": ("worker_lost", ("lease", "lane", "detail")),
     "ticket refused: %s": ("ticket_refused", ("detail",)),
+    "no connection for a session of %s: %s": ("no_connection", ("tenant", "detail")),
+    "RDMA device %s: %s": ("rdma_event", ("device", "event")),
     "no memory for a session of %s: %s": ("no_memory", ("tenant", "detail")),
     "admin socket: uid %d turned away": ("admin_refused", ("uid",)),
     "metrics on port %d": ("metrics_listen", ("port",)),

@@ -48,8 +48,8 @@ class Rdma:
 
     @classmethod
     def from_environment(cls) -> Rdma:
-        """OFFPATH_RDMA_DEVICE, OFFPATH_RDMA_NETDEV, OFFPATH_RDMA_NEAR."""
-        return cls(*(os.environ.get(f"OFFPATH_RDMA_{name}", "") for name in ("DEVICE", "NETDEV", "NEAR")))
+        """OFFPATH_REQUESTER_RDMA_DEVICE, OFFPATH_REQUESTER_RDMA_NETDEV, OFFPATH_REQUESTER_RDMA_NEAR."""
+        return cls(*(os.environ.get(f"OFFPATH_REQUESTER_RDMA_{name}", "") for name in ("DEVICE", "NETDEV", "NEAR")))
 
 
 class Negotiation:

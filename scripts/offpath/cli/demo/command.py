@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import dataclasses
+import importlib.util
 import json
 import os
 import signal
@@ -29,6 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=_SEED, help="of training and of the digits drawn (%(default)s)")
     parser.add_argument("--picture", default=os.path.join("out", "demo.svg"), metavar="PATH", help="where the timeline "
                         "of leases goes (%(default)s); empty: none")  # fmt: skip
+    for name, what in (("fabric", "what carries requests"), ("copy-engine", "what copies into the instances and back")):
+        parser.add_argument(f"--{name}", choices=["loopback", "verbs"], default="loopback", help=f"{what}; verbs needs "
+                            "an RDMA device: ./scripts/rxe-vm (%(default)s)")  # fmt: skip
+    parser.add_argument("--netns", metavar="NAME", default="", help="requesters live in this network namespace, made "
+                        "with `ip netns`")  # fmt: skip
     parser.add_argument("--break", dest="planted", choices=["scrub"], help="plant a fault that the demo must notice: "
                         "lanes are not scrubbed although their workers say so")  # fmt: skip
 
@@ -74,10 +81,12 @@ async def _run(arguments: argparse.Namespace) -> dict[str, Any]:
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     broken = arguments.planted == "scrub"
     plan = samples.load_plan(arguments.seconds, arguments.jobs)
-    limit_s = arguments.seconds + _SLACK_S
+    limit_s = arguments.seconds + _SLACK_S * max(1.0, arguments.seconds / _SECONDS)
+    datapath = place.Datapath.chosen(arguments.fabric, arguments.copy_engine, arguments.netns)
     with place.making(
-        sorted(plan.tenants), seed=arguments.seed, seconds=arguments.seconds, jobs=arguments.jobs, break_scrub=broken
-    ) as made:
+        sorted(plan.tenants), seed=arguments.seed, seconds=arguments.seconds, jobs=arguments.jobs, break_scrub=broken,
+        datapath=datapath,
+    ) as made:  # fmt: skip
         _say(f"training {len(samples.DEMANDS)} networks on {samples.TRAINED_ON} digits")
         digits = samples.load_digits()
         networks = {
@@ -100,7 +109,11 @@ async def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     }
     result["complaints"] = outcome.complaints
     result["provenance"] = samples.provenance()
-    if arguments.picture:
+    result["datapath"] = dataclasses.asdict(datapath)
+    result["started_in_s"] = outcome.started_in_s
+    if arguments.picture and importlib.util.find_spec("matplotlib") is None:
+        _say("no picture: matplotlib is not installed here (extra `plot`)")
+    elif arguments.picture:
         from offpath.cli.demo import timeline
 
         try:

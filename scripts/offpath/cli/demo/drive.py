@@ -18,7 +18,7 @@ from offpath.bindings.errors import OffpathError
 from offpath.cli.demo.isolation import LaneReport
 from offpath.cli.demo.place import Place
 
-_READY_S: Final = 60.0
+_READY_S: Final = 180.0
 _END_S: Final = 5.0
 _LEAD_S: Final = 0.3
 _LAST_WORDS: Final = 20
@@ -51,6 +51,8 @@ class Outcome:
     failed: dict[int, str] = field(default_factory=dict)
     statistics: dict[str, int] = field(default_factory=dict)
     start_ns: int = 0
+    started_in_s: float = 0.0
+    """From the daemon's start until every requester had its session and knew the kernels."""
     complaints: list[str] = field(default_factory=list)
     """What the processes wrote to stderr, each line with its author."""
 
@@ -64,11 +66,12 @@ class Child:
         self.complaints: list[str] = []
 
     @classmethod
-    async def start(cls, name: str, module: str, *arguments: str) -> Child:
-        """``python -m offpath.cli.MODULE arguments…``"""
+    async def start(cls, name: str, module: str, *arguments: str, netns: str = "") -> Child:
+        """``python -m offpath.cli.MODULE arguments…``, in this network namespace."""
+        inside = ("ip", "netns", "exec", netns) if netns else ()
         one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", f"offpath.cli.{module}", *arguments,
+            *inside, sys.executable, "-m", f"offpath.cli.{module}", *arguments,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             env={**os.environ, **one_thread, "OFFPATH_PARENT": str(os.getpid())}, start_new_session=True,
         )  # fmt: skip
@@ -124,7 +127,7 @@ class Drive:
         return self.outcome
 
     async def _run(self) -> None:
-        place = self._place
+        place, begun_s = self._place, time.monotonic()
         async with asyncio.TaskGroup() as tasks:
             is_up = asyncio.Event()
             daemon = await self._start(tasks, is_up, "the daemon", "child", "daemon", "run", "--config", place.config,
@@ -132,12 +135,15 @@ class Drive:
             await self._within(daemon, is_up.wait())
             helper = await self._start(tasks, None, "the helper", "demo.serving", place.path)
             requesters = [
-                await self._start(tasks, None, f"the requester of {name}", "demo.tenant", place.path, name)
+                await self._start(
+                    tasks, None, f"the requester of {name}", "demo.tenant", place.path, name, netns=place.datapath.netns
+                )
                 for name in place.tenants
             ]
             guards = [tasks.create_task(self._guard(child), name=f"guard-{child.name}") for child in (daemon, helper)]
             for child in requesters:
                 await self._within(child, self._ready(child))
+            self.outcome.started_in_s = round(time.monotonic() - begun_s, 3)
             self.outcome.start_ns = time.monotonic_ns() + int(_LEAD_S * 1e9)
             async with asyncio.TaskGroup() as replay:
                 for name, child in zip(place.tenants, requesters, strict=True):
@@ -152,9 +158,15 @@ class Drive:
             self.outcome.complaints = [f"{c.name}: {line}" for c in self._children for line in c.complaints]
 
     async def _start(
-        self, tasks: asyncio.TaskGroup, is_ready: asyncio.Event | None, name: str, module: str, *arguments: str
+        self,
+        tasks: asyncio.TaskGroup,
+        is_ready: asyncio.Event | None,
+        name: str,
+        module: str,
+        *arguments: str,
+        netns: str = "",
     ) -> Child:
-        child = await Child.start(name, module, *arguments)
+        child = await Child.start(name, module, *arguments, netns=netns)
         self._children.append(child)
         tasks.create_task(child.listen(is_ready), name=f"listen-{name}")
         return child

@@ -12,7 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from offpath.bindings.errors import NoRdmaDevice
 from offpath.bindings.runtime import HOST_SOCKET, NEGOTIATE_SOCKET
+from offpath.bindings.verbs.devices import ports
 from offpath.cli.demo.samples import MAX_IMAGES, PIXELS
 
 LANES: Final = 2
@@ -36,6 +38,38 @@ min_hold_ms = 100
 """
 
 
+_DATAPATH: Final = """
+[datapath]
+fabric = "{fabric}"
+copy_engine = "{copy_engine}"
+
+[rdma]
+device = "{dpu_device}"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Datapath:
+    """What carries requests and what copies; with `verbs` in it the RDMA devices of the DPU's side and of the others',
+    and the network namespace that requesters live in, if it is not ours."""
+
+    fabric: str = "loopback"
+    copy_engine: str = "loopback"
+    dpu_device: str = ""
+    host_device: str = ""
+    netns: str = ""
+
+    @classmethod
+    def chosen(cls, fabric: str, copy_engine: str, netns: str) -> Datapath:
+        """With two ports the DPU's is the first, by name; with one both are the same. Raises: NoRdmaDevice."""
+        if "verbs" not in (fabric, copy_engine):
+            return cls(fabric, copy_engine, netns=netns)
+        usable = [port for port in ports() if port.is_active and port.usable_gids]
+        if not usable:
+            raise NoRdmaDevice("no active port with a GID of RoCEv2 over IPv4; `offpath doctor` says more")
+        return cls(fabric, copy_engine, usable[0].device, usable[-1].device, netns)
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """``tenants`` maps names to token files; ``seconds`` and ``jobs`` are those of `samples.load_plan`."""
@@ -46,6 +80,7 @@ class Place:
     seconds: float
     jobs: int | None
     break_scrub: bool
+    datapath: Datapath
 
     @property
     def path(self) -> str:
@@ -80,19 +115,22 @@ class Place:
     @classmethod
     def read(cls, path: str) -> Place:
         """What `making` wrote."""
-        return cls(**json.loads(Path(path).read_text("utf-8")))
+        said = json.loads(Path(path).read_text("utf-8"))
+        return cls(**{**said, "datapath": Datapath(**said["datapath"])})
 
 
 @contextmanager
-def making(tenants: list[str], *, seed: int, seconds: float, jobs: int | None, break_scrub: bool) -> Iterator[Place]:
+def making(
+    tenants: list[str], *, seed: int, seconds: float, jobs: int | None, break_scrub: bool, datapath: Datapath
+) -> Iterator[Place]:
     """A fresh place, gone when the block ends."""
     parent = tempfile.gettempdir()
     with tempfile.TemporaryDirectory(
         prefix="offpath-demo-", dir=parent if len(parent) <= _LONGEST_PATH else "/tmp", ignore_cleanup_errors=True
     ) as directory:
         files = {name: os.path.join(directory, f"{name}.token") for name in tenants}
-        place = Place(directory, files, seed, seconds, jobs, break_scrub)
-        config = _LEASING
+        place = Place(directory, files, seed, seconds, jobs, break_scrub, datapath)
+        config = _LEASING + _DATAPATH.format(**asdict(datapath))
         for name, file in files.items():
             with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as token:
                 token.write(secrets.token_hex(24))

@@ -64,8 +64,12 @@ def render(report: dict[str, Any]) -> str:
         lines.append(f"{t['name']:<10}" + "".join(f"{_pair(t['stages_us'][stage]):>18}" for stage in STAGES))
     each, found = report["bytes_per_request"], report["isolation"]
     profiles = ", ".join(f"{count} of {name}" for name, count in report["profiles"].items())
+    path = report["datapath"]
     lines += [
         "",
+        f"data path   fabric {path['fabric']}, copy engine {path['copy_engine']}"
+        + (f", requesters in namespace {path['netns']}" if path["netns"] else "")
+        + f"; started in {report['started_in_s']:.1f} s",
         f"leases      {sum(report['profiles'].values())} served jobs ({profiles}); {report['lane_openings']} lanes "
         f"opened, {report['lane_changes']} times one tenant's lane memory went to another",
         f"isolation   {report['isolation_checks']} checks, {report['isolation_violations']} violations: "

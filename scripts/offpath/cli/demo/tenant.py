@@ -25,10 +25,11 @@ from offpath.cli.demo.isolation import LaneReport, canary
 from offpath.cli.demo.place import PAYLOAD_BYTES, RESULT_BYTES, SLOTS, Place
 from offpath.cli.demo.samples import DEMANDS, STAGES, Job, draw, kernel_name, load_digits, load_plan, payload
 from offpath.host_helper.aio import AsyncRequester
+from offpath.host_helper.negotiate import Rdma
 from offpath.host_helper.slots import Result
 
-_PATIENCE_S: Final = 60.0
-_JOIN_S: Final = 30.0
+_PATIENCE: Final = 3  # times what the replay takes
+_JOIN_S: Final = 120.0
 
 
 def say(**message: Any) -> None:
@@ -69,7 +70,8 @@ class Tenant:
         while True:
             requester = await AsyncRequester.open(
                 self._place.address, tenant=self._name, token_file=self._place.tenants[self._name], slots=SLOTS,
-                payload_bytes=PAYLOAD_BYTES, result_bytes=RESULT_BYTES,
+                payload_bytes=PAYLOAD_BYTES, result_bytes=RESULT_BYTES, timeout_s=_JOIN_S,
+                rdma=Rdma(device=self._place.datapath.host_device),
             )  # fmt: skip
             if {k.name for k in requester.welcome.kernels} >= {kernel_name(demand) for demand in DEMANDS}:
                 return requester
@@ -82,7 +84,7 @@ class Tenant:
         images = payload(draw(self._place.seed, job.job, job.images))
         sent_ns = time.monotonic_ns()
         try:
-            result = await requester.submit(job.kernel, [images, self._stamp], timeout=_PATIENCE_S)
+            result = await requester.submit(job.kernel, [images, self._stamp], timeout=_PATIENCE * self._place.seconds)
         except OffpathError as fault:
             say(kind="failed", job=job.job, why=str(fault))
             return
