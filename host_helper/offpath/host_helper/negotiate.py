@@ -99,7 +99,9 @@ class Negotiation:
                 if isinstance(answer, control.Kernels):
                     self.kernels = {k.name: k for k in answer.kernels}
         except OSError as fault:
-            raise PeerGone(f"negotiation: {fault}") from None
+            self.update()  # it may have said why
+            said = f"{self.closing.code}: {self.closing.detail}" if self.closing is not None else str(fault)
+            raise PeerGone(f"negotiation: {said}") from None
 
     def fileno(self) -> int:
         """Of the connection; -1 when it is closed."""
@@ -180,6 +182,9 @@ def open_session(
     Raises: NegotiationRefused, TicketRefused, PeerGone, ControlError, VerbsError; ValueError: a malformed address or
     token file.
     """
+    rdma = rdma or Rdma.from_environment()
+    if rdma != Rdma():  # it will be verbs: what that needs is loaded before a ticket's seconds run
+        from offpath.host_helper import verbs_session  # noqa: F401
     address = address or f"unix:{os.path.join(runtime_directory(), NEGOTIATE_SOCKET)}"
     token = _read_token(token_file) if token_file else None
     sock = _connect(address, tls, timeout_s)
@@ -194,30 +199,13 @@ def open_session(
         except TimeoutError:
             raise PeerGone(f"{address}: no welcome within {timeout_s:g} s") from None
         if welcome.fabric.carrier == "verbs":
-            return negotiation, welcome, _over_verbs(negotiation, welcome, rdma or Rdma.from_environment())
+            from offpath.host_helper.verbs_session import over_verbs
+
+            return negotiation, welcome, over_verbs(negotiation, welcome, rdma)
         return negotiation, welcome, redeem_ticket(welcome.fabric.address, welcome.ticket, timeout_s)
     except BaseException:
         negotiation.close()
         raise
-
-
-def _over_verbs(negotiation: Negotiation, welcome: control.Welcome, rdma: Rdma) -> RequesterSession:
-    """Raises: NegotiationRefused, PeerGone, ControlError, VerbsError."""
-    from offpath.bindings.verbs.devices import choose
-    from offpath.bindings.verbs.domain import Device
-    from offpath.bindings.verbs.exchange import as_message, from_message
-    from offpath.bindings.verbs.fabric import VerbsRequesterSession
-    from offpath.bindings.verbs.link import Line
-
-    choice = choose(device=rdma.device or None, netdev=rdma.netdev or None, near=rdma.near or None)
-    session = VerbsRequesterSession(Device(choice), welcome.slots, welcome.payload_bytes, welcome.result_bytes)
-    try:
-        theirs = from_message(negotiation.redeem(welcome.ticket, as_message(session.end())))
-        session.connect(theirs, Line(negotiation.fileno(), lambda: None))  # the negotiation ends by itself
-    except BaseException:
-        session.close()
-        raise
-    return session
 
 
 def _connect(address: str, tls: Tls | None, timeout_s: float) -> socket.socket:

@@ -66,12 +66,12 @@ class Tenant:
 
     async def _join(self) -> AsyncRequester:
         """A session that knows the kernels: until the helper has joined, the daemon has none to name."""
-        until = time.monotonic() + _JOIN_S
+        until, path = time.monotonic() + _JOIN_S, self._place.datapath
         while True:
             requester = await AsyncRequester.open(
                 self._place.address, tenant=self._name, token_file=self._place.tenants[self._name], slots=SLOTS,
                 payload_bytes=PAYLOAD_BYTES, result_bytes=RESULT_BYTES, timeout_s=_JOIN_S,
-                rdma=Rdma(device=self._place.datapath.host_device),
+                rdma=Rdma(device=path.host_device) if path.fabric == "verbs" else None,
             )  # fmt: skip
             if {k.name for k in requester.welcome.kernels} >= {kernel_name(demand) for demand in DEMANDS}:
                 return requester
