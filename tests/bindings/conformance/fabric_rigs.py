@@ -21,7 +21,7 @@ from offpath.bindings.ports import FabricListener, FabricSession, RequesterSessi
 from offpath.bindings.verbs.devices import choose
 from offpath.bindings.verbs.domain import Device
 from offpath.bindings.verbs.exchange import VerbsListener
-from offpath.bindings.verbs.fabric import VerbsFabricSession, VerbsRequesterSession
+from offpath.bindings.verbs.fabric import Seal, VerbsFabricSession, VerbsRequesterSession
 from offpath.bindings.verbs.link import End, Line
 from offpath.bindings.verbs.queue import Address
 
@@ -140,6 +140,7 @@ class VerbsFabricRig(FabricRig):
     """Ends are exchanged over a Unix socket, which is the line then: the daemon's on rxe0, the requester's on rxe1."""
 
     bound_s = 120.0  # emulated, on a machine that may be busy
+    seal: Seal = "pd"
     listener: VerbsListener
 
     def __init__(self, folder: Path) -> None:
@@ -190,7 +191,7 @@ class VerbsFabricRig(FabricRig):
             raise
         session = VerbsFabricSession(offer.slots, offer.payload_bytes, offer.result_bytes)
         self._held.append(session)
-        peer.send(orjson.dumps(asdict(session.open(self.device, end, Line(peer.fileno(), peer.close)))))
+        peer.send(orjson.dumps(asdict(session.open(self.device, end, Line(peer.fileno(), peer.close), self.seal))))
         return session
 
     def pair(self, **sizes: int) -> tuple[FabricSession, RequesterSession]:
@@ -210,6 +211,12 @@ class VerbsFabricRig(FabricRig):
         self._door.close()
         if self._device is not None:
             self._device.close()
+
+
+class WindowedFabricRig(VerbsFabricRig):
+    """The same; the requester's key is that of a memory window."""
+
+    seal: Seal = "mw"
 
 
 def _end(said: dict[str, Any]) -> End:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import select
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -18,7 +19,7 @@ from mmap import mmap
 from typing import Any, Final, NamedTuple
 
 from offpath.bindings.errors import PeerGone, RegionError, ResourceClosed, VerbsError, WorkFailed
-from offpath.bindings.verbs.domain import Domain, Region, with_descriptor
+from offpath.bindings.verbs.domain import Domain, Region, Window, with_descriptor
 from offpath.bindings.verbs.library import attempt, library
 
 PSN_MASK: Final = 0xFF_FFFF
@@ -27,8 +28,11 @@ PSN_MASK: Final = 0xFF_FFFF
 _TIMEOUT, _RETRIES = 14, 6
 _RNR_TIMER, _RNR_RETRIES = 20, 6
 _HOPS: Final = 64
+_KEY_BYTE: Final = 0xFF
+"""The part of a key that its owner chooses (IBTA 10.6.5)."""
 _POLLED: Final = 32
 _SCRATCH_BYTES: Final = 64
+_BIND_S: Final = 10.0  # no peer is waited for: only a device that is stuck takes that long
 
 CHECKS: Final = {
     "LOC_LEN_ERR": "a message longer than the device's limit",
@@ -198,6 +202,40 @@ class QueuePair:
         """An immediate without bytes; otherwise as `write`."""
         opcode, landing = self._verbs.enums.IBV_WR_RDMA_WRITE_WITH_IMM, self._landing
         return self._post(token, [_Request(opcode, landing.address, 0, landing.lkey, 0, 0, socket.htonl(imm))])
+
+    def bind(self, region: Region) -> Window:
+        """Open a window on ``region``, by which the peer may write it: its key works on this queue pair alone.
+
+        For before the peer knows us: whatever it rings until then is lost. Blocks until it is bound, for some seconds
+        at most. Raises: VerbsError, WorkFailed.
+        """
+        e, mr = self._verbs.enums, self._verbs.mr
+        if not self._device.has_windows:
+            raise VerbsError(
+                "bind a memory window", f"{self._device.choice.port.device} has none of type 2B",
+                check="`ibv_devinfo -v` would show MEM_WINDOW_TYPE_2B; without it, seal sessions by their domain",
+            )  # fmt: skip
+        window = attempt("make a memory window", lambda: mr.MW(self._domain.pd, e.IBV_MW_TYPE_2))
+        self._undo.callback(window.close)  # before the queue pair: destroying that one would wait for its windows
+        rkey = window.rkey & ~_KEY_BYTE | window.rkey + 1 & _KEY_BYTE  # as pyverbs asks for, like ibv_inc_rkey
+        info = mr.MWBindInfo(region.registered, region.address, region.nbytes, e.IBV_ACCESS_REMOTE_WRITE)
+        with ExitStack() as made:
+            request = self._verbs.wr.SendWR(opcode=e.IBV_WR_BIND_MW, send_flags=e.IBV_SEND_SIGNALED, num_sge=0)
+            made.callback(request.close)
+            request.set_bind_wr(window, info)
+            self._room -= 1
+            self._in_flight.append((0, 1))
+            attempt("bind a memory window", lambda: self.qp.post_send(request))
+        until = time.monotonic() + _BIND_S
+        while self._in_flight:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise VerbsError("bind a memory window", f"not done within {_BIND_S:g} s", errno.ETIMEDOUT)
+            self._waiting.poll(left * 1e3)
+            self.poll()
+        if self._failed is not None:
+            raise self._failed
+        return Window(window, region, rkey)
 
     # -- completions --------------------------------------------------------------------------------------------------
     def fileno(self) -> int:
