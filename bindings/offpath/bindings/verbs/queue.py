@@ -32,6 +32,7 @@ _KEY_BYTE: Final = 0xFF
 """The part of a key that its owner chooses (IBTA 10.6.5)."""
 _POLLED: Final = 32
 _SCRATCH_BYTES: Final = 64
+_SENT: Final = "NO_WRITE"
 _BIND_S: Final = 10.0  # no peer is waited for: only a device that is stuck takes that long
 
 CHECKS: Final = {
@@ -45,6 +46,7 @@ CHECKS: Final = {
     "REM_OP_ERR": "the peer's side: it could not complete the request",
     "RETRY_EXC_ERR": "is the peer alive, its link up, the route there, the MTU the same all the way?",
     "RNR_RETRY_EXC_ERR": "the peer keeps no receive posted: it does not keep up",
+    _SENT: "the peer sent a message, as no requester of ours does: they only write",
     "FATAL_ERR": "the device: see the kernel's log",
 }
 
@@ -260,8 +262,8 @@ class QueuePair:
             if not count:
                 break
             for each in completions:
-                if each.status != self._verbs.enums.IBV_WC_SUCCESS:
-                    self._fail(each.status, found)
+                if refusal := self._refusal(each):
+                    self._fail(refusal, found)
                     break
                 found.append(self._completed(each))
         return found
@@ -339,15 +341,22 @@ class QueuePair:
 
     def _completed(self, completion: Any) -> Completion:
         e = self._verbs.enums
-        if completion.opcode & e.IBV_WC_RECV:  # the bit that all opcodes of the receive queue share
+        if completion.opcode & e.IBV_WC_RECV:
             attempt("post a receive", self._post_receive)
             return Completion(imm=socket.ntohl(completion.imm_data), nbytes=completion.byte_len)
         token, messages = self._in_flight.popleft()  # a reliable connection completes in order
         self._room += messages
         return Completion(token=token)
 
-    def _fail(self, status: int, found: list[Completion]) -> None:
-        name = self._statuses.get(status, f"status {status}")
+    def _refusal(self, completion: Any) -> str:
+        """Why no more is taken after this completion; empty: it is a good one."""
+        e, status = self._verbs.enums, completion.status
+        if status != e.IBV_WC_SUCCESS:
+            return self._statuses.get(status, f"status {status}")
+        is_received = completion.opcode & e.IBV_WC_RECV  # the bit that all opcodes of the receive queue share
+        return _SENT if is_received and completion.opcode != e.IBV_WC_RECV_RDMA_WITH_IMM else ""
+
+    def _fail(self, name: str, found: list[Completion]) -> None:
         self._failed = WorkFailed(name, CHECKS.get(name, "the device: see the kernel's log"))
         found += [Completion(token=token, error=self._failed) for token, _ in self._in_flight]
         if not self._in_flight:
