@@ -100,8 +100,8 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """One forged request. ``to``: another queue pair than the seat's own, with the first packet's number; ``is_answered``
-    False: nobody will refuse it by name, the attacker's own retries run out."""
+    """One forged request. ``to``: another queue pair than the seat's own, with the first packet's number;
+    ``is_answered`` False: nobody will refuse it by name, the attacker's own retries run out."""
 
     opcode: str
     remote: int

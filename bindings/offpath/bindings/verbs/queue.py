@@ -29,7 +29,7 @@ _TIMEOUT, _RETRIES = 14, 6
 _RNR_TIMER, _RNR_RETRIES = 20, 6
 _HOPS: Final = 64
 _KEY_BYTE: Final = 0xFF
-"""The part of a key that its owner chooses (IBTA 10.6.5)."""
+"""The part of a key that whoever binds a window chooses."""
 _POLLED: Final = 32
 _SCRATCH_BYTES: Final = 64
 _SENT: Final = "NO_WRITE"
