@@ -22,6 +22,7 @@ from offpath.bindings.verbs.devices import choose
 from offpath.bindings.verbs.domain import Device
 from offpath.bindings.verbs.exchange import VerbsListener
 from offpath.bindings.verbs.fabric import Seal, VerbsFabricSession, VerbsRequesterSession
+from offpath.bindings.verbs.library import library
 from offpath.bindings.verbs.link import End, Line
 from offpath.bindings.verbs.queue import Address
 
@@ -145,6 +146,7 @@ class VerbsFabricRig(FabricRig):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
+        library()  # now: the first import takes seconds in the guest, and a ticket lives for five
         self.path = str(folder / "exchange.sock")
         self.listener = VerbsListener()
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
