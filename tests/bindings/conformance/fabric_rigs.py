@@ -22,7 +22,6 @@ from offpath.bindings.verbs.devices import choose
 from offpath.bindings.verbs.domain import Device
 from offpath.bindings.verbs.exchange import VerbsListener
 from offpath.bindings.verbs.fabric import Seal, VerbsFabricSession, VerbsRequesterSession
-from offpath.bindings.verbs.library import library
 from offpath.bindings.verbs.link import End, Line
 from offpath.bindings.verbs.queue import Address
 
@@ -32,6 +31,8 @@ class FabricRig(ABC):
 
     bound_s = 10.0
     """How long what must happen may take."""
+    ticket_s = 5.0
+    """How long a ticket is good, unless a test says otherwise."""
     listener: FabricListener
 
     def __init__(self) -> None:
@@ -45,10 +46,10 @@ class FabricRig(ABC):
         slots: int = 4,
         payload_bytes: int = 10_000,
         result_bytes: int = 5_000,
-        ttl_s: float = 5.0,
+        ttl_s: float | None = None,
     ) -> None:
         self._sizes = slots, payload_bytes, result_bytes
-        expires_ns = time.monotonic_ns() + int(ttl_s * 1e9)
+        expires_ns = time.monotonic_ns() + int((self.ticket_s if ttl_s is None else ttl_s) * 1e9)
         self.listener.offer(ticket, slots, payload_bytes, result_bytes, expires_ns)
 
     @abstractmethod
@@ -140,13 +141,12 @@ class LoopbackFabricRig(FabricRig):
 class VerbsFabricRig(FabricRig):
     """Ends are exchanged over a Unix socket, which is the line then: the daemon's on rxe0, the requester's on rxe1."""
 
-    bound_s = 120.0  # emulated, on a machine that may be busy
+    bound_s = ticket_s = 120.0  # emulated, on a machine that may be busy: even a fork has taken more than five seconds
     seal: Seal = "pd"
     listener: VerbsListener
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        library()  # now: the first import takes seconds in the guest, and a ticket lives for five
         self.path = str(folder / "exchange.sock")
         self.listener = VerbsListener()
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
