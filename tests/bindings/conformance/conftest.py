@@ -21,7 +21,7 @@ from offpath.bindings.loopback.gpu import EmulatedGpu
 from offpath.bindings.loopback.region import Region
 from offpath.bindings.ports import CopyEngine, Gpu, HostConnection, Memory, MemoryExport
 
-from .fabric_rigs import FabricRig, LoopbackFabricRig, VerbsFabricRig
+from .fabric_rigs import FabricRig, LoopbackFabricRig, VerbsFabricRig, WindowedFabricRig
 
 
 class LoopbackCopyRig:
@@ -68,6 +68,7 @@ def copy_rig(request: pytest.FixtureRequest) -> Iterator[LoopbackCopyRig]:
     params=[
         pytest.param(LoopbackFabricRig, id="loopback"),
         pytest.param(VerbsFabricRig, id="verbs", marks=pytest.mark.rdma),
+        pytest.param(WindowedFabricRig, id="verbs-window", marks=pytest.mark.rdma),
     ]
 )
 def fabric_rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FabricRig]:

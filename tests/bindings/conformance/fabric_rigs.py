@@ -21,7 +21,7 @@ from offpath.bindings.ports import FabricListener, FabricSession, RequesterSessi
 from offpath.bindings.verbs.devices import choose
 from offpath.bindings.verbs.domain import Device
 from offpath.bindings.verbs.exchange import VerbsListener
-from offpath.bindings.verbs.fabric import VerbsFabricSession, VerbsRequesterSession
+from offpath.bindings.verbs.fabric import Seal, VerbsFabricSession, VerbsRequesterSession
 from offpath.bindings.verbs.link import End, Line
 from offpath.bindings.verbs.queue import Address
 
@@ -31,6 +31,8 @@ class FabricRig(ABC):
 
     bound_s = 10.0
     """How long what must happen may take."""
+    ticket_s = 5.0
+    """How long a ticket is good, unless a test says otherwise."""
     listener: FabricListener
 
     def __init__(self) -> None:
@@ -44,10 +46,10 @@ class FabricRig(ABC):
         slots: int = 4,
         payload_bytes: int = 10_000,
         result_bytes: int = 5_000,
-        ttl_s: float = 5.0,
+        ttl_s: float | None = None,
     ) -> None:
         self._sizes = slots, payload_bytes, result_bytes
-        expires_ns = time.monotonic_ns() + int(ttl_s * 1e9)
+        expires_ns = time.monotonic_ns() + int((self.ticket_s if ttl_s is None else ttl_s) * 1e9)
         self.listener.offer(ticket, slots, payload_bytes, result_bytes, expires_ns)
 
     @abstractmethod
@@ -139,7 +141,8 @@ class LoopbackFabricRig(FabricRig):
 class VerbsFabricRig(FabricRig):
     """Ends are exchanged over a Unix socket, which is the line then: the daemon's on rxe0, the requester's on rxe1."""
 
-    bound_s = 120.0  # emulated, on a machine that may be busy
+    bound_s = ticket_s = 120.0  # emulated, on a machine that may be busy: even a fork has taken more than five seconds
+    seal: Seal = "pd"
     listener: VerbsListener
 
     def __init__(self, folder: Path) -> None:
@@ -190,7 +193,7 @@ class VerbsFabricRig(FabricRig):
             raise
         session = VerbsFabricSession(offer.slots, offer.payload_bytes, offer.result_bytes)
         self._held.append(session)
-        peer.send(orjson.dumps(asdict(session.open(self.device, end, Line(peer.fileno(), peer.close)))))
+        peer.send(orjson.dumps(asdict(session.open(self.device, end, Line(peer.fileno(), peer.close), self.seal))))
         return session
 
     def pair(self, **sizes: int) -> tuple[FabricSession, RequesterSession]:
@@ -210,6 +213,12 @@ class VerbsFabricRig(FabricRig):
         self._door.close()
         if self._device is not None:
             self._device.close()
+
+
+class WindowedFabricRig(VerbsFabricRig):
+    """The same; the requester's key is that of a memory window."""
+
+    seal: Seal = "mw"
 
 
 def _end(said: dict[str, Any]) -> End:

@@ -50,6 +50,9 @@ class Device:
         self.message_bytes: int = port.max_msg_sz
         self.inline_bytes = _INLINE_BYTES
         """What is sent inside a work request, without a look at its memory."""
+        able = attempt(f"query {name}", self.context.query_device).device_cap_flags
+        self.has_windows = bool(able & verbs.enums.IBV_DEVICE_MEM_WINDOW_TYPE_2B)
+        """It can bind a memory window to a queue pair and its protection domain."""
         self._names = _event_names()
         self._partings: list[tuple[Parting, float]] = []
 
@@ -133,6 +136,19 @@ class Region:
         if offset < 0 or nbytes < 1 or offset + nbytes > self.nbytes:
             raise RegionError(f"{nbytes} bytes at {offset} of a region of {self.nbytes}")
         return self.address + offset
+
+
+class Window:
+    """A key to a region that works on one queue pair alone. Made by `QueuePair.bind`; close it before either."""
+
+    def __init__(self, window: Any, region: Region, rkey: int) -> None:
+        self._window = window
+        self.address = region.address
+        self.rkey = rkey
+
+    def close(self) -> None:
+        """The key is worth nothing any more. Repeating it is harmless."""
+        self._window.close()
 
 
 class Domain:

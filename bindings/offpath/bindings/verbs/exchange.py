@@ -58,5 +58,7 @@ def from_message(message: QueuePairEnd) -> End:
         gid = IPv6Address(message.gid)
     except ValueError:
         raise TicketRefused(f"{message.gid!r} is no GID") from None
+    if gid.scope_id is not None:  # as good as any other to the device, so one GID would have many spellings
+        raise TicketRefused(f"{message.gid!r} is no GID: it has a zone")
     address = Address(message.qp_num, message.psn, str(gid), message.mtu)
     return End(address, message.doorbells, message.memory, message.rkey)

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import time
 from mmap import mmap
-from typing import Final
+from typing import Final, Literal
 
 from offpath.bindings.errors import HeaderError, PeerGone
 from offpath.bindings.slots import SlotMemory, slot_stride
-from offpath.bindings.verbs.domain import Device
+from offpath.bindings.verbs.domain import Device, Region, Window
 from offpath.bindings.verbs.link import End, Line, Link
 from offpath.bindings.verbs.queue import Part
 from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES, parse_answer
+
+Seal = Literal["pd", "mw"]
+"""What the key of a session's slots is bound to: its protection domain, or by a memory window also its queue pair."""
 
 _MOST_WRITES: Final = 2048
 _RING_WAIT_S: Final = 5.0
@@ -49,25 +52,28 @@ class VerbsFabricSession(SlotMemory):
         self._lengths: dict[int, tuple[int, int] | None] = dict.fromkeys(range(slots)) if memory is not None else {}
         self._link: Link | None = None
         self._device: Device | None = None
+        self._writable: list[Window | Region] = []
 
-    def open(self, device: Device, peer: End, line: Line) -> End:
+    def open(self, device: Device, peer: End, line: Line, seal: Seal = "pd") -> End:
         """A new queue pair, connected to the peer's; returns what the peer must know. What it had before is hung up.
 
-        Blocks for as long as registering the memory and resolving the peer's address takes. Raises: VerbsError.
+        Blocks for as long as registering the memory and resolving the peer's address takes. Raises: VerbsError: also
+        if the device has no windows to seal with.
         """
         self.hang_up()
         link = Link(
             device, doorbells=doorbells(self.slot_count), writes=writes(device, self.slot_count, self.result_bytes)
         )
         try:
-            self._slots_region = link.domain.register(self.slots.view, remote_write=True)
+            slots = link.domain.register(self.slots.view, remote_write=seal == "pd", window=seal == "mw")
             self._answers_region = link.domain.register(self.answers.view)
             link.connect(peer, line, opens=False)
+            self._writable = [link.bind(slots), slots] if seal == "mw" else [slots]
         except BaseException:
             link.close()
             raise
         self._link, self._device = link, device
-        return link.end(self._slots_region)
+        return link.end(self._writable[0])
 
     def write_answer(self, slot: int, header: bytes, inline: bytes, nbytes: int) -> None:
         """See `FabricSession.write_answer`."""
@@ -95,7 +101,9 @@ class VerbsFabricSession(SlotMemory):
         if self._link is not None:
             link, self._link = self._link, None
             link.hang_up()
-            self._slots_region.close()
+            for each in self._writable:  # a window before its region, which could not be closed under it
+                each.close()
+            self._writable = []
             assert self._device is not None
             self._device.part(link)
 

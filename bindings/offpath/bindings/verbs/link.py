@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from offpath.bindings.errors import PeerGone, WorkFailed
 from offpath.bindings.ports import IMM_SLOT_MASK, immediate
-from offpath.bindings.verbs.domain import Device, Domain, Region
+from offpath.bindings.verbs.domain import Device, Domain, Region, Window
 from offpath.bindings.verbs.queue import PSN_MASK, Address, Part, QueuePair
 
 IMM_ROOM: Final = 255
@@ -70,7 +70,11 @@ class Link:
         self._epoll: select.epoll | None = None
         self.peer: End | None = None
 
-    def end(self, writable: Region) -> End:
+    def bind(self, region: Region) -> Window:
+        """See `QueuePair.bind`: once connected, before the peer knows our end. Raises: VerbsError."""
+        return self._queue.bind(region)
+
+    def end(self, writable: Region | Window) -> End:
         """Ours, of whose memory the peer may write ``writable``."""
         return End(self._queue.address, self._doorbells, writable.address, writable.rkey)
 

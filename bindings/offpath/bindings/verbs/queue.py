@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import select
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -18,7 +19,7 @@ from mmap import mmap
 from typing import Any, Final, NamedTuple
 
 from offpath.bindings.errors import PeerGone, RegionError, ResourceClosed, VerbsError, WorkFailed
-from offpath.bindings.verbs.domain import Domain, Region, with_descriptor
+from offpath.bindings.verbs.domain import Domain, Region, Window, with_descriptor
 from offpath.bindings.verbs.library import attempt, library
 
 PSN_MASK: Final = 0xFF_FFFF
@@ -27,8 +28,12 @@ PSN_MASK: Final = 0xFF_FFFF
 _TIMEOUT, _RETRIES = 14, 6
 _RNR_TIMER, _RNR_RETRIES = 20, 6
 _HOPS: Final = 64
+_KEY_BYTE: Final = 0xFF
+"""The part of a key that whoever binds a window chooses."""
 _POLLED: Final = 32
 _SCRATCH_BYTES: Final = 64
+_SENT: Final = "NO_WRITE"
+_BIND_S: Final = 10.0  # no peer is waited for: only a device that is stuck takes that long
 
 CHECKS: Final = {
     "LOC_LEN_ERR": "a message longer than the device's limit",
@@ -41,6 +46,7 @@ CHECKS: Final = {
     "REM_OP_ERR": "the peer's side: it could not complete the request",
     "RETRY_EXC_ERR": "is the peer alive, its link up, the route there, the MTU the same all the way?",
     "RNR_RETRY_EXC_ERR": "the peer keeps no receive posted: it does not keep up",
+    _SENT: "the peer sent a message, as no requester of ours does: they only write",
     "FATAL_ERR": "the device: see the kernel's log",
 }
 
@@ -199,6 +205,40 @@ class QueuePair:
         opcode, landing = self._verbs.enums.IBV_WR_RDMA_WRITE_WITH_IMM, self._landing
         return self._post(token, [_Request(opcode, landing.address, 0, landing.lkey, 0, 0, socket.htonl(imm))])
 
+    def bind(self, region: Region) -> Window:
+        """Open a window on ``region``, by which the peer may write it: its key works on this queue pair alone.
+
+        For before the peer knows us: whatever it rings until then is lost. Blocks until it is bound, for some seconds
+        at most. Raises: VerbsError, WorkFailed.
+        """
+        e, mr = self._verbs.enums, self._verbs.mr
+        if not self._device.has_windows:
+            raise VerbsError(
+                "bind a memory window", f"{self._device.choice.port.device} has none of type 2B",
+                check="`ibv_devinfo -v` would show MEM_WINDOW_TYPE_2B; without it, seal sessions by their domain",
+            )  # fmt: skip
+        window = attempt("make a memory window", lambda: mr.MW(self._domain.pd, e.IBV_MW_TYPE_2))
+        self._undo.callback(window.close)  # before the queue pair: destroying that one would wait for its windows
+        rkey = window.rkey & ~_KEY_BYTE | window.rkey + 1 & _KEY_BYTE  # as pyverbs asks for, like ibv_inc_rkey
+        info = mr.MWBindInfo(region.registered, region.address, region.nbytes, e.IBV_ACCESS_REMOTE_WRITE)
+        with ExitStack() as made:
+            request = self._verbs.wr.SendWR(opcode=e.IBV_WR_BIND_MW, send_flags=e.IBV_SEND_SIGNALED, num_sge=0)
+            made.callback(request.close)
+            request.set_bind_wr(window, info)
+            self._room -= 1
+            self._in_flight.append((0, 1))
+            attempt("bind a memory window", lambda: self.qp.post_send(request))
+        until = time.monotonic() + _BIND_S
+        while self._in_flight:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise VerbsError("bind a memory window", f"not done within {_BIND_S:g} s", errno.ETIMEDOUT)
+            self._waiting.poll(left * 1e3)
+            self.poll()
+        if self._failed is not None:
+            raise self._failed
+        return Window(window, region, rkey)
+
     # -- completions --------------------------------------------------------------------------------------------------
     def fileno(self) -> int:
         """Readable when `poll` has something."""
@@ -222,8 +262,8 @@ class QueuePair:
             if not count:
                 break
             for each in completions:
-                if each.status != self._verbs.enums.IBV_WC_SUCCESS:
-                    self._fail(each.status, found)
+                if refusal := self._refusal(each):
+                    self._fail(refusal, found)
                     break
                 found.append(self._completed(each))
         return found
@@ -301,15 +341,22 @@ class QueuePair:
 
     def _completed(self, completion: Any) -> Completion:
         e = self._verbs.enums
-        if completion.opcode & e.IBV_WC_RECV:  # the bit that all opcodes of the receive queue share
+        if completion.opcode & e.IBV_WC_RECV:
             attempt("post a receive", self._post_receive)
             return Completion(imm=socket.ntohl(completion.imm_data), nbytes=completion.byte_len)
         token, messages = self._in_flight.popleft()  # a reliable connection completes in order
         self._room += messages
         return Completion(token=token)
 
-    def _fail(self, status: int, found: list[Completion]) -> None:
-        name = self._statuses.get(status, f"status {status}")
+    def _refusal(self, completion: Any) -> str:
+        """Why no more is taken after this completion; empty: it is a good one."""
+        e, status = self._verbs.enums, completion.status
+        if status != e.IBV_WC_SUCCESS:
+            return self._statuses.get(status, f"status {status}")
+        is_received = completion.opcode & e.IBV_WC_RECV  # the bit that all opcodes of the receive queue share
+        return _SENT if is_received and completion.opcode != e.IBV_WC_RECV_RDMA_WITH_IMM else ""
+
+    def _fail(self, name: str, found: list[Completion]) -> None:
         self._failed = WorkFailed(name, CHECKS.get(name, "the device: see the kernel's log"))
         found += [Completion(token=token, error=self._failed) for token, _ in self._in_flight]
         if not self._in_flight:

@@ -1,0 +1,44 @@
+"""Who may redeem a ticket with which end. Needs no RDMA device."""
+
+from __future__ import annotations
+
+import pytest
+
+from offpath.bindings.errors import TicketRefused
+from offpath.bindings.verbs.exchange import VerbsListener, as_message, from_message
+from offpath.bindings.verbs.link import End
+from offpath.bindings.verbs.queue import Address
+
+END = End(Address(17, 1, "::ffff:a63:101", 5), 16, 4096, 7)
+
+
+def listener(*tickets: str) -> VerbsListener:
+    made = VerbsListener()
+    for ticket in tickets:
+        made.offer(ticket, 1, 4096, 4096, expires_ns=100)
+    return made
+
+
+@pytest.mark.parametrize("gid", ["::ffff:10.99.1.1", "::FFFF:A63:101", "0:0:0:0:0:ffff:a63:101"])
+def test_a_queue_pair_of_another_session_is_refused_however_its_gid_is_spelled(gid: str) -> None:
+    doors = listener("first", "second", "third")
+    doors.claim(b"first", END, 0)
+    again = from_message(as_message(END).model_copy(update={"gid": gid, "psn": 9, "memory": 1 << 20, "rkey": 8}))
+    with pytest.raises(TicketRefused, match="another session"):
+        doors.claim(b"second", again, 0)
+    doors.back(END)
+    doors.claim(b"third", again, 0)
+
+
+@pytest.mark.parametrize("gid", ["", "10.99.1.1", "::ffff:10.99.1.1%0", "::ffff:10.99.1.1%rdma1", "no gid"])
+def test_what_is_no_gid_or_names_a_zone_is_refused(gid: str) -> None:
+    with pytest.raises(TicketRefused, match="is no GID"):
+        from_message(as_message(END).model_copy(update={"gid": gid}))
+
+
+def test_a_ticket_is_used_up_also_by_an_end_that_is_refused() -> None:
+    doors = listener("first", "second")
+    doors.claim(b"first", END, 0)
+    for said in ("another session", "unknown ticket"):
+        with pytest.raises(TicketRefused, match=said):
+            doors.claim(b"second", END, 0)
