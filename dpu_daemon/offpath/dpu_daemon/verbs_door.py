@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Final, cast
+from typing import Final, Literal, cast
 
 from offpath.bindings.errors import NegotiationRefused, RegionError, TicketRefused, VerbsError
 from offpath.bindings.verbs.devices import Choice, choose
@@ -46,6 +46,7 @@ class RdmaPort:
         """Raises: VerbsMissing, VerbsError."""
         self._table = table
         self.device = Device(chosen(table))
+        self.seal: Literal["pd", "mw"] = table.seal
         self._loop = asyncio.get_running_loop()
         self._fault = ""
         self._well_since_s = -HOLD_S
@@ -178,7 +179,7 @@ class VerbsDoor:
             self._listener.back(end)
             return
         try:
-            ours = fabric.open(self._port.device, end, line)
+            ours = fabric.open(self._port.device, end, line, self._port.seal)
         except BaseException:
             fabric.close()
             raise
@@ -192,7 +193,7 @@ class VerbsDoor:
             self._listener.back(end)
             return
         fabric = cast(VerbsFabricSession, session.fabric)  # this door makes no other
-        ours = fabric.open(self._port.device, end, line)
+        ours = fabric.open(self._port.device, end, line, self._port.seal)
         peer.say(control.Redeemed(end=as_message(ours)))
         session.attach()
 
