@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from offpath.bindings.verbs.devices import choose
 from offpath.bindings.verbs.domain import Device
 from offpath.bindings.verbs.exchange import as_message
 from offpath.bindings.verbs.fabric import VerbsRequesterSession
+from offpath.bindings.verbs.library import library
 from offpath.bindings.wire import control
 from offpath.bindings.wire.codes import Status
 from offpath.bindings.wire.frames import frame
@@ -196,6 +197,26 @@ def choose_is_well(device: str) -> bool:
 
 def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True)
+
+
+def test_a_queue_pair_that_fails_is_made_anew_and_costs_no_request(
+    cluster: Cluster, connect: Callable[..., Requester]
+) -> None:
+    """Forced into its error state at the requester's end, with requests under way; the daemon's end fails by it."""
+    requester = connect(slots=4)
+    for _ in range(3):
+        running = [requester.begin("sleep", [np.array([0.2])]) for _ in range(3)]
+        force_error(requester)
+        for request in running:
+            assert how_it_ended(request) in (Status.COMPLETED, Status.RETRY_SAFE)
+        assert (requester.submit("echo", [noise(99)], timeout=BOUND_S).array == noise(99)).all()
+
+
+def force_error(requester: Requester) -> None:
+    queue = cast(VerbsRequesterSession, requester._link.session)._link._queue
+    verbs = library()
+    attributes = verbs.qp.QPAttr(qp_state=verbs.enums.IBV_QPS_ERR)
+    queue.qp.modify(attributes, verbs.enums.IBV_QP_STATE)
 
 
 def test_a_requester_that_is_killed_mid_write_costs_only_itself(
