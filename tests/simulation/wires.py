@@ -66,7 +66,13 @@ class SimEngine:
         self.flights: dict[int, Flight] = {}
         self.bytes_copied = 0
 
-    def import_memory(self, export: MemoryExport) -> Memory:
+    def invite(self) -> None:
+        return None
+
+    def reaches(self, memory: Memory) -> bool:
+        return True
+
+    def import_memory(self, export: MemoryExport, invitation: None = None) -> Memory:
         memory = self._world.exports.get(export.descriptor["region"])
         if memory is None:
             raise RegionError("no such export")

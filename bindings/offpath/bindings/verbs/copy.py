@@ -21,7 +21,7 @@ from offpath.bindings.errors import DeviceError, RegionError, ResourceClosed, Ve
 from offpath.bindings.loopback.region import Region
 from offpath.bindings.ports import CopyCompletion, Invitation, Memory, MemoryExport
 from offpath.bindings.verbs.domain import Device, Domain
-from offpath.bindings.verbs.ends import describe, described, described_half
+from offpath.bindings.verbs.ends import READS, describe, described, described_half
 from offpath.bindings.verbs.queue import PSN_MASK, QueuePair
 from offpath.bindings.verbs.registry import Registry
 from offpath.bindings.verbs.route import Copy, Route, Stretch
@@ -30,7 +30,6 @@ IN_PLACE_BYTES: Final = 64 << 10
 """Between two memories of ours, up to this, the processor copies: a work request costs more."""
 WRITES: Final = 64
 """Messages of a lane that are under way at once; what exceeds it waits."""
-READS: Final = 8
 _CLOSE_S: Final = 5.0
 _FATAL: Final = "DEVICE_FATAL"
 

@@ -13,6 +13,8 @@ from offpath.bindings.errors import RegionError
 from offpath.bindings.verbs.queue import PSN_MASK, Address
 
 ENGINE: Final = "verbs"
+READS: Final = 8
+"""Reads that a lane may have under way: both ends must provide for them."""
 _MOST_BYTES: Final = 1 << 62
 _ADDRESSES: Final = 1 << 63
 _KEYS: Final = 1 << 32

@@ -10,17 +10,17 @@ import logging
 import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack
+from typing import Final
 
 from offpath.bindings.errors import VerbsError
 from offpath.bindings.ports import Lane, MemoryExport
-from offpath.bindings.verbs.copy import READS
 from offpath.bindings.verbs.devices import Choice
 from offpath.bindings.verbs.domain import Device, Domain, Region
-from offpath.bindings.verbs.ends import describe, describe_half, described
+from offpath.bindings.verbs.ends import READS, describe, describe_half, described
 from offpath.bindings.verbs.queue import PSN_MASK, QueuePair
 
 logger = logging.getLogger(__name__)
-_WRITES = 1  # we never write; a queue pair without a send queue there is not
+_WRITES: Final = 1  # we never write; a queue pair without a send queue there is not
 
 
 class LaneEnd:
