@@ -162,17 +162,18 @@ class VerbsCopyRig(CopyRig):
         return end.export(invitation.descriptor)
 
     def nonsense(self, descriptor: dict[str, Any]) -> list[dict[str, Any]]:
+        half, empty = ("landing", "result") if self.can_be_written else ("result", "landing")
         nonsense: dict[str, list[Any]] = {
             "engine": ["loopback", 1],
             "qp_num": [0, 1 << 24, -1, True, "17", None],
             "psn": [1 << 24, -1, "1"],
             "gid": ["", "fe80::1", "::1", "10.99.1.1", 17, "::ffff:10.99.1.1%eth0", "x" * 5000, "::ffff:0.0.0.0.0"],
             "mtu": [0, 6, -1, 1 << 70, "5", True],
-            "landing": [-1, 1 << 63, 1 << 70, (1 << 63) - 4096, "0"],
-            "landing_rkey": [-1, 1 << 32, "0", None],
-            "landing_bytes": [0, -1, 1 << 62, 1 << 70, "4096"],
-            "result_rkey": [1 << 32],
-            "result_bytes": [-1, 1 << 62, True],
+            half: [-1, 1 << 63, 1 << 70, (1 << 63) - 4096, "0"],
+            f"{half}_rkey": [-1, 1 << 32, "0", None],
+            f"{half}_bytes": [0, -1, 1 << 62, 1 << 70, "4096"],
+            f"{empty}_rkey": [1 << 32],
+            f"{empty}_bytes": [-1, 1 << 62, True],
         }
         changed = [{**descriptor, name: value} for name, values in nonsense.items() for value in values]
         missing = [{k: v for k, v in descriptor.items() if k != name} for name in descriptor]
