@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import socket
 from collections.abc import Sequence
@@ -70,10 +71,9 @@ class Helper(KernelTable):
             EmulatedGpu(f"GPU-{n}", model, slice_bytes=slice_bytes, delayed_visibility=delayed_visibility)
             for n, model in enumerate(emulate)
         ]
-        name = socket.gethostname()[:40] or "host"
         supervisor = Supervisor(
-            name, channel or os.path.join(runtime_directory(), HOST_SOCKET), offered, self, break_scrub=break_scrub,
-            rdma=partial(choose, device=rdma_device, netdev=rdma_netdev, near=rdma_near),
+            _host_name(), channel or os.path.join(runtime_directory(), HOST_SOCKET), offered, self,
+            break_scrub=break_scrub, rdma=partial(choose, device=rdma_device, netdev=rdma_netdev, near=rdma_near),
         )  # fmt: skip
         before = {s: signal.signal(s, lambda *_: supervisor.stop()) for s in (signal.SIGTERM, signal.SIGINT)}
         try:
@@ -83,3 +83,8 @@ class Helper(KernelTable):
                 signal.signal(number, handler)
             for gpu in offered:
                 gpu.close()
+
+
+def _host_name() -> str:
+    """For the daemon's log: as much of it as a message may carry (one that was never set reads "(none)")."""
+    return re.sub("[^A-Za-z0-9.-]", "", socket.gethostname()).strip(".-")[:40] or "host"
