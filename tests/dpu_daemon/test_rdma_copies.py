@@ -95,6 +95,16 @@ def test_a_worker_killed_costs_its_own_jobs_and_its_lanes_successor_is_linked_an
 
 
 @rdma
+def test_a_lane_that_cannot_be_copied_to_is_given_up_and_its_job_runs_in_another(make_cluster: Make) -> None:
+    """Its worker is well: only its queue pair has failed."""
+    cluster = make_cluster({"ada": {}}, **VERBS)
+    cluster.start_helper(rdma_device="rxe1", break_link=str(cluster.folder / "lied"))
+    with cluster.connect("ada") as requester:
+        assert echoed(requester, 50_000)
+    assert "its memory cannot be reached: REM_ACCESS_ERR" in cluster.daemon.errors
+
+
+@rdma
 def test_a_daemon_that_is_killed_goes_on_with_lanes_that_are_linked_anew(make_cluster: Make) -> None:
     lasting = {"resume_ttl_s": 120, "adopt_ms": 60_000, "journal_mib": 4}
     cluster = make_cluster({"ada": {}}, keep={"starts": 0}, durability=lasting, **VERBS)

@@ -285,8 +285,9 @@ def test_an_invitation_is_good_once_and_at_its_engine(choices: list[Choice], ben
         other.engine.import_memory(export, bench.engine.invite())
 
 
-def test_an_end_that_cannot_be_reached_is_refused_and_holds_nobody_up_for_long(bench: Bench) -> None:
-    for gid, most_s in (("::ffff:10.99.77.1", 10.0), ("::ffff:203.0.113.9", 10.0), ("::ffff:10.98.0.77", 10.0)):
+def test_an_end_that_cannot_be_reached_is_refused_and_holds_nobody_up_for_a_second(bench: Bench) -> None:
+    most_s = 0.9  # the kernel alone waits a second
+    for gid in ("::ffff:10.99.77.1", "::ffff:203.0.113.9", "::ffff:10.98.0.77", "::ffff:224.0.0.1", "::ffff:0.0.0.0"):
         started = time.monotonic()
         with pytest.raises(RegionError, match="cannot be reached"):
             bench.lane(PAGE, gid=gid)

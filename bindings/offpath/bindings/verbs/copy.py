@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
+from ipaddress import IPv6Address
 from typing import Final
 
 from offpath.bindings.errors import DeviceError, RegionError, ResourceClosed, VerbsError
@@ -22,7 +23,8 @@ from offpath.bindings.loopback.region import Region
 from offpath.bindings.ports import CopyCompletion, Invitation, Memory, MemoryExport
 from offpath.bindings.verbs.domain import Device, Domain
 from offpath.bindings.verbs.ends import READS, describe, described, described_half
-from offpath.bindings.verbs.queue import PSN_MASK, QueuePair
+from offpath.bindings.verbs.neighbours import answers
+from offpath.bindings.verbs.queue import PSN_MASK, Address, QueuePair
 from offpath.bindings.verbs.registry import Registry
 from offpath.bindings.verbs.route import Copy, Route, Stretch
 
@@ -105,6 +107,7 @@ class VerbsCopyEngine:
             if not any(stretch.nbytes for stretch in far):
                 raise RegionError("an export of no bytes")
             peer = described(export.descriptor)
+            self._must_answer(peer)
             try:
                 queue.connect(peer)
             except VerbsError as fault:
@@ -186,6 +189,14 @@ class VerbsCopyEngine:
     def _check_open(self) -> None:
         if self._closed:
             raise ResourceClosed("copy engine")
+
+    def _must_answer(self, peer: Address) -> None:
+        """Raises: RegionError: nobody near has that address."""
+        address, ours = IPv6Address(peer.gid).ipv4_mapped, self._device.choice.gid.ipv4
+        assert address is not None
+        assert ours is not None
+        if not answers(address, ours):
+            raise RegionError(f"the exported memory cannot be reached: no neighbour answers for {address}")
 
     def _queue(self, domain: Domain) -> QueuePair:
         psn = secrets.randbits(24) & PSN_MASK
