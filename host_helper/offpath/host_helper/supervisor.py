@@ -255,6 +255,8 @@ class Supervisor:
                 status = 0
             except KeyboardInterrupt:
                 status = 0
+            except OffpathError as fault:
+                logger.error("worker of lease %d lane %d: %s", held.order.lease, lane, fault)
             except BaseException:  # a worker's last words; the supervisor's stack must never run in the child
                 logger.exception("worker of lease %d lane %d", held.order.lease, lane)
             finally:

@@ -175,6 +175,7 @@ class VerbsCopyEngine:
         """See `CopyEngine.close`."""
         if self._closed:
             return
+        self._epoll.unregister(self._mark)  # what is done waits to be taken, and must not keep us awake
         until = time.monotonic() + _CLOSE_S
         while any(route.is_busy for route in self._routes.values()) and (left := until - time.monotonic()) > 0:
             self._turn(left)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 WAIT_S: Final = 0.1
-_TABLE: Final = Path("/proc/net/arp")
+_TABLE: Final = Path("/proc/self/net/arp")  # /proc/net is hidden where /proc shows processes only (ProcSubset=pid)
 _COMPLETE: Final = 0x2  # ATF_COM, include/uapi/linux/if_arp.h
 _DISCARD_PORT: Final = 9
 _LOOK_S: Final = 0.001
