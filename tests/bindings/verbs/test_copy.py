@@ -285,15 +285,10 @@ def test_an_invitation_is_good_once_and_at_its_engine(choices: list[Choice], ben
         other.engine.import_memory(export, bench.engine.invite())
 
 
-def test_an_end_that_cannot_be_reached_is_refused_and_holds_nobody_up_for_a_second(bench: Bench) -> None:
-    most_s = 0.9  # the kernel alone waits a second
-    for gid in ("::ffff:10.99.77.1", "::ffff:203.0.113.9", "::ffff:10.98.0.77", "::ffff:224.0.0.1", "::ffff:0.0.0.0"):
-        started = time.monotonic()
-        with pytest.raises(RegionError, match="cannot be reached"):
-            bench.lane(PAGE, gid=gid)
-        took_s = time.monotonic() - started
-        print(f"{gid}: refused after {took_s * 1e3:.0f} ms")
-        assert took_s < most_s
+@pytest.mark.parametrize("address", ["10.99.0.77", "10.99.77.1", "203.0.113.9", "10.98.0.77", "224.0.0.1", "0.0.0.0"])
+def test_an_end_that_nobody_answers_for_is_refused_before_the_kernel_waits_for_it(bench: Bench, address: str) -> None:
+    with pytest.raises(RegionError, match=f"no neighbour answers for {address}"):
+        bench.lane(PAGE, gid=f"::ffff:{address}")
 
 
 def test_a_device_that_is_lost_ends_every_copy_and_the_engine_says_so(
