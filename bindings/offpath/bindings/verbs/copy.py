@@ -33,6 +33,7 @@ IN_PLACE_BYTES: Final = 64 << 10
 WRITES: Final = 64
 """Messages of a lane that are under way at once; what exceeds it waits."""
 _CLOSE_S: Final = 5.0
+_TIMEOUT: Final = 16  # 268 ms, seven times: a copy is long, a busy machine too, and who died is known by other ways
 _FATAL: Final = "DEVICE_FATAL"
 
 
@@ -201,7 +202,7 @@ class VerbsCopyEngine:
 
     def _queue(self, domain: Domain) -> QueuePair:
         psn = secrets.randbits(24) & PSN_MASK
-        return QueuePair(domain, psn=psn, writes=WRITES, immediates=0, reads=READS)
+        return QueuePair(domain, psn=psn, writes=WRITES, immediates=0, reads=READS, timeout=_TIMEOUT)
 
     def _route(self, queue: QueuePair, far: Sequence[Stretch]) -> Route:
         fd = queue.fileno()
