@@ -79,10 +79,10 @@ class Child:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             self.wait()
 
-    def wait(self) -> int:
+    def wait(self, bound_s: float = BOUND_S) -> int:
         """Exit code (negative: the signal) within the bound."""
         if self.code is None:
-            assert _readable(self._pidfd), f"child {self.pid} still runs"
+            assert _readable(self._pidfd, bound_s), f"child {self.pid} still runs"
             self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.code
 

@@ -63,7 +63,8 @@ REMOTE = """
 import json, sys, numpy
 from offpath.host_helper import Rdma, Requester, Tls
 address, tls = sys.argv[1], Tls(**json.loads(sys.argv[2]))
-with Requester(address, tls=tls, rdma=Rdma(device="rxe1"), timeout_s=120, payload_bytes=1 << 20) as requester:
+sizes = {"payload_bytes": 1 << 20, "result_bytes": 1 << 20}
+with Requester(address, tls=tls, rdma=Rdma(device="rxe1"), timeout_s=120, **sizes) as requester:
     sent = numpy.arange(200_000, dtype=numpy.uint8)
     print(requester.welcome.tenant, (requester.submit("echo", [sent], timeout=120).array == sent).all())
 """
@@ -82,12 +83,13 @@ def test_a_requester_in_another_namespace_comes_by_tls_and_verbs(cluster: Cluste
 
 # -- failures ---------------------------------------------------------------------------------------------------------
 def test_a_failed_port_takes_nobody_and_is_trusted_again_when_it_has_held(cluster: Cluster) -> None:
+    codes: set[tuple[str, int]] = set()
+
     def refusal() -> str:
         try:
             cluster.connect("ada", rdma=RDMA, timeout_s=BOUND_S).close()
         except NegotiationRefused as refused:
-            assert refused.code == "fabric_down"
-            assert refused.retry_after_ms == 1000
+            codes.add((refused.code, refused.retry_after_ms))
             return refused.detail
         return ""
 
@@ -100,6 +102,7 @@ def test_a_failed_port_takes_nobody_and_is_trusted_again_when_it_has_held(cluste
     came_back = time.monotonic()
     until(lambda: not refusal(), BOUND_S)
     assert time.monotonic() - came_back > 0.3
+    assert codes == {("fabric_down", 1000)}
     assert "RDMA device rxe0: PORT_ERR" in cluster.daemon.errors
     assert "RDMA device rxe0: PORT_ACTIVE" in cluster.daemon.errors
 

@@ -129,6 +129,7 @@ def messages(name: str) -> list[Any]:
                 lease=1, generation=1, tenant="ada", gpu="GPU-1", profile="1g.5gb", start=0, lanes=2, landing_bytes=1,
                 result_bytes=1, scrub_first=True, token=token,
             ),
+            control.InviteLane(lease=1, lane=0, generation=1, invitation={"qp_num": 17, "gid": "::"}),
             control.ScrubLane(lease=1, lane=0),
             control.CloseInstance(lease=1, generation=1, scrub=False),
             control.Closing(code="refused", detail=""),

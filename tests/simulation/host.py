@@ -107,6 +107,7 @@ class SimWorker:
             or not world.daemon.host.has_helper()  # a restarted daemon gave up waiting for it
             or self.order.lease not in world.daemon.book.ledger.leases
             or self.is_liar
+            or world.engine.has_lost(self._worker._lane)
             or world.judge.is_unwanted(self)  # the order to kill it may have met no helper
             or (world.deaths and world.judge.is_given_up(self))  # by the process before, which had no time to say so
         )  # fmt: skip

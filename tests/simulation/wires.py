@@ -57,16 +57,29 @@ class Flight:
 
 
 class SimEngine:
-    """Copies at once, or later in any order; some fail, with half of their bytes written."""
+    """Copies at once, or later in any order; some fail, with half of their bytes written, and of these half with the
+    way to their lane."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._fd = world.loop.open_fd()
         self._done: deque[CopyCompletion] = deque()
         self.flights: dict[int, Flight] = {}
+        self.lost: set[Memory] = set()
+        """Lanes whose way there has failed for good."""
         self.bytes_copied = 0
 
-    def import_memory(self, export: MemoryExport) -> Memory:
+    def invite(self) -> None:
+        return None
+
+    def reaches(self, memory: Memory) -> bool:
+        return memory not in self.lost
+
+    def has_lost(self, lane: Any) -> bool:
+        """No copy reaches this lane of the host's any more."""
+        return any(memory.base == lane.at and memory.owner is lane.tenancy for memory in self.lost)
+
+    def import_memory(self, export: MemoryExport, invitation: None = None) -> Memory:
         memory = self._world.exports.get(export.descriptor["region"])
         if memory is None:
             raise RegionError("no such export")
@@ -102,7 +115,10 @@ class SimEngine:
 
     def _land(self, flight: Flight) -> CopyCompletion:
         world = self._world
-        is_lost = world.happens("copy_fails")
+        lane = flight.source if isinstance(flight.target.owner, SessionMemory) else flight.target
+        is_lost = lane in self.lost or world.happens("copy_fails")
+        if is_lost and world.random.random() < 0.5:
+            self.lost.add(lane)
         world.judge.copy_lands(flight)
         nbytes = flight.nbytes // 2 if is_lost else flight.nbytes
         source, at = flight.source.store, flight.source_at

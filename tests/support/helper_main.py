@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import json
@@ -15,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offpath.bindings.loopback.gpu import EmulatedLane
+from offpath.bindings.ports import MemoryExport
+from offpath.bindings.verbs.lane import LaneEnd
 from offpath.host_helper import Helper, LaneContext, current_lane
 
 Array = NDArray[Any]
@@ -136,6 +139,19 @@ def cursed(path: Array) -> None:
     os.kill(os.getpid(), 9)
 
 
+def lying(export: Any, once: str) -> Any:
+    """As ``export``, but the first worker, which makes the file ``once``, says a key that is not its lane's."""
+
+    def lie(end: LaneEnd, invitation: Any) -> MemoryExport:
+        made: MemoryExport = export(end, invitation)
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(once, os.O_CREAT | os.O_EXCL))
+            return MemoryExport({**made.descriptor, "landing_rkey": 0})
+        return made
+
+    return lie
+
+
 def text(value: object) -> Array:
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
@@ -148,6 +164,8 @@ if __name__ == "__main__":
     stillborn = options.pop("stillborn", "")
     if options.pop("break_acquire", False):
         EmulatedLane.acquire = lambda self, nbytes: None  # type: ignore[method-assign]
+    if once := options.pop("break_link", ""):
+        LaneEnd.export = lying(LaneEnd.export, once)  # type: ignore[method-assign]
     for kernel in options.pop("without", ()):
         del helper.kernels[kernel]
     helper.run(channel, **options)

@@ -43,7 +43,7 @@ class MemoryExport:
     """What one process hands another so that its copy engine reaches a range.
 
     ``descriptor`` is plain data that fits a control message; ``fds`` travel beside it (loopback: the memfd; verbs:
-    none, the descriptor carries address and rkey; DOCA: none, an export blob).
+    none, the descriptor carries the exporter's queue pair, addresses and rkeys; DOCA: none, an export blob).
     """
 
     descriptor: dict[str, int | str]
@@ -59,6 +59,17 @@ class CopyCompletion:
     error: str | None
 
 
+class Invitation(Protocol):
+    """A way in that an engine holds open for one exporter. The import uses it up; else close it."""
+
+    @property
+    def descriptor(self) -> dict[str, int | str]:
+        """What the exporter must know: plain data that fits a control message."""
+
+    def close(self) -> None:
+        """Nobody comes. Repeating it is harmless, also after the import."""
+
+
 class CopyEngine(Protocol):
     """Moves bytes between memories without the poster touching them."""
 
@@ -68,16 +79,25 @@ class CopyEngine(Protocol):
     def is_working(self) -> bool:
         """False: what it copies beside its poster is copied no more."""
 
-    def import_memory(self, export: MemoryExport) -> Memory:
-        """Reach another process's range; takes ownership of ``export.fds``, also on failure.
+    def invite(self) -> Invitation | None:
+        """What an exporter must have before it exports; None: nothing. One for each import. Raises: DeviceError."""
 
-        Does not block. Raises: RegionError: not sealed, too small, or not ours to map.
+    def import_memory(self, export: MemoryExport, invitation: Invitation | None = None) -> Memory:
+        """Reach another process's range; takes ownership of ``export.fds``, and uses the invitation up that the
+        exporter had, both also on failure.
+
+        Does not block, but for the resolution of a network address. Raises: RegionError: not sealed, too small, not
+        ours to map, or nothing that could be reached.
         """
+
+    def reaches(self, memory: Memory) -> bool:
+        """False: copies with this imported memory fail from here on, until it is exported and imported anew."""
 
     def post(
         self, token: int, source: Memory, source_offset: int, target: Memory, target_offset: int, nbytes: int
     ) -> CopyCompletion | None:
-        """Start a copy. The completion comes back at once (small copies) or from `poll`, never both.
+        """Start a copy; at least one side is memory of ours. The completion comes back at once (small copies, and what
+        cannot even be started) or from `poll`, never both. Once it has, nothing of the copy lands any more.
 
         Does not block. Not repeatable. Raises: RegionError: out of bounds or closed; nothing was copied.
         """
@@ -89,7 +109,8 @@ class CopyEngine(Protocol):
         """Take the finished copies. Does not block."""
 
     def close(self) -> None:
-        """Wait for the copies in flight, then end. Repeating it is harmless."""
+        """Wait for the copies in flight, a bounded time; those still under way then end in an error. Repeating it is
+        harmless."""
 
 
 # -- fabric -------------------------------------------------------------------------------------------------------
@@ -246,6 +267,14 @@ class Lane(Protocol):
     @property
     def pointer(self) -> int:
         """Address of the landing buffer in this process's (device) address space."""
+
+    @property
+    def peer_pointer(self) -> int:
+        """Address of landing buffer and result half as peers reach them; `pointer`, unless visibility is emulated."""
+
+    def dmabuf(self) -> tuple[int, int] | None:
+        """A dma-buf's descriptor, which stays the lane's, and where landing buffer and result half start in it; None:
+        the memory has none."""
 
     @property
     def landing_bytes(self) -> int:

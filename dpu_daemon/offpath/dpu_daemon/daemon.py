@@ -65,8 +65,9 @@ class Daemon:
         book: JobBook | None = None,
         notifier: Notifier | None = None,
     ) -> None:
-        """``engine``, ``now_ns`` and ``token`` (a fresh secret at each call) are arguments for the simulation, which
-        brings its own world. ``book`` is the one that ``journal`` was replayed to, if it was (see `recovery`)."""
+        """``engine`` is the daemon's own from here on; without one it copies by loopback. ``now_ns`` and ``token`` (a
+        fresh secret at each call) are arguments for the simulation, which brings its own world. ``book`` is the one
+        that ``journal`` was replayed to, if it was (see `recovery`)."""
         self.config = config
         self.now_ns = now_ns
         self.token = token
@@ -315,13 +316,19 @@ class Daemon:
             copied = self._copies.pop(done.token, None)
             if copied is not None:
                 ref, attempt, link = copied
-                self.host.landings.ended(link.lease)
+                self._landed(link, done.error)
                 self.dispatch(events.CopyDone(ref.job, attempt, done.error is not None))
             elif done.token < 0:
                 self.probe.copied(done)
             else:
-                self.host.landings.ended(self.results.copies[done.token][1].lease)
+                self._landed(self.results.copies[done.token][1], done.error)
                 self.results.copied(done)
+
+    def _landed(self, link: LaneLink, error: str | None) -> None:
+        """A lane that cannot be copied to any more is lost before its copy is: the job may then run elsewhere."""
+        self.host.landings.ended(link.lease)
+        if error is not None:
+            self.host.copy_failed(link, error)
 
     def _launch(self, command: commands.Launch) -> None:
         header = self.refs[command.job].header

@@ -207,7 +207,7 @@ class HostSide:
                 lease=command.lease, generation=command.generation, tenant=command.tenant, gpu=command.gpu,
                 profile=command.profile, start=command.start, lanes=command.lanes,
                 landing_bytes=command.landing_bytes, result_bytes=command.result_bytes,
-                scrub_first=command.scrub_first, token=token,
+                scrub_first=command.scrub_first, token=token, copy_engine=self._daemon.config.datapath.copy_engine,
             )
         )  # fmt: skip
 
@@ -274,6 +274,22 @@ class HostSide:
         self._loop.add_reader(connection.fileno(), self._lane_offer, link)
         if connection.death_fileno() >= 0:
             self._loop.add_reader(connection.death_fileno(), self.worker_gone, link, "its process ended")
+        self._invite(link)
+
+    def _invite(self, link: LaneLink) -> None:
+        """Tell the worker what it needs to let the copy engine in, if it needs anything."""
+        try:
+            link.invitation = self._daemon.engine.invite()
+        except OffpathError as fault:
+            self.worker_gone(link, str(fault))
+            return
+        if link.invitation is None:
+            return
+        invite = control.InviteLane(
+            lease=link.lease, lane=link.lane, generation=link.generation, invitation=link.invitation.descriptor
+        )
+        if not self._to_worker(link, control.encode(invite)):
+            self.worker_gone(link, "it does not take its invitation")
 
     def _is_lost(self, hello: control.WorkerHello) -> bool:
         """The book has given this lane up: a worker that was dropped may not come back to it."""
@@ -298,7 +314,7 @@ class HostSide:
             if ready.landing_bytes < wanted.landing_bytes or ready.result_bytes < wanted.result_bytes:
                 close_all(fds)
                 raise ProtocolError("lane_size", f"{ready.landing_bytes}+{ready.result_bytes}")
-            memory = self._daemon.engine.import_memory(MemoryExport(ready.export, fds))
+            memory = self._daemon.engine.import_memory(MemoryExport(ready.export, fds), link.invitation)
             if memory.nbytes < ready.landing_bytes + ready.result_bytes:
                 memory.close()
                 raise RegionError("the exported range is smaller than it says")
@@ -345,8 +361,15 @@ class HostSide:
         self.lanes.pop((link.lease, link.lane), None)
         self._unwatch(link.connection)
         link.connection.close()
+        if link.invitation is not None:
+            link.invitation.close()
         if link.memory is not None:
             link.memory.close()
+
+    def copy_failed(self, link: LaneLink, why: str) -> None:
+        """A copy into or out of this lane ended in an error. If none can succeed any more, the lane is lost."""
+        if link.memory is not None and not self._daemon.engine.reaches(link.memory):
+            self.worker_gone(link, f"its memory cannot be reached: {why}")
 
     def drop_all(self) -> None:
         """The helper is gone, and all that it had with it."""

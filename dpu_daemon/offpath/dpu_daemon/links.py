@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from offpath.bindings.loopback.channel import LoopbackConnection
-from offpath.bindings.ports import Memory
+from offpath.bindings.ports import Invitation, Memory
 from offpath.bindings.wire import control
 from offpath.dpu_daemon.pulse import Pulse
 from offpath.sched.gpu.geometry import GpuSpec
@@ -24,6 +24,7 @@ class LaneLink:
     lane: int
     generation: int
     connection: LoopbackConnection
+    invitation: Invitation | None = None
     memory: Memory | None = None
     landing_bytes: int = 0
     result_bytes: int = 0

@@ -110,7 +110,7 @@ class PathProbe:
         """The probe's copy ended."""
         assert self._memory is not None
         self._is_copying = False
-        self.bytes_copied += _NBYTES
+        self.bytes_copied += _NBYTES if done.error is None else 0
         view, mark = self._memory[1].view, (-done.token).to_bytes(_MARK_BYTES, "little")
         is_there = view[:_MARK_BYTES] == mark == view[_NBYTES - _MARK_BYTES : _NBYTES]
         self._tell("ok" if is_there and done.error is None else f"the bytes did not arrive: {done.error}")

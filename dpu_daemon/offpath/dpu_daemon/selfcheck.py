@@ -79,7 +79,7 @@ class SelfCheck:
         if done is None or done.error is not None or self._target.view[:8] != mark:
             raise SelfCheckFailed("copy engine: a page did not arrive")
         if not engine.is_working():
-            raise SelfCheckFailed("copy engine: its thread has ended")
+            raise SelfCheckFailed("copy engine: its thread has ended, or its device is lost")
 
     def _deadlines(self) -> None:
         next_ns = self._daemon.book.next_deadline_ns()

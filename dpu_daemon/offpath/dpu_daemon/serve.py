@@ -16,7 +16,11 @@ import uvloop
 
 from offpath.bindings.errors import PlaceUnusable
 from offpath.bindings.loopback.channel import LoopbackChannelListener
+from offpath.bindings.ports import CopyEngine
 from offpath.bindings.runtime import JOURNAL, make_runtime_directory
+from offpath.bindings.verbs.copy import VerbsCopyEngine
+from offpath.bindings.verbs.devices import choose
+from offpath.bindings.verbs.domain import Device
 from offpath.dpu_daemon import logs
 from offpath.dpu_daemon.admin import AdminServer
 from offpath.dpu_daemon.config import DaemonConfig, Sources
@@ -44,14 +48,17 @@ async def running_daemon(
     journal in ``directory`` says of an earlier process.
 
     Raises: RegionError, PlaceUnusable: directory or sockets cannot be made. JournalError: the journal cannot be used,
-    or is damaged. PluginError: the policy plug-in does not start.
+    or is damaged. PluginError: the policy plug-in does not start. VerbsError: there is no RDMA device to copy by.
     """
     inherited, notifier = inherited or Inherited(), notifier or Notifier()
     plugin, missing = await _plugin(config)  # first: from the channel's listening to recovery's end no loop may turn
     with contextlib.ExitStack() as not_yet_taken:
         if plugin is not None:
             not_yet_taken.callback(plugin.close)
-        daemon, journal, book = _daemon(config, directory, inherited, notifier)
+        engine = copy_engine(config)
+        if engine is not None:
+            not_yet_taken.callback(engine.close)
+        daemon, journal, book = _daemon(config, directory, inherited, notifier, engine)
         daemon.plugin.offer(plugin)
         not_yet_taken.pop_all()
     try:
@@ -99,8 +106,18 @@ async def _plugin(config: DaemonConfig) -> tuple[PluginProcess | None, PluginErr
         return None, fault
 
 
+def copy_engine(config: DaemonConfig) -> CopyEngine | None:
+    """What the configuration asks for; None: the daemon's own. Raises: VerbsError: no device, or none that fits."""
+    if config.datapath.copy_engine != "verbs":
+        return None
+    wish = config.rdma
+    return VerbsCopyEngine(
+        Device(choose(device=wish.device or None, netdev=wish.netdev or None, near=wish.near or None))
+    )
+
+
 def _daemon(
-    config: DaemonConfig, directory: str, inherited: Inherited, notifier: Notifier
+    config: DaemonConfig, directory: str, inherited: Inherited, notifier: Notifier, engine: CopyEngine | None
 ) -> tuple[Daemon, Journal | None, JobBook | None]:
     """With the journal it writes, and the book of a former process if there was one."""
     with _making_places():
@@ -109,7 +126,8 @@ def _daemon(
         channel = LoopbackChannelListener(channel_path, config.allowed_host_uids(), channel_socket)
     journal, replayed = _journal(config, directory)
     book = replayed.book if replayed is not None else None
-    return Daemon(config, channel, notifier=notifier, journal=journal, book=book), journal, book
+    daemon = Daemon(config, channel, engine=engine, notifier=notifier, journal=journal, book=book)
+    return daemon, journal, book
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from ipaddress import IPv4Address
 from typing import Final, Literal, cast
 
 from offpath.bindings.errors import NegotiationRefused, RegionError, TicketRefused, VerbsError
@@ -31,6 +32,7 @@ _SWEEP_S: Final = 0.05
 _LAST_S: Final = 0.5
 _KNOWN_WITHIN_S: Final = 1.0
 _KNOWN_LOOK_S: Final = 0.01
+_LOOK_S: Final = 0.1
 _DEVICE_EVENTS: Final = ("PORT_ERR", "PORT_ACTIVE", "GID_CHANGE", "DEVICE_FATAL", "LID_CHANGE", "CLIENT_REREGISTER")
 
 
@@ -51,7 +53,15 @@ class RdmaPort:
         self._fault = ""
         self._well_since_s = -HOLD_S
         self._sweeping: asyncio.TimerHandle | None = None
+        self._looking: asyncio.TimerHandle | None = None
         self._loop.add_reader(self.device.fileno(), self._events)
+
+    @property
+    def address(self) -> IPv4Address:
+        """That of the GID that we connect by."""
+        found = self.device.choice.gid.ipv4
+        assert found is not None, "`choose` takes no other"
+        return found
 
     def why_shut(self) -> str:
         """Why no connection is made now; empty: they are."""
@@ -79,11 +89,16 @@ class RdmaPort:
     def _look(self) -> None:
         """See what became of the port: its state, and its GID, whose index may be another now."""
         before = self._fault
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
         try:
             self.device.choice = chosen(self._table)
             self._fault = ""
         except VerbsError as fault:
             self._fault = str(fault)
+            # An address that is given back later is no event of the device (rdma_rxe, seen).
+            self._looking = self._loop.call_later(_LOOK_S, self._look)
         if before and not self._fault:
             self._well_since_s = time.monotonic()
 
@@ -92,8 +107,9 @@ class RdmaPort:
         until_s = time.monotonic() + _LAST_S
         while self.device.sweep() and time.monotonic() < until_s:
             time.sleep(0.005)
-        if self._sweeping is not None:
-            self._sweeping.cancel()
+        for timer in (self._sweeping, self._looking):
+            if timer is not None:
+                timer.cancel()
         self._loop.remove_reader(self.device.fileno())
         self.device.close()
 
@@ -169,7 +185,7 @@ class VerbsDoor:
                 raise VerbsError(
                     f"connect to {address}", "it does not answer", check="is the route there, its link up?"
                 )
-            ask(self._port.device.choice, address)
+            ask(address, self._port.address)
             await asyncio.sleep(_KNOWN_LOOK_S)
 
     def _first(self, grant: Grant, fabric: VerbsFabricSession, end: End, line: Line, peer: Peer) -> None:

@@ -8,10 +8,12 @@ import re
 import signal
 import socket
 from collections.abc import Sequence
+from functools import partial
 
 from offpath.bindings.loopback.gpu import DEFAULT_SLICE_BYTES, EmulatedGpu
 from offpath.bindings.ports import Gpu
 from offpath.bindings.runtime import HOST_SOCKET, runtime_directory
+from offpath.bindings.verbs.devices import choose
 from offpath.host_helper.kernels import KernelTable, LaneContext, current_lane
 from offpath.host_helper.supervisor import Supervisor
 
@@ -33,6 +35,9 @@ class Helper(KernelTable):
         delayed_visibility: bool = False,
         break_scrub: bool = False,
         realtime: bool = False,
+        rdma_device: str | None = None,
+        rdma_netdev: str | None = None,
+        rdma_near: str | None = None,
     ) -> None:
         """Serve the daemon until SIGTERM or SIGINT. Call it from the main thread, before threads exist: it forks.
 
@@ -44,6 +49,8 @@ class Helper(KernelTable):
             realtime: run supervisor and workers SCHED_RR, so that other load on the host's cores does not delay
                 launches (needs CAP_SYS_NICE or an RTPRIO limit; without, it warns and goes on). For kernels whose
                 CPU part is short: they go before everything else.
+            rdma_device, rdma_netdev, rdma_near: the RDMA port by which a daemon that copies by RDMA reaches the lanes:
+                of this device, of this network interface, nearest to this PCI address. Default: the only one there is.
             break_scrub: a planted fault: workers confirm scrubs they did not do.
         Raises: ValueError: no kernel is registered.
         """
@@ -64,10 +71,10 @@ class Helper(KernelTable):
             EmulatedGpu(f"GPU-{n}", model, slice_bytes=slice_bytes, delayed_visibility=delayed_visibility)
             for n, model in enumerate(emulate)
         ]
-        name = re.sub(r"[^A-Za-z0-9._-]", "", socket.gethostname()[:40]).lstrip("._-") or "host"
         supervisor = Supervisor(
-            name, channel or os.path.join(runtime_directory(), HOST_SOCKET), offered, self, break_scrub=break_scrub
-        )
+            _host_name(), channel or os.path.join(runtime_directory(), HOST_SOCKET), offered, self,
+            break_scrub=break_scrub, rdma=partial(choose, device=rdma_device, netdev=rdma_netdev, near=rdma_near),
+        )  # fmt: skip
         before = {s: signal.signal(s, lambda *_: supervisor.stop()) for s in (signal.SIGTERM, signal.SIGINT)}
         try:
             supervisor.run()
@@ -76,3 +83,8 @@ class Helper(KernelTable):
                 signal.signal(number, handler)
             for gpu in offered:
                 gpu.close()
+
+
+def _host_name() -> str:
+    """For the daemon's log: as much of it as a message may carry (one that was never set reads "(none)")."""
+    return re.sub("[^A-Za-z0-9.-]", "", socket.gethostname()).strip(".-")[:40] or "host"

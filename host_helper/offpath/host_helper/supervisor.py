@@ -18,7 +18,7 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -28,6 +28,7 @@ from offpath.bindings import faults
 from offpath.bindings.errors import OffpathError, PeerGone
 from offpath.bindings.loopback.channel import LoopbackConnection, connect_channel
 from offpath.bindings.ports import Gpu
+from offpath.bindings.verbs.devices import Choice, choose
 from offpath.bindings.wire import control
 from offpath.host_helper.kernels import KernelTable
 from offpath.host_helper.worker import Worker
@@ -44,21 +45,33 @@ class _Instance:
     order: control.OpenInstance
     gpu: Gpu
     instance: int
+    rdma: Choice | None
     workers: dict[int, tuple[int, int]] = field(default_factory=dict)
     """pidfd → pid, lane"""
 
 
 class Supervisor:
-    """Serves one daemon at ``channel_path`` with the GPUs of this host."""
+    """Serves one daemon at ``channel_path`` with the GPUs of this host.
+
+    ``rdma`` finds the port over which lanes are reached, where the daemon copies by RDMA; asked at each order.
+    """
 
     def __init__(
-        self, name: str, channel_path: str, gpus: Sequence[Gpu], table: KernelTable, *, break_scrub: bool = False
+        self,
+        name: str,
+        channel_path: str,
+        gpus: Sequence[Gpu],
+        table: KernelTable,
+        *,
+        break_scrub: bool = False,
+        rdma: Callable[[], Choice] = choose,
     ) -> None:
         self._name = name
         self._path = channel_path
         self._gpus = {gpu.uuid: gpu for gpu in gpus}
         self._table = table
         self._break_scrub = break_scrub
+        self._rdma = rdma
         self._instances: dict[int, _Instance] = {}
         self._kernel_ids: dict[str, int] = {}
         self._selector = selectors.DefaultSelector()
@@ -207,12 +220,13 @@ class Supervisor:
     def _open(self, connection: LoopbackConnection, order: control.OpenInstance) -> None:
         try:
             gpu = self._gpus[order.gpu]
+            rdma = self._rdma() if order.copy_engine == "verbs" else None
             instance = gpu.create_instance(order.profile, order.start)
         except (OffpathError, KeyError) as fault:
             logger.warning("instance %s at %d on %s: %s", order.profile, order.start, order.gpu, fault)
             self._send(connection, _failed(order, str(fault)))
             return
-        held = _Instance(order, gpu, instance)
+        held = _Instance(order, gpu, instance, rdma)
         self._instances[order.lease] = held
         if faults.armed:
             faults.hit("helper.open")
@@ -241,6 +255,8 @@ class Supervisor:
                 status = 0
             except KeyboardInterrupt:
                 status = 0
+            except OffpathError as fault:
+                logger.error("worker of lease %d lane %d: %s", held.order.lease, lane, fault)
             except BaseException:  # a worker's last words; the supervisor's stack must never run in the child
                 logger.exception("worker of lease %d lane %d", held.order.lease, lane)
             finally:
@@ -257,7 +273,7 @@ class Supervisor:
         gc.freeze()  # what was made before the fork stays shared with the supervisor
         worker = Worker(
             held.order, lane, held.gpu, held.instance, self._table, self._kernel_ids,
-            break_scrub=self._break_scrub, pid=os.getpid(), linger_s=self._linger_s,
+            break_scrub=self._break_scrub, pid=os.getpid(), linger_s=self._linger_s, rdma=held.rdma,
         )  # fmt: skip
         worker.serve(self._path)
 

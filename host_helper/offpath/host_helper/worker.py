@@ -18,7 +18,9 @@ import numpy as np
 from offpath.bindings import faults
 from offpath.bindings.errors import PeerGone
 from offpath.bindings.loopback.channel import LoopbackConnection, connect_channel
-from offpath.bindings.ports import Gpu, Lane
+from offpath.bindings.ports import Gpu, Lane, MemoryExport
+from offpath.bindings.verbs.devices import Choice
+from offpath.bindings.verbs.lane import LaneEnd
 from offpath.bindings.wire import control, host
 from offpath.bindings.wire.header import DTYPE_CODES, DTYPES, FLAG_PAYLOAD_CRC, Tensor, pack_tensors, unpack_tensors
 from offpath.host_helper.kernels import Kernel, KernelTable, LaneContext, call_kernel, enter_lane
@@ -31,7 +33,10 @@ _RECONNECT_S: Final = 0.01
 
 
 class Worker:
-    """One lane. ``break_scrub`` makes it confirm scrubs it did not do: a planted fault for demo and tests."""
+    """One lane. ``break_scrub`` makes it confirm scrubs it did not do: a planted fault for demo and tests.
+
+    ``rdma``: the port that the lane is reached over, if the order's copy engine is verbs.
+    """
 
     def __init__(
         self,
@@ -45,11 +50,13 @@ class Worker:
         break_scrub: bool = False,
         pid: int,
         linger_s: float = 0.0,
+        rdma: Choice | None = None,
     ) -> None:
         self._order = order
         self._lane_number = lane
         self._memory = gpu.open_instance(instance)
         self._lane: Lane = self._memory.reserve(lane, order.lanes, order.landing_bytes, order.result_bytes)
+        self._end = LaneEnd(rdma, self._lane) if rdma is not None else None
         self._table = table
         self._kernels = {number: table.kernels[name] for name, number in kernel_ids.items() if name in table.kernels}
         self._break_scrub = break_scrub
@@ -116,13 +123,23 @@ class Worker:
                 self._control(connection, message)
 
     def _offer(self, connection: LoopbackConnection) -> None:
-        export = self._lane.export()
+        export = self._export(connection)
         ready = control.LaneReady(
             lease=self._order.lease, lane=self._lane_number, generation=self._order.generation,
             export=dict(export.descriptor), landing_bytes=self._lane.landing_bytes,
             result_bytes=self._lane.result_bytes,
         )  # fmt: skip
         connection.send(control.encode(ready), export.fds)
+
+    def _export(self, connection: LoopbackConnection) -> MemoryExport:
+        """As the daemon's copy engine needs it. Raises: PeerGone: it turned us away. VerbsError, RegionError."""
+        if self._end is None:
+            return self._lane.export()
+        invited = control.decode(control.DAEMON_TO_HOST, message := connection.wait_message())
+        while not isinstance(invited, control.InviteLane):
+            self._control(connection, message)
+            invited = control.decode(control.DAEMON_TO_HOST, message := connection.wait_message())
+        return self._end.export(invited.invitation)
 
     def _control(self, connection: LoopbackConnection, message: bytes) -> None:
         order = control.decode(control.DAEMON_TO_HOST, message)

@@ -18,6 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--emulate", nargs="+", default=["A100-40GB"], metavar="MODEL", help="GPUs to emulate")
     parser.add_argument("--slice-bytes", type=int, default=DEFAULT_SLICE_BYTES, help="emulated bytes per memory slice")
     parser.add_argument("--delayed-visibility", action="store_true", help="emulate a GPU that needs acquire")
+    rdma = "the RDMA port to reach lanes over, for a daemon with copy_engine verbs: "
+    parser.add_argument("--rdma-device", metavar="NAME", help=rdma + "of this device")
+    parser.add_argument("--rdma-netdev", metavar="NAME", help=rdma + "of this network interface")
+    parser.add_argument("--rdma-near", metavar="ADDRESS", help=rdma + "nearest to this PCI address")
     parser.add_argument("--realtime", action="store_true", help="run SCHED_RR: other host load delays no launch")
     parser.add_argument("--cpu", type=int, metavar="N", help="pin helper and workers to this core")
 
@@ -38,5 +42,8 @@ def main(arguments: argparse.Namespace) -> int:
         slice_bytes=arguments.slice_bytes,
         delayed_visibility=arguments.delayed_visibility,
         realtime=arguments.realtime,
+        rdma_device=arguments.rdma_device,
+        rdma_netdev=arguments.rdma_netdev,
+        rdma_near=arguments.rdma_near,
     )
     return 0

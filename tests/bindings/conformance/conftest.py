@@ -10,55 +10,29 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from offpath.bindings.errors import PeerGone
 from offpath.bindings.loopback.channel import LoopbackChannelListener, LoopbackConnection, connect_channel
-from offpath.bindings.loopback.copy import LoopbackCopyEngine
 from offpath.bindings.loopback.gpu import EmulatedGpu
-from offpath.bindings.loopback.region import Region
-from offpath.bindings.ports import CopyEngine, Gpu, HostConnection, Memory, MemoryExport
+from offpath.bindings.ports import Gpu, HostConnection, MemoryExport
 
+from .copy_rigs import CopyRig, LoopbackCopyRig, VerbsCopyRig
 from .fabric_rigs import FabricRig, LoopbackFabricRig, VerbsFabricRig, WindowedFabricRig
 
 
-class LoopbackCopyRig:
-    """Memories are sealed memfds; an export is a descriptor with its range."""
-
-    inline_limit = 64 << 10
-    """Largest copy that completes at once."""
-
-    def __init__(self) -> None:
-        self._held: list[Memory | CopyEngine] = []
-
-    def engine(self) -> CopyEngine:
-        self._held.append(engine := LoopbackCopyEngine(self.inline_limit))
-        return engine
-
-    def memory(self, content: bytes) -> Memory:
-        """Registered memory that holds ``content``."""
-        self._held.append(region := Region.create("test", len(content)))
-        region.view[: len(content)] = content
-        return region
-
-    def read(self, memory: Memory, offset: int, nbytes: int) -> bytes:
-        assert isinstance(memory, Region)
-        return bytes(memory.view[offset : offset + nbytes])
-
-    def export(self, memory: Memory) -> MemoryExport:
-        """What another process would hand us for this memory."""
-        assert isinstance(memory, Region)
-        return MemoryExport({"offset": 0, "nbytes": memory.nbytes}, (os.dup(memory.fd),))
-
-    def close(self) -> None:
-        for held in reversed(self._held):
-            held.close()
-
-
-@pytest.fixture(params=[LoopbackCopyRig], ids=["loopback"])
-def copy_rig(request: pytest.FixtureRequest) -> Iterator[LoopbackCopyRig]:
+@pytest.fixture(
+    params=[
+        pytest.param(LoopbackCopyRig, id="loopback"),
+        pytest.param(VerbsCopyRig, id="verbs", marks=pytest.mark.rdma),
+        pytest.param(partial(VerbsCopyRig, "target"), id="verbs-to-lane", marks=pytest.mark.rdma),
+        pytest.param(partial(VerbsCopyRig, "source"), id="verbs-from-lane", marks=pytest.mark.rdma),
+    ]
+)
+def copy_rig(request: pytest.FixtureRequest) -> Iterator[CopyRig]:
     rig = request.param()
     yield rig
     rig.close()

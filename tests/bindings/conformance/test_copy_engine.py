@@ -1,4 +1,4 @@
-"""The promises of the copy-engine port, for every adapter."""
+"""The promises of the copy-engine port, for every adapter; those of verbs in the virtual machine (-m rdma)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from offpath.bindings.errors import RegionError, ResourceClosed
 from offpath.bindings.ports import CopyCompletion, CopyEngine, MemoryExport
 
 
-def take(engine: CopyEngine, readable: Any, count: int) -> list[CopyCompletion]:
+def take(engine: CopyEngine, readable: Any, rig: Any, count: int) -> list[CopyCompletion]:
     """The next ``count`` completions, woken only by `fileno`."""
     done: list[CopyCompletion] = []
     while len(done) < count:
-        assert readable(engine.fileno()), f"{len(done)} of {count} completions came"
+        assert readable(engine.fileno(), rig.bound_s), f"{len(done)} of {count} completions came"
         done += engine.poll()
     return done
 
@@ -28,19 +28,20 @@ def test_a_copy_of_any_size_moves_exactly_its_bytes_and_completes_once(copy_rig:
     nbytes = {"0": 0, "1": 1, "limit-1": limit - 1, "limit": limit, "limit+1": limit + 1, "large": 5 * limit}[over]
     content = random.Random(nbytes).randbytes(nbytes + 64)
     engine = copy_rig.engine()
-    source, target = copy_rig.memory(content), copy_rig.memory(bytes(nbytes + 64))
+    source, target = copy_rig.source(content), copy_rig.target(bytes(nbytes + 64))
 
     at_once = engine.post(7, source, 16, target, 32, nbytes)
 
-    done = [at_once] if at_once is not None else take(engine, readable, 1)
+    done = [at_once] if at_once is not None else take(engine, readable, copy_rig, 1)
     assert done == [CopyCompletion(7, None)]
     assert engine.poll() == []
+    assert engine.bytes_copied == nbytes
     assert copy_rig.read(target, 0, nbytes + 64) == bytes(32) + content[16 : 16 + nbytes] + bytes(32)
 
 
 def test_every_token_completes_exactly_once_however_copies_overlap(copy_rig: Any, readable: Any) -> None:
     engine, limit = copy_rig.engine(), copy_rig.inline_limit
-    source, target = copy_rig.memory(b"\xa5" * (4 * limit)), copy_rig.memory(bytes(4 * limit))
+    source, target = copy_rig.source(b"\xa5" * (4 * limit)), copy_rig.target(bytes(4 * limit))
     dice = random.Random(1)
     seen: Counter[int] = Counter()
     later = 0
@@ -51,17 +52,17 @@ def test_every_token_completes_exactly_once_however_copies_overlap(copy_rig: Any
             later += 1
         else:
             seen[at_once.token] += 1
-    seen.update(completion.token for completion in take(engine, readable, later))
+    seen.update(completion.token for completion in take(engine, readable, copy_rig, later))
     assert engine.poll() == []
     assert seen == dict.fromkeys(range(200), 1)
 
 
 def test_a_large_copy_makes_fileno_readable_and_an_idle_engine_does_not(copy_rig: Any, readable: Any) -> None:
     engine, nbytes = copy_rig.engine(), copy_rig.inline_limit + 1
-    source, target = copy_rig.memory(bytes(nbytes)), copy_rig.memory(bytes(nbytes))
+    source, target = copy_rig.source(bytes(nbytes)), copy_rig.target(bytes(nbytes))
     assert not readable(engine.fileno(), 0)
     assert engine.post(1, source, 0, target, 0, nbytes) is None
-    assert readable(engine.fileno())
+    assert readable(engine.fileno(), copy_rig.bound_s)
     assert engine.poll() == [CopyCompletion(1, None)]
     assert not readable(engine.fileno(), 0)
 
@@ -75,7 +76,7 @@ def test_a_copy_that_leaves_a_region_is_refused_and_copies_nothing(
 ) -> None:
     """None stands for the region's size."""
     engine = copy_rig.engine()
-    source, target = copy_rig.memory(b"\xff" * 4096), copy_rig.memory(bytes(4096))
+    source, target = copy_rig.source(b"\xff" * 4096), copy_rig.target(bytes(4096))
     full = source.nbytes
     offsets = [full if value is None else value for value in (source_offset, target_offset, nbytes)]
     with pytest.raises(RegionError):
@@ -87,7 +88,7 @@ def test_a_copy_that_leaves_a_region_is_refused_and_copies_nothing(
 @pytest.mark.parametrize("which", ["source", "target"])
 def test_a_copy_with_a_closed_region_is_refused(copy_rig: Any, which: str) -> None:
     engine = copy_rig.engine()
-    memories = {"source": copy_rig.memory(b"s" * 4096), "target": copy_rig.memory(bytes(4096))}
+    memories = {"source": copy_rig.source(b"s" * 4096), "target": copy_rig.target(bytes(4096))}
     memories[which].close()
     for nbytes in (0, 1, 4096):
         with pytest.raises(RegionError):
@@ -98,21 +99,20 @@ def test_a_region_closed_while_it_is_copied_does_not_harm_us(copy_rig: Any, chil
     """In a child: the fault would be a segmentation fault. Peers vanish, and their regions with them, at any time."""
 
     def close_early() -> None:
-        nbytes = 32 << 20
-        engine = copy_rig.engine()
+        engine, nbytes = copy_rig.engine(), copy_rig.long_bytes
         for token in range(4):
-            source, target = copy_rig.memory(bytes(nbytes)), copy_rig.memory(bytes(nbytes))
+            source, target = copy_rig.source(bytes(nbytes)), copy_rig.target(bytes(nbytes))
             assert engine.post(token, source, 0, target, 0, nbytes) is None
             source.close()
             target.close()
-        assert [c.token for c in take(engine, readable, 4)] == [0, 1, 2, 3]
+        assert [c.token for c in take(engine, readable, copy_rig, 4)] == [0, 1, 2, 3]
 
-    assert children.fork(close_early).wait() == 0
+    assert children.fork(close_early).wait(copy_rig.bound_s) == 0
 
 
 def test_closing_the_engine_waits_for_copies_and_may_be_repeated(copy_rig: Any) -> None:
-    engine, nbytes = copy_rig.engine(), 16 << 20
-    source, target = copy_rig.memory(b"\x01" * nbytes), copy_rig.memory(bytes(nbytes))
+    engine, nbytes = copy_rig.engine(), copy_rig.long_bytes
+    source, target = copy_rig.source(b"\x01" * nbytes), copy_rig.target(bytes(nbytes))
     assert engine.post(9, source, 0, target, 0, nbytes) is None
     engine.close()
     engine.close()
@@ -122,16 +122,22 @@ def test_closing_the_engine_waits_for_copies_and_may_be_repeated(copy_rig: Any) 
         engine.post(10, source, 0, target, 0, 1)
 
 
-def test_imported_memory_is_the_exporters_memory(copy_rig: Any) -> None:
+def test_imported_memory_is_the_exporters_memory(copy_rig: Any, readable: Any) -> None:
     engine = copy_rig.engine()
-    mine, theirs = copy_rig.memory(b"payload".ljust(4096, b".")), copy_rig.memory(bytes(4096))
-    imported = engine.import_memory(copy_rig.export(theirs))
+    mine, theirs = copy_rig.memory(b"payload".ljust(4096, b".")), copy_rig.memory(b"result".rjust(4096, b"."))
+    invitation = engine.invite()
+    imported = engine.import_memory(copy_rig.export(theirs, invitation), invitation)
     try:
-        assert engine.post(1, mine, 0, imported, 100, 7) == CopyCompletion(1, None)
+        assert engine.reaches(imported)
+        into = copy_rig.can_be_written
+        sides = (mine, 0, imported, 100) if into else (imported, 4096 - 6, mine, 100)
+        at_once = engine.post(1, *sides, 6)
+        done = [at_once] if at_once is not None else take(engine, readable, copy_rig, 1)
+        assert done == [CopyCompletion(1, None)]
     finally:
         imported.close()
         imported.close()
-    assert copy_rig.read(theirs, 100, 7) == b"payload"
+    assert copy_rig.read(theirs if into else mine, 100, 6) == (b"payloa" if into else b"result")
 
 
 def test_an_export_with_a_nonsense_descriptor_is_refused_and_its_descriptors_closed(
@@ -139,22 +145,14 @@ def test_an_export_with_a_nonsense_descriptor_is_refused_and_its_descriptors_clo
 ) -> None:
     engine = copy_rig.engine()
     memory = copy_rig.memory(bytes(8192))
-    good = copy_rig.export(memory)
+    good = copy_rig.export(memory, invitation := engine.invite())
     for fd in good.fds:
         os.close(fd)
-    nonsense: list[dict[str, Any]] = [
-        {},
-        {"offset": "0", "nbytes": 4096},
-        {**good.descriptor, "nbytes": 1 << 40},
-        {**good.descriptor, "nbytes": 0},
-        {**good.descriptor, "nbytes": -4096},
-        {**good.descriptor, "nbytes": 1 << 70},
-        {**good.descriptor, "offset": -4096},
-        {**good.descriptor, "offset": 1},
-        {**good.descriptor, "offset": 1 << 70},
-    ]
+    if invitation is not None:
+        invitation.close()
+        invitation.close()
     before = count_fds()
-    for descriptor in nonsense:
+    for descriptor in copy_rig.nonsense(good.descriptor):
         with pytest.raises(RegionError):
-            engine.import_memory(MemoryExport(descriptor, copy_rig.export(memory).fds))
+            engine.import_memory(MemoryExport(descriptor, copy_rig.fds(memory)), engine.invite())
         assert count_fds() == before, descriptor

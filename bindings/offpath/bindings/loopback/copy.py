@@ -15,7 +15,7 @@ from typing import Final
 
 from offpath.bindings.errors import RegionError, ResourceClosed
 from offpath.bindings.loopback.region import Region
-from offpath.bindings.ports import CopyCompletion, Memory, MemoryExport
+from offpath.bindings.ports import CopyCompletion, Invitation, Memory, MemoryExport
 
 INLINE_BYTES: Final = 1 << 20
 
@@ -32,7 +32,15 @@ class LoopbackCopyEngine:
         self._closed = False
         self.bytes_copied = 0
 
-    def import_memory(self, export: MemoryExport) -> Memory:
+    def invite(self) -> Invitation | None:
+        """See `CopyEngine.invite`: a descriptor is all that is needed."""
+        return None
+
+    def reaches(self, memory: Memory) -> bool:
+        """See `CopyEngine.reaches`: what is mapped stays."""
+        return True
+
+    def import_memory(self, export: MemoryExport, invitation: Invitation | None = None) -> Memory:
         """Map the exported range. Raises: RegionError (descriptors are closed then)."""
         descriptor = export.descriptor
         offset, nbytes = descriptor.get("offset"), descriptor.get("nbytes")

@@ -163,6 +163,15 @@ class EmulatedLane:
         """Address of the landing buffer in this process."""
         return self._region.address
 
+    @property
+    def peer_pointer(self) -> int:
+        """See `Lane.peer_pointer`."""
+        return (self._peer_side or self._region).address
+
+    def dmabuf(self) -> tuple[int, int] | None:
+        """See `Lane.dmabuf`: host memory has none."""
+        return None
+
     def landing(self) -> memoryview:
         """The landing buffer as kernels see it."""
         return self._region.view[: self.landing_bytes]

@@ -11,6 +11,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+from collections.abc import Callable
 from typing import Final
 
 from offpath.bindings.errors import RegionError, ResourceClosed
@@ -83,6 +84,8 @@ class Region:
             os.close(fd)
             raise
         self._nbytes = nbytes
+        self.on_close: list[Callable[[], None]] = []
+        """Called before it is unmapped: a device must let go of it first."""
         self.view = memoryview(self._map)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
@@ -120,6 +123,8 @@ class Region:
         if self._map is None:
             return
         mapped, self._map = self._map, None
+        while self.on_close:
+            self.on_close.pop()()
         os.close(self._fd)
         # Somebody may still hold a view (an array over a result): the mapping then goes with that view.
         with contextlib.suppress(BufferError):

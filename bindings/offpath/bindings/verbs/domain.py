@@ -179,14 +179,41 @@ class Domain:
         Raises: VerbsError: RLIMIT_MEMLOCK, or a mapping that cannot be written.
         """
         e, nbytes = self.verbs.enums, len(memory)
-        access = e.IBV_ACCESS_LOCAL_WRITE if local_write or remote_write or window else 0
-        access |= e.IBV_ACCESS_REMOTE_WRITE if remote_write else 0
-        access |= e.IBV_ACCESS_REMOTE_READ if remote_read else 0
-        access |= e.IBV_ACCESS_MW_BIND if window else 0
+        access = self._access(remote_write, remote_read) | (e.IBV_ACCESS_MW_BIND if window else 0)
+        access |= e.IBV_ACCESS_LOCAL_WRITE if local_write or window else 0
         export = ctypes.c_char.from_buffer(memory)  # keeps the mapping: the device does not
-        address = ctypes.addressof(export)
+        return self._register_at(ctypes.addressof(export), nbytes, access, export)
+
+    def register_at(
+        self, address: int, nbytes: int, *, remote_write: bool = False, remote_read: bool = False
+    ) -> Region:
+        """As `register`, for memory that the caller keeps mapped until the region is closed: device memory, by a
+        pointer of its driver, where the kernel can pin that (nvidia-peermem; never run). Raises: VerbsError."""
+        return self._register_at(address, nbytes, self._access(remote_write, remote_read), None)
+
+    def register_dmabuf(
+        self, fd: int, offset: int, nbytes: int, *, remote_write: bool = False, remote_read: bool = False
+    ) -> Region:
+        """As `register`, for a stretch of a dma-buf; its ``address``, for peers, is ``offset``. Never run: the kernel
+        needs a driver that can do it, and `rdma_rxe` cannot. Raises: VerbsError."""
+        access = self._access(remote_write, remote_read)
+        made = attempt(
+            f"register {nbytes} bytes of a dma-buf",
+            lambda: self.verbs.mr.DmaBufMR(self.pd, nbytes, access, dmabuf=fd, offset=offset),
+        )
+        return self._kept(Region(made, None, offset, nbytes))
+
+    def _access(self, remote_write: bool, remote_read: bool) -> int:
+        """Whoever may write remotely must be able to locally."""
+        e = self.verbs.enums
+        access: int = e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_LOCAL_WRITE if remote_write else 0
+        return access | (e.IBV_ACCESS_REMOTE_READ if remote_read else 0)
+
+    def _register_at(self, address: int, nbytes: int, access: int, export: Any) -> Region:
         made = attempt(f"register {nbytes} bytes", lambda: self.verbs.mr.MR(self.pd, nbytes, access, address=address))
-        region = Region(made, export, address, nbytes)
+        return self._kept(Region(made, export, address, nbytes))
+
+    def _kept(self, region: Region) -> Region:
         self._regions = [each for each in self._regions if each._region is not None] + [region]
         return region
 

@@ -1,22 +1,26 @@
-"""Whether a peer's link-layer address is known. Connecting a queue pair waits for it in the kernel, with the
-interpreter locked, for a second if nobody answers: so it is asked for before, and waited for without blocking.
+"""Whether a peer's link-layer address is known, found out without waiting for long.
+
+To connect a queue pair the kernel resolves the peer's address, a second long if nobody answers, and pyverbs holds the
+interpreter meanwhile. Whoever names an address that nobody has must not stop a daemon for so long.
 """
 
 from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Final
 
 from offpath.bindings.errors import VerbsError
-from offpath.bindings.verbs.devices import Choice
 
-PROC: Final = Path("/proc/net")
-_DISCARD: Final = 9
-_COMPLETE: Final = 0x2  # ATF_COM
-_UP_GATEWAY: Final = 0x3  # RTF_UP | RTF_GATEWAY
+WAIT_S: Final = 0.1
+_TABLES: Final = Path("/proc/self/net")  # /proc/net is hidden where /proc shows processes only (ProcSubset=pid)
+_COMPLETE: Final = 0x2  # ATF_COM, include/uapi/linux/if_arp.h
+_UP_GATEWAY: Final = 0x3  # RTF_UP | RTF_GATEWAY, include/uapi/linux/route.h
+_DISCARD_PORT: Final = 9
+_LOOK_S: Final = 0.001
 
 
 def ipv4_of(gid: str) -> IPv4Address:
@@ -27,42 +31,54 @@ def ipv4_of(gid: str) -> IPv4Address:
     return mapped
 
 
-def ask(choice: Choice, peer: IPv4Address) -> None:
-    """Have the kernel find it out: send an empty datagram there. Does not block; raises nothing."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, contextlib.suppress(OSError):
-        sock.setblocking(False)
-        sock.bind((str(choice.gid.ipv4), 0))
-        sock.sendto(b"", (str(peer), _DISCARD))
+def ask(address: IPv4Address, ours: IPv4Address) -> None:
+    """Have the kernel find it out: what is sent must be addressed first. Does not block; raises nothing."""
+    kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+    with socket.socket(socket.AF_INET, kind) as sock, contextlib.suppress(OSError):  # no route: nobody will answer
+        sock.bind((str(ours), 0))
+        sock.sendto(b"", (str(address), _DISCARD_PORT))
 
 
-def is_known(peer: IPv4Address, proc: Path = PROC) -> bool:
-    """It is one of our own, or its link-layer address, or its gateway's, is known."""
-    if _is_ours(peer):
+def is_known(address: IPv4Address, tables: Path = _TABLES) -> bool:
+    """It is an address of this machine, or its link-layer address, or its gateway's, is known now."""
+    return _is_local(address) or bool({str(address), *_gateways(address, tables)} & _resolved(tables))
+
+
+def answers(address: IPv4Address, ours: IPv4Address, wait_s: float = WAIT_S, tables: Path = _TABLES) -> bool:
+    """It is known, or becomes so within ``wait_s``. Blocks for as long."""
+    if is_known(address, tables):
         return True
-    known = {str(peer), *_gateways(peer, proc)}
-    for line in (proc / "arp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if fields[0] in known and int(fields[2], 16) & _COMPLETE:
+    ask(address, ours)
+    until_s = time.monotonic() + wait_s
+    while time.monotonic() < until_s:
+        if is_known(address, tables):
             return True
+        time.sleep(_LOOK_S)
     return False
 
 
-def _is_ours(peer: IPv4Address) -> bool:
+def _is_local(address: IPv4Address) -> bool:
     """Only an address of this machine can be bound."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
         try:
-            sock.bind((str(peer), 0))
+            sock.bind((str(address), 0))
         except OSError:
             return False
-        return True
+    return not (address.is_multicast or address.is_unspecified or address.is_reserved)
 
 
-def _gateways(peer: IPv4Address, proc: Path) -> set[str]:
-    """Of the routes that lead there, in the main table."""
+def _resolved(tables: Path) -> set[str]:
+    """Columns: address, hardware type, flags, hardware address, mask, device (proc(5), /proc/net/arp)."""
+    rows = [line.split() for line in (tables / "arp").read_text("ascii").splitlines()[1:]]
+    return {row[0] for row in rows if row and int(row[2], 16) & _COMPLETE}
+
+
+def _gateways(address: IPv4Address, tables: Path) -> set[str]:
+    """Of the routes that lead there in the main table (proc(5), /proc/net/route: hexadecimal, network byte order)."""
     found = set()
-    for line in (proc / "route").read_text().splitlines()[1:]:
-        fields = line.split()
-        network, gateway, mask = (socket.ntohl(int(fields[column], 16)) for column in (1, 2, 7))
-        if int(fields[3], 16) & _UP_GATEWAY == _UP_GATEWAY and int(peer) & mask == network:
+    for line in (tables / "route").read_text("ascii").splitlines()[1:]:
+        row = line.split()
+        network, gateway, mask = (socket.ntohl(int(row[column], 16)) for column in (1, 2, 7))
+        if int(row[3], 16) & _UP_GATEWAY == _UP_GATEWAY and int(address) & mask == network:
             found.add(str(IPv4Address(gateway)))
     return found

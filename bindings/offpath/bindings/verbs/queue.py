@@ -98,13 +98,24 @@ class _Request(NamedTuple):
 
 class QueuePair:
     """``writes``: how many of our requests may be in flight; ``immediates``: how many of the peer's before we poll;
-    ``reads``: how many reads each end may have under way."""
+    ``reads``: how many reads each end may have under way; ``timeout``: 4.096 us x 2^timeout for an acknowledgement,
+    seven times."""
 
-    def __init__(self, domain: Domain, *, psn: int, writes: int = 64, immediates: int = 64, reads: int = 0) -> None:
+    def __init__(
+        self,
+        domain: Domain,
+        *,
+        psn: int,
+        writes: int = 64,
+        immediates: int = 64,
+        reads: int = 0,
+        timeout: int = _TIMEOUT,
+    ) -> None:
         """Make it, in state INIT, with its receives posted. Raises: VerbsError: the device has no more to give."""
         self._domain, self._device, self._psn = domain, domain.device, psn & PSN_MASK
         self._room = self._writes = writes
         self._reads = reads
+        self._timeout = timeout
         self._in_flight: deque[tuple[int, int]] = deque()  # token, work requests
         self._failed: WorkFailed | None = None
         self._closed = False
@@ -178,7 +189,7 @@ class QueuePair:
         attributes.dest_qp_num, attributes.rq_psn, attributes.sq_psn = peer.qp_num, peer.psn & PSN_MASK, self._psn
         attributes.path_mtu = min(self._device.mtu, peer.mtu)
         attributes.max_rd_atomic = attributes.max_dest_rd_atomic = self._reads
-        attributes.timeout, attributes.min_rnr_timer = _TIMEOUT, _RNR_TIMER
+        attributes.timeout, attributes.min_rnr_timer = self._timeout, _RNR_TIMER
         attributes.retry_cnt, attributes.rnr_retry = _RETRIES, _RNR_RETRIES
         attempt(f"connect to {peer.gid}", lambda: self.qp.to_rts(attributes))
 

@@ -3,7 +3,7 @@
 Negotiation, requester → daemon: Hello, Goodbye. Daemon → requester: Welcome, Refused, Kernels, Closing.
 Host channel, rare messages (the frequent ones are structs in `wire.host`): host → daemon HelperHello, GpuOffer,
 WorkerHello, InstanceFailed, LaneReady, LaneScrubbed, InstanceClosed, WorkerDied,
-Pong; daemon → helper HostWelcome, OpenInstance,
+Pong; daemon → helper HostWelcome, OpenInstance, InviteLane,
 ScrubLane, CloseInstance, KillWorker, Ping.
 """
 
@@ -241,7 +241,8 @@ class InstanceHeld(_Message):
 
 
 class OpenInstance(_Message):
-    """Create the instance and start one worker per lane. ``token`` lets exactly these workers in."""
+    """Create the instance and start one worker per lane. ``token`` lets exactly these workers in; with ``copy_engine``
+    verbs they wait to be invited before they offer their lanes."""
 
     kind: Literal["open_instance"] = "open_instance"
     lease: U63
@@ -255,6 +256,7 @@ class OpenInstance(_Message):
     result_bytes: U63
     scrub_first: bool
     token: Token
+    copy_engine: Literal["loopback", "verbs"] = "loopback"
 
 
 class InstanceFailed(_Message):
@@ -290,6 +292,17 @@ class LaneReady(_Message):
     export: Annotated[dict[str, int | str], _at_most(MAX_EXPORT_ITEMS)]
     landing_bytes: U63
     result_bytes: U63
+
+
+class InviteLane(_Message):
+    """The copy engine's end, for this lane alone: the worker links its memory to it, then says LaneReady. Sent in
+    answer to each WorkerHello by engines that need it."""
+
+    kind: Literal["invite_lane"] = "invite_lane"
+    lease: U63
+    lane: Annotated[int, Field(ge=0, le=63)]
+    generation: U63
+    invitation: Annotated[dict[str, int | str], _at_most(MAX_EXPORT_ITEMS)]
 
 
 class ScrubLane(_Message):
@@ -376,7 +389,8 @@ HostToDaemon = Annotated[
     Field(discriminator="kind"),
 ]
 DaemonToHost = Annotated[
-    HostWelcome | OpenInstance | ScrubLane | CloseInstance | KillWorker | Ping | Closing, Field(discriminator="kind")
+    HostWelcome | OpenInstance | InviteLane | ScrubLane | CloseInstance | KillWorker | Ping | Closing,
+    Field(discriminator="kind"),
 ]
 
 TO_DAEMON: Final[TypeAdapter[Hello | Redeem | Goodbye]] = TypeAdapter(ToDaemon)
@@ -396,7 +410,7 @@ HOST_TO_DAEMON: Final[
     ]
 ] = TypeAdapter(HostToDaemon)
 DAEMON_TO_HOST: Final[
-    TypeAdapter[HostWelcome | OpenInstance | ScrubLane | CloseInstance | KillWorker | Ping | Closing]
+    TypeAdapter[HostWelcome | OpenInstance | InviteLane | ScrubLane | CloseInstance | KillWorker | Ping | Closing]
 ] = TypeAdapter(DaemonToHost)
 
 

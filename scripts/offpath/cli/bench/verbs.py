@@ -1,5 +1,5 @@
-"""`verbs`: a round trip of 4 KiB each way over the fabric, beside `ibv_rc_pingpong` between the same ports; and what more
-queue pairs cost.
+"""`verbs`: a round trip of 4 KiB each way over the fabric, beside `ibv_rc_pingpong` between the same ports; and what
+more queue pairs cost.
 
 Two processes: one holds the daemon's ends of all sessions and answers each request with its payload, as the daemon does
 but for the scheduling; the other asks, one request at a time.
