@@ -9,8 +9,9 @@ import os
 import socket
 import ssl
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from offpath.bindings.errors import FrameError, NegotiationRefused, PeerGone
 from offpath.bindings.loopback.fabric import redeem_ticket
@@ -19,6 +20,9 @@ from offpath.bindings.ports import RequesterSession
 from offpath.bindings.runtime import NEGOTIATE_SOCKET, runtime_directory
 from offpath.bindings.wire import control
 from offpath.bindings.wire.frames import FrameReader, frame
+
+if TYPE_CHECKING:
+    from offpath.bindings.verbs.fabric import VerbsRequesterSession
 
 DEFAULT_PAYLOAD_BYTES: Final = 1 << 20
 DEFAULT_RESULT_BYTES: Final = 1 << 16
@@ -183,29 +187,35 @@ def open_session(
     token file.
     """
     rdma = rdma or Rdma.from_environment()
-    if rdma != Rdma():  # it will be verbs: what that needs is loaded before a ticket's seconds run
-        from offpath.host_helper import verbs_session  # noqa: F401
     address = address or f"unix:{os.path.join(runtime_directory(), NEGOTIATE_SOCKET)}"
-    token = _read_token(token_file) if token_file else None
-    sock = _connect(address, tls, timeout_s)
-    negotiation = Negotiation(sock, timeout_s)
-    try:
-        hello = control.Hello(
-            client="offpath", tenant=tenant, token=token, slots=slots, payload_bytes=payload_bytes,
-            result_bytes=result_bytes, resume=resume,
-        )  # fmt: skip
+    hello = control.Hello(
+        client="offpath", tenant=tenant, token=_read_token(token_file) if token_file else None, slots=slots,
+        payload_bytes=payload_bytes, result_bytes=result_bytes, resume=resume,
+    )  # fmt: skip
+    with ExitStack() as undo:
+        ready: VerbsRequesterSession | None = None
+        if rdma != Rdma():  # it will be verbs: what takes long is done before a ticket's seconds run
+            from offpath.host_helper.verbs_session import prepared
+
+            ready = prepared(rdma, slots, payload_bytes, result_bytes)
+            undo.callback(ready.close)
+        negotiation = Negotiation(_connect(address, tls, timeout_s), timeout_s)
+        undo.callback(negotiation.close)
         try:
             welcome = negotiation.hello(hello)
         except TimeoutError:
             raise PeerGone(f"{address}: no welcome within {timeout_s:g} s") from None
+        session: RequesterSession
         if welcome.fabric.carrier == "verbs":
             from offpath.host_helper.verbs_session import over_verbs
 
-            return negotiation, welcome, over_verbs(negotiation, welcome, rdma)
-        return negotiation, welcome, redeem_ticket(welcome.fabric.address, welcome.ticket, timeout_s)
-    except BaseException:
-        negotiation.close()
-        raise
+            session = over_verbs(negotiation, welcome, rdma, ready)
+        else:
+            session = redeem_ticket(welcome.fabric.address, welcome.ticket, timeout_s)
+            if ready is not None:
+                ready.close()
+        undo.pop_all()
+        return negotiation, welcome, session
 
 
 def _connect(address: str, tls: Tls | None, timeout_s: float) -> socket.socket:

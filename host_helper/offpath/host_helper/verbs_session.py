@@ -1,28 +1,35 @@
-"""The requester's end of a session over verbs. Importing this loads pyverbs, if it is there."""
+"""The requester's end of a session over verbs."""
 
 from __future__ import annotations
 
-import contextlib
-
-from offpath.bindings.errors import VerbsMissing
 from offpath.bindings.ports import RequesterSession
 from offpath.bindings.verbs.devices import choose
 from offpath.bindings.verbs.domain import Device
 from offpath.bindings.verbs.exchange import as_message, from_message
 from offpath.bindings.verbs.fabric import VerbsRequesterSession
-from offpath.bindings.verbs.library import library
 from offpath.bindings.verbs.link import Line
 from offpath.bindings.wire import control
 from offpath.host_helper.negotiate import Negotiation, Rdma
 
-with contextlib.suppress(VerbsMissing):  # told when a session needs it
-    library()
 
-
-def over_verbs(negotiation: Negotiation, welcome: control.Welcome, rdma: Rdma) -> RequesterSession:
-    """Exchange ends for the welcome's ticket. Raises: NegotiationRefused, PeerGone, ControlError, VerbsError."""
+def prepared(rdma: Rdma, slots: int, payload_bytes: int, result_bytes: int) -> VerbsRequesterSession:
+    """Our end, with its memory registered, which may take longer than a ticket lasts. Raises: VerbsError."""
     choice = choose(device=rdma.device or None, netdev=rdma.netdev or None, near=rdma.near or None)
-    session = VerbsRequesterSession(Device(choice), welcome.slots, welcome.payload_bytes, welcome.result_bytes)
+    return VerbsRequesterSession(Device(choice), slots, payload_bytes, result_bytes)
+
+
+def over_verbs(
+    negotiation: Negotiation, welcome: control.Welcome, rdma: Rdma, session: VerbsRequesterSession | None
+) -> RequesterSession:
+    """Exchange ends for the welcome's ticket; ``session`` is what was prepared, if it was, and is ours.
+
+    Raises: NegotiationRefused, PeerGone, ControlError, VerbsError.
+    """
+    sizes = welcome.slots, welcome.payload_bytes, welcome.result_bytes
+    if session is None or not session.fit(*sizes):
+        if session is not None:
+            session.close()
+        session = prepared(rdma, *sizes)
     try:
         theirs = from_message(negotiation.redeem(welcome.ticket, as_message(session.end())))
         session.connect(theirs, Line(negotiation.fileno(), lambda: None))  # the negotiation ends by itself

@@ -161,6 +161,13 @@ class VerbsRequesterSession:
             self.close()
             raise
 
+    def fit(self, slots: int, payload_bytes: int, result_bytes: int) -> bool:
+        """What was granted, which may be fewer slots than there is room for. False: it is something else."""
+        if slots > self.slot_count or (payload_bytes, result_bytes) != (self.payload_bytes, self.result_bytes):
+            return False
+        self.slot_count = slots
+        return True
+
     def end(self) -> End:
         """What the daemon must know of us."""
         return self._link.end(self._answers_region)
