@@ -212,6 +212,15 @@ def test_a_queue_pair_that_fails_is_made_anew_and_costs_no_request(
         assert (requester.submit("echo", [noise(99)], timeout=BOUND_S).array == noise(99)).all()
 
 
+def test_a_request_that_never_arrived_is_safe_to_try_again(connect: Callable[..., Requester]) -> None:
+    """The session had no jobs when its queue pair failed; it is kept, because its requester lives."""
+    requester = connect(slots=1)
+    requester.submit("echo", [noise(8)], timeout=BOUND_S)
+    force_error(requester)
+    assert how_it_ended(requester.begin("echo", [noise(8)])) is Status.RETRY_SAFE
+    assert (requester.submit("echo", [noise(99)], timeout=BOUND_S).array == noise(99)).all()
+
+
 def force_error(requester: Requester) -> None:
     queue = cast(VerbsRequesterSession, requester._link.session)._link._queue
     verbs = library()

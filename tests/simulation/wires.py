@@ -212,7 +212,7 @@ class SimFabricSession:
         self.slots = Memory(memory.slots, 0, len(memory.slots), memory, world.keep(memory))
         self.answers = Memory(memory.answers, 0, len(memory.answers), memory, world.keep(memory))
         self._bell: Bell | None = None
-        self.room_is_polled = False
+        self.fails_alone = self.room_is_polled = False
         self.header_bytes_read = 0
         self.answer_bytes_written = 0
 

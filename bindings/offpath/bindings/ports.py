@@ -154,6 +154,10 @@ class FabricSession(Protocol):
         """A private copy of the answer's header part, as it was last written. Does not block."""
 
     @property
+    def fails_alone(self) -> bool:
+        """Its connection can fail while its peer lives: also a session without jobs is worth coming back to."""
+
+    @property
     def room_is_polled(self) -> bool:
         """After a `ring` that returned False there is room again when, True: `poll` has taken in news of it; False:
         `fileno` is writable."""

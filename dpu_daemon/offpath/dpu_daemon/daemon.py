@@ -231,7 +231,8 @@ class Daemon:
 
     def session_lost(self, session: Session, detail: str) -> None:
         """The peer's connection broke. If it has anything to come back for, its session waits for it."""
-        if session.number in self.sessions and session.refs() and self.on_session_lost:
+        is_kept = session.fabric.fails_alone or session.refs()
+        if session.number in self.sessions and is_kept and self.on_session_lost:
             logger.info("session %d of %s lost its peer: %s", session.number, session.tenant, detail)
             session.detach()
             for told in self.on_session_lost:

@@ -11,7 +11,14 @@ import time
 from ipaddress import IPv4Address
 from typing import Final, Literal, cast
 
-from offpath.bindings.errors import NegotiationRefused, RegionError, TicketRefused, VerbsError
+from offpath.bindings.errors import (
+    DeviceGone,
+    NegotiationRefused,
+    PortDown,
+    RegionError,
+    TicketRefused,
+    VerbsError,
+)
 from offpath.bindings.verbs.devices import Choice, choose
 from offpath.bindings.verbs.domain import Device
 from offpath.bindings.verbs.exchange import VerbsListener, as_message, from_message
@@ -81,7 +88,14 @@ class RdmaPort:
         self.sweep()
 
     def _events(self) -> None:
-        for name in self.device.events():
+        try:
+            names = self.device.events()
+        except DeviceGone as fault:
+            self._loop.remove_reader(self.device.fileno())
+            logger.error("RDMA device %s: %s", self.device.choice.port.device, fault)
+            self._look()
+            return
+        for name in names:
             if name in _DEVICE_EVENTS:
                 logger.warning("RDMA device %s: %s", self.device.choice.port.device, name)
                 self._look()
@@ -93,7 +107,7 @@ class RdmaPort:
             self._looking.cancel()
             self._looking = None
         try:
-            self.device.choice = chosen(self._table)
+            self._chose(chosen(self._table))
             self._fault = ""
         except VerbsError as fault:
             self._fault = str(fault)
@@ -101,6 +115,13 @@ class RdmaPort:
             self._looking = self._loop.call_later(_LOOK_S, self._look)
         if before and not self._fault:
             self._well_since_s = time.monotonic()
+
+    def _chose(self, choice: Choice) -> None:
+        """Raises: PortDown: it is another port now, which we have not opened."""
+        before, now = self.device.choice.port, choice.port
+        if (before.device, before.number) != (now.device, now.number):
+            raise PortDown(f"{before} is not what the configuration means any more: that is {now}; a restart takes it")
+        self.device.choice = choice
 
     def close(self) -> None:
         """Let what was rung last arrive, for half a second at most; the loop ends."""

@@ -40,6 +40,7 @@ class LoopbackFabricSession(SlotMemory):
     """The daemon's end; implements `offpath.bindings.ports.FabricSession`. It has its doorbell from `hand_over` to
     `hang_up`."""
 
+    fails_alone: Final = False
     room_is_polled: Final = False
 
     def __init__(

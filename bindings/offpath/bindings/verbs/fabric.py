@@ -41,6 +41,7 @@ class VerbsFabricSession(SlotMemory):
     """The daemon's end; implements `offpath.bindings.ports.FabricSession`. It has its queue pair from `open` to
     `hang_up`."""
 
+    fails_alone: Final = True
     room_is_polled: Final = True
 
     def __init__(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from offpath.bindings.errors import PeerGone, WorkFailed
+from offpath.bindings.errors import PeerGone, VerbsError
 from offpath.bindings.ports import IMM_SLOT_MASK, immediate
 from offpath.bindings.verbs.domain import Device, Domain, Region, Window
 from offpath.bindings.verbs.queue import PSN_MASK, Address, Part, QueuePair
@@ -90,7 +90,7 @@ class Link:
         self._epoll.register(line.fd, _HANG_UP)
         if opens:
             self._credits = peer.doorbells
-            self._queue.ring(0, immediate(IMM_ROOM, self._doorbells))
+            self._queue.ring(None, immediate(IMM_ROOM, self._doorbells))
 
     def fileno(self) -> int:
         """Readable when doorbells wait, or the peer is gone."""
@@ -104,8 +104,8 @@ class Link:
             return False
         assert self.peer is not None, "only a connected end rings"
         try:
-            sent = self._queue.write(0, parts, self.peer.rkey, imm) if parts else self._queue.ring(0, imm)
-        except WorkFailed as fault:
+            sent = self._queue.write(None, parts, self.peer.rkey, imm) if parts else self._queue.ring(None, imm)
+        except VerbsError as fault:
             raise PeerGone(str(fault)) from None
         self._credits -= sent
         return sent
@@ -174,8 +174,13 @@ class Link:
 
     def is_quiet(self) -> bool:
         """Nothing of ours is under way any more: all of it arrived, or the queue pair failed."""
-        if not self._queue.has_failed:
+        if self._queue.has_failed:
+            return True
+        try:
+            self._queue.fence()
             self._queue.poll()
+        except VerbsError:  # there is nothing left to wait for
+            return True
         return not self._queue.in_flight
 
     def close(self) -> None:
@@ -191,13 +196,21 @@ class Link:
             return
         ready = {fd for fd, _ in self._epoll.poll(0)}
         if self._queue.fileno() in ready:
-            for each in self._queue.poll():
-                if each.error is not None:
-                    self._gone = str(each.error)
-                elif each.imm is not None:
-                    self._heard(each.imm)
+            self._hear()
         if self._line is not None and self._line.fd in ready and not self._gone:
             self._gone = "the peer hung up"
+
+    def _hear(self) -> None:
+        try:
+            completions = self._queue.poll()
+        except VerbsError as fault:
+            self._gone = str(fault)
+            return
+        for each in completions:
+            if each.error is not None:
+                self._gone = str(each.error)
+            elif each.imm is not None:
+                self._heard(each.imm)
 
     def _heard(self, imm: int) -> None:
         if imm >> 24 == IMM_ROOM:
@@ -207,9 +220,9 @@ class Link:
 
     def _tell_room(self) -> None:
         try:
-            if self._queue.ring(0, immediate(IMM_ROOM, self._taken)):
+            if self._queue.ring(None, immediate(IMM_ROOM, self._taken)):
                 self._taken = 0
-        except WorkFailed as fault:
+        except VerbsError as fault:
             self._gone = str(fault)
 
     def _set_mark(self) -> None:

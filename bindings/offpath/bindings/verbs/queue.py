@@ -96,6 +96,12 @@ class _Request(NamedTuple):
     imm: int
 
 
+class _Posted(NamedTuple):
+    token: int | None
+    requests: int
+    is_signalled: bool
+
+
 class QueuePair:
     """``writes``: how many of our requests may be in flight; ``immediates``: how many of the peer's before we poll;
     ``reads``: how many reads each end may have under way; ``timeout``: 4.096 us x 2^timeout for an acknowledgement,
@@ -116,7 +122,8 @@ class QueuePair:
         self._room = self._writes = writes
         self._reads = reads
         self._timeout = timeout
-        self._in_flight: deque[tuple[int, int]] = deque()  # token, work requests
+        self._in_flight: deque[_Posted] = deque()
+        self._unsignalled = 0
         self._failed: WorkFailed | None = None
         self._closed = False
         self._statuses = _statuses()
@@ -161,8 +168,14 @@ class QueuePair:
 
     @property
     def in_flight(self) -> int:
-        """Calls whose completion has not come."""
+        """Calls that have not ended, as far as we were told."""
         return len(self._in_flight)
+
+    def fence(self) -> None:
+        """Have the end of all that is in flight told; for an end, of which nobody waits. Does not block."""
+        if self._in_flight and not self._in_flight[-1].is_signalled and self._failed is None and self._room:
+            opcode, landing = self._verbs.enums.IBV_WR_RDMA_WRITE, self._landing
+            self._post(0, [_Request(opcode, landing.address, 0, landing.lkey, 0, 0, 0)])
 
     @property
     def has_failed(self) -> bool:
@@ -194,10 +207,11 @@ class QueuePair:
         attempt(f"connect to {peer.gid}", lambda: self.qp.to_rts(attributes))
 
     # -- requests -----------------------------------------------------------------------------------------------------
-    def write(self, token: int, parts: Sequence[Part], rkey: int, imm: int | None = None) -> bool:
+    def write(self, token: int | None, parts: Sequence[Part], rkey: int, imm: int | None = None) -> bool:
         """Write each part to the peer's memory; ``imm`` rings there when all of it has arrived.
 
-        More than a message may hold goes as several, the last of all with the immediate; one completion for all.
+        More than a message may hold goes as several, the last of all with the immediate; one completion for all, or
+        with ``token`` None no completion but a failure's: what nobody waits for wakes nobody.
         False: no room now, nothing was posted; poll first. Does not block. Raises: RegionError, WorkFailed.
         """
         requests = self._requests(self._verbs.enums.IBV_WR_RDMA_WRITE, parts, rkey)
@@ -211,7 +225,7 @@ class QueuePair:
         """Read each part from the peer's memory; otherwise as `write`."""
         return self._post(token, self._requests(self._verbs.enums.IBV_WR_RDMA_READ, parts, rkey))
 
-    def ring(self, token: int, imm: int) -> bool:
+    def ring(self, token: int | None, imm: int) -> bool:
         """An immediate without bytes; otherwise as `write`."""
         opcode, landing = self._verbs.enums.IBV_WR_RDMA_WRITE_WITH_IMM, self._landing
         return self._post(token, [_Request(opcode, landing.address, 0, landing.lkey, 0, 0, socket.htonl(imm))])
@@ -237,7 +251,7 @@ class QueuePair:
             made.callback(request.close)
             request.set_bind_wr(window, info)
             self._room -= 1
-            self._in_flight.append((0, 1))
+            self._in_flight.append(_Posted(0, 1, True))
             attempt("bind a memory window", lambda: self.qp.post_send(request))
         until = time.monotonic() + _BIND_S
         while self._in_flight:
@@ -305,7 +319,7 @@ class QueuePair:
     def _post_receive(self) -> None:
         self.qp.post_recv(self._receive)
 
-    def _post(self, token: int, requests: list[_Request]) -> bool:
+    def _post(self, token: int | None, requests: list[_Request]) -> bool:
         if self._closed:
             raise ResourceClosed("the queue pair is closed")
         if self._failed is not None:
@@ -315,27 +329,33 @@ class QueuePair:
         if len(requests) > self._room:
             return False
         self._room -= len(requests)
-        self._in_flight.append((token, len(requests)))
+        self._unsignalled += len(requests)
+        # Of what nobody waits for, the device tells only as often as room must come back.
+        is_signalled = token is not None or 2 * self._unsignalled >= self._writes
+        if is_signalled:
+            self._unsignalled = 0
+        self._in_flight.append(_Posted(token, len(requests), is_signalled))
         last = len(requests) - 1
         for number, request in enumerate(requests):
-            self._post_one(request, is_last=number == last)
+            self._post_one(request, is_signalled and number == last)
         return True
 
-    def _post_one(self, request: _Request, *, is_last: bool) -> None:
+    def _post_one(self, request: _Request, is_signalled: bool) -> None:
         """One message. Its entry and request are copied when posted; unclosed they leak, closed twice they abort."""
         e, wr = self._verbs.enums, self._verbs.wr
-        flags = e.IBV_SEND_SIGNALED if is_last else 0
+        flags = e.IBV_SEND_SIGNALED if is_signalled else 0
         if request.nbytes <= self._device.inline_bytes and request.opcode != e.IBV_WR_RDMA_READ:
             flags |= e.IBV_SEND_INLINE
-        with ExitStack() as made:
-            entry = wr.SGE(request.address, request.nbytes, request.lkey)
-            made.callback(entry.close)
-            made_request = wr.SendWR(
-                opcode=request.opcode, send_flags=flags, imm_data=request.imm, sg=[entry], num_sge=1
-            )
-            made.callback(made_request.close)
-            made_request.set_wr_rdma(request.rkey, request.remote)
-            attempt("post a request", lambda: self.qp.post_send(made_request))
+        entry = wr.SGE(request.address, request.nbytes, request.lkey)
+        try:
+            made = wr.SendWR(opcode=request.opcode, send_flags=flags, imm_data=request.imm, sg=[entry], num_sge=1)
+            try:
+                made.set_wr_rdma(request.rkey, request.remote)
+                attempt("post a request", lambda: self.qp.post_send(made))
+            finally:
+                made.close()
+        finally:
+            entry.close()
 
     def _take_event(self) -> None:
         """At most one waits: the queue is armed again only here, before it is drained. What comes in between makes an
@@ -355,9 +375,11 @@ class QueuePair:
         if completion.opcode & e.IBV_WC_RECV:
             attempt("post a receive", self._post_receive)
             return Completion(imm=socket.ntohl(completion.imm_data), nbytes=completion.byte_len)
-        token, messages = self._in_flight.popleft()  # a reliable connection completes in order
-        self._room += messages
-        return Completion(token=token)
+        while True:  # a reliable connection completes in order: what was posted before, untold, has ended too
+            posted = self._in_flight.popleft()
+            self._room += posted.requests
+            if posted.is_signalled:
+                return Completion(token=posted.token)
 
     def _refusal(self, completion: Any) -> str:
         """Why no more is taken after this completion; empty: it is a good one."""
@@ -369,9 +391,8 @@ class QueuePair:
 
     def _fail(self, name: str, found: list[Completion]) -> None:
         self._failed = WorkFailed(name, CHECKS.get(name, "the device: see the kernel's log"))
-        found += [Completion(token=token, error=self._failed) for token, _ in self._in_flight]
-        if not self._in_flight:
-            found.append(Completion(error=self._failed))
+        told = [Completion(token=each.token, error=self._failed) for each in self._in_flight if each.token is not None]
+        found += told or [Completion(error=self._failed)]
         self._in_flight.clear()
 
 
