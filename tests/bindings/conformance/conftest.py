@@ -27,7 +27,7 @@ from .fabric_rigs import FabricRig, LoopbackFabricRig, VerbsFabricRig, WindowedF
 @pytest.fixture(
     params=[
         pytest.param(LoopbackCopyRig, id="loopback"),
-        pytest.param(VerbsCopyRig, id="verbs", marks=pytest.mark.rdma),
+        pytest.param(VerbsCopyRig, id="verbs", marks=[pytest.mark.rdma, pytest.mark.full]),
         pytest.param(partial(VerbsCopyRig, "target"), id="verbs-to-lane", marks=pytest.mark.rdma),
         pytest.param(partial(VerbsCopyRig, "source"), id="verbs-from-lane", marks=pytest.mark.rdma),
     ]
@@ -42,7 +42,7 @@ def copy_rig(request: pytest.FixtureRequest) -> Iterator[CopyRig]:
     params=[
         pytest.param(LoopbackFabricRig, id="loopback"),
         pytest.param(VerbsFabricRig, id="verbs", marks=pytest.mark.rdma),
-        pytest.param(WindowedFabricRig, id="verbs-window", marks=pytest.mark.rdma),
+        pytest.param(WindowedFabricRig, id="verbs-window", marks=[pytest.mark.rdma, pytest.mark.full]),
     ]
 )
 def fabric_rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FabricRig]:
