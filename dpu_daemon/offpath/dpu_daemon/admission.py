@@ -267,6 +267,10 @@ class Admission:
         self._welcome(grant, peer, resume.token, resumed)
         return grant
 
+    def came_back(self, grant: Grant) -> None:
+        """Its peer is connected: nobody waits for it any more, whatever was under way."""
+        self._stop_waiting(grant)
+
     def knows(self, tenant: str) -> bool:
         """It may hold sessions."""
         return tenant in self._tenants

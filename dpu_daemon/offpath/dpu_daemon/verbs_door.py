@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from ipaddress import IPv4Address
 from typing import Final, Literal, cast
 
 from offpath.bindings.errors import (
+    DeviceError,
     DeviceGone,
     NegotiationRefused,
     PortDown,
@@ -40,6 +42,8 @@ _LAST_S: Final = 0.5
 _KNOWN_WITHIN_S: Final = 1.0
 _KNOWN_LOOK_S: Final = 0.01
 _LOOK_S: Final = 0.1
+_AGAIN_MS: Final = 1000
+"""What could not be connected now may be later: an address not known yet, memory short, a route changed."""
 _DEVICE_EVENTS: Final = ("PORT_ERR", "PORT_ACTIVE", "GID_CHANGE", "DEVICE_FATAL", "LID_CHANGE", "CLIENT_REREGISTER")
 
 
@@ -58,6 +62,8 @@ class RdmaPort:
         self.seal: Literal["pd", "mw"] = table.seal
         self._loop = asyncio.get_running_loop()
         self._fault = ""
+        self._is_dead = False
+        self.on_dead: Callable[[], None] = lambda: None
         self._well_since_s = -HOLD_S
         self._sweeping: asyncio.TimerHandle | None = None
         self._looking: asyncio.TimerHandle | None = None
@@ -93,15 +99,25 @@ class RdmaPort:
         except DeviceGone as fault:
             self._loop.remove_reader(self.device.fileno())
             logger.error("RDMA device %s: %s", self.device.choice.port.device, fault)
-            self._look()
+            self._died()
             return
         for name in names:
             if name in _DEVICE_EVENTS:
                 logger.warning("RDMA device %s: %s", self.device.choice.port.device, name)
                 self._look()
+            if name == "DEVICE_FATAL":
+                self._died()
+
+    def _died(self) -> None:
+        """What we opened is dead, also if a device of its name comes back; its sessions may never be told by it."""
+        self._is_dead = True
+        self._fault = "the RDMA device failed; a restart of the daemon opens it anew"
+        self.on_dead()
 
     def _look(self) -> None:
         """See what became of the port: its state, and its GID, whose index may be another now."""
+        if self._is_dead:
+            return
         before = self._fault
         if self._looking is not None:
             self._looking.cancel()
@@ -144,7 +160,13 @@ class VerbsDoor:
         self._listener = listener
         self._port = port
         daemon.on_closed.append(port.close)
+        port.on_dead = self._device_died
         self._loop = asyncio.get_running_loop()
+
+    def _device_died(self) -> None:
+        for session in list(self._daemon.sessions.values()):
+            if session.is_attached:
+                self._daemon.session_lost(session, "the RDMA device failed")
 
     def open(self) -> None:
         """See `Door.open`: nobody is let in but over a negotiation."""
@@ -166,6 +188,7 @@ class VerbsDoor:
         line = Line(fd, lambda: self._hung_up(end, peer))
         try:
             await self._reach(end)
+            self._still(grant, peer)
             if grant.live is None:
                 terms = grant.terms
                 fabric = await self._loop.run_in_executor(
@@ -174,10 +197,10 @@ class VerbsDoor:
                 self._first(grant, fabric, end, line, peer)
             else:
                 self._again(grant, grant.live, end, line, peer)
-        except (VerbsError, RegionError) as fault:
+        except (DeviceError, RegionError) as fault:
             self._listener.back(end)
             logger.warning("no connection for a session of %s: %s", grant.tenant.table.name, fault)
-            raise NegotiationRefused("fabric", str(fault)[:500]) from None
+            raise NegotiationRefused("fabric", str(fault)[:500], _AGAIN_MS) from None
         except BaseException:
             self._listener.back(end)
             raise
@@ -209,13 +232,16 @@ class VerbsDoor:
             ask(address, self._port.address)
             await asyncio.sleep(_KNOWN_LOOK_S)
 
+    @staticmethod
+    def _still(grant: Grant, peer: Peer) -> None:
+        """Raises: NegotiationRefused: meanwhile the session ended, or another connection came for it."""
+        if grant.is_over or grant.peer is not peer:
+            raise NegotiationRefused("ticket", "the session is over, or another connection has it")
+
     def _first(self, grant: Grant, fabric: VerbsFabricSession, end: End, line: Line, peer: Peer) -> None:
         """Known, and journalled, before the peer has its memory: what it submits at once survives our death."""
-        if grant.is_over:
-            fabric.close()
-            self._listener.back(end)
-            return
         try:
+            self._still(grant, peer)
             ours = fabric.open(self._port.device, end, line, self._port.seal)
         except BaseException:
             fabric.close()
@@ -226,12 +252,11 @@ class VerbsDoor:
 
     def _again(self, grant: Grant, session: Session, end: End, line: Line, peer: Peer) -> None:
         """A peer that came back gets a new queue pair to the same memory."""
-        if grant.is_over:
-            self._listener.back(end)
-            return
+        session.detach()
         fabric = cast(VerbsFabricSession, session.fabric)  # this door makes no other
         ours = fabric.open(self._port.device, end, line, self._port.seal)
         peer.say(control.Redeemed(end=as_message(ours)))
+        self._admission.came_back(grant)
         session.attach()
 
     def _hung_up(self, end: End, peer: Peer) -> None:

@@ -173,6 +173,13 @@ class AsyncRequester:
             self._returning = self._loop.create_task(self._come_back(gone))
 
     async def _come_back(self, gone: PeerGone) -> None:
+        try:
+            await self._try_to_come_back(gone)
+        except Exception as fault:  # nobody awaits this task: what waits for answers must hear of it
+            self._returning = None
+            self._fail(PeerGone(f"{gone}; no way back: {fault}"))
+
+    async def _try_to_come_back(self, gone: PeerGone) -> None:
         in_thread = functools.partial(self._loop.run_in_executor, None)
         returning = await in_thread(Return, self._way, self._link, self._slots.unanswered())
         link: Link | None = None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count, repeat
 from typing import Any, Final
 
-from offpath.bindings.errors import ControlError, NegotiationRefused, PeerGone, RegionError, TicketRefused, VerbsError
+from offpath.bindings.errors import ControlError, DeviceError, NegotiationRefused, PeerGone, RegionError, TicketRefused
 from offpath.bindings.ports import RequesterSession
 from offpath.bindings.wire import control
 from offpath.bindings.wire.codes import Reason, Status
@@ -95,7 +95,7 @@ class Return:
             if not is_missing:
                 self._nobody_until = now + _NOBODY_S
             self._next = now + next(self._pauses)
-        except VerbsError as fault:  # our port, or the way to theirs: it may come back
+        except DeviceError as fault:  # our port, or the way to theirs: it may come back
             if time.monotonic() >= self._until:
                 self.why_not = str(fault)
             self._next = time.monotonic() + next(self._pauses)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import time
+from collections.abc import Sequence
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -15,11 +17,33 @@ NOBODY = IPv4Address("203.0.113.9")  # RFC 5737: for documentation
 HEADER = "IP address       HW type     Flags       HW address            Mask     Device\n"
 
 
-def table(folder: Path, address: str = "", flags: str = "0x2") -> Path:
-    path = folder / "arp"
+def table(folder: Path, address: str = "", flags: str = "0x2", *, routes: Sequence[tuple[str, str, int]] = ()) -> Path:
+    """``routes``: network, gateway, bits of the mask. Returns the folder that stands for /proc/self/net."""
     line = f"{address:<16} 0x1         {flags}         02:00:00:00:00:01     *        rdma0\n" if address else ""
-    path.write_text(HEADER + line)
-    return path
+    (folder / "arp").write_text(HEADER + line)
+    rows = ["Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT"]
+    for network, gateway, bits in routes:
+        mask, flags = str(IPv4Address((1 << 32) - (1 << 32 - bits))), "0001" if gateway == "0.0.0.0" else "0003"
+        rows.append(f"rdma0 {hexadecimal(network)} {hexadecimal(gateway)} {flags} 0 0 0 {hexadecimal(mask)} 0 0 0")
+    (folder / "route").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+def hexadecimal(address: str) -> str:
+    return f"{socket.htonl(int(IPv4Address(address))):08X}"
+
+
+@pytest.mark.parametrize(("network", "gateway", "is_known"), [
+    ("203.0.113.0", "0.0.0.0", False),  # on our link: its gateway's is not its own
+    ("203.0.113.0", "192.0.2.2", False),  # behind a gateway that is not known
+    ("203.0.113.0", "192.0.2.1", True),
+    ("198.51.100.0", "0.0.0.0", True),  # by the default route
+])  # fmt: skip
+def test_a_gateway_stands_for_what_lies_behind_it_and_for_nothing_else(
+    tmp_path: Path, network: str, gateway: str, is_known: bool
+) -> None:
+    routes = [("0.0.0.0", "192.0.2.1", 0), (network, gateway, 24), ("203.0.0.0", "192.0.2.1", 8)]
+    assert answers(NOBODY, OURS, 0, table(tmp_path, "192.0.2.1", routes=routes)) is is_known
 
 
 def test_an_address_of_this_machine_answers(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ class VerbsCopyEngine:
             self._must_answer(peer)
             try:
                 queue.connect(peer)
-            except VerbsError as fault:
+            except DeviceError as fault:
                 raise RegionError(f"the exported memory cannot be reached: {fault}") from None
         except BaseException:
             queue.close()
@@ -150,7 +150,7 @@ class VerbsCopyEngine:
                 ended = self._across(token, source, target, target_offset, far, is_read=True)
             else:
                 raise RegionError("one side of a copy by RDMA is memory of ours")
-        except VerbsError as fault:
+        except DeviceError as fault:
             return CopyCompletion(token, str(fault))
         self._end(ended)
         return None

@@ -21,7 +21,7 @@ from offpath.bindings.verbs.library import attempt, library
 _EVENT_LINK: Final = "anon_inode:[infinibandevent]"
 _INLINE_BYTES: Final = 256
 _LINGER_S: Final = 2.0
-_opening = Lock()  # a descriptor is told by which one is new
+opening = Lock()  # a descriptor is told by which one is new: none may be closed meanwhile
 
 
 class Parting(Protocol):
@@ -88,21 +88,21 @@ class Device:
 
     def sweep(self) -> bool:
         """Close what has become quiet, or is overdue. True: there is more to come. Does not block."""
-        kept = []
-        for connection, until_s in self._partings:
-            if connection.is_quiet() or time.monotonic() >= until_s:
+        waiting, self._partings = self._partings, []
+        for connection, until_s in waiting:
+            if time.monotonic() >= until_s or connection.is_quiet():
                 connection.close()
             else:
-                kept.append((connection, until_s))
-        self._partings = kept
-        return bool(kept)
+                self._partings.append((connection, until_s))
+        return bool(self._partings)
 
     def close(self) -> None:
         """Waits for nothing. Repeating it is harmless."""
         for connection, _ in self._partings:
             connection.close()
         self._partings = []
-        self.context.close()
+        with opening:
+            self.context.close()
 
 
 class Region:
@@ -230,7 +230,7 @@ class Domain:
 def with_descriptor(make: Callable[[], Any], name: str) -> tuple[Any, int]:
     """What ``make`` makes, and its event descriptor, non-blocking: pyverbs waits for events with the interpreter
     locked, so it must never wait. pyverbs 44 does not show it, but it is the one that was not there before."""
-    with _opening:
+    with opening:
         before = _event_descriptors()
         made = make()
         shown = getattr(made, name, None)

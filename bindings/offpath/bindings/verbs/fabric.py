@@ -27,8 +27,9 @@ _FLUSH_S: Final = 1.0
 
 
 def doorbells(slots: int) -> int:
-    """How many an end takes before it must poll: submit, cancel and credit of every slot, and some."""
-    return 3 * slots + 16
+    """How many an end takes before it must poll: submit and cancel of every slot, twice as many because up to half may
+    be taken and not told of yet, and some."""
+    return 4 * slots + 16
 
 
 def writes(device: Device, slots: int, nbytes: int) -> int:

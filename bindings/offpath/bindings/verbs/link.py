@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from offpath.bindings.errors import PeerGone, VerbsError
+from offpath.bindings.errors import DeviceError, PeerGone
 from offpath.bindings.ports import IMM_SLOT_MASK, immediate
 from offpath.bindings.verbs.domain import Device, Domain, Region, Window
 from offpath.bindings.verbs.queue import PSN_MASK, Address, Part, QueuePair
@@ -105,7 +105,7 @@ class Link:
         assert self.peer is not None, "only a connected end rings"
         try:
             sent = self._queue.write(None, parts, self.peer.rkey, imm) if parts else self._queue.ring(None, imm)
-        except VerbsError as fault:
+        except DeviceError as fault:
             raise PeerGone(str(fault)) from None
         self._credits -= sent
         return sent
@@ -179,7 +179,7 @@ class Link:
         try:
             self._queue.fence()
             self._queue.poll()
-        except VerbsError:  # there is nothing left to wait for
+        except DeviceError:  # there is nothing left to wait for
             return True
         return not self._queue.in_flight
 
@@ -203,7 +203,7 @@ class Link:
     def _hear(self) -> None:
         try:
             completions = self._queue.poll()
-        except VerbsError as fault:
+        except DeviceError as fault:
             self._gone = str(fault)
             return
         for each in completions:
@@ -213,16 +213,22 @@ class Link:
                 self._heard(each.imm)
 
     def _heard(self, imm: int) -> None:
+        """What no honest peer does ends the connection: room that nobody used, doorbells beyond those that we take."""
         if imm >> 24 == IMM_ROOM:
-            self._credits = min(self._credits + (imm & IMM_SLOT_MASK), self._most_credits)
+            room = imm & IMM_SLOT_MASK
+            if not room or self._credits + room > self._most_credits:
+                self._gone = f"the peer spoke of room for {room}, with {self._credits} of {self._most_credits} left"
+            self._credits += room
         else:
             self._waiting.append(imm)
+            if len(self._waiting) + self._taken > self._doorbells:
+                self._gone = f"the peer rang more often than {self._doorbells} times ahead"
 
     def _tell_room(self) -> None:
         try:
             if self._queue.ring(None, immediate(IMM_ROOM, self._taken)):
                 self._taken = 0
-        except VerbsError as fault:
+        except DeviceError as fault:
             self._gone = str(fault)
 
     def _set_mark(self) -> None:

@@ -18,7 +18,7 @@ from offpath.bindings.errors import VerbsError
 WAIT_S: Final = 0.1
 _TABLES: Final = Path("/proc/self/net")  # /proc/net is hidden where /proc shows processes only (ProcSubset=pid)
 _COMPLETE: Final = 0x2  # ATF_COM, include/uapi/linux/if_arp.h
-_UP_GATEWAY: Final = 0x3  # RTF_UP | RTF_GATEWAY, include/uapi/linux/route.h
+_UP, _GATEWAY = 0x1, 0x2  # RTF_UP, RTF_GATEWAY, include/uapi/linux/route.h
 _DISCARD_PORT: Final = 9
 _LOOK_S: Final = 0.001
 
@@ -40,8 +40,11 @@ def ask(address: IPv4Address, ours: IPv4Address) -> None:
 
 
 def is_known(address: IPv4Address, tables: Path = _TABLES) -> bool:
-    """It is an address of this machine, or its link-layer address, or its gateway's, is known now."""
-    return _is_local(address) or bool({str(address), *_gateways(address, tables)} & _resolved(tables))
+    """It is an address of this machine; or its link-layer address is known now, or its gateway's, if it has one."""
+    if _is_local(address):
+        return True
+    known = _resolved(tables)
+    return str(address) in known or _gateway(address, tables) in known
 
 
 def answers(address: IPv4Address, ours: IPv4Address, wait_s: float = WAIT_S, tables: Path = _TABLES) -> bool:
@@ -73,12 +76,14 @@ def _resolved(tables: Path) -> set[str]:
     return {row[0] for row in rows if row and int(row[2], 16) & _COMPLETE}
 
 
-def _gateways(address: IPv4Address, tables: Path) -> set[str]:
-    """Of the routes that lead there in the main table (proc(5), /proc/net/route: hexadecimal, network byte order)."""
-    found = set()
+def _gateway(address: IPv4Address, tables: Path) -> str:
+    """Of the closest route that leads there in the main table (proc(5), /proc/net/route: hexadecimal, network byte
+    order); empty: it is on our link, or nowhere."""
+    closest, found = -1, ""
     for line in (tables / "route").read_text("ascii").splitlines()[1:]:
         row = line.split()
         network, gateway, mask = (socket.ntohl(int(row[column], 16)) for column in (1, 2, 7))
-        if int(row[3], 16) & _UP_GATEWAY == _UP_GATEWAY and int(address) & mask == network:
-            found.add(str(IPv4Address(gateway)))
+        flags = int(row[3], 16)
+        if flags & _UP and int(address) & mask == network and mask > closest:
+            closest, found = mask, str(IPv4Address(gateway)) if flags & _GATEWAY else ""
     return found

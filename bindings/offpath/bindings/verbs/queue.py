@@ -19,7 +19,7 @@ from mmap import mmap
 from typing import Any, Final, NamedTuple
 
 from offpath.bindings.errors import PeerGone, RegionError, ResourceClosed, VerbsError, WorkFailed
-from offpath.bindings.verbs.domain import Domain, Region, Window, with_descriptor
+from offpath.bindings.verbs.domain import Domain, Region, Window, opening, with_descriptor
 from offpath.bindings.verbs.library import attempt, library
 
 PSN_MASK: Final = 0xFF_FFFF
@@ -144,7 +144,7 @@ class QueuePair:
             )
             self._waiting = select.poll()
             self._waiting.register(self._fd, select.POLLIN)
-            depth = writes + immediates
+            self._depth = depth = writes + immediates
             self._cq = make("completion queue", lambda: verbs.cq.CQ(context, depth, None, self._channel, 0))
             attempt("arm a completion queue", self._cq.req_notify)
             cap = verbs.qp.QPCap(
@@ -282,7 +282,7 @@ class QueuePair:
         if self._waiting.poll(0):
             self._take_event()
         found: list[Completion] = []
-        while self._failed is None:
+        while self._failed is None and len(found) < self._depth:  # a peer that never stops is not waited for
             count, completions = self._cq.poll(_POLLED)
             if not count:
                 break
@@ -297,7 +297,8 @@ class QueuePair:
         """Queue pair, completion queue, channel; the domain is its maker's. Repeating it is harmless."""
         if not self._closed:
             self._closed = True
-            self._undo.close()
+            with opening:
+                self._undo.close()
 
     # -- within -------------------------------------------------------------------------------------------------------
     def _requests(self, opcode: int, parts: Sequence[Part], rkey: int) -> list[_Request]:

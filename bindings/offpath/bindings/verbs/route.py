@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from offpath.bindings.errors import PeerGone, VerbsError
+from offpath.bindings.errors import DeviceError, PeerGone
 from offpath.bindings.verbs.queue import Part, QueuePair
 from offpath.bindings.verbs.registry import Registration
 
@@ -112,7 +112,7 @@ class Route:
         ended: list[Copy] = []
         try:
             completions = self.queue.poll()
-        except (VerbsError, PeerGone) as fault:
+        except (DeviceError, PeerGone) as fault:
             return self.fail(str(fault))
         for completion in completions:
             if completion.error is not None:  # one stands for all that follow
@@ -142,7 +142,7 @@ class Route:
         try:
             while self._waiting and self._posted(self._waiting[0]):
                 self._flying.append(self._waiting.popleft())
-        except VerbsError as fault:
+        except DeviceError as fault:
             return self.fail(str(fault))
         return []
 
