@@ -42,7 +42,7 @@ class Tenant:
         """Fill every session up, take what has come, and a short while to wait if nothing has."""
         for requester, flying in zip(self.sessions, self._flying, strict=True):
             while len(flying) < self.in_flight:
-                payload: Any = np.array([0.004])
+                payload: Any = np.array([0.008])
                 if self._kernel != "sleep":
                     payload = self._random.integers(0, 256, int(self._random.integers(1, 20_000)), np.uint8)
                 self.counted["sent"] += 1
