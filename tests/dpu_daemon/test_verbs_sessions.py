@@ -22,9 +22,10 @@ from offpath.bindings.verbs.domain import Device
 from offpath.bindings.verbs.exchange import as_message
 from offpath.bindings.verbs.fabric import VerbsRequesterSession
 from offpath.bindings.verbs.library import library
-from offpath.bindings.wire import control
+from offpath.bindings.wire import admin, control
 from offpath.bindings.wire.codes import Status
 from offpath.bindings.wire.frames import frame
+from offpath.cli.ask import AdminClient, all_tenants
 from offpath.host_helper import Rdma, Requester, RequestFailed
 from offpath.host_helper.negotiate import Negotiation, _connect
 from offpath.host_helper.resume import Way
@@ -41,14 +42,14 @@ TABLES: dict[str, Any] = {
     "rdma": {"device": "rxe0"},
     "leasing": {"landing_bytes": 9 * MIB, "result_bytes": 9 * MIB},
     "durability": {"resume_ttl_s": 60, "adopt_ms": 30_000, "journal_mib": 4},
-    "limits": {"helper_ms": 60_000},
+    "limits": {"helper_ms": 60_000, "drain_ms": 60_000},
 }
 RDMA = Rdma(device="rxe1")
 
 
 def started(helper: dict[str, str] | None = None, **options: Any) -> Cluster:
     """``helper``: what is set in its environment."""
-    made = Cluster({"ada": {}, "bob": {}}, **TABLES, **options)
+    made = Cluster({"ada": {}, "bob": {}, "cyd": {"max_sessions": 4}, "dee": {}}, **TABLES, **options)
     try:
         made.start_helper(helper, emulate=["A100-40GB"])
     except BaseException:
@@ -113,7 +114,11 @@ def welcomed(cluster: Cluster, tenant: str = "ada") -> Any:
     """A negotiation with its welcome, whose ticket nobody redeemed."""
     negotiation = Negotiation(_connect(cluster.address, None, BOUND_S), BOUND_S)
     hello = control.Hello(tenant=tenant, token=cluster.token(tenant), slots=1, payload_bytes=4096, result_bytes=4096)
-    return negotiation, negotiation.hello(hello)
+    try:
+        return negotiation, negotiation.hello(hello)
+    except BaseException:
+        negotiation.abandon()
+        raise
 
 
 @pytest.fixture
@@ -308,3 +313,42 @@ def test_who_comes_back_too_soon_is_told_to_wait(cluster: Cluster) -> None:
         each.abandon()
     link.session.close()
     link.negotiation.close()
+
+
+def line_of(cluster: Cluster, tenant: str) -> admin.TenantLine:
+    with AdminClient(str(cluster.run_folder)) as client:
+        return next(line for line in all_tenants(client)[1] if line.tenant == tenant)
+
+
+def test_a_tenant_that_opens_sessions_without_end_is_slowed_down(
+    cluster: Cluster, connect: Callable[..., Requester]
+) -> None:
+    """Ten a second beyond the four that it may hold; the library waits by itself."""
+    waits = []
+    for _ in range(60):
+        try:
+            welcomed(cluster, "cyd")[0].close()
+        except NegotiationRefused as refused:
+            if refused.code == "sessions_too_soon":
+                waits.append(refused.retry_after_ms)
+    assert waits
+    assert all(0 < wait <= 100 for wait in waits)
+    until(lambda: line_of(cluster, "cyd").sessions == 0, BOUND_S)
+    assert (connect("cyd", slots=1).submit("echo", [noise(9)], timeout=BOUND_S).array == noise(9)).all()
+
+
+def test_what_is_answered_before_its_tenant_goes_arrives(cluster: Cluster, connect: Callable[..., Requester]) -> None:
+    """The daemon ends the session; its hang-up does not overtake the large answers that it rang before, or those by
+    which it says that a queued request is given up."""
+    requester = connect("dee", slots=4, payload_bytes=LIMIT, result_bytes=LIMIT)
+    sent = noise(LIMIT)
+    running = [requester.begin("echo", [sent]) for _ in range(4)]
+    until(lambda: line_of(cluster, "dee").jobs == 4, BOUND_S)
+    tenants = cluster.config["tenant"]
+    cluster.config["tenant"] = [each for each in tenants if each["name"] != "dee"]
+    try:
+        assert cluster.reload()
+        assert {how_it_ended(each) for each in running} <= {Status.COMPLETED, Status.CANCELLED}
+    finally:
+        cluster.config["tenant"] = tenants
+        assert cluster.reload()

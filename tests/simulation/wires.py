@@ -271,6 +271,9 @@ class SimFabricSession:
         bell.notify()
         return True
 
+    def has_arrived(self) -> bool:
+        return True
+
     def fileno(self) -> int:
         return self._bell.fd if self._bell is not None else -1
 

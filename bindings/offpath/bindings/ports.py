@@ -174,6 +174,10 @@ class FabricSession(Protocol):
         Returns False when the peer takes nothing now; see `room_is_polled`. Raises: PeerGone.
         """
 
+    def has_arrived(self) -> bool:
+        """What was written and rung has reached the requester's memory, or never will: hanging up cannot overtake it
+        any more. While it is False, `fileno` becomes readable for it. Does not block."""
+
     def fileno(self) -> int:
         """Readable when doorbells wait, or the peer is gone; -1 while nobody holds the other doorbell."""
 

@@ -31,6 +31,8 @@ from offpath.sched.jobs.admission import DRAIN_RETRY_MS
 TICKET_TTL_S: Final = 5
 RESUME_EVERY_NS: Final = 100_000_000
 """Least time between two attempts to come back to a session, where each makes a queue pair."""
+CONNECT_EVERY_NS: Final = 100_000_000
+"""What a tenant's connections come to in the long run, there; as many as it may hold sessions may come at once."""
 _REMOVED: Final = "the tenant was taken out of the configuration"
 _STATE: Final[dict[bool | None, Literal["answered", "running", "retry_safe"]]] = {
     None: "retry_safe",
@@ -66,6 +68,8 @@ class Tenant:
     sessions: int = 0
     nbytes: int = 0
     is_removed: bool = False
+    connects_due_ns: int = 0
+    """When its connections so far would all have come, had they kept their pace."""
 
 
 class Terms(NamedTuple):
@@ -154,10 +158,26 @@ class Admission:
         if tenant.nbytes + terms.nbytes > table.max_bytes:
             left = table.max_bytes - tenant.nbytes
             raise NegotiationRefused("memory", f"{terms.nbytes} bytes asked, {left} left", 1000)
+        self._pace(tenant)
         grant = self._granted(tenant, self._next_session, terms, peer)
         self._next_session += 1
         self._welcome(grant, peer, resume_token, [])
         return grant
+
+    def _pace(self, tenant: Tenant) -> None:
+        """Where a connection costs a queue pair and pinned memory: who opens and closes without end is slowed down.
+
+        Raises: NegotiationRefused: with the time to wait.
+        """
+        if self._offer.carrier != "verbs":
+            return
+        now_ns = self._daemon.now_ns()
+        due_ns = max(tenant.connects_due_ns, now_ns) + CONNECT_EVERY_NS
+        early_ns = due_ns - now_ns - tenant.table.max_sessions * CONNECT_EVERY_NS
+        if early_ns > 0:
+            wait_ms = -(-early_ns // 1_000_000)
+            raise NegotiationRefused("sessions_too_soon", "ten a second, beyond as many as it may hold", wait_ms)
+        tenant.connects_due_ns = due_ns
 
     def _granted(self, tenant: Tenant, session: int, terms: Terms, peer: Peer | None) -> Grant:
         tenant.sessions += 1
@@ -251,6 +271,7 @@ class Admission:
             wait_ms = (grant.came_back_ns + RESUME_EVERY_NS - self._daemon.now_ns()) // 1_000_000
             if wait_ms > 0:
                 raise NegotiationRefused("resume_too_soon", "one attempt in 100 ms", wait_ms)
+            self._pace(tenant)
             grant.came_back_ns = self._daemon.now_ns()
         grant.live.detach()  # its former connection may only look alive
         if grant.peer is not None:

@@ -135,6 +135,8 @@ class Session:
                 self._doorbell(imm)
             if self._unsent and self.fabric.room_is_polled:
                 self._send()
+            elif self._when_told is not None:  # what was rung last may have arrived
+                self._told()
         except PeerGone as gone:
             self._daemon.session_lost(self, str(gone))
         except DoorbellError as broken:
@@ -228,14 +230,16 @@ class Session:
         return True
 
     def when_told(self, end: Callable[[], None], bound_s: float) -> None:
-        """Call ``end`` soon after every answer is written and the peer took every doorbell that is due, at the latest
-        after ``bound_s``. (An answer may be decided and wait for a result that still travels into its slot.)"""
+        """Call ``end`` soon after every answer is written, every doorbell that is due was rung and has arrived, at the
+        latest after ``bound_s``. (An answer may be decided and wait for a result that still travels into its slot.)"""
         self._when_told = end
         self._end = self._loop.call_later(bound_s, end)
         self._told()
 
     def _told(self) -> None:
         if self._when_told is None or self._unsent or not all(ref.is_answered for ref in self.refs()):
+            return
+        if not self.fabric.has_arrived():
             return
         if self._end is not None:
             self._end.cancel()

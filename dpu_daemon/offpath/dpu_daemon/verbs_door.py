@@ -184,25 +184,25 @@ class VerbsDoor:
         """See `Door.redeem`. Raises: NegotiationRefused: the ticket is not this negotiation's; the end cannot be used,
         or not reached."""
         self.check()
-        end = self._claim(grant, said)
-        line = Line(fd, lambda: self._hung_up(end, peer))
+        ends = [self._claim(grant, said)]
+        line = Line(fd, lambda: self._hung_up(ends, peer))
         try:
-            await self._reach(end)
+            await self._reach(ends[0])
             self._still(grant, peer)
             if grant.live is None:
                 terms = grant.terms
                 fabric = await self._loop.run_in_executor(
                     None, VerbsFabricSession, terms.slots, terms.payload_bytes, terms.result_bytes
                 )
-                self._first(grant, fabric, end, line, peer)
+                self._first(grant, fabric, ends, line, peer)
             else:
-                self._again(grant, grant.live, end, line, peer)
+                self._again(grant, grant.live, ends, line, peer)
         except (DeviceError, RegionError) as fault:
-            self._listener.back(end)
+            self._listener.back(*ends)
             logger.warning("no connection for a session of %s: %s", grant.tenant.table.name, fault)
             raise NegotiationRefused("fabric", str(fault)[:500], _AGAIN_MS) from None
         except BaseException:
-            self._listener.back(end)
+            self._listener.back(*ends)
             raise
 
     def _claim(self, grant: Grant, said: control.Redeem) -> End:
@@ -238,11 +238,11 @@ class VerbsDoor:
         if grant.is_over or grant.peer is not peer:
             raise NegotiationRefused("ticket", "the session is over, or another connection has it")
 
-    def _first(self, grant: Grant, fabric: VerbsFabricSession, end: End, line: Line, peer: Peer) -> None:
+    def _first(self, grant: Grant, fabric: VerbsFabricSession, ends: list[End], line: Line, peer: Peer) -> None:
         """Known, and journalled, before the peer has its memory: what it submits at once survives our death."""
         try:
             self._still(grant, peer)
-            ours = fabric.open(self._port.device, end, line, self._port.seal)
+            ours = self._connected(fabric, ends, line)
         except BaseException:
             fabric.close()
             raise
@@ -250,16 +250,25 @@ class VerbsDoor:
         peer.say(control.Redeemed(end=as_message(ours)))
         grant.live.attach()
 
-    def _again(self, grant: Grant, session: Session, end: End, line: Line, peer: Peer) -> None:
+    def _again(self, grant: Grant, session: Session, ends: list[End], line: Line, peer: Peer) -> None:
         """A peer that came back gets a new queue pair to the same memory."""
         session.detach()
         fabric = cast(VerbsFabricSession, session.fabric)  # this door makes no other
-        ours = fabric.open(self._port.device, end, line, self._port.seal)
+        ours = self._connected(fabric, ends, line)
         peer.say(control.Redeemed(end=as_message(ours)))
         self._admission.came_back(grant)
         session.attach()
 
-    def _hung_up(self, end: End, peer: Peer) -> None:
-        self._listener.back(end)
+    def _connected(self, fabric: VerbsFabricSession, ends: list[End], line: Line) -> End:
+        """Returns our end, which is added to ``ends``. Raises: VerbsError."""
+        ours = fabric.open(self._port.device, ends[0], line, self._port.seal)
+        if not self._listener.made(ours):
+            fabric.hang_up()
+            raise VerbsError("make a queue pair", "somebody named it as its own before we had it")
+        ends.append(ours)
+        return ours
+
+    def _hung_up(self, ends: list[End], peer: Peer) -> None:
+        self._listener.back(*ends)
         peer.hang_up()
         self._loop.call_soon(self._port.sweep)  # when the connection has been parted with

@@ -88,7 +88,7 @@ class Requester:
     ) -> None:
         """Negotiate and connect; ``options`` as in `offpath.host_helper.negotiate.open_session`."""
         self._way = Way(address, tenant=tenant, token_file=token_file, tls=tls, **options)
-        self._link = self._way.open()
+        self._link = self._way.first()
         self._slots: SlotTable[Pending] = SlotTable(self._link.session)
         self._lost: PeerGone | None = None
         self._return: Return | None = None

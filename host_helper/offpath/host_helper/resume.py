@@ -24,6 +24,7 @@ _VERBS_PAUSE_S: Final = (0.1, 5.0)
 """Where an attempt costs both sides a queue pair: the least from one to the next, and what it grows to."""
 _NOBODY_S: Final = 3.0
 """How long a daemon may be missing altogether: under a service manager its sockets are open even while it starts."""
+_PACED: Final = "sessions_too_soon"
 _STAYS: Final = ("daemon_restarts", "")
 
 
@@ -39,9 +40,22 @@ class Link:
 class Way:
     """How a session was opened, so that it can be opened again."""
 
-    def __init__(self, address: str | None, **options: Any) -> None:
+    def __init__(self, address: str | None, *, timeout_s: float = 10.0, **options: Any) -> None:
         self._address = address
-        self._options = options
+        self._options = {"timeout_s": timeout_s, **options}
+        self._timeout_s = timeout_s
+
+    def first(self) -> Link:
+        """A new session. Told that our tenant connects too often, wait: ``timeout_s`` at most. Raises: as `open`."""
+        until = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return self.open()
+            except NegotiationRefused as refused:
+                wait_s = refused.retry_after_ms / 1e3
+                if refused.code != _PACED or time.monotonic() + wait_s > until:
+                    raise
+                time.sleep(wait_s)
 
     def open(self, resume: control.Resume | None = None) -> Link:
         """Raises: as `offpath.host_helper.negotiate.open_session`."""

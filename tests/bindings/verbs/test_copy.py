@@ -268,6 +268,24 @@ def test_memory_that_cannot_be_registered_is_an_error_of_its_copy(
     assert bench.copy(ours, 0, lane, 0, 8) is None
 
 
+def test_a_worker_that_names_a_queue_pair_of_others_is_refused(bench: Bench) -> None:
+    """Another lane's end, or one of the engine's own: what we sent there would come from whom it trusts."""
+    end = bench.end(bench.region(PAGE), PAGE, 0)
+    invitation = bench.engine.invite()
+    assert invitation is not None
+    said = end.export(invitation.descriptor).descriptor
+    memory = bench.engine.import_memory(MemoryExport(said), invitation)
+    with pytest.raises(RegionError, match="another lane's"):
+        bench.lane(PAGE, 0, qp_num=said["qp_num"])
+    held = bench.engine.invite()
+    assert held is not None
+    with pytest.raises(RegionError, match="another lane's"):
+        bench.lane(PAGE, 0, qp_num=held.descriptor["qp_num"], gid=held.descriptor["gid"])
+    held.close()
+    memory.close()
+    assert bench.engine.reaches(bench.lane(PAGE, 0)[0])
+
+
 def test_an_invitation_is_good_once_and_at_its_engine(choices: list[Choice], bench: Bench) -> None:
     end = bench.end(bench.region(PAGE), PAGE, 0)
     other = Bench(choices)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from offpath.bindings.errors import TicketRefused
 from offpath.bindings.verbs.exchange import VerbsListener, as_message, from_message
 from offpath.bindings.verbs.link import End
 from offpath.bindings.verbs.queue import Address
+from offpath.bindings.verbs.taken import TakenEnds
 
 END = End(Address(17, 1, "::ffff:a63:101", 5), 16, 4096, 7)
 
@@ -28,6 +31,25 @@ def test_a_queue_pair_of_another_session_is_refused_however_its_gid_is_spelled(g
         doors.claim(b"second", again, 0)
     doors.back(END)
     doors.claim(b"third", again, 0)
+
+
+def test_the_end_of_a_lane_or_of_our_own_is_nobodys() -> None:
+    """Copies and sessions share what is taken; an own queue pair that somebody named before is noticed."""
+    lane = Address(23, 4, END.address.gid, 5)
+    taken = TakenEnds()
+    assert taken.take(lane)
+    doors = VerbsListener(taken)
+    for ticket in ("first", "second", "third"):
+        doors.offer(ticket, 1, 4096, 4096, expires_ns=100)
+    with pytest.raises(TicketRefused, match="or a lane"):
+        doors.claim(b"first", replace(END, address=replace(lane, psn=77)), 0)
+    assert doors.made(END)
+    assert not doors.made(END)
+    with pytest.raises(TicketRefused, match="belongs to another"):
+        doors.claim(b"second", END, 0)
+    taken.give_back(lane)
+    doors.back(END)
+    doors.claim(b"third", replace(END, address=lane), 0)
 
 
 @pytest.mark.parametrize("gid", ["", "10.99.1.1", "::ffff:10.99.1.1%0", "::ffff:10.99.1.1%rdma1", "no gid"])

@@ -87,6 +87,10 @@ class LoopbackFabricSession(SlotMemory):
             raise
         return True
 
+    def has_arrived(self) -> bool:
+        """See `FabricSession.has_arrived`: memory and doorbells are the kernel's, and outlive us."""
+        return True
+
     def fileno(self) -> int:
         """Readable when doorbells wait, or the peer is gone; -1 while there is no doorbell."""
         return self._bell.fileno() if self._bell is not None else -1

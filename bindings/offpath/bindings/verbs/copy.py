@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from ipaddress import IPv6Address
 from typing import Final
 
@@ -27,6 +28,7 @@ from offpath.bindings.verbs.neighbours import answers
 from offpath.bindings.verbs.queue import PSN_MASK, Address, QueuePair
 from offpath.bindings.verbs.registry import Registry
 from offpath.bindings.verbs.route import Copy, Route, Stretch
+from offpath.bindings.verbs.taken import TakenEnds
 
 IN_PLACE_BYTES: Final = 64 << 10
 """Between two memories of ours, up to this, the processor copies: a work request costs more."""
@@ -63,6 +65,7 @@ class VerbsCopyEngine:
     def __init__(self, device: Device) -> None:
         """Owns ``device``, also on failure. Raises: VerbsError."""
         self.bytes_copied = 0
+        self.taken: Final = TakenEnds()
         self._device = device
         self._routes: dict[int, Route] = {}
         self._invitations: list[VerbsInvitation] = []
@@ -109,6 +112,9 @@ class VerbsCopyEngine:
                 raise RegionError("an export of no bytes")
             peer = described(export.descriptor)
             self._must_answer(peer)
+            if not self.taken.take(peer):
+                raise RegionError("the exported memory's queue pair is another lane's, or a session's")
+            queue.on_close.append(partial(self.taken.give_back, peer))
             try:
                 queue.connect(peer)
             except DeviceError as fault:
@@ -202,7 +208,12 @@ class VerbsCopyEngine:
 
     def _queue(self, domain: Domain) -> QueuePair:
         psn = secrets.randbits(24) & PSN_MASK
-        return QueuePair(domain, psn=psn, writes=WRITES, immediates=0, reads=READS, timeout=_TIMEOUT)
+        queue = QueuePair(domain, psn=psn, writes=WRITES, immediates=0, reads=READS, timeout=_TIMEOUT)
+        if not self.taken.take(queue.address):
+            queue.close()
+            raise VerbsError("make a queue pair", "somebody named it as its own before we had it")
+        queue.on_close.append(partial(self.taken.give_back, queue.address))
+        return queue
 
     def _route(self, queue: QueuePair, far: Sequence[Stretch]) -> Route:
         fd = queue.fileno()

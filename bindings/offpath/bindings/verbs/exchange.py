@@ -9,6 +9,7 @@ from offpath.bindings.errors import TicketRefused
 from offpath.bindings.loopback.fabric import Offer, TicketBook
 from offpath.bindings.verbs.link import End
 from offpath.bindings.verbs.queue import Address
+from offpath.bindings.verbs.taken import TakenEnds
 from offpath.bindings.wire.control import QueuePairEnd
 
 
@@ -17,30 +18,30 @@ class VerbsListener(TicketBook):
 
     carrier: Final[Literal["verbs"]] = "verbs"
 
-    def __init__(self) -> None:
+    def __init__(self, taken: TakenEnds | None = None) -> None:
+        """``taken``: shared with the copy engine, if that has queue pairs too."""
         super().__init__()
-        self._in_use: set[tuple[str, int]] = set()
+        self._taken = taken if taken is not None else TakenEnds()
 
     def claim(self, ticket: bytes, end: End, now_ns: int) -> Offer:
         """Use the ticket up and note that ``end`` is taken, until it is given `back`.
 
-        A queue pair that a session talks to already is refused: answers sent to it by another would end that session.
-        Raises: TicketRefused.
+        A queue pair that we talk to already, or that is ours, is refused: answers sent to it would end what goes on
+        there. Raises: TicketRefused.
         """
         offer = self.redeem(ticket, now_ns)
-        key = _key(end)
-        if key in self._in_use:
-            raise TicketRefused("that queue pair belongs to another session")
-        self._in_use.add(key)
+        if not self._taken.take(end.address):
+            raise TicketRefused("that queue pair belongs to another session, or a lane")
         return offer
 
-    def back(self, end: End) -> None:
-        """Nobody talks to it any more. Repeating it is harmless."""
-        self._in_use.discard(_key(end))
+    def made(self, ours: End) -> bool:
+        """Our own queue pair is nobody's end, until it is given `back`. False: somebody named it before we had it."""
+        return self._taken.take(ours.address)
 
-
-def _key(end: End) -> tuple[str, int]:
-    return end.address.gid, end.address.qp_num
+    def back(self, *ends: End) -> None:
+        """Nobody talks to them any more. Repeating it is harmless."""
+        for end in ends:
+            self._taken.give_back(end.address)
 
 
 def as_message(end: End) -> QueuePairEnd:

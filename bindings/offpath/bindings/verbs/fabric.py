@@ -88,6 +88,10 @@ class VerbsFabricSession(SlotMemory):
             raise PeerGone("nobody holds the other doorbell")
         return self._link.send(self._answer(imm), imm)
 
+    def has_arrived(self) -> bool:
+        """See `FabricSession.has_arrived`."""
+        return self._link is None or self._link.has_arrived()
+
     def fileno(self) -> int:
         """See `FabricSession.fileno`."""
         return self._link.fileno() if self._link is not None else -1

@@ -158,6 +158,18 @@ class Link:
         while not self.is_quiet() and (left_s := until_s - time.monotonic()) > 0:
             waiting.poll(left_s * 1e3)
 
+    def has_arrived(self) -> bool:
+        """Nothing of ours is under way: the peer has what was sent, or never will. What comes meanwhile is kept; news
+        of what is under way makes our descriptor readable."""
+        if not self._gone:
+            try:
+                self._queue.fence()
+            except DeviceError as fault:
+                self._gone = str(fault)
+            self._look()
+            self._set_mark()
+        return bool(self._gone) or not self._queue.in_flight
+
     # -- the end --------------------------------------------------------------------------------------------------
     def hang_up(self) -> None:
         """Tell the peer by the line; take and send no more. What was sent may still arrive: see `is_quiet`. Repeating

@@ -126,6 +126,7 @@ class QueuePair:
         self._unsignalled = 0
         self._failed: WorkFailed | None = None
         self._closed = False
+        self.on_close: list[Callable[[], None]] = []
         self._statuses = _statuses()
         verbs = self._verbs = library()
         e = verbs.enums
@@ -299,6 +300,8 @@ class QueuePair:
             self._closed = True
             with opening:
                 self._undo.close()
+            for told in self.on_close:
+                told()
 
     # -- within -------------------------------------------------------------------------------------------------------
     def _requests(self, opcode: int, parts: Sequence[Part], rkey: int) -> list[_Request]:

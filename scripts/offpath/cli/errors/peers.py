@@ -52,6 +52,12 @@ ENTRIES: Final = (
             "nothing: the library waits",
         ),
         (
+            "sessions_too_soon",
+            "the tenant connects more than ten times a second, beyond as many sessions as it may hold, and each costs a"
+            " queue pair",
+            "nothing: the library waits; keep sessions open instead of opening one for each request",
+        ),
+        (
             "ticket_expired",
             "the ticket was not redeemed within five seconds",
             "connect again; does the client get CPU?",
