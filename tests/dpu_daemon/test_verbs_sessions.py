@@ -320,6 +320,11 @@ def line_of(cluster: Cluster, tenant: str) -> admin.TenantLine:
         return next(line for line in all_tenants(client)[1] if line.tenant == tenant)
 
 
+def requests_at(cluster: Cluster) -> int:
+    with AdminClient(str(cluster.run_folder)) as client:
+        return all_tenants(client)[0].counters["requests"]
+
+
 def test_a_tenant_that_opens_sessions_without_end_is_slowed_down(
     cluster: Cluster, connect: Callable[..., Requester]
 ) -> None:
@@ -342,8 +347,9 @@ def test_what_is_answered_before_its_tenant_goes_arrives(cluster: Cluster, conne
     which it says that a queued request is given up."""
     requester = connect("dee", slots=4, payload_bytes=LIMIT, result_bytes=LIMIT)
     sent = noise(LIMIT)
+    before = requests_at(cluster)
     running = [requester.begin("echo", [sent]) for _ in range(4)]
-    until(lambda: line_of(cluster, "dee").jobs == 4, BOUND_S)
+    until(lambda: requests_at(cluster) == before + 4, BOUND_S)
     tenants = cluster.config["tenant"]
     cluster.config["tenant"] = [each for each in tenants if each["name"] != "dee"]
     try:
