@@ -1,4 +1,4 @@
-"""The DOCA emulator is an ABI and no habit of ours: its symbols are the notes', and a C program that knows only them runs."""
+"""The DOCA emulator is an ABI and no habit of ours: the symbols are the notes', a C program written from them runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -139,12 +138,13 @@ def test_inline_functions_are_no_symbols(libraries: Path) -> None:
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_names_and_needs_are_the_real_ones(libraries: Path, library: str) -> None:
-    """No path to its neighbour is built in: who loads libdoca_dma has to find libdoca_common, as with the real ones."""
+    """No path to its neighbour is built in: who loads libdoca_dma has to find libdoca_common first."""
     found = dynamic(libraries / f"libdoca_{library}.so.2")
     assert found["SONAME"] == [f"libdoca_{library}.so.2"]
     ours = [name for name in found["NEEDED"] if name.startswith("libdoca_")]
     assert ours == ([] if library == "common" else ["libdoca_common.so.2"])
-    assert set(found["NEEDED"]) - set(ours) <= {"libc.so.6", "libpthread.so.0"}
+    system = [name for name in found["NEEDED"] if name not in ours]
+    assert [name for name in system if not re.match(r"(libc\.so|libpthread\.so|ld-linux)", name)] == []
     assert "RPATH" not in found
     assert "RUNPATH" not in found
 
@@ -188,16 +188,8 @@ def all_passed(program: Path, libraries: Path, folder: Path) -> None:
     done = run(program, libraries, folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == [f"ok {name}" for name in names]
-    assert list(folder.glob("*.mem")) + list(folder.glob("*.held")) + list(folder.glob("*.new")) == left_by_the_dead(folder)
-
-
-def left_by_the_dead(folder: Path) -> list[Path]:
-    """Exports of killed processes: the next export in this folder removes them."""
-    return [path for path in sorted(folder.glob("*.mem")) if not alive(int.from_bytes(path.read_bytes()[72:76], "little"))]
-
-
-def alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+    left = [path.name for path in folder.iterdir() if path.suffix not in {".lock", ".sock"}]
+    assert left == []  # also what a killed process had exported is gone with the next export
 
 
 def test_the_c_program_passes(libraries: Path, tmp_path: Path) -> None:
@@ -234,7 +226,7 @@ def test_what_is_built_is_not_built_again(libraries: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_builds_at_once_end_with_one(tmp_path: Path, until: Callable[..., bool]) -> None:
+def test_two_builds_at_once_end_with_one(tmp_path: Path) -> None:
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     both = [subprocess.Popen([SCRIPT], env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     said = {one.communicate(timeout=120)[0] for one in both}
@@ -250,7 +242,7 @@ def test_the_options_are_checked() -> None:
         assert done.stdout == ""
 
 
-def test_a_hole_in_the_callers_order_ends_the_caller(libraries: Path, tmp_path: Path) -> None:
+def test_a_hole_in_the_callers_order_ends_the_caller(libraries: Path) -> None:
     """The strictness reaches through ctypes too: a NULL handle where the header names no error."""
     code = "import ctypes, sys; ctypes.CDLL(sys.argv[1]).doca_pe_progress(None)"
     done = subprocess.run(
