@@ -37,6 +37,7 @@ struct doca_comch_connection {
     enum priv_kind magic;
     enum comch_link_state state;
     bool was_up;
+    bool gave_up; /* at a stop one message found no room: none behind it goes out */
     int fd;
     struct comch_end *end;
     struct doca_comch_connection *next;

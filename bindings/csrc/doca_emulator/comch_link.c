@@ -214,13 +214,14 @@ enum priv_attempt comch_attempt(struct doca_task *task, doca_error_t *status)
     if (peer->waiting != NULL && peer->waiting != task)
         return PRIV_LATER;
     struct comch_frame frame = {COMCH_MESSAGE, send->len};
-    int sent = peer->credits > 0 ? put(peer, &frame, sizeof frame, send->msg, send->len) : 0;
+    int sent = peer->credits > 0 && !peer->gave_up ? put(peer, &frame, sizeof frame, send->msg, send->len) : 0;
     if (sent == 0 && !is_stopping) {
         peer->waiting = task;
         return PRIV_LATER;
     }
     peer->waiting = NULL;
-    if (sent < 0 || sent == 0) { /* broken; or stopping, and the peer may never make room */
+    if (sent < 1) { /* broken; or stopping, and the peer may never make room */
+        peer->gave_up = true;
         *status = sent < 0 ? DOCA_ERROR_CONNECTION_RESET : DOCA_ERROR_CONNECTION_ABORTED;
         return PRIV_DONE; /* the context learns of the loss when the last packet is read */
     }
