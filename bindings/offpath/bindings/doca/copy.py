@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 IN_PLACE_BYTES: Final = 64 << 10
 """Between two memories of ours, up to this, the processor copies: a task costs more."""
 _CLOSE_S: Final = 5.0
-_TURNS: Final = 64  # what completes meanwhile is taken too, but not for ever
+_TURNS: Final = 4  # what completes meanwhile is taken too, but not for ever
 _NAP_S: Final = 1e-3
 
 _stranded: Final[list[Device]] = []

@@ -8,6 +8,7 @@ that. A context of Comch has no notifications: its engine is polled.
 from __future__ import annotations
 
 import select
+import time
 from collections.abc import Callable
 from ctypes import byref
 from typing import Any, Final, TypeVar
@@ -17,8 +18,8 @@ from offpath.bindings.doca.handles import Handle
 from offpath.bindings.doca.load import Library
 
 F = TypeVar("F", bound=Callable[..., None])
-_MOST: Final = 4096
-"""Completions taken in one go, so that a device that never stops does not hold the loop."""
+_LONG_NS: Final = 200_000
+"""A device that never stops does not hold the loop for longer."""
 
 
 class Engine(Handle):
@@ -63,11 +64,14 @@ class Engine(Handle):
         return moved
 
     def drain(self) -> bool:
-        """`progress` until nothing is left, or very much was done. False: there was nothing."""
-        for done in range(_MOST):
-            if not self.progress():
-                return bool(done)
-        return True
+        """`progress` until nothing is left, or it has taken long. False: there was nothing."""
+        until_ns = time.monotonic_ns() + _LONG_NS
+        moved = False
+        while self.progress():
+            moved = True
+            if time.monotonic_ns() > until_ns:
+                break
+        return moved
 
     def in_flight(self) -> int:
         """Tasks that were submitted and have not completed. Raises: DocaError."""
