@@ -25,5 +25,4 @@ FUNCTIONS: Final = (
     Function("doca_ctx_stop", STATUS, (HANDLE,), STABLE, "2.5"),
     Function("doca_ctx_get_state", STATUS, (HANDLE, OUT_ENUM), STABLE, "2.5"),
     Function("doca_ctx_set_state_changed_cb", STATUS, (HANDLE, STATE_CHANGED), STABLE, "2.5"),
-    Function("doca_ctx_set_user_data", STATUS, (HANDLE, DATA), STABLE, "2.5"),
 )

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from offpath.bindings.doca._abi_types import HANDLE, INT, OUT_HANDLE, OUT_INT, OUT_SIZE, STABLE, STATUS, U8, Function
+from offpath.bindings.doca._abi_types import (
+    DATA,
+    HANDLE,
+    INT,
+    OUT_HANDLE,
+    OUT_INT,
+    OUT_SIZE,
+    STABLE,
+    STATUS,
+    U8,
+    Function,
+)
 
 FUNCTIONS: Final = (
     Function("doca_pe_create", STATUS, (OUT_HANDLE,), STABLE, "2.5"),
@@ -16,6 +27,7 @@ FUNCTIONS: Final = (
     Function("doca_pe_clear_notification", STATUS, (HANDLE, INT), STABLE, "2.5"),
     Function("doca_pe_get_num_inflight_tasks", STATUS, (HANDLE, OUT_SIZE), STABLE, "2.5"),
     Function("doca_task_submit", STATUS, (HANDLE,), STABLE, "2.5"),
+    Function("doca_task_set_user_data", None, (HANDLE, DATA), STABLE, "2.5"),
     Function("doca_task_free", None, (HANDLE,), STABLE, "2.5"),
     Function("doca_task_get_status", STATUS, (HANDLE,), STABLE, "2.5"),
 )
