@@ -1,4 +1,4 @@
-"""What the tests of the DOCA bindings share: the emulated DPU, a process on its host, and which functions were called."""
+"""What the tests of the DOCA bindings share: the emulated DPU, a process on its host, and what was called."""
 
 from __future__ import annotations
 

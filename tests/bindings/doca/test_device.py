@@ -44,7 +44,7 @@ def test_a_device_that_is_there_but_not_able_is_not_opened(doca: Library) -> Non
 def test_of_several_that_fit_none_is_guessed(doca: Library) -> None:
     with environment(DOCA_EMULATOR_DEVICES="2"):
         assert [info.pci for info in devices(doca)] == ["0000:03:00.0", "0000:04:00.0"]
-        with pytest.raises(NoDocaDevice, match="several devices to copy: 0000:03:00.0 .*0000:04:00.0 .*name one"):
+        with pytest.raises(NoDocaDevice, match=r"several devices to copy: 0000:03:00.0 .*0000:04:00.0 .*name one"):
             open_device(doca, Ability.COPY)
         device = open_device(doca, Ability.COPY, "04:00.0")
         assert device.info.ibdev == "mlx5_1"
@@ -75,6 +75,6 @@ def test_on_the_host_there_are_no_representors(doca: Library) -> None:
     with environment(DOCA_EMULATOR_SIDE="host"):
         device = open_device(doca, Ability.EXPORT)
         assert not shows_representors(device)
-        with pytest.raises(DocaError, match="NOT_SUPPORTED.*representors are seen on the DPU only"):
+        with pytest.raises(DocaError, match=r"NOT_SUPPORTED.*representors are seen on the DPU only"):
             representors(device)
         device.close()

@@ -32,7 +32,7 @@ def test_a_folder_without_doca_is_named_in_the_error(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_library_says_what_the_loader_says(tmp_path: Path) -> None:
     (tmp_path / "libdoca_common.so.2").write_bytes(b"no library")
-    with pytest.raises(DocaMissing, match="libdoca_common.so.2: .*(header|file too short)"):
+    with pytest.raises(DocaMissing, match=r"libdoca_common.so.2: .*(header|file too short)"):
         load(str(tmp_path))
 
 
@@ -68,7 +68,7 @@ def test_a_library_that_a_release_lacks_is_an_error_of_its_calls_alone() -> None
     with on_the_dpu():
         (info,) = devices(old)
         assert info.abilities == {Ability.COPY}
-        with pytest.raises(DocaMissing, match="libdoca_comch.so.2: not in"):
+        with pytest.raises(DocaMissing, match=r"libdoca_comch.so.2: not in"):
             old.call("doca_comch_cap_server_is_supported", HANDLE())
 
 
@@ -89,7 +89,7 @@ def test_a_status_that_is_newer_than_we_are_has_the_name_that_the_library_gives_
 
     with pytest.raises(DeviceGone, match="doca_task_submit: DOCA_ERROR_DEVICE_FATAL_ERROR: Fatal"):
         check(31, "doca_task_submit", said)
-    with pytest.raises(DocaError, match="^doca_task_submit: DOCA_ERROR_NEWER: Newer$"):
+    with pytest.raises(DocaError, match=r"^doca_task_submit: DOCA_ERROR_NEWER: Newer$"):
         check(32, "doca_task_submit", said)
     check(0, "doca_task_submit", said)
 

@@ -113,7 +113,8 @@ class Dma(Context):
             except DeviceError as refused:
                 fault = refused
         self.doca.ask("doca_task_free", task)
-        return fault or self._release(source, target)
+        refused = self._release(source, target)
+        return fault or refused
 
     # -- within -------------------------------------------------------------------------------------------------------
     def _task(self, serial: int, source: int, target: int) -> int | None:

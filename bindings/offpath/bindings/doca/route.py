@@ -135,8 +135,10 @@ class Route:
         copy.parts -= 1
         if fault is not None:
             self.is_lost = self.is_lost or isinstance(fault, DeviceGone)
-            self._why = self._why or str(fault)
-            return self._fail(copy, self._why if self._is_stopping else str(fault))
+            if self.dma.is_running:
+                return self._fail(copy, str(fault))
+            self._why = self._why or str(fault)  # the first to fail; the others came back unasked
+            return self._fail(copy, self._why)
         self._stops = 0
         return [copy] if not copy.parts else []
 
