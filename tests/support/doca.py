@@ -68,6 +68,12 @@ class HostProcess:
 
     def export(self, region: Region, landing: int, result: int, *, dmabuf: bool = False) -> dict[str, Any]:
         """The descriptor of a lane that lies in ``region``. It stays exported until `withdraw`."""
+        answer = self.ask_export(region, landing, result, dmabuf=dmabuf)
+        assert "error" not in answer, answer
+        return answer
+
+    def ask_export(self, region: Region, landing: int, result: int, *, dmabuf: bool = False) -> dict[str, Any]:
+        """As `export`, or the error."""
         fds = [region.fd]
         socket.send_fds(self._socket, [json.dumps({"landing": landing, "result": result, "dmabuf": dmabuf}).encode()],
                         fds)  # fmt: skip
@@ -99,6 +105,5 @@ class HostProcess:
         self.process.wait(BOUND_S)
 
     def _answer(self) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(self._socket.recv(1 << 16) or b"{}")
-        assert "error" not in answer, answer
+        answer: dict[str, Any] = json.loads(self._socket.recv(1 << 16) or b'{"error": "it ended"}')
         return answer

@@ -68,9 +68,9 @@ class DocaCopyEngine:
         self._closed = False
         with ExitStack() as made:
             made.callback(_close_device, device)
-            self._engine = Engine(device.doca)
+            self._engine = Engine(device.doca, device)
             made.callback(_give_back, self._engine)
-            self._checks = Inventory(device.doca, 1)
+            self._checks = Inventory(device.doca, 1, device)
             made.callback(_give_back, self._checks)
             self._epoll = select.epoll()
             made.callback(self._epoll.close)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from ctypes import byref
 from dataclasses import dataclass
 from enum import Enum
@@ -101,21 +101,28 @@ def open_device(doca: Library, ability: Ability, name: str = "") -> Device:
     Several that fit are refused: what a cluster runs over should not hang on the order of names.
     Raises: NoDocaDevice, DocaError.
     """
-    with _listed(doca) as found:
-        known = [(each, _info(doca, each)) for each in found]
-        named = [(each, info) for each, info in known if not name or _is_called(doca, each, info, name)]
-        able = [(each, info) for each, info in named if ability in info.abilities]
-        wish = f"to {ability.value}" + (f", called {name}" if name else "")
+    with ExitStack() as undo:
+        with _listed(doca) as found:
+            device = Device(doca, *_chosen(doca, [(each, _info(doca, each)) for each in found], ability, name))
+            undo.callback(device.close)
+        undo.pop_all()
+        return device
+
+
+def _chosen(doca: Library, known: list[tuple[int, DeviceInfo]], ability: Ability, name: str) -> tuple[int, DeviceInfo]:
+    named = [(each, info) for each, info in known if not name or _is_called(doca, each, info, name)]
+    able = [(each, info) for each, info in named if ability in info.abilities]
+    wish = f"to {ability.value}" + (f", called {name}" if name else "")
+    if not able:
         said = "; ".join(f"{info} to {info.able_to or 'do nothing'}" for _, info in known)
-        if not able:
-            raise NoDocaDevice(
-                f"no device {wish}", f"there are {said}" if known else "DOCA shows none",
-                check="`doca_caps --list-devs`; copies need a BlueField in DPU mode, and the host's side its function",
-            )  # fmt: skip
-        if len(able) > 1:
-            listed = ", ".join(str(info) for _, info in able)
-            raise NoDocaDevice(f"several devices {wish}", listed, check="name one")
-        return Device(doca, *able[0])
+        raise NoDocaDevice(
+            f"no device {wish}", f"there are {said}" if known else "DOCA shows none",
+            check="`doca_caps --list-devs`; copies need a BlueField in DPU mode, and the host's side its function",
+        )  # fmt: skip
+    if len(able) > 1:
+        listed = ", ".join(str(info) for _, info in able)
+        raise NoDocaDevice(f"several devices {wish}", listed, check="name one")
+    return able[0]
 
 
 def representors(device: Device) -> list[str]:
@@ -136,7 +143,8 @@ def open_representor(device: Device, pci: str = "") -> Representor:
                 f"there are {', '.join(at for _, at in every) or 'none'}",
                 check="`doca_caps --list-rep-devs` on the DPU; the host's `lspci -D` shows the same addresses",
             )
-        return Representor(device, *fitting[0])
+        opened = Representor(device, *fitting[0])
+    return opened
 
 
 def shows_representors(device: Device) -> bool:

@@ -25,11 +25,11 @@ _LONG_NS: Final = 200_000
 class Engine(Handle):
     """Contexts are connected to it for their whole lives, and are closed with it. Not for several threads."""
 
-    def __init__(self, doca: Library) -> None:
+    def __init__(self, doca: Library, *parents: Handle) -> None:
         """Raises: DocaError."""
         made = HANDLE()
         doca.call("doca_pe_create", byref(made))
-        super().__init__(doca, "progress engine", made.value, "doca_pe_destroy")
+        super().__init__(doca, "progress engine", made.value, "doca_pe_destroy", *parents)
         self._fd = -1
         self._waiting = select.poll()
         self._is_requested = False
