@@ -14,7 +14,8 @@ enum {
     COMCH_VERSION = 1,
 };
 
-/* On the socket: one frame per packet, MESSAGE with its bytes behind it, the two greetings with a struct comch_hello. */
+/* On the socket: one frame per packet, MESSAGE with its bytes behind it, the two greetings with a struct
+ * comch_hello. */
 enum comch_frame_type { COMCH_HELLO = 1, COMCH_WELCOME, COMCH_REFUSED, COMCH_MESSAGE, COMCH_CREDIT };
 
 struct comch_frame {

@@ -62,7 +62,7 @@ void comch_connection_free(struct doca_comch_connection *connection)
     priv_doca_retire(connection);
 }
 
-/* -- frames ------------------------------------------------------------------------------------------------------ */
+/* -- frames -------------------------------------------------------------------------------------------------------- */
 
 /* 1: sent. 0: no room now. -1: the link is lost, and marked so. */
 static int put(struct doca_comch_connection *connection, const struct comch_frame *frame, size_t frame_len,
@@ -127,7 +127,7 @@ uint32_t comch_greeting(struct doca_comch_connection *connection, struct comch_h
     return hello->frame.type;
 }
 
-/* -- messages ---------------------------------------------------------------------------------------------------- */
+/* -- messages ------------------------------------------------------------------------------------------------------ */
 
 static void count(struct doca_comch_connection *connection, enum doca_comch_counter messages, uint32_t len)
 {
@@ -176,7 +176,7 @@ bool comch_take_in(struct doca_comch_connection *connection)
     return false;
 }
 
-/* -- send tasks -------------------------------------------------------------------------------------------------- */
+/* -- send tasks ---------------------------------------------------------------------------------------------------- */
 
 static struct doca_comch_task_send *of_task(struct doca_task *task)
 {
