@@ -114,7 +114,7 @@ static void read_faults(void)
     strcpy(faults.text, text);
     char copy[MAX_TEXT], *rest = *text != '\0' ? copy : NULL, *one;
     strcpy(copy, text);
-    while ((one = strsep(&rest, ",")) != NULL)
+    while (*text != '\0' && (one = strsep(&rest, ",")) != NULL)
         add(one);
 }
 

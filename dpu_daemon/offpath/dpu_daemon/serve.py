@@ -14,6 +14,9 @@ from functools import partial
 
 import uvloop
 
+from offpath.bindings.doca.copy import DocaCopyEngine
+from offpath.bindings.doca.device import Ability, open_device
+from offpath.bindings.doca.load import load
 from offpath.bindings.errors import PlaceUnusable
 from offpath.bindings.loopback.channel import LoopbackChannelListener
 from offpath.bindings.ports import CopyEngine
@@ -48,7 +51,7 @@ async def running_daemon(
     journal in ``directory`` says of an earlier process.
 
     Raises: RegionError, PlaceUnusable: directory or sockets cannot be made. JournalError: the journal cannot be used,
-    or is damaged. PluginError: the policy plug-in does not start. VerbsError: there is no RDMA device to copy by.
+    or is damaged. PluginError: the policy plug-in does not start. VerbsError, DocaError: there is no device to copy by.
     """
     inherited, notifier = inherited or Inherited(), notifier or Notifier()
     plugin, missing = await _plugin(config)  # first: from the channel's listening to recovery's end no loop may turn
@@ -107,7 +110,9 @@ async def _plugin(config: DaemonConfig) -> tuple[PluginProcess | None, PluginErr
 
 
 def copy_engine(config: DaemonConfig) -> CopyEngine | None:
-    """What the configuration asks for; None: the daemon's own. Raises: VerbsError: no device, or none that fits."""
+    """What the configuration asks for; None: the daemon's own. Raises: VerbsError, DocaError: no device that fits."""
+    if config.datapath.copy_engine == "doca":
+        return DocaCopyEngine(open_device(load(config.doca.path), Ability.COPY, config.doca.device))
     if config.datapath.copy_engine != "verbs":
         return None
     wish = config.rdma

@@ -22,6 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rdma-device", metavar="NAME", help=rdma + "of this device")
     parser.add_argument("--rdma-netdev", metavar="NAME", help=rdma + "of this network interface")
     parser.add_argument("--rdma-near", metavar="ADDRESS", help=rdma + "nearest to this PCI address")
+    doca = "for a daemon with copy_engine doca: "
+    parser.add_argument("--doca-device", metavar="NAME", default="", help=doca + "PCI address or name of the "
+                        "device that lanes are reached by")  # fmt: skip
+    parser.add_argument("--doca-path", metavar="DIR", default="", help=doca + "the folder of DOCA's libraries "
+                        "(default: OFFPATH_DOCA_PATH, else where its packages put them)")  # fmt: skip
     parser.add_argument("--realtime", action="store_true", help="run SCHED_RR: other host load delays no launch")
     parser.add_argument("--cpu", type=int, metavar="N", help="pin helper and workers to this core")
 
@@ -45,5 +50,7 @@ def main(arguments: argparse.Namespace) -> int:
         rdma_device=arguments.rdma_device,
         rdma_netdev=arguments.rdma_netdev,
         rdma_near=arguments.rdma_near,
+        doca_device=arguments.doca_device,
+        doca_path=arguments.doca_path,
     )
     return 0

@@ -22,6 +22,7 @@ from offpath.dpu_daemon.config.files import file_faults
 from offpath.dpu_daemon.config.tables import (
     DaemonConfig,
     DatapathTable,
+    DocaTable,
     DurabilityTable,
     LeasingTable,
     LimitsTable,
@@ -36,6 +37,7 @@ _TABLES: Final[dict[str, type[BaseModel]]] = {
     "leasing": LeasingTable, "tls": TlsTable, "durability": DurabilityTable, "limits": LimitsTable,
     "datapath": DatapathTable,
     "rdma": RdmaTable,
+    "doca": DocaTable,
     "operation": OperationTable,
 }  # fmt: skip
 _FROM_FILE_ONLY: Final = ("tenant", "lease")

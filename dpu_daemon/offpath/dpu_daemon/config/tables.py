@@ -116,7 +116,7 @@ class DatapathTable(_Table):
     """``[datapath]``: what carries requests, and what copies between the DPU and the host's instances."""
 
     fabric: Literal["loopback", "verbs"] = "loopback"
-    copy_engine: Literal["loopback", "verbs"] = "loopback"
+    copy_engine: Literal["loopback", "verbs", "doca"] = "loopback"
 
 
 class RdmaTable(_Table):
@@ -129,6 +129,14 @@ class RdmaTable(_Table):
     netdev: Annotated[str, StringConstraints(max_length=16)] = ""
     near: Annotated[str, StringConstraints(pattern=r"^(|[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])$")] = ""
     seal: Literal["pd", "mw"] = "pd"
+
+
+class DocaTable(_Table):
+    """``[doca]``: the device for whatever is done by DOCA, by PCI address, RDMA device or interface; empty: the only
+    one that is able. ``path``: the folder of its libraries; empty: where DOCA's packages put them."""
+
+    device: Annotated[str, StringConstraints(max_length=64, pattern=r"^[\x21-\x7e]*$")] = ""
+    path: Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")] = ""
 
 
 class OperationTable(_Table):
@@ -151,6 +159,7 @@ class DaemonConfig(_Table):
     limits: LimitsTable = LimitsTable()
     datapath: DatapathTable = DatapathTable()
     rdma: RdmaTable = RdmaTable()
+    doca: DocaTable = DocaTable()
     operation: OperationTable = OperationTable()
     host_uids: Annotated[list[Uid], Field(max_length=1024)] = []
     max_jobs: Annotated[int, Field(ge=1, le=1 << 20)] = 65536
