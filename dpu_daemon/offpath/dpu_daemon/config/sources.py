@@ -28,6 +28,7 @@ from offpath.dpu_daemon.config.tables import (
     OperationTable,
     RdmaTable,
     TlsTable,
+    ZmqTable,
 )
 
 PREFIX: Final = "OFFPATH_"
@@ -36,6 +37,7 @@ _TABLES: Final[dict[str, type[BaseModel]]] = {
     "leasing": LeasingTable, "tls": TlsTable, "durability": DurabilityTable, "limits": LimitsTable,
     "datapath": DatapathTable,
     "rdma": RdmaTable,
+    "zmq": ZmqTable,
     "operation": OperationTable,
 }  # fmt: skip
 _FROM_FILE_ONLY: Final = ("tenant", "lease")
