@@ -51,6 +51,7 @@ class ZmqEnd:
         self._sock = self._context.socket(zmq.DEALER)
         set_limits(self._sock)
         self._sock.setsockopt(zmq.RECONNECT_IVL, -1)
+        self._sock.setsockopt(zmq.LINGER, _LINGER_MS)  # now: one that is lost meanwhile would wait for ever at close
         self._sock.setsockopt(zmq.CURVE_SERVERKEY, server_key)
         self._sock.setsockopt(zmq.CURVE_PUBLICKEY, zmq.curve_public(secret))
         self._sock.setsockopt(zmq.CURVE_SECRETKEY, secret)
