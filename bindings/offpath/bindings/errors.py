@@ -22,12 +22,16 @@ OffpathError
 ├── PlaceUnusable            a socket, port or file cannot be made: taken, full or forbidden; an operator should look
 ├── DeviceError              the GPU or copy engine failed; an operator should look
 │   ├── DeviceGone           the device left; every handle on it is dead
-│   └── VerbsError           a call of the verbs library failed, with its errno
-│       ├── VerbsMissing     pyverbs cannot be imported
-│       ├── NoRdmaDevice     no RDMA device fits what was asked for
-│       ├── PortDown         the port is there and carries nothing
-│       ├── GidMissing       the port has no address that we can connect by
-│       └── WorkFailed       a work request ended in an error; its queue pair takes no more
+│   ├── VerbsError           a call of the verbs library failed, with its errno
+│   │   ├── VerbsMissing     pyverbs cannot be imported
+│   │   ├── NoRdmaDevice     no RDMA device fits what was asked for
+│   │   ├── PortDown         the port is there and carries nothing
+│   │   ├── GidMissing       the port has no address that we can connect by
+│   │   └── WorkFailed       a work request ended in an error; its queue pair takes no more
+│   └── DocaError            a call of DOCA failed, with DOCA's name of the error
+│       ├── DocaMissing      DOCA's libraries cannot be loaded
+│       ├── DocaTooOld       the DOCA that is installed lacks a function
+│       └── NoDocaDevice     no DOCA device fits what was asked for
 └── ResourceClosed           a handle of ours used after close: our bug
 """
 
@@ -164,6 +168,33 @@ class WorkFailed(VerbsError):
     def __init__(self, status: str, check: str) -> None:
         super().__init__(f"work request: {status}", check=check)
         self.status = status
+
+
+class DocaError(DeviceError):
+    """A DOCA call failed; ``code`` is its doca_error_t, -1 where there was none, and ``name`` DOCA's name of it.
+
+    ``check``: where to look.
+    """
+
+    def __init__(self, call: str, detail: str = "", code: int = -1, name: str = "", check: str = "") -> None:
+        said = ": ".join(part for part in (call, name, detail) if part)
+        super().__init__(said + (f" ({check})" if check else ""))
+        self.call = call
+        self.code = code
+        self.name = name
+        self.check = check
+
+
+class DocaMissing(DocaError):
+    """A library of DOCA's is not installed, not where it was said to be, or cannot be loaded."""
+
+
+class DocaTooOld(DocaError):
+    """A function, or a whole library, is absent from the DOCA that is installed."""
+
+
+class NoDocaDevice(DocaError):
+    """DOCA shows no device, none of the asked name that can do what is needed, or several that fit alike."""
 
 
 class ResourceClosed(OffpathError):

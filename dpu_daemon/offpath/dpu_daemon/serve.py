@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, cast
 
 import uvloop
 
+from offpath.bindings.doca.copy import DocaCopyEngine
+from offpath.bindings.doca.device import Ability, open_device
+from offpath.bindings.doca.load import load
 from offpath.bindings.errors import HostChannelError, PlaceUnusable
 from offpath.bindings.loopback.channel import LoopbackChannelListener
 from offpath.bindings.ports import CopyEngine, HostListener
@@ -53,7 +56,7 @@ async def running_daemon(
     journal in ``directory`` says of an earlier process.
 
     Raises: RegionError, PlaceUnusable: directory or sockets cannot be made. JournalError: the journal cannot be used,
-    or is damaged. PluginError: the policy plug-in does not start. VerbsError: there is no RDMA device to copy by.
+    or is damaged. PluginError: the policy plug-in does not start. VerbsError, DocaError: there is no device to copy by.
     HostChannelError: the host channel's keys or library cannot be used.
     """
     inherited, notifier = inherited or Inherited(), notifier or Notifier()
@@ -114,7 +117,9 @@ async def _plugin(config: DaemonConfig) -> tuple[PluginProcess | None, PluginErr
 
 
 def copy_engine(config: DaemonConfig) -> CopyEngine | None:
-    """What the configuration asks for; None: the daemon's own. Raises: VerbsError: no device, or none that fits."""
+    """What the configuration asks for; None: the daemon's own. Raises: VerbsError, DocaError: no device that fits."""
+    if config.datapath.copy_engine == "doca":
+        return DocaCopyEngine(open_device(load(config.doca.path), Ability.COPY, config.doca.device))
     if config.datapath.copy_engine != "verbs":
         return None
     wish = config.rdma

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Sequence
 from functools import partial
 
+from offpath.bindings.doca.lane import HostDevice
 from offpath.bindings.loopback.gpu import DEFAULT_SLICE_BYTES, EmulatedGpu
 from offpath.bindings.ports import Gpu, HostConnector
 from offpath.bindings.verbs.devices import choose
@@ -38,6 +39,8 @@ class Helper(KernelTable):
         rdma_device: str | None = None,
         rdma_netdev: str | None = None,
         rdma_near: str | None = None,
+        doca_device: str = "",
+        doca_path: str = "",
     ) -> None:
         """Serve the daemon until SIGTERM or SIGINT. Call it from the main thread, before threads exist: it forks.
 
@@ -52,6 +55,10 @@ class Helper(KernelTable):
                 CPU part is short: they go before everything else.
             rdma_device, rdma_netdev, rdma_near: the RDMA port by which a daemon that copies by RDMA reaches the lanes:
                 of this device, of this network interface, nearest to this PCI address. Default: the only one there is.
+            doca_device: the device by which a daemon that copies by DOCA reaches the lanes: its PCI address, or its
+                name. Default: the only one that can export.
+            doca_path: the folder of DOCA's libraries. Default: ``$OFFPATH_DOCA_PATH``, else where its packages put
+                them.
             break_scrub: a planted fault: workers confirm scrubs they did not do.
         Raises: ValueError: no kernel is registered.
         """
@@ -76,6 +83,7 @@ class Helper(KernelTable):
         supervisor = Supervisor(
             _host_name(), connector, offered, self,
             break_scrub=break_scrub, rdma=partial(choose, device=rdma_device, netdev=rdma_netdev, near=rdma_near),
+            doca=HostDevice(doca_device, doca_path),
         )  # fmt: skip
         before = {s: signal.signal(s, lambda *_: supervisor.stop()) for s in (signal.SIGTERM, signal.SIGINT)}
         try:

@@ -25,6 +25,7 @@ from typing import Final
 from pydantic import BaseModel
 
 from offpath.bindings import faults
+from offpath.bindings.doca.lane import HostDevice
 from offpath.bindings.errors import HostChannelError, KeyNotListed, OffpathError, PeerGone
 from offpath.bindings.ports import Gpu, HostConnection, HostConnector
 from offpath.bindings.verbs.devices import Choice, choose
@@ -45,7 +46,7 @@ class _Instance:
     order: control.OpenInstance
     gpu: Gpu
     instance: int
-    rdma: Choice | None
+    reach: Choice | HostDevice | None
     workers: dict[int, tuple[int, int]] = field(default_factory=dict)
     """pidfd → pid, lane"""
 
@@ -54,6 +55,7 @@ class Supervisor:
     """Serves the daemon that ``connector`` reaches with the GPUs of this host.
 
     ``rdma`` finds the port over which lanes are reached, where the daemon copies by RDMA; asked at each order.
+    ``doca``: the device by which they are, where it copies by DOCA.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Supervisor:
         *,
         break_scrub: bool = False,
         rdma: Callable[[], Choice] = choose,
+        doca: HostDevice | None = None,
     ) -> None:
         self._name = name
         self._connector = connector
@@ -72,6 +75,7 @@ class Supervisor:
         self._table = table
         self._break_scrub = break_scrub
         self._rdma = rdma
+        self._doca = doca or HostDevice()
         self._instances: dict[int, _Instance] = {}
         self._kernel_ids: dict[str, int] = {}
         self._selector = selectors.DefaultSelector()
@@ -227,13 +231,13 @@ class Supervisor:
     def _open(self, connection: HostConnection, order: control.OpenInstance) -> None:
         try:
             gpu = self._gpus[order.gpu]
-            rdma = self._rdma() if order.copy_engine == "verbs" else None
+            reach = self._reach(order)
             instance = gpu.create_instance(order.profile, order.start)
         except (OffpathError, KeyError) as fault:
             logger.warning("instance %s at %d on %s: %s", order.profile, order.start, order.gpu, fault)
             self._send(connection, _failed(order, str(fault)))
             return
-        held = _Instance(order, gpu, instance, rdma)
+        held = _Instance(order, gpu, instance, reach)
         self._instances[order.lease] = held
         if faults.armed:
             faults.hit("helper.open")
@@ -248,6 +252,12 @@ class Supervisor:
             logger.warning("lease %d: %s", order.lease, fault)
             self._drop(order.lease, scrub=True)
             self._send(connection, _failed(order, str(fault)))
+
+    def _reach(self, order: control.OpenInstance) -> Choice | HostDevice | None:
+        """What the daemon's copy engine will reach the lanes by. Raises: VerbsError."""
+        if order.copy_engine == "doca":
+            return self._doca  # opened by the worker: DOCA's state is not for forked processes
+        return self._rdma() if order.copy_engine == "verbs" else None
 
     def _fork(self, connection: HostConnection, held: _Instance, lane: int) -> None:
         sys.stdout.flush()
@@ -280,7 +290,7 @@ class Supervisor:
         gc.freeze()  # what was made before the fork stays shared with the supervisor
         worker = Worker(
             held.order, lane, held.gpu, held.instance, self._table, self._kernel_ids,
-            break_scrub=self._break_scrub, pid=os.getpid(), linger_s=self._linger_s, rdma=held.rdma,
+            break_scrub=self._break_scrub, pid=os.getpid(), linger_s=self._linger_s, reach=held.reach,
         )  # fmt: skip
         worker.serve(self._connector)
 

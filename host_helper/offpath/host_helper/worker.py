@@ -16,6 +16,8 @@ from typing import Any, Final
 import numpy as np
 
 from offpath.bindings import faults
+from offpath.bindings.doca.lane import HostDevice
+from offpath.bindings.doca.lane import LaneEnd as DocaLaneEnd
 from offpath.bindings.errors import HostChannelError, PeerGone
 from offpath.bindings.ports import Gpu, HostConnector, HostEnd, Lane, MemoryExport
 from offpath.bindings.verbs.devices import Choice
@@ -34,7 +36,7 @@ _RECONNECT_S: Final = 0.01
 class Worker:
     """One lane. ``break_scrub`` makes it confirm scrubs it did not do: a planted fault for demo and tests.
 
-    ``rdma``: the port that the lane is reached over, if the order's copy engine is verbs.
+    ``reach``: what the order's copy engine reaches the lane by: an RDMA port for verbs, a device for doca.
     """
 
     def __init__(
@@ -49,13 +51,14 @@ class Worker:
         break_scrub: bool = False,
         pid: int,
         linger_s: float = 0.0,
-        rdma: Choice | None = None,
+        reach: Choice | HostDevice | None = None,
     ) -> None:
         self._order = order
         self._lane_number = lane
         self._memory = gpu.open_instance(instance)
         self._lane: Lane = self._memory.reserve(lane, order.lanes, order.landing_bytes, order.result_bytes)
-        self._end = LaneEnd(rdma, self._lane) if rdma is not None else None
+        self._end = LaneEnd(reach, self._lane) if isinstance(reach, Choice) else None
+        self._doca_end = DocaLaneEnd(reach, self._lane) if isinstance(reach, HostDevice) else None
         self._table = table
         self._kernels = {number: table.kernels[name] for name, number in kernel_ids.items() if name in table.kernels}
         self._break_scrub = break_scrub
@@ -132,7 +135,9 @@ class Worker:
         connection.send(control.encode(ready), export.fds)
 
     def _export(self, connection: HostEnd) -> MemoryExport:
-        """As the daemon's copy engine needs it. Raises: PeerGone: it turned us away. VerbsError, RegionError."""
+        """As the daemon's copy engine needs it. Raises: PeerGone: it turned us away. DeviceError, RegionError."""
+        if self._doca_end is not None:
+            return self._doca_end.export()
         if self._end is None:
             return self._lane.export()
         invited = control.decode(control.DAEMON_TO_HOST, message := connection.wait_message())

@@ -12,6 +12,7 @@ from offpath.bindings.errors import OffpathError
 from offpath.bindings.faults import POINTS
 from offpath.bindings.runtime import runtime_directory
 from offpath.dpu_daemon.config import load_config
+from offpath.dpu_daemon.doctor.doca import check_doca
 from offpath.dpu_daemon.doctor.findings import CODES, Finding, Severity
 from offpath.dpu_daemon.doctor.keys import check_keys
 from offpath.dpu_daemon.doctor.machine import check_machine
@@ -46,6 +47,7 @@ def main(arguments: argparse.Namespace) -> int:
     findings = list(check_machine())
     findings += check_directory(runtime_directory(arguments.runtime_dir), config)
     findings += check_rdma(config)
+    findings += check_doca(config)
     if config is not None:
         findings += check_limits(config)
         findings += check_keys(config)

@@ -28,6 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--daemon", metavar="ADDRESS", help=zmq + "the daemon, tcp://HOST:PORT or ipc://PATH")
     parser.add_argument("--key", metavar="FILE", help=zmq + "our secret key, of mode 0600")
     parser.add_argument("--server-key", metavar="FILE", help=zmq + "the daemon's public key")
+    doca = "for a daemon with copy_engine doca: "
+    parser.add_argument("--doca-device", metavar="NAME", default="", help=doca + "PCI address or name of the "
+                        "device that lanes are reached by")  # fmt: skip
+    parser.add_argument("--doca-path", metavar="DIR", default="", help=doca + "the folder of DOCA's libraries "
+                        "(default: OFFPATH_DOCA_PATH, else where its packages put them)")  # fmt: skip
     parser.add_argument("--realtime", action="store_true", help="run SCHED_RR: other host load delays no launch")
     parser.add_argument("--cpu", type=int, metavar="N", help="pin helper and workers to this core")
 
@@ -58,5 +63,7 @@ def main(arguments: argparse.Namespace) -> int:
         rdma_device=arguments.rdma_device,
         rdma_netdev=arguments.rdma_netdev,
         rdma_near=arguments.rdma_near,
+        doca_device=arguments.doca_device,
+        doca_path=arguments.doca_path,
     )
     return 0

@@ -18,7 +18,7 @@ from offpath.bindings.loopback.gpu import EmulatedGpu
 from offpath.bindings.ports import Gpu, MemoryExport
 
 from .channel_rigs import ChannelRig, LoopbackChannelRig, ZmqChannelRig
-from .copy_rigs import CopyRig, LoopbackCopyRig, VerbsCopyRig
+from .copy_rigs import CopyRig, DocaCopyRig, LoopbackCopyRig, VerbsCopyRig
 from .fabric_rigs import FabricRig, LoopbackFabricRig, VerbsFabricRig, WindowedFabricRig
 from .matrix import Matrix
 
@@ -47,6 +47,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 @pytest.fixture(
     params=[
         pytest.param(LoopbackCopyRig, id="loopback"),
+        pytest.param(DocaCopyRig, id="doca"),
+        pytest.param(partial(DocaCopyRig, "target"), id="doca-to-lane"),
+        pytest.param(partial(DocaCopyRig, "source"), id="doca-from-lane"),
         pytest.param(VerbsCopyRig, id="verbs", marks=[pytest.mark.rdma, pytest.mark.full]),
         pytest.param(partial(VerbsCopyRig, "target"), id="verbs-to-lane", marks=pytest.mark.rdma),
         pytest.param(partial(VerbsCopyRig, "source"), id="verbs-from-lane", marks=pytest.mark.rdma),

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from contextlib import ExitStack
 from typing import Any
 
+from offpath.bindings.doca.copy import DocaCopyEngine
+from offpath.bindings.doca.device import Ability, open_device
+from offpath.bindings.doca.load import load
 from offpath.bindings.loopback.copy import LoopbackCopyEngine
 from offpath.bindings.loopback.region import Region
 from offpath.bindings.ports import CopyEngine, Invitation, Memory, MemoryExport
@@ -13,6 +17,8 @@ from offpath.bindings.verbs.copy import VerbsCopyEngine
 from offpath.bindings.verbs.devices import choose
 from offpath.bindings.verbs.domain import Device
 from offpath.bindings.verbs.lane import LaneEnd
+
+from ...support.doca import HostProcess, emulator, on_the_dpu
 
 
 class CopyRig(ABC):
@@ -178,3 +184,75 @@ class VerbsCopyRig(CopyRig):
         changed = [{**descriptor, name: value} for name, values in nonsense.items() for value in values]
         missing = [{k: v for k, v in descriptor.items() if k != name} for name in descriptor]
         return [{}, {"offset": 0, "nbytes": 4096}, *changed, *missing]
+
+
+class DocaCopyRig(CopyRig):
+    """The engine is on the emulated DPU; what lies in another process lies in one on the emulated host. It can be the
+    source or the target of copies, or neither: all memory is ours then."""
+
+    bound_s = 20.0
+
+    def __init__(self, far: str = "") -> None:
+        super().__init__()
+        self._far = far
+        self.can_be_written = far != "source"
+        self._backing: dict[Memory, Region] = {}
+        self._engine: DocaCopyEngine | None = None
+        self._undo = ExitStack()
+        self._undo.enter_context(on_the_dpu())
+        self._host: HostProcess | None = None
+
+    def engine(self) -> CopyEngine:
+        self._engine = DocaCopyEngine(open_device(load(emulator()), Ability.COPY))
+        self._held.append(self._engine)
+        return self._engine
+
+    def source(self, content: bytes) -> Memory:
+        return self.lane(content) if self._far == "source" else self.memory(content)
+
+    def target(self, content: bytes) -> Memory:
+        return self.lane(content) if self._far == "target" else self.memory(content)
+
+    def lane(self, content: bytes) -> Memory:
+        """Imported memory that holds ``content``."""
+        assert self._engine is not None
+        backing = self.memory(content)
+        assert isinstance(backing, Region)
+        memory = self._engine.import_memory(self.export(backing))
+        self._held.append(memory)
+        self._backing[memory] = backing
+        return memory
+
+    def read(self, memory: Memory, offset: int, nbytes: int) -> bytes:
+        return super().read(self._backing.get(memory, memory), offset, nbytes)
+
+    def export(self, memory: Memory, invitation: Invitation | None = None) -> MemoryExport:
+        """All of it as landing buffer, or, where the source is far, as result half."""
+        assert isinstance(memory, Region)
+        if self._host is None:
+            self._host = HostProcess()
+        halves = (0, memory.nbytes) if self._far == "source" else (memory.nbytes, 0)
+        return MemoryExport(self._host.export(memory, *halves))
+
+    def nonsense(self, descriptor: dict[str, Any]) -> list[dict[str, Any]]:
+        half, empty = ("landing", "result") if self.can_be_written else ("result", "landing")
+        export = str(descriptor[f"{half}_export"])
+        changed_export = ("B" if export[0] == "A" else "A") + export[1:]
+        nonsense: dict[str, list[Any]] = {
+            "engine": ["loopback", "verbs", 1],
+            half: [-1, 0, 1 << 63, 1 << 70, (1 << 63) - 4096, "0", True, descriptor[half] + 4096],
+            f"{half}_bytes": [0, -1, 1 << 62, 1 << 70, "4096", descriptor[f"{half}_bytes"] + 1],
+            f"{half}_export": ["", "%", 17, None, "A" * 5000, export[:-4], export + "AAAA", changed_export, "AAAA"],
+            f"{empty}_export": ["AAAA", 17],
+            f"{empty}_bytes": [-1, 1 << 62, True, 4096],
+        }
+        changed = [{**descriptor, name: value} for name, values in nonsense.items() for value in values]
+        missing = [{k: v for k, v in descriptor.items() if k != name} for name in descriptor]
+        return [{}, {"offset": 0, "nbytes": 4096}, *changed, *missing]
+
+    def close(self) -> None:
+        """Engine and memories, then the host."""
+        super().close()
+        if self._host is not None:
+            self._host.close()
+        self._undo.close()

@@ -15,17 +15,19 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from ipaddress import IPv6Address
 from typing import Final
 
 from offpath.bindings.errors import DeviceError, RegionError, ResourceClosed, VerbsError
 from offpath.bindings.loopback.region import Region
 from offpath.bindings.ports import CopyCompletion, Invitation, Memory, MemoryExport
+from offpath.bindings.registry import Registry
 from offpath.bindings.verbs.domain import Device, Domain
+from offpath.bindings.verbs.domain import Region as Registered
 from offpath.bindings.verbs.ends import READS, describe, described, described_half
 from offpath.bindings.verbs.neighbours import answers
 from offpath.bindings.verbs.queue import PSN_MASK, Address, QueuePair
-from offpath.bindings.verbs.registry import Registry
 from offpath.bindings.verbs.route import Copy, Route, Stretch
 
 IN_PLACE_BYTES: Final = 64 << 10
@@ -77,7 +79,9 @@ class VerbsCopyEngine:
             # Here the target must be open to the peer, which is ourselves; so nobody else is in this domain.
             self._own_domain = Domain(device)
             made.callback(self._own_domain.close)
-            self._registry, self._own_registry = Registry(self._domain), Registry(self._own_domain, by_peers=True)
+            self._registry = Registry(partial(_register, self._domain, by_peers=False))
+            # What is written there is written by the peer, not by what we read.
+            self._own_registry = Registry(partial(_register, self._own_domain, by_peers=True))
             self._own: Route | None = None
             self._epoll = select.epoll()
             made.callback(self._epoll.close)
@@ -284,6 +288,10 @@ class VerbsCopyEngine:
                 os.eventfd_write(self._mark, 1)
             else:
                 os.eventfd_read(self._mark)
+
+
+def _register(domain: Domain, memory: Region, is_written: bool, *, by_peers: bool) -> Registered:
+    return domain.register(memory.view, local_write=is_written, remote_write=is_written and by_peers)
 
 
 def _check(memory: Memory, offset: int, nbytes: int) -> None:

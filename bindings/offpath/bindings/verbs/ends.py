@@ -5,22 +5,18 @@ Both are written by another process: every number is checked for its type and ra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from ipaddress import IPv6Address
 from typing import Final
 
+from offpath.bindings.descriptors import Descriptor, number, span
 from offpath.bindings.errors import RegionError
 from offpath.bindings.verbs.queue import PSN_MASK, Address
 
 ENGINE: Final = "verbs"
 READS: Final = 8
 """Reads that a lane may have under way: both ends must provide for them."""
-_MOST_BYTES: Final = 1 << 62
-_ADDRESSES: Final = 1 << 63
 _KEYS: Final = 1 << 32
 _MTUS: Final = range(1, 6)
-
-Descriptor = Mapping[str, int | str]
 
 
 def describe(address: Address) -> dict[str, int | str]:
@@ -49,14 +45,6 @@ def described(descriptor: Descriptor) -> Address:
     )
 
 
-def number(descriptor: Descriptor, name: str, allowed: range) -> int:
-    """One of its numbers. Raises: RegionError: it is none, or not an allowed one."""
-    value = descriptor.get(name)
-    if type(value) is not int or value not in allowed:  # True is an int too
-        raise RegionError(f"{name} is {value!r:.40}, not in [{allowed.start}, {allowed.stop})")
-    return value
-
-
 def describe_half(name: str, address: int, rkey: int, nbytes: int) -> dict[str, int | str]:
     """A lane's landing buffer or result half as it is sent."""
     return {name: address, f"{name}_rkey": rkey, f"{name}_bytes": nbytes}
@@ -64,8 +52,5 @@ def describe_half(name: str, address: int, rkey: int, nbytes: int) -> dict[str, 
 
 def described_half(descriptor: Descriptor, name: str) -> tuple[int, int, int]:
     """As it was received: address, rkey, length, which may be 0. Raises: RegionError."""
-    nbytes = number(descriptor, f"{name}_bytes", range(_MOST_BYTES))
-    address = number(descriptor, name, range(_ADDRESSES))
-    if address + nbytes > _ADDRESSES:
-        raise RegionError(f"{name} of {nbytes} bytes at {address:#x} leaves the address space")
+    address, nbytes = span(descriptor, name)
     return address, number(descriptor, f"{name}_rkey", range(_KEYS)), nbytes

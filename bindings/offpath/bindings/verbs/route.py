@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from offpath.bindings.errors import DeviceError, PeerGone
+from offpath.bindings.registry import Registration
+from offpath.bindings.verbs.domain import Region
 from offpath.bindings.verbs.queue import Part, QueuePair
-from offpath.bindings.verbs.registry import Registration
 
 
 class Stretch(NamedTuple):
@@ -31,7 +32,7 @@ class Copy:
     token: int
     nbytes: int
     is_read: bool
-    held: Sequence[Registration]
+    held: Sequence[Registration[Region]]
     messages: int = 0
     """That have not completed yet."""
     error: str | None = None
@@ -94,7 +95,7 @@ class Route:
             offset = max(0, offset - room)
         return found
 
-    def start(self, copy: Copy, near: Registration, at: int, far: Sequence[Stretch]) -> list[Copy]:
+    def start(self, copy: Copy, near: Registration[Region], at: int, far: Sequence[Stretch]) -> list[Copy]:
         """Copy between ``near`` from ``at`` on and ``far``. Returns copies that ended by it: it can fail at once."""
         for stretch in far:
             for done in range(0, stretch.nbytes, self._message_bytes):

@@ -256,7 +256,7 @@ class OpenInstance(_Message):
     result_bytes: U63
     scrub_first: bool
     token: Token
-    copy_engine: Literal["loopback", "verbs"] = "loopback"
+    copy_engine: Literal["loopback", "verbs", "doca"] = "loopback"
 
 
 class InstanceFailed(_Message):

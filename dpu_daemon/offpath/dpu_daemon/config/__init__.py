@@ -11,6 +11,7 @@ from offpath.dpu_daemon.config.sources import Loaded, Origin, Sources, config_er
 from offpath.dpu_daemon.config.tables import (
     DaemonConfig,
     DatapathTable,
+    DocaTable,
     DurabilityTable,
     LeaseTable,
     LeasingTable,
@@ -26,6 +27,7 @@ __all__ = [
     "ConfigError",
     "DaemonConfig",
     "DatapathTable",
+    "DocaTable",
     "DurabilityTable",
     "Fault",
     "LeaseTable",

@@ -22,6 +22,7 @@ from offpath.dpu_daemon.config.files import file_faults
 from offpath.dpu_daemon.config.tables import (
     DaemonConfig,
     DatapathTable,
+    DocaTable,
     DurabilityTable,
     LeasingTable,
     LimitsTable,
@@ -38,6 +39,7 @@ _TABLES: Final[dict[str, type[BaseModel]]] = {
     "datapath": DatapathTable,
     "rdma": RdmaTable,
     "zmq": ZmqTable,
+    "doca": DocaTable,
     "operation": OperationTable,
 }  # fmt: skip
 _FROM_FILE_ONLY: Final = ("tenant", "lease")

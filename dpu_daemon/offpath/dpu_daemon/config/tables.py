@@ -116,7 +116,7 @@ class DatapathTable(_Table):
     """``[datapath]``: what carries requests, and what copies between the DPU and the host's instances."""
 
     fabric: Literal["loopback", "verbs"] = "loopback"
-    copy_engine: Literal["loopback", "verbs"] = "loopback"
+    copy_engine: Literal["loopback", "verbs", "doca"] = "loopback"
     host_channel: Literal["unix", "zmq"] = "unix"
     """What helper and workers come by: the socket in the runtime directory, or ZeroMQ, see `ZmqTable`."""
 
@@ -144,6 +144,14 @@ class ZmqTable(_Table):
     domain: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "offpath"
 
 
+class DocaTable(_Table):
+    """``[doca]``: the device for whatever is done by DOCA, by PCI address, RDMA device or interface; empty: the only
+    one that is able. ``path``: the folder of its libraries; empty: where DOCA's packages put them."""
+
+    device: Annotated[str, StringConstraints(max_length=64, pattern=r"^[\x21-\x7e]*$")] = ""
+    path: Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")] = ""
+
+
 class OperationTable(_Table):
     """``[operation]``: how the daemon shows itself. ``metrics_listen`` HOST:PORT; empty: off."""
 
@@ -165,6 +173,7 @@ class DaemonConfig(_Table):
     datapath: DatapathTable = DatapathTable()
     rdma: RdmaTable = RdmaTable()
     zmq: ZmqTable = ZmqTable()
+    doca: DocaTable = DocaTable()
     operation: OperationTable = OperationTable()
     host_uids: Annotated[list[Uid], Field(max_length=1024)] = []
     max_jobs: Annotated[int, Field(ge=1, le=1 << 20)] = 65536

@@ -40,6 +40,9 @@ CODES: Final[dict[str, str]] = {
     "rdma-library": "pyverbs, through which RDMA devices are used",
     "rdma-limits": "page size, message size and queue pairs of an RDMA device",
     "rdma-gpu": "the RDMA port that lies nearest to a GPU",
+    "doca": "DOCA's libraries and their release",
+    "doca-device": "the devices that DOCA shows, and what they can do",
+    "doca-representor": "the host's functions that the DPU's device sees",
     "fault-points": "fault points that are armed",
 }
 

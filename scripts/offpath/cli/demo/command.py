@@ -31,9 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=_SEED, help="of training and of the digits drawn (%(default)s)")
     parser.add_argument("--picture", default=os.path.join("out", "demo.svg"), metavar="PATH", help="where the timeline "
                         "of leases goes (%(default)s); empty: none")  # fmt: skip
-    for name, what in (("fabric", "what carries requests"), ("copy-engine", "what copies into the instances and back")):
-        parser.add_argument(f"--{name}", choices=["loopback", "verbs"], default="loopback", help=f"{what}; verbs needs "
-                            "an RDMA device: ./scripts/rxe-vm (%(default)s)")  # fmt: skip
+    verbs = "verbs needs an RDMA device: ./scripts/rxe-vm"
+    parser.add_argument("--fabric", choices=["loopback", "verbs"], default="loopback", help="what carries requests; "
+                        f"{verbs} (%(default)s)")  # fmt: skip
+    parser.add_argument("--copy-engine", choices=["loopback", "verbs", "doca"], default="loopback", help="what copies "
+                        f"into the instances and back; {verbs}; doca is emulated where DOCA is not installed "
+                        "(%(default)s)")  # fmt: skip
     parser.add_argument("--netns", metavar="NAME", default="", help="requesters live in this network namespace, made "
                         "with `ip netns`")  # fmt: skip
     parser.add_argument("--break", dest="planted", choices=["scrub"], help="plant a fault that the demo must notice: "
@@ -83,6 +86,8 @@ async def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     plan = samples.load_plan(arguments.seconds, arguments.jobs)
     limit_s = arguments.seconds + _SLACK_S * max(1.0, arguments.seconds / _SECONDS)
     datapath = place.Datapath.chosen(arguments.fabric, arguments.copy_engine, arguments.netns)
+    if datapath.is_emulated:
+        _say(f"copy engine doca: an emulator of DOCA ({datapath.doca_version}), for it is not installed here")
     with place.making(
         sorted(plan.tenants), seed=arguments.seed, seconds=arguments.seconds, jobs=arguments.jobs, break_scrub=broken,
         datapath=datapath,

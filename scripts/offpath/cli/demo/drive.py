@@ -10,8 +10,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 from offpath.bindings.errors import OffpathError
@@ -22,6 +23,7 @@ _READY_S: Final = 180.0
 _END_S: Final = 5.0
 _LEAD_S: Final = 0.3
 _LAST_WORDS: Final = 20
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class DemoFailed(OffpathError):
@@ -66,14 +68,16 @@ class Child:
         self.complaints: list[str] = []
 
     @classmethod
-    async def start(cls, name: str, module: str, *arguments: str, netns: str = "") -> Child:
-        """``python -m offpath.cli.MODULE arguments…``, in this network namespace."""
+    async def start(
+        cls, name: str, module: str, *arguments: str, netns: str = "", more: Mapping[str, str] = _NOTHING
+    ) -> Child:
+        """``python -m offpath.cli.MODULE arguments…``, in this network namespace, with ``more`` environment."""
         inside = ("ip", "netns", "exec", netns) if netns else ()
         one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         process = await asyncio.create_subprocess_exec(
             *inside, sys.executable, "-m", f"offpath.cli.{module}", *arguments,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, **one_thread, "OFFPATH_PARENT": str(os.getpid())}, start_new_session=True,
+            env={**os.environ, **one_thread, "OFFPATH_PARENT": str(os.getpid()), **more}, start_new_session=True,
         )  # fmt: skip
         return cls(name, process)
 
@@ -130,10 +134,14 @@ class Drive:
         place, begun_s = self._place, time.monotonic()
         async with asyncio.TaskGroup() as tasks:
             is_up = asyncio.Event()
-            daemon = await self._start(tasks, is_up, "the daemon", "child", "daemon", "run", "--config", place.config,
-                                       "--runtime-dir", place.runtime, "--json")  # fmt: skip
+            daemon = await self._start(
+                tasks, is_up, "the daemon", "child", "daemon", "run", "--config", place.config,
+                "--runtime-dir", place.runtime, "--json", more=place.environment("dpu"),
+            )  # fmt: skip
             await self._within(daemon, is_up.wait())
-            helper = await self._start(tasks, None, "the helper", "demo.serving", place.path)
+            helper = await self._start(
+                tasks, None, "the helper", "demo.serving", place.path, more=place.environment("host")
+            )
             requesters = [
                 await self._start(
                     tasks, None, f"the requester of {name}", "demo.tenant", place.path, name, netns=place.datapath.netns
@@ -165,8 +173,9 @@ class Drive:
         module: str,
         *arguments: str,
         netns: str = "",
+        more: Mapping[str, str] = _NOTHING,
     ) -> Child:
-        child = await Child.start(name, module, *arguments, netns=netns)
+        child = await Child.start(name, module, *arguments, netns=netns, more=more)
         self._children.append(child)
         tasks.create_task(child.listen(is_ready), name=f"listen-{name}")
         return child

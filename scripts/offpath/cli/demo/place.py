@@ -15,6 +15,7 @@ from typing import Final
 from offpath.bindings.errors import NoRdmaDevice
 from offpath.bindings.runtime import HOST_SOCKET, NEGOTIATE_SOCKET
 from offpath.bindings.verbs.devices import ports
+from offpath.cli.demo.doca import find
 from offpath.cli.demo.samples import MAX_IMAGES, PIXELS
 
 LANES: Final = 2
@@ -45,23 +46,39 @@ copy_engine = "{copy_engine}"
 
 [rdma]
 device = "{dpu_device}"
+
+[doca]
+path = "{doca_path}"
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Datapath:
     """What carries requests and what copies; with `verbs` in it the RDMA devices of the DPU's side and of the others',
-    and the network namespace that requesters live in, if it is not ours."""
+    and the network namespace that requesters live in, if it is not ours. With `doca` the folder of DOCA's libraries
+    (empty: where they are installed), its release, and whether that is the emulator's."""
 
     fabric: str = "loopback"
     copy_engine: str = "loopback"
     dpu_device: str = ""
     host_device: str = ""
     netns: str = ""
+    doca_path: str = ""
+    doca_version: str = ""
+    is_emulated: bool = False
 
     @classmethod
     def chosen(cls, fabric: str, copy_engine: str, netns: str) -> Datapath:
-        """With two ports the DPU's is the first, by name; with one both are the same. Raises: NoRdmaDevice."""
+        """With two ports the DPU's is the first, by name; with one both are the same.
+
+        Raises: NoRdmaDevice. DocaMissing: DOCA is not installed, and its emulator cannot be built.
+        """
+        if copy_engine == "doca":
+            doca = find()
+            return cls(
+                fabric, copy_engine, netns=netns, doca_path=doca.folder, doca_version=doca.version,
+                is_emulated=doca.is_emulated,
+            )  # fmt: skip
         if "verbs" not in (fabric, copy_engine):
             return cls(fabric, copy_engine, netns=netns)
         usable = [port for port in ports() if port.is_active and port.usable_gids]
@@ -107,6 +124,12 @@ class Place:
         """Where the helper joins."""
         return os.path.join(self.runtime, HOST_SOCKET)
 
+    def environment(self, side: str) -> dict[str, str]:
+        """What the processes of a side, ``dpu`` or ``host``, must know of the emulator, if it is one."""
+        if not self.datapath.is_emulated:
+            return {}
+        return {"DOCA_EMULATOR_SIDE": side, "DOCA_EMULATOR_DIR": os.path.join(self.directory, "doca")}
+
     @property
     def address(self) -> str:
         """Where requesters negotiate."""
@@ -128,6 +151,7 @@ def making(
     with tempfile.TemporaryDirectory(
         prefix="offpath-demo-", dir=parent if len(parent) <= _LONGEST_PATH else "/tmp", ignore_cleanup_errors=True
     ) as directory:
+        os.mkdir(os.path.join(directory, "doca"), mode=0o700)
         files = {name: os.path.join(directory, f"{name}.token") for name in tenants}
         place = Place(directory, files, seed, seconds, jobs, break_scrub, datapath)
         config = _LEASING + _DATAPATH.format(**asdict(datapath))

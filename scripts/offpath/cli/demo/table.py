@@ -68,6 +68,7 @@ def render(report: dict[str, Any]) -> str:
     lines += [
         "",
         f"data path   fabric {path['fabric']}, copy engine {path['copy_engine']}"
+        + (f" ({path['doca_version']})" if path["doca_version"] else "")
         + (f", requesters in namespace {path['netns']}" if path["netns"] else "")
         + f"; started in {report['started_in_s']:.1f} s",
         f"leases      {sum(report['profiles'].values())} served jobs ({profiles}); {report['lane_openings']} lanes "

@@ -34,6 +34,9 @@ _FIXES: Final = {
     "rdma-library": "the distribution's python3-pyverbs (docs/rdma.md)",
     "rdma-limits": "let the daemon's user open `/dev/infiniband/uverbs*`; a kernel with another page size",
     "rdma-gpu": "a slot on the same PCIe switch, or at least of the same socket",
+    "doca": "DOCA's packages, or `OFFPATH_DOCA_PATH`; loopback and verbs need none",
+    "doca-device": "`doca_caps --list-devs`; a BlueField in DPU mode; `doca.device`",
+    "doca-representor": "on the DPU, `doca_caps --list-rep-devs`",
     "fault-points": "unset `OFFPATH_FAULTS`: it is for tests",
 }
 ENTRIES: Final = tuple(Entry("doctor", code, cause, _FIXES[code]) for code, cause in CODES.items())

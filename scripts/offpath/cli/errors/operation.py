@@ -121,6 +121,26 @@ ENTRIES: Final = (
             "a work request ended in an error, and its queue pair takes no more",
             "its text says what to check; connect again",
         ),
+        (
+            "DocaError",
+            "a call of DOCA failed; its text says which, and why in DOCA's words",
+            "see its text; `offpath doctor`",
+        ),
+        (
+            "DocaMissing",
+            "DOCA's libraries cannot be loaded",
+            "install DOCA's runtime, or name the folder of its libraries in `OFFPATH_DOCA_PATH` (docs/doca.md)",
+        ),
+        (
+            "DocaTooOld",
+            "a function is absent from the DOCA that is installed",
+            "install the release that its text names",
+        ),
+        (
+            "NoDocaDevice",
+            "no DOCA device fits what was asked for, or several do",
+            "`doca_caps --list-devs` lists them; name one; a BlueField must be in DPU mode",
+        ),
         ("ResourceClosed", "a handle was used after it was closed", _BUG),
         ("FaultSyntax", "`OFFPATH_FAULTS` names no fault point", "unset it: it is for tests"),
         ("ConfigError", "the configuration cannot be used", "every fault is listed with its key"),

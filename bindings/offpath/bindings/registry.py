@@ -6,19 +6,29 @@ To register is to pin pages: milliseconds for a session's memory, far too much f
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
 from offpath.bindings.loopback.region import Region as Memory
-from offpath.bindings.verbs.domain import Domain, Region
 
 
-class Registration:
+class Closable(Protocol):
+    """What a device knows a memory by."""
+
+    def close(self) -> None:
+        """Let go of the memory. Repeating it is harmless."""
+
+
+R = TypeVar("R", bound=Closable)
+
+
+class Registration(Generic[R]):
     """A registered memory and how many copies use it now; it outlives its memory until they have ended."""
 
     __slots__ = ("is_leaving", "region", "uses")
 
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: R) -> None:
         self.region: Final = region
         self.uses = 0
         self.is_leaving = False
@@ -39,16 +49,15 @@ class Registration:
             self.region.close()
 
 
-class Registry:
-    """Memories in one protection domain. ``by_peers``: what is written is written by the peer, not by what we read."""
+class Registry(Generic[R]):
+    """Memories that one device knows. ``register`` makes it known, to be written by the device or only to be read."""
 
-    def __init__(self, domain: Domain, *, by_peers: bool = False) -> None:
-        self._domain = domain
-        self._by_peers = by_peers
-        self._held: dict[int, dict[bool, Registration]] = {}
+    def __init__(self, register: Callable[[Memory, bool], R]) -> None:
+        self._register = register
+        self._held: dict[int, dict[bool, Registration[R]]] = {}
 
-    def use(self, memory: Memory, *, is_written: bool) -> Registration:
-        """For one copy; release it after. The device gets no more rights than asked for. Raises: VerbsError."""
+    def use(self, memory: Memory, *, is_written: bool) -> Registration[R]:
+        """For one copy; release it after. The device gets no more rights than asked for. Raises: as ``register``."""
         held = self._held.get(id(memory))
         if held is None:
             held = self._held[id(memory)] = {}
@@ -56,10 +65,7 @@ class Registry:
             weakref.finalize(memory, self._leave, id(memory)).atexit = False  # of one that was never closed
         registration = held.get(is_written)
         if registration is None:
-            region = self._domain.register(
-                memory.view, local_write=is_written, remote_write=is_written and self._by_peers
-            )
-            registration = held[is_written] = Registration(region)
+            registration = held[is_written] = Registration(self._register(memory, is_written))
         registration.uses += 1
         return registration
 

@@ -1,0 +1,268 @@
+"""Comch: messages between a server on the DPU and clients on its host, as contexts that their owner polls.
+
+Comch has no notifications, and is safe for one thread alone: that thread calls `poll`. A client's connection can fail
+to come about for ever, so that whoever waits for it must have a limit of his own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from ctypes import byref
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+from offpath.bindings.doca._abi_comch import CONNECTION_CHANGED, RECEIVED, SENT
+from offpath.bindings.doca._abi_ctx import State
+from offpath.bindings.doca._abi_errors import Status
+from offpath.bindings.doca._abi_types import HANDLE
+from offpath.bindings.doca._check import failure
+from offpath.bindings.doca.context import Context
+from offpath.bindings.doca.device import Device, Representor
+from offpath.bindings.doca.engine import Engine
+from offpath.bindings.doca.handles import Handle
+from offpath.bindings.errors import DeviceError, DocaError, PeerGone
+
+SENDS: Final = 64
+"""Messages under way at once, if the device takes so many."""
+RECEIVES: Final = 64
+"""Messages that wait for `poll`, if the device takes so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A client came. Connections are numbered, never twice."""
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """It left, or was shown out; its number is worth nothing any more."""
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A whole message."""
+
+    connection: int
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SendFailed:
+    """A message that was taken did not arrive."""
+
+    connection: int
+    fault: DeviceError
+
+
+Event = Connected | Disconnected | Received | SendFailed
+
+
+@dataclass(frozen=True, slots=True)
+class _Sending:
+    connection: int
+    content: Any
+    """DOCA reads it until the task has ended."""
+
+
+class _Limits(NamedTuple):
+    message_bytes: int
+    sends: int
+    receives: int
+
+    @classmethod
+    def of(cls, device: Device, name: str, message_bytes: int) -> _Limits:
+        """Raises: DocaError: the name is too long, or the device tells nothing."""
+        most = device.limit("doca_comch_cap_get_max_name_len")
+        if not 0 < len(name.encode()) < most:
+            raise DocaError("Comch", f"a name of 1 to {most - 1} bytes, not {name!r:.60}")
+        return cls(
+            min(message_bytes, device.limit("doca_comch_cap_get_max_msg_size")),
+            min(SENDS, device.limit("doca_comch_cap_get_max_send_tasks")),
+            min(RECEIVES, device.limit("doca_comch_cap_get_max_recv_queue_size")),
+        )
+
+
+class _End(Context):
+    """What server and client share. ``_role``: as DOCA's names have it."""
+
+    _role = ""
+
+    def __init__(self, device: Device, engine: Engine, pointer: int | None, limits: _Limits, *parents: Handle) -> None:
+        name = f"doca_comch_{self._role}"
+        super().__init__(
+            engine, f"Comch {self._role}", pointer, f"{name}_destroy", f"{name}_as_ctx", device, *parents
+        )  # fmt: skip
+        self._limits = limits
+        self._events: deque[Event] = deque()
+        self._ended: deque[tuple[int, int, bool]] = deque()
+        self._sending: dict[int, _Sending] = {}
+        self._serials = count(1)
+        self._connections: dict[int, int] = {}
+        self._numbers = count(1)
+
+    @property
+    def message_bytes(self) -> int:
+        """The longest message, both ways."""
+        return self._limits.message_bytes
+
+    def _open(self) -> None:
+        """Configure, connect to the engine, start. Raises: DocaError, DeviceGone."""
+        name, call = f"doca_comch_{self._role}", self.doca.call
+        call(f"{name}_set_max_msg_size", self.pointer, self._limits.message_bytes)
+        call(f"{name}_set_recv_queue_size", self.pointer, self._limits.receives)
+        self._connect()
+        good, bad = (self.keep(SENT(self._engine.guarded(each))) for each in (self._sent, self._not_sent))
+        call(f"{name}_task_send_set_conf", self.pointer, good, bad, self._limits.sends)
+        received = self.keep(RECEIVED(self._engine.guarded(self._received)))
+        call(f"{name}_event_msg_recv_register", self.pointer, received)
+        self._register_connections()
+        self.start()
+
+    def _register_connections(self) -> None:
+        """Of a client's one connection the context's state tells."""
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+    def send(self, connection: int, message: bytes) -> bool:
+        """Send it whole; False: too many are under way, poll first. Does not block.
+
+        Raises: PeerGone: nobody has this number. DocaError, DeviceGone.
+        """
+        peer = self._connections.get(connection)
+        if peer is None:
+            raise PeerGone("the Comch connection is gone")
+        content, made, serial = ctypes.create_string_buffer(message, len(message)), HANDLE(), next(self._serials)
+        status = self.doca.call(
+            f"doca_comch_{self._role}_task_send_alloc_init", self.pointer, peer, content, len(message), byref(made),
+            expect=(Status.NO_MEMORY,),
+        )  # fmt: skip
+        if status:
+            return False
+        task: int = self.doca.ask("doca_comch_task_send_as_task", made)
+        self.doca.ask("doca_task_set_user_data", task, serial)
+        try:
+            status = self.doca.call("doca_task_submit", task, expect=(Status.AGAIN,))
+        except BaseException:
+            self.doca.ask("doca_task_free", task)
+            raise
+        if status:
+            self.doca.ask("doca_task_free", task)
+            return False
+        self._sending[serial] = _Sending(connection, content)
+        return True
+
+    def poll(self) -> list[Event]:
+        """Make progress, and take what happened. Does not block. Raises: DocaError, DeviceGone."""
+        self._engine.drain()
+        self._give_back()
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    # -- within -------------------------------------------------------------------------------------------------------
+    def _give_back(self) -> None:
+        while self._ended:
+            task, serial, is_good = self._ended.popleft()
+            sending = self._sending.pop(serial, None)
+            if sending is not None and not is_good:
+                status = self.doca.ask("doca_task_get_status", task) or Status.UNKNOWN
+                fault = failure(status, "send by Comch", *self.doca.said(status))
+                self._events.append(SendFailed(sending.connection, fault))
+            self.doca.ask("doca_task_free", task)
+
+    def _sent(self, message: int, serial: int, _data: int) -> None:
+        self._ended.append((self.doca.ask("doca_comch_task_send_as_task", message), serial, True))
+
+    def _not_sent(self, message: int, serial: int, _data: int) -> None:
+        self._ended.append((self.doca.ask("doca_comch_task_send_as_task", message), serial, False))
+
+    def _received(self, _event: int, content: int | None, nbytes: int, peer: int) -> None:
+        """The bytes are DOCA's again when this returns."""
+        number = self.doca.ask("doca_comch_connection_get_user_data", peer)
+        message = ctypes.string_at(content, nbytes) if content and nbytes else b""
+        self._events.append(Received(number or self._number(peer), message))
+
+    def _number(self, peer: int) -> int:
+        """A connection of which we had not heard: DOCA gives pointers out again, so it gets a number."""
+        number = next(self._numbers)
+        self.doca.call("doca_comch_connection_set_user_data", peer, number)
+        self._connections[number] = peer
+        return number
+
+
+class ComchServer(_End):
+    """On the DPU, for the clients of one function of the host."""
+
+    _role = "server"
+
+    def __init__(self, device: Device, representor: Representor, engine: Engine, name: str, message_bytes: int) -> None:
+        """It listens. Raises: DocaError, DeviceGone."""
+        made = HANDLE()
+        limits = _Limits.of(device, name, message_bytes)
+        device.doca.call(
+            "doca_comch_server_create", device.pointer, representor.pointer, name.encode(), byref(made)
+        )  # fmt: skip
+        super().__init__(device, engine, made.value, limits, representor)
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def disconnect(self, connection: int) -> None:
+        """Show a client out. Of a connection that is gone already, harmless. Raises: DocaError."""
+        peer = self._connections.get(connection)
+        if peer is not None:
+            self.doca.call("doca_comch_server_disconnect", self.pointer, peer, expect=(Status.AGAIN,))
+
+    def _register_connections(self) -> None:
+        came, left = (self.keep(CONNECTION_CHANGED(self._engine.guarded(each))) for each in (self._came, self._left))
+        self.doca.call("doca_comch_server_event_connection_status_changed_register", self.pointer, came, left)
+
+    def _came(self, _event: int, peer: int, is_good: int) -> None:
+        if is_good:
+            self._events.append(Connected(self._number(peer)))
+
+    def _left(self, _event: int, peer: int, _is_good: int) -> None:
+        number = self.doca.ask("doca_comch_connection_get_user_data", peer)
+        if self._connections.pop(number, None) is not None:
+            self._events.append(Disconnected(number))
+
+
+class ComchClient(_End):
+    """On the host. It is connecting when it is made: `connection` says how it stands."""
+
+    _role = "client"
+
+    def __init__(self, device: Device, engine: Engine, name: str, message_bytes: int) -> None:
+        """Raises: DocaError, DeviceGone."""
+        made = HANDLE()
+        limits = _Limits.of(device, name, message_bytes)
+        device.doca.call("doca_comch_client_create", device.pointer, name.encode(), byref(made))
+        super().__init__(device, engine, made.value, limits)
+        self._mine = 0
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def connection(self) -> int:
+        """The number to send by; 0: it is not there yet, poll and ask again. Raises: PeerGone: it will not come, or it
+        came and is lost."""
+        if self.state is State.RUNNING:
+            if not self._mine:
+                made = HANDLE()
+                self.doca.call("doca_comch_client_get_connection", self.pointer, byref(made))
+                known = self.doca.ask("doca_comch_connection_get_user_data", made)
+                self._mine = known or self._number(made.value or 0)
+            return self._mine
+        if self.state is State.STARTING:
+            return 0
+        self._connections.clear()
+        raise PeerGone("the Comch server is gone" if self._mine else "no Comch server of this name answers")

@@ -1,0 +1,161 @@
+"""A context that copies: tasks of at most the device's size, each with two buffers for as long as it is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import byref
+from typing import Final, NamedTuple
+
+from offpath.bindings.doca._abi_ctx import State
+from offpath.bindings.doca._abi_dma import COMPLETED
+from offpath.bindings.doca._abi_errors import Status
+from offpath.bindings.doca._abi_types import HANDLE, U32
+from offpath.bindings.doca._check import failure
+from offpath.bindings.doca.buffers import Inventory
+from offpath.bindings.doca.context import Context
+from offpath.bindings.doca.device import Device
+from offpath.bindings.doca.engine import Engine
+from offpath.bindings.doca.memory import Mmap
+from offpath.bindings.errors import DeviceError, DeviceGone, DocaError
+
+TASKS: Final = 64
+"""Under way at once on one context, if the device takes so many; what exceeds it waits."""
+
+
+class Place(NamedTuple):
+    """Where a copy reads or writes: an address as its owner sees it, in that map."""
+
+    mmap: Mmap
+    address: int
+
+
+class _Task(NamedTuple):
+    task: int
+    source: int
+    target: int
+    nbytes: int
+
+
+class Dma(Context):
+    """``ended(serial, is_good)`` is called by the engine's progress for each task that was submitted; whoever is told
+    calls `finish`, but not from within. Not for several threads."""
+
+    def __init__(self, device: Device, engine: Engine, ended: Callable[[int, bool], None]) -> None:
+        """Made and RUNNING. Raises: DocaError, DeviceGone."""
+        doca, made = device.doca, HANDLE()
+        doca.call("doca_dma_create", device.pointer, byref(made))
+        super().__init__(engine, "copy context", made.value, "doca_dma_destroy", "doca_dma_as_ctx", device)
+        self._tasks: dict[int, _Task] = {}
+        self._back: set[int] = set()
+        self._ended = ended
+        self._inventory: Inventory | None = None
+        try:
+            most = U32()
+            doca.call("doca_dma_cap_get_max_num_tasks", self.pointer, byref(most))
+            self.room = min(TASKS, most.value)
+            good = self.keep(COMPLETED(engine.guarded(self._completed)))
+            bad = self.keep(COMPLETED(engine.guarded(self._failed)))
+            doca.call("doca_dma_task_memcpy_set_conf", self.pointer, good, bad, self.room)
+            self._connect()
+            self._inventory = Inventory(doca, 2 * self.room, self)
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_running(self) -> bool:
+        """It takes tasks."""
+        return self.state is State.RUNNING
+
+    @property
+    def inventory(self) -> Inventory:
+        """Its buffers; closed with it."""
+        assert self._inventory is not None
+        return self._inventory
+
+    def submit(self, serial: int, source: Place, target: Place, nbytes: int) -> bool:
+        """Start one task. False: no room now, nothing was started. Does not block. Raises: DocaError, DeviceGone."""
+        if len(self._tasks) >= self.room:
+            return False
+        inventory = self.inventory
+        source_buffer = inventory.by_data(source.mmap, source.address, nbytes)
+        if source_buffer is None:
+            return False
+        target_buffer: int | None = None
+        try:
+            target_buffer = inventory.by_addr(target.mmap, target.address, nbytes)
+            task = self._task(serial, source_buffer, target_buffer) if target_buffer is not None else None
+            if task is not None:
+                assert target_buffer is not None
+                self._tasks[serial] = _Task(task, source_buffer, target_buffer, nbytes)
+                return True
+        except BaseException:
+            self._release(source_buffer, target_buffer)
+            raise
+        if fault := self._release(source_buffer, target_buffer):
+            raise fault
+        return False
+
+    def finish(self, serial: int, is_good: bool) -> DeviceError | None:
+        """Free a task that has ended, and say what was wrong with it, in our words and DOCA's."""
+        task, source, target, nbytes = self._tasks.pop(serial)
+        self._back.discard(serial)
+        fault: DeviceError | None = None
+        if not is_good:
+            status = self.doca.ask("doca_task_get_status", task) or Status.UNKNOWN
+            fault = failure(status, "copy", *self.doca.said(status))
+        else:
+            try:
+                moved = self.inventory.data_bytes(target)
+                if moved != nbytes:
+                    fault = DocaError("copy", f"{moved} of {nbytes} bytes were copied")
+            except DeviceError as refused:
+                fault = refused
+        self.doca.ask("doca_task_free", task)
+        refused = self._release(source, target)
+        return fault or refused
+
+    # -- within -------------------------------------------------------------------------------------------------------
+    def _task(self, serial: int, source: int, target: int) -> int | None:
+        """A task that was submitted; None: no room. Raises: DocaError, DeviceGone: it was not."""
+        made = HANDLE()
+        status = self.doca.call(
+            "doca_dma_task_memcpy_alloc_init", self.pointer, source, target, serial, byref(made),
+            expect=(Status.NO_MEMORY,),
+        )  # fmt: skip
+        if status:
+            return None
+        task: int = self.doca.ask("doca_dma_task_memcpy_as_task", made)
+        try:
+            status = self.doca.call("doca_task_submit", task, expect=(Status.AGAIN,))
+        except BaseException:
+            self.doca.ask("doca_task_free", task)
+            raise
+        if status:
+            self.doca.ask("doca_task_free", task)
+            return None
+        return task
+
+    def _release(self, *buffers: int | None) -> DeviceError | None:
+        """Every one of them; the first refusal."""
+        fault: DeviceError | None = None
+        for buffer in buffers:
+            try:
+                if buffer is not None:
+                    self.inventory.release(buffer)
+            except (DocaError, DeviceGone) as refused:
+                fault = fault or refused
+        return fault
+
+    def _completed(self, _task: int, serial: int, _data: int) -> None:
+        self._back.add(serial)
+        self._ended(serial, True)
+
+    def _failed(self, _task: int, serial: int, _data: int) -> None:
+        self._back.add(serial)
+        self._ended(serial, False)
+
+    def _give_back(self) -> None:
+        for serial in list(self._back):  # when it is closed with tasks under way nobody else takes them
+            self.finish(serial, True)

@@ -1,0 +1,91 @@
+"""The worker's end of the daemon's copies: a lane's memory, exported at the host's device.
+
+The landing buffer may be read and written by the DPU (DOCA knows no right to write alone), the result half be read.
+Ran on the emulator, with memory of the host's. Memory of a GPU never was: neither by dma-buf, of which no one says
+that it can be exported, nor by its pointer, which needs nvidia-peermem.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from offpath.bindings.doca.device import Ability, Device, open_device
+from offpath.bindings.doca.ends import MOST_EXPORT_BYTES, Half, describe
+from offpath.bindings.doca.load import load
+from offpath.bindings.doca.memory import Mmap
+from offpath.bindings.errors import DeviceError, DocaError
+from offpath.bindings.ports import Lane, MemoryExport
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HostDevice:
+    """Which device to export at, by PCI address or name, and where DOCA lies; empty: see `open_device` and `load`."""
+
+    name: str = ""
+    path: str = ""
+
+
+class LaneEnd:
+    """One lane's, for one daemon after the other. Loads DOCA and opens the device when it first exports: after the
+    fork."""
+
+    def __init__(self, wish: HostDevice, lane: Lane) -> None:
+        self._wish = wish
+        self._lane = lane
+        self._device: Device | None = None
+        self._maps: list[Mmap] = []
+
+    def export(self) -> MemoryExport:
+        """What lets the DPU in, and whoever had an earlier export no more. Stays good until the next, or `close`.
+
+        Blocks: opening and pinning take milliseconds. Raises: DocaError, DeviceGone.
+        """
+        if self._device is None:
+            self._device = open_device(load(self._wish.path), Ability.EXPORT, self._wish.name)
+        self._withdraw()
+        landing, room = self._lane.landing_bytes, self._lane.result_bytes
+        with ExitStack() as undo:
+            undo.callback(self._withdraw)
+            halves = self._half(0, landing, is_written=True), self._half(landing, room, is_written=False)
+            undo.pop_all()
+        return MemoryExport(describe(*halves))
+
+    def close(self) -> None:
+        """What was exported, then the device. The memory is the lane's. Repeating it is harmless. Raises: DocaError."""
+        self._withdraw()
+        if self._device is not None:
+            self._device.close()
+            self._device = None
+
+    def _withdraw(self) -> None:
+        while self._maps:
+            self._maps[-1].close()
+            self._maps.pop()
+
+    def _half(self, at: int, nbytes: int, *, is_written: bool) -> Half:
+        if not nbytes:
+            return Half(0, 0, b"")
+        shared = self._lane.dmabuf()
+        if shared is not None:
+            fd, offset = shared
+            try:
+                return self._shared(at, nbytes, is_written, (fd, offset + at))
+            except DeviceError as fault:
+                logger.info("the lane's memory is exported by its pointer: %s", fault)
+        return self._shared(at, nbytes, is_written, None)
+
+    def _shared(self, at: int, nbytes: int, is_written: bool, dmabuf: tuple[int, int] | None) -> Half:
+        assert self._device is not None
+        address = self._lane.peer_pointer + at
+        mmap = Mmap.shared(self._device, address, nbytes, is_written=is_written, dmabuf=dmabuf)
+        self._maps.append(mmap)
+        export = mmap.export()
+        if len(export) > MOST_EXPORT_BYTES:
+            raise DocaError(
+                "doca_mmap_export_pci", f"{len(export)} bytes, of which a message has room for {MOST_EXPORT_BYTES}"
+            )
+        return Half(address, nbytes, export)

@@ -1,0 +1,21 @@
+"""Every function that is declared is called by a test of this folder: a declaration nobody called is a guess."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from offpath.bindings.doca.load import FUNCTIONS
+
+from .conftest import called
+
+
+def test_every_declared_function_was_called(request: pytest.FixtureRequest) -> None:
+    """Runs last in its folder; of a part of the folder it can say nothing."""
+    folder = Path(__file__).parent
+    files = {path.name for path in folder.glob("test_*.py")}
+    collected = {item.path.name for item in request.session.items if item.path.parent == folder}
+    if request.config.option.keyword or collected != files or request.session.testsfailed:
+        pytest.skip("only a part of this folder ran")
+    assert sorted(set(FUNCTIONS) - called) == []
