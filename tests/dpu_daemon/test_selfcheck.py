@@ -96,7 +96,7 @@ async def test_a_flood_at_every_door_is_no_fault_of_the_daemon(tmp_path: Path) -
         places = [
             (negotiator.endpoints.negotiate, socket.SOCK_STREAM),
             (negotiator.endpoints.fabric, socket.SOCK_SEQPACKET),
-            (daemon.host.path, socket.SOCK_SEQPACKET),
+            (daemon.host.listener.address, socket.SOCK_SEQPACKET),
         ]
         with contextlib.ExitStack() as held:
             for path, kind in places:
@@ -115,7 +115,8 @@ async def test_a_full_queue_that_nobody_empties_is_no_flood(tmp_path: Path, monk
         asyncio.get_running_loop().remove_reader(daemon.host.strangers._listener.fileno())
         with contextlib.ExitStack() as held:
             kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK
-            while held.enter_context(socket.socket(socket.AF_UNIX, kind)).connect_ex(daemon.host.path) != errno.EAGAIN:
+            path = daemon.host.listener.address
+            while held.enter_context(socket.socket(socket.AF_UNIX, kind)).connect_ex(path) != errno.EAGAIN:
                 pass
             with pytest.raises(SelfCheckFailed, match="host channel: its queue stays full"):
                 await check.run()

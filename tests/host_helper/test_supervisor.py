@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from offpath.host_helper import Helper, supervisor
+from offpath.bindings.loopback.channel import LoopbackConnector
+from offpath.host_helper import Helper
 from offpath.host_helper.supervisor import Supervisor
 
 
@@ -31,7 +32,7 @@ def test_a_signal_wakes_the_supervisor_even_before_a_handler_could_run(monkeypat
 
     monkeypatch.setattr(Supervisor, "stop", lambda _: None)  # the handler, which runs too early here
     monkeypatch.setattr(Supervisor, "_serve", serve)
-    monkeypatch.setattr(supervisor, "connect_channel", lambda _: io.BytesIO())
+    monkeypatch.setattr(LoopbackConnector, "connect", lambda _: io.BytesIO())
     before = signal.getsignal(signal.SIGTERM)
     helper.run("/nowhere/host.sock")
     assert len(woken) == 1
@@ -44,7 +45,7 @@ def test_a_worker_that_lives_is_not_waited_for_because_it_got_a_dead_ones_descri
     the old number's turn. (A soak found it: the helper stood still and took no order any more.)"""
     table = Helper()
     table.kernel("nothing", demand=1)(lambda: None)
-    made = Supervisor("host", "/nowhere/host.sock", [], table)
+    made = Supervisor("host", LoopbackConnector("/nowhere/host.sock"), [], table)
     with subprocess.Popen(["sleep", "60"]) as worker:
         pidfd = os.pidfd_open(worker.pid)
         held: Any = SimpleNamespace(workers={pidfd: worker.pid})

@@ -37,7 +37,8 @@ class SimConnection:
         self.is_reset = False
         host.world.owned[self] = None
         self.peer_pid = host.pid
-        self.peer_uid = host.world.uid
+        self.peer = f"uid {host.world.uid}"
+        self.is_ours = False
 
     def arrived(self) -> None:
         """Something to read, or the end."""
@@ -151,7 +152,7 @@ class HostEnd:
 class SimChannelListener:
     """Where host processes connect."""
 
-    path = "simulated"
+    address = "simulated"
 
     def __init__(self, world: World) -> None:
         self._loop = world.loop

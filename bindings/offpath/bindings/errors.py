@@ -12,6 +12,11 @@ OffpathError
 │   ├── TicketRefused        a ticket that is unknown, used or late
 │   └── PlacementTaken       an illegal start, or slices in use
 ├── PeerGone                 the other process ended or closed; open a new session
+│   └── KeyNotListed         the daemon lists no such key of ours; its operator should look
+├── HostChannelError         the host channel's carrier cannot be used as it is set up; an operator should look
+│   ├── ZmqMissing           pyzmq cannot be imported
+│   ├── KeyFileRefused       a key file is unreadable, open to others, or holds no key
+│   └── NobodyAllowed        no client's key is listed: a listener without a list would let everybody in
 ├── RegionError              memory that is not what it must be (unsealed, too small, out of bounds)
 ├── HandoverError            what a service manager or keeper handed down makes no sense; its unit must change
 ├── PlaceUnusable            a socket, port or file cannot be made: taken, full or forbidden; an operator should look
@@ -90,6 +95,26 @@ class PlacementTaken(RequestRefused):
 
 class PeerGone(OffpathError):
     """The other process ended or closed its side."""
+
+
+class KeyNotListed(PeerGone):
+    """The daemon is there and refuses our key: it is not on its list, or the domain is not ours."""
+
+
+class HostChannelError(OffpathError):
+    """The carrier of the host channel cannot be used as it is set up."""
+
+
+class ZmqMissing(HostChannelError):
+    """pyzmq is not installed for this Python."""
+
+
+class KeyFileRefused(HostChannelError):
+    """A file of CURVE keys cannot be read, may be read or written by others, or holds no key."""
+
+
+class NobodyAllowed(HostChannelError):
+    """The list of allowed client keys is empty: to start would be to let nobody in, or everybody."""
 
 
 class RegionError(OffpathError):

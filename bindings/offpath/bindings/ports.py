@@ -239,11 +239,22 @@ class RequesterSession(Protocol):
 
 # -- host channel -------------------------------------------------------------------------------------------------
 class HostConnection(Protocol):
-    """One message channel between daemon and a host process; messages are whole, ordered, at most 4 080 bytes."""
+    """One message channel between daemon and a host process; messages are whole, ordered, at most 4 080 bytes.
+
+    A connection is one session: who connects again has a new one, and nothing of the old one comes through it.
+    """
 
     @property
     def peer_pid(self) -> int:
         """The process at the other end, or 0 where the carrier cannot tell."""
+
+    @property
+    def peer(self) -> str:
+        """Who is at the other end, as the carrier vouches for it: a user, or the name of a key."""
+
+    @property
+    def is_ours(self) -> bool:
+        """At the other end is this process itself, which knocked."""
 
     def send(self, message: bytes, fds: tuple[int, ...] = ()) -> bool:
         """Send whole or not at all; False when the peer's queue is full. Does not block. Raises: PeerGone."""
@@ -251,21 +262,65 @@ class HostConnection(Protocol):
     def receive(self) -> tuple[bytes, tuple[int, ...]] | None:
         """Next message with its descriptors, or None when there is none now. Raises: PeerGone, HostMessageError."""
 
+    def receive_message(self) -> bytes | None:
+        """As `receive`, for where no descriptors are expected; those that come are dropped."""
+
     def fileno(self) -> int:
-        """Readable when a message waits or the peer hung up."""
+        """Readable when a message waits or the peer hung up; of a connection that was accepted, once its listener's
+        `accept` has handed that on."""
 
     def death_fileno(self) -> int:
         """Readable once the peer's process has ended, even if a child of it holds the connection open; -1: unknown."""
 
     def has_ended(self) -> bool:
-        """The peer's process has ended, also while what it said last waits to be read. Where that is unknown: it hung
-        up, and nothing waits."""
+        """The peer's process has ended, also while what it said last waits to be read. Where that is unknown
+        (`death_fileno` -1): it hung up or was lost, and nothing waits; False then proves nothing, its answer does."""
 
     def finish(self) -> None:
         """Say no more: the peer reads to the end and then hangs up. What it still says can be read."""
 
     def close(self) -> None:
         """Hang up. Repeating it is harmless."""
+
+
+class HostEnd(HostConnection, Protocol):
+    """The host's end: a supervisor or a worker, which may wait."""
+
+    def wait_message(self) -> bytes:
+        """Block until a message comes. Raises: PeerGone, HostMessageError."""
+
+
+class HostListener(Protocol):
+    """The daemon's: where helpers and workers come in. Only those it may let in are ever accepted."""
+
+    @property
+    def address(self) -> str:
+        """Where they find it."""
+
+    def fileno(self) -> int:
+        """Readable when `accept` is to be called: for a connection that waits, and, where connections share a carrier,
+        for what came on any of them. Watched for as long as one lives."""
+
+    def accept(self) -> HostConnection | None:
+        """The next connection, or None when there is none now; hands on what came for the others. Does not block."""
+
+    def knock(self) -> HostConnection:
+        """Connect to ourselves and say no more, without waiting: whoever then hangs up on it has accepted it. Raises:
+        OSError, of EAGAIN: too many wait."""
+
+    def close(self) -> None:
+        """Let nobody in any more; connections that were accepted stay. Repeating it is harmless."""
+
+
+class HostConnector(Protocol):
+    """How a host process reaches its daemon: plain data, which a fork leaves as it is."""
+
+    @property
+    def starts_threads(self) -> bool:
+        """A process has threads once it connected: it must not fork any more."""
+
+    def connect(self, timeout_s: float = 5.0) -> HostEnd:
+        """Blocks at most ``timeout_s``. Raises: PeerGone: no daemon there, or it does not let us in."""
 
 
 # -- GPU ----------------------------------------------------------------------------------------------------------

@@ -18,9 +18,8 @@ from functools import partial
 from typing import Any, Final
 
 from offpath.bindings import faults
-from offpath.bindings.loopback.channel import LoopbackChannelListener
 from offpath.bindings.loopback.copy import LoopbackCopyEngine
-from offpath.bindings.ports import CopyEngine, FabricSession
+from offpath.bindings.ports import CopyEngine, FabricSession, HostListener
 from offpath.bindings.wire import host
 from offpath.bindings.wire.header import FLAG_IDEMPOTENT, RequestHeader, pack_answer
 from offpath.dpu_daemon.codes import REASON, STATUS
@@ -56,7 +55,7 @@ class Daemon:
     def __init__(
         self,
         config: DaemonConfig,
-        channel: LoopbackChannelListener,
+        channel: HostListener,
         *,
         engine: CopyEngine | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,

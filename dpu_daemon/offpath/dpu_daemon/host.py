@@ -7,13 +7,12 @@ import contextlib
 import logging
 import secrets
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel
 
 from offpath.bindings.errors import OffpathError, PeerGone, ProtocolError, RegionError
-from offpath.bindings.loopback.channel import LoopbackChannelListener, LoopbackConnection
-from offpath.bindings.ports import MemoryExport
+from offpath.bindings.ports import HostConnection, HostListener, MemoryExport
 from offpath.bindings.wire import control, host
 from offpath.dpu_daemon.landings import Landings
 from offpath.dpu_daemon.links import HelperLink, LaneLink, Order
@@ -27,28 +26,30 @@ if TYPE_CHECKING:
     from offpath.dpu_daemon.daemon import Daemon
 
 logger = logging.getLogger(__name__)
+_LAST_WORDS: Final = 4
+"""A worker has at most a result and a scrub on its way."""
 
 
 class HostSide:
     """Everything on the host's side of the channel. One helper at a time: a DPU belongs to one host."""
 
-    def __init__(self, daemon: Daemon, listener: LoopbackChannelListener) -> None:
+    def __init__(self, daemon: Daemon, listener: HostListener) -> None:
         self._daemon = daemon
         self._loop = asyncio.get_running_loop()
-        self.path = listener.path
+        self.listener = listener
         self._helper: HelperLink | None = None
         self.helpers_seen = 0
         self.orders: dict[int, Order] = {}
         self.lanes: dict[tuple[int, int], LaneLink] = {}
         self.gpu_names: list[str] = []
         self.landings = Landings()
-        self._parting: set[LoopbackConnection] = set()
+        self._parting: set[HostConnection] = set()
         """Of helpers that are lost, and may still be copied to."""
         self.reunion = Reunion(daemon, self)
         self.strangers = Strangers(listener, self._meet_helper, self._meet_worker)
 
     # -- the helper -----------------------------------------------------------------------------------------------
-    def _meet_helper(self, connection: LoopbackConnection, hello: control.HelperHello) -> None:
+    def _meet_helper(self, connection: HostConnection, hello: control.HelperHello) -> None:
         if self._helper is not None:
             self.strangers.turn_away(connection, f"helper {self._helper.hello.name!r} serves this daemon already")
             return
@@ -99,14 +100,27 @@ class HostSide:
             self._helper_gone(helper, f"it sent {type(message).__name__} out of turn")
 
     def _worker_died(self, died: control.WorkerDied) -> None:
-        """One with a channel is told of by that, after its last words."""
+        """One with a channel that sees its end is told of by that, after its last words. Elsewhere the helper's word is
+        the proof: it is the worker's parent."""
         key = died.lease, died.lane
-        if key in self.lanes:
+        link = self.lanes.get(key)
+        if link is not None:
+            if link.connection.death_fileno() < 0 and link.generation == died.generation:
+                self._hear_out(link)
             return
         if key in self.reunion.awaited and self._daemon.book.ledger.lease_of(died.lease, died.generation) is not None:
             self.reunion.lane_missing(key)
         else:
             self._daemon.dispatch(events.WorkerLost(died.lease, died.lane, died.generation))
+
+    def _hear_out(self, link: LaneLink) -> None:
+        """Its process ended: what it said before counts, as far as it has come; then it is lost."""
+        waiting = self._from_worker if link.memory is not None else self._lane_offer
+        for _ in range(_LAST_WORDS):
+            waiting(link)
+            if not self.holds(link) or link.connection.has_ended():
+                break
+        self.worker_gone(link, "its process ended")
 
     def _is_unscrubbed(self, closed: control.InstanceClosed) -> bool:
         """It was to be scrubbed and was not: the helper had dropped it before we asked, and a copy of ours may have
@@ -161,11 +175,11 @@ class HostSide:
         if helper.is_joined:
             self._daemon.dispatch(events.HelperLost(helper.number))
 
-    def _part(self, connection: LoopbackConnection) -> None:
+    def _part(self, connection: HostConnection) -> None:
         self._parting.discard(connection)
         connection.close()
 
-    def _unwatch(self, connection: LoopbackConnection) -> None:
+    def _unwatch(self, connection: HostConnection) -> None:
         self._loop.remove_reader(connection.fileno())
         if connection.death_fileno() >= 0:
             self._loop.remove_reader(connection.death_fileno())
@@ -255,8 +269,12 @@ class HostSide:
         """Signal a worker; False: it surely did not get it."""
         return self._to_worker(link, message)
 
+    def ask_proof(self, link: LaneLink, number: int) -> bool:
+        """Have a worker say that it lives; its answer, if it can give one, comes by `Results.proven`."""
+        return self._to_worker(link, control.encode(control.Ping(number=number)))
+
     # -- workers --------------------------------------------------------------------------------------------------
-    def _meet_worker(self, connection: LoopbackConnection, hello: control.WorkerHello) -> None:
+    def _meet_worker(self, connection: HostConnection, hello: control.WorkerHello) -> None:
         order = self.orders.get(hello.lease)
         key = (hello.lease, hello.lane)
         if (
@@ -265,6 +283,7 @@ class HostSide:
             or hello.lane >= order.command.lanes
             or key in self.lanes
             or self._is_lost(hello)
+            or (self._helper is not None and connection.peer != self._helper.connection.peer)
         ):
             self.strangers.turn_away(connection, "no lease waits for this worker")
             return
@@ -338,6 +357,9 @@ class HostSide:
                 self._daemon.results.arrived(link, host.parse_result(message))
                 return
             said = control.decode(control.HOST_TO_DAEMON, message)
+            if isinstance(said, control.Pong):
+                self._daemon.results.proven(link, said.number)
+                return
             if not isinstance(said, control.LaneScrubbed):
                 raise ProtocolError("out_of_turn", said.kind)
         except (PeerGone, ProtocolError) as fault:
@@ -361,6 +383,7 @@ class HostSide:
         self.lanes.pop((link.lease, link.lane), None)
         self._unwatch(link.connection)
         link.connection.close()
+        self._daemon.results.forget(link)
         if link.invitation is not None:
             link.invitation.close()
         if link.memory is not None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from offpath.bindings.loopback.channel import LoopbackConnection
-from offpath.bindings.ports import Invitation, Memory
+from offpath.bindings.ports import HostConnection, Invitation, Memory
 from offpath.bindings.wire import control
 from offpath.dpu_daemon.pulse import Pulse
 from offpath.sched.gpu.geometry import GpuSpec
@@ -23,7 +22,7 @@ class LaneLink:
     lease: int
     lane: int
     generation: int
-    connection: LoopbackConnection
+    connection: HostConnection
     invitation: Invitation | None = None
     memory: Memory | None = None
     landing_bytes: int = 0
@@ -41,7 +40,7 @@ class HelperLink:
     """The helper's supervisor: its channel and what it said of itself."""
 
     number: int
-    connection: LoopbackConnection
+    connection: HostConnection
     hello: control.HelperHello
     gpus: list[GpuSpec] = field(default_factory=list)
     held: list[control.InstanceHeld] = field(default_factory=list)

@@ -26,7 +26,7 @@ KINDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "lease %d: %s gets %s at %d of %s": ("lease_opens", ("lease", "tenant", "profile", "start", "gpu")),
     "lease %d closes": ("lease_closes", ("lease",)),
     "lease %d could not be opened: %s": ("lease_failed", ("lease", "detail")),
-    "host channel: turned away pid %d: %s": ("host_peer_refused", ("pid", "detail")),
+    "host channel: turned away pid %d (%s): %s": ("host_peer_refused", ("pid", "peer", "detail")),
     "helper %s joined: %d GPUs, kernels %s": ("helper_joined", ("helper", "gpus", "kernels")),
     "helper %s lost: %s": ("helper_lost", ("helper", "detail")),
     "worker of lease %d lane %d lost: %s": ("worker_lost", ("lease", "lane", "detail")),

@@ -29,6 +29,8 @@ class Results:
         """Answers of jobs whose result is still on its way: it must not land after them."""
         self.unwritten: dict[int, commands.Answer] = {}
         """After a restart: answers that were decided, and whose result only the worker may still have."""
+        self._unproven: dict[LaneLink, tuple[JobRef, host.Result]] = {}
+        """Results that were fetched from workers of whom only their own word tells that they lived meanwhile."""
 
     def arrived(self, link: LaneLink, result: host.Result) -> None:
         """A worker's report. One that speaks of a job its lane does not hold is a fault of the worker.
@@ -43,7 +45,7 @@ class Results:
         ref = link.ref
         if ref is None or ref.job != result.job or result.generation != link.generation:
             raise HostMessageError("foreign_job", str(result.job))
-        if ref.fetching is link or (ref.waiting is not None and ref.waiting[0] is link):
+        if ref.fetching is link or link in self._unproven or (ref.waiting is not None and ref.waiting[0] is link):
             raise HostMessageError("second_result", str(result.job))
         if result.finished_ns < result.started_ns:
             raise HostMessageError("times", f"started {result.started_ns}, finished {result.finished_ns}")
@@ -131,10 +133,27 @@ class Results:
             # A lane lasts as long as its worker. What was copied later may be anything: a helper that has given us up
             # scrubs, a driver takes a dead process's memory back.
             self._daemon.host.worker_gone(link, "its process ended before its result was fetched")
+        elif self._daemon.host.holds(link) and link.connection.death_fileno() < 0:
+            # No news of its end is no proof there: who answers now lived until now.
+            self._unproven[link] = ref, result
+            if not self._daemon.host.ask_proof(link, ref.job):
+                self._daemon.host.worker_gone(link, "it cannot be asked whether it lived while its result was fetched")
         else:
             self._ended(ref, link, result, RESULT_REASON[result.status])
         if waiting is not None and self._daemon.host.holds(waiting[0]):
             self._take(ref, *waiting)
+
+    def proven(self, link: LaneLink, number: int) -> None:
+        """The worker answered after its result was fetched. Raises: HostMessageError: nobody had asked it."""
+        ref, result = self._unproven.get(link, (None, None))
+        if ref is None or result is None or ref.job != number:
+            raise HostMessageError("foreign_job", str(number))
+        del self._unproven[link]
+        self._ended(ref, link, result, RESULT_REASON[result.status])
+
+    def forget(self, link: LaneLink) -> None:
+        """The worker is gone: what it has not proven is nobody's."""
+        self._unproven.pop(link, None)
 
     def _ended(self, ref: JobRef, link: LaneLink, result: host.Result, reason: EndReason) -> None:
         """The lane's part is done. If its worker died meanwhile, the book knows: the result is nobody's."""

@@ -13,8 +13,9 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Final
 
-from offpath.bindings.errors import OffpathError
+from offpath.bindings.errors import OffpathError, PeerGone
 from offpath.bindings.loopback.region import PAGE, Region
+from offpath.bindings.ports import HostConnection
 from offpath.bindings.wire import control
 from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.dpu_daemon.notify import Notifier
@@ -61,7 +62,7 @@ class SelfCheck:
                 await self._negotiation()
                 for path in self._negotiator.fabric_paths():
                     await self._hangs_up("fabric", path)
-                await self._hangs_up("host channel", self._daemon.host.path)
+                await self._host_channel()
         except TimeoutError:
             raise SelfCheckFailed(f"a listener has not answered for {ANSWER_TIMEOUT_S:g} s") from None
 
@@ -116,6 +117,21 @@ class SelfCheck:
             await asyncio.sleep(FLOOD_PAUSE_S)
         raise SelfCheckFailed(f"{name}: its queue stays full")
 
+    async def _host_channel(self) -> None:
+        """As `_hangs_up`, through whatever carries it."""
+        for _ in range(FLOOD_TRIES):
+            try:
+                with contextlib.closing(self._daemon.host.listener.knock()) as knocking:
+                    await _hung_up(knocking)
+                return
+            except OSError as fault:
+                if fault.errno != errno.EAGAIN:
+                    raise SelfCheckFailed(f"host channel: {fault}") from None
+            except OffpathError as fault:
+                raise SelfCheckFailed(f"host channel: {fault}") from None
+            await asyncio.sleep(FLOOD_PAUSE_S)
+        raise SelfCheckFailed("host channel: its queue stays full")
+
     def close(self) -> None:
         """Give the memory back."""
         self._source.close()
@@ -132,6 +148,23 @@ async def _asked(path: str, kind: socket.SocketKind, message: bytes) -> bytes:
         else:
             sock.shutdown(socket.SHUT_WR)
         return await loop.sock_recv(sock, 4096)
+
+
+async def _hung_up(knocking: HostConnection) -> None:
+    """Read what is said until the other end hangs up."""
+    loop = asyncio.get_running_loop()
+    news = asyncio.Event()
+    loop.add_reader(knocking.fileno(), news.set)
+    try:
+        while True:
+            await news.wait()
+            news.clear()
+            try:
+                knocking.receive()
+            except PeerGone:
+                return
+    finally:
+        loop.remove_reader(knocking.fileno())
 
 
 async def feed_watchdog(notifier: Notifier, interval_s: float, check: SelfCheck) -> None:

@@ -11,22 +11,24 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING, cast
 
 import uvloop
 
 from offpath.bindings.doca.copy import DocaCopyEngine
 from offpath.bindings.doca.device import Ability, open_device
 from offpath.bindings.doca.load import load
-from offpath.bindings.errors import PlaceUnusable
+from offpath.bindings.errors import HostChannelError, PlaceUnusable
 from offpath.bindings.loopback.channel import LoopbackChannelListener
-from offpath.bindings.ports import CopyEngine
+from offpath.bindings.ports import CopyEngine, HostListener
 from offpath.bindings.runtime import JOURNAL, make_runtime_directory
 from offpath.bindings.verbs.copy import VerbsCopyEngine
 from offpath.bindings.verbs.devices import choose
 from offpath.bindings.verbs.domain import Device
+from offpath.bindings.zeromq.keys import read_allowed
 from offpath.dpu_daemon import logs
 from offpath.dpu_daemon.admin import AdminServer
-from offpath.dpu_daemon.config import DaemonConfig, Sources
+from offpath.dpu_daemon.config import DaemonConfig, Sources, zmq_secret
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.inherited import LISTENING, Inherited, take_inherited
 from offpath.dpu_daemon.journal.log import Journal, Replayed, journal_bytes, open_journal
@@ -40,6 +42,9 @@ from offpath.dpu_daemon.reload import Reloader
 from offpath.dpu_daemon.selfcheck import SelfCheck, feed_watchdog
 from offpath.sched.jobs.book import JobBook
 
+if TYPE_CHECKING:
+    from offpath.bindings.zeromq.listener import ZmqListener
+
 logger = logging.getLogger(__name__)
 
 
@@ -52,6 +57,7 @@ async def running_daemon(
 
     Raises: RegionError, PlaceUnusable: directory or sockets cannot be made. JournalError: the journal cannot be used,
     or is damaged. PluginError: the policy plug-in does not start. VerbsError, DocaError: there is no device to copy by.
+    HostChannelError: the host channel's keys or library cannot be used.
     """
     inherited, notifier = inherited or Inherited(), notifier or Notifier()
     plugin, missing = await _plugin(config)  # first: from the channel's listening to recovery's end no loop may turn
@@ -63,6 +69,7 @@ async def running_daemon(
             not_yet_taken.callback(engine.close)
         daemon, journal, book = _daemon(config, directory, inherited, notifier, engine)
         daemon.plugin.offer(plugin)
+        daemon.on_reconfigured.append(partial(_renew_allowed, daemon))
         not_yet_taken.pop_all()
     try:
         if missing is not None:
@@ -127,12 +134,36 @@ def _daemon(
     """With the journal it writes, and the book of a former process if there was one."""
     with _making_places():
         make_runtime_directory(directory)
-        channel_path, channel_socket = _listens(inherited, "host", directory)
-        channel = LoopbackChannelListener(channel_path, config.allowed_host_uids(), channel_socket)
-    journal, replayed = _journal(config, directory)
+        channel = host_listener(config, directory, inherited)
+    try:
+        journal, replayed = _journal(config, directory)
+    except BaseException:
+        channel.close()
+        raise
     book = replayed.book if replayed is not None else None
     daemon = Daemon(config, channel, engine=engine, notifier=notifier, journal=journal, book=book)
     return daemon, journal, book
+
+
+def host_listener(config: DaemonConfig, directory: str, inherited: Inherited) -> HostListener:
+    """Where helpers come in. Raises: OSError, PlaceUnusable: it cannot be made. HostChannelError: keys, pyzmq."""
+    if config.datapath.host_channel == "zmq":
+        from offpath.bindings.zeromq.listener import ZmqListener  # pyzmq: 3 MiB that the unix channel does without
+
+        table = config.zmq
+        return ZmqListener(table.bind, zmq_secret(table.key_file), read_allowed(table.allowed), table.domain)
+    path, sock = _listens(inherited, "host", directory)
+    return LoopbackChannelListener(path, config.allowed_host_uids(), sock)
+
+
+def _renew_allowed(daemon: Daemon) -> None:
+    """After a reload: who may come by ZeroMQ is read again, and who may not any more is cut."""
+    if daemon.config.datapath.host_channel != "zmq":
+        return
+    try:
+        cast("ZmqListener", daemon.host.listener).allow(read_allowed(daemon.config.zmq.allowed))
+    except HostChannelError as fault:  # it was right a moment ago, when the configuration was checked
+        logger.warning("%s: %s", "zmq.allowed", fault)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from offpath.bindings.errors import PeerGone, ProtocolError
-from offpath.bindings.loopback.channel import LoopbackChannelListener, LoopbackConnection
+from offpath.bindings.ports import HostConnection, HostListener
 from offpath.bindings.wire import control
 
 logger = logging.getLogger(__name__)
@@ -24,15 +24,15 @@ class Strangers:
 
     def __init__(
         self,
-        listener: LoopbackChannelListener,
-        meet_helper: Callable[[LoopbackConnection, control.HelperHello], None],
-        meet_worker: Callable[[LoopbackConnection, control.WorkerHello], None],
+        listener: HostListener,
+        meet_helper: Callable[[HostConnection, control.HelperHello], None],
+        meet_worker: Callable[[HostConnection, control.WorkerHello], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._meet_helper = meet_helper
         self._meet_worker = meet_worker
-        self.waiting: dict[LoopbackConnection, asyncio.TimerHandle] = {}
+        self.waiting: dict[HostConnection, asyncio.TimerHandle] = {}
         self._loop.add_reader(listener.fileno(), self._accept)
 
     def _accept(self) -> None:
@@ -43,28 +43,27 @@ class Strangers:
             self.waiting[connection] = timer
             self._loop.add_reader(connection.fileno(), self._first_message, connection)
 
-    def _no_hello(self, connection: LoopbackConnection) -> None:
+    def _no_hello(self, connection: HostConnection) -> None:
         """Time is up. If it was us who slept, the hello is here."""
         self._first_message(connection)
         if connection in self.waiting:
             self.turn_away(connection, "no hello in time")
 
-    def turn_away(self, connection: LoopbackConnection, why: str) -> None:
+    def turn_away(self, connection: HostConnection, why: str) -> None:
         """Close a connection that is neither helper nor worker (yet)."""
         timer = self.waiting.pop(connection, None)
         if timer is not None:
             timer.cancel()
         self._loop.remove_reader(connection.fileno())
-        is_self_check = connection.peer_pid == os.getpid()
         logger.log(
-            logging.DEBUG if is_self_check else logging.WARNING,
-            "host channel: turned away pid %d: %s", connection.peer_pid, why,
+            logging.DEBUG if connection.is_ours else logging.WARNING,
+            "host channel: turned away pid %d (%s): %s", connection.peer_pid, connection.peer, why,
         )  # fmt: skip
         with contextlib.suppress(PeerGone):  # it may have left before we can say so
             connection.send(control.encode(control.Closing(code="refused", detail=why[:500])))
         connection.close()
 
-    def _first_message(self, connection: LoopbackConnection) -> None:
+    def _first_message(self, connection: HostConnection) -> None:
         try:
             received = connection.receive()
             if received is None:
@@ -81,7 +80,7 @@ class Strangers:
         else:
             self.turn_away(connection, f"{message.kind} before a hello")
 
-    def known(self, connection: LoopbackConnection) -> None:
+    def known(self, connection: HostConnection) -> None:
         """It has a name now, and is watched by whoever met it."""
         self.waiting.pop(connection).cancel()
         self._loop.remove_reader(connection.fileno())

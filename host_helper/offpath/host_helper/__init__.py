@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:  # for type checkers and editors only
     from offpath.host_helper.aio import AsyncRequester
+    from offpath.host_helper.channels import host_channel
     from offpath.host_helper.errors import RequestFailed, RequestTimeout
     from offpath.host_helper.helper import Helper
     from offpath.host_helper.kernels import LaneContext, current_lane
@@ -30,6 +31,7 @@ __all__ = [
     "Tls",
     "connect",
     "current_lane",
+    "host_channel",
 ]
 
 _WHERE: Final = {
@@ -45,6 +47,7 @@ _WHERE: Final = {
     "Tls": "negotiate",
     "connect": "requester",
     "current_lane": "kernels",
+    "host_channel": "channels",
 }
 
 

@@ -12,15 +12,15 @@ from functools import partial
 
 from offpath.bindings.doca.lane import HostDevice
 from offpath.bindings.loopback.gpu import DEFAULT_SLICE_BYTES, EmulatedGpu
-from offpath.bindings.ports import Gpu
-from offpath.bindings.runtime import HOST_SOCKET, runtime_directory
+from offpath.bindings.ports import Gpu, HostConnector
 from offpath.bindings.verbs.devices import choose
+from offpath.host_helper.channels import host_channel
 from offpath.host_helper.kernels import KernelTable, LaneContext, current_lane
 from offpath.host_helper.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["Helper", "LaneContext", "current_lane"]
+__all__ = ["Helper", "LaneContext", "current_lane", "host_channel"]
 
 
 class Helper(KernelTable):
@@ -28,7 +28,7 @@ class Helper(KernelTable):
 
     def run(
         self,
-        channel: str | None = None,
+        channel: str | HostConnector | None = None,
         *,
         gpus: Sequence[Gpu] | None = None,
         emulate: Sequence[str] = ("A100-40GB",),
@@ -45,7 +45,8 @@ class Helper(KernelTable):
         """Serve the daemon until SIGTERM or SIGINT. Call it from the main thread, before threads exist: it forks.
 
         Args:
-            channel: path of the daemon's host socket; default: in the runtime directory.
+            channel: path of the daemon's host socket, or what connects to it (`host_channel`); default: the socket in
+                the runtime directory.
             gpus: GPU ports to offer; default: emulated ones, one per model name in ``emulate``.
             slice_bytes: scale of an emulated GPU: bytes per memory slice.
             delayed_visibility: emulate a GPU whose peer writes need `acquire`.
@@ -78,8 +79,9 @@ class Helper(KernelTable):
             EmulatedGpu(f"GPU-{n}", model, slice_bytes=slice_bytes, delayed_visibility=delayed_visibility)
             for n, model in enumerate(emulate)
         ]
+        connector = host_channel(path=channel) if channel is None or isinstance(channel, str) else channel
         supervisor = Supervisor(
-            _host_name(), channel or os.path.join(runtime_directory(), HOST_SOCKET), offered, self,
+            _host_name(), connector, offered, self,
             break_scrub=break_scrub, rdma=partial(choose, device=rdma_device, netdev=rdma_netdev, near=rdma_near),
             doca=HostDevice(doca_device, doca_path),
         )  # fmt: skip

@@ -26,12 +26,12 @@ from pydantic import BaseModel
 
 from offpath.bindings import faults
 from offpath.bindings.doca.lane import HostDevice
-from offpath.bindings.errors import OffpathError, PeerGone
-from offpath.bindings.loopback.channel import LoopbackConnection, connect_channel
-from offpath.bindings.ports import Gpu
+from offpath.bindings.errors import HostChannelError, KeyNotListed, OffpathError, PeerGone
+from offpath.bindings.ports import Gpu, HostConnection, HostConnector
 from offpath.bindings.verbs.devices import Choice, choose
 from offpath.bindings.wire import control
 from offpath.host_helper.kernels import KernelTable
+from offpath.host_helper.relay import Relay
 from offpath.host_helper.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class _Instance:
 
 
 class Supervisor:
-    """Serves one daemon at ``channel_path`` with the GPUs of this host.
+    """Serves the daemon that ``connector`` reaches with the GPUs of this host.
 
     ``rdma`` finds the port over which lanes are reached, where the daemon copies by RDMA; asked at each order.
     ``doca``: the device by which they are, where it copies by DOCA.
@@ -61,7 +61,7 @@ class Supervisor:
     def __init__(
         self,
         name: str,
-        channel_path: str,
+        connector: HostConnector,
         gpus: Sequence[Gpu],
         table: KernelTable,
         *,
@@ -70,7 +70,7 @@ class Supervisor:
         doca: HostDevice | None = None,
     ) -> None:
         self._name = name
-        self._path = channel_path
+        self._connector = connector
         self._gpus = {gpu.uuid: gpu for gpu in gpus}
         self._table = table
         self._break_scrub = break_scrub
@@ -123,7 +123,10 @@ class Supervisor:
     def _serve_once(self) -> bool:
         """One connection, from hello to its end; False: there was no daemon."""
         try:
-            connection = connect_channel(self._path)
+            connection = self._connect()
+        except (KeyNotListed, HostChannelError) as refused:
+            logger.warning("%s", refused)
+            return False
         except PeerGone as gone:
             logger.debug("%s", gone)
             return False
@@ -137,7 +140,11 @@ class Supervisor:
             connection.close()  # first: the daemon should miss the helper, not its workers one by one
         return True
 
-    def _take_leave(self, connection: LoopbackConnection) -> None:
+    def _connect(self) -> HostConnection:
+        """This process forks: a carrier that starts threads lives in a child of its own. Raises: PeerGone."""
+        return Relay(self._connector) if self._connector.starts_threads else self._connector.connect()
+
+    def _take_leave(self, connection: HostConnection) -> None:
         """We end: the daemon is told, and hangs up once no copy of its can land in our instances any more. Raises:
         PeerGone: it did."""
         connection.finish()
@@ -160,7 +167,7 @@ class Supervisor:
                     self._reap(None, key.fd)
 
     # -- the daemon's channel -------------------------------------------------------------------------------------
-    def _serve(self, connection: LoopbackConnection) -> None:
+    def _serve(self, connection: HostConnection) -> None:
         self._send(
             connection,
             control.HelperHello(
@@ -192,7 +199,7 @@ class Supervisor:
             if not self._in_child:
                 self._selector.unregister(connection.fileno())
 
-    def _send(self, connection: LoopbackConnection, message: BaseModel) -> None:
+    def _send(self, connection: HostConnection, message: BaseModel) -> None:
         body = control.encode(message)
         deadline = time.monotonic() + 5.0
         while not connection.send(body):
@@ -200,7 +207,7 @@ class Supervisor:
                 raise PeerGone("the daemon has read nothing for 5 s")
             time.sleep(0.001)
 
-    def _order(self, connection: LoopbackConnection, message: bytes) -> None:
+    def _order(self, connection: HostConnection, message: bytes) -> None:
         order = control.decode(control.DAEMON_TO_HOST, message)
         if isinstance(order, control.HostWelcome):
             self._kernel_ids = dict(order.kernel_ids)
@@ -221,7 +228,7 @@ class Supervisor:
             raise PeerGone(f"{order.code}: {order.detail}")
 
     # -- instances ------------------------------------------------------------------------------------------------
-    def _open(self, connection: LoopbackConnection, order: control.OpenInstance) -> None:
+    def _open(self, connection: HostConnection, order: control.OpenInstance) -> None:
         try:
             gpu = self._gpus[order.gpu]
             reach = self._reach(order)
@@ -252,7 +259,7 @@ class Supervisor:
             return self._doca  # opened by the worker: DOCA's state is not for forked processes
         return self._rdma() if order.copy_engine == "verbs" else None
 
-    def _fork(self, connection: LoopbackConnection, held: _Instance, lane: int) -> None:
+    def _fork(self, connection: HostConnection, held: _Instance, lane: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -285,9 +292,9 @@ class Supervisor:
             held.order, lane, held.gpu, held.instance, self._table, self._kernel_ids,
             break_scrub=self._break_scrub, pid=os.getpid(), linger_s=self._linger_s, reach=held.reach,
         )  # fmt: skip
-        worker.serve(self._path)
+        worker.serve(self._connector)
 
-    def _close(self, connection: LoopbackConnection, order: control.CloseInstance) -> None:
+    def _close(self, connection: HostConnection, order: control.CloseInstance) -> None:
         held = self._instances.get(order.lease)
         if held is not None and held.order.generation != order.generation:
             return
@@ -333,7 +340,7 @@ class Supervisor:
         if failed is not None:
             raise failed
 
-    def _reap(self, connection: LoopbackConnection | None, pidfd: int) -> None:
+    def _reap(self, connection: HostConnection | None, pidfd: int) -> None:
         """A worker ended unasked: the daemon saw its channel close, unless it had none yet.
 
         An order of this same turn may have closed the descriptor, and a worker forked since may have got its number:

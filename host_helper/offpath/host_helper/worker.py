@@ -18,9 +18,8 @@ import numpy as np
 from offpath.bindings import faults
 from offpath.bindings.doca.lane import HostDevice
 from offpath.bindings.doca.lane import LaneEnd as DocaLaneEnd
-from offpath.bindings.errors import PeerGone
-from offpath.bindings.loopback.channel import LoopbackConnection, connect_channel
-from offpath.bindings.ports import Gpu, Lane, MemoryExport
+from offpath.bindings.errors import HostChannelError, PeerGone
+from offpath.bindings.ports import Gpu, HostConnector, HostEnd, Lane, MemoryExport
 from offpath.bindings.verbs.devices import Choice
 from offpath.bindings.verbs.lane import LaneEnd
 from offpath.bindings.wire import control, host
@@ -72,7 +71,7 @@ class Worker:
         self._result_view: memoryview = self._lane.result()
         self._landing: memoryview = self._lane.landing()
 
-    def serve(self, channel_path: str) -> None:
+    def serve(self, connector: HostConnector) -> None:
         """Connect, offer the lane, then run launches. When the channel closes it comes back, for as long as its
         supervisor would, and says what became of the last launch. Returns when nobody takes it any more."""
         order = self._order
@@ -85,9 +84,10 @@ class Worker:
         lost_at = time.monotonic()
         while is_new or time.monotonic() - lost_at < self._linger_s:
             try:
-                connection = connect_channel(channel_path)
-            except PeerGone:
+                connection = connector.connect()
+            except (PeerGone, HostChannelError) as fault:
                 if is_new:
+                    logger.warning("lease %d lane %d: %s", order.lease, self._lane_number, fault)
                     return
                 time.sleep(_RECONNECT_S)
                 continue
@@ -105,7 +105,7 @@ class Worker:
                 return
             lost_at = time.monotonic()
 
-    def _serve(self, connection: LoopbackConnection) -> None:
+    def _serve(self, connection: HostEnd) -> None:
         """One connection, until it closes. Raises: PeerGone."""
         hello = control.WorkerHello(
             lease=self._order.lease, lane=self._lane_number, pid=self._pid, token=self._order.token,
@@ -125,7 +125,7 @@ class Worker:
             else:
                 self._control(connection, message)
 
-    def _offer(self, connection: LoopbackConnection) -> None:
+    def _offer(self, connection: HostEnd) -> None:
         export = self._export(connection)
         ready = control.LaneReady(
             lease=self._order.lease, lane=self._lane_number, generation=self._order.generation,
@@ -134,7 +134,7 @@ class Worker:
         )  # fmt: skip
         connection.send(control.encode(ready), export.fds)
 
-    def _export(self, connection: LoopbackConnection) -> MemoryExport:
+    def _export(self, connection: HostEnd) -> MemoryExport:
         """As the daemon's copy engine needs it. Raises: PeerGone: it turned us away. DeviceError, RegionError."""
         if self._doca_end is not None:
             return self._doca_end.export()
@@ -146,7 +146,7 @@ class Worker:
             invited = control.decode(control.DAEMON_TO_HOST, message := connection.wait_message())
         return self._end.export(invited.invitation)
 
-    def _control(self, connection: LoopbackConnection, message: bytes) -> None:
+    def _control(self, connection: HostEnd, message: bytes) -> None:
         order = control.decode(control.DAEMON_TO_HOST, message)
         if isinstance(order, control.ScrubLane):
             nbytes = self._lane.landing_bytes + self._lane.result_bytes if self._break_scrub else self._lane.scrub()
@@ -158,6 +158,8 @@ class Worker:
             if faults.armed:
                 faults.hit("worker.scrub")
             connection.send(control.encode(done))
+        elif isinstance(order, control.Ping):
+            connection.send(control.encode(control.Pong(number=order.number)))
         elif isinstance(order, control.Closing):
             self._is_unwanted = True
             raise PeerGone(order.detail)

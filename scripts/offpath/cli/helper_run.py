@@ -9,6 +9,7 @@ import runpy
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.loopback.gpu import DEFAULT_SLICE_BYTES
 from offpath.bindings.runtime import HOST_SOCKET, runtime_directory
+from offpath.host_helper.channels import KINDS, host_channel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rdma-device", metavar="NAME", help=rdma + "of this device")
     parser.add_argument("--rdma-netdev", metavar="NAME", help=rdma + "of this network interface")
     parser.add_argument("--rdma-near", metavar="ADDRESS", help=rdma + "nearest to this PCI address")
+    parser.add_argument("--host-channel", choices=KINDS, help="how the daemon is reached (default: unix)")
+    zmq = "for the host channel zmq: "
+    parser.add_argument("--daemon", metavar="ADDRESS", help=zmq + "the daemon, tcp://HOST:PORT or ipc://PATH")
+    parser.add_argument("--key", metavar="FILE", help=zmq + "our secret key, of mode 0600")
+    parser.add_argument("--server-key", metavar="FILE", help=zmq + "the daemon's public key")
     doca = "for a daemon with copy_engine doca: "
     parser.add_argument("--doca-device", metavar="NAME", default="", help=doca + "PCI address or name of the "
                         "device that lanes are reached by")  # fmt: skip
@@ -41,8 +47,15 @@ def main(arguments: argparse.Namespace) -> int:
     helper = runpy.run_path(arguments.file).get("helper")
     if not isinstance(helper, Helper):
         raise OffpathError(f"{arguments.file} defines no `helper = Helper()`")
+    unix = arguments.host_channel == "unix" or (arguments.host_channel is None and arguments.runtime_dir is not None)
     helper.run(
-        os.path.join(runtime_directory(arguments.runtime_dir), HOST_SOCKET),
+        host_channel(
+            arguments.host_channel,
+            path=os.path.join(runtime_directory(arguments.runtime_dir), HOST_SOCKET) if unix else None,
+            daemon=arguments.daemon,
+            key=arguments.key,
+            server_key=arguments.server_key,
+        ),
         emulate=arguments.emulate,
         slice_bytes=arguments.slice_bytes,
         delayed_visibility=arguments.delayed_visibility,

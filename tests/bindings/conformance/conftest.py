@@ -8,20 +8,40 @@ from __future__ import annotations
 import ast
 import os
 import socket
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from offpath.bindings.errors import PeerGone
-from offpath.bindings.loopback.channel import LoopbackChannelListener, LoopbackConnection, connect_channel
 from offpath.bindings.loopback.gpu import EmulatedGpu
-from offpath.bindings.ports import Gpu, HostConnection, MemoryExport
+from offpath.bindings.ports import Gpu, MemoryExport
 
+from .channel_rigs import ChannelRig, LoopbackChannelRig, ZmqChannelRig
 from .copy_rigs import CopyRig, DocaCopyRig, LoopbackCopyRig, VerbsCopyRig
 from .fabric_rigs import FabricRig, LoopbackFabricRig, VerbsFabricRig, WindowedFabricRig
+from .matrix import Matrix
+
+_MATRIX = pytest.StashKey[Matrix]()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """With ``-m conformance`` what becomes of each test is kept for the table."""
+    if "conformance" in (session.config.option.markexpr or ""):
+        session.config.stash[_MATRIX] = Matrix(session.items)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """See `Matrix.saw`."""
+    Matrix.saw(report)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """The table adapter x test, at the very end."""
+    if (matrix := config.stash.get(_MATRIX, None)) is not None:
+        terminalreporter.section("conformance: adapter x test")
+        for line in matrix.lines():
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(
@@ -54,53 +74,8 @@ def fabric_rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fabri
     rig.close()
 
 
-class LoopbackChannelRig:
-    """SEQPACKET sockets; the daemon listens, host processes connect."""
-
-    carries_descriptors = True
-
-    def __init__(self, folder: Path) -> None:
-        self.path = str(folder / "channel.sock")
-        self.listener = LoopbackChannelListener(self.path, frozenset({os.getuid()}))
-        self._held: list[HostConnection] = []
-
-    def connect(self) -> HostConnection:
-        """The host's end; the caller's own when it runs in a child."""
-        self._held.append(connection := connect_channel(self.path))
-        return connection
-
-    def accept(self) -> HostConnection:
-        """The daemon's end of the next connection."""
-        end = time.monotonic() + 10
-        connection: LoopbackConnection | None
-        while (connection := self.listener.accept()) is None:
-            assert time.monotonic() < end, "nobody came"
-            time.sleep(0.0005)
-        self._held.append(connection)
-        return connection
-
-    def pair(self) -> tuple[HostConnection, HostConnection]:
-        """(daemon's end, host's end), both in this process."""
-        theirs = self.connect()
-        return self.accept(), theirs
-
-    def receive(self, connection: HostConnection) -> tuple[bytes, tuple[int, ...]]:
-        """The next message within the bound."""
-        end = time.monotonic() + 10
-        while (got := connection.receive()) is None:
-            if time.monotonic() > end:
-                raise PeerGone("no message within the bound")
-            time.sleep(0.0005)
-        return got
-
-    def close(self) -> None:
-        for held in reversed(self._held):
-            held.close()
-        self.listener.close()
-
-
-@pytest.fixture(params=[LoopbackChannelRig], ids=["loopback"])
-def channel_rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LoopbackChannelRig]:
+@pytest.fixture(params=[pytest.param(LoopbackChannelRig, id="loopback"), pytest.param(ZmqChannelRig, id="zmq")])
+def channel_rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ChannelRig]:
     rig = request.param(tmp_path)
     yield rig
     rig.close()

@@ -12,6 +12,8 @@ import pytest
 from offpath.bindings.errors import RegionError, ResourceClosed
 from offpath.bindings.ports import CopyCompletion, CopyEngine, MemoryExport
 
+pytestmark = pytest.mark.conformance
+
 
 def take(engine: CopyEngine, readable: Any, rig: Any, count: int) -> list[CopyCompletion]:
     """The next ``count`` completions, woken only by `fileno`."""

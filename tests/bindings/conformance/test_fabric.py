@@ -23,6 +23,8 @@ from offpath.bindings.ports import (
 )
 from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES
 
+pytestmark = pytest.mark.conformance
+
 
 def drain(session: FabricSession, readable: Any, count: int) -> list[int]:
     imms: list[int] = []

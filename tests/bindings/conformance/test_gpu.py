@@ -15,6 +15,8 @@ import pytest
 from offpath.bindings.errors import DeviceError, DeviceGone, PlacementTaken
 from offpath.bindings.ports import Gpu, GpuModel
 
+pytestmark = pytest.mark.conformance
+
 Placed = tuple[str, int]
 MODELS = ("A30-24GB", "A100-40GB", "A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB")
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import socket
+from dataclasses import dataclass
 from typing import Final
 
 from offpath.bindings.errors import HostMessageError, PeerGone
@@ -24,7 +25,7 @@ _MAX_FDS: Final = 4
 
 
 class LoopbackConnection:
-    """Implements `offpath.bindings.ports.HostConnection` over one connected socket, which it owns."""
+    """Implements `offpath.bindings.ports.HostEnd` over one connected socket, which it owns; the daemon's end too."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(True)  # only wait_message may block: everything else says MSG_DONTWAIT
@@ -36,6 +37,16 @@ class LoopbackConnection:
     def peer_pid(self) -> int:
         """The process that connected."""
         return self._pid
+
+    @property
+    def peer(self) -> str:
+        """See `HostConnection.peer`."""
+        return f"uid {self.peer_uid}"
+
+    @property
+    def is_ours(self) -> bool:
+        """See `HostConnection.is_ours`."""
+        return self._pid == os.getpid()
 
     def send(self, message: bytes, fds: tuple[int, ...] = ()) -> bool:
         """See `HostConnection.send`."""
@@ -139,13 +150,13 @@ class LoopbackConnection:
 
 
 class LoopbackChannelListener:
-    """Where host processes connect; only processes of ``allowed_uids`` are let in.
+    """Implements `offpath.bindings.ports.HostListener`; only processes of ``allowed_uids`` are let in.
 
     With ``inherited``, a socket that listens at ``path`` already: its file is its maker's, and stays.
     """
 
     def __init__(self, path: str, allowed_uids: frozenset[int], inherited: socket.socket | None = None) -> None:
-        self.path = path
+        self.address = path
         self._allowed = allowed_uids
         self._owns_path = inherited is None
         self._sock = inherited or listening_socket(path, socket.SOCK_SEQPACKET)
@@ -166,12 +177,36 @@ class LoopbackChannelListener:
             return None
         return connection
 
+    def knock(self) -> LoopbackConnection:
+        """See `HostListener.knock`."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        try:
+            sock.connect(self.address)  # a Unix socket connects at once or not at all
+        except BaseException:
+            sock.close()
+            raise
+        knocking = LoopbackConnection(sock)
+        knocking.finish()
+        return knocking
+
     def close(self) -> None:
         """Stop listening and remove the socket file."""
         if self._sock.fileno() >= 0:
             self._sock.close()
-            if self._owns_path and os.path.exists(self.path):
-                os.unlink(self.path)
+            if self._owns_path and os.path.exists(self.address):
+                os.unlink(self.address)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopbackConnector:
+    """Implements `offpath.bindings.ports.HostConnector`: the daemon's socket at ``path``."""
+
+    path: str
+    starts_threads = False
+
+    def connect(self, timeout_s: float = 5.0) -> LoopbackConnection:
+        """See `HostConnector.connect`."""
+        return connect_channel(self.path, timeout_s)
 
 
 def connect_channel(path: str, timeout_s: float = 5.0) -> LoopbackConnection:

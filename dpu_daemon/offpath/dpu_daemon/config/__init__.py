@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from offpath.dpu_daemon.config.faults import ConfigError, Fault
-from offpath.dpu_daemon.config.files import read_token, secret_path, server_context
+from offpath.dpu_daemon.config.files import read_token, secret_path, server_context, zmq_secret
 from offpath.dpu_daemon.config.sources import Loaded, Origin, Sources, config_error, load_config, parse_config
 from offpath.dpu_daemon.config.tables import (
     DaemonConfig,
@@ -20,6 +20,7 @@ from offpath.dpu_daemon.config.tables import (
     RdmaTable,
     TenantTable,
     TlsTable,
+    ZmqTable,
 )
 
 __all__ = [
@@ -39,10 +40,12 @@ __all__ = [
     "Sources",
     "TenantTable",
     "TlsTable",
+    "ZmqTable",
     "config_error",
     "load_config",
     "parse_config",
     "read_token",
     "secret_path",
     "server_context",
+    "zmq_secret",
 ]

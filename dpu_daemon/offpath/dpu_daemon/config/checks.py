@@ -31,6 +31,7 @@ def semantic_faults(config: DaemonConfig) -> Iterator[Fault]:
     yield from _pins(config)
     yield from _sizes(config)
     yield from _addresses(config)
+    yield from _host_channel(config)
 
 
 def _tenants(config: DaemonConfig) -> Iterator[Fault]:
@@ -127,6 +128,7 @@ def _addresses(config: DaemonConfig) -> Iterator[Fault]:
     named = {
         "tls.listen": config.tls.listen if config.tls else "",
         "operation.metrics_listen": config.operation.metrics_listen,
+        "zmq.bind": config.zmq.bind if config.zmq.bind.startswith("tcp://") else "",
     }
     for path, address in named.items():
         if address and int(address.rpartition(":")[2]) > _MAX_PORT:
@@ -134,6 +136,18 @@ def _addresses(config: DaemonConfig) -> Iterator[Fault]:
     listen = named["tls.listen"]
     if listen and listen == named["operation.metrics_listen"] and not listen.endswith(":0"):
         yield Fault("operation.metrics_listen", "the same address as tls.listen")
+
+
+def _host_channel(config: DaemonConfig) -> Iterator[Fault]:
+    """A carrier without what it needs, or that cannot carry what the copy engine needs."""
+    if config.datapath.host_channel == "unix":
+        return
+    if config.datapath.copy_engine == "loopback":
+        text = "the loopback copy engine needs descriptors of the lanes' memory, which only the unix channel carries"
+        yield Fault("datapath.host_channel", text)
+    for key in ("bind", "key_file", "allowed"):
+        if not getattr(config.zmq, key):
+            yield Fault(f"zmq.{key}", "the host channel zmq needs it")
 
 
 def warnings(config: DaemonConfig, memory_bytes: int | None = None) -> tuple[Fault, ...]:

@@ -1,4 +1,4 @@
-"""The files that a configuration names: tokens and TLS keys. What is in them is never shown."""
+"""The files that a configuration names: tokens, TLS and CURVE keys. What is in them is never shown."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import ssl
 from collections.abc import Iterator
 from typing import Final
 
+from offpath.bindings.errors import HostChannelError
+from offpath.bindings.zeromq.keys import read_allowed, read_secret
 from offpath.dpu_daemon.config.faults import ConfigError, Fault
 from offpath.dpu_daemon.config.tables import DaemonConfig, TlsTable
 
@@ -64,6 +66,22 @@ def server_context(tls: TlsTable) -> ssl.SSLContext:
     return context
 
 
+def zmq_secret(given: str) -> bytes:
+    """The daemon's own key. Raises: ConfigError, KeyFileRefused."""
+    path = secret_path(given)
+    return read_secret(path, others=0o077 if path == given else 0o007)  # as of a token
+
+
+def _zmq_faults(config: DaemonConfig) -> Iterator[Fault]:
+    if config.datapath.host_channel != "zmq":
+        return
+    for key, read in (("key_file", zmq_secret), ("allowed", read_allowed)):
+        try:
+            read(getattr(config.zmq, key))
+        except (ConfigError, HostChannelError) as fault:
+            yield Fault(f"zmq.{key}", str(fault))
+
+
 def file_faults(config: DaemonConfig) -> Iterator[Fault]:
     """Files that cannot be used, and tenants whom nobody could tell apart."""
     by_token: dict[str, list[int]] = {}
@@ -85,3 +103,4 @@ def file_faults(config: DaemonConfig) -> Iterator[Fault]:
             server_context(config.tls)
         except ConfigError as fault:
             yield Fault("tls", str(fault))
+    yield from _zmq_faults(config)

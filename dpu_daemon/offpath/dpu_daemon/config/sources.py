@@ -29,6 +29,7 @@ from offpath.dpu_daemon.config.tables import (
     OperationTable,
     RdmaTable,
     TlsTable,
+    ZmqTable,
 )
 
 PREFIX: Final = "OFFPATH_"
@@ -37,6 +38,7 @@ _TABLES: Final[dict[str, type[BaseModel]]] = {
     "leasing": LeasingTable, "tls": TlsTable, "durability": DurabilityTable, "limits": LimitsTable,
     "datapath": DatapathTable,
     "rdma": RdmaTable,
+    "zmq": ZmqTable,
     "doca": DocaTable,
     "operation": OperationTable,
 }  # fmt: skip

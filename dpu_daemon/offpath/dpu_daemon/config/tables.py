@@ -117,6 +117,8 @@ class DatapathTable(_Table):
 
     fabric: Literal["loopback", "verbs"] = "loopback"
     copy_engine: Literal["loopback", "verbs", "doca"] = "loopback"
+    host_channel: Literal["unix", "zmq"] = "unix"
+    """What helper and workers come by: the socket in the runtime directory, or ZeroMQ, see `ZmqTable`."""
 
 
 class RdmaTable(_Table):
@@ -129,6 +131,17 @@ class RdmaTable(_Table):
     netdev: Annotated[str, StringConstraints(max_length=16)] = ""
     near: Annotated[str, StringConstraints(pattern=r"^(|[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])$")] = ""
     seal: Literal["pd", "mw"] = "pd"
+
+
+class ZmqTable(_Table):
+    """``[zmq]``: where helper and workers come in, and by which keys, if ``datapath.host_channel`` is ``zmq``.
+
+    ``allowed``: a folder with a .pub file per host, or a file of lines NAME KEY."""
+
+    bind: Annotated[str, StringConstraints(pattern=r"^(|tcp://.+:[0-9]{1,5}|ipc:///.{1,100})$")] = ""
+    key_file: Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")] = ""
+    allowed: Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")] = ""
+    domain: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "offpath"
 
 
 class DocaTable(_Table):
@@ -159,6 +172,7 @@ class DaemonConfig(_Table):
     limits: LimitsTable = LimitsTable()
     datapath: DatapathTable = DatapathTable()
     rdma: RdmaTable = RdmaTable()
+    zmq: ZmqTable = ZmqTable()
     doca: DocaTable = DocaTable()
     operation: OperationTable = OperationTable()
     host_uids: Annotated[list[Uid], Field(max_length=1024)] = []

@@ -1,0 +1,225 @@
+"""The host's end: a DEALER of its own for the supervisor and for each worker, with a context of its own.
+
+A connection is one TCP (or IPC) connection and one session: libzmq's reconnecting is off, for what it had queued would
+reach a daemon that knows nothing of it. Whoever is lost connects anew.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from offpath.bindings.errors import HostMessageError, KeyNotListed, PeerGone
+from offpath.bindings.zeromq.frames import (
+    BYE,
+    CREDIT,
+    DATA,
+    END,
+    OPEN,
+    OPENED,
+    SESSION_BYTES,
+    Session,
+    check_message,
+    parse,
+)
+from offpath.bindings.zeromq.keys import read_public, read_secret
+from offpath.bindings.zeromq.library import has_news, monitored, next_event, set_limits, unmonitored, zmq
+
+_LINGER_MS: Final = 1000
+_READ_AT_ONCE: Final = 256
+_LOST: Final = (zmq.EVENT_DISCONNECTED, zmq.EVENT_CLOSED)
+_REFUSED: Final = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH,
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
+)
+
+
+class ZmqEnd:
+    """Implements `offpath.bindings.ports.HostEnd`. It may be used at once: what is sent waits for the handshake."""
+
+    peer_pid = 0
+    peer = "the daemon"
+    is_ours = False
+
+    def __init__(self, address: str, server_key: bytes, secret: bytes) -> None:
+        self._context = zmq.Context(1)
+        self._sock = self._context.socket(zmq.DEALER)
+        set_limits(self._sock)
+        self._sock.setsockopt(zmq.RECONNECT_IVL, -1)
+        self._sock.setsockopt(zmq.LINGER, _LINGER_MS)  # now: one that is lost meanwhile would wait for ever at close
+        self._sock.setsockopt(zmq.CURVE_SERVERKEY, server_key)
+        self._sock.setsockopt(zmq.CURVE_PUBLICKEY, zmq.curve_public(secret))
+        self._sock.setsockopt(zmq.CURVE_SECRETKEY, secret)
+        self._monitor = monitored(self._sock)
+        self._session = Session(secrets.token_bytes(SESSION_BYTES))
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._is_awake = False
+        self._poll = select.epoll(select.EPOLL_CLOEXEC)
+        for fd in (int(self._sock.FD), int(self._monitor.FD), self._wake):
+            self._poll.register(fd, select.EPOLLIN)
+        self.is_opened = False
+        """The daemon knows the session."""
+        self.why_refused = ""
+        try:
+            self._sock.connect(address)
+        except zmq.ZMQError as fault:
+            self.close()
+            raise PeerGone(f"no daemon at {address}: {fault.strerror}") from None
+        self._say(OPEN)
+
+    def send(self, message: bytes, fds: tuple[int, ...] = ()) -> bool:
+        """See `HostConnection.send`. Descriptors are refused: HostMessageError."""
+        check_message(message, fds)
+        if self._context.closed or self._session.is_over:
+            raise PeerGone("host channel closed")
+        if not self._session.has_room:
+            self._pump()  # word of what was taken may be here
+        return self._session.has_room and self._say(DATA, message)
+
+    def _say(self, kind: int, body: bytes = b"") -> bool:
+        try:
+            self._sock.send(self._session.frame(kind, body), zmq.NOBLOCK)
+        except zmq.Again:  # no room, or no connection: then the monitor says so
+            return False
+        self._session.said(kind)
+        if has_news(self._sock):  # sending took the news of it in: the descriptor will not tell again
+            self._pump()
+        return True
+
+    def _pump(self) -> None:
+        """Take in what came. The two descriptors tell of news once: they are read to the end, or we wake ourselves."""
+        session = self._session
+        is_lost = False
+        while (event := next_event(self._monitor)) is not None:
+            if event[0] in _REFUSED:
+                self.why_refused = f"handshake refused ({event[1]})"
+            is_lost = is_lost or event[0] in _LOST or event[0] in _REFUSED
+        is_rest = True
+        try:
+            for _ in range(_READ_AT_ONCE):
+                frame = parse(self._sock.recv(zmq.NOBLOCK))
+                self.is_opened = self.is_opened or frame.kind == OPENED
+                session.heard(frame)
+        except zmq.Again:
+            is_rest = False
+        except HostMessageError as fault:
+            session.broke(fault)
+        session.is_over = session.is_over or is_lost
+        self._show(session.is_readable or is_rest)
+
+    def _show(self, is_readable: bool) -> None:
+        if is_readable is not self._is_awake:
+            self._is_awake = is_readable
+            (os.eventfd_write if is_readable else _eventfd_clear)(self._wake, 1)
+
+    def receive(self) -> tuple[bytes, tuple[int, ...]] | None:
+        """See `HostConnection.receive`."""
+        message = self.receive_message()
+        return None if message is None else (message, ())
+
+    def receive_message(self) -> bytes | None:
+        """See `HostConnection.receive_message`."""
+        if self._context.closed:
+            raise PeerGone("host channel closed")
+        if not self._session.inbox:
+            self._pump()
+        message = self._session.take()
+        if self._session.owes_credit:
+            self._say(CREDIT)
+        if not self._session.is_readable:
+            self._pump()
+        return message
+
+    def wait_message(self) -> bytes:
+        """See `HostEnd.wait_message`."""
+        while (message := self.receive_message()) is None:
+            self._poll.poll()
+        return message
+
+    def wait_opened(self, timeout_s: float) -> None:
+        """Block until the daemon knows the session. Raises: PeerGone, KeyNotListed."""
+        end = time.monotonic() + timeout_s
+        while not self.is_opened:
+            self._pump()
+            if self.is_opened:
+                return
+            if self.why_refused:
+                raise KeyNotListed(f"the daemon does not let our key in: {self.why_refused}")
+            if self._session.is_over:
+                raise PeerGone("nobody listens there, or it hung up")
+            if (left := end - time.monotonic()) <= 0:
+                raise PeerGone(f"no answer in {timeout_s:g} s")
+            self._poll.poll(left)
+
+    def fileno(self) -> int:
+        """Readable when a message waits or the peer hung up."""
+        return self._poll.fileno() if not self._poll.closed else -1
+
+    def death_fileno(self) -> int:
+        """Unknown: the daemon is not on this machine."""
+        return -1
+
+    def has_ended(self) -> bool:
+        """See `HostConnection.has_ended`."""
+        if not self._context.closed:
+            self._pump()
+        return self._session.is_over and not self._session.inbox
+
+    def finish(self) -> None:
+        """See `HostConnection.finish`."""
+        if not self._context.closed and not self._session.is_over:
+            self._say(END)
+
+    def close(self) -> None:
+        """Hang up; waits a second at most until what was sent is on its way. Repeating it is harmless."""
+        if self._context.closed:
+            return
+        is_over = self._session.is_over
+        if not is_over:
+            self._say(BYE)
+        self._session.is_over = True
+        unmonitored(self._sock, self._monitor)
+        self._sock.close(0 if is_over else _LINGER_MS)
+        self._context.term()
+        self._poll.close()
+        os.close(self._wake)
+
+
+def _eventfd_clear(fd: int, _: int) -> None:
+    os.eventfd_read(fd)
+
+
+@dataclass(frozen=True, slots=True)
+class ZmqConnector:
+    """Implements `offpath.bindings.ports.HostConnector`: the daemon's address and public key, and our secret key.
+
+    The files are read at each connection: a new pair counts from the next one on.
+    """
+
+    address: str
+    key_file: str
+    server_key_file: str
+    starts_threads = True
+
+    def check(self) -> None:
+        """Raises: KeyFileRefused: a key cannot be used."""
+        read_secret(self.key_file)
+        read_public(self.server_key_file)
+
+    def connect(self, timeout_s: float = 5.0) -> ZmqEnd:
+        """See `HostConnector.connect`. Raises: PeerGone, KeyNotListed, KeyFileRefused."""
+        end = ZmqEnd(self.address, read_public(self.server_key_file), read_secret(self.key_file))
+        try:
+            end.wait_opened(timeout_s)
+        except PeerGone as gone:
+            end.close()
+            raise type(gone)(f"no daemon at {self.address}: {gone}") from None
+        except BaseException:
+            end.close()
+            raise
+        return end

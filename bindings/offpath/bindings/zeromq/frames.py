@@ -1,0 +1,157 @@
+"""Sessions on top of ZeroMQ: what a frame says, and one end's account of it. No I/O, and no pyzmq.
+
+ZeroMQ says neither that a peer came nor that it hung up, keeps no bound per peer once its messages are read, and may
+bring what an earlier connection left. So each frame has 16 bytes in front: kind, version, how many messages its sender
+has taken so far, and the session, a nonce of whoever connected.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import Final, NamedTuple
+
+from offpath.bindings.errors import HostMessageError, PeerGone
+from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
+
+OPEN: Final = 1
+"""Host → daemon: a new session, named here."""
+OPENED: Final = 2
+"""Daemon → host: it is known."""
+DATA: Final = 3
+CREDIT: Final = 4
+"""Nothing but the count of messages taken."""
+END: Final = 5
+"""The sender says no more, and still reads."""
+BYE: Final = 6
+"""The sender hung up."""
+_KINDS: Final = range(OPEN, BYE + 1)
+VERSION: Final = 1
+SESSION_BYTES: Final = 8
+WINDOW: Final = 64
+"""Messages on their way to a peer that it has not said it took: about what a Unix socket holds."""
+_WRAP: Final = 1 << 32
+_HEAD = struct.Struct("<BBHI8s")
+HEAD_BYTES: Final = _HEAD.size
+
+
+class Frame(NamedTuple):
+    """One frame as it came; ``taken`` counts modulo 2³²."""
+
+    kind: int
+    taken: int
+    session: bytes
+    body: bytes
+
+
+def parse(raw: bytes) -> Frame:
+    """Raises: HostMessageError: no frame of this version, or a body where none, or too large a one, may be."""
+    if len(raw) < HEAD_BYTES:
+        raise HostMessageError("short", str(len(raw)))
+    kind, version, zero, taken, session = _HEAD.unpack_from(raw)
+    if kind not in _KINDS or version != VERSION or zero:
+        raise HostMessageError("frame", f"kind {kind} version {version}")
+    body = raw[HEAD_BYTES:]
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise HostMessageError("too_long", str(len(body)))
+    if bool(body) is not (kind == DATA):
+        raise HostMessageError("empty" if kind == DATA else "frame", f"kind {kind} with {len(body)} bytes")
+    return Frame(kind, taken, session, body)
+
+
+def check_message(message: bytes, fds: tuple[int, ...]) -> None:
+    """Raises: HostMessageError: what this carrier does not carry."""
+    if not message:
+        raise HostMessageError("empty", "the peer would take it for nothing")
+    if len(message) > MAX_MESSAGE_BYTES:
+        raise HostMessageError("too_long", str(len(message)))
+    if fds:
+        raise HostMessageError("descriptors", "ZeroMQ carries none")
+
+
+class Session:
+    """One end: what waits to be read, and what may be said."""
+
+    __slots__ = ("_fault", "_is_ended", "_said", "_sent", "_taken", "_theirs", "inbox", "is_over", "nonce")
+
+    def __init__(self, nonce: bytes) -> None:
+        self.nonce = nonce
+        self.inbox: deque[bytes] = deque()
+        self.is_over = False
+        """The peer hung up, was lost or broke the rules: nothing more is sent, nothing more comes."""
+        self._is_ended = False
+        self._fault: HostMessageError | None = None
+        self._sent = self._theirs = 0
+        """Messages of ours: sent, and taken by the peer."""
+        self._taken = self._said = 0
+        """Messages of the peer's: taken, and told of."""
+
+    @property
+    def is_readable(self) -> bool:
+        """`take` has something, or an end, to tell."""
+        return bool(self.inbox) or self._is_ended or self.is_over
+
+    @property
+    def has_room(self) -> bool:
+        """A message may be sent."""
+        return self._sent - self._theirs < WINDOW
+
+    def frame(self, kind: int, body: bytes = b"") -> bytes:
+        """For the wire; tell `said` if it went out."""
+        return _HEAD.pack(kind, VERSION, 0, self._taken % _WRAP, self.nonce) + body
+
+    def said(self, kind: int) -> None:
+        """A frame of this kind, made just now, went out."""
+        self._said = self._taken
+        self._sent += kind == DATA
+
+    @property
+    def owes_credit(self) -> bool:
+        """The peer may soon have to wait for word of what was taken."""
+        return self._taken - self._said >= WINDOW // 2 and not self.is_over
+
+    def heard(self, frame: Frame) -> None:
+        """A frame of the peer's. Raises: HostMessageError: it breaks the rules; the session is over with it."""
+        try:
+            self._heard(frame)
+        except HostMessageError as fault:
+            self.broke(fault)
+            raise
+
+    def _heard(self, frame: Frame) -> None:
+        if self.is_over:
+            return
+        if frame.session != self.nonce:
+            raise HostMessageError("session", "a frame of another session")
+        taken = (frame.taken - self._theirs) % _WRAP
+        if taken > self._sent - self._theirs:
+            raise HostMessageError("credit", "it took more than was sent")
+        self._theirs += taken
+        if frame.kind == DATA:
+            if self._is_ended:
+                raise HostMessageError("frame", "a message after the last")
+            if self._taken + len(self.inbox) - self._said >= WINDOW:
+                raise HostMessageError("flood", f"more than {WINDOW} messages that were not taken")
+            self.inbox.append(frame.body)
+        elif frame.kind == END:
+            self._is_ended = True
+        elif frame.kind == BYE:
+            self.is_over = True
+        elif frame.kind == OPEN:
+            raise HostMessageError("frame", "opened twice")
+
+    def broke(self, fault: HostMessageError) -> None:
+        """The peer broke the rules; told once what came before is taken."""
+        self._fault = self._fault or fault
+        self.is_over = True
+
+    def take(self) -> bytes | None:
+        """The next message, or None when there is none now. Raises: PeerGone, HostMessageError."""
+        if self.inbox:
+            self._taken += 1
+            return self.inbox.popleft()
+        if self._fault is not None:
+            raise self._fault
+        if self.is_over or self._is_ended:
+            raise PeerGone("host channel closed")
+        return None

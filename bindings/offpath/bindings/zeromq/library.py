@@ -1,0 +1,75 @@
+"""pyzmq, and what both ends set on their sockets. The one module here that imports it: whoever does, has chosen it."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from offpath.bindings.errors import ZmqMissing
+from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
+from offpath.bindings.zeromq.frames import HEAD_BYTES, WINDOW
+
+try:
+    import zmq
+    from zmq.utils import z85
+except ImportError as fault:  # in the extra "daemon"; a host needs it only where it chose this carrier
+    raise ZmqMissing(f'host channel zmq needs pyzmq ({fault}): pip install "offpath[daemon]", or pyzmq alone') from None
+
+__all__ = ["HEARTBEAT_MS", "LOSS_MS", "has_news", "monitored", "next_event", "set_limits", "unmonitored", "z85", "zmq"]
+
+HEARTBEAT_MS: Final = 200
+LOSS_MS: Final = 1000
+"""A peer that its carrier has not heard of for so long is gone: five heartbeats."""
+HANDSHAKE_MS: Final = 5000
+_CURVE_BYTES: Final = 33
+"""What CURVE adds to a message on the wire (RFC 26: "\\x07MESSAGE", nonce, MAC, flags); MAXMSGSIZE counts it."""
+_QUEUED: Final = 4 * WINDOW
+"""Messages per peer and direction that libzmq holds: a session's window, and what is said beside it."""
+_EVENT: Final = struct.Struct("=HI")
+_ALL_EVENTS: Final = (
+    zmq.EVENT_ACCEPTED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
+
+
+def set_limits(sock: zmq.Socket[bytes]) -> None:
+    """Bounded queues and messages, and heartbeats: a ping each `HEARTBEAT_MS`, lost without an answer in `LOSS_MS`."""
+    sock.setsockopt(zmq.MAXMSGSIZE, HEAD_BYTES + MAX_MESSAGE_BYTES + _CURVE_BYTES)
+    sock.setsockopt(zmq.SNDHWM, _QUEUED)
+    sock.setsockopt(zmq.RCVHWM, _QUEUED)
+    sock.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+    sock.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+    sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, LOSS_MS - HEARTBEAT_MS)  # counted from the ping
+    sock.setsockopt(zmq.HEARTBEAT_TTL, LOSS_MS)
+    sock.setsockopt(zmq.IPV6, 1)
+
+
+def has_news(sock: zmq.Socket[bytes]) -> bool:
+    """Something can be received. To be asked after each send, which may have taken in what the descriptor told."""
+    return bool(int(sock.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+
+def monitored(sock: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
+    """Where `next_event` reads what becomes of the socket's connections."""
+    return sock.get_monitor_socket(_ALL_EVENTS)
+
+
+def unmonitored(sock: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
+    """In this order: libzmq's own thread waits for ever to tell a monitor that is not there any more (seen)."""
+    sock.disable_monitor()
+    monitor.close(0)
+
+
+def next_event(monitor: zmq.Socket[bytes]) -> tuple[int, int] | None:
+    """(event, its value: mostly the connection's descriptor), or None when there is none now."""
+    try:
+        said = monitor.recv_multipart(zmq.NOBLOCK)
+    except zmq.Again:
+        return None
+    event, value = _EVENT.unpack_from(said[0])
+    return event, value

@@ -1,0 +1,367 @@
+"""The daemon's end: one ROUTER for all host processes, and a connection object for each session on it.
+
+No thread of ours: whoever serves the listener watches its descriptor for as long as connections live, and `accept`
+hands on what came for them. libzmq's descriptors tell of news once, and sending may use the news up; so each turn
+reads to the end, or leaves our own descriptor raised, which stays so until the rest is read.
+
+A peer that went is known by libzmq's monitor, by its TCP descriptor; which session that was, its first frame told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from collections import deque
+from collections.abc import Mapping
+from typing import Final, cast
+
+from offpath.bindings.errors import HostMessageError, PeerGone, PlaceUnusable
+from offpath.bindings.zeromq.authority import OURSELVES, Authority
+from offpath.bindings.zeromq.connection import ZmqEnd
+from offpath.bindings.zeromq.frames import (
+    BYE,
+    CREDIT,
+    DATA,
+    END,
+    OPEN,
+    OPENED,
+    Frame,
+    Session,
+    check_message,
+    parse,
+)
+from offpath.bindings.zeromq.library import has_news, monitored, next_event, set_limits, unmonitored, zmq
+
+MAX_CONNECTIONS: Final = 1024
+_READ_AT_ONCE: Final = 64
+_LINGER_MS: Final = 500
+_PATIENCE: Final = MAX_CONNECTIONS * 4
+"""Turns after which a peer that is lost counts as heard out, although others never stop talking."""
+
+
+class ZmqHostConnection:
+    """Implements `offpath.bindings.ports.HostConnection`. Only the listener makes them."""
+
+    peer_pid = 0
+
+    def __init__(self, listener: ZmqListener, routing_id: bytes, peer: str, session: Session) -> None:
+        self._listener = listener
+        self._routing_id = routing_id
+        self._session = session
+        self.peer = peer
+        self.is_ours = peer == OURSELVES
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._is_awake = False
+
+    def send(self, message: bytes, fds: tuple[int, ...] = ()) -> bool:
+        """See `HostConnection.send`. Descriptors are refused: HostMessageError."""
+        check_message(message, fds)
+        if self._wake < 0 or self._session.is_over:
+            raise PeerGone("host channel closed")
+        if not self._session.has_room:
+            self._listener.pump()  # word of what was taken may be here
+        if not self._session.has_room:
+            return False
+        sent = self._say(DATA, message)
+        if not sent and self._session.is_over:
+            raise PeerGone("host channel: its connection is lost")
+        return sent
+
+    def _say(self, kind: int, body: bytes = b"") -> bool:
+        try:
+            if not self._listener.say(self._routing_id, self._session.frame(kind, body)):
+                return False
+        except PeerGone:
+            self.lost()
+            return False
+        self._session.said(kind)
+        return True
+
+    def heard(self, frame: Frame | HostMessageError) -> None:
+        """From the listener: what came for this session, or why it was no frame."""
+        if isinstance(frame, HostMessageError):
+            self._session.broke(frame)
+        else:
+            with contextlib.suppress(HostMessageError):  # `receive` says it, in its turn
+                self._session.heard(frame)
+        self._show()
+
+    def lost(self) -> None:
+        """From the listener: its connection is gone, and all that came on it was heard."""
+        self._session.is_over = True
+        self._show()
+
+    def _show(self) -> None:
+        is_readable = self._session.is_readable
+        if is_readable is not self._is_awake and self._wake >= 0:
+            self._is_awake = is_readable
+            if is_readable:
+                os.eventfd_write(self._wake, 1)
+            else:
+                os.eventfd_read(self._wake)
+
+    def receive(self) -> tuple[bytes, tuple[int, ...]] | None:
+        """See `HostConnection.receive`."""
+        message = self.receive_message()
+        return None if message is None else (message, ())
+
+    def receive_message(self) -> bytes | None:
+        """See `HostConnection.receive_message`."""
+        if self._wake < 0:
+            raise PeerGone("host channel closed")
+        if not self._session.is_readable:
+            self._listener.pump()
+        try:
+            return self._session.take()
+        finally:
+            if self._session.owes_credit:
+                self._say(CREDIT)
+            self._show()
+
+    def fileno(self) -> int:
+        """Readable when a message was handed on by the listener, or the peer hung up."""
+        return self._wake
+
+    def death_fileno(self) -> int:
+        """Unknown: the process is on another machine, or may be."""
+        return -1
+
+    def has_ended(self) -> bool:
+        """See `HostConnection.has_ended`."""
+        if self._wake >= 0 and not self._session.is_readable:
+            self._listener.pump()
+        return self._session.is_over and not self._session.inbox
+
+    def finish(self) -> None:
+        """See `HostConnection.finish`."""
+        if self._wake >= 0 and not self._session.is_over:
+            self._say(END)
+
+    def cut(self, why: str) -> None:
+        """It may not go on: as if it had broken the rules."""
+        self._session.broke(HostMessageError("key", why))
+        self._show()
+
+    def close(self) -> None:
+        """Hang up. Repeating it is harmless."""
+        if self._wake < 0:
+            return
+        self._say(BYE)  # also to one that broke the rules; a peer that is gone does not hear it
+        os.close(self._wake)
+        self._wake = -1
+        self._session.is_over = True
+        self._listener.forget(self._routing_id)
+
+
+class ZmqListener:
+    """Implements `offpath.bindings.ports.HostListener` at ``address`` (tcp://HOST:PORT or ipc://PATH).
+
+    ``allowed``: public key → name, see `keys.read_allowed`. Raises: NobodyAllowed: it is empty. PlaceUnusable.
+    """
+
+    def __init__(self, address: str, secret: bytes, allowed: Mapping[bytes, str], domain: str = "offpath") -> None:
+        self._context = zmq.Context(1)
+        self._public = zmq.curve_public(secret)
+        self._own_public, self._own_secret = zmq.curve_keypair()
+        self._connections: dict[bytes, ZmqHostConnection] = {}
+        self._waiting: deque[ZmqHostConnection] = deque()
+        self._open: set[int] = set()
+        """TCP descriptors of connections that stand, as far as the monitor was read."""
+        self._by_fd: dict[int, ZmqHostConnection] = {}
+        self._parted: list[tuple[int, ZmqHostConnection]] = []
+        """Connections that are gone, and what came on them may not be read yet; with the turn that it was noticed."""
+        self._turn = 0
+        self._is_listening = False
+        self._is_awake = False
+        try:
+            self._authority = Authority(
+                self._context, domain, {**allowed, self._own_public: OURSELVES} if allowed else {}, self._is_full
+            )
+        except BaseException:
+            self._context.destroy(0)
+            raise
+        self._sock = self._context.socket(zmq.ROUTER)
+        self._monitor = monitored(self._sock)
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll = select.epoll(select.EPOLL_CLOEXEC)
+        for fd in (int(self._sock.FD), int(self._monitor.FD), self._authority.fileno(), self._wake):
+            self._poll.register(fd, select.EPOLLIN)
+        set_limits(self._sock)
+        self._sock.setsockopt(zmq.LINGER, _LINGER_MS)
+        self._sock.setsockopt(zmq.ROUTER_MANDATORY, 1)  # or what is for a peer that left is dropped unsaid
+        self._sock.setsockopt(zmq.ROUTER_HANDOVER, 0)
+        self._sock.setsockopt(zmq.CURVE_SERVER, 1)
+        self._sock.setsockopt(zmq.CURVE_SECRETKEY, secret)
+        self._sock.setsockopt(zmq.ZAP_DOMAIN, domain.encode())
+        self._sock.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # were the handler missing, nobody would get in
+        try:
+            self._sock.bind(address)
+        except zmq.ZMQError as fault:
+            self._end()
+            raise PlaceUnusable(f"{address}: {fault.strerror}") from None
+        self._is_listening = True
+        self.address: str = cast(bytes, self._sock.last_endpoint).decode().rstrip("\0")
+
+    # -- who comes ------------------------------------------------------------------------------------------------
+    def fileno(self) -> int:
+        """See `HostListener.fileno`."""
+        return self._poll.fileno() if not self._poll.closed else -1
+
+    def accept(self) -> ZmqHostConnection | None:
+        """See `HostListener.accept`."""
+        if not self._waiting and not self._context.closed:
+            self.pump()
+        connection = self._waiting.popleft() if self._waiting else None
+        self._show(bool(self._waiting) or self._is_awake)
+        return connection
+
+    def allow(self, allowed: Mapping[bytes, str]) -> None:
+        """The list from now on; sessions of keys that are not on it any more are cut. Raises: NobodyAllowed."""
+        self._authority.allow({**allowed, self._own_public: OURSELVES} if allowed else {})
+        for connection in list(self._connections.values()):
+            if connection.peer not in self._authority.names:
+                connection.cut(f"the key of {connection.peer} is not listed any more")
+
+    def knock(self) -> ZmqEnd:
+        """See `HostListener.knock`."""
+        end = ZmqEnd(self.address, self._public, self._own_secret)
+        end.finish()
+        return end
+
+    @property
+    def refused(self) -> int:
+        """Handshakes that the list did not let in."""
+        return self._authority.refused
+
+    def _is_full(self) -> bool:
+        return len(self._open) >= MAX_CONNECTIONS
+
+    # -- what comes -----------------------------------------------------------------------------------------------
+    def pump(self) -> None:
+        """Hand on what came, up to a bound; does not block. Afterwards either nothing is left, or `fileno` stays
+        readable."""
+        if self._context.closed:
+            return
+        self._turn += 1
+        is_rest = self._authority.serve()
+        self._watch()
+        for _ in range(_READ_AT_ONCE):
+            if not self._read_one():
+                self._part(self._turn)
+                break
+        else:
+            is_rest = True
+            self._part(self._turn - _PATIENCE)
+        self._show(is_rest or bool(self._waiting))
+
+    def _watch(self) -> None:
+        """What the monitor says of connections that came and went."""
+        while (event := next_event(self._monitor)) is not None:
+            kind, fd = event
+            if kind == zmq.EVENT_ACCEPTED:
+                self._open.add(fd)
+            elif kind == zmq.EVENT_DISCONNECTED:
+                self._open.discard(fd)
+                if (gone := self._by_fd.pop(fd, None)) is not None:
+                    self._parted.append((self._turn, gone))
+
+    def _part(self, turn: int) -> None:
+        """Who was gone by that turn has been heard out."""
+        if self._parted:
+            for at, gone in self._parted:
+                if at <= turn:
+                    gone.lost()
+            self._parted = [entry for entry in self._parted if entry[0] > turn]
+
+    def _read_one(self) -> bool:
+        """One frame to whom it is for; False: there is none now."""
+        try:
+            routing_id = self._sock.recv(zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        message = self._sock.recv(zmq.NOBLOCK, copy=False, track=False)
+        is_whole = not self._sock.RCVMORE
+        while self._sock.RCVMORE:
+            self._sock.recv(zmq.NOBLOCK)
+        try:
+            frame: Frame | HostMessageError = parse(message.bytes)
+            if not is_whole:
+                raise HostMessageError("frame", "a message of several parts")
+        except HostMessageError as fault:
+            frame = fault
+        connection = self._connections.get(routing_id)
+        if connection is not None:
+            connection.heard(frame)
+        elif isinstance(frame, Frame) and frame.kind == OPEN and self._is_listening:
+            self._opened(routing_id, frame, str(message.get("User-Id")), int(message.get(zmq.SRCFD)))
+        return True  # what belongs to no session is dropped
+
+    def _opened(self, routing_id: bytes, frame: Frame, peer: str, fd: int) -> None:
+        """A session begins. Its connection may be gone already, and its descriptor another's: the monitor had word of
+        that before anything could come from the other, and a dead one cannot be sent to."""
+        connection = ZmqHostConnection(self, routing_id, peer, session := Session(frame.session))
+        self._connections[routing_id] = connection
+        self._watch()
+        try:
+            is_there = self.say(routing_id, session.frame(OPENED)) and fd in self._open
+        except PeerGone:
+            is_there = False
+        if is_there:
+            self._by_fd[fd] = connection
+        else:
+            self._parted.append((self._turn, connection))
+        self._waiting.append(connection)
+
+    # -- what goes ------------------------------------------------------------------------------------------------
+    def say(self, routing_id: bytes, frame: bytes) -> bool:
+        """A frame for one peer; False: its queue is full. Raises: PeerGone: it has no connection any more."""
+        try:
+            self._sock.send_multipart((routing_id, frame), zmq.NOBLOCK, copy=True)
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as fault:
+            raise PeerGone(f"host channel: {fault.strerror}") from None
+        finally:
+            if has_news(self._sock):  # sending took the news of it in
+                self._show(True)
+        return True
+
+    def _show(self, is_readable: bool) -> None:
+        if is_readable is not self._is_awake:
+            self._is_awake = is_readable
+            if is_readable:
+                os.eventfd_write(self._wake, 1)
+            else:
+                os.eventfd_read(self._wake)
+
+    def forget(self, routing_id: bytes) -> None:
+        """Its session is closed; what it still says is dropped."""
+        gone = self._connections.pop(routing_id)
+        self._by_fd = {fd: connection for fd, connection in self._by_fd.items() if connection is not gone}
+        self._parted = [entry for entry in self._parted if entry[1] is not gone]
+        self._end_if_alone()
+
+    def _end_if_alone(self) -> None:
+        if not self._is_listening and not self._connections:
+            self._end()
+
+    def _end(self) -> None:
+        if self._context.closed:
+            return
+        self._authority.close()
+        unmonitored(self._sock, self._monitor)
+        self._sock.close()
+        self._context.term()
+        self._poll.close()
+        os.close(self._wake)
+
+    def close(self) -> None:
+        """See `HostListener.close`. Repeating it is harmless."""
+        if not self._is_listening:
+            return
+        self._is_listening = False
+        self._sock.unbind(self.address)
+        while self._waiting:
+            self._waiting.popleft().close()
+        self._end_if_alone()

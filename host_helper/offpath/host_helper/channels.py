@@ -1,0 +1,53 @@
+"""How this host reaches its daemon: by name, from arguments or the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from offpath.bindings.errors import HostChannelError
+from offpath.bindings.loopback.channel import LoopbackConnector
+from offpath.bindings.ports import HostConnector
+from offpath.bindings.runtime import HOST_SOCKET, runtime_directory
+
+KINDS: Final = ("unix", "zmq")
+
+
+def host_channel(
+    kind: str | None = None,
+    *,
+    path: str | None = None,
+    daemon: str | None = None,
+    key: str | None = None,
+    server_key: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> HostConnector:
+    """What connects supervisor and workers; each worker by itself.
+
+    Args:
+        kind: ``unix`` (default) or ``zmq``.
+        path: ``unix``: the daemon's host socket; default: in the runtime directory.
+        daemon: ``zmq``: the daemon's address, tcp://HOST:PORT or ipc://PATH.
+        key, server_key: ``zmq``: files of our secret key (mode 0600) and of the daemon's public key.
+        environment: ``OFFPATH_HELPER_HOST_CHANNEL``, ``…_DAEMON``, ``…_KEY``, ``…_SERVER_KEY`` say what is not given.
+    Raises: HostChannelError: no such channel, or something that it needs is missing (pyzmq: ZmqMissing; a key:
+        KeyFileRefused).
+    """
+
+    def said(given: str | None, name: str) -> str:
+        return given if given is not None else environment.get(f"OFFPATH_HELPER_{name}", "")
+
+    chosen = kind or ("unix" if path is not None else said(None, "HOST_CHANNEL") or "unix")
+    if chosen == "unix":
+        return LoopbackConnector(path or os.path.join(runtime_directory(), HOST_SOCKET))
+    if chosen != "zmq":
+        raise HostChannelError(f"there is no host channel {chosen!r}: {', '.join(KINDS)}")
+    needed = {"daemon": said(daemon, "DAEMON"), "key": said(key, "KEY"), "server-key": said(server_key, "SERVER_KEY")}
+    if missing := [f"--{name}" for name, value in needed.items() if not value]:
+        raise HostChannelError(f"the host channel zmq needs {', '.join(missing)}")
+    from offpath.bindings.zeromq.connection import ZmqConnector  # pyzmq is asked for only here
+
+    connector = ZmqConnector(needed["daemon"], needed["key"], needed["server-key"])
+    connector.check()
+    return connector
