@@ -19,6 +19,7 @@ import pytest
 
 from offpath.bindings.errors import NegotiationRefused
 from offpath.bindings.wire import control
+from offpath.dpu_daemon.verbs_door import HOLD_S
 from offpath.host_helper import Rdma, Requester
 from offpath.host_helper.negotiate import Negotiation, _connect
 
@@ -103,11 +104,10 @@ def test_a_failed_port_takes_nobody_and_is_trusted_again_when_it_has_held(cluste
     try:
         assert until(refusal, BOUND_S)
     finally:
+        came_back = time.monotonic()  # at the earliest; on a busy machine we hear of it late
         ip("link", "set", "rdma0", "up")
-    until(lambda: "has not held" in refusal(), BOUND_S)
-    came_back = time.monotonic()
     until(lambda: not refusal(), BOUND_S)
-    assert time.monotonic() - came_back > 0.3
+    assert time.monotonic() - came_back >= HOLD_S
     assert codes == {("fabric_down", 1000)}
     assert "RDMA device rxe0: PORT_ERR" in cluster.daemon.errors
     assert "RDMA device rxe0: PORT_ACTIVE" in cluster.daemon.errors
