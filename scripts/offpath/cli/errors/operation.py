@@ -140,6 +140,7 @@ ENTRIES: Final = (
             "see `JournalCorrupt`",
         ),
         ("IllegalPlacement", "an instance that MIG's geometry forbids", _BUG),
+        ("HostsHeld", "a host was given to two jobs, or released twice", _BUG),
         (
             "TopologyError",
             "a text that is no topology, or one that contradicts itself; its text names the line",
