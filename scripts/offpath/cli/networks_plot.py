@@ -32,7 +32,7 @@ def placement(cluster: Cluster, chosen: Sequence[int], path: str) -> str:
     x = y = 0.0
     for pod in leaves:
         if x and x + pod.count > across:
-            x, y = 0.0, y + 1.5
+            x, y = 0.0, y + 1.1
         for host in range(pod.first, pod.first + pod.count):
             if x >= across:
                 x, y = 0.0, y + 1.1
@@ -41,13 +41,14 @@ def placement(cluster: Cluster, chosen: Sequence[int], path: str) -> str:
         x += 0.7
     mine = set(chosen)
     figure, axis = plt.subplots(figsize=(10, max(2.0, 10 * (y + 2) / (across * 1.1))), layout="constrained")
-    size = max(0.4, 5_000 / across**2)
+    size = max(0.4, (400 / across) ** 2)  # points squared: a square is most of its host's room
     for word, colour, hosts in (
         ("busy", _BUSY, [h for h in spots if not cluster.is_free(h)]),
         ("free", _FREE, [h for h in spots if cluster.is_free(h) and h not in mine]),
         ("the job", _CHOSEN, sorted(mine)),
     ):
-        axis.scatter([spots[h][0] for h in hosts], [-spots[h][1] for h in hosts], s=size, marker="s", color=colour, label=f"{word}: {len(hosts)}")  # fmt: skip
+        across_at, down_at = [spots[host][0] for host in hosts], [-spots[host][1] for host in hosts]
+        axis.scatter(across_at, down_at, s=size, marker="s", color=colour, label=f"{word}: {len(hosts)}")
     axis.set(aspect="equal", title="hosts, by rack")
     axis.axis("off")
     axis.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3)
@@ -73,9 +74,8 @@ def sharing(topology: Topology, names: Sequence[str], hosts: Mapping[int, Sequen
             tree = plan.trees[job]
             ends = [topology.links[link] for link in tree.links]
             inside = set(tree.switches)
-            ends += [
-                (host, up[0][0]) for host in hosts[job] if (up := [e for e in topology.up[host] if e[0] in inside])
-            ]
+            for host in hosts[job]:
+                ends += [(host, parent) for parent, _ in topology.up[host] if parent in inside][:1]
             lines = [(spots[low], spots[high]) for low, high in ends]
             style = "solid" if plan.category[job] == 1 else "dashed"
             axis.add_collection(LineCollection(lines, colors=[colour], linewidths=1.2, linestyles=style))

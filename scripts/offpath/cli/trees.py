@@ -7,7 +7,6 @@ after the jobs above it. ``#`` begins a comment.
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 from random import Random
 from typing import Any, Final
@@ -55,13 +54,13 @@ def main(arguments: argparse.Namespace) -> int:
     trees: Candidates = {job: candidates(topology, each, arguments.k, random) for job, each in hosts.items()}
     limit = Limit(Per(arguments.per), arguments.capacity)
     proven: exact.Solution | None = None
-    choose = functools.partial(fast.solve)
     if arguments.exact:
         try:
             proven = exact.solve(trees, limit, limit_s=arguments.limit_s, hint=fast.solve(trees, limit))
         except SchedError as fault:
             raise NetworkError(str(fault)) from None
-    found = plan(trees, {}, limit, choose=choose if proven is None or not proven.trees else lambda *_: proven.trees)
+    chosen = fast.solve(trees, limit) if proven is None or not proven.trees else proven.trees
+    found = plan(trees, {}, limit, choose=lambda *_: chosen)
     wrong = violations(topology, hosts, found, limit)
     assert not wrong, wrong
     data = _data(arguments, topology, names, hosts, trees, found)
@@ -135,7 +134,6 @@ def _text(data: dict[str, Any]) -> str:
     )
     lines += [f"shared: {'; '.join(shared)}"] if shared else []
     if "exact" in data:
-        lines.append(
-            f"{data['exact']['status']}: no choice among these trees serves more than {data['exact']['bound']}"
-        )
+        said, bound = data["exact"]["status"], data["exact"]["bound"]
+        lines.append(f"{said}: no choice among these trees serves more than {bound} without conflict")
     return "\n".join(lines)

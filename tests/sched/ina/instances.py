@@ -36,9 +36,8 @@ def running(
 def instance(name: str) -> tuple[Topology, dict[int, tuple[int, ...]], dict[int, tuple[Tree, ...]], Limit]:
     """Topology, hosts by job, candidates by job, limit; drawn from ``name``."""
     random = Random(name)
-    topology = random.choice(
-        [fat_tree(4), fat_tree(6, 2), fat_tree(8), fat_tree(8, 2), leaf_spine(6, 6, 3), clos(4, 3, 4, 2, 2), plain_tree(4, 4, 4)]
-    )  # fmt: skip
+    fat = fat_tree(4), fat_tree(6, 2), fat_tree(8), fat_tree(8, 2)
+    topology = random.choice([*fat, leaf_spine(6, 6, 3), clos(4, 3, 4, 2, 2), plain_tree(4, 4, 4)])
     count = random.randint(3, 24)
     sizes = random.choice([(2, 3, 4), (2, 4, 8, 12), (1, 2, 5, 9)])
     jobs = running(topology, count, random, random.choice(["random", "random", "first-n", "fragments"]), sizes)

@@ -49,7 +49,11 @@ def test_the_other_regular_networks() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["fat-tree:3", "fat-tree:8/5", "fat-tree:0", "leaf-spine:4x8", "tree:0x2", "ring:4", "fat-tree:99999", "tree:" + "9x" * 8]
+    "words",
+    [
+        "fat-tree:3", "fat-tree:8/5", "fat-tree:0", "leaf-spine:4x8", "tree:0x2", "ring:4", "fat-tree:99999",
+        "tree:" + "9x" * 8,
+    ],
 )  # fmt: skip
 def test_what_is_no_regular_network_is_refused(words: str) -> None:
     with pytest.raises(TopologyError):
