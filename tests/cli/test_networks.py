@@ -21,7 +21,7 @@ CONF = (
 JOBS = """
 first 6          # two racks
 second n[08-11]
-third 3
+third n[12-14]
 """
 
 
