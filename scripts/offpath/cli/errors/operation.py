@@ -95,6 +95,11 @@ ENTRIES: Final = (
         ("SweepError", "the file of finished windows cannot be written", "its text says why; give another `--out`"),
         ("WhatIfError", "the question cannot be asked of this journal or trace", "its text says why"),
         (
+            "NetworkError",
+            "a topology, a list of jobs or of hosts cannot be used; its text names file and line",
+            "mend the line, or give another file",
+        ),
+        (
             "PluginError",
             "a policy plug-in cannot be started; its text says why",
             "install the package that has the entry point, mend it, or name another policy",
@@ -177,6 +182,12 @@ ENTRIES: Final = (
             "see `JournalCorrupt`",
         ),
         ("IllegalPlacement", "an instance that MIG's geometry forbids", _BUG),
+        ("HostsHeld", "a host was given to two jobs, or released twice", _BUG),
+        (
+            "TopologyError",
+            "a text that is no topology, or one that contradicts itself; its text names the line",
+            "mend the line, or give another file",
+        ),
         ("AdvisorError", "a policy plug-in did not answer", "see its codes"),
         ("InvalidTransition", "an event that the book's state does not allow", _BUG),
     ),
