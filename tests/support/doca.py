@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -94,6 +95,18 @@ class HostProcess:
         self._socket.send(b'{"called": true}')
         return set(self._answer()["called"])
 
+    def start_talking(self, name: str, sizes: list[int]) -> None:
+        """Have it connect to a Comch server and talk; `answer` says what came of it."""
+        self._socket.send(json.dumps({"talk": name, "sizes": sizes}).encode())
+
+    def has_answered(self) -> bool:
+        """`answer` does not wait."""
+        return bool(select.select([self._socket], [], [], 0)[0])
+
+    def answer(self) -> dict[str, Any]:
+        """Of what was started."""
+        return self._answer()
+
     def kill(self) -> None:
         """At once, with all that it exported."""
         self.process.kill()
@@ -105,5 +118,5 @@ class HostProcess:
         self.process.wait(BOUND_S)
 
     def _answer(self) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(self._socket.recv(1 << 16) or b'{"error": "it ended"}')
+        answer: dict[str, Any] = json.loads(self._socket.recv(1 << 20) or b'{"error": "it ended"}')
         return answer

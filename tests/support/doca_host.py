@@ -7,12 +7,19 @@ import json
 import os
 import socket
 import sys
+import time
 from dataclasses import dataclass, field
 
+from offpath.bindings.doca.comch import ComchClient, Received
+from offpath.bindings.doca.device import Ability, open_device
+from offpath.bindings.doca.engine import Engine
 from offpath.bindings.doca.lane import HostDevice, LaneEnd
 from offpath.bindings.doca.load import load
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.loopback.region import Region
+
+BOUND_S = 15.0
+MESSAGE_BYTES = 4080
 
 
 @dataclass
@@ -30,6 +37,35 @@ class HostLane:
 
     def dmabuf(self) -> tuple[int, int] | None:
         return (self.region.fd, 0) if self.has_dmabuf else None
+
+
+def talk(folder: str, name: str, sizes: list[int]) -> dict[str, object]:
+    """Connect by Comch, send a message of each size, take as many that come back, leave."""
+    doca = load(folder)
+    device, engine = open_device(doca, Ability.CONNECT), Engine(doca)
+    client = ComchClient(device, engine, name, MESSAGE_BYTES)
+    until = time.monotonic() + BOUND_S
+    got: list[str] = []
+    try:
+        while not (connection := client.connection()):
+            assert not client.poll()
+            assert time.monotonic() < until
+        waiting = [(number % 256).to_bytes(1, "little") * size for number, size in enumerate(sizes)]
+        refused = 0
+        while len(got) < len(sizes):
+            if waiting and client.send(connection, waiting[0]):
+                waiting.pop(0)
+            elif waiting:
+                refused += 1
+            got += [event.message.hex() for event in client.poll() if isinstance(event, Received)]
+            client.connection()
+            assert time.monotonic() < until
+        return {"got": got, "message_bytes": client.message_bytes, "refused": refused}
+    finally:
+        client.close()
+        client.close()
+        device.close()
+        engine.close()
 
 
 def main(sock: socket.socket, folder: str) -> None:
@@ -54,6 +90,8 @@ def main(sock: socket.socket, folder: str) -> None:
                 answer: object = {}
             elif "called" in asked:
                 answer = {"called": sorted(load(folder).called)}
+            elif "talk" in asked:
+                answer = talk(folder, asked["talk"], asked["sizes"])
             elif "again" in asked:
                 answer = lanes[-1][0].export().descriptor
             else:

@@ -128,7 +128,7 @@ static void complete(struct doca_task *task)
 }
 
 static const struct priv_ctx_ops ops = {.start = start, .idle = idle, .validate = validate, .submitted = submitted,
-    .attempt = attempt, .finished = finished, .complete = complete};
+    .attempt = attempt, .finished = finished, .complete = complete, .flushed = DOCA_ERROR_IO_FAILED};
 
 doca_error_t doca_dma_create(struct doca_dev *dev, struct doca_dma **dma)
 {

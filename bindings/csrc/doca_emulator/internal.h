@@ -150,6 +150,7 @@ struct priv_ctx_ops {
     enum priv_attempt (*attempt)(struct doca_task *task, doca_error_t *status);
     void (*finished)(struct doca_task *task); /* what it held is given back; before the callback */
     void (*complete)(struct doca_task *task); /* the callback */
+    doca_error_t flushed;                     /* status of what was in flight when the context failed */
     bool is_ordered;                          /* completions keep the order of submission, whatever the faults say */
     bool is_polled;                           /* has no event-triggered completions */
 };

@@ -10,11 +10,11 @@
 
 #include "pe.h"
 
-static _Thread_local bool in_callback;
+static _Thread_local unsigned callbacks; /* one inside another: stop, called in one, has its own */
 
 void priv_doca_callback(bool begins)
 {
-    in_callback = begins;
+    callbacks += begins ? 1U : ~0U;
 }
 
 doca_error_t doca_pe_create(struct doca_pe **pe)
@@ -119,9 +119,9 @@ static void complete(struct doca_pe *pe, struct doca_task *task, doca_error_t st
         if (ctx->state == DOCA_CTX_STATE_RUNNING)
             priv_doca_ctx_becomes(ctx, DOCA_CTX_STATE_STOPPING);
     }
-    in_callback = true;
+    priv_doca_callback(true);
     ctx->ops->complete(task); /* may free the task, and with an idle context all else: nothing is touched after it */
-    in_callback = false;
+    priv_doca_callback(false);
 }
 
 static bool is_ready(const struct doca_task *task, uint64_t now_ns)
@@ -132,7 +132,7 @@ static bool is_ready(const struct doca_task *task, uint64_t now_ns)
 static bool try_task(struct doca_pe *pe, struct doca_task *task)
 {
     if (task->ctx->has_failed) {
-        complete(pe, task, DOCA_ERROR_CONNECTION_ABORTED, false);
+        complete(pe, task, task->ctx->ops->flushed, false);
         return true;
     }
     doca_error_t status = DOCA_SUCCESS;
@@ -200,7 +200,7 @@ static bool progress_endings(struct doca_pe *pe)
 uint8_t doca_pe_progress(struct doca_pe *pe)
 {
     LIVE(pe, PRIV_PE);
-    if (in_callback)
+    if (callbacks > 0)
         priv_doca_strict(__func__, "called inside a callback");
     if (atomic_exchange(&pe->is_busy, true))
         priv_doca_strict(__func__, "two threads progress one engine");

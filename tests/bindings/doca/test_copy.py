@@ -27,6 +27,12 @@ KIB, MIB = 1 << 10, 1 << 20
 FAULTS = "DOCA_EMULATOR_FAULTS"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _libuv_has_its_own_descriptors() -> None:
+    """Those that it opens with the first loop and keeps."""
+    uvloop.new_event_loop().close()
+
+
 @pytest.fixture
 def another_host(doca: Any) -> Iterator[HostProcess]:
     process = HostProcess()

@@ -214,11 +214,16 @@ class ComchServer(_End):
             self.close()
             raise
 
-    def disconnect(self, connection: int) -> None:
-        """Show a client out. Of a connection that is gone already, harmless. Raises: DocaError."""
+    def disconnect(self, connection: int) -> bool:
+        """Show a client out; `Disconnected` follows. False: not now, try again. Of one that is gone already, harmless.
+
+        Raises: DocaError.
+        """
         peer = self._connections.get(connection)
-        if peer is not None:
-            self.doca.call("doca_comch_server_disconnect", self.pointer, peer, expect=(Status.AGAIN,))
+        if peer is None:
+            return True
+        gone = (Status.AGAIN, Status.INVALID_VALUE)  # the latter while it leaves by itself
+        return self.doca.call("doca_comch_server_disconnect", self.pointer, peer, expect=gone) != Status.AGAIN
 
     def _register_connections(self) -> None:
         came, left = (self.keep(CONNECTION_CHANGED(self._engine.guarded(each))) for each in (self._came, self._left))

@@ -113,8 +113,8 @@ class Dma(Context):
             except DeviceError as refused:
                 fault = refused
         self.doca.ask("doca_task_free", task)
-        refused = self._release(source, target)
-        return fault or refused
+        kept = self._release(source, target)
+        return fault or kept
 
     # -- within -------------------------------------------------------------------------------------------------------
     def _task(self, serial: int, source: int, target: int) -> int | None:
