@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from offpath.bindings.loopback.gpu import EmulatedLane
 from offpath.bindings.ports import MemoryExport
 from offpath.bindings.verbs.lane import LaneEnd
-from offpath.host_helper import Helper, LaneContext, current_lane
+from offpath.host_helper import Helper, LaneContext, current_lane, host_channel
 
 Array = NDArray[Any]
 helper = Helper()
@@ -168,4 +168,5 @@ if __name__ == "__main__":
         LaneEnd.export = lying(LaneEnd.export, once)  # type: ignore[method-assign]
     for kernel in options.pop("without", ()):
         del helper.kernels[kernel]
-    helper.run(channel, **options)
+    way = host_channel("zmq", **options.pop("zmq")) if "zmq" in options else channel
+    helper.run(way, **options)

@@ -112,7 +112,7 @@ static void read_faults(void)
         priv_doca_strict(FAULTS, "longer than %d characters", MAX_TEXT - 1);
     memset(&faults, 0, sizeof faults);
     strcpy(faults.text, text);
-    char copy[MAX_TEXT], *rest = copy, *one;
+    char copy[MAX_TEXT], *rest = *text != '\0' ? copy : NULL, *one;
     strcpy(copy, text);
     while (*text != '\0' && (one = strsep(&rest, ",")) != NULL)
         add(one);

@@ -37,6 +37,7 @@ class Relay(LoopbackConnection):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sys.stdout.flush()
         sys.stderr.flush()
+        self._owner = os.getpid()
         self._child = os.fork()
         if self._child == 0:
             ours.close()
@@ -53,10 +54,11 @@ class Relay(LoopbackConnection):
             raise {b"K": KeyNotListed, b"P": PeerGone}.get(verdict[:1], HostChannelError)(text)
 
     def close(self) -> None:
-        """Hang up, and wait until the child has passed on what was said."""
+        """Hang up, and wait until the child has passed on what was said. In a worker that was forked meanwhile, let go
+        of the supervisor's end."""
         super().close()
         child, self._child = self._child, 0
-        if child:
+        if child and os.getpid() == self._owner:
             pidfd = os.pidfd_open(child)
             if not select.select([pidfd], [], [], _LEAVE_S)[0]:
                 os.kill(child, signal.SIGKILL)

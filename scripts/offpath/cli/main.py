@@ -21,6 +21,7 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("config", "check"): ("config_check", "check a configuration: every fault at once, exit code 78 if there is one"),
     ("config", "show"): ("config_show", "the configuration in force, value by value"),
     ("helper", "run"): ("helper_run", "serve kernels from a Python file to the daemon"),
+    ("keys",): ("keys", "a pair of keys for the host channel over ZeroMQ"),
     ("daemon", "drain"): ("daemon_drain", "finish what is there, take in nothing new"),
     ("request", "submit"): ("request_submit", "one request, and its answer"),
     ("request", "list"): ("request_list", "requests without an answer taken"),

@@ -37,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--copy-engine", choices=["loopback", "verbs", "doca"], default="loopback", help="what copies "
                         f"into the instances and back; {verbs}; doca is emulated where DOCA is not installed "
                         "(%(default)s)")  # fmt: skip
+    parser.add_argument("--host-channel", choices=["unix", "zmq"], default="unix", help="what joins helper and daemon; "
+                        "zmq needs a copy engine without descriptors: verbs or doca (%(default)s)")  # fmt: skip
     parser.add_argument("--netns", metavar="NAME", default="", help="requesters live in this network namespace, made "
                         "with `ip netns`")  # fmt: skip
     parser.add_argument("--break", dest="planted", choices=["scrub"], help="plant a fault that the demo must notice: "
@@ -47,6 +49,8 @@ def main(arguments: argparse.Namespace) -> int:
     """Run it. 0: everything held; 1: it did not, and stderr says what."""
     if arguments.jobs is not None and arguments.jobs < 1:
         raise OffpathError("--jobs: at least one")
+    if arguments.host_channel != "unix" and arguments.copy_engine == "loopback":
+        raise OffpathError("--host-channel zmq: the loopback copy engine needs descriptors; add --copy-engine doca")
     if arguments.picture:
         _check_picture(arguments.picture)
     os.environ.setdefault(
@@ -86,6 +90,7 @@ async def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     plan = samples.load_plan(arguments.seconds, arguments.jobs)
     limit_s = arguments.seconds + _SLACK_S * max(1.0, arguments.seconds / _SECONDS)
     datapath = place.Datapath.chosen(arguments.fabric, arguments.copy_engine, arguments.netns)
+    datapath = dataclasses.replace(datapath, host_channel=arguments.host_channel)
     if datapath.is_emulated:
         _say(f"copy engine doca: an emulator of DOCA ({datapath.doca_version}), for it is not installed here")
     with place.making(

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from offpath.bindings.errors import NoRdmaDevice
+from offpath.bindings.ports import HostConnector
 from offpath.bindings.runtime import HOST_SOCKET, NEGOTIATE_SOCKET
 from offpath.bindings.verbs.devices import ports
+from offpath.bindings.zeromq.keys import make_keys
 from offpath.cli.demo.doca import find
 from offpath.cli.demo.samples import MAX_IMAGES, PIXELS
+from offpath.host_helper.channels import host_channel
 
 LANES: Final = 2
 PAYLOAD_BYTES: Final = MAX_IMAGES * PIXELS * 4 + 64
@@ -43,6 +46,7 @@ _DATAPATH: Final = """
 [datapath]
 fabric = "{fabric}"
 copy_engine = "{copy_engine}"
+host_channel = "{host_channel}"
 
 [rdma]
 device = "{dpu_device}"
@@ -66,6 +70,7 @@ class Datapath:
     doca_path: str = ""
     doca_version: str = ""
     is_emulated: bool = False
+    host_channel: str = "unix"
 
     @classmethod
     def chosen(cls, fabric: str, copy_engine: str, netns: str) -> Datapath:
@@ -119,10 +124,14 @@ class Place:
         """The daemon's runtime directory."""
         return os.path.join(self.directory, "run")
 
-    @property
-    def host_socket(self) -> str:
-        """Where the helper joins."""
-        return os.path.join(self.runtime, HOST_SOCKET)
+    def connector(self) -> HostConnector:
+        """How the helper joins."""
+        if self.datapath.host_channel == "unix":
+            return host_channel("unix", path=os.path.join(self.runtime, HOST_SOCKET))
+        return host_channel(
+            "zmq", daemon=_zmq_address(self.directory), key=os.path.join(self.directory, "hosts", "demo.key"),
+            server_key=os.path.join(self.directory, "daemon.pub"),
+        )  # fmt: skip
 
     def environment(self, side: str) -> dict[str, str]:
         """What the processes of a side, ``dpu`` or ``host``, must know of the emulator, if it is one."""
@@ -142,6 +151,20 @@ class Place:
         return cls(**{**said, "datapath": Datapath(**said["datapath"])})
 
 
+def _zmq_address(directory: str) -> str:
+    return f"ipc://{directory}/host.zmq"
+
+
+def _zmq_table(directory: str) -> str:
+    """With a pair of keys for each side. Raises: ZmqMissing."""
+    hosts = os.path.join(directory, "hosts")
+    os.mkdir(hosts, mode=0o700)
+    make_keys("demo", hosts)
+    key_file, _ = make_keys("daemon", directory)
+    said = {"bind": _zmq_address(directory), "key_file": key_file, "allowed": hosts}
+    return "\n[zmq]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in said.items())
+
+
 @contextmanager
 def making(
     tenants: list[str], *, seed: int, seconds: float, jobs: int | None, break_scrub: bool, datapath: Datapath
@@ -155,6 +178,8 @@ def making(
         files = {name: os.path.join(directory, f"{name}.token") for name in tenants}
         place = Place(directory, files, seed, seconds, jobs, break_scrub, datapath)
         config = _LEASING + _DATAPATH.format(**asdict(datapath))
+        if datapath.host_channel == "zmq":
+            config += _zmq_table(directory)
         for name, file in files.items():
             with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as token:
                 token.write(secrets.token_hex(24))

@@ -56,7 +56,7 @@ def main(path: str) -> None:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     place = Place.read(path)
     Server(place).helper.run(
-        place.host_socket, emulate=(GPU_MODEL, GPU_MODEL), slice_bytes=SLICE_BYTES, break_scrub=place.break_scrub,
+        place.connector(), emulate=(GPU_MODEL, GPU_MODEL), slice_bytes=SLICE_BYTES, break_scrub=place.break_scrub,
         rdma_device=place.datapath.host_device or None, doca_path=place.datapath.doca_path,
     )  # fmt: skip
 

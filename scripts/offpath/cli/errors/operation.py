@@ -59,6 +59,23 @@ ENTRIES: Final = (
         ("TicketRefused", "the ticket is unknown, used or late", "connect again"),
         ("PlacementTaken", "no legal start for the profile, or slices in use", _BUG),
         ("PeerGone", "the other process ended or closed", "connect again; see whether the daemon runs"),
+        (
+            "KeyNotListed",
+            "the daemon is there and does not let our key in",
+            "put the host's .pub file into the daemon's `zmq.allowed` and reload it; compare `--server-key`",
+        ),
+        ("HostChannelError", "the host channel's carrier cannot be used as it is set up", "its text says why"),
+        ("ZmqMissing", "pyzmq is not installed", 'pip install "offpath[daemon]", or pyzmq alone'),
+        (
+            "KeyFileRefused",
+            "a file of CURVE keys is unreadable, open to others, or holds no key",
+            "`chmod 600` a secret, `chmod go-w` a public key or list; `offpath keys NAME` makes a pair",
+        ),
+        (
+            "NobodyAllowed",
+            "`zmq.allowed` lists no key, so the daemon does not start",
+            "put the host's .pub file there (docs/hosts.md)",
+        ),
         ("RegionError", "memory that is not what it must be", "its text says which; else " + _BUG),
         (
             "HandoverError",

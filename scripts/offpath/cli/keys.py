@@ -1,0 +1,20 @@
+"""`offpath keys NAME`: a pair of CURVE keys for the host channel over ZeroMQ, for a daemon or for a host."""
+
+from __future__ import annotations
+
+import argparse
+
+from offpath.bindings.zeromq.keys import make_keys
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    parser.add_argument("name", help="of the files, and of the host as the daemon's log names it")
+    parser.add_argument("--directory", default=".", metavar="DIR", help="where they go (%(default)s)")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Write NAME.key (0600) and NAME.pub; nothing is overwritten."""
+    secret, public = make_keys(arguments.name, arguments.directory)
+    print(f"{secret}  keep it where it is, mode 0600\n{public}  give it to the other side")
+    return 0
