@@ -128,6 +128,8 @@ class ComchConnection:
             self._pump()
         try:
             return self._session.take()
+        except PeerGone:
+            raise self._mailbox.fault or PeerGone("host channel closed") from None
         finally:
             if self._session.owes_credit:
                 self._say(CREDIT)
@@ -205,7 +207,7 @@ class _Wire:
 
     def leave(self, *, at_once: bool) -> None:
         """See `Line.leave`."""
-        self._poller.do(self._far.lose)
+        self._poller.do(partial(self._far.lose, PeerGone("host channel closed")))
 
 
 class ComchListener:

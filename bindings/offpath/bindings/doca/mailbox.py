@@ -7,6 +7,8 @@ import threading
 from collections import deque
 from typing import Generic, TypeVar
 
+from offpath.bindings.errors import OffpathError
+
 T = TypeVar("T")
 
 
@@ -21,8 +23,8 @@ class Mailbox(Generic[T]):
         self._is_raised = False
         self.is_lost = False
         """Nothing comes any more; what is here can be taken."""
-        self.fault: Exception | None = None
-        """Why, if there is more to say."""
+        self.fault: OffpathError | None = None
+        """Why."""
 
     def fileno(self) -> int:
         """Readable when there is news, as of the last `settle`; -1: closed."""
@@ -40,7 +42,7 @@ class Mailbox(Generic[T]):
             self._raise(True)
         return True
 
-    def lose(self, fault: Exception | None = None) -> None:
+    def lose(self, fault: OffpathError) -> None:
         """Nothing comes any more."""
         with self._lock:
             self.fault = self.fault or fault

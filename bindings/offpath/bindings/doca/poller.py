@@ -185,10 +185,10 @@ class Poller:
 
     def _happened(self, event: Event, now_ns: int) -> None:
         if isinstance(event, Disconnected):
-            self._gone(event.connection)
+            self._gone(event.connection, "disconnected")
         elif isinstance(event, SendFailed):
             if (link := self.links.get(event.connection)) is not None:
-                self.expel(link)  # what follows would come without it
+                self.expel(link, PeerGone(f"host channel: {event.fault}"))  # what follows would come without it
         else:
             link = self.links.get(event.connection) or self._met(event.connection, now_ns)
             if isinstance(event, Received):
@@ -223,8 +223,7 @@ class Poller:
                 if not self._sent(link, link.out[0]):
                     break
             except (PeerGone, DocaError) as fault:
-                logger.debug("Comch: %s", fault)
-                self.expel(link)
+                self.expel(link, PeerGone(f"host channel: {fault}"))
                 break
             link.out.popleft()
             link.said_ns = time.monotonic_ns()
@@ -238,7 +237,7 @@ class Poller:
         if link.number not in self.links:
             return
         if len(link.out) > 2 * MOST_WAITING:
-            self.expel(link)  # it takes nothing, and makes us answer
+            self.expel(link, PeerGone("host channel: it takes nothing, and makes us answer"))
             return
         link.out.extend(cut(frame, self._piece_bytes()))
         self._to_say.add(link)
@@ -252,18 +251,18 @@ class Poller:
             link.out.clear()
             self._show_out(link)
 
-    def expel(self, link: Link, fault: HostMessageError | None = None) -> None:
+    def expel(self, link: Link, fault: HostMessageError | PeerGone) -> None:
         """It broke the rules, or is lost."""
         if link.mailbox is not None:
             link.mailbox.lose(fault)
         self.dismiss(link, 0)
 
-    def _gone(self, number: int) -> None:
+    def _gone(self, number: int, why: str) -> None:
         link = self.links.pop(number, None)
         if link is not None:
             self._to_say.discard(link)
             if link.mailbox is not None:
-                link.mailbox.lose()
+                link.mailbox.lose(PeerGone(f"host channel: {why}"))
 
     def _look(self, now_ns: int) -> None:
         """From time to time: who is silent, who should have left, to whom we were silent. Raises: DeviceError."""
@@ -273,18 +272,18 @@ class Poller:
         for link in list(self.links.values()):
             link.heard_ns += max(0, asleep_ns)  # it was us who did not listen
             if link.leave_ns and now_ns >= link.leave_ns + LINGER_NS:
-                self._gone(link.number)  # DOCA does not say so, and nobody waits for it
+                self._gone(link.number, "shown out")  # DOCA does not say so, and nobody waits for it
             elif link.leave_ns and now_ns >= link.leave_ns:
                 self._show_out(link)
             elif now_ns - link.heard_ns > LOSS_NS:
-                self.expel(link)
+                self.expel(link, PeerGone(f"host channel: silent for {LOSS_NS / 1e9:g} s"))
             elif now_ns - link.said_ns > HEARTBEAT_NS and not link.out and link.mailbox is not None:
                 link.out.append(HEARTBEAT)
                 self._to_say.add(link)
 
     def _lose_all(self) -> None:
         for number in list(self.links):
-            self._gone(number)
+            self._gone(number, str(self.fault or "its poller has ended"))
 
     # -- server or client ---------------------------------------------------------------------------------------------
     @abstractmethod
@@ -441,7 +440,7 @@ class ClientPoller(Poller):
 
     def _show_out(self, link: Link) -> None:
         """To end is to leave."""
-        self._gone(link.number)
+        self._gone(link.number, "closed")
         self._is_ending = True
 
 
