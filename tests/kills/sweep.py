@@ -45,7 +45,7 @@ class Node:
         self, seed: int, *, daemon: dict[str, str] | None = None, helper: dict[str, str] | None = None,
         requester: dict[str, str] | None = None, channel: str = "", **durability: Any,
     ) -> None:  # fmt: skip
-        """``channel``: helper and daemon are joined by it, and lanes are copied by DOCA's emulator; else by loopback."""
+        """``channel``: it joins helper and daemon, and DOCA's emulator copies; else all is loopback."""
         self.random = Random(seed)
         self.seed = seed
         self.dead: set[str] = set()

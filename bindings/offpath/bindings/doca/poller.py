@@ -7,6 +7,7 @@ shows out who breaks the rules of its layer: pieces that are none, a flood, sile
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -16,7 +17,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import Final
 
 from offpath.bindings.doca._abi_ctx import State
@@ -81,7 +81,10 @@ class Poller:
     """A thread and its queue. What differs between server and client is below."""
 
     def __init__(self, name: str) -> None:
-        self._work: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._work: deque[Callable[[], object]] = deque()
+        self._nap = threading.Lock()
+        """Free when there may be work. (`SimpleQueue.get` overlooks its time-out now and then: Python 3.11, seen.)"""
+        self._nap.acquire()
         self._started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.links: dict[int, Link] = {}
@@ -103,7 +106,9 @@ class Poller:
 
     def do(self, work: Callable[[], object]) -> None:
         """Have it done in the thread, soon and in order. Does not block."""
-        self._work.put(work)
+        self._work.append(work)
+        with contextlib.suppress(RuntimeError):  # awake, or about to be
+            self._nap.release()
 
     @property
     def is_alive(self) -> bool:
@@ -160,15 +165,12 @@ class Poller:
 
     def _take_work(self, nap_ns: int) -> bool:
         """What others want; waits for it for so long. False: nothing."""
-        if self._work.empty():
-            if not nap_ns:
-                return False
-            try:
-                self._work.get(timeout=nap_ns / 1e9)()
-            except Empty:
-                return False
-        while not self._work.empty():
-            self._work.get_nowait()()
+        if nap_ns and not self._work:
+            self._nap.acquire(timeout=nap_ns / 1e9)
+        if not self._work:
+            return False
+        while self._work:
+            self._work.popleft()()
         return True
 
     def _turn(self) -> bool:
