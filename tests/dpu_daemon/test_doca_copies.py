@@ -1,5 +1,5 @@
-"""A daemon that copies by DOCA, with its helper, over the loopback fabric: on the emulator, the daemon on the DPU's side
-and the lanes' workers on the host's."""
+"""A daemon that copies by DOCA, with its helper, over the loopback fabric: on the emulator, the daemon on the DPU's
+side and the lanes' workers on the host's."""
 
 from __future__ import annotations
 

@@ -46,7 +46,8 @@ def judged(config: DaemonConfig | None) -> list[tuple[str, Severity, str]]:
 
 
 def test_a_machine_without_doca_hears_of_it_once_and_as_a_note(tmp_path: Path) -> None:
-    missing = f"libdoca_common.so.2: not in {tmp_path} (install DOCA, or name the folder of its libraries in OFFPATH_DOCA_PATH)"
+    fix = "install DOCA, or name the folder of its libraries in OFFPATH_DOCA_PATH"
+    missing = f"libdoca_common.so.2: not in {tmp_path} ({fix})"
     with environment(OFFPATH_DOCA_PATH=str(tmp_path)):
         assert judged(None) == [("doca", NOTE, missing)]
     assert judged(configured(path=str(tmp_path))) == [("doca", ERROR, missing)]

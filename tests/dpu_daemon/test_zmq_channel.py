@@ -140,6 +140,18 @@ def _served(requester: Any) -> Any:
         return None
 
 
+def test_a_killed_daemon_comes_back_to_the_same_workers_as_a_new_session(hosts: Hosts) -> None:
+    cluster = hosts.cluster(keep={}, durability={"resume_ttl_s": 60}, leasing={"keep_warm_ms": 60_000})
+    hosts.helper(cluster)
+    with cluster.connect("ada") as requester:
+        before = where(requester)
+        (daemon,) = pids_of(cluster.daemon)
+        os.kill(daemon, signal.SIGKILL)
+        after = until(lambda: _served(requester))
+        assert after["generation"] == before["generation"], "the lease went on, with the workers that hold it"
+    assert "is back with 1 of 1 leases" in cluster.daemon.errors
+
+
 def test_a_helper_that_leaves_is_let_go_once_nothing_lands_in_its_memory(hosts: Hosts) -> None:
     cluster = hosts.cluster()
     helper = hosts.helper(cluster)

@@ -138,7 +138,7 @@ doca_error_t doca_buf_inventory_get_num_free_elements(const struct doca_buf_inve
     return DOCA_SUCCESS;
 }
 
-/* -- reference counts: what is reported is the count before --------------------------------------------------------- */
+/* -- reference counts: what is reported is the count before -------------------------------------------------------- */
 
 doca_error_t doca_buf_inc_refcount(struct doca_buf *buf, uint16_t *refcount)
 {
@@ -182,7 +182,7 @@ doca_error_t doca_buf_get_refcount(const struct doca_buf *buf, uint16_t *refcoun
     return DOCA_SUCCESS;
 }
 
-/* -- what it covers ------------------------------------------------------------------------------------------------- */
+/* -- what it covers ------------------------------------------------------------------------------------------------ */
 
 doca_error_t doca_buf_get_len(const struct doca_buf *buf, size_t *len)
 {

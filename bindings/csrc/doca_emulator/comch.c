@@ -15,7 +15,7 @@ uint32_t comch_cap_clients(void)
     return (uint32_t)priv_doca_setting("DOCA_EMULATOR_COMCH_CLIENTS", COMCH_MAX_CLIENTS, 1, 1024);
 }
 
-/* -- capabilities: a server on the DPU, clients on the host ------------------------------------------------------ */
+/* -- capabilities: a server on the DPU, clients on the host -------------------------------------------------------- */
 
 doca_error_t doca_comch_cap_client_is_supported(const struct doca_devinfo *devinfo)
 {
@@ -69,7 +69,7 @@ doca_error_t doca_comch_cap_get_max_send_tasks(const struct doca_devinfo *devinf
     return tell(devinfo, max_send_tasks, COMCH_MAX_TASKS);
 }
 
-/* -- an end: server or client ------------------------------------------------------------------------------------- */
+/* -- an end: server or client -------------------------------------------------------------------------------------- */
 
 doca_error_t comch_end_init(struct comch_end *end, struct doca_dev *dev, const char *name,
     const struct priv_ctx_ops *ops)

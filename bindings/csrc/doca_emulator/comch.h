@@ -14,7 +14,8 @@ enum {
     COMCH_VERSION = 1,
 };
 
-/* On the socket: one frame per packet, MESSAGE with its bytes behind it, the two greetings with a struct comch_hello. */
+/* On the socket: one frame per packet, MESSAGE with its bytes behind it, the two greetings with a struct
+ * comch_hello. */
 enum comch_frame_type { COMCH_HELLO = 1, COMCH_WELCOME, COMCH_REFUSED, COMCH_MESSAGE, COMCH_CREDIT };
 
 struct comch_frame {
@@ -36,6 +37,7 @@ struct doca_comch_connection {
     enum priv_kind magic;
     enum comch_link_state state;
     bool was_up;
+    bool gave_up; /* at a stop one message found no room: none behind it goes out */
     int fd;
     struct comch_end *end;
     struct doca_comch_connection *next;

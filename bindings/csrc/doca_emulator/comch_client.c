@@ -110,8 +110,7 @@ static bool poll_link(struct doca_ctx *ctx)
 
 static const struct priv_ctx_ops ops = {.start = start, .drained = drained, .idle = idle, .poll = poll_link,
     .validate = comch_validate, .submitted = comch_submitted, .attempt = comch_attempt, .finished = comch_finished,
-    .complete = comch_complete, .flushed = DOCA_ERROR_CONNECTION_ABORTED, .is_ordered = true,
-    .is_polled = true};
+    .complete = comch_complete, .flushed = DOCA_ERROR_CONNECTION_ABORTED, .is_ordered = true, .is_polled = true};
 
 doca_error_t doca_comch_client_create(struct doca_dev *dev, const char *name, struct doca_comch_client **comch_client)
 {

@@ -62,7 +62,7 @@ void comch_connection_free(struct doca_comch_connection *connection)
     priv_doca_retire(connection);
 }
 
-/* -- frames ------------------------------------------------------------------------------------------------------ */
+/* -- frames -------------------------------------------------------------------------------------------------------- */
 
 /* 1: sent. 0: no room now. -1: the link is lost, and marked so. */
 static int put(struct doca_comch_connection *connection, const struct comch_frame *frame, size_t frame_len,
@@ -127,7 +127,7 @@ uint32_t comch_greeting(struct doca_comch_connection *connection, struct comch_h
     return hello->frame.type;
 }
 
-/* -- messages ---------------------------------------------------------------------------------------------------- */
+/* -- messages ------------------------------------------------------------------------------------------------------ */
 
 static void count(struct doca_comch_connection *connection, enum doca_comch_counter messages, uint32_t len)
 {
@@ -176,7 +176,7 @@ bool comch_take_in(struct doca_comch_connection *connection)
     return false;
 }
 
-/* -- send tasks -------------------------------------------------------------------------------------------------- */
+/* -- send tasks ---------------------------------------------------------------------------------------------------- */
 
 static struct doca_comch_task_send *of_task(struct doca_task *task)
 {
@@ -214,13 +214,14 @@ enum priv_attempt comch_attempt(struct doca_task *task, doca_error_t *status)
     if (peer->waiting != NULL && peer->waiting != task)
         return PRIV_LATER;
     struct comch_frame frame = {COMCH_MESSAGE, send->len};
-    int sent = peer->credits > 0 ? put(peer, &frame, sizeof frame, send->msg, send->len) : 0;
+    int sent = peer->credits > 0 && !peer->gave_up ? put(peer, &frame, sizeof frame, send->msg, send->len) : 0;
     if (sent == 0 && !is_stopping) {
         peer->waiting = task;
         return PRIV_LATER;
     }
     peer->waiting = NULL;
-    if (sent < 0 || sent == 0) { /* broken; or stopping, and the peer may never make room */
+    if (sent < 1) { /* broken; or stopping, and the peer may never make room */
+        peer->gave_up = true;
         *status = sent < 0 ? DOCA_ERROR_CONNECTION_RESET : DOCA_ERROR_CONNECTION_ABORTED;
         return PRIV_DONE; /* the context learns of the loss when the last packet is read */
     }

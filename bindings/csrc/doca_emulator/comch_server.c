@@ -191,8 +191,8 @@ static bool poll_all(struct doca_ctx *ctx)
 
 static const struct priv_ctx_ops ops = {.start = start, .stop = stop, .drained = drained, .idle = idle,
     .poll = poll_all, .validate = comch_validate, .submitted = comch_submitted, .attempt = comch_attempt,
-    .finished = comch_finished, .complete = comch_complete, .flushed = DOCA_ERROR_CONNECTION_ABORTED, .is_ordered = true,
-    .is_polled = true};
+    .finished = comch_finished, .complete = comch_complete, .flushed = DOCA_ERROR_CONNECTION_ABORTED,
+    .is_ordered = true, .is_polled = true};
 
 doca_error_t doca_comch_server_create(struct doca_dev *dev, struct doca_dev_rep *repr, const char *name,
     struct doca_comch_server **comch_server)

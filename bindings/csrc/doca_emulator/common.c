@@ -69,7 +69,7 @@ const char *doca_version_runtime(void)
     return DOCA_EMULATOR_RELEASE >= 30 ? "3.0.0-emulated" : "2.5.0-emulated";
 }
 
-/* -- logs: there is no call that ends a back end, so they last as long as the process ---------------------------- */
+/* -- logs: there is no call that ends a back end, so they last as long as the process ------------------------------ */
 
 struct doca_log_backend {
     enum priv_kind magic;
@@ -130,7 +130,7 @@ void priv_doca_log(uint32_t level, const char *format, ...)
     priv_doca_unlock();
 }
 
-/* -- the operating system ---------------------------------------------------------------------------------------- */
+/* -- the operating system ------------------------------------------------------------------------------------------ */
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 

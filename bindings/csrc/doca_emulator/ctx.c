@@ -124,7 +124,7 @@ doca_error_t doca_ctx_set_datapath_on_gpu(struct doca_ctx *ctx, struct doca_gpu 
     return DOCA_SUCCESS;
 }
 
-/* -- tasks ------------------------------------------------------------------------------------------------------- */
+/* -- tasks --------------------------------------------------------------------------------------------------------- */
 
 void priv_doca_task_add(struct doca_ctx *ctx, struct doca_task *task)
 {

@@ -35,7 +35,7 @@ static bool is_on_dpu(void)
     return false;
 }
 
-/* -- lists: their elements die with them ------------------------------------------------------------------------- */
+/* -- lists: their elements die with them --------------------------------------------------------------------------- */
 
 doca_error_t doca_devinfo_create_list(struct doca_devinfo ***dev_list, uint32_t *nb_devs)
 {
@@ -71,7 +71,7 @@ doca_error_t doca_devinfo_destroy_list(struct doca_devinfo **dev_list)
     return DOCA_SUCCESS;
 }
 
-/* -- what a device says of itself -------------------------------------------------------------------------------- */
+/* -- what a device says of itself ---------------------------------------------------------------------------------- */
 
 doca_error_t doca_devinfo_get_pci_addr_str(const struct doca_devinfo *devinfo, char *pci_addr_str)
 {
@@ -124,7 +124,7 @@ doca_error_t doca_devinfo_get_vhca_id(const struct doca_devinfo *devinfo, uint16
 }
 #endif
 
-/* -- open devices: one object per device, however often it is opened --------------------------------------------- */
+/* -- open devices: one object per device, however often it is opened ----------------------------------------------- */
 
 doca_error_t doca_dev_open(struct doca_devinfo *devinfo, struct doca_dev **dev)
 {
@@ -176,7 +176,7 @@ struct doca_devinfo *doca_dev_as_devinfo(const struct doca_dev *dev)
     return (struct doca_devinfo *)&dev->info;
 }
 
-/* -- representors: on the DPU only ------------------------------------------------------------------------------- */
+/* -- representors: on the DPU only --------------------------------------------------------------------------------- */
 
 doca_error_t doca_devinfo_rep_create_list(struct doca_dev *dev, int filter, struct doca_devinfo_rep ***dev_list_rep,
     uint32_t *nb_devs_rep)

@@ -39,7 +39,7 @@ static uint64_t max_copy(void)
     return priv_doca_setting("DOCA_EMULATOR_DMA_MAX", MAX_COPY, 1, UINT32_MAX);
 }
 
-/* -- the context ------------------------------------------------------------------------------------------------- */
+/* -- the context --------------------------------------------------------------------------------------------------- */
 
 static doca_error_t start(struct doca_ctx *ctx)
 {
@@ -173,7 +173,7 @@ doca_error_t doca_dma_get_gpu_handle(struct doca_dma *dma, struct doca_gpu_dma *
 }
 #endif
 
-/* -- capabilities: the status is the answer ---------------------------------------------------------------------- */
+/* -- capabilities: the status is the answer ------------------------------------------------------------------------ */
 
 doca_error_t doca_dma_cap_task_memcpy_is_supported(const struct doca_devinfo *devinfo)
 {
@@ -210,7 +210,7 @@ doca_error_t doca_dma_cap_get_max_num_tasks(struct doca_dma *dma, uint32_t *max_
     return DOCA_SUCCESS;
 }
 
-/* -- tasks ------------------------------------------------------------------------------------------------------- */
+/* -- tasks --------------------------------------------------------------------------------------------------------- */
 
 doca_error_t doca_dma_task_memcpy_set_conf(struct doca_dma *dma,
     doca_dma_task_memcpy_completion_cb_t task_completion_cb, doca_dma_task_memcpy_completion_cb_t task_error_cb,

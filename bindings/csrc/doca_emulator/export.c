@@ -70,7 +70,7 @@ static void sweep(int folder)
     closedir(listing);
 }
 
-/* -- the exporter ------------------------------------------------------------------------------------------------ */
+/* -- the exporter -------------------------------------------------------------------------------------------------- */
 
 static struct emu_export *find(const struct doca_mmap *mmap, uint32_t card, uint32_t kind)
 {
@@ -214,7 +214,7 @@ void emu_exports_touching(uint64_t addr, size_t len, void (*each)(struct emu_exp
     priv_doca_unlock();
 }
 
-/* -- the importer ------------------------------------------------------------------------------------------------ */
+/* -- the importer -------------------------------------------------------------------------------------------------- */
 
 /* The file the blob names, open and mapped, if every word of the blob agrees with it. */
 static doca_error_t open_file(struct doca_mmap *made, const struct emu_blob *blob)

@@ -9,7 +9,7 @@
 
 #include "prototypes.h"
 
-/* -- strictness ---------------------------------------------------------------------------------------------- */
+/* -- strictness ---------------------------------------------------------------------------------------------------- */
 
 /* The first word of every handle. What is destroyed carries PRIV_DEAD, and its memory is not given out again soon. */
 enum priv_kind {
@@ -54,7 +54,7 @@ void priv_doca_retire(void *handle);                   /* the first word becomes
     } while (0)
 #define CONTAINER(pointer, type, member) ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
 
-/* -- settings and faults ------------------------------------------------------------------------------------- */
+/* -- settings and faults ------------------------------------------------------------------------------------------- */
 
 uint64_t priv_doca_setting(const char *name, uint64_t otherwise, uint64_t least, uint64_t most);
 doca_error_t priv_doca_fault(const char *call); /* what this call is to fail with, or DOCA_SUCCESS */
@@ -72,7 +72,7 @@ bool priv_doca_copy_fails(void);           /* counts the copies */
 bool priv_doca_link_is_cut(void);          /* counts the messages */
 bool priv_doca_writes_are_held(void);
 
-/* -- process and folder -------------------------------------------------------------------------------------- */
+/* -- process and folder -------------------------------------------------------------------------------------------- */
 
 uint64_t priv_doca_now_ns(void);
 void priv_doca_lock(void); /* one lock for what all threads share; short, and no callback runs under it */
@@ -81,7 +81,7 @@ int priv_doca_folder(void); /* a descriptor of the rendezvous folder, the caller
 void priv_doca_log(uint32_t level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 uint64_t priv_doca_start_time(pid_t pid); /* 0: no such process */
 
-/* -- devices ------------------------------------------------------------------------------------------------- */
+/* -- devices ------------------------------------------------------------------------------------------------------- */
 
 /* One function of a card, as this side sees it. A card has one on the DPU and one on the host. */
 struct priv_function {
@@ -113,7 +113,7 @@ struct doca_dev_rep {
     atomic_uint users;
 };
 
-/* -- memory -------------------------------------------------------------------------------------------------- */
+/* -- memory -------------------------------------------------------------------------------------------------------- */
 
 struct doca_buf {
     enum priv_kind magic;
@@ -135,7 +135,7 @@ doca_error_t priv_doca_move(struct doca_mmap *to, uint64_t to_addr, struct doca_
 void priv_doca_gpu_range_add(uint64_t addr, size_t len, uint64_t backing);
 void priv_doca_gpu_range_remove(uint64_t addr);
 
-/* -- contexts and tasks -------------------------------------------------------------------------------------- */
+/* -- contexts and tasks -------------------------------------------------------------------------------------------- */
 
 enum priv_attempt { PRIV_LATER, PRIV_DONE, PRIV_FATAL };
 

@@ -15,7 +15,7 @@
 
 enum { BOUNCE = 1 << 18, MAX_RANGES = 256 };
 
-/* -- memory of emulated GPUs ------------------------------------------------------------------------------------- */
+/* -- memory of emulated GPUs --------------------------------------------------------------------------------------- */
 
 static struct gpu_range {
     uint64_t addr, len, backing;
@@ -58,7 +58,7 @@ bool emu_gpu_range_find(uint64_t addr, size_t len, uint64_t *backing)
     return found;
 }
 
-/* -- one export's memory ----------------------------------------------------------------------------------------- */
+/* -- one export's memory ------------------------------------------------------------------------------------------- */
 
 static void *local(uint64_t addr)
 {
@@ -97,7 +97,7 @@ static doca_error_t remote_read(const struct emu_export_file *file, uint64_t add
                                                                             : failed_move("process_vm_readv");
 }
 
-/* -- held writes: what the exporter does not see before it asks, or before a read pushes them through ------------- */
+/* -- held writes: what the exporter does not see before it asks, or before a read pushes them through -------------- */
 
 struct held {
     uint64_t addr, len;
@@ -174,7 +174,7 @@ doca_error_t doca_emulator_acquire(const void *addr, size_t len)
     return DOCA_SUCCESS;
 }
 
-/* -- a move ------------------------------------------------------------------------------------------------------ */
+/* -- a move -------------------------------------------------------------------------------------------------------- */
 
 /* Begins to use an imported map: the exporter cannot let go before `leave`. */
 static bool enter(struct doca_mmap *mmap)

@@ -92,7 +92,7 @@ doca_error_t doca_pe_set_event_mode(struct doca_pe *pe, enum doca_pe_event_mode 
 }
 #endif
 
-/* -- progress ---------------------------------------------------------------------------------------------------- */
+/* -- progress ------------------------------------------------------------------------------------------------------ */
 
 static void unlink_task(struct doca_pe *pe, struct doca_task *task)
 {
@@ -211,7 +211,7 @@ uint8_t doca_pe_progress(struct doca_pe *pe)
     return did;
 }
 
-/* -- notification: armed by a request, once ---------------------------------------------------------------------- */
+/* -- notification: armed by a request, once ------------------------------------------------------------------------ */
 
 static bool has_polled_ctx(const struct doca_pe *pe)
 {

@@ -180,6 +180,7 @@ class ZmqChannelRig(_Rig):
     loss_s = 1.0
 
     def __init__(self, folder: Path) -> None:
+        self._raws: list[zmq.Socket[Any]] = []
         (folder / "hosts").mkdir(mode=0o700)
         self.key_file, _ = make_keys("host-a", str(folder / "hosts"))
         secret, self.server_key_file = make_keys("daemon", str(folder))
@@ -190,15 +191,22 @@ class ZmqChannelRig(_Rig):
     def attacks(self) -> dict[str, Callable[[], object]]:
         return {"garbage": self._garbage, "oversize": self._oversize, "flood": self._flood}
 
-    def raw(self, context: zmq.Context[Any]) -> zmq.Socket[Any]:
+    def raw(self, context: zmq.Context[Any], routing_id: bytes = b"") -> zmq.Socket[Any]:
         """A DEALER with the listed key that speaks no session of ours."""
-        dealer = context.socket(zmq.DEALER)
+        self._raws.append(dealer := context.socket(zmq.DEALER))
+        if routing_id:
+            dealer.setsockopt(zmq.ROUTING_ID, routing_id)
         secret = read_secret(self.key_file)
         dealer.setsockopt(zmq.CURVE_SERVERKEY, read_public(self.server_key_file))
         dealer.setsockopt(zmq.CURVE_PUBLICKEY, zmq.curve_public(secret))
         dealer.setsockopt(zmq.CURVE_SECRETKEY, secret)
         dealer.connect(self.listener.address)
         return dealer
+
+    def close(self) -> None:
+        for dealer in self._raws:
+            dealer.close(0)
+        super().close()
 
     def opened(self, context: zmq.Context[Any]) -> tuple[zmq.Socket[Any], bytes]:
         """(such a DEALER with a session, the session's nonce)"""

@@ -13,29 +13,30 @@ from offpath.bindings.doca._abi_types import Function
 from offpath.bindings.doca.load import FUNCTIONS, load
 
 from ...support.doca import emulator
-from .notes import NOTES, of_file, of_notes
+from .ctypes_of import types_of
+from .table import kept
 
-ROWS = of_file()
+ROWS = {row.name: row for row in reversed(kept()[0])}  # the first of those that say a function twice
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 def test_a_declaration_has_the_types_of_its_prototype(name: str) -> None:
     function = FUNCTIONS[name]
-    restype, argtypes = ROWS[name].types()
+    restype, argtypes = types_of(ROWS[name].prototype)
     assert (function.restype, list(function.argtypes)) == (restype, argtypes), ROWS[name].prototype
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 def test_a_declaration_says_how_stable_it_is_and_since_when(name: str) -> None:
     function, row = FUNCTIONS[name], ROWS[name]
-    assert function.stability == {"S": "stable", "E": "experimental"}[row.stability]
-    assert (function.since == "2.5") is (row.in_25 == "same")
+    assert function.stability == {"S": "stable", "E": "experimental", "-": "experimental"}[row.in_30]
+    assert (function.since == "2.5") is row.is_in_25
 
 
 def test_a_prototype_that_differs_is_found() -> None:
     """Of each function, with one type more, one less, or another in any place."""
     for name, function in FUNCTIONS.items():
-        restype, argtypes = ROWS[name].types()
+        restype, argtypes = types_of(ROWS[name].prototype)
         for at in range(len(argtypes)):
             other = ctypes.c_uint16 if argtypes[at] is not ctypes.c_uint16 else ctypes.c_uint8
             assert [*argtypes[:at], other, *argtypes[at + 1 :]] != list(function.argtypes)
@@ -45,15 +46,9 @@ def test_a_prototype_that_differs_is_found() -> None:
 
 
 def test_what_is_inline_in_the_header_is_not_declared() -> None:
-    inline = {name for name, row in ROWS.items() if row.stability == "inline"}
+    inline = {name for name, row in ROWS.items() if row.in_30 == "inline"}
     assert inline == {"doca_buf_inventory_buf_get_by_addr", "doca_buf_inventory_buf_get_by_data"}
     assert not inline & set(FUNCTIONS)
-
-
-def test_the_rows_of_this_folder_are_those_of_the_notes() -> None:
-    if not NOTES.exists():
-        pytest.skip("the notes lie beside the repository, and here they do not")
-    assert dict(ROWS) == {row.name: row for row in of_notes(NOTES.read_text("utf-8"))}
 
 
 def test_statuses_have_doca_s_own_names() -> None:

@@ -17,6 +17,6 @@ def test_every_declared_function_was_called(request: pytest.FixtureRequest) -> N
     files = {path.name for path in folder.glob("test_*.py")}
     collected = {item.path.name for item in request.session.items if item.path.parent == folder}
     option = request.config.option
-    if option.keyword or option.markexpr or collected != files or request.session.testsfailed:
+    if option.keyword or option.markexpr or collected != files:
         pytest.skip("only a part of this folder ran")
     assert sorted(set(FUNCTIONS) - called) == []

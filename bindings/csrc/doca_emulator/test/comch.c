@@ -68,6 +68,51 @@ static void messages_go_both_ways_between_processes_with_several_clients(void)
     hang_up(&talk);
 }
 
+enum { STREAM = 20000, WINDOW = 256 };
+
+static void client_that_streams(int fd)
+{
+    struct talk talk;
+    static uint32_t messages[WINDOW][1000];
+    char word;
+    hear(fd, &word, 1);
+    call_and_wait(&talk, "stream", 10, WINDOW);
+    for (uint32_t i = 0; i < STREAM;) {
+        /* Large and small in turn; a place is free again once its message has gone, and they go in order. */
+        bool has_room = i < talk.sent + WINDOW;
+        if (has_room)
+            messages[i % WINDOW][0] = i;
+        if (has_room && try_send(&talk, peer(&talk), messages[i % WINDOW], i % 2 ? 4 : 4000) == DOCA_SUCCESS)
+            i++;
+        else
+            (void)doca_pe_progress(talk.pe);
+    }
+    EXPECT(doca_ctx_stop(talk.ctx), DOCA_ERROR_IN_PROGRESS);
+    while (talk.sent + talk.failed < STREAM)
+        (void)doca_pe_progress(talk.pe);
+    hang_up(&talk);
+}
+
+static void a_stream_keeps_its_order_whatever_the_sizes(void)
+{
+    struct child client = begin(client_that_streams);
+    struct talk talk;
+    uint32_t at;
+    serve(&talk, "stream", 1024, 8);
+    tell(client.fd, "", 1);
+    for (size_t seen = 0; talk.disconnected == 0;) {
+        (void)doca_pe_progress(talk.pe);
+        if (talk.received > seen) {
+            memcpy(&at, talk.last, sizeof at);
+            CHECK(talk.received == seen + 1 && at == seen);
+            seen++;
+        }
+    }
+    CHECK(talk.received > STREAM - WINDOW); /* what could not be sent at the stop has failed */
+    joined(client);
+    hang_up(&talk);
+}
+
 static void client_that_waits(int fd)
 {
     struct talk talk;
@@ -151,6 +196,7 @@ static void a_dead_server_takes_the_clients_context_down(void)
 const struct test comch_tests[] = {
     {"messages_go_both_ways_between_processes_with_several_clients",
         messages_go_both_ways_between_processes_with_several_clients},
+    {"a_stream_keeps_its_order_whatever_the_sizes", a_stream_keeps_its_order_whatever_the_sizes},
     {"a_dead_client_is_a_disconnect_event_and_fails_what_was_meant_for_it",
         a_dead_client_is_a_disconnect_event_and_fails_what_was_meant_for_it},
     {"a_dead_server_takes_the_clients_context_down", a_dead_server_takes_the_clients_context_down},

@@ -88,8 +88,8 @@ static void bytes_go_from_host_to_dpu_and_back(void)
     hear(host.fd, &word, 1);
 
     /* The exporter has let go of both: an import of before reads nothing more. */
-    EXPECT(copied(&rig, buf(rig.inventory, source, at(&told[0], 0), LEN, LEN), buf(rig.inventory, local, staging, LEN, 0)),
-        DOCA_ERROR_IO_FAILED);
+    to = buf(rig.inventory, local, staging, LEN, 0);
+    EXPECT(copied(&rig, buf(rig.inventory, source, at(&told[0], 0), LEN, LEN), to), DOCA_ERROR_IO_FAILED);
     struct doca_mmap *late;
     EXPECT(doca_mmap_create_from_export(NULL, told[0].desc, told[0].desc_len, dev, &late), DOCA_ERROR_INVALID_VALUE);
     tell(host.fd, "", 1);
@@ -106,7 +106,8 @@ static void host_that_dies(int fd)
 {
     static unsigned char bytes[4096];
     struct doca_dev *dev = device("host");
-    struct described told = describe(map(dev, bytes, sizeof bytes, DOCA_ACCESS_FLAG_PCI_READ_WRITE), dev, bytes, sizeof bytes);
+    struct doca_mmap *mmap = map(dev, bytes, sizeof bytes, DOCA_ACCESS_FLAG_PCI_READ_WRITE);
+    struct described told = describe(mmap, dev, bytes, sizeof bytes);
     tell(fd, &told, sizeof told);
     hear(fd, bytes, 1);
 }
@@ -122,10 +123,11 @@ static void a_dead_exporters_memory_fails_the_copy(void)
     unsigned char staging[4096] = {0};
     struct doca_mmap *local = map(dev, staging, sizeof staging, DOCA_ACCESS_FLAG_LOCAL_READ_WRITE), *late;
     struct doca_mmap *remote = import(dev, &told);
-    OK(copied(&rig, buf(rig.inventory, local, staging, 4096, 4096), buf(rig.inventory, remote, at(&told, 0), 4096, 0)));
+    struct doca_buf *from = buf(rig.inventory, local, staging, 4096, 4096);
+    OK(doca_buf_inc_refcount(from, NULL));
+    OK(copied(&rig, from, buf(rig.inventory, remote, at(&told, 0), 4096, 0)));
     killed(host);
-    EXPECT(copied(&rig, buf(rig.inventory, local, staging, 4096, 4096), buf(rig.inventory, remote, at(&told, 0), 4096, 0)),
-        DOCA_ERROR_IO_FAILED);
+    EXPECT(copied(&rig, from, buf(rig.inventory, remote, at(&told, 0), 4096, 0)), DOCA_ERROR_IO_FAILED);
     CHECK(state(rig.ctx) == DOCA_CTX_STATE_STOPPING);
     EXPECT(doca_mmap_create_from_export(NULL, told.desc, told.desc_len, dev, &late), DOCA_ERROR_INVALID_VALUE);
     OK(doca_mmap_destroy(remote));
@@ -160,6 +162,29 @@ static void a_blob_is_refused_unless_it_is_whole_and_of_this_card(void)
     OK(doca_dev_close(other));
     OK(doca_dev_close(dpu));
     OK(doca_dev_close(host));
+}
+
+static void one_exported_range_may_be_copied_to_another(void)
+{
+    static unsigned char one[LEN], two[LEN];
+    struct doca_dev *host = device("host"), *dpu = device("dpu");
+    struct doca_mmap *from = map(host, one, LEN, DOCA_ACCESS_FLAG_PCI_READ_ONLY);
+    struct doca_mmap *to = map(host, two, LEN, DOCA_ACCESS_FLAG_PCI_READ_WRITE);
+    struct described told[] = {describe(from, host, one, LEN), describe(to, host, two, LEN)};
+    struct doca_mmap *source = import(dpu, &told[0]), *destination = import(dpu, &told[1]);
+    for (size_t i = 0; i < LEN; i++)
+        one[i] = (unsigned char)(i % 253);
+    struct rig rig;
+    rig_open(&rig, dpu, 1);
+    OK(copied(&rig, buf(rig.inventory, source, one, LEN, LEN), buf(rig.inventory, destination, two, LEN, 0)));
+    CHECK(memcmp(one, two, LEN) == 0);
+    OK(doca_mmap_destroy(source));
+    OK(doca_mmap_destroy(destination));
+    OK(doca_mmap_destroy(from));
+    OK(doca_mmap_destroy(to));
+    rig_close(&rig);
+    OK(doca_dev_close(host));
+    OK(doca_dev_close(dpu));
 }
 
 /* One process that has both sides: what one copy may do, each in a fresh context since each failure is fatal. */
@@ -262,6 +287,7 @@ const struct test dma_tests[] = {
     {"bytes_go_from_host_to_dpu_and_back", bytes_go_from_host_to_dpu_and_back},
     {"a_dead_exporters_memory_fails_the_copy", a_dead_exporters_memory_fails_the_copy},
     {"a_blob_is_refused_unless_it_is_whole_and_of_this_card", a_blob_is_refused_unless_it_is_whole_and_of_this_card},
+    {"one_exported_range_may_be_copied_to_another", one_exported_range_may_be_copied_to_another},
     {"permissions_lengths_and_devices_decide_over_a_copy", permissions_lengths_and_devices_decide_over_a_copy},
     {"the_length_is_the_sources_and_the_data_goes_behind_the_destinations",
         the_length_is_the_sources_and_the_data_goes_behind_the_destinations},

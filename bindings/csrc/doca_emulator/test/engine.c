@@ -93,7 +93,8 @@ static void nothing_completes_outside_progress_and_one_task_in_each_call(void)
     for (uint64_t mark = 1; mark <= 3; mark++)
         submit(&of, mark);
     struct doca_dma_task_memcpy *fourth;
-    EXPECT(doca_dma_task_memcpy_alloc_init(of.rig.dma, of.src, of.dst, (union doca_data){0}, &fourth), DOCA_ERROR_NO_MEMORY);
+    EXPECT(doca_dma_task_memcpy_alloc_init(of.rig.dma, of.src, of.dst, (union doca_data){0}, &fourth),
+        DOCA_ERROR_NO_MEMORY);
     usleep(20000);
     CHECK(of.rig.done_count == 0 && bytes[64] == 0);
     strcpy(bytes, "abc");
@@ -127,7 +128,8 @@ static void a_context_stops_when_its_tasks_are_done_and_freed(void)
     CHECK(state(of.rig.ctx) == DOCA_CTX_STATE_STOPPING);
     EXPECT(doca_task_submit(doca_dma_task_memcpy_as_task(unsubmitted)), DOCA_ERROR_BAD_STATE);
     struct doca_dma_task_memcpy *late;
-    EXPECT(doca_dma_task_memcpy_alloc_init(of.rig.dma, of.src, of.dst, (union doca_data){0}, &late), DOCA_ERROR_BAD_STATE);
+    EXPECT(doca_dma_task_memcpy_alloc_init(of.rig.dma, of.src, of.dst, (union doca_data){0}, &late),
+        DOCA_ERROR_BAD_STATE);
     until(of.rig.pe, all_done, &of.rig);
     for (int i = 0; i < 100; i++)
         CHECK(doca_pe_progress(of.rig.pe) == 0 && state(of.rig.ctx) == DOCA_CTX_STATE_STOPPING);
@@ -136,7 +138,8 @@ static void a_context_stops_when_its_tasks_are_done_and_freed(void)
     doca_task_free(doca_dma_task_memcpy_as_task(unsubmitted));
     CHECK(state(of.rig.ctx) == DOCA_CTX_STATE_STOPPING);
     CHECK(doca_pe_progress(of.rig.pe) == 1 && is_idle(of.rig.ctx));
-    CHECK(of.rig.state_count == 3 && of.rig.states[1] == DOCA_CTX_STATE_STOPPING && of.rig.states[2] == DOCA_CTX_STATE_IDLE);
+    CHECK(of.rig.state_count == 3 && of.rig.states[1] == DOCA_CTX_STATE_STOPPING &&
+              of.rig.states[2] == DOCA_CTX_STATE_IDLE);
     copies_close(&of);
 }
 
@@ -166,7 +169,7 @@ static void one_failed_copy_takes_all_others_down(void)
     copies_close(&of);
 }
 
-/* -- notification --------------------------------------------------------------------------------------------------- */
+/* -- notification -------------------------------------------------------------------------------------------------- */
 
 static void the_handle_is_readable_only_after_a_request_with_something_to_do(void)
 {
@@ -220,7 +223,7 @@ static void the_last_free_of_a_stopping_context_is_something_to_do(void)
     copies_close(&of);
 }
 
-/* -- misuse and threads --------------------------------------------------------------------------------------------- */
+/* -- misuse and threads -------------------------------------------------------------------------------------------- */
 
 static struct doca_pe *engine;
 

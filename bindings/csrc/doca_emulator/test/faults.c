@@ -130,7 +130,7 @@ static void the_link_is_cut_after_n_messages(void)
     hang_up(&server);
 }
 
-/* -- visibility --------------------------------------------------------------------------------------------------- */
+/* -- visibility ---------------------------------------------------------------------------------------------------- */
 
 typedef doca_error_t acquire_call(const void *addr, size_t len);
 
@@ -192,7 +192,7 @@ static void writes_are_seen_only_after_an_acquire_or_a_read(void)
     OK(doca_dev_close(dev));
 }
 
-/* -- mistakes in the text ----------------------------------------------------------------------------------------- */
+/* -- mistakes in the text ------------------------------------------------------------------------------------------ */
 
 static const char *mistake;
 

@@ -82,8 +82,8 @@ static void lands(bool by_dmabuf)
     static char word[] = "from the DPU";
     rig_open(&rig, dpu, 2);
     struct doca_mmap *local = map(dpu, word, sizeof word, DOCA_ACCESS_FLAG_LOCAL_READ_WRITE);
-    char *there = (char *)on_gpu + PAGE;
-    OK(copied(&rig, buf(rig.inventory, local, word, sizeof word, sizeof word), buf(rig.inventory, remote, there, PAGE, 0)));
+    struct doca_buf *from = buf(rig.inventory, local, word, sizeof word, sizeof word);
+    OK(copied(&rig, from, buf(rig.inventory, remote, (char *)on_gpu + PAGE, PAGE, 0)));
     CHECK(strcmp((char *)on_cpu + PAGE, word) == 0);
     OK(doca_mmap_destroy(remote));
     OK(doca_mmap_destroy(local));

@@ -145,7 +145,7 @@ bool is_running(void *ctx)
     return state(ctx) == DOCA_CTX_STATE_RUNNING;
 }
 
-/* -- devices and memory ------------------------------------------------------------------------------------------ */
+/* -- devices and memory -------------------------------------------------------------------------------------------- */
 
 void side(const char *name)
 {
@@ -225,7 +225,7 @@ enum doca_ctx_states state(struct doca_ctx *ctx)
     return now;
 }
 
-/* -- a DMA context ------------------------------------------------------------------------------------------------ */
+/* -- a DMA context ------------------------------------------------------------------------------------------------- */
 
 static void keep_or_free(struct rig *rig, struct doca_task *task)
 {

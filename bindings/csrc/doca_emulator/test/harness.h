@@ -74,6 +74,6 @@ struct test {
     test_body *body;
 };
 extern const struct test dma_tests[], order_tests[], engine_tests[], comch_tests[], link_tests[], fault_tests[],
-    gpu_tests[];
+    gpu_tests[], ask_tests[];
 
 #endif

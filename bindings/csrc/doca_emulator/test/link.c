@@ -180,6 +180,31 @@ static void the_server_may_disconnect_a_client(void)
     hang_up(&server);
 }
 
+static bool one_sent(void *of)
+{
+    return ((struct talk *)of)->sent >= 1;
+}
+
+/* A message of the client's is on its way to a server that no longer reads: it takes nothing from the other way. */
+static void what_was_sent_before_a_disconnect_arrives_also_under_crossing_messages(void)
+{
+    struct talk server, client;
+    ends(&server, &client, "crossing", 6);
+    for (int i = 0; i < 6; i++)
+        OK(try_send(&server, server.connections[0], "word", 4));
+    for (int i = 0; i < 50; i++)
+        (void)doca_pe_progress(server.pe);
+    OK(try_send(&client, peer(&client), "lost", 4));
+    until(client.pe, one_sent, &client);
+    CHECK(client.received < 6);
+    OK(doca_comch_server_disconnect(server.server, server.connections[0]));
+    until(server.pe, one_disconnected, &server);
+    until(client.pe, is_idle, client.ctx);
+    CHECK(client.received == 6 && server.received == 0);
+    hang_up(&client);
+    hang_up(&server);
+}
+
 static void a_stopping_server_lets_its_clients_go(void)
 {
     struct talk server, client;
@@ -242,6 +267,8 @@ const struct test link_tests[] = {
     {"a_message_of_the_largest_size_and_of_a_smaller_agreed_one",
         a_message_of_the_largest_size_and_of_a_smaller_agreed_one},
     {"the_server_may_disconnect_a_client", the_server_may_disconnect_a_client},
+    {"what_was_sent_before_a_disconnect_arrives_also_under_crossing_messages",
+        what_was_sent_before_a_disconnect_arrives_also_under_crossing_messages},
     {"a_stopping_server_lets_its_clients_go", a_stopping_server_lets_its_clients_go},
     {"one_client_too_many_is_refused", one_client_too_many_is_refused},
     {"a_kept_receive_buffer_holds_no_message", a_kept_receive_buffer_holds_no_message},

@@ -9,7 +9,7 @@
 #include "harness.h"
 
 static const struct test *const groups[] = {
-    dma_tests, order_tests, engine_tests, comch_tests, link_tests, fault_tests, gpu_tests};
+    dma_tests, order_tests, engine_tests, comch_tests, link_tests, fault_tests, gpu_tests, ask_tests};
 
 static bool run(const struct test *test)
 {

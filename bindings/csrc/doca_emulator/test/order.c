@@ -283,7 +283,8 @@ static void in_flight(void (*wrong)(struct rig *, struct doca_task *, struct doc
     struct rig *rig = calloc(1, sizeof *rig);
     rig_open(rig, device("dpu"), 2);
     struct doca_mmap *mmap = map(rig->dev, bytes, sizeof bytes, DOCA_ACCESS_FLAG_LOCAL_READ_WRITE);
-    struct doca_buf *src = buf(rig->inventory, mmap, bytes, 10, 10), *dst = buf(rig->inventory, mmap, bytes + 10, 10, 0);
+    struct doca_buf *src = buf(rig->inventory, mmap, bytes, 10, 10);
+    struct doca_buf *dst = buf(rig->inventory, mmap, bytes + 10, 10, 0);
     struct doca_task *task = doca_dma_task_memcpy_as_task(copy(rig, src, dst, 1));
     OK(doca_task_submit(task));
     wrong(rig, task, src);

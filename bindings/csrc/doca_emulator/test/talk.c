@@ -59,8 +59,8 @@ static void received(struct doca_comch_event_msg_recv *event, uint8_t *buffer, u
     }
 }
 
-static void connected(struct doca_comch_event_connection_status_changed *event, struct doca_comch_connection *connection,
-    uint8_t change_successful)
+static void connected(struct doca_comch_event_connection_status_changed *event,
+    struct doca_comch_connection *connection, uint8_t change_successful)
 {
     struct talk *talk = of_connection(connection);
     CHECK(event != NULL);

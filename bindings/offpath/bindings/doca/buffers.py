@@ -76,7 +76,7 @@ class Inventory(Handle):
         if status:
             return None
         if not made.value:
-            raise DocaError("doca_buf_inventory_buf_get_by_args", "no buffer, and no error")
+            raise DocaError("take a buffer", "none came, and no error")
         return made.value
 
     def _destroy(self) -> None:

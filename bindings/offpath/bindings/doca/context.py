@@ -86,6 +86,6 @@ class Context(Handle):
             self._give_back()
             if not moved:
                 if time.monotonic() > until:
-                    raise DocaError("doca_ctx_stop", f"the {self._what} is not idle after {_STOP_S:g} s")
+                    raise DocaError(f"stop a {self._what}", f"not idle after {_STOP_S:g} s")
                 time.sleep(_NAP_S)
         self._give_back()

@@ -21,7 +21,7 @@ from offpath.bindings.doca.buffers import Inventory
 from offpath.bindings.doca.device import Device
 from offpath.bindings.doca.dma import Dma, Place
 from offpath.bindings.doca.ends import Half, described
-from offpath.bindings.doca.engine import Engine
+from offpath.bindings.doca.engine import LONG_NS, Engine
 from offpath.bindings.doca.memory import Mmap
 from offpath.bindings.doca.route import Copy, Part, Route, Stretch
 from offpath.bindings.errors import DeviceError, RegionError, ResourceClosed
@@ -33,7 +33,6 @@ logger = logging.getLogger(__name__)
 IN_PLACE_BYTES: Final = 64 << 10
 """Between two memories of ours, up to this, the processor copies: a task costs more."""
 _CLOSE_S: Final = 5.0
-_TURNS: Final = 4  # what completes meanwhile is taken too, but not for ever
 _NAP_S: Final = 1e-3
 
 _stranded: Final[list[Device]] = []
@@ -248,13 +247,15 @@ class DocaCopyEngine:
 
     def _turn(self) -> None:
         """Take in what has completed, until nothing has and a notification will tell of the next."""
-        more = not self._broken
+        more, until_ns = not self._broken, time.monotonic_ns() + LONG_NS
         try:
-            for _ in range(_TURNS if more else 0):
-                moved = self._engine.turn() if self._is_busy() else self._engine.clear() | self._engine.drain()
+            while more:
+                if self._is_busy():
+                    more = self._engine.turn(until_ns)
+                else:
+                    more = self._engine.clear() | self._engine.drain(until_ns)
                 self._settle()
-                if not moved:
-                    more = False
+                if time.monotonic_ns() > until_ns:
                     break
         except DeviceError as fault:  # nothing would tell of completions any more
             self._break(str(fault))
@@ -314,12 +315,15 @@ def _give_back(handle: Engine | Mmap | Dma | Inventory) -> None:
 
 
 def _close_device(device: Device) -> None:
-    """With all that was not given back before."""
-    try:
-        device.close()
-    except DeviceError as fault:
-        logger.warning("the DOCA device stays open: %s", fault)
-        _stranded.append(device)
+    """With all that was not given back before, of this engine and of those before it."""
+    _stranded.append(device)
+    for each in list(_stranded):
+        try:
+            each.close()
+        except DeviceError as fault:
+            logger.warning("the DOCA device stays open: %s", fault)
+        else:
+            _stranded.remove(each)
 
 
 def _check(memory: Memory, offset: int, nbytes: int) -> None:

@@ -109,7 +109,7 @@ class Dma(Context):
             try:
                 moved = self.inventory.data_bytes(target)
                 if moved != nbytes:
-                    fault = DocaError("copy", f"{moved} of {nbytes} bytes were copied")
+                    fault = DocaError("a copy", f"{moved} of {nbytes} bytes were copied")
             except DeviceError as refused:
                 fault = refused
         self.doca.ask("doca_task_free", task)

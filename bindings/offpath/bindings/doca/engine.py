@@ -18,7 +18,7 @@ from offpath.bindings.doca.handles import Handle
 from offpath.bindings.doca.load import Library
 
 F = TypeVar("F", bound=Callable[..., None])
-_LONG_NS: Final = 200_000
+LONG_NS: Final = 200_000
 """A device that never stops does not hold the loop for longer."""
 
 
@@ -63,9 +63,10 @@ class Engine(Handle):
             self.raise_kept()
         return moved
 
-    def drain(self) -> bool:
-        """`progress` until nothing is left, or it has taken long. False: there was nothing."""
-        until_ns = time.monotonic_ns() + _LONG_NS
+    def drain(self, until_ns: int = 0) -> bool:
+        """`progress` until nothing is left, or the monotonic clock says ``until_ns`` (0: soon). False: there was
+        nothing."""
+        until_ns = until_ns or time.monotonic_ns() + LONG_NS
         moved = False
         while self.progress():
             moved = True
@@ -111,12 +112,12 @@ class Engine(Handle):
         self._is_requested = False
         return True
 
-    def turn(self) -> bool:
+    def turn(self, until_ns: int) -> bool:
         """Take in what has completed. False: nothing has, and when something does, `fileno` will say so."""
         self.clear()
-        if self.drain():
+        if self.drain(until_ns):
             return True
         if self._is_requested:
             return False
         self.request()
-        return self.drain()
+        return self.drain(until_ns)

@@ -85,7 +85,5 @@ class LaneEnd:
         self._maps.append(mmap)
         export = mmap.export()
         if len(export) > MOST_EXPORT_BYTES:
-            raise DocaError(
-                "doca_mmap_export_pci", f"{len(export)} bytes, of which a message has room for {MOST_EXPORT_BYTES}"
-            )
+            raise DocaError("export a lane", f"{len(export)} bytes, and a message has room for {MOST_EXPORT_BYTES}")
         return Half(address, nbytes, export)

@@ -191,7 +191,7 @@ class Route:
                 if not self.dma.submit(serial, part.source, part.target, part.nbytes):
                     if self._flying:
                         break
-                    raise DocaError("copy", "no room for a task although none is under way")
+                    raise DocaError("a copy", "no room for a task although none is under way")
             except DeviceError as fault:
                 self.is_lost = self.is_lost or isinstance(fault, DeviceGone)
                 ended += self._fail(part.copy, str(fault))
