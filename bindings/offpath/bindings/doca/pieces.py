@@ -28,6 +28,11 @@ def cut(frame: bytes, most_bytes: int) -> list[bytes]:
     return [*(bytes([MORE]) + part for part in parts[:-1]), bytes([LAST]) + parts[-1]]
 
 
+def most_pieces(most_bytes: int) -> int:
+    """Of one frame."""
+    return -(-_FRAME_BYTES // (most_bytes - 1))
+
+
 class Assembly:
     """Puts one sender's pieces together."""
 

@@ -33,7 +33,7 @@ from offpath.bindings.doca.engine import Engine
 from offpath.bindings.doca.load import load
 from offpath.bindings.doca.mailbox import Mailbox
 from offpath.bindings.doca.pace import SHORTEST_NS, Pace
-from offpath.bindings.doca.pieces import HEARTBEAT, LEAST_BYTES, MOST_BYTES, Assembly, cut
+from offpath.bindings.doca.pieces import HEARTBEAT, LEAST_BYTES, MOST_BYTES, Assembly, cut, most_pieces
 from offpath.bindings.errors import DeviceError, DocaError, HostMessageError, OffpathError, PeerGone
 from offpath.bindings.zeromq.frames import WINDOW
 
@@ -102,6 +102,9 @@ class Poller:
             self._started.result(timeout_s)
         except TimeoutError:
             self.do(self._abandon)
+            raise
+        except BaseException:
+            self._thread.join(_JOIN_S)
             raise
 
     def do(self, work: Callable[[], object]) -> None:
@@ -238,10 +241,11 @@ class Poller:
         """Send it when there is room."""
         if link.number not in self.links:
             return
-        if len(link.out) > 2 * MOST_WAITING:
+        pieces = cut(frame, self._piece_bytes())
+        if len(link.out) > MOST_WAITING * most_pieces(self._piece_bytes()):
             self.expel(link, PeerGone("host channel: it takes nothing, and makes us answer"))
             return
-        link.out.extend(cut(frame, self._piece_bytes()))
+        link.out.extend(pieces)
         self._to_say.add(link)
 
     def dismiss(self, link: Link, linger_ns: int) -> None:
