@@ -105,7 +105,7 @@ def test_a_kernel_that_runs_longer_than_silence_is_borne_is_not_a_worker_lost(ma
     with comch.cluster.connect("ada") as requester:
         first = where(requester, 4.0)
         assert where(requester)["lease"] == first["lease"]
-    assert "lost" not in comch.cluster.daemon.errors
+    assert "worker of lease" not in comch.cluster.daemon.errors
 
 
 def test_a_killed_helper_is_lost_and_its_successor_serves_as_another_generation(make: Callable[..., Comch]) -> None:
