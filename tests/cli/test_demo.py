@@ -145,6 +145,24 @@ def test_a_short_demo_answers_all_rightly_and_finds_no_violation(tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [("--copy-engine", "doca", "--host-channel", "comch"), ("--host-channel", "zmq")],
+    ids=["doca over comch", "zmq alone, which takes doca"],
+)
+def test_the_demo_holds_with_copies_by_doca_and_other_host_channels(arguments: tuple[str, ...]) -> None:
+    done = demo("--jobs", "100", "--seconds", "5", "--picture", "", *arguments)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["jobs"], report["answered"], report["correct_fraction"]) == (100, 100, 1.0)
+    assert report["isolation_violations"] == 0
+    assert (report["datapath"]["copy_engine"], report["datapath"]["host_channel"]) == ("doca", arguments[-1])
+    assert report["datapath"]["is_emulated"], "no test of ours ran on a card"
+    assert "an emulator of DOCA" in done.stderr
+    assert ("which zmq does not carry" in done.stderr) is (arguments[-1] == "zmq")
+
+
+@pytest.mark.slow
 def test_the_demo_notices_lanes_that_were_not_scrubbed() -> None:
     done = demo("--jobs", "100", "--seconds", "5", "--break", "scrub", "--picture", "")
     assert done.returncode == 1

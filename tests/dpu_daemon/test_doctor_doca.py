@@ -27,6 +27,15 @@ def configured(**doca: str) -> DaemonConfig:
     return parse_config(raw, "here")
 
 
+def by_comch(**doca: str) -> DaemonConfig:
+    raw = {
+        "tenant": [{"name": "ada", "uids": [0]}],
+        "datapath": {"copy_engine": "doca", "host_channel": "comch"},
+        "doca": doca,
+    }
+    return parse_config(raw, "here")
+
+
 def judged(config: DaemonConfig | None) -> list[tuple[str, Severity, str]]:
     """Every finding must be fit to be shown."""
     found = list(check_doca(config))
@@ -79,3 +88,23 @@ def test_calls_that_fail_are_told_and_end_nothing() -> None:
 def test_an_older_release_is_looked_at_too() -> None:
     old = judged(configured(path=emulator("2.5")))
     assert old[1] == ("doca-device", OK, "0000:03:00.0 (mlx5_0, p0) can copy, 2048 KiB in one task")
+
+
+def test_what_the_host_channel_comch_needs_is_looked_for() -> None:
+    served = "0000:03:00.0 (mlx5_0, p0) can serve Comch: messages of 4080 bytes, names of "
+    *_, comch, representor = judged(by_comch(representor="5c:00.0"))
+    assert comch[:2] == ("doca-comch", OK)
+    assert comch[2].startswith(served)
+    assert representor == ("doca-representor", OK, "Comch would serve the host's 0000:5c:00.0")
+    code, severity, what = judged(by_comch(representor="5d:00.0"))[-1]
+    assert (code, severity) == ("doca-representor", ERROR)
+    assert what.startswith("no representor 5d:00.0: there are 0000:5c:00.0")
+    with environment(DOCA_EMULATOR_COMCH_MAX="63"):
+        assert ("doca-comch", ERROR) in [(code, severity) for code, severity, _ in judged(by_comch())]
+    with environment(DOCA_EMULATOR_SIDE="host"):
+        code, severity, what = judged(by_comch())[-1]
+        assert (code, severity) == ("doca-device", ERROR)
+        assert what.startswith("no device to serve: there are ")
+    code, severity, what = judged(by_comch(path=emulator("2.5")))[-1]
+    assert (code, severity) == ("doca-device", ERROR)
+    assert what.startswith("no device to serve: ")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Any
 
 from offpath.bindings.wire import admin
 from offpath.cli.ask import AdminClient
 
+from ..support.carriers import Carrier
 from ..support.cluster import Cluster, pids_of
 from ..support.processes import BOUND_S, Process, until
 
@@ -40,28 +43,37 @@ class Node:
 
     def __init__(
         self, seed: int, *, daemon: dict[str, str] | None = None, helper: dict[str, str] | None = None,
-        requester: dict[str, str] | None = None, **durability: Any,
+        requester: dict[str, str] | None = None, channel: str = "", **durability: Any,
     ) -> None:  # fmt: skip
+        """``channel``: it joins helper and daemon, and DOCA's emulator copies; else all is loopback."""
         self.random = Random(seed)
         self.seed = seed
         self.dead: set[str] = set()
         """Names of requesters that were killed: nobody is left to hear their answers."""
         settings = {"resume_ttl_s": 4, "adopt_ms": 1500, "journal_mib": 1, **durability}
         narrow = {"max_share": 14, "profile": "1g.5gb"}
+        self._carried = tempfile.TemporaryDirectory(prefix="offpath-c-")
+        carrier = Carrier(Path(self._carried.name), channel) if channel else None
         self.cluster = Cluster(
-            dict.fromkeys(TENANTS, narrow), keep={"starts": 0, "watchdog_s": 0}, environment=daemon,
+            dict.fromkeys(TENANTS, narrow), keep={"starts": 0, "watchdog_s": 0},
+            environment={**(carrier.environment("dpu") if carrier else {}), **(daemon or {})},
             durability=settings, leasing={"keep_warm_ms": 500, "landing_bytes": 8192, "result_bytes": 8192},
+            **(carrier.tables() if carrier else {}),
         )  # fmt: skip
-        self._helper_environment = {"OFFPATH_TEST_TALLY": str(self.cluster.folder / "tally"), **(helper or {})}
+        self._helper_environment = {
+            "OFFPATH_TEST_TALLY": str(self.cluster.folder / "tally"),
+            **(carrier.environment("host") if carrier else {}), **(helper or {}),
+        }  # fmt: skip
+        self._helper_options = carrier.options() if carrier else {}
         self._born = time.monotonic()
         self._names = 0
         self.requesters: dict[str, Process] = {}
         try:
-            self.cluster.start_helper(self._helper_environment)
+            self.cluster.start_helper(self._helper_environment, **self._helper_options)
             for tenant in TENANTS:
                 self.start_requester(tenant, requester if tenant == TENANTS[0] else None)
         except BaseException:
-            self.cluster.kill()
+            self.kill_all()
             raise
 
     def start_requester(self, tenant: str, environment: dict[str, str] | None = None) -> str:
@@ -115,7 +127,7 @@ class Node:
     def restart_helper(self) -> None:
         """Without the faults that the first had."""
         clean = {key: text for key, text in self._helper_environment.items() if key != "OFFPATH_FAULTS"}
-        self.cluster.start_helper(clean)
+        self.cluster.start_helper(clean, **self._helper_options)
 
     def reborn(self) -> None:
         """The keeper has started the daemon again, and it goes on with the same journal."""
@@ -157,6 +169,7 @@ class Node:
 
     def kill_all(self) -> None:
         self.cluster.kill()
+        self._carried.cleanup()
 
 
 def held_by(cluster: Cluster) -> dict[str, int]:

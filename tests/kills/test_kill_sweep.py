@@ -22,6 +22,8 @@ SEED = 2_611
 VICTIMS = ("worker", "helper", "requester", "daemon")
 MOMENTS = {"quick": 1, "ci": 3, "full": 50}[SIZE]
 """Of each victim. With the fault points below CI kills 20 times."""
+SAMPLE = {"quick": 1, "ci": 2, "full": 10}[SIZE]
+"""Of each victim, with other carriers."""
 POINTS_IN_CI = 8
 LATEST = {
     # How many visits of a point a run of some seconds has at the least.
@@ -63,6 +65,30 @@ def test_kill_sweep_at_seeded_moments() -> None:
     keep(
         "kill_sweep.txt",
         f"kill sweep, seed {SEED}: {MOMENTS} kills each of {', '.join(VICTIMS)}, in one life of the node\n"
+        f"requests begun {len(books.begun)}, ended {dict(books.statuses())}, launches {sum(books.launches.values())}",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("channel", ["comch", "zmq"])
+def test_kill_sample_with_copies_by_doca(channel: str) -> None:
+    """The same guarantees where neither pidfd nor descriptor goes from the host to the daemon."""
+    node = Node(SEED + 2, channel=channel)
+    try:
+        kills = list(VICTIMS) * SAMPLE
+        node.random.shuffle(kills)
+        for victim in kills:
+            node.work()
+            node.kill(victim)
+        node.work()
+        books = node.settle()
+        balance(books, node.dead, may_be_unknown=True)
+    finally:
+        node.kill_all()
+    keep(
+        f"kill_sample_doca_{channel}.txt",
+        f"kill sample, copies by doca (emulated), host channel {channel}, seed {SEED + 2}: {SAMPLE} kills each of"
+        f" {', '.join(VICTIMS)}, in one life of the node\n"
         f"requests begun {len(books.begun)}, ended {dict(books.statuses())}, launches {sum(books.launches.values())}",
     )
 

@@ -168,5 +168,6 @@ if __name__ == "__main__":
         LaneEnd.export = lying(LaneEnd.export, once)  # type: ignore[method-assign]
     for kernel in options.pop("without", ()):
         del helper.kernels[kernel]
-    way = host_channel("zmq", **options.pop("zmq")) if "zmq" in options else channel
+    kind = next((kind for kind in ("zmq", "comch") if kind in options), "")
+    way = host_channel(kind, **options.pop(kind)) if kind else channel
     helper.run(way, **options)

@@ -144,6 +144,12 @@ void priv_doca_unlock(void)
     pthread_mutex_unlock(&mutex);
 }
 
+/* A test may fork beside a thread that polls: its child finds the lock free. */
+__attribute__((constructor)) static void survive_forks(void)
+{
+    pthread_atfork(priv_doca_lock, priv_doca_unlock, priv_doca_unlock);
+}
+
 uint64_t priv_doca_now_ns(void)
 {
     struct timespec now;

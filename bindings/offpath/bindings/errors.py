@@ -16,7 +16,8 @@ OffpathError
 ├── HostChannelError         the host channel's carrier cannot be used as it is set up; an operator should look
 │   ├── ZmqMissing           pyzmq cannot be imported
 │   ├── KeyFileRefused       a key file is unreadable, open to others, or holds no key
-│   └── NobodyAllowed        no client's key is listed: a listener without a list would let everybody in
+│   ├── NobodyAllowed        no client's key is listed: a listener without a list would let everybody in
+│   └── ComchUnusable        DOCA, a device that can, or its representor is missing, or the server's name is taken
 ├── RegionError              memory that is not what it must be (unsealed, too small, out of bounds)
 ├── HandoverError            what a service manager or keeper handed down makes no sense; its unit must change
 ├── PlaceUnusable            a socket, port or file cannot be made: taken, full or forbidden; an operator should look
@@ -115,6 +116,10 @@ class KeyFileRefused(HostChannelError):
 
 class NobodyAllowed(HostChannelError):
     """The list of allowed client keys is empty: to start would be to let nobody in, or everybody."""
+
+
+class ComchUnusable(HostChannelError):
+    """Comch cannot be used here: DOCA, a device that can, or the representor is missing, or the name is taken."""
 
 
 class RegionError(OffpathError):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 import uvloop
 
+from offpath.bindings.doca.channel import ComchListener
 from offpath.bindings.doca.copy import DocaCopyEngine
 from offpath.bindings.doca.device import Ability, open_device
 from offpath.bindings.doca.load import load
@@ -146,12 +147,16 @@ def _daemon(
 
 
 def host_listener(config: DaemonConfig, directory: str, inherited: Inherited) -> HostListener:
-    """Where helpers come in. Raises: OSError, PlaceUnusable: it cannot be made. HostChannelError: keys, pyzmq."""
+    """Where helpers come in. Raises: OSError, PlaceUnusable: it cannot be made. HostChannelError: keys, pyzmq,
+    DOCA, its device or representor."""
     if config.datapath.host_channel == "zmq":
         from offpath.bindings.zeromq.listener import ZmqListener  # pyzmq: 3 MiB that the unix channel does without
 
         table = config.zmq
         return ZmqListener(table.bind, zmq_secret(table.key_file), read_allowed(table.allowed), table.domain)
+    if config.datapath.host_channel == "comch":
+        doca = config.doca
+        return ComchListener(doca.path, doca.device, doca.representor, doca.comch_name)
     path, sock = _listens(inherited, "host", directory)
     return LoopbackChannelListener(path, config.allowed_host_uids(), sock)
 

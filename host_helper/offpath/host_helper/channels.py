@@ -6,12 +6,13 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
+from offpath.bindings.doca.channel import SERVER, ComchConnector
 from offpath.bindings.errors import HostChannelError
 from offpath.bindings.loopback.channel import LoopbackConnector
 from offpath.bindings.ports import HostConnector
 from offpath.bindings.runtime import HOST_SOCKET, runtime_directory
 
-KINDS: Final = ("unix", "zmq")
+KINDS: Final = ("unix", "zmq", "comch")
 
 
 def host_channel(
@@ -21,16 +22,22 @@ def host_channel(
     daemon: str | None = None,
     key: str | None = None,
     server_key: str | None = None,
+    comch_name: str | None = None,
+    doca_device: str = "",
+    doca_path: str = "",
     environment: Mapping[str, str] = os.environ,
 ) -> HostConnector:
     """What connects supervisor and workers; each worker by itself.
 
     Args:
-        kind: ``unix`` (default) or ``zmq``.
+        kind: ``unix`` (default), ``zmq`` or ``comch``.
         path: ``unix``: the daemon's host socket; default: in the runtime directory.
         daemon: ``zmq``: the daemon's address, tcp://HOST:PORT or ipc://PATH.
         key, server_key: ``zmq``: files of our secret key (mode 0600) and of the daemon's public key.
-        environment: ``OFFPATH_HELPER_HOST_CHANNEL``, ``…_DAEMON``, ``…_KEY``, ``…_SERVER_KEY`` say what is not given.
+        comch_name: ``comch``: the server's name; default: offpath.
+        doca_device, doca_path: ``comch``: as of `Helper.run`: the host's function, and where DOCA lies.
+        environment: ``OFFPATH_HELPER_HOST_CHANNEL``, ``…_DAEMON``, ``…_KEY``, ``…_SERVER_KEY``, ``…_COMCH_NAME`` say
+            what is not given.
     Raises: HostChannelError: no such channel, or something that it needs is missing (pyzmq: ZmqMissing; a key:
         KeyFileRefused).
     """
@@ -41,6 +48,9 @@ def host_channel(
     chosen = kind or ("unix" if path is not None else said(None, "HOST_CHANNEL") or "unix")
     if chosen == "unix":
         return LoopbackConnector(path or os.path.join(runtime_directory(), HOST_SOCKET))
+    if chosen == "comch":
+        # DOCA is loaded by whoever connects: it is not for processes that fork.
+        return ComchConnector(doca_path, doca_device, said(comch_name, "COMCH_NAME") or SERVER)
     if chosen != "zmq":
         raise HostChannelError(f"there is no host channel {chosen!r}: {', '.join(KINDS)}")
     needed = {"daemon": said(daemon, "DAEMON"), "key": said(key, "KEY"), "server-key": said(server_key, "SERVER_KEY")}

@@ -28,9 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--daemon", metavar="ADDRESS", help=zmq + "the daemon, tcp://HOST:PORT or ipc://PATH")
     parser.add_argument("--key", metavar="FILE", help=zmq + "our secret key, of mode 0600")
     parser.add_argument("--server-key", metavar="FILE", help=zmq + "the daemon's public key")
-    doca = "for a daemon with copy_engine doca: "
+    doca = "for a daemon with copy_engine doca, or the host channel comch: "
+    parser.add_argument("--comch-name", metavar="NAME", help="for the host channel comch: the daemon's "
+                        "`doca.comch_name` (default: offpath)")  # fmt: skip
     parser.add_argument("--doca-device", metavar="NAME", default="", help=doca + "PCI address or name of the "
-                        "device that lanes are reached by")  # fmt: skip
+                        "host's function, by which lanes are reached")  # fmt: skip
     parser.add_argument("--doca-path", metavar="DIR", default="", help=doca + "the folder of DOCA's libraries "
                         "(default: OFFPATH_DOCA_PATH, else where its packages put them)")  # fmt: skip
     parser.add_argument("--realtime", action="store_true", help="run SCHED_RR: other host load delays no launch")
@@ -55,6 +57,9 @@ def main(arguments: argparse.Namespace) -> int:
             daemon=arguments.daemon,
             key=arguments.key,
             server_key=arguments.server_key,
+            comch_name=arguments.comch_name,
+            doca_device=arguments.doca_device,
+            doca_path=arguments.doca_path,
         ),
         emulate=arguments.emulate,
         slice_bytes=arguments.slice_bytes,

@@ -12,11 +12,17 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
 import zmq
 
+from offpath.bindings.doca.channel import ComchConnector, ComchListener
+from offpath.bindings.doca.comch import ComchClient, Received
+from offpath.bindings.doca.device import Ability, open_device
+from offpath.bindings.doca.engine import Engine
+from offpath.bindings.doca.load import load
 from offpath.bindings.errors import PeerGone
 from offpath.bindings.loopback.channel import LoopbackChannelListener, LoopbackConnector
 from offpath.bindings.ports import HostConnection, HostConnector, HostEnd, HostListener
@@ -24,6 +30,8 @@ from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
 from offpath.bindings.zeromq.connection import ZmqConnector
 from offpath.bindings.zeromq.keys import make_keys, read_allowed, read_public, read_secret
 from offpath.bindings.zeromq.listener import ZmqListener
+
+from ...support.doca import emulator, environment, on_the_dpu
 
 BOUND_S = 10.0
 
@@ -223,3 +231,69 @@ class ZmqChannelRig(_Rig):
         dealer, nonce = self.opened(zmq.Context())
         while True:
             dealer.send(b"\x03\x01\x00\x00" + bytes(4) + nonce + b"\xff" * MAX_MESSAGE_BYTES)
+
+
+class ComchChannelRig(_Rig):
+    """DOCA's emulator: a server on the DPU's side, and a client of its own for each process of the host's side."""
+
+    carries_descriptors = False
+    knows_processes = False
+    keeps_last_words = False
+    loss_s = 3.0
+
+    def __init__(self, folder: Path) -> None:
+        self._side = ExitStack()
+        self._side.enter_context(on_the_dpu())
+        try:
+            super().__init__(ComchListener(emulator()), ComchConnector(emulator()))
+        except BaseException:
+            self._side.close()
+            raise
+
+    def connect(self) -> HostEnd:
+        with environment(DOCA_EMULATOR_SIDE="host"):
+            return super().connect()
+
+    def attacks(self) -> dict[str, Callable[[], object]]:
+        return {"garbage": self._garbage, "oversize": self._oversize, "flood": self._flood}
+
+    def _raw(self) -> tuple[ComchClient, int, bytes]:
+        """(a client that speaks no pieces of ours but the first, its connection, the session's nonce)"""
+        os.environ["DOCA_EMULATOR_SIDE"] = "host"
+        doca = load(emulator())
+        client = ComchClient(open_device(doca, Ability.CONNECT), Engine(doca), "offpath", 4080)
+        while not (number := client.connection()):
+            client.poll()
+        nonce = os.urandom(8)
+        self._say(client, number, b"\x00\x01\x01\x00\x00" + bytes(4) + nonce)
+        while not any(isinstance(event, Received) for event in client.poll()):
+            time.sleep(0.0005)
+        return client, number, nonce
+
+    @staticmethod
+    def _say(client: ComchClient, number: int, piece: bytes) -> None:
+        while not client.send(number, piece):
+            client.poll()
+
+    def _garbage(self) -> None:
+        client, number, _ = self._raw()
+        for n in range(1, 99):
+            self._say(client, number, os.urandom(41 * n))
+            client.poll()
+
+    def _oversize(self) -> None:
+        client, number, nonce = self._raw()
+        self._say(client, number, b"\x01\x03\x01\x00\x00" + bytes(4) + nonce + bytes(4000))
+        self._say(client, number, b"\x00" + bytes(MAX_MESSAGE_BYTES - 4000 + 1))
+        client.poll()
+        time.sleep(BOUND_S)
+
+    def _flood(self) -> None:
+        client, number, nonce = self._raw()
+        while True:
+            self._say(client, number, b"\x00\x03\x01\x00\x00" + bytes(4) + nonce + b"\xff" * 4000)
+            client.poll()
+
+    def close(self) -> None:
+        super().close()
+        self._side.close()

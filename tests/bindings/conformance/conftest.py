@@ -17,7 +17,7 @@ import pytest
 from offpath.bindings.loopback.gpu import EmulatedGpu
 from offpath.bindings.ports import Gpu, MemoryExport
 
-from .channel_rigs import ChannelRig, LoopbackChannelRig, ZmqChannelRig
+from .channel_rigs import ChannelRig, ComchChannelRig, LoopbackChannelRig, ZmqChannelRig
 from .copy_rigs import CopyRig, DocaCopyRig, LoopbackCopyRig, VerbsCopyRig
 from .fabric_rigs import FabricRig, LoopbackFabricRig, VerbsFabricRig, WindowedFabricRig
 from .matrix import Matrix
@@ -74,7 +74,13 @@ def fabric_rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fabri
     rig.close()
 
 
-@pytest.fixture(params=[pytest.param(LoopbackChannelRig, id="loopback"), pytest.param(ZmqChannelRig, id="zmq")])
+@pytest.fixture(
+    params=[
+        pytest.param(LoopbackChannelRig, id="loopback"),
+        pytest.param(ZmqChannelRig, id="zmq"),
+        pytest.param(ComchChannelRig, id="comch"),
+    ]
+)
 def channel_rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ChannelRig]:
     rig = request.param(tmp_path)
     yield rig

@@ -7,7 +7,7 @@ to come about for ever, so that whoever waits for it must have a limit of his ow
 from __future__ import annotations
 
 import ctypes
-from collections import deque
+from collections import Counter, deque
 from ctypes import byref
 from dataclasses import dataclass
 from itertools import count
@@ -102,6 +102,7 @@ class _End(Context):
         self._events: deque[Event] = deque()
         self._ended: deque[tuple[int, int, bool]] = deque()
         self._sending: dict[int, _Sending] = {}
+        self._under_way: Counter[int] = Counter()
         self._serials = count(1)
         self._connections: dict[int, int] = {}
         self._numbers = count(1)
@@ -154,7 +155,12 @@ class _End(Context):
             self.doca.ask("doca_task_free", task)
             return False
         self._sending[serial] = _Sending(connection, content)
+        self._under_way[connection] += 1
         return True
+
+    def under_way(self, connection: int) -> int:
+        """Messages to it that have not arrived yet, as far as was polled."""
+        return self._under_way.get(connection, 0)
 
     def poll(self) -> list[Event]:
         """Make progress, and take what happened. Does not block. Raises: DocaError, DeviceGone."""
@@ -169,6 +175,10 @@ class _End(Context):
         while self._ended:
             task, serial, is_good = self._ended.popleft()
             sending = self._sending.pop(serial, None)
+            if sending is not None:
+                self._under_way[sending.connection] -= 1
+                if not self._under_way[sending.connection]:
+                    del self._under_way[sending.connection]
             if sending is not None and not is_good:
                 status = self.doca.ask("doca_task_get_status", task) or Status.UNKNOWN
                 fault = failure(status, "send by Comch", *self.doca.said(status))

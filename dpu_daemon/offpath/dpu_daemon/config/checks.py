@@ -145,6 +145,8 @@ def _host_channel(config: DaemonConfig) -> Iterator[Fault]:
     if config.datapath.copy_engine == "loopback":
         text = "the loopback copy engine needs descriptors of the lanes' memory, which only the unix channel carries"
         yield Fault("datapath.host_channel", text)
+    if config.datapath.host_channel != "zmq":
+        return
     for key in ("bind", "key_file", "allowed"):
         if not getattr(config.zmq, key):
             yield Fault(f"zmq.{key}", "the host channel zmq needs it")

@@ -19,6 +19,7 @@ from offpath.sched.jobs.records import MS, BookSettings, PinnedLease, TenantSpec
 Uid = Annotated[int, Field(ge=0, le=0xFFFF_FFFE)]
 FilePath = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00]+$")]
 Bytes = Annotated[int, Field(ge=4096, le=1 << 40)]
+PCI_ADDRESS: Final = r"^(|([0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])$"
 _MOST_MS: Final = 7 * 24 * 3600 * 1000
 Milliseconds = Annotated[int, Field(ge=0, le=_MOST_MS)]
 SomeMilliseconds = Annotated[int, Field(ge=1, le=_MOST_MS)]
@@ -117,8 +118,9 @@ class DatapathTable(_Table):
 
     fabric: Literal["loopback", "verbs"] = "loopback"
     copy_engine: Literal["loopback", "verbs", "doca"] = "loopback"
-    host_channel: Literal["unix", "zmq"] = "unix"
-    """What helper and workers come by: the socket in the runtime directory, or ZeroMQ, see `ZmqTable`."""
+    host_channel: Literal["unix", "zmq", "comch"] = "unix"
+    """What helper and workers come by: the socket in the runtime directory; ZeroMQ, see `ZmqTable`; or DOCA Comch, see
+    `DocaTable`."""
 
 
 class RdmaTable(_Table):
@@ -146,10 +148,15 @@ class ZmqTable(_Table):
 
 class DocaTable(_Table):
     """``[doca]``: the device for whatever is done by DOCA, by PCI address, RDMA device or interface; empty: the only
-    one that is able. ``path``: the folder of its libraries; empty: where DOCA's packages put them."""
+    one that is able. ``path``: the folder of its libraries; empty: where DOCA's packages put them.
+
+    If ``datapath.host_channel`` is ``comch``: ``representor``, the PCI address of the host's function that may connect,
+    as the host itself calls it; empty: the only one there is. ``comch_name``: of the server, known to the host too."""
 
     device: Annotated[str, StringConstraints(max_length=64, pattern=r"^[\x21-\x7e]*$")] = ""
     path: Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")] = ""
+    representor: Annotated[str, StringConstraints(pattern=PCI_ADDRESS)] = ""
+    comch_name: Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,64}$")] = "offpath"
 
 
 class OperationTable(_Table):

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from offpath.bindings.doca.device import Ability, Device, devices, open_device, representors, shows_representors
+from offpath.bindings.doca.device import (
+    Ability,
+    Device,
+    devices,
+    open_device,
+    open_representor,
+    representors,
+    shows_representors,
+)
 from offpath.bindings.doca.load import Library, load
+from offpath.bindings.doca.pieces import LEAST_BYTES
 from offpath.bindings.errors import DeviceError, DocaMissing, NoDocaDevice
 from offpath.dpu_daemon.config import DaemonConfig
 from offpath.dpu_daemon.doctor.findings import Finding, Severity, ok
@@ -17,7 +26,7 @@ _PERMISSION = "let this user open the device; is the DOCA of this machine the on
 
 def check_doca(config: DaemonConfig | None) -> Iterator[Finding]:
     """The libraries, then every device, then what the configuration asks of them."""
-    wanted = config is not None and config.datapath.copy_engine == "doca"
+    wanted = config is not None and "doca" in (config.datapath.copy_engine, _channel(config))
     try:
         doca = load(config.doca.path if config is not None else "")
     except DocaMissing as fault:
@@ -37,8 +46,14 @@ def check_doca(config: DaemonConfig | None) -> Iterator[Finding]:
     for info in found:
         size = f", {info.copy_bytes >> _KIB} KiB in one task" if info.copy_bytes else ""
         yield ok("doca-device", f"{info} can {info.able_to or 'do nothing of ours'}{size}")
-    if config is not None and wanted:
-        yield from _wanted(doca, config)
+    if config is not None and config.datapath.copy_engine == "doca":
+        yield from _copies(doca, config)
+    if config is not None and _channel(config) == "doca":
+        yield from _comch(doca, config)
+
+
+def _channel(config: DaemonConfig) -> str:
+    return "doca" if config.datapath.host_channel == "comch" else ""
 
 
 def _badly(wanted: bool) -> Severity:
@@ -55,20 +70,49 @@ def _release(doca: Library) -> Finding:
     return ok("doca", f"{doca.version or 'a release that does not say which'} in {where}")
 
 
-def _wanted(doca: Library, config: DaemonConfig) -> Iterator[Finding]:
-    """The very device that the daemon would open."""
+def _opened(doca: Library, ability: Ability, config: DaemonConfig) -> Device | Finding:
+    """The very device that the daemon would open, or why it could not."""
     try:
-        device = open_device(doca, Ability.COPY, config.doca.device)
+        return open_device(doca, ability, config.doca.device)
     except NoDocaDevice as fault:
-        yield Finding("doca-device", Severity.ERROR, str(fault), f"name another in `doca.device`; {_LIST}")
-        return
+        return Finding("doca-device", Severity.ERROR, str(fault), f"name another in `doca.device`; {_LIST}")
     except DeviceError as fault:
-        yield Finding("doca-device", Severity.ERROR, str(fault), _PERMISSION)
+        return Finding("doca-device", Severity.ERROR, str(fault), _PERMISSION)
+
+
+def _copies(doca: Library, config: DaemonConfig) -> Iterator[Finding]:
+    device = _opened(doca, Ability.COPY, config)
+    if isinstance(device, Finding):
+        yield device
         return
     try:
         yield _representors(device)
     except DeviceError as fault:
         yield Finding("doca-representor", Severity.NOTE, str(fault), "Comch needs one; copies do not")
+    finally:
+        device.close()
+
+
+def _comch(doca: Library, config: DaemonConfig) -> Iterator[Finding]:
+    """A device that can serve, how long its messages and names may be, and the host's function behind it."""
+    device = _opened(doca, Ability.SERVE, config)
+    if isinstance(device, Finding):
+        yield device
+        return
+    try:
+        nbytes, name = (device.limit(f"doca_comch_cap_get_max_{what}") for what in ("msg_size", "name_len"))
+        if nbytes < LEAST_BYTES or len(config.doca.comch_name) >= name:
+            text = f"{device.info} takes messages of {nbytes} bytes and names of {name - 1}"
+            yield Finding("doca-comch", Severity.ERROR, text, "another device, or a shorter `doca.comch_name`")
+        else:
+            yield ok("doca-comch", f"{device.info} can serve Comch: messages of {nbytes} bytes, names of {name - 1}")
+        found = open_representor(device, config.doca.representor)
+        yield ok("doca-representor", f"Comch would serve the host's {found.pci}")
+    except NoDocaDevice as fault:
+        fix = "name the host's function in `doca.representor`, as the host's `lspci -D` shows it"
+        yield Finding("doca-representor", Severity.ERROR, str(fault), fix)
+    except DeviceError as fault:
+        yield Finding("doca-comch", Severity.ERROR, str(fault), _PERMISSION)
     finally:
         device.close()
 

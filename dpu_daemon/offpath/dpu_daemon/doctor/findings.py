@@ -42,6 +42,7 @@ CODES: Final[dict[str, str]] = {
     "rdma-gpu": "the RDMA port that lies nearest to a GPU",
     "doca": "DOCA's libraries and their release",
     "doca-device": "the devices that DOCA shows, and what they can do",
+    "doca-comch": "whether the host channel `comch` can be served here",
     "doca-representor": "the host's functions that the DPU's device sees",
     "fault-points": "fault points that are armed",
 }

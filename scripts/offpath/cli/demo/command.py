@@ -14,6 +14,7 @@ import sys
 from typing import Any, Final
 
 from offpath.bindings.errors import OffpathError
+from offpath.host_helper.channels import KINDS
 
 _SECONDS: Final = 20.0
 _SEED: Final = 1998
@@ -37,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--copy-engine", choices=["loopback", "verbs", "doca"], default="loopback", help="what copies "
                         f"into the instances and back; {verbs}; doca is emulated where DOCA is not installed "
                         "(%(default)s)")  # fmt: skip
-    parser.add_argument("--host-channel", choices=["unix", "zmq"], default="unix", help="what joins helper and daemon; "
-                        "zmq needs a copy engine without descriptors: verbs or doca (%(default)s)")  # fmt: skip
+    parser.add_argument("--host-channel", choices=KINDS, default="unix", help="what joins helper and daemon; zmq and "
+                        "comch carry no descriptors, so that loopback copies become doca's (%(default)s)")  # fmt: skip
     parser.add_argument("--netns", metavar="NAME", default="", help="requesters live in this network namespace, made "
                         "with `ip netns`")  # fmt: skip
     parser.add_argument("--break", dest="planted", choices=["scrub"], help="plant a fault that the demo must notice: "
@@ -50,7 +51,8 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.jobs is not None and arguments.jobs < 1:
         raise OffpathError("--jobs: at least one")
     if arguments.host_channel != "unix" and arguments.copy_engine == "loopback":
-        raise OffpathError("--host-channel zmq: the loopback copy engine needs descriptors; add --copy-engine doca")
+        arguments.copy_engine = "doca"
+        _say(f"copy engine doca: the loopback engine needs descriptors, which {arguments.host_channel} does not carry")
     if arguments.picture:
         _check_picture(arguments.picture)
     os.environ.setdefault(
@@ -89,10 +91,11 @@ async def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     broken = arguments.planted == "scrub"
     plan = samples.load_plan(arguments.seconds, arguments.jobs)
     limit_s = arguments.seconds + _SLACK_S * max(1.0, arguments.seconds / _SECONDS)
-    datapath = place.Datapath.chosen(arguments.fabric, arguments.copy_engine, arguments.netns)
-    datapath = dataclasses.replace(datapath, host_channel=arguments.host_channel)
+    datapath = place.Datapath.chosen(
+        arguments.fabric, arguments.copy_engine, arguments.netns, arguments.host_channel
+    )  # fmt: skip
     if datapath.is_emulated:
-        _say(f"copy engine doca: an emulator of DOCA ({datapath.doca_version}), for it is not installed here")
+        _say(f"doca: an emulator of DOCA ({datapath.doca_version}), for it is not installed here")
     with place.making(
         sorted(plan.tenants), seed=arguments.seed, seconds=arguments.seconds, jobs=arguments.jobs, break_scrub=broken,
         datapath=datapath,

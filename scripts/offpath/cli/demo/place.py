@@ -8,7 +8,7 @@ import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -73,23 +73,21 @@ class Datapath:
     host_channel: str = "unix"
 
     @classmethod
-    def chosen(cls, fabric: str, copy_engine: str, netns: str) -> Datapath:
+    def chosen(cls, fabric: str, copy_engine: str, netns: str, channel: str) -> Datapath:
         """With two ports the DPU's is the first, by name; with one both are the same.
 
         Raises: NoRdmaDevice. DocaMissing: DOCA is not installed, and its emulator cannot be built.
         """
-        if copy_engine == "doca":
+        made = cls(fabric, copy_engine, netns=netns, host_channel=channel)
+        if copy_engine == "doca" or channel == "comch":
             doca = find()
-            return cls(
-                fabric, copy_engine, netns=netns, doca_path=doca.folder, doca_version=doca.version,
-                is_emulated=doca.is_emulated,
-            )  # fmt: skip
-        if "verbs" not in (fabric, copy_engine):
-            return cls(fabric, copy_engine, netns=netns)
-        usable = [port for port in ports() if port.is_active and port.usable_gids]
-        if not usable:
-            raise NoRdmaDevice("no active port with a GID of RoCEv2 over IPv4; `offpath doctor` says more")
-        return cls(fabric, copy_engine, usable[0].device, usable[-1].device, netns)
+            made = replace(made, doca_path=doca.folder, doca_version=doca.version, is_emulated=doca.is_emulated)
+        if "verbs" in (fabric, copy_engine):
+            usable = [port for port in ports() if port.is_active and port.usable_gids]
+            if not usable:
+                raise NoRdmaDevice("no active port with a GID of RoCEv2 over IPv4; `offpath doctor` says more")
+            made = replace(made, dpu_device=usable[0].device, host_device=usable[-1].device)
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +126,8 @@ class Place:
         """How the helper joins."""
         if self.datapath.host_channel == "unix":
             return host_channel("unix", path=os.path.join(self.runtime, HOST_SOCKET))
+        if self.datapath.host_channel == "comch":
+            return host_channel("comch", doca_path=self.datapath.doca_path)
         return host_channel(
             "zmq", daemon=_zmq_address(self.directory), key=os.path.join(self.directory, "hosts", "demo.key"),
             server_key=os.path.join(self.directory, "daemon.pub"),

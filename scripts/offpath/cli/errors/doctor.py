@@ -36,6 +36,7 @@ _FIXES: Final = {
     "rdma-gpu": "a slot on the same PCIe switch, or at least of the same socket",
     "doca": "DOCA's packages, or `OFFPATH_DOCA_PATH`; loopback and verbs need none",
     "doca-device": "`doca_caps --list-devs`; a BlueField in DPU mode; `doca.device`",
+    "doca-comch": "on the DPU, DOCA 2.7 or later; a shorter `doca.comch_name`",
     "doca-representor": "on the DPU, `doca_caps --list-rep-devs`",
     "fault-points": "unset `OFFPATH_FAULTS`: it is for tests",
 }

@@ -76,6 +76,12 @@ ENTRIES: Final = (
             "`zmq.allowed` lists no key, so the daemon does not start",
             "put the host's .pub file there (docs/hosts.md)",
         ),
+        (
+            "ComchUnusable",
+            "the host channel `comch` needs DOCA, a device that serves (DPU) or connects (host), the representor and a"
+            " free name; its text says what is missing",
+            "`offpath doctor` on that side; `doca.representor`, `doca.comch_name` (docs/doca.md)",
+        ),
         ("RegionError", "memory that is not what it must be", "its text says which; else " + _BUG),
         (
             "HandoverError",

@@ -1,0 +1,455 @@
+"""The threads that Comch is polled in: it has no notifications, and is safe for one thread alone.
+
+All calls of one engine are made in its thread, from opening to closing. What others want of it they put in its queue,
+which also wakes it; what comes it hands over whole, in mailboxes. It says that it lives, notices who does not, and
+shows out who breaks the rules of its layer: pieces that are none, a flood, silence where a session has to begin.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import ExitStack
+from functools import partial
+from typing import Final
+
+from offpath.bindings.doca._abi_ctx import State
+from offpath.bindings.doca.comch import (
+    ComchClient,
+    ComchServer,
+    Disconnected,
+    Event,
+    Received,
+    SendFailed,
+)
+from offpath.bindings.doca.device import Ability, Device, open_device, open_representor
+from offpath.bindings.doca.engine import Engine
+from offpath.bindings.doca.load import load
+from offpath.bindings.doca.mailbox import Mailbox
+from offpath.bindings.doca.pace import SHORTEST_NS, Pace
+from offpath.bindings.doca.pieces import HEARTBEAT, LEAST_BYTES, MOST_BYTES, Assembly, cut, most_pieces
+from offpath.bindings.errors import DeviceError, DocaError, HostMessageError, OffpathError, PeerGone
+from offpath.bindings.zeromq.frames import WINDOW
+
+logger = logging.getLogger(__name__)
+HEARTBEAT_NS: Final = 200_000_000
+LOSS_NS: Final = 3_000_000_000
+"""A peer unheard for so long is gone. Its end is mostly told at once; this is for one that stands still. Long, for a
+kernel that keeps the interpreter's lock keeps the heartbeats back."""
+OPEN_NS: Final = 5_000_000_000
+"""A client has so long to begin a session."""
+LINGER_NS: Final = 500_000_000
+"""Who was told that it is over has so long to leave by itself; what was said to it may still be on its way."""
+_LOOK_NS: Final = 50_000_000
+_JOIN_S: Final = 5.0
+_SHARE: Final = 16
+"""Tasks of one connection at once: one whose host takes nothing leaves the others some."""
+MOST_WAITING: Final = 4 * WINDOW
+"""Frames, either way: a session's window, and what is said beside it."""
+
+
+class Link:
+    """One connection, as its poller keeps it. Others call `say` and `leave` only."""
+
+    def __init__(self, poller: Poller, number: int, now_ns: int) -> None:
+        self._poller = poller
+        self.number: Final = number
+        self.mailbox: Mailbox[bytes] | None = None
+        """Where its frames go; None: no session has begun."""
+        self.assembly: Final = Assembly()
+        self.out: Final[deque[bytes]] = deque()
+        self.heard_ns = self.said_ns = now_ns
+        self.leave_ns = now_ns + OPEN_NS
+        """It is shown out then; 0: not."""
+
+    def say(self, frame: bytes) -> None:
+        """Have it sent, after what was said before."""
+        self._poller.do(partial(self._poller.queue, self, frame))
+
+    def leave(self, *, at_once: bool) -> None:
+        """Have it end, after what was said before or at once. Nothing comes from it any more."""
+        self._poller.do(partial(self._poller.dismiss, self, 0 if at_once else LINGER_NS))
+
+
+class Poller:
+    """A thread and its queue. What differs between server and client is below."""
+
+    def __init__(self, name: str) -> None:
+        self._work: deque[Callable[[], object]] = deque()
+        self._nap = threading.Lock()
+        """Free when there may be work. (`SimpleQueue.get` overlooks its time-out now and then: Python 3.11, seen.)"""
+        self._nap.acquire()
+        self._started: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.links: dict[int, Link] = {}
+        self._to_say: set[Link] = set()
+        self._is_ending = False
+        self._looked_ns = 0
+        self.fault: OffpathError | None = None
+        """Why it ended, if nobody asked it to."""
+
+    # -- from other threads -------------------------------------------------------------------------------------------
+    def start(self, timeout_s: float) -> None:
+        """Returns when it is open. Raises: what `_open` does. TimeoutError: it still tries."""
+        self._thread.start()
+        try:
+            self._started.result(timeout_s)
+        except TimeoutError:
+            self.do(self._abandon)
+            raise
+        except BaseException:
+            self._thread.join(_JOIN_S)
+            raise
+
+    def do(self, work: Callable[[], object]) -> None:
+        """Have it done in the thread, soon and in order. Does not block."""
+        self._work.append(work)
+        with contextlib.suppress(RuntimeError):  # awake, or about to be
+            self._nap.release()
+
+    @property
+    def is_alive(self) -> bool:
+        """It polls."""
+        return self._thread.is_alive() and self.fault is None
+
+    def stop(self) -> None:
+        """Take in no link any more, and end once the last has left. Does not block."""
+        self.do(self._end)
+
+    def close(self) -> None:
+        """`stop`, and wait for the end, a bounded time. Repeating it is harmless."""
+        self.stop()
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)
+            if self._thread.is_alive():
+                logger.warning("%s does not end: it is in a call of DOCA's", self._thread.name)
+
+    def _end(self) -> None:
+        self._is_ending = True
+        for link in list(self.links.values()):
+            if link.mailbox is None:
+                self.dismiss(link, 0)
+
+    def _abandon(self) -> None:
+        """It has opened after all, too late."""
+        self._end()
+        for link in list(self.links.values()):
+            self.dismiss(link, 0)
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+    def _run(self) -> None:
+        with ExitStack() as held:
+            held.callback(self._lose_all)
+            try:
+                self._open(held)
+            except BaseException as fault:
+                self._started.set_exception(fault)
+                return
+            self._started.set_result(None)
+            pace = Pace(time.monotonic_ns())
+            self._looked_ns = time.monotonic_ns()
+            try:
+                while not (self._is_ending and not self.links):
+                    moved = self._take_work(pace.nap_ns(time.monotonic_ns()))
+                    moved = self._turn() or moved
+                    now_ns = time.monotonic_ns()
+                    if moved:
+                        pace.moved(now_ns)
+                    if now_ns - self._looked_ns >= _LOOK_NS:
+                        self._look(now_ns)
+            except OffpathError as fault:
+                self.fault = fault
+
+    def _take_work(self, nap_ns: int) -> bool:
+        """What others want; waits for it for so long. False: nothing."""
+        if nap_ns and not self._work:
+            self._nap.acquire(timeout=nap_ns / 1e9)
+        if not self._work:
+            return False
+        while self._work:
+            self._work.popleft()()
+        return True
+
+    def _turn(self) -> bool:
+        """Take in what came and send what waits. False: nothing moved. Raises: DeviceError."""
+        now_ns = 0
+        moved = False
+        for event in self._poll():
+            moved = True
+            now_ns = now_ns or time.monotonic_ns()
+            self._happened(event, now_ns)
+        for link in list(self._to_say):
+            moved = self._send(link) or moved
+        return moved
+
+    def _happened(self, event: Event, now_ns: int) -> None:
+        if isinstance(event, Disconnected):
+            self._gone(event.connection, "disconnected")
+        elif isinstance(event, SendFailed):
+            if (link := self.links.get(event.connection)) is not None:
+                self.expel(link, PeerGone(f"host channel: {event.fault}"))  # what follows would come without it
+        else:
+            link = self.links.get(event.connection) or self._met(event.connection, now_ns)
+            if isinstance(event, Received):
+                self._received(link, event.message, now_ns)
+
+    def _met(self, number: int, now_ns: int) -> Link:
+        link = self.links[number] = Link(self, number, now_ns)
+        if self._is_ending:
+            self.dismiss(link, 0)
+        return link
+
+    def _received(self, link: Link, piece: bytes, now_ns: int) -> None:
+        link.heard_ns = now_ns
+        if link.leave_ns and (link.mailbox is not None or self._is_ending):
+            return  # nobody listens to it any more
+        try:
+            frame = link.assembly.add(piece)
+            if frame is None:
+                return
+            if link.mailbox is None:
+                self._opened(link, frame)
+            elif not link.mailbox.put(frame):
+                raise HostMessageError("flood", f"more than {MOST_WAITING} frames that were not taken")
+        except HostMessageError as fault:
+            self.expel(link, fault)
+
+    def _send(self, link: Link) -> bool:
+        """What waits, as far as there is room. False: nothing moved."""
+        moved = False
+        while link.out and self._under_way(link) < _SHARE:
+            try:
+                if not self._sent(link, link.out[0]):
+                    break
+            except (PeerGone, DocaError) as fault:
+                self.expel(link, PeerGone(f"host channel: {fault}"))
+                break
+            link.out.popleft()
+            link.said_ns = time.monotonic_ns()
+            moved = True
+        if not link.out:
+            self._to_say.discard(link)
+        return moved
+
+    def queue(self, link: Link, frame: bytes) -> None:
+        """Send it when there is room."""
+        if link.number not in self.links:
+            return
+        pieces = cut(frame, self._piece_bytes())
+        if len(link.out) > MOST_WAITING * most_pieces(self._piece_bytes()):
+            self.expel(link, PeerGone("host channel: it takes nothing, and makes us answer"))
+            return
+        link.out.extend(pieces)
+        self._to_say.add(link)
+
+    def dismiss(self, link: Link, linger_ns: int) -> None:
+        """Show it out after that time at the latest."""
+        if link.number not in self.links:
+            return
+        link.leave_ns = time.monotonic_ns() + linger_ns
+        if not linger_ns:
+            link.out.clear()
+            self._show_out(link)
+
+    def expel(self, link: Link, fault: HostMessageError | PeerGone) -> None:
+        """It broke the rules, or is lost."""
+        if link.mailbox is not None:
+            link.mailbox.lose(fault)
+        self.dismiss(link, 0)
+
+    def _gone(self, number: int, why: str) -> None:
+        link = self.links.pop(number, None)
+        if link is not None:
+            self._to_say.discard(link)
+            if link.mailbox is not None:
+                link.mailbox.lose(PeerGone(f"host channel: {why}"))
+
+    def _look(self, now_ns: int) -> None:
+        """From time to time: who is silent, who should have left, to whom we were silent. Raises: DeviceError."""
+        asleep_ns = now_ns - self._looked_ns - _LOOK_NS
+        self._looked_ns = now_ns
+        self._check()
+        for link in list(self.links.values()):
+            link.heard_ns += max(0, asleep_ns)  # it was us who did not listen
+            if link.leave_ns and now_ns >= link.leave_ns + LINGER_NS:
+                self._gone(link.number, "shown out")  # DOCA does not say so, and nobody waits for it
+            elif link.leave_ns and now_ns >= link.leave_ns:
+                self._show_out(link)
+            elif now_ns - link.heard_ns > LOSS_NS:
+                self.expel(link, PeerGone(f"host channel: silent for {LOSS_NS / 1e9:g} s"))
+            elif now_ns - link.said_ns > HEARTBEAT_NS and not link.out and link.mailbox is not None:
+                link.out.append(HEARTBEAT)
+                self._to_say.add(link)
+
+    def _lose_all(self) -> None:
+        for number in list(self.links):
+            self._gone(number, str(self.fault or "its poller has ended"))
+
+    # -- server or client ---------------------------------------------------------------------------------------------
+    @abstractmethod
+    def _open(self, held: ExitStack) -> None:
+        """In the thread. Raises: DocaError, DeviceGone, PeerGone."""
+
+    @abstractmethod
+    def _poll(self) -> list[Event]:
+        """What happened. Raises: DocaError, DeviceGone."""
+
+    @abstractmethod
+    def _check(self) -> None:
+        """Raises: DeviceError: it works no more."""
+
+    @abstractmethod
+    def _sent(self, link: Link, piece: bytes) -> bool:
+        """False: no room. Raises: PeerGone, DocaError."""
+
+    @abstractmethod
+    def _under_way(self, link: Link) -> int:
+        """Pieces that have not arrived yet."""
+
+    @abstractmethod
+    def _piece_bytes(self) -> int:
+        """The longest message."""
+
+    @abstractmethod
+    def _opened(self, link: Link, frame: bytes) -> None:
+        """The first frame of a link. Raises: HostMessageError: it begins no session."""
+
+    @abstractmethod
+    def _show_out(self, link: Link) -> None:
+        """Its time is over; may be called again."""
+
+
+def _closed(device: Device, engine: Engine) -> None:
+    """What DOCA refuses to close stays open until the process ends: there is nobody whom it could concern."""
+    for handle in (device, engine):
+        try:
+            handle.close()
+        except DeviceError as fault:
+            logger.warning("Comch: %s", fault)
+
+
+class ServerPoller(Poller):
+    """The daemon's. ``begin`` is called in the thread, with each link's first frame."""
+
+    def __init__(
+        self, path: str, device: str, representor: str, name: str, begin: Callable[[Link, bytes], None]
+    ) -> None:
+        super().__init__("comch-server")
+        self._path, self._device, self._representor, self._name = path, device, representor, name
+        self._begin = begin
+        self.function = ""
+        """The host's function that is served, once it is open."""
+
+    def _open(self, held: ExitStack) -> None:
+        doca = load(self._path)
+        device = open_device(doca, Ability.SERVE, self._device)
+        try:
+            engine = Engine(doca)
+        except BaseException:
+            device.close()
+            raise
+        held.callback(_closed, device, engine)
+        representor = open_representor(device, self._representor)
+        self.function = representor.pci
+        self._server = ComchServer(device, representor, engine, self._name, MOST_BYTES)
+        _check_size(self._server.message_bytes)
+
+    def _poll(self) -> list[Event]:
+        return self._server.poll()
+
+    def _check(self) -> None:
+        if self._server.state is not State.RUNNING:
+            raise DocaError("Comch server", f"it went to {self._server.state.name} by itself")
+
+    def _sent(self, link: Link, piece: bytes) -> bool:
+        return self._server.send(link.number, piece)
+
+    def _under_way(self, link: Link) -> int:
+        return self._server.under_way(link.number)
+
+    def _piece_bytes(self) -> int:
+        return self._server.message_bytes
+
+    def _opened(self, link: Link, frame: bytes) -> None:
+        self._begin(link, frame)
+
+    def _show_out(self, link: Link) -> None:
+        try:
+            self._server.disconnect(link.number)  # `Disconnected` follows; if not now, the next look asks again
+        except DocaError as fault:
+            logger.debug("Comch: %s", fault)
+
+
+class ClientPoller(Poller):
+    """A host process's: one link, there when `start` returns."""
+
+    def __init__(self, path: str, device: str, name: str, mailbox: Mailbox[bytes], timeout_s: float) -> None:
+        super().__init__("comch-client")
+        self._path, self._device, self._name, self._timeout_s = path, device, name, timeout_s
+        self._mailbox = mailbox
+
+    @property
+    def link(self) -> Link:
+        """The one."""
+        return self._link
+
+    def _open(self, held: ExitStack) -> None:
+        until_ns = time.monotonic_ns() + int(self._timeout_s * 1e9)
+        doca = load(self._path)
+        device = open_device(doca, Ability.CONNECT, self._device)
+        try:
+            engine = Engine(doca)
+        except BaseException:
+            device.close()
+            raise
+        held.callback(_closed, device, engine)
+        self._client = ComchClient(device, engine, self._name, MOST_BYTES)
+        _check_size(self._client.message_bytes)
+        while not (number := self._client.connection()):
+            if time.monotonic_ns() > until_ns:
+                raise PeerGone(f"Comch has not connected in {self._timeout_s:g} s")
+            if not self._client.poll():
+                time.sleep(SHORTEST_NS / 1e9)
+        self._link = self.links[number] = Link(self, number, time.monotonic_ns())
+        self._link.leave_ns = 0
+        self._link.mailbox = self._mailbox
+
+    def _poll(self) -> list[Event]:
+        events, link = self._client.poll(), self._link
+        if self._client.state is not State.RUNNING:
+            events.append(Disconnected(link.number))
+            self._is_ending = True
+        elif link.leave_ns and not link.out and not self._under_way(link):
+            self._show_out(link)
+        return events
+
+    def _check(self) -> None:
+        """`_poll` does."""
+
+    def _sent(self, link: Link, piece: bytes) -> bool:
+        return self._client.send(link.number, piece)
+
+    def _under_way(self, link: Link) -> int:
+        return self._client.under_way(link.number)
+
+    def _piece_bytes(self) -> int:
+        return self._client.message_bytes
+
+    def _opened(self, link: Link, frame: bytes) -> None:
+        """The server begins none: its frames go to the mailbox from the first on."""
+
+    def _show_out(self, link: Link) -> None:
+        """To end is to leave."""
+        self._gone(link.number, "closed")
+        self._is_ending = True
+
+
+def _check_size(nbytes: int) -> None:
+    if nbytes < LEAST_BYTES:
+        raise DocaError("Comch", f"messages of {nbytes} bytes are too short")
