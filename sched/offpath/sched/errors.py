@@ -2,7 +2,9 @@
 
 SchedError
 ├── IllegalPlacement   a start or overlap that MIG's geometry forbids
+├── HostsHeld          a host given to two jobs (`placement.cluster`)
 ├── InvalidTransition  an event that the state does not allow; carries the story so far
+├── TopologyError      a network that is none (`topology.graph`): an operator's file says so
 └── PlainError         plain data (of a journal, a checkpoint) that no record can have been
 """
 

@@ -1,1 +1,1 @@
-"""In-network aggregation: whose trees, who shares them, which all-reduce uses them (MINA)."""
+"""In-network aggregation: which jobs aggregate on which trees, and who shares one."""

@@ -140,6 +140,12 @@ ENTRIES: Final = (
             "see `JournalCorrupt`",
         ),
         ("IllegalPlacement", "an instance that MIG's geometry forbids", _BUG),
+        ("HostsHeld", "a host was given to two jobs, or released twice", _BUG),
+        (
+            "TopologyError",
+            "a text that is no topology, or one that contradicts itself; its text names the line",
+            "mend the line, or give another file",
+        ),
         ("AdvisorError", "a policy plug-in did not answer", "see its codes"),
         ("InvalidTransition", "an event that the book's state does not allow", _BUG),
     ),

@@ -63,7 +63,7 @@ def kernels(compiled: bool) -> tuple[Any, Any]:
         raise EngineError("numba is not installed; offpath's extra `sim` has it")
     import numba
 
-    return kernel.build(numba.njit)
+    return kernel.build(numba.njit(cache=True))
 
 
 def can_compile() -> bool:

@@ -1,0 +1,128 @@
+"""Aggregation trees of a job (MINA §III-C): one per root in the closest layer in which a switch is above all its hosts.
+
+In a fat-tree the tree of a root is unique. Where a network leaves a choice on the way up, the parent that the tree has
+already is taken, then the lowest: a small tree conflicts with few others.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from offpath.sched.topology.graph import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """``root``: a switch. ``switches``: with the root, sorted node ids. ``links``: sorted ids of links between
+    switches; those to hosts are not in it, for no other job has them."""
+
+    root: int
+    switches: tuple[int, ...]
+    links: tuple[int, ...]
+
+
+def candidates(topology: Topology, hosts: Sequence[int], k: int | None, random: Random) -> tuple[Tree, ...]:
+    """At most ``k`` trees (None: all), by root; which, is drawn. The paper's default is k = 5.
+
+    None for a job of one host, which aggregates nothing, and for hosts that are not connected.
+    """
+    if len(hosts) < 2:
+        return ()
+    found = roots(topology, hosts)
+    if found:
+        chosen = found if k is None or len(found) <= k else sorted(random.sample(found, k))
+        return tuple(build(topology, hosts, root) for root in chosen)
+    return _across(topology, hosts, k, random)
+
+
+def roots(topology: Topology, hosts: Sequence[int]) -> list[int]:
+    """The switches above all ``hosts`` that are closest to them; empty where none is above all."""
+    above, first = topology.above, topology.hosts
+    common = -1
+    for leaves in {topology.up[host] for host in hosts}:
+        mask = 0
+        for leaf, _ in leaves:
+            mask |= above[leaf - first]
+        common &= mask
+    found = []
+    while common > 0:
+        low = common & -common
+        found.append(first + low.bit_length() - 1)
+        common ^= low
+    lowest = min((topology.level[switch] for switch in found), default=0)
+    return [switch for switch in found if topology.level[switch] == lowest]
+
+
+def build(topology: Topology, hosts: Sequence[int], root: int) -> Tree:
+    """The tree of that root, which is above all ``hosts``."""
+    above, first, level, up = topology.above, topology.hosts, topology.level, topology.up
+    bit = 1 << (root - first)
+    switches: set[int] = {root}
+    links: list[int] = []
+    waiting: list[tuple[int, int]] = []
+
+    def climb(node: int) -> int:
+        """The link to the parent; the parent is then in the tree."""
+        ways = [(parent not in switches, parent, link) for parent, link in up[node] if above[parent - first] & bit]
+        _, parent, link = min(ways)
+        if parent not in switches:
+            switches.add(parent)
+            heapq.heappush(waiting, (level[parent], parent))
+        return link
+
+    seen = set()
+    for host in sorted(hosts):
+        if up[host] not in seen or len(up[host]) > 1:
+            seen.add(up[host])
+            climb(host)
+    while waiting:
+        _, node = heapq.heappop(waiting)
+        links.append(climb(node))
+    return Tree(root, tuple(sorted(switches)), tuple(sorted(links)))
+
+
+def _across(topology: Topology, hosts: Sequence[int], k: int | None, random: Random) -> tuple[Tree, ...]:
+    """Where switches of a layer are joined to each other (rings, meshes): shortest ways from the roots whose farthest
+    host is nearest."""
+    leaves = sorted({topology.up[host][0][0] for host in hosts if topology.up[host]})
+    if any(not topology.up[host] for host in hosts):
+        return ()
+    farthest: dict[int, int] = {}
+    reached: dict[int, int] = {}
+    for leaf in leaves:
+        for node, distance in _distances(topology, leaf).items():
+            farthest[node] = max(farthest.get(node, 0), distance)
+            reached[node] = reached.get(node, 0) + 1
+    found = sorted(node for node, times in reached.items() if times == len(leaves))
+    nearest = min((farthest[node] for node in found), default=0)
+    found = [node for node in found if farthest[node] == nearest]
+    chosen = found if k is None or len(found) <= k else sorted(random.sample(found, k))
+    return tuple(_shortest(topology, leaves, root) for root in chosen)
+
+
+def _distances(topology: Topology, start: int) -> dict[int, int]:
+    distances = {start: 0}
+    waiting = deque((start,))
+    while waiting:
+        node = waiting.popleft()
+        for other, _ in topology.beside[node]:
+            if other not in distances:
+                distances[other] = distances[node] + 1
+                waiting.append(other)
+    return distances
+
+
+def _shortest(topology: Topology, leaves: Sequence[int], root: int) -> Tree:
+    distances = _distances(topology, root)
+    switches, links = {root}, []
+    for leaf in leaves:
+        node = leaf
+        while node not in switches:
+            switches.add(node)
+            node, link = min(way for way in topology.beside[node] if distances[way[0]] == distances[node] - 1)
+            links.append(link)
+    return Tree(root, tuple(sorted(switches)), tuple(sorted(links)))

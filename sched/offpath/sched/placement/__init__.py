@@ -1,0 +1,1 @@
+"""Which hosts a job gets: one protocol, MINA's minimum of host fragments, and the baselines."""

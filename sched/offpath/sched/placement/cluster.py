@@ -1,0 +1,88 @@
+"""Which hosts of a topology are free, by host and by pod, kept up to date at O(depth) per host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from offpath.sched.errors import SchedError
+from offpath.sched.topology.graph import Pod, Topology
+
+
+class HostsHeld(SchedError):
+    """A host was taken that is not free, or released that is."""
+
+
+class Cluster:
+    """Pods are known by number, the outermost is 0, parents come before their children.
+
+    ``children``, ``first``, ``count``, ``free_in`` and ``stamp`` are by pod; a stamp changes with anything in its pod.
+    """
+
+    def __init__(self, topology: Topology, busy: Iterable[int] = ()) -> None:
+        self.topology = topology
+        self.first: list[int] = []
+        self.count: list[int] = []
+        self.children: list[Sequence[int]] = []
+        self._parent: list[int] = []
+        self._leaf = [0] * topology.hosts
+        waiting: list[tuple[Pod, int]] = [(topology.pods, -1)]
+        for pod, parent in waiting:  # grows: breadth first, so that a pod's children have consecutive numbers
+            number = len(self.first)
+            self.first.append(pod.first)
+            self.count.append(pod.count)
+            self._parent.append(parent)
+            begin = len(waiting)
+            waiting.extend((child, number) for child in pod.children)
+            self.children.append(range(begin, len(waiting)))
+            if not pod.children:
+                self._leaf[pod.first : pod.first + pod.count] = [number] * pod.count
+        self.free_in = list(self.count)
+        self.stamp = [0] * len(self.first)
+        self._changes = 0
+        self._is_free = bytearray(b"\1") * topology.hosts
+        self.take(busy)
+
+    @property
+    def free(self) -> int:
+        """Free hosts."""
+        return self.free_in[0]
+
+    def is_free(self, host: int) -> bool:
+        """Nobody has it."""
+        return bool(self._is_free[host])
+
+    def free_hosts(self, first: int = 0, count: int | None = None) -> Iterator[int]:
+        """Those of ``first`` … ``first + count - 1`` that are free, in order."""
+        end = len(self._is_free) if count is None else first + count
+        find = self._is_free.find
+        at = find(1, first, end)
+        while at >= 0:
+            yield at
+            at = find(1, at + 1, end)
+
+    def take(self, hosts: Iterable[int]) -> None:
+        """They are a job's. Raises: HostsHeld: one of them is taken; then none is."""
+        self._set(list(hosts), free=False)
+
+    def release(self, hosts: Iterable[int]) -> None:
+        """They are free. Raises: HostsHeld: one of them is; then nothing changes."""
+        self._set(list(hosts), free=True)
+
+    def _set(self, hosts: list[int], *, free: bool) -> None:
+        value = int(free)
+        for n, host in enumerate(hosts):
+            if not 0 <= host < len(self._is_free) or self._is_free[host] == value:
+                for before in hosts[:n]:
+                    self._is_free[before] = 1 - value
+                raise HostsHeld(f"host {host} is {'free' if free else 'taken'} already, or not there")
+            self._is_free[host] = value
+        self._changes += 1
+        by_leaf: dict[int, int] = {}
+        for host in hosts:
+            by_leaf[self._leaf[host]] = by_leaf.get(self._leaf[host], 0) + 1
+        for leaf, count in by_leaf.items():
+            pod = leaf
+            while pod >= 0:
+                self.free_in[pod] += count if free else -count
+                self.stamp[pod] = self._changes
+                pod = self._parent[pod]

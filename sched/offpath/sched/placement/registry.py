@@ -1,0 +1,26 @@
+"""Placement policies by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from offpath.sched.errors import SchedError
+from offpath.sched.placement.baselines import BestFitPod, FirstN, RandomHosts
+from offpath.sched.placement.fragments import Fragments
+from offpath.sched.placement.port import Placement
+
+PLACEMENTS: Final[dict[str, Callable[[Random], Placement]]] = {
+    Fragments.name: lambda random: Fragments(),
+    FirstN.name: lambda random: FirstN(),
+    BestFitPod.name: lambda random: BestFitPod(),
+    RandomHosts.name: RandomHosts,
+}
+
+
+def make(name: str, random: Random) -> Placement:
+    """The policy of that name; ``random`` is for the one that draws. Raises: SchedError: there is none."""
+    if name not in PLACEMENTS:
+        raise SchedError(f"no placement is called {name!r}: there are {', '.join(PLACEMENTS)}")
+    return PLACEMENTS[name](random)

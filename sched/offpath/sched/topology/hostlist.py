@@ -1,0 +1,84 @@
+"""Slurm's hostlist expressions: ``n[001-064,080],m7`` (topology.conf(5), "Slurm's hostlist expression parser")."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import product
+from typing import Final
+
+from offpath.sched.topology.graph import MOST_HOSTS, TopologyError
+
+_LONGEST_NAME: Final = 256
+_PART: Final = re.compile(r"\[([^\[\]]*)\]|([^\[\],]+)")
+_RANGE: Final = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_NAME: Final = re.compile(r"[!-~]+")
+
+
+def expand(text: str, line: int | None = None) -> list[str]:
+    """The names in order. A range's numbers are as wide as its first one: ``[08-11]`` is 08, 09, 10, 11.
+
+    Raises: TopologyError: brackets that do not match, a range that is none or falls, a name that cannot be one, more
+    than a million names.
+    """
+    names: list[str] = []
+    for word in _words(text, line):
+        choices: list[list[str]] = []
+        count, at = 1, 0
+        for part in _PART.finditer(word):
+            if part.start() != at:
+                raise TopologyError(f"{_shown(word)} is no hostlist", line)
+            at = part.end()
+            choices.append([part[2]] if part[2] is not None else _numbers(part[1], line))
+            count *= len(choices[-1])
+            if count + len(names) > MOST_HOSTS:
+                raise TopologyError(f"{_shown(word)} makes more than {MOST_HOSTS} names", line)
+        if at != len(word) or not choices:
+            raise TopologyError(f"{_shown(word)} is no hostlist", line)
+        names.extend(map("".join, product(*choices)))
+        if len(names[-1]) > _LONGEST_NAME or not _NAME.fullmatch(names[-1]):
+            raise TopologyError(f"{_shown(names[-1])} cannot be a name", line)
+    return names
+
+
+def _words(text: str, line: int | None) -> Iterator[str]:
+    """What commas outside of brackets separate."""
+    start, inside = 0, False
+    for at, character in enumerate(text):
+        if character == "[":
+            if inside:
+                break
+            inside = True
+        elif character == "]":
+            if not inside:
+                break
+            inside = False
+        elif character == "," and not inside:
+            yield text[start:at]
+            start = at + 1
+    else:
+        if not inside:
+            yield text[start:]
+            return
+    raise TopologyError(f"{_shown(text)}: brackets do not match", line)
+
+
+def _numbers(text: str, line: int | None) -> list[str]:
+    found: list[str] = []
+    for word in text.split(","):
+        match = _RANGE.fullmatch(word)
+        if match is None:
+            raise TopologyError(f"{_shown(word)} is no number and no range", line)
+        low, width = int(match[1]), len(match[1])
+        high = int(match[2]) if match[2] is not None else low
+        if not low <= high:
+            raise TopologyError(f"{_shown(word)} falls", line)
+        if high - low >= MOST_HOSTS or len(found) + high - low >= MOST_HOSTS:
+            raise TopologyError(f"{_shown(word)} makes more than {MOST_HOSTS} names", line)
+        found.extend(f"{number:0{width}}" for number in range(low, high + 1))
+    return found
+
+
+def _shown(text: str) -> str:
+    """Little of what an untrusted file says."""
+    return repr(text if len(text) <= 60 else text[:60] + "…")

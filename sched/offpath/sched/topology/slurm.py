@@ -1,0 +1,179 @@
+"""Slurm's topology.conf and topology.yaml, plugins tree and block (topology.conf(5), topology.yaml(5)).
+
+The tree plugin names switches. The block plugin does not: each block is taken for a switch, so are the larger blocks
+that `BlockSizes` makes of contiguous ones, and one switch is above all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from offpath.sched.topology import plain_yaml
+from offpath.sched.topology.declared import Declared, connected
+from offpath.sched.topology.graph import Topology, TopologyError
+from offpath.sched.topology.hostlist import expand
+
+_SWITCH: Final = {"switchname", "switches", "nodes", "linkspeed"}
+_BLOCK: Final = {"blockname", "nodes"}
+_LONGEST_NAME: Final = 64
+"""Of a switch: topology.conf(5)."""
+
+
+def conf(text: str) -> Topology:
+    """topology.conf. Where it has switches and blocks, the switches count. Raises: TopologyError."""
+    switches: list[Declared] = []
+    blocks: list[Declared] = []
+    sizes: tuple[list[int], int] = [], 0
+    for line, words in _lines(text):
+        if "switchname" in words:
+            _known(words, _SWITCH, line)
+            switches.append(_switch(words["switchname"], words.get("switches"), words.get("nodes"), line))
+        elif "blockname" in words:
+            _known(words, _BLOCK, line)
+            blocks.append(Declared(words["blockname"], (), expand(_given(words, "nodes", line), line), line))
+        elif "blocksizes" in words:
+            sizes = [_size(each, line) for each in words["blocksizes"].split(",")], line
+        else:
+            raise TopologyError(f"a line of neither SwitchName, BlockName nor BlockSizes: {', '.join(words)}", line)
+    if switches:
+        return connected(switches)
+    if not blocks:
+        raise TopologyError("neither switches nor blocks")
+    return connected(_above_blocks(blocks, *sizes))
+
+
+def _lines(text: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Lines that say something, joined where one ends in a backslash; keys in small letters."""
+    begun, kept = 0, ""
+    for line, raw in enumerate(text.splitlines(), 1):
+        said = raw.split("#", 1)[0].strip()
+        begun = begun or line
+        if said.endswith("\\"):
+            kept += said[:-1] + " "
+            continue
+        words: dict[str, str] = {}
+        for word in (kept + said).split():
+            key, sign, value = word.partition("=")
+            if not sign or not value:
+                raise TopologyError(f"{word[:60]!r} is no KEY=VALUE", begun)
+            if key.lower() in words:
+                raise TopologyError(f"{key[:60]} is there twice", begun)
+            words[key.lower()] = value.strip('"')
+        if words:
+            yield begun, words
+        begun, kept = 0, ""
+    if kept:
+        raise TopologyError("the text ends in the middle of a line", begun)
+
+
+def _known(words: dict[str, str], names: set[str], line: int) -> None:
+    if strange := sorted(set(words) - names):
+        raise TopologyError(f"{strange[0][:60]!r} is no key of this line", line)
+
+
+def _given(words: dict[str, str], name: str, line: int) -> str:
+    if name not in words:
+        raise TopologyError(f"no {name}", line)
+    return words[name]
+
+
+def _switch(name: str, switches: str | None, hosts: str | None, line: int) -> Declared:
+    if not name or len(name) > _LONGEST_NAME:
+        raise TopologyError(f"a switch's name has 1 to {_LONGEST_NAME} characters", line)
+    if not switches and not hosts:
+        raise TopologyError(f"switch {name!r} has neither hosts nor switches below it", line)
+    below = expand(switches, line) if switches else []
+    return Declared(name, below, expand(hosts, line) if hosts else [], line)
+
+
+def _size(text: str, line: int) -> int:
+    if not text.isdecimal() or not 1 <= len(text) <= 9 or int(text) < 1:
+        raise TopologyError(f"{text[:60]!r} is no block size", line)
+    return int(text)
+
+
+def _above_blocks(blocks: Sequence[Declared], sizes: Sequence[int], line: int) -> list[Declared]:
+    """The blocks, and switches above them: each size is a power of two of base blocks."""
+    found = list(blocks)
+    below = [each.name for each in blocks]
+    at, base = 1, sizes[0] if sizes else 1
+    for size in sizes[1:]:
+        times, rest = divmod(size, base)
+        if rest or times <= at or times & (times - 1):
+            raise TopologyError(f"block size {size} is no larger power of two of {base}", line)
+        names = [f"blocks-of-{size}-{n // (times // at)}" for n in range(0, len(below), times // at)]
+        for n, name in enumerate(names):
+            found.append(Declared(name, below[n * (times // at) : (n + 1) * (times // at)], (), line))
+        below, at = names, times
+    if len(below) > 1:
+        found.append(Declared("all-blocks", below, ()))
+    return found
+
+
+def yaml(text: str, name: str | None = None) -> Topology:
+    """topology.yaml: the topology ``name``, or the first that is the cluster's default, or the only one that is no
+    flat one. Raises: TopologyError."""
+    chosen = _chosen(plain_yaml.parse(text).items("the document"), name)
+    fields = chosen.mapping("a topology")
+    kinds = [kind for kind in ("tree", "block", "flat") if kind in fields]
+    if len(kinds) != 1:
+        raise TopologyError("a topology is one of tree, block and flat", chosen.line)
+    if kinds == ["flat"]:
+        raise TopologyError("a flat topology says nothing of the network", chosen.line)
+    if kinds == ["tree"]:
+        switches = fields["tree"].mapping("tree").get("switches")
+        if switches is None:
+            raise TopologyError("a tree without switches", fields["tree"].line)
+        return connected([_yaml_switch(each) for each in switches.items("switches")])
+    block = fields["block"].mapping("block")
+    blocks = block.get("blocks")
+    if blocks is None:
+        raise TopologyError("no blocks", fields["block"].line)
+    declared = [_yaml_block(each) for each in blocks.items("blocks")]
+    sizes = block.get("block_sizes")
+    if sizes is None:
+        return connected(_above_blocks(declared, (), 0))
+    numbers = [_size(each.text("a block size"), each.line) for each in sizes.items("block_sizes")]
+    return connected(_above_blocks(declared, numbers, sizes.line))
+
+
+def _chosen(topologies: Sequence[plain_yaml.Yaml], name: str | None) -> plain_yaml.Yaml:
+    named: dict[str, plain_yaml.Yaml] = {}
+    default: plain_yaml.Yaml | None = None
+    for each in topologies:
+        fields = each.mapping("a topology")
+        if "topology" not in fields:
+            raise TopologyError("a topology without a name", each.line)
+        own = fields["topology"].text("topology")
+        if own in named:
+            raise TopologyError(f"topology {own!r} is there twice", each.line)
+        named[own] = each
+        is_default = "cluster_default" in fields and fields["cluster_default"].text("cluster_default").lower()
+        if default is None and is_default in ("true", "yes", "on"):
+            default = each
+    if name is not None:
+        if name not in named:
+            raise TopologyError(f"no topology {name!r}: there are {', '.join(named)}"[:200])
+        return named[name]
+    shaped = [each for each in named.values() if "flat" not in each.mapping("a topology")]
+    if default is not None:
+        return default
+    if len(shaped) != 1:
+        raise TopologyError("several topologies and no default: name one")
+    return shaped[0]
+
+
+def _yaml_switch(each: plain_yaml.Yaml) -> Declared:
+    fields = each.mapping("a switch")
+    if "switch" not in fields:
+        raise TopologyError("a switch without a name", each.line)
+    texts = {key: value.text(key) for key, value in fields.items() if key in ("switch", "children", "nodes")}
+    return _switch(texts["switch"], texts.get("children"), texts.get("nodes"), each.line)
+
+
+def _yaml_block(each: plain_yaml.Yaml) -> Declared:
+    fields = each.mapping("a block")
+    if "block" not in fields or "nodes" not in fields:
+        raise TopologyError("a block has a name and nodes", each.line)
+    return Declared(fields["block"].text("block"), (), expand(fields["nodes"].text("nodes"), each.line), each.line)
