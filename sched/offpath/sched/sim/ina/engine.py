@@ -63,7 +63,10 @@ def kernels(compiled: bool) -> tuple[Any, Any]:
         raise EngineError("numba is not installed; offpath's extra `sim` has it")
     import numba
 
-    return kernel.build(numba.njit(cache=True))
+    try:
+        return kernel.build(numba.njit(cache=True))  # beside the source, or in the user's cache
+    except RuntimeError:  # neither can be written
+        return kernel.build(numba.njit)
 
 
 def can_compile() -> bool:
