@@ -49,7 +49,7 @@ class _Row:
 
     def __init__(self, number: int, before: _Row | None, part: _Table) -> None:
         self.number, self.before, self.part = number, before, part
-        self.free = part.free + (before.free if before is not None else 0)
+        self.free: int = part.free + (before.free if before is not None else 0)
         self.scores: list[int] = []
 
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any, Final
 
 from offpath.sched.topology.declared import Declared, connected
@@ -54,7 +55,7 @@ def _of_instances(instances: list[Any]) -> list[Declared]:
             below.setdefault(name, {})
             hosts.setdefault(name, [])
         hosts[names[0]].append(host)
-        for low, high in zip(names, names[1:], strict=False):
+        for low, high in pairwise(names):
             below[high][low] = None
     return [Declared(name, tuple(below[name]), hosts[name]) for name in below]
 
