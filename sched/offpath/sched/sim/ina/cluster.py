@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from offpath.sched.errors import SchedError
+from offpath.sched.ina.conflicts import NDR, Limit, components, share
 from offpath.sched.ina.patterns import Network, Pattern, timed
 from offpath.sched.ina.trees import Tree
 from offpath.sched.placement.checker import fragments
@@ -18,7 +19,7 @@ from offpath.sched.placement.cluster import Cluster
 from offpath.sched.placement.port import Placement, Request
 from offpath.sched.sim.ina.engine import Engine, Rule
 from offpath.sched.sim.ina.kernel import FOREVER
-from offpath.sched.sim.ina.planners import Moment, Placed, Planner, Trees, resources
+from offpath.sched.sim.ina.planners import Moment, Placed, Planner, Trees
 from offpath.sched.topology.graph import Topology
 
 MIGRATION_NS: Final = 559_000_000
@@ -80,7 +81,7 @@ class Sample:
 @dataclass(frozen=True, slots=True)
 class World:
     """All but the jobs. ``migration_ns``: how long a job that changes its tree goes without INA (the paper's figures: 0);
-    ``per_switch``: HDR's capacity instead of NDR's; ``samples``: of every so many-th job one `Sample`, 0: none."""
+    ``limit``: what trees conflict over; ``samples``: of every so many-th job one `Sample`, 0: none."""
 
     topology: Topology
     patterns: Sequence[Pattern]
@@ -90,7 +91,7 @@ class World:
     rule: Rule
     gpu_speedup: float = 1.0
     migration_ns: int = 0
-    per_switch: bool = False
+    limit: Limit = NDR
     samples: int = 0
     compiled: bool | None = None
     fast_forward: bool = True
@@ -202,45 +203,24 @@ class Simulation:
                     self.engine.block(job, free)
                     self.outcomes[job].blocked_ns += self.world.migration_ns
         for job, tree, until in held:  # what is in flight keeps its old tree to its end
-            taken = set(resources(tree, per_switch=self.world.per_switch))
             for other, new in self._trees.items():
-                if other != job and new and not taken.isdisjoint(resources(new, per_switch=self.world.per_switch)):
+                if other != job and new and share(tree, new, self.world.limit):
                     self.engine.block(other, until)
 
     def _share(self) -> list[list[int]]:
-        on: dict[int, list[int]] = {}
-        alone, none = [], []
-        parent: dict[int, int] = {}
-        for job in self._running:
-            tree = self._trees.get(job)
-            if tree is None:
-                none.append(job)
-                continue
-            parent[job] = job
-            for what in resources(tree, per_switch=self.world.per_switch):
-                on.setdefault(what, []).append(job)
-
-        def find(job: int) -> int:
-            while parent[job] != job:
-                parent[job] = job = parent[parent[job]]
-            return job
-
-        near: dict[int, set[int]] = {}
-        for together in on.values():
-            if len(together) > 1:
-                for job in together:
-                    near.setdefault(job, set()).update(together)
-                    parent[find(job)] = find(together[0])
-        groups: dict[int, list[int]] = {}
-        for job in parent:
-            if job in near:
-                groups.setdefault(find(job), []).append(job)
-            else:
-                alone.append(job)
-        conflicts: Mapping[int, list[int]] = {job: sorted(others - {job}) for job, others in near.items()}
-        found = list(groups.values())
-        self.engine.share(alone, none, found, conflicts)
-        return found
+        trees = {job: tree for job in self._running if (tree := self._trees.get(job))}
+        parts = [sorted(each) for each in components(trees, self.world.limit)]
+        groups = [each for each in parts if len(each) > 1]
+        conflicts: Mapping[int, list[int]] = {}
+        if self.world.rule.by_tree:
+            conflicts = {
+                job: [other for other in group if other != job and share(trees[job], trees[other], self.world.limit)]
+                for group in groups
+                for job in group
+            }
+        alone = [each[0] for each in parts if len(each) == 1]
+        self.engine.share(alone, [job for job in self._running if job not in trees], groups, conflicts)
+        return groups
 
     def _sample(self, groups: Sequence[Sequence[int]]) -> None:
         without = sum(1 for job, each in self._running.items() if len(each.hosts) > 1 and not self._trees.get(job))

@@ -46,7 +46,8 @@ RULES: Final = {
     each.name: each
     for each in (
         Rule("none", capacity=0),
-        Rule("greedy", by_tree=True),
+        Rule("greedy"),
+        Rule("greedy-by-tree", by_tree=True),
         Rule("mina-paper", looks_ahead=True),
         Rule("plan", filters=True, by_tree=True),
         Rule("mina-weighed", looks_ahead=True, filters=True, by_tree=True),

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from offpath.sched.ina.trees import Tree, build, candidates, roots
-from offpath.sched.sim.ina.independent import independent
+from offpath.sched.ina.conflicts import Instance, Limit
+from offpath.sched.ina.groups import plan
+from offpath.sched.ina.opportunistic import opportunistic
+from offpath.sched.ina.peeling import independent_set
+from offpath.sched.ina.trees import Tree, candidates
 from offpath.sched.topology.graph import Topology
 
 Trees = dict[int, Tree | None]
@@ -50,11 +53,6 @@ class Planner(Protocol):
         """A tree or None for each running job."""
 
 
-def resources(tree: Tree, *, per_switch: bool = False) -> tuple[int, ...]:
-    """What a tree takes: its links (NDR: one job per port), or its switches (HDR: one job per switch)."""
-    return tree.switches if per_switch else tree.links
-
-
 class First:
     """The baseline: a job that begins gets the first tree, by root, without a conflict, and keeps it.
 
@@ -63,108 +61,65 @@ class First:
     share trees).
     """
 
-    def __init__(self, *, among_assigned: bool, per_switch: bool = False) -> None:
+    def __init__(self, limit: Limit, random: Random, *, among_assigned: bool) -> None:
         self.name = "first" if among_assigned else "first-in-transmission"
         self.reads_traffic = not among_assigned
-        self._among_assigned = among_assigned
-        self._per_switch = per_switch
+        self._limit, self._random = limit, random
 
     def plan(self, moment: Moment) -> Trees:
         """See `Planner`."""
         planned = {each.job: moment.trees.get(each.job) for each in moment.running}
-        others = planned.values() if self._among_assigned else moment.in_use
-        taken = {what for tree in others if tree for what in resources(tree, per_switch=self._per_switch)}
         begun = set(moment.begun)
         for each in moment.running:
-            if each.job not in begun or len(each.hosts) < 2:
-                continue
-            for root in roots(moment.topology, each.hosts):
-                tree = build(moment.topology, each.hosts, root)
-                wanted = resources(tree, per_switch=self._per_switch)
-                if taken.isdisjoint(wanted):
-                    planned[each.job] = tree
-                    if self._among_assigned:
-                        taken.update(wanted)
-                    break
+            if each.job in begun:
+                others = moment.in_use if self.reads_traffic else [tree for tree in planned.values() if tree]
+                trees = candidates(moment.topology, each.hosts, None, self._random)
+                planned[each.job] = opportunistic(trees, others, self._limit)
         return planned
 
 
-class Independent:
-    """The largest set of jobs whose trees do not conflict, by `independent`; what the others get is ``rest``:
+class Code:
+    """What the paper's figures were made with: ``k`` candidates drawn anew for all jobs each time, reducing and peeling,
+    and no second category: a job that is not in the set keeps the tree it had, whatever that conflicts with."""
 
-    - ``"share"``: a tree that conflicts with one sharing group only, that one's (§III-C, category 2); none otherwise;
-    - ``"keep"``: the tree they had, whatever it conflicts with. So it was when the paper's figures were made, and all
-      candidates were drawn anew each time (``redraws``).
+    name = "mina-code"
+    reads_traffic = False
 
-    ``by_gain``: jobs are worth what a step of theirs saves with INA. One that saves nothing gets no tree: it would only
-    stand in the way.
+    def __init__(self, limit: Limit, random: Random, k: int) -> None:
+        self._limit, self._random, self._k = limit, random, k
+
+    def plan(self, moment: Moment) -> Trees:
+        """See `Planner`."""
+        drawn = {each.job: candidates(moment.topology, each.hosts, self._k, self._random) for each in moment.running}
+        instance = Instance(drawn, self._limit)
+        planned = {job: moment.trees.get(job) for job in drawn}
+        for number in independent_set(instance.neighbours()):
+            vertex = instance.vertices[number]
+            planned[vertex.job] = drawn[vertex.job][vertex.tree]
+        return planned
+
+
+class Mina:
+    """§III-C as the paper means it (`sched.ina.groups`): ``k`` candidates, drawn when a job begins.
+
+    ``gainers``: only jobs that INA would make faster are given trees; the others would stand in the way. Who shares with
+    whom is then a question among those.
     """
 
     reads_traffic = False
 
-    def __init__(
-        self, name: str, k: int, random: Random, *, rest: str = "share", redraws: bool = False,
-        by_gain: bool = False, per_switch: bool = False,
-    ) -> None:  # fmt: skip
-        self.name = name
-        self._k, self._random = k, random
-        self._rest, self._redraws, self._by_gain, self._per_switch = rest, redraws, by_gain, per_switch
-        self._candidates: dict[int, tuple[Tree, ...]] = {}
+    def __init__(self, limit: Limit, random: Random, k: int, *, gainers: bool = False) -> None:
+        self.name = "mina-gainers" if gainers else "mina"
+        self._limit, self._random, self._k, self._gainers = limit, random, k, gainers
+        self._drawn: dict[int, tuple[Tree, ...]] = {}
 
     def plan(self, moment: Moment) -> Trees:
         """See `Planner`."""
-        old = {} if self._redraws else self._candidates
-        self._candidates = {
-            each.job: old.get(each.job) or candidates(moment.topology, each.hosts, self._k, self._random)
-            for each in moment.running
+        wanted = [each for each in moment.running if each.gain > 0 or not self._gainers]
+        self._drawn = {
+            each.job: self._drawn.get(each.job) or candidates(moment.topology, each.hosts, self._k, self._random)
+            for each in wanted
         }
-        planned: Trees = dict.fromkeys(self._candidates)
-        vertices: list[tuple[int, Tree]] = []
-        weights: list[int] = []
-        for each in moment.running:
-            worth = round(each.gain * 1e6) if self._by_gain else 1
-            if worth:
-                for tree in self._candidates[each.job]:
-                    if not resources(tree, per_switch=self._per_switch):  # in one switch: in nobody's way
-                        planned[each.job] = tree
-                        break
-                    vertices.append((each.job, tree))
-                    weights.append(worth)
-        conflicts = self._conflicts(vertices)
-        chosen = independent(conflicts, weights if self._by_gain else None)
-        for v in chosen:
-            planned[vertices[v][0]] = vertices[v][1]
-        if self._rest == "keep":
-            for job, tree in moment.trees.items():
-                if planned.get(job, tree) is None:
-                    planned[job] = tree
-        else:
-            self._share(vertices, conflicts, chosen, planned)
-        return planned
-
-    def _conflicts(self, vertices: Sequence[tuple[int, Tree]]) -> list[int]:
-        on: dict[int, int] = {}
-        of: dict[int, int] = {}
-        for v, (job, tree) in enumerate(vertices):
-            of[job] = of.get(job, 0) | 1 << v
-            for what in resources(tree, per_switch=self._per_switch):
-                on[what] = on.get(what, 0) | 1 << v
-        found = []
-        for v, (job, tree) in enumerate(vertices):
-            mask = of[job]
-            for what in resources(tree, per_switch=self._per_switch):
-                mask |= on[what]
-            found.append(mask & ~(1 << v))
-        return found
-
-    def _share(
-        self, vertices: Sequence[tuple[int, Tree]], conflicts: Sequence[int], chosen: Sequence[int], planned: Trees
-    ) -> None:
-        groups = {v: 1 << v for v in chosen}
-        """By its first tree: the trees of a sharing group."""
-        for v, (job, tree) in enumerate(vertices):
-            if planned[job] is None:
-                against = [first for first, members in groups.items() if conflicts[v] & members]
-                if len(against) == 1:
-                    groups[against[0]] |= 1 << v
-                    planned[job] = tree
+        former = {job: tree for job, tree in moment.trees.items() if tree is not None}
+        found = plan(self._drawn, former, self._limit)
+        return {each.job: found.trees.get(each.job) for each in moment.running}
