@@ -1,4 +1,5 @@
-"""A cluster that serves a queue of training jobs: places them, plans their trees, lets them share, until all have ended.
+"""A cluster that serves a queue of training jobs: places them, plans their trees, lets them share, until all have
+ended.
 
 First come first served with head-of-line blocking, as the paper's simulator: a job that does not fit holds up those
 behind it. What changes is planned at once; an operation in flight goes on on the tree it began with.
@@ -80,8 +81,8 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """All but the jobs. ``migration_ns``: how long a job that changes its tree goes without INA (the paper's figures: 0);
-    ``limit``: what trees conflict over; ``samples``: of every so many-th job one `Sample`, 0: none."""
+    """All but the jobs. ``migration_ns``: how long a job that changes its tree goes without INA (the paper's figures:
+    0); ``limit``: what trees conflict over; ``samples``: of every so many-th job one `Sample`, 0: none."""
 
     topology: Topology
     patterns: Sequence[Pattern]
@@ -100,8 +101,14 @@ class World:
 class Simulation:
     """One run. ``run`` once; then ``outcomes`` by job, in the order of the queue."""
 
-    def __init__(self, world: World, jobs: Sequence[Job], *, on_plan: Callable[[Trees], None] | None = None) -> None:
-        """``on_plan`` is told of the trees each time they were planned. Raises: JobTooLarge."""
+    def __init__(
+        self, world: World, jobs: Sequence[Job], *, on_plan: Callable[[Trees], None] | None = None,
+        clock: Callable[[], int] = lambda: 0,
+    ) -> None:  # fmt: skip
+        """``on_plan`` is told of the trees each time they were planned; ``clock`` (ns) is for ``plan_ns`` alone.
+
+        Raises: JobTooLarge.
+        """
         for job in jobs:
             if not 1 <= job.hosts <= world.topology.hosts:
                 raise JobTooLarge(f"{job.hosts} hosts of {world.topology.hosts}")
@@ -110,8 +117,8 @@ class Simulation:
         self.outcomes: list[Outcome] = []
         self.samples: list[Sample] = []
         self.plans = 0
-        self.shared = 0
-        """Operations that were simulated one by one, of ``engine.operations``."""
+        self.plan_ns = 0
+        """That ``clock`` counted while trees were planned."""
         self._kinds = [
             timed(pattern, world.network, hosts=hosts, gpu_speedup=world.gpu_speedup)
             for pattern in world.patterns
@@ -125,6 +132,7 @@ class Simulation:
         self._running: dict[int, Placed] = {}
         self._trees: Trees = {}
         self._on_plan = on_plan
+        self._clock = clock
 
     def run(self) -> None:
         """To the end of the last job."""
@@ -185,7 +193,9 @@ class Simulation:
                     in_use.append(tree)
         former = self._trees
         moment = Moment(self.world.topology, tuple(self._running.values()), begun, former, in_use)
+        begin_ns = self._clock()
         self._trees = self.world.planner.plan(moment)
+        self.plan_ns += self._clock() - begin_ns
         if self._on_plan is not None:
             self._on_plan(self._trees)
         held: list[tuple[int, Tree, int]] = []

@@ -32,7 +32,8 @@ class Rule:
     by_tree: bool = False
     """Only operations whose trees conflict exclude each other; else all of a sharing group."""
     filters: bool = False
-    """An operation whose use of INA would not shorten its step does not ask for it (the Plan of `sched.ina.decision`)."""
+    """An operation whose use of INA would not shorten its step does not ask for it (the Plan of
+    `sched.ina.decision`)."""
     looks_ahead: bool = False
     """It is refused where another job's next operation begins before it would end, and gains more per time (the paper's
     rule). The job's and the group's state at that moment are read: "needs global state"."""
@@ -185,7 +186,7 @@ class Engine:
 
         Every running job is named once. ``conflicts``: whose trees conflict with a job's own, within its group.
         """
-        uses = {job: self.rule.capacity > 0 for job in alone}
+        uses = dict.fromkeys(alone, self.rule.capacity > 0)
         uses |= dict.fromkeys(none, False)
         together = [list(group) for group in groups]
         before, self._alone = self._alone, {}
@@ -211,7 +212,8 @@ class Engine:
         self._grouped = self._groups(together, conflicts)
 
     def _groups(self, groups: Sequence[Sequence[int]], conflicts: Mapping[int, Sequence[int]]) -> tuple[Any, ...]:
-        starts, members = [0], []
+        starts = [0]
+        members: list[int] = []
         for group in groups:
             members.extend(group)
             starts.append(len(members))

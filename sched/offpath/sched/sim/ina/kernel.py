@@ -3,10 +3,11 @@
 `build` makes the functions twice, from this one text: as they are, over lists; or compiled by numba, over int64 arrays.
 All times are integer ns, so both give the same numbers.
 
-Arrays are flat, because passing one costs the compiled loop something: a job's record begins at its number · `WIDTH`, with the
-fields below; a kind's in ``kinds`` is the index of its first operation, their count, its duration; an operation's in ``ops``
-its start, its duration plain and with INA. ``rests`` has per operation and one more (of kind k: first + k + operation)
-`patterns.Rest` of two assumptions on what is left of a step: all of it uses INA, and a rule's guess.
+Arrays are flat, because passing one costs the compiled loop something: a job's record begins at its number · `WIDTH`,
+with the fields below; a kind's in ``kinds`` is the index of its first operation, their count, its duration; an
+operation's in ``ops`` its start, its duration plain and with INA. ``rests`` has per operation and one more (of kind k:
+first + k + operation) `patterns.Rest` of two assumptions on what is left of a step: all of it uses INA, and a rule's
+guess.
 
 At one instant what ends, ends before anything begins; what begins does so in the order of the group.
 """
@@ -85,11 +86,9 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any]:
             jobs[s + AT] += ops[o + 1]
 
     @jit
-    def forward(
-        job: int, until: int, uses: bool, step: int, step_ina: int, jobs: Any, kinds: Any, ops: Any
-    ) -> None:
-        """A job that nobody disturbs, to ``until``: whole steps at once. ``step``: how long one takes, ``step_ina`` of it
-        in operations that use INA."""
+    def forward(job: int, until: int, uses: bool, step: int, step_ina: int, jobs: Any, kinds: Any, ops: Any) -> None:
+        """A job that nobody disturbs, to ``until``: whole steps at once. ``step``: how long one takes, ``step_ina`` of
+        it in operations that use INA."""
         s = WIDTH * job
         while jobs[s + AT] <= until and jobs[s + MODE] != ENDED:
             if jobs[s + MODE] == LEAVING:
@@ -113,8 +112,8 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any]:
 
     @jit
     def gain(kind: int, index: int, since: int, ops: Any, rests: Any) -> int:
-        """By how much a step gets shorter if the operation at ``index``, which begins ``since`` after the step did, uses
-        INA; 0: not at all."""
+        """By how much a step gets shorter if the operation at ``index``, which begins ``since`` after the step did,
+        uses INA; 0: not at all."""
         o, r = 3 * index, 4 * (index + kind + 1)
         slow = max(since + ops[o + 1] + rests[r + 2], rests[r + 3])
         return int(slow - max(since + ops[o + 2] + rests[r + 2], rests[r + 3]))

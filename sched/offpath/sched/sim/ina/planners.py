@@ -15,7 +15,7 @@ from offpath.sched.ina.conflicts import Instance, Limit
 from offpath.sched.ina.groups import plan
 from offpath.sched.ina.opportunistic import opportunistic
 from offpath.sched.ina.peeling import independent_set
-from offpath.sched.ina.trees import Tree, candidates
+from offpath.sched.ina.trees import Tree, build, candidates, roots
 from offpath.sched.topology.graph import Topology
 
 Trees = dict[int, Tree | None]
@@ -32,8 +32,8 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a planner may look at. ``running``: all jobs, in the order in which they began; ``begun``: those of them that
-    have just; ``trees``: as they were; ``in_use``: those on which an operation is in flight."""
+    """What a planner may look at. ``running``: all jobs, in the order in which they began; ``begun``: those of them
+    that have just; ``trees``: as they were; ``in_use``: those on which an operation is in flight."""
 
     topology: Topology
     running: Sequence[Placed]
@@ -61,26 +61,31 @@ class First:
     share trees).
     """
 
-    def __init__(self, limit: Limit, random: Random, *, among_assigned: bool) -> None:
+    def __init__(self, limit: Limit, *, among_assigned: bool) -> None:
         self.name = "first" if among_assigned else "first-in-transmission"
         self.reads_traffic = not among_assigned
-        self._limit, self._random = limit, random
+        self._limit = limit
 
     def plan(self, moment: Moment) -> Trees:
         """See `Planner`."""
         planned = {each.job: moment.trees.get(each.job) for each in moment.running}
         begun = set(moment.begun)
+        others = list(moment.in_use) if self.reads_traffic else [tree for tree in planned.values() if tree]
         for each in moment.running:
-            if each.job in begun:
-                others = moment.in_use if self.reads_traffic else [tree for tree in planned.values() if tree]
-                trees = candidates(moment.topology, each.hosts, None, self._random)
-                planned[each.job] = opportunistic(trees, others, self._limit)
+            if each.job in begun and len(each.hosts) > 1:
+                for root in roots(moment.topology, each.hosts):  # one by one: most take one of the first
+                    tree = build(moment.topology, each.hosts, root)
+                    if opportunistic((tree,), others, self._limit) is not None:
+                        planned[each.job] = tree
+                        others.append(tree)
+                        break
         return planned
 
 
 class Code:
-    """What the paper's figures were made with: ``k`` candidates drawn anew for all jobs each time, reducing and peeling,
-    and no second category: a job that is not in the set keeps the tree it had, whatever that conflicts with."""
+    """What the paper's figures were made with: ``k`` candidates drawn anew for all jobs each time, reducing and
+    peeling, and no second category: a job that is not in the set keeps the tree it had, whatever that conflicts
+    with."""
 
     name = "mina-code"
     reads_traffic = False
@@ -102,8 +107,8 @@ class Code:
 class Mina:
     """§III-C as the paper means it (`sched.ina.groups`): ``k`` candidates, drawn when a job begins.
 
-    ``gainers``: only jobs that INA would make faster are given trees; the others would stand in the way. Who shares with
-    whom is then a question among those.
+    ``gainers``: only jobs that INA would make faster are given trees; the others would stand in the way. Who shares
+    with whom is then a question among those.
     """
 
     reads_traffic = False
@@ -123,3 +128,22 @@ class Mina:
         former = {job: tree for job, tree in moment.trees.items() if tree is not None}
         found = plan(self._drawn, former, self._limit)
         return {each.job: found.trees.get(each.job) for each in moment.running}
+
+
+class Drawn:
+    """Every job gets any of its trees, and keeps it: how often trees meet when nobody looks (figure 2)."""
+
+    name = "drawn"
+    reads_traffic = False
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    def plan(self, moment: Moment) -> Trees:
+        """See `Planner`."""
+        begun = set(moment.begun)
+        planned: Trees = {}
+        for each in moment.running:
+            drawn = candidates(moment.topology, each.hosts, 1, self._random) if each.job in begun else ()
+            planned[each.job] = drawn[0] if drawn else moment.trees.get(each.job)
+        return planned
