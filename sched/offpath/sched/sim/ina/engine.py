@@ -143,8 +143,10 @@ class Engine:
 
     # -- jobs -----------------------------------------------------------------------------------------------------
     def add(self, job: int, kind: int, steps: int, *, hosts: int = 1) -> None:
-        """A job begins now, without INA until `share` says otherwise. Raises: EngineError: it has no operation or no
-        step."""
+        """A job begins now; `share` says what it has before time goes on.
+
+        Raises: EngineError: it has no operation or no step.
+        """
         if steps < 1 or not self._kinds_of[kind].starts:
             raise EngineError(f"job {job}: {steps} steps of {len(self._kinds_of[kind].starts)} operations")
         first = self.now_ns + self._kinds_of[kind].starts[0]
@@ -154,7 +156,6 @@ class Engine:
             self._jobs[kernel.WIDTH * job + field] = value
         self._over.discard(job)
         self.operations += steps * len(self._kinds_of[kind].starts)
-        self._leave_alone(job, False)
 
     def progress(self, job: int) -> Progress:
         """How far a job is, now."""

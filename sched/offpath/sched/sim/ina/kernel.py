@@ -144,7 +144,7 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any]:
         mine = 0
         if filters or looks_ahead:
             mine = gain(jobs[s + KIND], index, now - jobs[s + ORIGIN], ops, rests)
-            if filters and mine == 0:
+            if filters and mine == 0 and high - low > 1:  # one alone keeps nobody waiting
                 return False
         end = now + ops[3 * index + 2]
         mine_rate = mine * jobs[s + WEIGHT] / ops[3 * index + 2]
