@@ -187,3 +187,5 @@ def test_what_nobody_can_simulate_is_refused() -> None:
         engine.add(0, 0, 0)
     with pytest.raises(EngineError, match="0 operations"):
         engine.add(0, 1, 1)
+    with pytest.raises(EngineError, match="steps of"):
+        engine.add(0, 0, 1 << 57)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -65,7 +66,7 @@ def test_no_host_has_two_jobs_at_once() -> None:
     run = simulation(2, "mina", "mina-paper", arrivals=True)
     run.run()
     spans = sorted((host, each.started_ns, each.ended_ns) for each in run.outcomes for host in each.hosts)
-    for (host, _, end), (other, begin, _) in zip(spans, spans[1:], strict=False):
+    for (host, _, end), (other, begin, _) in pairwise(spans):
         assert host != other or end <= begin
 
 

@@ -143,7 +143,7 @@ def pairs(
     for one in range(len(kinds)):
         for other in range(len(kinds)):
             engine = Engine(kinds, 2, RULES[rule])
-            steps = 1 << 40
+            steps = 10**8  # more than will be taken
             for job, kind in enumerate((one, other)):
                 engine.add(job, kind, steps)
             engine.share([], [], [[0, 1]], {0: [1], 1: [0]})

@@ -145,10 +145,13 @@ class Engine:
     def add(self, job: int, kind: int, steps: int, *, hosts: int = 1) -> None:
         """A job begins now; `share` says what it has before time goes on.
 
-        Raises: EngineError: it has no operation or no step.
+        Raises: EngineError: it has no operation or no step, or takes longer than time can be counted.
         """
         if steps < 1 or not self._kinds_of[kind].starts:
             raise EngineError(f"job {job}: {steps} steps of {len(self._kinds_of[kind].starts)} operations")
+        longest = max(self._steps[kind])[0]
+        if self.now_ns + steps * longest > kernel.FOREVER // 4:  # the loop doubles times
+            raise EngineError(f"job {job}: {steps} steps of {longest} ns")
         first = self.now_ns + self._kinds_of[kind].starts[0]
         weight = hosts if self.rule.by_hosts else 1
         values = (kind, self.now_ns, 0, kernel.WAITS, first, steps, 0, weight, *[0] * (kernel.WIDTH - 8))

@@ -47,7 +47,7 @@ INA: Final = 2
 LEAVING: Final = 3
 """For the end of its last step."""
 ENDED: Final = 4
-FOREVER: Final = 1 << 62
+FOREVER: Final = 1 << 60
 
 
 def build(jit: Callable[[Any], Any]) -> tuple[Any, Any]:
