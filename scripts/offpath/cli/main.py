@@ -31,6 +31,8 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("lease", "plan"): ("lease_plan", "what could move so that GPUs come free (nothing is moved)"),
     ("replay",): ("replay", "handle a journal's events again, and hold every decision against what was written"),
     ("whatif",): ("whatif", "the same jobs under another policy, or on other GPUs"),
+    ("place",): ("place", "which hosts a job would get on a topology, and why (nothing is taken)"),
+    ("trees",): ("trees", "on which trees jobs would aggregate, and who shares (nothing is asked of a daemon)"),
     ("top",): ("top", "tenants and leases, live"),
     ("errors",): ("errors.command", "what an error code means, and what to do"),
     ("demo",): ("demo.command", "the main job, end to end, on this machine"),

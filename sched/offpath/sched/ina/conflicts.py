@@ -78,7 +78,7 @@ class Vertex:
 
 
 class Instance:
-    """The vertices in the order of jobs and trees, and who is on what. ``by_job``: a job's vertices."""
+    """The vertices in the order of jobs and trees, and who is on what. ``by_job``: a job's vertices, if it has any."""
 
     def __init__(self, candidates: Candidates, limit: Limit) -> None:
         self.limit = limit
@@ -86,6 +86,8 @@ class Instance:
         self.by_job: dict[int, range] = {}
         self.on: dict[int, int] = {}  # need: bit set of vertices
         for job, trees in candidates.items():
+            if not trees:
+                continue
             first = len(self.vertices)
             for n, tree in enumerate(trees):
                 bit = 1 << len(self.vertices)

@@ -68,9 +68,9 @@ def solve(
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed
     status = solver.solve(model)
-    bound = int(solver.best_objective_bound + 1e-6) // worth
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return Solution(UNKNOWN, bound)
+        return Solution(UNKNOWN, len(instance.by_job))  # what it holds for a bound before presolve's end is none
+    bound = min(len(instance.by_job), int(solver.best_objective_bound + 1e-6) // worth)
     trees = {
         vertex.job: vertex.tree for vertex, chosen in zip(instance.vertices, x, strict=True) if solver.value(chosen)
     }

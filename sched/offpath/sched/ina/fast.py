@@ -3,8 +3,8 @@
 C = 1: reducing and peeling on the conflict graph. C > 1: greedily, jobs with small trees first. Either is then improved
 by moves on jobs until none helps: one job moves to another of its trees to make room, over a few steps; one goes and
 two come. Then jobs without a tree force their way in, one after the other, and what they drove out looks for room: a
-change that leaves no fewer jobs served stays. The same from the former trees; of the two the larger set counts, of
-equals the one that moves fewer.
+change that leaves no fewer jobs served stays. Where there are former trees it begins with those, unless a fresh start
+serves more.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _TRIES: Final = 400
 """Moves tried in one search for room."""
 _PRESSED_TRIES: Final = 50
 """The same while jobs force their way in."""
+_MOST_MOVES: Final = 8_000
+"""Beyond, nobody forces a way in any more: bounds the time where hundreds of jobs wait."""
 EFFORT: Final = 24
 """Jobs in a row that force their way in without gain before the search ends."""
 
@@ -35,19 +37,18 @@ def solve(
     """
     instance = Instance(candidates, limit)
     was = {job: tree for job, tree in (former or {}).items() if job in instance.by_job}
-    best: _Assignment | None = None
-    for begun in (instance.by_job[job][tree] for job, tree in was.items()), None:
-        if best is not None and len(best.at) == len(instance.by_job):
-            break
-        if begun is None or was:
-            found = _Assignment(instance)
-            found.put_all(_first(instance) if begun is None else begun)
-            found.improve(_TRIES)
-            found.press(effort)
-            found.restore(was)
-            if best is None or (len(found.at), found.kept(was)) > (len(best.at), best.kept(was)):
-                best = found
-    assert best is not None
+    best = _Assignment(instance)
+    if was:
+        best.put_all(instance.by_job[job][tree] for job, tree in was.items())
+        best.improve()
+    if not best.is_all:
+        fresh = _Assignment(instance)
+        fresh.put_all(_first(instance))
+        fresh.improve()
+        if len(fresh.at) > len(best.at) or not was:
+            best = fresh
+    best.press(effort)
+    best.restore(was)
     return {job: instance.vertices[vertex].tree for job, vertex in sorted(best.at.items())}
 
 
@@ -71,7 +72,7 @@ class _Assignment:
         self._number = {job: n for n, job in enumerate(instance.by_job)}
         self._jobs = list(instance.by_job)
         self._on = dict.fromkeys(instance.on, 0)  # need: bit set of job numbers
-        self._tries = 0
+        self._tries = self._moves = 0
 
     def _put(self, job: int, vertex: int) -> None:
         self.at[job] = vertex
@@ -105,7 +106,12 @@ class _Assignment:
             if job not in self.at and self._blockers(vertex) == -1:
                 self._put(job, vertex)
 
-    def improve(self, tries: int) -> None:
+    @property
+    def is_all(self) -> bool:
+        """Every job has a tree."""
+        return len(self.at) == len(self._jobs)
+
+    def improve(self, tries: int = _TRIES) -> None:
         """Until neither kind of move helps."""
         while self._make_room(tries) or self._one_for_two():
             pass
@@ -115,7 +121,7 @@ class _Assignment:
         idle, turn = 0, 0
         for _ in range(3 * effort):
             waiting = self._waiting()
-            if idle >= effort or not waiting:
+            if idle >= effort or not waiting or self._moves >= _MOST_MOVES:
                 break
             job = waiting[turn % len(waiting)]
             turn += 7  # neighbours in the order of arrival are often neighbours in the network
@@ -173,6 +179,7 @@ class _Assignment:
                 if other in moved or len(self._instance.by_job[other]) < 2 or not self._tries:
                     continue
                 self._tries -= 1
+                self._moves += 1
                 before = self._take(other)
                 self._put(job, vertex)
                 if self._place(other, depth - 1, moved | {other}):

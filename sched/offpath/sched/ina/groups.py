@@ -1,8 +1,8 @@
 """Trees for all running jobs and the groups that share them (MINA §III-C), with few changes from one plan to the next.
 
-Category 1: the jobs of the largest set without conflicts; each begins a sharing group. Category 2: jobs with a tree that
-conflicts with one group only; they join it. Category 3: the rest, which get no tree. With C > 1 a tree conflicts where
-C groups are already, and joins a group that is at every such place, so that never more than C groups meet anywhere.
+Category 1: the jobs of the largest set without conflicts; each begins a sharing group. Category 2: jobs with a tree
+that conflicts with one group only; they join it. Category 3: the rest, which get no tree. With C > 1 a tree conflicts
+where C groups are already, and joins a group that is at every such place, so that never more than C groups meet.
 
 Moving a tree costs the job its INA, not its run, for 559 ms (§V-D).
 """
@@ -65,8 +65,9 @@ def plan(
 ) -> Plan:
     """Trees and groups for the jobs in ``candidates``; others of ``former`` have ended.
 
-    A former tree that is no candidate any more (they were drawn anew) may be kept all the same. ``choose``: `fast.solve`,
-    or an exact solver. ``merge``: category 2 joins groups; without, it gets no tree, as in the authors' first simulator.
+    A former tree that is no candidate any more (they were drawn anew) may be kept all the same. ``choose``:
+    `fast.solve`, or an exact solver. ``merge``: category 2 joins groups; without, it gets no tree, as in the authors'
+    first simulator.
     """
     known = {job: tree for job, tree in former.items() if job in candidates}
     offered: dict[int, Sequence[Tree]] = {

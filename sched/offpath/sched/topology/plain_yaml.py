@@ -62,6 +62,8 @@ def parse(text: str) -> Yaml:
         if "\t" in raw[: len(raw) - len(raw.lstrip())]:
             raise TopologyError("a tab in the indentation", line)
         rest = _uncommented(raw).rstrip()
+        if rest.lstrip().startswith("- " * _DEEPEST):
+            raise TopologyError(f"nested deeper than {_DEEPEST}", line)
         while (bare := rest.lstrip()) and (bare == "-" or bare.startswith("- ")):
             indent = len(rest) - len(bare)
             pieces.append(_Piece(line, indent, None))
@@ -142,6 +144,6 @@ def _scalar(text: str, line: int) -> str | list[Yaml]:
             raise TopologyError("a flow list of more than scalars", line)
         inside = text[1:-1].strip()
         return [Yaml(line, _scalar(each, line)) for each in inside.split(",")] if inside else []
-    if text[0] in "&*!|>{\"'%@`":
+    if text and text[0] in "&*!|>{\"'%@`":
         raise TopologyError(f"this YAML is beyond what is read here: {text[:40]!r}", line)
     return text

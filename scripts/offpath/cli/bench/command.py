@@ -16,6 +16,7 @@ from typing import Any, Final
 NAMES: Final = {
     "daemon": "daemon",
     "gpu-policy": "gpu_policy",
+    "ina": "ina",
     "request-path": "request_path",
     "verbs": "verbs",
 }

@@ -78,6 +78,11 @@ ENTRIES: Final = (
         ("SweepError", "the file of finished windows cannot be written", "its text says why; give another `--out`"),
         ("WhatIfError", "the question cannot be asked of this journal or trace", "its text says why"),
         (
+            "NetworkError",
+            "a topology, a list of jobs or of hosts cannot be used; its text names file and line",
+            "mend the line, or give another file",
+        ),
+        (
             "PluginError",
             "a policy plug-in cannot be started; its text says why",
             "install the package that has the entry point, mend it, or name another policy",
