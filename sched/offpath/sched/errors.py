@@ -3,6 +3,10 @@
 SchedError
 ├── IllegalPlacement   a start or overlap that MIG's geometry forbids
 ├── HostsHeld          a host given to two jobs (`placement.cluster`)
+├── EngineError        a simulation that cannot be run (`sim.ina.engine`)
+├── JobTooLarge        a simulated job that no cluster of that size holds (`sim.ina.cluster`)
+├── Mismatch           ranks of a job name one operation differently (`ina.arbitration`)
+├── PatternError       a communication pattern that is none (`ina.patterns`): an operator's file says so
 ├── InvalidTransition  an event that the state does not allow; carries the story so far
 ├── TopologyError      a network that is none (`topology.graph`): an operator's file says so
 └── PlainError         plain data (of a journal, a checkpoint) that no record can have been

@@ -188,6 +188,18 @@ ENTRIES: Final = (
             "see `JournalCorrupt`",
         ),
         ("IllegalPlacement", "an instance that MIG's geometry forbids", _BUG),
+        (
+            "EngineError",
+            "a simulation that cannot be run; its text says why",
+            "give other jobs, or install the extra `sim`",
+        ),
+        (
+            "JobTooLarge",
+            "a simulated job wants more hosts than the cluster has",
+            "give a larger cluster, or other jobs",
+        ),
+        ("Mismatch", "ranks of a job name one aggregation differently; it is refused", "are all ranks of one program?"),
+        ("PatternError", "a file is no communication pattern; its text says where", "mend it, or give another file"),
         ("HostsHeld", "a host was given to two jobs, or released twice", _BUG),
         (
             "TopologyError",

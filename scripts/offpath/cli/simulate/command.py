@@ -13,9 +13,12 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Final
 
-NAMES: Final = {"conspirator": "conspirator"}
-FIGURES: Final = ("2", "8a", "8b", "8c")
-"""Of Conspirator."""
+NAMES: Final = {"conspirator": "conspirator", "mina": "mina"}
+FIGURES: Final = {
+    "conspirator": ("2", "8a", "8b", "8c"),
+    "mina": ("2", "3", "4", "5", "11", "12", "13", "14", "table1"),
+}
+"""Of each paper."""
 
 
 @dataclass(slots=True)
@@ -29,7 +32,7 @@ class Report:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     parser.add_argument("experiment", nargs="?", choices=sorted(NAMES), help="which; none: list them")
-    parser.add_argument("--quick", action="store_true", help="two small windows from inputs that come with offpath")
+    parser.add_argument("--quick", action="store_true", help="a small run from inputs that come with offpath")
     parser.add_argument("--data", default="../shared/data", metavar="DIR", help="the traces (default %(default)s)")
     parser.add_argument(
         "--out", default="simulate-out", metavar="DIR", help="results and pictures (default %(default)s)"
@@ -38,9 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     some = parser.add_mutually_exclusive_group()
     some.add_argument("--only", metavar="PART", action="append", help="only this part of the plan")
     some.add_argument(
-        "--figure", metavar="N", choices=FIGURES, action="append",
-        help=f"only this figure of the paper ({', '.join(FIGURES)}); may be given several times",
+        "--figure", metavar="N", choices=sorted({each for some in FIGURES.values() for each in some}), action="append",
+        help="only this figure of the paper; may be given several times ("
+        + "; ".join(f"{name}: {', '.join(some)}" for name, some in FIGURES.items()) + ")",
     )  # fmt: skip
+    parser.add_argument("--seeds", type=int, metavar="N", help="so many seeds (mina only; default: 10)")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
@@ -50,6 +55,11 @@ def main(arguments: argparse.Namespace) -> int:
         for name, module in sorted(NAMES.items()):
             print(f"{name:16} {_module(module).DESCRIPTION}")
         return 0
+    wrong = [each for each in arguments.figure or () if each not in FIGURES[arguments.experiment]]
+    if wrong or (arguments.seeds is not None and (arguments.seeds < 1 or arguments.experiment != "mina")):
+        what = f"--figure {wrong[0]}" if wrong else f"--seeds {arguments.seeds}"
+        print(f"offpath simulate: {arguments.experiment} has no {what}", file=sys.stderr)
+        return 2
     report: Report = _module(NAMES[arguments.experiment]).run(arguments)
     if arguments.json:
         print(json.dumps(report.data))

@@ -1,0 +1,72 @@
+"""The root's admission, as a model: whole operations, sticky verdicts, capacity held from admission to delivery.
+
+The root of a tree sees operations that ask, in the order in which they arrive, and nothing else. It keeps safety alone:
+whatever plans say, no more than ``capacity`` operations are in the tree at once, and all ranks get one verdict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from offpath.sched.errors import SchedError
+
+
+class Mismatch(SchedError):
+    """Ranks of a job speak of one operation in different words: it is refused, and reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What an operation is known by. ``index``: the place in the order of issue on the job's communicator."""
+
+    job: int
+    incarnation: int
+    epoch: int
+    index: int
+    nbytes: int
+    dtype: str = "float32"
+
+
+class Root:
+    """One tree's root, or that of a sharing group."""
+
+    def __init__(self, capacity: int = 1) -> None:
+        if capacity < 1:
+            raise ValueError("a capacity of 1 or more")
+        self.capacity = capacity
+        self._held: dict[tuple[int, int], Operation] = {}
+        self._verdicts: dict[tuple[int, int], tuple[Operation, bool]] = {}
+
+    @property
+    def held(self) -> int:
+        """Operations in the tree."""
+        return len(self._held)
+
+    def admit(self, operation: Operation) -> bool:
+        """The verdict; asked again (by another rank) it is the same.
+
+        Raises: Mismatch: another rank named this index with other bytes, type or epoch, or it is long past.
+        """
+        key = operation.job, operation.incarnation
+        known = self._verdicts.get(key)
+        if known is not None:
+            if operation.index == known[0].index and operation == known[0]:
+                return known[1]
+            if operation.index <= known[0].index:
+                raise Mismatch(f"job {operation.job}: {operation} after {known[0]}")
+        verdict = len(self._held) < self.capacity and key not in self._held
+        if verdict:
+            self._held[key] = operation
+        self._verdicts[key] = operation, verdict
+        return verdict
+
+    def delivered(self, operation: Operation) -> None:
+        """All ranks have its result: its place is free. Repeating it is harmless."""
+        key = operation.job, operation.incarnation
+        if self._held.get(key) == operation:
+            del self._held[key]
+
+    def fence(self, job: int, incarnation: int) -> None:
+        """The job is gone, or begins anew: what it held is free, its verdicts are forgotten."""
+        self._held.pop((job, incarnation), None)
+        self._verdicts.pop((job, incarnation), None)

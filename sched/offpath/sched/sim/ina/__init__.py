@@ -1,0 +1,1 @@
+"""The simulator of a cluster whose jobs share in-network aggregation, all-reduce by all-reduce."""

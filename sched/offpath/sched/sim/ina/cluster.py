@@ -1,0 +1,246 @@
+"""A cluster that serves a queue of training jobs: places them, plans their trees, lets them share, until all have
+ended.
+
+First come first served with head-of-line blocking, as the paper's simulator: a job that does not fit holds up those
+behind it. What changes is planned at once; an operation in flight goes on on the tree it began with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from offpath.sched.errors import SchedError
+from offpath.sched.ina.conflicts import NDR, Limit, components, share
+from offpath.sched.ina.patterns import Network, Pattern, timed
+from offpath.sched.ina.trees import Tree
+from offpath.sched.placement.checker import fragments
+from offpath.sched.placement.cluster import Cluster
+from offpath.sched.placement.port import Placement, Request
+from offpath.sched.sim.ina.engine import Engine, Rule
+from offpath.sched.sim.ina.kernel import FOREVER
+from offpath.sched.sim.ina.planners import Moment, Placed, Planner, Trees
+from offpath.sched.topology.graph import Topology
+
+MIGRATION_NS: Final = 559_000_000
+"""The paper's mean (§V-D): 125 ms of it to release a tree, 294 ms to get the next."""
+
+
+class JobTooLarge(SchedError):
+    """A job wants more hosts than there are; the queue would wait for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """``pattern``: by its number; ``steps`` of training on ``hosts``, not before ``arrival_ns``."""
+
+    pattern: int
+    hosts: int
+    steps: int
+    arrival_ns: int = 0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a job. ``none_ns`` and ``all_ns``: its time if none, or all, of its operations used INA."""
+
+    job: Job
+    hosts: tuple[int, ...]
+    fragments: int
+    started_ns: int
+    none_ns: int
+    all_ns: int
+    ended_ns: int = 0
+    ina_ns: int = 0
+    with_ina: int = 0
+    refused: int = 0
+    migrations: int = 0
+    blocked_ns: int = 0
+
+    @property
+    def jct_ns(self) -> int:
+        """From its start to its end: the paper's JCT has no queueing in it."""
+        return self.ended_ns - self.started_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The cluster just after jobs began."""
+
+    now_ns: int
+    running: int
+    fragments: int
+    """Of all running jobs' hosts."""
+    free_fragments: int
+    sharing: int
+    """Jobs that share a tree's links with others."""
+    without: int
+    """Jobs of more than one host without a tree."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """All but the jobs. ``migration_ns``: how long a job that changes its tree goes without INA (the paper's figures:
+    0); ``limit``: what trees conflict over; ``samples``: of every so many-th job one `Sample`, 0: none."""
+
+    topology: Topology
+    patterns: Sequence[Pattern]
+    network: Network
+    placement: Placement
+    planner: Planner
+    rule: Rule
+    gpu_speedup: float = 1.0
+    migration_ns: int = 0
+    limit: Limit = NDR
+    samples: int = 0
+    compiled: bool | None = None
+    fast_forward: bool = True
+
+
+class Simulation:
+    """One run. ``run`` once; then ``outcomes`` by job, in the order of the queue."""
+
+    def __init__(
+        self, world: World, jobs: Sequence[Job], *, on_plan: Callable[[Trees], None] | None = None,
+        clock: Callable[[], int] = lambda: 0,
+    ) -> None:  # fmt: skip
+        """``on_plan`` is told of the trees each time they were planned; ``clock`` (ns) is for ``plan_ns`` alone.
+
+        Raises: JobTooLarge.
+        """
+        for job in jobs:
+            if not 1 <= job.hosts <= world.topology.hosts:
+                raise JobTooLarge(f"{job.hosts} hosts of {world.topology.hosts}")
+        self.world = world
+        self.jobs = sorted(jobs, key=lambda job: job.arrival_ns)
+        self.outcomes: list[Outcome] = []
+        self.samples: list[Sample] = []
+        self.plans = 0
+        self.plan_ns = 0
+        """That ``clock`` counted while trees were planned."""
+        self._kinds = [
+            timed(pattern, world.network, hosts=hosts, gpu_speedup=world.gpu_speedup)
+            for pattern in world.patterns
+            for hosts in (1, 2)
+        ]
+        self._steps = [(each.none_ns, each.all_ns) for each in self._kinds]
+        self.engine = Engine(
+            self._kinds, len(jobs), world.rule, compiled=world.compiled, fast_forward=world.fast_forward
+        )
+        self._cluster = Cluster(world.topology)
+        self._running: dict[int, Placed] = {}
+        self._trees: Trees = {}
+        self._on_plan = on_plan
+        self._clock = clock
+
+    def run(self) -> None:
+        """To the end of the last job."""
+        engine = self.engine
+        while len(self.outcomes) < len(self.jobs) or self._running:
+            begun = self._place()
+            if begun:
+                self._plan(begun)
+            groups = self._share()
+            if begun and self.world.samples and len(self.outcomes) % self.world.samples < len(begun):
+                self._sample(groups)
+            waits = len(self.outcomes) < len(self.jobs)
+            arrival = self.jobs[len(self.outcomes)].arrival_ns if waits else FOREVER
+            for job in engine.run(arrival if arrival > engine.now_ns else FOREVER):
+                self._ended(job)
+
+    def _place(self) -> list[int]:
+        begun = []
+        while len(self.outcomes) < len(self.jobs):
+            job = self.jobs[len(self.outcomes)]
+            if job.arrival_ns > self.engine.now_ns:
+                break
+            decision = self.world.placement.place(self._cluster, Request(job.hosts))
+            if not decision.is_placed:
+                break
+            self._cluster.take(decision.hosts)
+            number = len(self.outcomes)
+            kind = 2 * job.pattern + (job.hosts > 1)
+            none, everything = self._steps[kind]
+            self._running[number] = Placed(number, decision.hosts, (none - everything) / none)
+            self.outcomes.append(
+                Outcome(
+                    job, decision.hosts, fragments(self.world.topology, decision.hosts), self.engine.now_ns,
+                    none * job.steps, everything * job.steps,
+                )
+            )  # fmt: skip
+            self.engine.add(number, kind, job.steps, hosts=job.hosts)
+            begun.append(number)
+        return begun
+
+    def _ended(self, job: int) -> None:
+        outcome = self.outcomes[job]
+        progress = self.engine.progress(job)
+        outcome.ended_ns = self.engine.now_ns
+        outcome.ina_ns = progress.ina_ns if len(outcome.hosts) > 1 else 0
+        outcome.with_ina, outcome.refused = progress.with_ina, progress.refused
+        self._cluster.release(outcome.hosts)
+        del self._running[job]
+        self._trees.pop(job, None)
+
+    # -- trees ----------------------------------------------------------------------------------------------------
+    def _plan(self, begun: Sequence[int]) -> None:
+        self.plans += 1
+        in_use: list[Tree] = []
+        if self.world.planner.reads_traffic:
+            for job, tree in self._trees.items():
+                if tree is not None and tree.links and self.engine.uses_until_ns(job) is not None:
+                    in_use.append(tree)
+        former = self._trees
+        moment = Moment(self.world.topology, tuple(self._running.values()), begun, former, in_use)
+        begin_ns = self._clock()
+        self._trees = self.world.planner.plan(moment)
+        self.plan_ns += self._clock() - begin_ns
+        if self._on_plan is not None:
+            self._on_plan(self._trees)
+        held: list[tuple[int, Tree, int]] = []
+        for job, tree in former.items():
+            now = self._trees.get(job)
+            if tree is None or now == tree:
+                continue
+            until = self.engine.uses_until_ns(job)
+            if until is not None:
+                held.append((job, tree, until))
+            if now is not None:
+                self.outcomes[job].migrations += 1
+                if self.world.migration_ns:
+                    free = (until or self.engine.now_ns) + self.world.migration_ns
+                    self.engine.block(job, free)
+                    self.outcomes[job].blocked_ns += self.world.migration_ns
+        for job, tree, until in held:  # what is in flight keeps its old tree to its end
+            for other, new in self._trees.items():
+                if other != job and new and share(tree, new, self.world.limit):
+                    self.engine.block(other, until)
+
+    def _share(self) -> list[list[int]]:
+        trees = {job: tree for job in self._running if (tree := self._trees.get(job))}
+        parts = [sorted(each) for each in components(trees, self.world.limit)]
+        groups = [each for each in parts if len(each) > 1]
+        conflicts: Mapping[int, list[int]] = {}
+        if self.world.rule.by_tree:
+            conflicts = {
+                job: [other for other in group if other != job and share(trees[job], trees[other], self.world.limit)]
+                for group in groups
+                for job in group
+            }
+        alone = [each[0] for each in parts if len(each) == 1]
+        self.engine.share(alone, [job for job in self._running if job not in trees], groups, conflicts)
+        return groups
+
+    def _sample(self, groups: Sequence[Sequence[int]]) -> None:
+        without = sum(1 for job, each in self._running.items() if len(each.hosts) > 1 and not self._trees.get(job))
+        self.samples.append(
+            Sample(
+                self.engine.now_ns,
+                len(self._running),
+                sum(self.outcomes[job].fragments for job in self._running),
+                fragments(self.world.topology, list(self._cluster.free_hosts())),
+                sum(map(len, groups)),
+                without,
+            )
+        )

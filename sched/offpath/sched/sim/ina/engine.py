@@ -1,0 +1,268 @@
+"""Jobs that train step by step, alone or in sharing groups: the state, and what may be done with it.
+
+A job that is alone with its tree, or has none, is never looked at between the moments at which something about it
+changes: its steps repeat. The others go operation by operation (`kernel`). Both are exact: the same numbers come out
+with ``fast_forward=False``, where every job goes operation by operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import Any, Final
+
+from offpath.sched.errors import SchedError
+from offpath.sched.ina.patterns import Timed, rest
+from offpath.sched.sim.ina import kernel
+
+
+class EngineError(SchedError):
+    """The simulation was asked for what the engine does not do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Who may use INA, operation by operation; `RULES` has those with a name."""
+
+    name: str
+    capacity: int = 1
+    """Operations that may use INA at once; 0: none ever."""
+    by_tree: bool = False
+    """Only operations whose trees conflict exclude each other; else all of a sharing group."""
+    filters: bool = False
+    """An operation whose use of INA would not shorten its step does not ask for it (the Plan of
+    `sched.ina.decision`)."""
+    looks_ahead: bool = False
+    """It is refused where another job's next operation begins before it would end, and gains more per time (the paper's
+    rule). The job's and the group's state at that moment are read: "needs global state"."""
+    trust: float = 0.0
+    """Which part of what INA saves the rest of the step is assumed to get when the gain of an operation is computed."""
+    by_hosts: bool = False
+    """Gains are multiplied by the job's hosts."""
+
+
+RULES: Final = {
+    each.name: each
+    for each in (
+        Rule("none", capacity=0),
+        Rule("greedy"),
+        Rule("greedy-by-tree", by_tree=True),
+        Rule("mina-paper", looks_ahead=True),
+        Rule("plan", filters=True, by_tree=True),
+        Rule("mina-weighed", looks_ahead=True, filters=True, by_tree=True),
+    )
+}
+
+
+@cache
+def kernels(compiled: bool) -> tuple[Any, Any]:
+    """``(forward, run)`` of `kernel`. Raises: EngineError: compiled, and there is no numba (the extra `sim` has it)."""
+    if not compiled:
+        return kernel.build(lambda function: function)
+    if not can_compile():
+        raise EngineError("numba is not installed; offpath's extra `sim` has it")
+    import numba
+
+    try:
+        return kernel.build(numba.njit(cache=True))  # beside the source, or in the user's cache
+    except RuntimeError:  # neither can be written
+        return kernel.build(numba.njit)
+
+
+def can_compile() -> bool:
+    """Whether numba is there."""
+    return find_spec("numba") is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Of one job. ``steps_left`` are steps that have not ended, ``step_began_ns`` is when the current one did;
+    ``ina_ns`` is the time its operations spent in the network's aggregation, begun ones counted whole."""
+
+    steps_left: int
+    step_began_ns: int
+    at_ns: int
+    mode: int
+    ina_ns: int
+    with_ina: int
+    refused: int
+
+
+class Engine:
+    """Up to ``jobs`` jobs, numbered 0, 1, … by the caller, over the timed patterns ``kinds``."""
+
+    def __init__(
+        self, kinds: Sequence[Timed], jobs: int, rule: Rule, *, compiled: bool | None = None, fast_forward: bool = True
+    ) -> None:
+        """``compiled``: by numba; None: if it is there. Raises: EngineError: it is not."""
+        self.rule = rule
+        self.now_ns = 0
+        self.operations = 0
+        """All-reduces that all jobs so far stand for."""
+        self._compiled = can_compile() if compiled is None else compiled
+        self._forward, self._run = kernels(self._compiled)
+        self._fast_forward = fast_forward
+        self._kinds_of = tuple(kinds)
+        self._kinds, self._ops, self._rests = self._tables(kinds, rule.trust)
+        self._jobs = self._array([0] * (jobs * kernel.WIDTH))
+        self._steps = tuple(
+            ((each.none_ns, 0), (each.all_ns, sum(each.ina))) if each.starts else ((each.duration_ns, 0),) * 2
+            for each in kinds
+        )
+        self._alone: dict[int, bool] = {}
+        self._ends: dict[int, int] = {}
+        """When those that are alone end."""
+        self._over: set[int] = set()
+        self.shared = 0
+        """Jobs in the groups of the last `share`."""
+        self._grouped = self._groups((), {})
+        self._rule = (rule.capacity, rule.by_tree, rule.filters, rule.looks_ahead)
+
+    def _array(self, values: Sequence[int]) -> Any:
+        if not self._compiled:
+            return list(values)
+        import numpy as np
+
+        return np.array(values, dtype=np.int64)
+
+    def _tables(self, kinds: Sequence[Timed], trust: float) -> tuple[Any, Any, Any]:
+        heads: list[int] = []
+        ops: list[int] = []
+        rests: list[int] = []
+        for each in kinds:
+            heads += (len(ops) // 3, len(each.starts), each.duration_ns)
+            for three in zip(each.starts, each.plain, each.ina, strict=True):
+                ops += three
+            fast = rest(each, [min(both) for both in zip(each.plain, each.ina, strict=True)])
+            guess = rest(each, [round(p - trust * (p - i)) for p, i in zip(each.plain, each.ina, strict=True)])
+            for four in zip(fast.add, fast.least, guess.add, guess.least, strict=True):
+                rests += four
+        return self._array(heads), self._array(ops), self._array(rests)
+
+    # -- jobs -----------------------------------------------------------------------------------------------------
+    def add(self, job: int, kind: int, steps: int, *, hosts: int = 1) -> None:
+        """A job begins now; `share` says what it has before time goes on.
+
+        Raises: EngineError: it has no operation or no step, or takes longer than time can be counted.
+        """
+        if steps < 1 or not self._kinds_of[kind].starts:
+            raise EngineError(f"job {job}: {steps} steps of {len(self._kinds_of[kind].starts)} operations")
+        longest = max(self._steps[kind])[0]
+        if self.now_ns + steps * longest > kernel.FOREVER // 4:  # the loop doubles times
+            raise EngineError(f"job {job}: {steps} steps of {longest} ns")
+        first = self.now_ns + self._kinds_of[kind].starts[0]
+        weight = hosts if self.rule.by_hosts else 1
+        values = (kind, self.now_ns, 0, kernel.WAITS, first, steps, 0, weight, *[0] * (kernel.WIDTH - 8))
+        for field, value in enumerate(values):
+            self._jobs[kernel.WIDTH * job + field] = value
+        self._over.discard(job)
+        self.operations += steps * len(self._kinds_of[kind].starts)
+
+    def progress(self, job: int) -> Progress:
+        """How far a job is, now."""
+        if job in self._alone:
+            self._settle(job, self._alone[job])
+        _, origin, _, mode, at, left, _, _, ina_ns, with_ina, refused = self._fields(job, 11)
+        return Progress(left, origin, at, mode, ina_ns, with_ina, refused)
+
+    def _fields(self, job: int, count: int) -> tuple[int, ...]:
+        first = kernel.WIDTH * job
+        return tuple(int(each) for each in self._jobs[first : first + count])
+
+    def uses_until_ns(self, job: int) -> int | None:
+        """Until when its operation in flight holds its tree; None: it holds none."""
+        progress = self.progress(job)
+        return progress.at_ns if progress.mode == kernel.INA else None
+
+    def block(self, job: int, until_ns: int) -> None:
+        """It may not use INA before ``until_ns``: its tree is being moved, or another operation is still on it."""
+        at = kernel.WIDTH * job + kernel.BLOCKED
+        self._jobs[at] = max(int(self._jobs[at]), until_ns)
+
+    # -- groups ---------------------------------------------------------------------------------------------------
+    def share(
+        self, alone: Iterable[int], none: Iterable[int], groups: Sequence[Sequence[int]],
+        conflicts: Mapping[int, Sequence[int]],
+    ) -> None:  # fmt: skip
+        """From now on: each of ``alone`` has a tree to itself, of ``none`` has none, and each of ``groups`` shares.
+
+        Every running job is named once. ``conflicts``: whose trees conflict with a job's own, within its group.
+        """
+        uses = dict.fromkeys(alone, self.rule.capacity > 0)
+        uses |= dict.fromkeys(none, False)
+        together = [list(group) for group in groups]
+        before, self._alone = self._alone, {}
+        ends, self._ends = self._ends, {}
+        for group in together:
+            for job in group:
+                self._jobs[kernel.WIDTH * job + kernel.HAS_TREE] = 1
+                if job in before:
+                    self._settle(job, before[job])
+        for job, may in uses.items():
+            record = kernel.WIDTH * job
+            self._jobs[record + kernel.HAS_TREE] = int(may)
+            repeats = self._fast_forward and not (may and self._jobs[record + kernel.BLOCKED] > self.now_ns)
+            if repeats and before.get(job) == may:
+                self._alone[job], self._ends[job] = may, ends[job]
+                continue
+            if job in before:
+                self._settle(job, before[job])
+            if repeats:
+                self._leave_alone(job, may)
+            else:
+                together.append([job])
+        self._grouped = self._groups(together, conflicts)
+
+    def _groups(self, groups: Sequence[Sequence[int]], conflicts: Mapping[int, Sequence[int]]) -> tuple[Any, ...]:
+        starts = [0]
+        members: list[int] = []
+        for group in groups:
+            members.extend(group)
+            starts.append(len(members))
+        near: list[int] = []
+        if self.rule.by_tree:
+            for job in members:
+                self._jobs[kernel.WIDTH * job + kernel.NEAR] = len(near)
+                near.extend(conflicts.get(job, ()))
+                self._jobs[kernel.WIDTH * job + kernel.NEAR_END] = len(near)
+        self.shared = len(members)
+        return tuple(map(self._array, (starts, members, near, [0] * len(groups))))
+
+    def _leave_alone(self, job: int, uses: bool) -> None:
+        """It goes on as it does now, to its end."""
+        self._alone[job] = uses
+        kind, origin, op, mode, at, left = self._fields(job, 6)
+        if mode == kernel.LEAVING:
+            self._ends[job] = at
+            return
+        each = self._kinds_of[kind]
+        step = self._steps[kind][uses][0]
+        free, durations = at - origin, each.ina if uses else each.plain
+        if mode != kernel.WAITS:
+            op += 1
+        end = rest(each, durations).end_ns(op, free)
+        self._ends[job] = origin + end + (left - 1) * step
+
+    def _settle(self, job: int, uses: bool) -> None:
+        step, ina = self._steps[int(self._jobs[kernel.WIDTH * job])][uses]
+        self._forward(job, self.now_ns, uses, step, ina, self._jobs, self._kinds, self._ops)
+
+    # -- time -----------------------------------------------------------------------------------------------------
+    def run(self, limit_ns: int) -> list[int]:
+        """To ``limit_ns``, or to the first moment before at which jobs end: which do then, by number."""
+        limit = min([limit_ns, *self._ends.values()])
+        starts, members, near, bounds = self._grouped
+        if len(members):
+            tables = self._jobs, self._kinds, self._ops, self._rests, self._rule
+            limit = int(self._run(limit, starts, members, near, bounds, *tables))
+        self.now_ns = limit
+        ended = [job for job, end in self._ends.items() if end <= limit]
+        for job in ended:
+            self._settle(job, self._alone.pop(job))
+            del self._ends[job]
+        modes = self._jobs[kernel.MODE :: kernel.WIDTH]
+        ended += [int(job) for job in members if modes[job] == kernel.ENDED and int(job) not in self._over]
+        self._over.update(ended)
+        return sorted(ended)

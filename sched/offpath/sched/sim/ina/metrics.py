@@ -1,0 +1,72 @@
+"""What a run is judged by. The efficiency score never stands alone: it is a share of what INA can gain at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from offpath.sched.sim.ina.cluster import Outcome
+
+_SECOND_NS = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Of all jobs of a run. Times are means over jobs, in s."""
+
+    jobs: int
+    efficiency_score: float
+    """(JCT without INA - JCT) / (JCT without INA - JCT with INA for every operation): the paper's, jobs count alike."""
+    efficiency_score_by_hosts: float
+    """The same, each job counted as often as it has hosts."""
+    utilisation: float
+    """Time in operations that used INA over JCT, sums over jobs."""
+    avg_jct_s: float
+    avg_jct_no_ina_s: float
+    avg_jct_all_ina_s: float
+    avg_fragments: float
+    migrations: float
+    """Per job: how often it got another tree."""
+    downtime_s: float
+    """Per job: for how long it had none, because of that."""
+    makespan_s: float
+    host_utilisation: float
+
+
+def measure(outcomes: Sequence[Outcome], hosts: int) -> Metrics:
+    """Over jobs that ended, in a cluster of ``hosts``. Raises: ValueError: there is none."""
+    if not outcomes:
+        raise ValueError("no job ended")
+    count = len(outcomes)
+    jct = sum(each.jct_ns for each in outcomes)
+    none = sum(each.none_ns for each in outcomes)
+    everything = sum(each.all_ns for each in outcomes)
+    weighed = [sum(len(each.hosts) * time for each, time in pairs) for pairs in _times(outcomes)]
+    end = max(each.ended_ns for each in outcomes)
+    return Metrics(
+        jobs=count,
+        efficiency_score=_score(jct, none, everything),
+        efficiency_score_by_hosts=_score(*weighed),
+        utilisation=sum(each.ina_ns for each in outcomes) / jct,
+        avg_jct_s=jct / count / _SECOND_NS,
+        avg_jct_no_ina_s=none / count / _SECOND_NS,
+        avg_jct_all_ina_s=everything / count / _SECOND_NS,
+        avg_fragments=sum(each.fragments for each in outcomes) / count,
+        migrations=sum(each.migrations for each in outcomes) / count,
+        downtime_s=sum(each.blocked_ns for each in outcomes) / count / _SECOND_NS,
+        makespan_s=end / _SECOND_NS,
+        host_utilisation=weighed[0] / (hosts * end),
+    )
+
+
+def _times(outcomes: Sequence[Outcome]) -> tuple[list[tuple[Outcome, int]], ...]:
+    return (
+        [(each, each.jct_ns) for each in outcomes],
+        [(each, each.none_ns) for each in outcomes],
+        [(each, each.all_ns) for each in outcomes],
+    )
+
+
+def _score(jct: int, none: int, everything: int) -> float:
+    """1 where INA could gain nothing: nothing was missed."""
+    return (none - jct) / (none - everything) if none != everything else 1.0

@@ -1,0 +1,149 @@
+"""Who gets which aggregation tree: the simulator's planners, the paper's baselines and what its figures were made with.
+
+A planner is asked when jobs begin. It answers with the tree of every running job, or None for one without. Jobs whose
+trees conflict share them, whoever planned that: groups are what hangs together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from offpath.sched.ina.conflicts import Instance, Limit
+from offpath.sched.ina.groups import plan
+from offpath.sched.ina.opportunistic import opportunistic
+from offpath.sched.ina.peeling import independent_set
+from offpath.sched.ina.trees import Tree, build, candidates, roots
+from offpath.sched.topology.graph import Topology
+
+Trees = dict[int, Tree | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A running job. ``gain``: what a step of it saves when it has INA alone, per ns of a step; 0: nothing."""
+
+    job: int
+    hosts: tuple[int, ...]
+    gain: float
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a planner may look at. ``running``: all jobs, in the order in which they began; ``begun``: those of them
+    that have just; ``trees``: as they were; ``in_use``: those on which an operation is in flight."""
+
+    topology: Topology
+    running: Sequence[Placed]
+    begun: Sequence[int]
+    trees: Mapping[int, Tree | None]
+    in_use: Sequence[Tree]
+
+
+class Planner(Protocol):
+    """A way to build trees."""
+
+    name: str
+    reads_traffic: bool
+    """It looks at ``in_use``."""
+
+    def plan(self, moment: Moment) -> Trees:
+        """A tree or None for each running job."""
+
+
+class First:
+    """The baseline: a job that begins gets the first tree, by root, without a conflict, and keeps it.
+
+    With what: ``among_assigned`` with the trees of other jobs, as the paper says (§V-A); else with those on which an
+    operation is in flight at that moment, as it was when the paper's figures were made (its baseline jobs therefore do
+    share trees).
+    """
+
+    def __init__(self, limit: Limit, *, among_assigned: bool) -> None:
+        self.name = "first" if among_assigned else "first-in-transmission"
+        self.reads_traffic = not among_assigned
+        self._limit = limit
+
+    def plan(self, moment: Moment) -> Trees:
+        """See `Planner`."""
+        planned = {each.job: moment.trees.get(each.job) for each in moment.running}
+        begun = set(moment.begun)
+        others = list(moment.in_use) if self.reads_traffic else [tree for tree in planned.values() if tree]
+        for each in moment.running:
+            if each.job in begun and len(each.hosts) > 1:
+                for root in roots(moment.topology, each.hosts):  # one by one: most take one of the first
+                    tree = build(moment.topology, each.hosts, root)
+                    if opportunistic((tree,), others, self._limit) is not None:
+                        planned[each.job] = tree
+                        others.append(tree)
+                        break
+        return planned
+
+
+class Code:
+    """What the paper's figures were made with: ``k`` candidates drawn anew for all jobs each time, reducing and
+    peeling, and no second category: a job that is not in the set keeps the tree it had, whatever that conflicts
+    with."""
+
+    name = "mina-code"
+    reads_traffic = False
+
+    def __init__(self, limit: Limit, random: Random, k: int) -> None:
+        self._limit, self._random, self._k = limit, random, k
+
+    def plan(self, moment: Moment) -> Trees:
+        """See `Planner`."""
+        drawn = {each.job: candidates(moment.topology, each.hosts, self._k, self._random) for each in moment.running}
+        instance = Instance(drawn, self._limit)
+        planned = {job: moment.trees.get(job) for job in drawn}
+        for number in independent_set(instance.neighbours()):
+            vertex = instance.vertices[number]
+            planned[vertex.job] = drawn[vertex.job][vertex.tree]
+        return planned
+
+
+class Mina:
+    """§III-C as the paper means it (`sched.ina.groups`): ``k`` candidates, drawn when a job begins.
+
+    ``gainers``: only jobs that INA would make faster are given trees; the others would stand in the way. Who shares
+    with whom is then a question among those.
+    """
+
+    reads_traffic = False
+
+    def __init__(self, limit: Limit, random: Random, k: int, *, gainers: bool = False) -> None:
+        self.name = "mina-gainers" if gainers else "mina"
+        self._limit, self._random, self._k, self._gainers = limit, random, k, gainers
+        self._drawn: dict[int, tuple[Tree, ...]] = {}
+
+    def plan(self, moment: Moment) -> Trees:
+        """See `Planner`."""
+        wanted = [each for each in moment.running if each.gain > 0 or not self._gainers]
+        self._drawn = {
+            each.job: self._drawn.get(each.job) or candidates(moment.topology, each.hosts, self._k, self._random)
+            for each in wanted
+        }
+        former = {job: tree for job, tree in moment.trees.items() if tree is not None}
+        found = plan(self._drawn, former, self._limit)
+        return {each.job: found.trees.get(each.job) for each in moment.running}
+
+
+class Drawn:
+    """Every job gets any of its trees, and keeps it: how often trees meet when nobody looks (figure 2)."""
+
+    name = "drawn"
+    reads_traffic = False
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    def plan(self, moment: Moment) -> Trees:
+        """See `Planner`."""
+        begun = set(moment.begun)
+        planned: Trees = {}
+        for each in moment.running:
+            drawn = candidates(moment.topology, each.hosts, 1, self._random) if each.job in begun else ()
+            planned[each.job] = drawn[0] if drawn else moment.trees.get(each.job)
+        return planned

@@ -1,0 +1,188 @@
+"""What MINA's experiments are made of: inputs, the named variants, and one cell of each kind, run in a process of its
+own."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from itertools import accumulate
+from random import Random
+from typing import Any, Final
+
+from offpath.cli.demo import samples
+from offpath.cli.traces import TraceError
+from offpath.sched.ina.conflicts import NDR
+from offpath.sched.ina.patterns import Network, Pattern, PatternError, parse, timed
+from offpath.sched.placement.registry import make
+from offpath.sched.sim.ina.cluster import MIGRATION_NS, Job, Simulation, World
+from offpath.sched.sim.ina.engine import RULES, Engine
+from offpath.sched.sim.ina.metrics import measure
+from offpath.sched.sim.ina.planners import Code, Drawn, First, Mina, Planner
+from offpath.sched.topology.fattree import fat_tree
+
+MODELS: Final = ("bert-base", "bert-large", "opt-125m", "opt-350m", "opt-1.3b", "vit-base", "vit-large")
+STEPS: Final = tuple(range(10, 101, 10))
+TREES: Final[dict[str, Callable[[Random, int], Planner]]] = {
+    "mina": lambda random, k: Mina(NDR, random, k),
+    "mina-code": lambda random, k: Code(NDR, random, k),
+    "mina-gainers": lambda random, k: Mina(NDR, random, k, gainers=True),
+    "first": lambda random, k: First(NDR, among_assigned=True),
+    "first-in-transmission": lambda random, k: First(NDR, among_assigned=False),
+}
+VARIANTS: Final = {
+    "figures": ("first-in-transmission", "mina-code"),
+    "paper": ("first", "mina"),
+}
+"""Baseline and MINA's trees: as the paper's figures were made, and as its text means them."""
+
+
+def inputs(folder: str | None) -> dict[str, Any]:
+    """Patterns by name and the lists of hosts per job: from a folder ``mina``, or as shipped.
+
+    Raises: TraceError: a file is missing or no JSON; PatternError: it is no pattern.
+    """
+    if folder is None:
+        data = _json(str(samples.DATA / "mina.json"))
+        return {"patterns": data["patterns"], "host_counts": data["host_counts"]}
+    where = os.path.join(folder, "mina")
+    try:
+        names = sorted(name[:-5] for name in os.listdir(where) if name.endswith("-4.json") or name.endswith("-16.json"))
+    except OSError as fault:
+        raise TraceError(f"{where}: {fault.strerror} (--data says where else)") from None
+    missing = [f"{model}-4" for model in MODELS if f"{model}-4" not in names]
+    if missing:
+        raise TraceError(f"{where}: no {', '.join(missing)}.json (--data says where else)")
+    patterns = {name: _json(os.path.join(where, f"{name}.json")) for name in names}
+    return {"patterns": patterns, "host_counts": _json(os.path.join(where, "mina_host_count_weights.json"))}
+
+
+def _json(path: str) -> Any:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except OSError as fault:
+        raise TraceError(f"{path}: {fault.strerror}") from None
+    except ValueError as fault:
+        raise TraceError(f"{path}: {fault}") from None
+
+
+def patterns(data: dict[str, Any], batch: int) -> list[Pattern]:
+    """Of the models that there are in this batch size, in the order of `MODELS`. Raises: PatternError, TraceError."""
+    names = [f"{model}-{batch}" for model in MODELS]
+    try:
+        return [parse(name, data["patterns"][name]) for name in names if name in data["patterns"]]
+    except PatternError as fault:
+        raise TraceError(str(fault)) from None
+
+
+def hosts_drawn(data: dict[str, Any], histogram: int, random: Random) -> Callable[[], int]:
+    """Draws a job's hosts from the list. Raises: TraceError: it is none."""
+    try:
+        pairs = [(int(hosts), float(weight)) for hosts, weight in data["host_counts"][histogram]]
+    except (TypeError, ValueError, IndexError):
+        raise TraceError(f"list {histogram} of hosts per job makes no sense") from None
+    if not pairs or min(hosts for hosts, _ in pairs) < 1 or min(weight for _, weight in pairs) < 0:
+        raise TraceError(f"list {histogram} of hosts per job makes no sense")
+    cumulative = list(accumulate(weight for _, weight in pairs))
+    return lambda: random.choices([hosts for hosts, _ in pairs], cum_weights=cumulative)[0]
+
+
+def jobs(data: dict[str, Any], histogram: int, count: int, models: int, seed: int) -> list[Job]:
+    """As the paper's: all there at time 0; models and steps uniform, hosts by the list."""
+    random = Random(f"jobs {seed}")
+    hosts = hosts_drawn(data, histogram, random)
+    return [Job(random.randrange(models), hosts(), random.choice(STEPS)) for _ in range(count)]
+
+
+def cell(
+    folder: str | None, seed: int, jp: str, trees: str, rule: str, *, count: int = 2_000, histogram: int = 0, k: int =
+    5, up: int = 8, bandwidth: float = 12.5e9, ratio: float = 2.0, gpu_speedup: float = 1.0, batch: int = 4,
+    migration: bool = False, told: dict[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """One run of a cluster. ``told`` goes into the row as it is."""
+    data = inputs(folder)
+    known = patterns(data, batch)
+    random = Random(f"cluster {seed}")
+    planner = TREES[trees](random, k)
+    network = Network(bandwidth, ratio)
+    world = World(
+        fat_tree(16, up), known, network, make(jp, random), planner, RULES[rule], gpu_speedup,
+        MIGRATION_NS if migration else 0,
+    )  # fmt: skip
+    run = Simulation(world, jobs(data, histogram, count, len(known), seed), clock=time.perf_counter_ns)
+    begun = time.perf_counter()
+    run.run()
+    took = time.perf_counter() - begun
+    row = {name: round(value, 8) if isinstance(value, float) else value for name, value in measured(run).items()}
+    return {
+        **(told or {}), "placement": jp, "trees": trees, "rule": rule, "seed": seed, "histogram": histogram, "k": k,
+        "oversubscription": f"8:{up}", "bandwidth": bandwidth, "ratio": ratio, "gpu_speedup": gpu_speedup,
+        "batch": batch, "migration_s": world.migration_ns / 1e9, **row, "all_reduces": run.engine.operations,
+        "plans": run.plans, "plan_ms": round(run.plan_ns / run.plans / 1e6, 3), "seconds": round(took, 2),
+        "all_reduces_per_s": round(run.engine.operations / took),
+    }  # fmt: skip
+
+
+def measured(run: Simulation) -> dict[str, Any]:
+    """The metrics of a run as plain data."""
+    return asdict(measure(run.outcomes, run.world.topology.hosts))
+
+
+def pairs(
+    folder: str | None, rule: str, *, seconds: int = 1_000, bandwidth: float = 12.5e9, ratio: float = 1.5,
+    gpu_speedup: float = 1.5, batch: int = 4, told: dict[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Figure 12: each two models share one tree for ``seconds``; scores [model, model] over the steps that ended."""
+    known = patterns(inputs(folder), batch)
+    kinds = [timed(each, Network(bandwidth, ratio), gpu_speedup=gpu_speedup) for each in known]
+    begun = time.perf_counter()
+    operations, scores = 0, []
+    for one in range(len(kinds)):
+        for other in range(len(kinds)):
+            engine = Engine(kinds, 2, RULES[rule])
+            steps = 10**8  # more than will be taken
+            for job, kind in enumerate((one, other)):
+                engine.add(job, kind, steps)
+            engine.share([], [], [[0, 1]], {0: [1], 1: [0]})
+            engine.run(seconds * 10**9)
+            saved = could = 0
+            for job, kind in enumerate((one, other)):
+                progress = engine.progress(job)
+                done = steps - progress.steps_left
+                operations += done * len(kinds[kind].starts)
+                saved += done * kinds[kind].none_ns - progress.step_began_ns
+                could += done * (kinds[kind].none_ns - kinds[kind].all_ns)
+            scores.append(round(saved / could, 6) if could else 1.0)
+    took = time.perf_counter() - begun
+    return {
+        **(told or {}), "rule": rule, "models": [each.name for each in known], "scores": scores,
+        "mean": round(sum(scores) / len(scores), 6), "above_0.95": sum(each > 0.95 for each in scores),
+        "round_to_0.95": sum(each >= 0.945 for each in scores), "seconds_simulated": seconds,
+        "all_reduces": operations, "seconds": round(took, 2), "all_reduces_per_s": round(operations / took),
+    }  # fmt: skip
+
+
+def fragments_and_conflicts(folder: str | None, seed: int, count: int, told: dict[str, Any]) -> dict[str, Any]:
+    """Figure 2: jobs of 1 to 16 hosts come and go on the first hosts that are free. Every 25 jobs: fragments of the
+    hosts of a running job, and the share of running jobs whose tree meets another's."""
+    random = Random(f"figure 2, {seed}")
+    known = [each for each in patterns(inputs(folder), 16) if each.name == "opt-350m-16"]
+    drawn = [Job(0, random.randint(1, 16), random.choice(STEPS)) for _ in range(count)]
+    world = World(
+        fat_tree(16), known, Network(2e9, 1.0), make("first-n", random), Drawn(random), RULES["none"], samples=25
+    )
+    run = Simulation(world, drawn)
+    run.run()
+    points = [
+        {
+            "jobs": 25 * n,
+            "fragments": round(each.fragments / each.running, 4),
+            "free_fragments": each.free_fragments,
+            "conflict": round(each.sharing / each.running, 4),
+        }
+        for n, each in enumerate(run.samples)
+    ]
+    return {**told, "seed": seed, "points": points}
