@@ -47,7 +47,7 @@ class Pattern:
 class Network:
     """How long an operation takes: ``latency_ns`` + bytes / (``bandwidth`` · ``ratio`` if it is aggregated in the
     network). ``bandwidth`` is algorithm bandwidth, in bytes/s. Neither the number of hosts (if it is above one) nor
-    other traffic matters: that is the paper's model (`contention` has the other)."""
+    other traffic matters: that is the model of the paper."""
 
     bandwidth: float = 12.5e9
     ratio: float = 2.0
