@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import json
 import math
@@ -13,7 +14,7 @@ import pytest
 
 from offpath.cli.demo import samples
 from offpath.cli.simulate.conspirator import densest, stream_of
-from offpath.cli.simulate.sweep import sweep
+from offpath.cli.simulate.sweep import SweepError, sweep
 from offpath.cli.traces import TraceError, openb, pai_marginals, whole_gpus
 from offpath.sched.sim.workload import SECOND_NS, Marginals, Stream, TraceJob, synthetic, thinned, with_tenants, zipf
 
@@ -72,6 +73,19 @@ def test_a_sweep_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert sorted(each["key"] for each in lines) == ["1", "2", "3"]
     assert sweep(str(path), pieces, double, fresh=True)[0] == {"twice": 2}
+
+
+def test_two_sweeps_do_not_write_one_file(tmp_path: Path) -> None:
+    """Nor does one that starts while the workers of a killed one still end."""
+    path = tmp_path / "sweep.jsonl"
+    before = json.dumps({"key": "1", "result": {"twice": 99}}) + "\n"
+    with path.open("a") as other:
+        other.write(before)
+        other.flush()
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(SweepError, match="another run"):
+            sweep(str(path), [("1", {"number": 1})], double, fresh=True)
+    assert path.read_text() == before
 
 
 @pytest.mark.slow

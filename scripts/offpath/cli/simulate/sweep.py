@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sys
@@ -29,10 +30,15 @@ def sweep(
     """
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        done = {} if fresh else _finished(path)
-        with open(path, "w", encoding="utf-8") as file:  # whole lines only, without those that were cut short
-            for key, result in done.items():
-                _write(file, key, result)
+        with open(path, "a", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SweepError(
+                    f"{path}: another run writes it, or its workers still end; use another --out"
+                ) from None
+            file.truncate(0 if fresh else _whole_bytes(path))
+            done = _finished(path)
             _work(file, [piece for piece in pieces if piece[0] not in done], work, done)
     except OSError as fault:
         raise SweepError(f"{path}: {fault.strerror}") from None
@@ -41,8 +47,6 @@ def sweep(
 
 def _finished(path: str) -> dict[str, dict[str, Any]]:
     done: dict[str, dict[str, Any]] = {}
-    if not os.path.exists(path):
-        return done
     with open(path, encoding="utf-8", errors="replace") as file:
         for line in file:
             try:
@@ -51,6 +55,12 @@ def _finished(path: str) -> dict[str, dict[str, Any]]:
             except (ValueError, KeyError, TypeError):
                 continue
     return done
+
+
+def _whole_bytes(path: str) -> int:
+    """Without the line that a kill cut short."""
+    with open(path, "rb") as file:
+        return file.read().rfind(b"\n") + 1
 
 
 def _write(file: Any, key: str, result: dict[str, Any]) -> None:
