@@ -390,8 +390,8 @@ class HostSide:
             link.memory.close()
 
     def copy_failed(self, link: LaneLink, why: str) -> None:
-        """A copy into or out of this lane ended in an error. If none can succeed any more, or its worker has ended, the
-        lane is lost; also where the worker may have ended and nothing has said so yet: its job may then run elsewhere."""
+        """A copy into or out of this lane ended in an error. If none can succeed any more, or its worker has ended,
+        the lane is lost; also where it may have ended and nothing has said so yet: its job may then run elsewhere."""
         if link.memory is not None and not self._daemon.engine.reaches(link.memory):
             self.worker_gone(link, f"its memory cannot be reached: {why}")
         elif link.connection.death_fileno() < 0 or link.connection.has_ended():
