@@ -20,6 +20,7 @@ from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.frames import frame
 from offpath.bindings.wire.header import Tensor, pack_answer, pack_request, pack_tensors
 from offpath.bindings.wire.host import pack_launch, pack_result
+from offpath.bindings.zeromq.frames import Session
 
 from .engine import CORPUS, Case, corpus, judge, search
 from .targets import TICKET, targets
@@ -56,6 +57,15 @@ def _plain(name: str) -> Iterator[tuple[Any, ...]]:
             yield (pack_result(1, 2, status, 10, 20, 4, True, b"", b"text"),)
         yield (pack_result(1, 2, 0, 10, 20, 1 << 40, False, _FULL, b""),)
         yield (pack_result(1, 2, 0, 10, 20, 3072, True, _SOME, bytes(3072)),)
+    elif name == "session_frame":
+        ours = Session(b"nonce123")
+        yield from ((ours.frame(kind, b"x" if kind == 3 else b""),) for kind in range(8))
+        yield from ((ours.frame(3, bytes(n)),) for n in (0, 4080, 4081, 5000))
+        yield from ((ours.frame(5, b"x"),), (b"",), (bytes(15),), (b"\3\2" + bytes(14),), (b"\3\1\1" + bytes(14),))
+    elif name == "comch_pieces":
+        yield from ((b"", 0), (b"\2", 1), (b"\0a\1b\2\0c", 2, 2, 1, 2), (b"\3a", 2), (b"\0", 1), (b"\2\2", 2))
+        long = b"\1" + bytes(4079)
+        yield from ((long + b"\0" + bytes(17), 4080, 18), (long + b"\0" + bytes(18), 4080, 19), (long * 2, 4080, 4080))
     elif name == "frame_reader":
         yield from ((b"",), (frame(b"x"), 1, 1, 1, 1, 1), (frame(b"x") * 20, 3), (frame(bytes(4000)) + b"\1",))
         yield from ((struct.pack("<I", n),) for n in (0, 1, 65_536, 65_537, 1 << 31, (1 << 32) - 1))

@@ -211,6 +211,26 @@ def stream_mutation(noise: Random, data: bytes, numbers: Numbers) -> tuple[bytes
     return data[:140_000], numbers
 
 
+def piece_mutation(noise: Random, data: bytes, numbers: Numbers) -> tuple[bytes, Numbers]:
+    """Spoils a short head with what follows; ``numbers``, if there are any, are the sizes of the pieces it comes in."""
+    kind = noise.randrange(6)
+    if kind == 0:
+        data = spoil(noise, data)
+    elif kind == 1 and data:
+        at = noise.randrange(min(len(data), 16))
+        data = data[:at] + bytes([noise.choice((0, 1, 2, 3, 4, 5, 6, 7, 255))]) + data[at + 1 :]
+    elif kind == 2:
+        data = data[: noise.choice((16, 1, 17))] + noise.randbytes(noise.choice((0, 1, 4079, 4080, 4081, 4096)))
+    elif kind == 3:
+        more = bytes([noise.choice((0, 0, 1, 2))]) + noise.randbytes(noise.choice((0, 1, 17, 100, 4079)))
+        data, numbers = data + more, (*numbers, len(more)) if numbers else numbers
+    elif kind == 4:
+        data = data[:16] + bytes(noise.choice((0, 1, 4080, 4081)))
+    elif numbers:
+        numbers = tuple(noise.choice((1, 2, 3, 17, 18, 4080)) for _ in range(noise.randrange(1, 6)))
+    return data[:20_000], numbers
+
+
 def text_mutation(words: tuple[bytes, ...]) -> Mutation:
     """Spoils a text of which ``words`` are known."""
 

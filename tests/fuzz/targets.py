@@ -21,8 +21,10 @@ from typing import Any, get_args
 import orjson
 
 from offpath.bindings import errors
+from offpath.bindings.doca import pieces
 from offpath.bindings.loopback import fabric
 from offpath.bindings.wire import control, frames, header, host
+from offpath.bindings.zeromq import frames as sessions
 from offpath.dpu_daemon import config
 
 from .mutate import (
@@ -33,6 +35,7 @@ from .mutate import (
     Mutation,
     Numbers,
     json_mutation,
+    piece_mutation,
     stream_mutation,
     struct_mutation,
     tensor_mutation,
@@ -53,6 +56,8 @@ class Modules:
     frames: ModuleType = frames
     control: ModuleType = control
     fabric: ModuleType = fabric
+    sessions: ModuleType = sessions
+    pieces: ModuleType = pieces
     config: ModuleType = config
 
     def planted(self, **modules: ModuleType) -> Modules:
@@ -81,7 +86,8 @@ def targets(modules: Modules | None = None) -> Iterator[dict[str, Target]]:
     m = modules or Modules()
     with tempfile.TemporaryDirectory(prefix="offpath-f-") as folder, contextlib.ExitStack() as held:
         made = [
-            _request(m), _answer(m), _tensors(m), _launch(m), _result(m), _frames(m), *_controls(m),
+            _request(m), _answer(m), _tensors(m), _launch(m), _result(m), _session(m), _pieces(m),
+            _frames(m), *_controls(m),
             held.enter_context(_ticket(m, folder)), _reply(m), _config(m), held.enter_context(_toml(m)),
         ]  # fmt: skip
         yield {target.name: target for target in made}
@@ -181,6 +187,56 @@ def _result(m: Modules) -> Target:
         struct_mutation(RESULT, host.RESULT_BYTES, has_crc=False),
         frozenset({"short", "result", "length", "inline_length"}),
         lambda got: f"status {got.status}, inline {got.is_inline}, {len(got.tensors) // 64} tensors",
+    )  # fmt: skip
+
+
+def _session(m: Modules) -> Target:
+    """A frame of a session over ZeroMQ or Comch."""
+
+    def check(data: bytes, numbers: Numbers, got: Any) -> None:
+        assert sessions.OPEN <= got.kind <= sessions.BYE
+        assert bool(got.body) == (got.kind == sessions.DATA)
+        assert len(got.body) <= host.MAX_MESSAGE_BYTES
+        head = bytes([got.kind, sessions.VERSION, 0, 0]) + got.taken.to_bytes(4, "little") + got.session
+        assert head + got.body == data
+
+    return Target(
+        "session_frame", lambda data, _: m.sessions.parse(data), (errors.HostMessageError,), check, piece_mutation,
+        frozenset({"short", "frame", "too_long", "empty"}), lambda got: f"kind {got.kind}",
+    )  # fmt: skip
+
+
+def _pieces(m: Modules) -> Target:
+    """Messages of Comch, as long as ``numbers`` say, put together to frames."""
+
+    def cut(data: bytes, numbers: Numbers) -> list[bytes]:
+        at, found = 0, []
+        for size in numbers:
+            found.append(data[at : at + size])
+            at += size
+        return found
+
+    def run(data: bytes, numbers: Numbers) -> Any:
+        assembly = m.pieces.Assembly()
+        got = [frame for piece in cut(data, numbers) if (frame := assembly.add(piece)) is not None]
+        return got, bytes(assembly._parts)
+
+    def check(data: bytes, numbers: Numbers, got: Any) -> None:
+        whole, rest = got
+        expected, open_part = [], b""
+        for piece in cut(data, numbers):
+            if piece == pieces.HEARTBEAT:
+                continue
+            open_part += piece[1:]
+            assert len(open_part) <= sessions.HEAD_BYTES + host.MAX_MESSAGE_BYTES
+            if piece[0] == pieces.LAST:
+                expected.append(open_part)
+                open_part = b""
+        assert (whole, rest) == (expected, open_part)
+
+    return Target(
+        "comch_pieces", run, (errors.HostMessageError,), check, piece_mutation, frozenset({"frame", "too_long"}),
+        lambda got: f"{min(len(got[0]), 4)} frames, {min(len(got[1]), 2)} open",
     )  # fmt: skip
 
 
