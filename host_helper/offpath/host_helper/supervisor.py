@@ -272,6 +272,8 @@ class Supervisor:
                 status = 0
             except KeyboardInterrupt:
                 status = 0
+            except SystemExit:
+                pass  # it said why
             except OffpathError as fault:
                 logger.error("worker of lease %d lane %d: %s", held.order.lease, lane, fault)
             except BaseException:  # a worker's last words; the supervisor's stack must never run in the child

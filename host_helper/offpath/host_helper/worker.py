@@ -18,7 +18,7 @@ import numpy as np
 from offpath.bindings import faults
 from offpath.bindings.doca.lane import HostDevice
 from offpath.bindings.doca.lane import LaneEnd as DocaLaneEnd
-from offpath.bindings.errors import HostChannelError, PeerGone
+from offpath.bindings.errors import HostChannelError, OffpathError, PeerGone
 from offpath.bindings.ports import Gpu, HostConnector, HostEnd, Lane, MemoryExport
 from offpath.bindings.verbs.devices import Choice
 from offpath.bindings.verbs.lane import LaneEnd
@@ -99,6 +99,9 @@ class Worker:
                 self._serve(connection)
             except PeerGone:
                 pass
+            except OffpathError as fault:  # said while the daemon does not know yet that we go, and has us killed
+                logger.error("worker of lease %d lane %d: %s", order.lease, self._lane_number, fault)
+                raise SystemExit(1) from None
             finally:
                 connection.close()
             if self._is_unwanted:
