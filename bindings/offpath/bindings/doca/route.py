@@ -147,7 +147,8 @@ class Route:
         if self._has_parted:
             return []
         ended: list[Copy] = []
-        if not self.dma.is_running and not self._is_stopping:
+        # One that just stopped says why with the tasks that come back, which may be in the next turn.
+        if not self.dma.is_running and not self._is_stopping and (self._why or not self._flying):
             self._is_stopping = True
             self._why = self._why or "its context stopped"
             for copy in self._copies():
