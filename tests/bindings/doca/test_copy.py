@@ -15,7 +15,7 @@ import uvloop
 from offpath.bindings.doca.copy import DocaCopyEngine
 from offpath.bindings.doca.device import Ability, open_device
 from offpath.bindings.doca.dma import TASKS
-from offpath.bindings.doca.route import Route
+from offpath.bindings.doca.route import STOPS, Route
 from offpath.bindings.errors import RegionError
 from offpath.bindings.loopback.region import Region
 from offpath.bindings.ports import CopyCompletion, MemoryExport
@@ -241,6 +241,24 @@ def test_an_exporter_killed_with_copies_under_way_ends_them_and_is_given_up(
     assert copied(engine, readable, near, 0, safe, 0, 4096) is None
     doomed.close()
     safe.close()
+
+
+def test_a_copy_posted_while_its_lane_is_being_given_up_ends_too(
+    engine: DocaCopyEngine, host: HostProcess, regions: Regions, readable: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its context has stopped for the last time and is not idle yet: the lane still looks as if it could be reached."""
+    near = regions(b"\x05" * 4 * KIB)
+    doomed = lane(engine, host, regions(bytes(4 * KIB)), 4 * KIB, 0)
+    host.kill()
+    with monkeypatch.context() as slow:
+        slow.setattr(doomed, "_start_again", lambda: None)
+        assert engine.post(1, near, 0, doomed, 0, 4096) is None
+        assert take(engine, readable, 1)[1] is not None
+        doomed._stops = STOPS - 1
+        assert engine.reaches(doomed)
+        assert engine.post(2, near, 0, doomed, 0, 4096) is None
+    assert "DOCA_ERROR" in (take(engine, readable, 1)[2] or "")
+    assert not engine.reaches(doomed)
 
 
 def test_an_export_made_anew_closes_the_one_before(

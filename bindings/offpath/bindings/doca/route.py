@@ -155,6 +155,9 @@ class Route:
                 ended += self._fail(copy, self._why)
         if self._is_stopping and not self._flying:
             self._start_again()
+        if self.failure:  # what was posted while the context was on its way to IDLE
+            for copy in self._copies():
+                ended += self._fail(copy, self.failure)
         ended += self._advance()
         self._part_if_done()
         return ended
