@@ -36,6 +36,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
+_SLOW = (
+    "tests/bindings/conformance/test_copy_engine.py", "tests/bindings/conformance/test_host_channel.py",
+    "tests/bindings/doca/", "tests/bindings/zeromq/", "tests/cli/test_networks.py", "tests/cli/test_simulate_mina.py",
+    "tests/dpu_daemon/test_comch_channel.py", "tests/dpu_daemon/test_doca_copies.py",
+    "tests/dpu_daemon/test_zmq_channel.py", "tests/sched/ina/", "tests/sched/placement/",
+    "tests/sched/sim/test_mina.py", "tests/sched/topology/", "tests/test_rxe_vm.py",
+)  # fmt: skip
+"""Whole files that take seconds: processes, engines, sweeps."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what the size leaves out; `-m` and `-k` still apply to the rest."""
     if not list(Path("/sys/class/infiniband").glob("*")):
@@ -43,6 +53,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("rdma"):
                 item.add_marker(pytest.mark.skip(reason=why))
+    for item in items:
+        if any(item.nodeid.startswith(where) for where in _SLOW):
+            item.add_marker(pytest.mark.slow)
     left_out = {"quick": {"slow", "full"}, "ci": {"full"}, "full": set()}[SIZE]
     out = [item for item in items if any(item.get_closest_marker(name) for name in left_out)]
     if out:
