@@ -18,7 +18,7 @@ import pytest
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from offpath.bindings.errors import KeyNotListed, NobodyAllowed, PeerGone
+from offpath.bindings.errors import KeyFileRefused, KeyNotListed, NobodyAllowed, PeerGone
 from offpath.bindings.zeromq.authority import Authority
 from offpath.bindings.zeromq.connection import ZmqConnector
 from offpath.bindings.zeromq.keys import make_keys, read_allowed, read_secret
@@ -201,3 +201,11 @@ def test_a_key_of_another_daemon_is_told_so_and_a_listed_one_has_its_name(tmp_pa
     for connection in list(listener._connections.values()):
         connection.close()
     listener.close()
+
+
+def test_a_pair_that_cannot_be_made_whole_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "ada.pub").write_text("somebody's\n")
+    with pytest.raises(KeyFileRefused, match=r"ada\.pub"):
+        make_keys("ada", str(tmp_path))
+    assert [each.name for each in tmp_path.iterdir()] == ["ada.pub"]
+    assert (tmp_path / "ada.pub").read_text() == "somebody's\n"

@@ -113,11 +113,15 @@ def make_keys(name: str, folder: str) -> tuple[str, str]:
 
     public, secret = zmq.curve_keypair()
     paths = os.path.join(folder, f"{name}.key"), os.path.join(folder, f"{name}.pub")
+    made: list[str] = []
     try:
         for path, key, mode in ((paths[0], secret, 0o600), (paths[1], public, 0o644)):
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+            made.append(path)
             with open(fd, "wb") as file:
                 file.write(key + b"\n")
     except OSError as fault:
+        for path in made:  # half a pair, or half a key, is of no use
+            os.unlink(path)
         raise KeyFileRefused(f"{fault.filename}: {fault.strerror}") from None
     return paths
