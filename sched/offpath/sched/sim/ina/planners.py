@@ -58,7 +58,7 @@ class First:
 
     With what: ``among_assigned`` with the trees of other jobs, as the paper says (§V-A); else with those on which an
     operation is in flight at that moment, as it was when the paper's figures were made (its baseline jobs therefore do
-    share trees).
+    share trees, those that begin together first of all).
     """
 
     def __init__(self, limit: Limit, *, among_assigned: bool) -> None:
@@ -77,7 +77,8 @@ class First:
                     tree = build(moment.topology, each.hosts, root)
                     if opportunistic((tree,), others, self._limit) is not None:
                         planned[each.job] = tree
-                        others.append(tree)
+                        if not self.reads_traffic:
+                            others.append(tree)
                         break
         return planned
 
