@@ -9,6 +9,7 @@ SchedError
 ├── PatternError       a communication pattern that is none (`ina.patterns`): an operator's file says so
 ├── InvalidTransition  an event that the state does not allow; carries the story so far
 ├── TopologyError      a network that is none (`topology.graph`): an operator's file says so
+├── RecordError        data that no record of INA can have been (`ina.protocol.records`): another process said so
 └── PlainError         plain data (of a journal, a checkpoint) that no record can have been
 """
 
