@@ -36,7 +36,8 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("trees",): ("trees", "on which trees jobs would aggregate, and who shares (nothing is asked of a daemon)"),
     ("top",): ("top", "tenants and leases, live"),
     ("errors",): ("errors.command", "what an error code means, and what to do"),
-    ("demo",): ("demo.command", "the main job, end to end, on this machine"),
+    ("demo", "ina"): ("demo.ina.command", "two training jobs share an emulated switch, mode by mode"),
+    ("demo",): ("demo.command", "the main job, end to end, on this machine (demo ina: training jobs share a switch)"),
     ("simulate",): ("simulate.command", "the papers' evaluations; without a name, the list of them"),
     ("bench",): ("bench.command", "benchmarks; without a name, the list of them"),
 }
@@ -46,6 +47,13 @@ def _chosen(argv: Sequence[str]) -> tuple[str, ...] | None:
     """The command that the words of ``argv`` name, if any."""
     words = [word for word in argv if not word.startswith("-")]
     return next((command for command in COMMANDS if tuple(words[: len(command)]) == command), None)
+
+
+def _is_shadowed(words: tuple[str, ...], chosen: tuple[str, ...] | None) -> bool:
+    """A word that is a command and a noun (`demo`, `demo ina`) can be only one of both to a parser: the one chosen."""
+    if words[:1] not in COMMANDS:
+        return False
+    return words != (chosen if chosen and chosen[0] == words[0] else words[:1])
 
 
 def _parser(chosen: tuple[str, ...] | None) -> argparse.ArgumentParser:
@@ -58,6 +66,8 @@ def _parser(chosen: tuple[str, ...] | None) -> argparse.ArgumentParser:
     nouns = parser.add_subparsers(dest="noun", required=True, metavar="COMMAND")
     groups: dict[str, argparse._SubParsersAction[argparse.ArgumentParser]] = {}
     for words, (module, text) in COMMANDS.items():
+        if _is_shadowed(words, chosen):
+            continue
         if len(words) == 1:
             leaf = nouns.add_parser(words[0], help=text, description=text)
         else:
