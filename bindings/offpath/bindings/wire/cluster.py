@@ -29,11 +29,12 @@ class AgentHello(_Message):
 
 
 class AgentReport(_Message):
-    """Of the ranks on this host. ``term``: of the AskAll that this answers, and then it is all there is; 0: what
-    changed."""
+    """Of the ranks on this host: of those that changed, or ``is_whole``, in answer to AskAll. ``term``: the greatest
+    that this agent has heard of; a greater one than the controller's tells that another has taken over."""
 
     kind: Literal["agent_report"] = "agent_report"
-    term: Term = 0
+    term: Term
+    is_whole: bool = False
     states: Annotated[list[dict[str, Any]], Field(max_length=MOST_STATES)]
     patterns: Annotated[list[dict[str, Any]], Field(max_length=MOST_STATES)] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -13,7 +14,6 @@ from offpath.dpu_daemon.config import ConfigError, Fault, config_error, zmq_secr
 from offpath.dpu_daemon.config.tables import FilePath, Uid
 from offpath.sched.errors import SchedError
 from offpath.sched.gpu.plugin import PREFIX
-from offpath.sched.ina.conflicts import Limit, Per
 from offpath.sched.placement.registry import PLACEMENTS
 from offpath.sched.topology import imported
 from offpath.sched.topology.graph import Topology
@@ -61,17 +61,17 @@ class PolicyTable(_Table):
     ] = "shared"
     candidates: Annotated[int, Field(ge=1, le=64)] = 5
     """Trees that are looked at for each job (the paper's k)."""
-    per: Literal["switch", "link"] = "switch"
     capacity: Annotated[int, Field(ge=1, le=64)] = 1
-    """Operations that a switch has room for, in every mode but ``all``."""
+    """Operations that a switch has room for at once, in every mode but ``all``."""
+    all_capacity: Annotated[int, Field(ge=1, le=64)] = 2
+    """… in the mode ``all``."""
+    link_bytes_per_s: Annotated[float, Field(gt=0, le=1e15)] = 12.5e9
+    """Of a rank's link, each way: what the Plan reckons with."""
+    latency_us: Annotated[float, Field(ge=0, le=1e6)] = 50.0
+    """Of any all-reduce, beside its bytes."""
     alternate_ms: Annotated[int, Field(ge=10, le=3_600_000)] = 1000
     """How long a turn is in the mode ``alternate``."""
     plugin_ms: Annotated[int, Field(ge=1, le=60_000)] = 250
-
-    @property
-    def limit(self) -> Limit:
-        """What trees compete for."""
-        return Limit(Per(self.per), self.capacity)
 
 
 class OperationTable(_Table):
@@ -95,7 +95,16 @@ class ControllerConfig(_Table):
     operation: OperationTable = OperationTable()
 
 
-def load(path: str) -> tuple[ControllerConfig, Topology]:
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration that passed every check. ``text``: of the topology, or its words."""
+
+    config: ControllerConfig
+    topology: Topology
+    text: str
+
+
+def load(path: str) -> Loaded:
     """The file, checked with what it names. Raises: ConfigError: every fault with its key path."""
     try:
         with open(path, "rb") as file:
@@ -109,7 +118,7 @@ def load(path: str) -> tuple[ControllerConfig, Topology]:
     except (tomllib.TOMLDecodeError, ValueError, RecursionError) as fault:
         raise ConfigError(f"{path}: {fault}") from None
     faults: list[Fault] = []
-    topology = _topology(config.topology, faults)
+    topology, text = _topology(config.topology, faults)
     if topology is not None:
         known = set(topology.names[topology.hosts :])
         seen: set[str] = set()
@@ -126,15 +135,16 @@ def load(path: str) -> tuple[ControllerConfig, Topology]:
             faults.append(Fault(f"agents.{key}", str(fault)))
     if faults or topology is None:
         raise config_error(path, faults, {})
-    return config, topology
+    return Loaded(config, topology, text)
 
 
-def _topology(given: str, faults: list[Fault]) -> Topology | None:
+def _topology(given: str, faults: list[Fault]) -> tuple[Topology | None, str]:
     try:
         if imported.is_regular(given):
-            return imported.regular(given)
+            return imported.regular(given), given
         with open(given, encoding="utf-8") as file:
-            return imported.read(file.read(MOST_TOPOLOGY_BYTES))
+            text = file.read(MOST_TOPOLOGY_BYTES)
+        return imported.read(text), text
     except (OSError, ValueError, SchedError) as fault:
         faults.append(Fault("topology", f"{given}: {fault}"))
-        return None
+        return None, ""

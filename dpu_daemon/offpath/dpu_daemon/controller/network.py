@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from offpath.bindings.errors import OffpathError
-from offpath.sched.ina.protocol.records import Permission
+from offpath.sched.ina.protocol.events import Part
 from offpath.sched.ina.trees import Tree
 from offpath.sched.topology.graph import Topology
 
@@ -77,18 +77,14 @@ def roles(topology: Topology, tree: Tree, hosts: Sequence[int]) -> tuple[Role, .
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """A tree laid out for a job's ranks. ``attach``: by rank, where it joins; ``permissions``: by the switch's name."""
+    """A tree laid out for a job's ranks. ``attach``: by rank, where it joins; ``parts``: from the root down."""
 
     attach: tuple[str, ...]
-    permissions: Mapping[str, Permission]
-    root: str
+    parts: tuple[Part, ...]
 
 
-def lay(
-    topology: Topology, tree: Tree, ranks: Sequence[int], addresses: Mapping[str, str], template: Permission
-) -> Laid:
+def lay(topology: Topology, tree: Tree, ranks: Sequence[int], addresses: Mapping[str, str]) -> Laid:
     """``ranks``: by rank, its host; ``addresses``: of switches by name, where ranks and switches join them.
-    ``template``: a permission whose parent, local and below are to be filled in.
 
     Raises: TreeUnusable.
     """
@@ -105,13 +101,11 @@ def lay(
         return tuple(sorted(rank for host in hosts for rank in by_host[host]))
 
     attach = [""] * len(ranks)
-    permissions = {}
+    parts = []
     for role in found:
         for rank in of(role.local):
             attach[rank] = addresses[names[role.switch]]
-        permissions[names[role.switch]] = Permission(
-            template.job, template.incarnation, template.term, template.stamp, template.token, template.ranks,
-            addresses[names[role.parent]] if role.parent is not None else "", of(role.local),
-            tuple((names[child], of(hosts)) for child, hosts in role.below),
-        )  # fmt: skip
-    return Laid(tuple(attach), permissions, names[tree.root])
+        above = addresses[names[role.parent]] if role.parent is not None else ""
+        below = tuple((names[child], of(hosts)) for child, hosts in role.below)
+        parts.append(Part(names[role.switch], above, of(role.local), below))
+    return Laid(tuple(attach), tuple(parts))
