@@ -54,6 +54,7 @@ ENTRIES: Final = (
         ("HeaderError", "a header breaks a rule of docs/protocol.md", "see its code"),
         ("HostMessageError", "a host-channel message breaks a rule", "see its code"),
         ("DoorbellError", "an immediate that means nothing", "see its code"),
+        ("InaFrameError", "a frame between ranks and switches breaks a rule", "see its code"),
         ("RequestRefused", "a well-formed wish that is not granted", "the asker must change it"),
         ("NegotiationRefused", "the daemon refused the session; see its code", "see the session's codes"),
         ("TicketRefused", "the ticket is unknown, used or late", "connect again"),
@@ -82,6 +83,7 @@ ENTRIES: Final = (
             " free name; its text says what is missing",
             "`offpath doctor` on that side; `doca.representor`, `doca.comch_name` (docs/doca.md)",
         ),
+        ("FabricAddressError", "the address of a switch is none", "write unix://PATH or tcp://HOST:PORT"),
         ("RegionError", "memory that is not what it must be", "its text says which; else " + _BUG),
         (
             "HandoverError",
