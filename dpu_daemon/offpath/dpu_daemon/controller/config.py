@@ -89,6 +89,9 @@ class ControllerConfig(_Table):
     topology: FilePath
     ranks_per_host: Annotated[int, Field(ge=1, le=1024)] = 8
     """Of all jobs together: a host takes no more."""
+    ina_directory: Annotated[str, StringConstraints(max_length=4096)] = ""
+    """Where ranks leave their pages, the same on every host; `offpath job submit` passes it on. Empty: in their
+    runtime directory."""
     agents: AgentsTable
     switch: Annotated[list[SwitchTable], Field(max_length=65_536)] = []
     policy: PolicyTable = PolicyTable()

@@ -70,6 +70,10 @@ class Planner:
         self._assignments: Mapping[str, events.Assignment] = {}
         self._changes = 0
 
+    def name_of(self, node: int) -> str:
+        """A host's or switch's."""
+        return self._topology.names[node]
+
     def set(self, settings: Settings, sharing: Sharing) -> None:
         """From now on."""
         self.settings, self._sharing = settings, sharing

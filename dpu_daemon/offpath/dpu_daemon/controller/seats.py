@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 CHILD: Final = "offpath.dpu_daemon.controller.plugin_child"
 MOST_BYTES: Final = 16 << 20
 _T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 class Seat(Generic[_T]):
@@ -63,7 +64,7 @@ class Seat(Generic[_T]):
         """A plug-in is asked."""
         return self.process is not None
 
-    def ask(self, kind: str, *arguments: Any, read: Callable[[Any], Any], instead: Callable[[], Any]) -> Any:
+    def ask(self, kind: str, *arguments: Any, read: Callable[[Any], _R], instead: Callable[[], _R]) -> _R:
         """What the plug-in says, as ``read`` makes it of plain data; the built-in's word if it says nothing that can be
         used. ``read`` raises PlainError, PolicyFault."""
         if self.process is None:
@@ -149,11 +150,7 @@ class SharingOut:
 
     def __init__(self, seat: Seat[Sharing]) -> None:
         self.seat = seat
-
-    @property
-    def name(self) -> str:
-        """Of who decides."""
-        return self.seat.process.name if self.seat.process is not None else self.seat.built_in.name
+        self.name = seat.built_in.name
 
     def share(self, group: Sequence[str], turn: int) -> Mapping[str, Share]:
         """See `Sharing`."""
