@@ -53,8 +53,8 @@ class Abort:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """On one operation, for all ranks. ``is_first``: to be told to them all, if it is no; later ones repeat it.
-    ``waits``: the job's last operation is still being delivered; the verdict comes by `Root.decided`. ``abort``: what its
-    ranks said of it can never come together."""
+    ``waits``: the job's last operation is still being delivered; the verdict comes by `Root.decided`. ``abort``: what
+    its ranks said of it can never come together."""
 
     operation: Operation
     is_admitted: bool
