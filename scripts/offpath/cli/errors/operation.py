@@ -84,6 +84,11 @@ ENTRIES: Final = (
             "`offpath doctor` on that side; `doca.representor`, `doca.comch_name` (docs/doca.md)",
         ),
         ("FabricAddressError", "the address of a switch is none", "write unix://PATH or tcp://HOST:PORT"),
+        (
+            "PageError",
+            "a page between a training rank and its host's helper cannot be made, or holds what no page holds",
+            "its text says why; a job's name that fits a file's name, fewer operations in a step",
+        ),
         ("RegionError", "memory that is not what it must be", "its text says which; else " + _BUG),
         (
             "HandoverError",
