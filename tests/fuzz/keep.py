@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from offpath.bindings.ina import frames as ina
 from offpath.bindings.mig import gpu_model
 from offpath.bindings.wire import control
 from offpath.bindings.wire.codes import Reason, Status
@@ -28,6 +29,19 @@ from .targets import TICKET, targets
 _SOME = pack_tensors([Tensor(10, (2, 3), 0, 24), Tensor(1, (), 24, 1)])
 _FULL = pack_tensors([Tensor(code, (1,), 8 * code, size) for code, size in ((1, 1), (3, 2), (5, 4), (7, 8)) * 2])
 MOST = 60
+INA = [
+    ina.Attach(1, 4, "job", 7, 1 << 32, "token"),
+    ina.Attach(65_535, 65_536, "ä" * 255, (1 << 63) - 1, (1 << 63) - 1, "t" * 255),
+    ina.Attached(1),
+    ina.AttachRefused(1, ina.Reason.UNKNOWN),
+    *(ina.Operation(1, 7, 1 << 32, 32, dtype) for dtype in ina.DTYPES),
+    ina.Data(1, 7, ina.CHUNK_BYTES, b"sum"),
+    ina.Refused(7),
+    ina.Result(7, 0, b"sum"),
+    ina.Delivered(1, 7),
+    ina.Abort(1 << 32, ina.Reason.LOST),
+]
+"""A frame of each kind, in order of kinds, and some at their limits."""
 
 
 def hand_made(name: str) -> Iterator[Case]:
@@ -69,6 +83,10 @@ def _plain(name: str) -> Iterator[tuple[Any, ...]]:
     elif name == "frame_reader":
         yield from ((b"",), (frame(b"x"), 1, 1, 1, 1, 1), (frame(b"x") * 20, 3), (frame(bytes(4000)) + b"\1",))
         yield from ((struct.pack("<I", n),) for n in (0, 1, 65_536, 65_537, 1 << 31, (1 << 32) - 1))
+    elif name == "ina_frames":
+        yield from ((ina.pack(each),) for each in INA)
+        yield b"".join(ina.pack(each) for each in INA), 1, 20, 3, 100
+        yield from ((b"",), (ina.pack(INA[5])[:-1],), (struct.pack("<I", 15),), (struct.pack("<I", 1 << 20),))
     elif name.startswith("control_"):
         yield from ((control.encode(message),) for message in messages(name))
         yield from (

@@ -58,6 +58,7 @@ def test_the_kept_cases_reach_every_code_of_their_parser(name: str, known: dict[
         ("HostMessageError", {"descriptors", "session", "credit", "flood", "key"}),
         ("FrameError", set()),
         ("ControlError", set()),
+        ("InaFrameError", {"out_of_turn"}),  # of a connection's account
     ],
 )
 def test_every_documented_code_is_some_parsers(error: str, elsewhere: set[str], known: dict[str, Target]) -> None:

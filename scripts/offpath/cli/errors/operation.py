@@ -54,6 +54,7 @@ ENTRIES: Final = (
         ("HeaderError", "a header breaks a rule of docs/protocol.md", "see its code"),
         ("HostMessageError", "a host-channel message breaks a rule", "see its code"),
         ("DoorbellError", "an immediate that means nothing", "see its code"),
+        ("InaFrameError", "a frame between ranks and switches breaks a rule", "see its code"),
         ("RequestRefused", "a well-formed wish that is not granted", "the asker must change it"),
         ("NegotiationRefused", "the daemon refused the session; see its code", "see the session's codes"),
         ("TicketRefused", "the ticket is unknown, used or late", "connect again"),
@@ -81,6 +82,12 @@ ENTRIES: Final = (
             "the host channel `comch` needs DOCA, a device that serves (DPU) or connects (host), the representor and a"
             " free name; its text says what is missing",
             "`offpath doctor` on that side; `doca.representor`, `doca.comch_name` (docs/doca.md)",
+        ),
+        ("FabricAddressError", "the address of a switch is none", "write unix://PATH or tcp://HOST:PORT"),
+        (
+            "PageError",
+            "a page between a training rank and its host's helper cannot be made, or holds what no page holds",
+            "its text says why; a job's name that fits a file's name, fewer operations in a step",
         ),
         ("RegionError", "memory that is not what it must be", "its text says which; else " + _BUG),
         (

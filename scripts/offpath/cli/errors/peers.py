@@ -13,10 +13,12 @@ FAMILIES: Final = {
     "ControlError": "A control message that is none.",
     "AdvisorError": "What a policy plug-in did instead of an answer; the built-in policy decides from there on.",
     "FrameError": "The framing of control messages on a stream.",
+    "InaFrameError": "A frame between ranks and switches; the tree is then lost for the epoch; the job goes on plain.",
     "HostMessageError": "A message of a helper or worker; it is then treated as lost.",
     "ProtocolError": "A helper or worker that speaks out of turn; it is then treated as lost.",
 }
 _LIBRARY: Final = "a fault of the client: compare it with docs/protocol.md"
+_FABRIC: Final = "are ranks and switches of the same release? compare the other end with docs/protocol.md §9"
 _HELPER: Final = "a fault of the helper: are daemon and helper of the same release?"
 ENTRIES: Final = (
     *entries(
@@ -125,6 +127,23 @@ ENTRIES: Final = (
     *entries(
         "FrameError",
         ("frame_length", "a frame that is empty or longer than 64 KiB", _LIBRARY),
+    ),
+    *entries(
+        "InaFrameError",
+        ("frame_length", "shorter than its head, or longer than a chunk needs", _FABRIC),
+        ("version", "another version, or a reserved bit of the head", _FABRIC),
+        ("kind", "of no kind", _FABRIC),
+        ("rank", "a rank beyond 65 535, or beyond the job's", _FABRIC),
+        ("index", "an index of 2⁶³ or more", _FABRIC),
+        ("reserved", "a reserved byte is set, or a rank or an index named where none belongs", _FABRIC),
+        ("body_length", "a body of the wrong length for its kind", _FABRIC),
+        ("name", "a job or token that is not 1 to 255 printable characters", _FABRIC),
+        ("integer", "an incarnation or stamp of 2⁶³ or more", _FABRIC),
+        ("dtype", "an unknown dtype", _FABRIC),
+        ("operation_bytes", "nothing, more than 2⁴⁰ bytes, or no whole number of elements", _FABRIC),
+        ("offset", "a chunk that begins at no multiple of 64 KiB", _FABRIC),
+        ("reason", "an unknown reason", _FABRIC),
+        ("out_of_turn", "a frame that has no place where it came", _FABRIC),
     ),
     *entries(
         "HostMessageError",
