@@ -84,6 +84,11 @@ ENTRIES: Final = (
             "`offpath doctor` on that side; `doca.representor`, `doca.comch_name` (docs/doca.md)",
         ),
         ("FabricAddressError", "the address of a switch is none", "write unix://PATH or tcp://HOST:PORT"),
+        (
+            "SwitchRefused",
+            "a switch does not do what the controller told it; its text says why",
+            "an old term: another controller leads; else fence the job and grant anew",
+        ),
         ("RegionError", "memory that is not what it must be", "its text says which; else " + _BUG),
         (
             "HandoverError",
