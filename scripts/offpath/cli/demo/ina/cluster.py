@@ -132,11 +132,11 @@ class Cluster:
 
     def address(self, switch: str) -> str:
         """Where ranks and other switches join it."""
-        return f"unix:{self.directory}/{switch}.sock"
+        return f"unix://{self.directory}/{switch}.sock"
 
     def control(self, switch: str) -> str:
         """Where the controller does."""
-        return f"unix:{self.directory}/{switch}.ctl"
+        return f"unix://{self.directory}/{switch}.ctl"
 
     def pages(self, host: str) -> str:
         """Where the ranks of a host put their pages."""
