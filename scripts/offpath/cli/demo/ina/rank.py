@@ -30,7 +30,7 @@ _TIMEOUT: Final = timedelta(seconds=60)
 
 def main(spec: Spec) -> None:
     """Train until the orders say that it is enough; rank 0 leaves ``end.json``."""
-    torch.set_num_threads(1)  # two cores, eight ranks
+    training.one_thread()
     dist.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{spec.port}", rank=spec.rank, world_size=spec.ranks, timeout=_TIMEOUT
     )

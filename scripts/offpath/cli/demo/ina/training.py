@@ -28,6 +28,11 @@ _MOMENTUM: Final = 0.9
 _WHITE: Final = 16.0
 
 
+def one_thread() -> None:
+    """The arithmetic of one thread: the order of sums must be the same everywhere."""
+    torch.set_num_threads(1)
+
+
 def network(seed: int) -> torch.nn.Sequential:
     """The same weights for the same seed: 0.87 MB of float32."""
     torch.manual_seed(seed)
