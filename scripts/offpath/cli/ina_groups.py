@@ -23,11 +23,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         ask.print_json({"mode": mode, "groups": [each.model_dump(mode="json") for each in groups]})
         return 0
-    rows = [
-        (group.root, job, group.using.get(job, "nothing now"))
-        for group in groups
-        for job in group.jobs
-    ]
+    rows = [(group.root, job, group.using.get(job, "nothing now")) for group in groups for job in group.jobs]
     print(f"mode {mode}")
     print(ask.table(rows, ("root", "job", "asks for")))
     return 0
