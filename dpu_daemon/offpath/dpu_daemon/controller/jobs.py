@@ -1,4 +1,4 @@
-"""The jobs that a controller knows: admitted, placed on hosts, seen in what agents say, over. No I/O but the store's."""
+"""The jobs that a controller knows: admitted, placed on hosts, seen in what agents say, over. Only the store does I/O."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The controller's way to its switches: told its term again and again, which also tells whether they are there.
 
-Every order is a task of its own: one that is long in coming (a fence until nothing is under way) holds up no other. What
-is not answered is not repeated here: the machine does that.
+Every order is a task of its own: one that takes long (a fence, until nothing is under way) holds up no other. What is
+not answered is not repeated here: the machine does that.
 """
 
 from __future__ import annotations
