@@ -1,4 +1,4 @@
-"""The jobs that a controller knows: admitted, placed on hosts, seen in what agents say, over. Only the store does I/O."""
+"""The jobs that a controller knows: admitted, placed on hosts, seen in what agents say, over. The store does I/O."""
 
 from __future__ import annotations
 
