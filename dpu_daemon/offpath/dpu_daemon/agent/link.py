@@ -124,4 +124,3 @@ class ControllerLink:
             self._shaking.close(at_once=True)
         if self._talk is not None:
             self._talk.close()
-

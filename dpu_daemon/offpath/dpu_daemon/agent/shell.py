@@ -42,7 +42,8 @@ class InaAgent:
     """Of one host. ``tell_helper`` sends if there is a helper, and says whether there was one."""
 
     def __init__(
-        self, host: str, tell_controller: Callable[[BaseModel], bool], tell_helper: Callable[[control.InaEpoch | control.InaAsk], bool]
+        self, host: str, tell_controller: Callable[[BaseModel], bool],
+        tell_helper: Callable[[control.InaEpoch | control.InaAsk], bool],
     ) -> None:  # fmt: skip
         self.machine = Agent(host)
         self.states: dict[tuple[str, int, int], RankState] = {}
@@ -189,7 +190,7 @@ def start(daemon: Daemon) -> None:
     daemon.on_closed.append(link.close)
     daemon.extra_metrics |= {
         "offpath_ina_controller_up": ("1 while the INA controller is reached.", lambda: float(link.is_up)),
-        "offpath_ina_epochs_total": ("Epochs of the controller's that were given to the helper.", lambda: float(agent.epochs_passed)),
-        "offpath_ina_ranks": ("Ranks of training jobs on this host that may use aggregation trees.", lambda: float(len(agent.states))),
+        "offpath_ina_epochs_total": ("Epochs that were given to the helper.", lambda: float(agent.epochs_passed)),
+        "offpath_ina_ranks": ("Ranks of training jobs on this host.", lambda: float(len(agent.states))),
     }  # fmt: skip
     link.open()

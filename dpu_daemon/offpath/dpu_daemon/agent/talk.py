@@ -23,9 +23,7 @@ _READ_AT_ONCE: Final = 64
 class Talk:
     """Owns the connection. ``heard`` gets each whole text; ``lost`` is called once, with why, and never by `close`."""
 
-    def __init__(
-        self, connection: HostConnection, heard: Callable[[bytes], None], lost: Callable[[str], None]
-    ) -> None:
+    def __init__(self, connection: HostConnection, heard: Callable[[bytes], None], lost: Callable[[str], None]) -> None:
         self._connection = connection
         self._heard = heard
         self._lost = lost

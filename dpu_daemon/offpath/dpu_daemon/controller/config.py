@@ -56,9 +56,9 @@ class PolicyTable(_Table):
 
     placement: Annotated[str, AfterValidator(_known_placement)] = "fragments"
     tree_builder: Annotated[str, StringConstraints(pattern=rf"^(mina|{_PLUGIN})$")] = "mina"
-    mode: Annotated[
-        str, StringConstraints(pattern=rf"^(none|all|exclusive|alternate|trylock|shared|{_PLUGIN})$")
-    ] = "shared"
+    mode: Annotated[str, StringConstraints(pattern=rf"^(none|all|exclusive|alternate|trylock|shared|{_PLUGIN})$")] = (
+        "shared"
+    )
     candidates: Annotated[int, Field(ge=1, le=64)] = 5
     """Trees that are looked at for each job (the paper's k)."""
     capacity: Annotated[int, Field(ge=1, le=64)] = 1

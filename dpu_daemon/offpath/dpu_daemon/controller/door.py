@@ -63,7 +63,9 @@ class Door:
             self._lost(talk, connection.peer, why)
 
         talk = Talk(connection, heard, lost)
-        self._strangers[talk] = self._loop.call_later(HELLO_S, self._turn_away, talk, connection.peer, "no hello in time")
+        self._strangers[talk] = self._loop.call_later(
+            HELLO_S, self._turn_away, talk, connection.peer, "no hello in time"
+        )
 
     def _hear(self, talk: Talk, peer: str, text: bytes) -> None:
         try:

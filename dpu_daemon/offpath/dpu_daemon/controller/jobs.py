@@ -1,4 +1,4 @@
-"""The jobs that the controller knows: admitted, placed on hosts, seen in what agents say, over. No I/O but the store's."""
+"""The jobs that a controller knows: admitted, placed on hosts, seen in what agents say, over. The store does I/O."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Jobs:
         taken: Counter[str] = Counter()
         for job in self._jobs.values():
             if job.state in ("waiting", "running"):
-                taken.update({host: job.ranks_per_host for host in job.hosts})
+                taken.update(dict.fromkeys(job.hosts, job.ranks_per_host))
         full = [
             number for name, number in self._topology.host_numbers.items()
             if taken[name] + ranks_per_host > self._most_ranks

@@ -146,7 +146,9 @@ def one_root(trees: Trees, limit: Limit) -> tuple[Trees, dict[str, str]]:
 def over_capacity(trees: Trees, limit: Limit) -> str:
     """What is wrong with trees of which some meet away from their root; empty: nothing."""
     kept, without = one_root(trees, limit)
-    return "" if len(kept) == len(trees) else f"over capacity: {', '.join(sorted(without))} meet others away from a root"
+    return (
+        "" if len(kept) == len(trees) else f"over capacity: {', '.join(sorted(without))} meet others away from a root"
+    )
 
 
 def grouped(trees: Trees, limit: Limit, order: Sequence[str]) -> dict[int, tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""The process of one of the controller's plug-ins: ``python -m offpath.dpu_daemon.controller.plugin_child FD GROUP/NAME``.
+"""The process of one of the controller's plug-ins: ``python -m`` this module ``FD GROUP/NAME``.
 
 Three groups of entry points: ``offpath.placement`` makes a `sched.placement.port.Placement`, ``offpath.tree_builder`` a
 `planning.TreeBuilder`, ``offpath.ina_sharing`` a `planning.Sharing`.

@@ -162,6 +162,4 @@ class SharingOut:
             checked_shares(group, shares)
             return shares
 
-        return self.seat.ask(
-            SHARE, list(group), turn, read=read, instead=lambda: self.seat.built_in.share(group, turn)
-        )
+        return self.seat.ask(SHARE, list(group), turn, read=read, instead=lambda: self.seat.built_in.share(group, turn))

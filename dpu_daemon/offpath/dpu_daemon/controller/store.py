@@ -100,7 +100,9 @@ class Store:
     def ledger(self, entries: dict[str, dict[str, Any]]) -> None:
         """Who holds what now."""
         self._write("DELETE FROM ledger", [()])
-        self._write("INSERT INTO ledger VALUES (?, ?)", [(n, orjson.dumps(data).decode()) for n, data in entries.items()])
+        self._write(
+            "INSERT INTO ledger VALUES (?, ?)", [(n, orjson.dumps(data).decode()) for n, data in entries.items()]
+        )
 
     def _write(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
         if self._database is None:

@@ -1,7 +1,7 @@
 """The controller's way to its switches: told its term again and again, which also tells whether they are there.
 
-Every order is a task of its own: one that is long in coming (a fence until nothing is under way) holds up no other. What
-is not answered is not repeated here: the machine does that.
+Every order is a task of its own: one that takes long (a fence, until nothing is under way) holds up no other. What is
+not answered is not repeated here: the machine does that.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from offpath.bindings.errors import OffpathError, PeerGone
+from offpath.bindings.errors import ControlError, OffpathError, PeerGone
 from offpath.dpu_daemon.controller.config import SwitchTable
 from offpath.dpu_daemon.switch.control import SwitchControl, SwitchRefused
 from offpath.sched.ina.protocol import events
@@ -31,8 +31,8 @@ class _Link:
     def __init__(self, table: SwitchTable) -> None:
         self.name = table.name
         self.control = SwitchControl(table.control)
-        self.boot = 0
-        """Of the life that was led in this term; 0: none was."""
+        self.life = ""
+        """That was led in this term; empty: none was."""
         self.capacity = 0
         """As the machine knows it."""
         self.is_up = False
@@ -65,7 +65,7 @@ class Switches:
         """From now on in that term: each is told, and says what it allows."""
         self._term = term
         for link in self._links.values():
-            link.boot = 0
+            link.life = ""
             link.look.set()
 
     def set_capacity(self, capacity: int) -> None:
@@ -109,6 +109,7 @@ class Switches:
             return True
         try:
             led = await link.control.lead(term)
+            boot = _boot(led.life)
             if led.term > term:
                 self._heard_of(led.term)
                 return True
@@ -119,21 +120,21 @@ class Switches:
                 logger.warning("switch %s is away: %s", link.name, gone)
             if link.is_up:
                 self._dispatch(events.SwitchDown(link.name))
-            link.is_up, link.is_told, link.boot = False, True, 0
+            link.is_up, link.is_told, link.life = False, True, ""
             return False
-        except SwitchRefused as refused:
+        except (SwitchRefused, ControlError) as refused:
             logger.warning("switch %s refuses: %s", link.name, refused)
             return True
         if (term, capacity) != (self._term, self._capacity):
             link.look.set()
-        elif link.boot != led.boot:
+        elif link.life != led.life:
             if not link.is_up:
                 logger.info("switch %s is there", link.name)
-            link.boot, link.capacity, link.is_up, link.is_told = led.boot, capacity, True, False
-            self._dispatch(events.SwitchUp(link.name, led.boot, capacity, led.permissions))
+            link.life, link.capacity, link.is_up, link.is_told = led.life, capacity, True, False
+            self._dispatch(events.SwitchUp(link.name, boot, capacity, led.permissions))
         elif link.capacity != capacity:  # what it allows is known, and may be on its way out
             link.capacity = capacity
-            self._dispatch(events.SwitchUp(link.name, led.boot, capacity))
+            self._dispatch(events.SwitchUp(link.name, boot, capacity))
         return True
 
     # -- orders ---------------------------------------------------------------------------------------------------
@@ -166,7 +167,7 @@ class Switches:
 
     async def _allow(self, link: _Link, boot: int, permission: Permission) -> None:
         try:
-            await link.control.allow(permission, boot)
+            await link.control.allow(permission, _life(boot))
             is_allowed = True
         except SwitchRefused as refused:
             logger.warning("switch %s refuses: %s", link.name, refused)
@@ -175,5 +176,17 @@ class Switches:
         self._dispatch(events.Allowed(link.name, boot, it.job, it.incarnation, it.stamp, is_allowed))
 
     async def _fence(self, link: _Link, boot: int, term: int, job: str, incarnation: int, stamp: int) -> None:
-        await link.control.fence(term, job, incarnation, stamp, boot)
+        await link.control.fence(term, job, incarnation, stamp, _life(boot))
         self._dispatch(events.Fenced(link.name, boot, job, incarnation, stamp))
+
+
+def _boot(life: str) -> int:
+    """The number that the machine knows a switch's life by. Raises: ControlError: it is none of a switch's."""
+    try:
+        return int(life, 16)
+    except ValueError:
+        raise ControlError("life", life[:80]) from None
+
+
+def _life(boot: int) -> str:
+    return f"{boot:016x}"

@@ -40,9 +40,7 @@ class Tracking:
             return False
         former = job.epoch
         job.epoch, job.at_ns = epoch, now_ns
-        if former.grant is not None and epoch.grant is None:
-            job.tree, job.left_ns = former.grant.tree, now_ns
-        elif former.grant is not None and epoch.grant is not None and former.grant.tree != epoch.grant.tree:
+        if former.grant is not None and (epoch.grant is None or epoch.grant.tree != former.grant.tree):
             job.tree, job.left_ns = former.grant.tree, now_ns
         return True
 

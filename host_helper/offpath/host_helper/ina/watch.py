@@ -75,7 +75,9 @@ class PageWatch:
         self._folder.close()
 
 
-def _messages(states: Iterable[RankState], patterns: Iterable[Measured], *, is_all: bool) -> Iterator[control.InaStates]:
+def _messages(
+    states: Iterable[RankState], patterns: Iterable[Measured], *, is_all: bool
+) -> Iterator[control.InaStates]:
     data: dict[str, Any] = {
         "states": [state_to_data(state) for state in states],
         "patterns": [

@@ -36,7 +36,15 @@ _READY_S: Final = 60.0
 _END_S: Final = 5.0
 _LOOK_S: Final = 0.02
 _LAST_WORDS: Final = 20
-_HELPER: Final = "from offpath.host_helper.helper import Helper\nhelper = Helper()\n"
+_KERNELS: Final = """from offpath.host_helper.helper import Helper
+
+helper = Helper()
+
+
+@helper.kernel("echo", demand=14)
+def echo(data):
+    return data
+"""
 
 
 class ClusterFailed(OffpathError):
@@ -187,7 +195,7 @@ class Cluster:
             f'[[tenant]]\nname = "nobody"\ntoken_file = {json.dumps(token)}\n',
             "utf-8",
         )
-        Path(kernels).write_text(_HELPER, "ascii")
+        Path(kernels).write_text(_KERNELS, "ascii")
         return (
             self._child(f"{host}.daemon", "daemon", "run", "--config", config, "--runtime-dir", runtime),
             self._child(f"{host}.helper", "helper", "run", kernels, "--runtime-dir", runtime),
