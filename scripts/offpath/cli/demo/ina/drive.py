@@ -23,7 +23,7 @@ from offpath.cli.demo.ina.score import MODES, Block
 
 JOBS: Final = ("left", "right")
 SEEDS: Final = {"left": 11, "right": 12}
-BYTES_PER_STEP: Final = 866_344
+BYTES_PER_STEP: Final = 1_049_704
 """Of gradients: `training.network`'s parameters as float32. Held against the model by a test."""
 _SETTLE_STEPS: Final = 2
 _END_S: Final = 120.0
@@ -159,14 +159,12 @@ class Drive:
             path = os.path.join(self._cluster.folder(job), "wanted.json")
             orders.write(path, orders.Order(self._order, padding_s, ends))
         if not ends:
-            self._cluster.wait(
-                lambda: all([self._is_at(each, self._order) for each in self._logs.values()]), "at the next setting"
-            )
+            self._cluster.wait(lambda: self._are_at(self._order), "at the next setting")
 
-    @staticmethod
-    def _is_at(reader: log.Reader, order: int) -> bool:
-        reader.more()
-        return reader.steps[-1].order >= order
+    def _are_at(self, order: int) -> bool:
+        for each in self._logs.values():
+            each.more()
+        return all(each.steps[-1].order >= order for each in self._logs.values())
 
     def _end(self, out: Outcome) -> None:
         self._command(0.0, ends=True)

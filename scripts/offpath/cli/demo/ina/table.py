@@ -25,9 +25,8 @@ def render(report: dict[str, Any]) -> str:
             scores = " ".join(f"{each:8.3f}" for each in run["efficiency_score"])
             low, high = run["mean_score_ci90"]
             counts = " / ".join(str(sum(run[name])) for name in ("with_ina", "refused", "plain"))
-            lines.append(
-                f"  {run['mode']:10} {times:>22} {scores:>19} {run['mean_score']:8.3f} [{low:.3f}, {high:.3f}] {counts:>24}"
-            )
+            mean = f"{run['mean_score']:.3f} [{low:.3f}, {high:.3f}]"
+            lines.append(f"  {run['mode']:10} {times:>22} {scores:>19} {mean:>22} {counts:>24}")
     lines.append("")
     for job, each in report["weights"].items():
         same = "equal to the bit to" if each["equal"] else "NOT those of"
