@@ -34,6 +34,7 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("whatif",): ("whatif", "the same jobs under another policy, or on other GPUs"),
     ("place",): ("place", "which hosts a job would get on a topology, and why (nothing is taken)"),
     ("trees",): ("trees", "on which trees jobs would aggregate, and who shares (nothing is asked of a daemon)"),
+    ("switch", "run"): ("switch_run", "an emulated switch that aggregates all-reduces along trees"),
     ("top",): ("top", "tenants and leases, live"),
     ("errors",): ("errors.command", "what an error code means, and what to do"),
     ("demo",): ("demo.command", "the main job, end to end, on this machine"),
