@@ -88,6 +88,8 @@ ENTRIES: Final = (
             "PageError",
             "a page between a training rank and its host's helper cannot be made, or holds what no page holds",
             "its text says why; a job's name that fits a file's name, fewer operations in a step",
+        ),
+        (
             "SwitchRefused",
             "a switch does not do what the controller told it; its text says why",
             "an old term: another controller leads; else fence the job and grant anew",
