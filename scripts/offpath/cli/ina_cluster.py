@@ -153,11 +153,12 @@ class InaCluster:
         """``controller``, ``daemon-HOST`` or ``helper-HOST``; it may have run before."""
         role, _, host = name.partition("-")
         words = {
-            "controller": ["controller", "run", "--config", self.path("controller.toml"), "--runtime-dir", self.path("controller")],
-            "daemon": ["daemon", "run", "--config", self.path(f"{host}.toml"), "--runtime-dir", self.path(host)],
-            "helper": ["helper", "run", self.path("kernels.py"), "--runtime-dir", self.path(host)],
-        }[role]  # fmt: skip
+            "controller": ["controller", "run", "--config", self.path("controller.toml")],
+            "daemon": ["daemon", "run", "--config", self.path(f"{host}.toml")],
+            "helper": ["helper", "run", self.path("kernels.py")],
+        }[role]
         command = [sys.executable, "-P", "-m", "offpath.cli.main", "-v", *words]
+        command += ["--runtime-dir", self.path(host or "controller")]
         with open(self.path(f"{name}.log"), "ab") as log:
             environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **self._environment}
             self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)

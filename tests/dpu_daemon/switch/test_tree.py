@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,19 @@ from offpath.bindings.ina.link import Link, plain_bytes
 from offpath.bindings.ports import TreeAttached, TreeRefused, TreeResult
 from offpath.cli.switches import Switches
 
-from .ranks import STAMP, TYPES, all_reduce, close_all, event_of, expected, inputs_of, job_of, same_bits, together
+from .ranks import (
+    STAMP,
+    TYPES,
+    all_reduce,
+    close_all,
+    event_of,
+    expected,
+    inputs_of,
+    job_of,
+    same_bits,
+    settled,
+    together,
+)
 
 FOUR = (0, 1, 2, 3)
 EIGHT = (0, 0, 1, 1, 2, 2, 3, 3)
@@ -93,15 +104,6 @@ def test_four_ranks_move_one_and_a_half_times_as_many_bytes_plain(switches: Swit
 
 def events(switches: Switches, name: str = "s0") -> list[dict[str, object]]:
     return [json.loads(line) for line in Path(switches.path(name, "events")).read_text("ascii").splitlines()]
-
-
-def settled(switches: Switches) -> dict[str, Any]:
-    """The root's statistics once it has heard of the last delivery."""
-    until = time.monotonic() + 5
-    while (stats := switches.stats())["in_flight"] and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not stats["in_flight"]
-    return stats
 
 
 @pytest.mark.parametrize("capacity", [1, 2])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 _MOST_PATTERNS: Final = 256
+_MOST_GONE: Final = 256
 
 
 class InaAgent:
@@ -58,6 +60,7 @@ class InaAgent:
         """The helper has said everything since it joined, or we began."""
         self._asked: int | None = None
         """A controller's question that waits for it."""
+        self._gone: deque[tuple[str, int, int]] = deque()
         self._joiner = parts.Joiner()
 
     # -- the controller's words -----------------------------------------------------------------------------------
@@ -132,8 +135,10 @@ class InaAgent:
             self.states[key] = state
         if report is not None:
             self._report(report, [])
-        if state.is_gone:  # a controller that did not hear it will ask for everything
-            self.machine.removed(*key)
+        if state.is_gone:  # kept for a while: a controller that did not hear it will ask for everything
+            self._gone.append(key)
+            if len(self._gone) > _MOST_GONE:
+                self.machine.removed(*self._gone.popleft())
 
     def _report(self, report: Report, patterns: list[dict[str, Any]]) -> None:
         self.reports += 1
