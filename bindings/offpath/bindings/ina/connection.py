@@ -134,6 +134,7 @@ class TreeConnection:
         while self._sock is not None and not self._events:
             has_moved = self._write()
             has_moved |= self._read()
+            self._finish()
             if not has_moved:
                 break
         self._look_at_the_clock()
@@ -265,10 +266,14 @@ class TreeConnection:
         running.target[frame.offset : end] = frame.payload
         running.received = end
         self._link.take(Direction.IN, len(frame.payload))
-        if end < len(running.target):
-            return
-        if running.sent < len(running.source):
+        if end == len(running.target) and running.sent < len(running.source):
             raise InaFrameError("out_of_turn", "a sum without all of ours")
+
+    def _finish(self) -> None:
+        """All of the result is here, and had the time that it takes on this link."""
+        running = self._running
+        if running is None or running.received < len(running.target) or self._link.wait_s(Direction.IN):
+            return
         self._running = None
         self._say(frames.Delivered(self.rank, running.index))
         self._events.append(TreeResult(running.index))
@@ -279,6 +284,7 @@ class TreeConnection:
             if self._running.received:
                 raise InaFrameError("out_of_turn", "refused after its result began")
             self._running = None
+            self._link.stop(Direction.OUT)
             self._events.append(TreeRefused(index))
         elif index > self._issued:
             self._refused.add(index)

@@ -74,7 +74,7 @@ class Link:
                 raise OSError(f"{path} holds no rate: {empty}") from None
             finally:
                 os.close(fd)
-        self._tokens = [float(CHUNK_BYTES), float(CHUNK_BYTES)]
+        self._tokens = [0.0, 0.0]
         self._filled_at = [clock(), clock()]
 
     @property
@@ -91,10 +91,10 @@ class Link:
         self._rate = bytes_per_s
 
     def begin(self) -> None:
-        """A transfer begins: an idle link is worth one chunk, not the whole bucket."""
+        """A transfer begins: what an idle link could have carried is gone."""
         for direction in Direction:
             self._fill(direction)
-            self._tokens[direction] = min(self._tokens[direction], float(CHUNK_BYTES))
+            self._tokens[direction] = min(self._tokens[direction], 0.0)
 
     def wait_s(self, direction: Direction) -> float:
         """Until the next chunk may go; 0.0: now."""
@@ -110,6 +110,14 @@ class Link:
         self._tokens[direction] -= nbytes
         count = self.sent if direction is Direction.OUT else self.received
         count[kind] += nbytes
+
+    def stop(self, direction: Direction, kind: str = "ina") -> None:
+        """What was taken and could not have passed yet does not go: its sender heard that it need not."""
+        self._fill(direction)
+        back = max(0.0, -self._tokens[direction])
+        self._tokens[direction] += back
+        count = self.sent if direction is Direction.OUT else self.received
+        count[kind] -= min(count[kind], int(back))
 
     def owe(self, nbytes: int, began_s: float | None = None) -> None:
         """``nbytes`` of plain traffic in each direction. ``began_s``: when it began (the clock's time), if earlier
