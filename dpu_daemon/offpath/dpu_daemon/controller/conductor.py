@@ -33,6 +33,9 @@ TICK_S: Final = 0.25
 YOUNG_S: Final = 10.0
 """So long after its start a controller that hears of a greater term takes over from that one too: its memory was lost.
 Later it is the one that was taken over from."""
+TERMS_BEGAN_S: Final = 1_577_836_800
+"""2020-01-01: terms are seconds since then, or above whatever was heard of; they last until 2088."""
+_MOST_RESTARTS: Final = 1 << 24
 _MS: Final = 1_000_000
 
 
@@ -63,12 +66,19 @@ class Conductor:
     def start(self, door: Door, switches: Switches) -> None:
         """Begin to rule, under a term above that of the memory."""
         self.door, self.switches = door, switches
-        self._begin(self.store.kept.term + 1)
+        self._begin(max(self.store.kept.term + 1, self._second()))
         self._timer = self._loop.call_later(TICK_S, self._tick)
+
+    @staticmethod
+    def _second() -> int:
+        """The least term that a controller without a memory begins with: no two that start apart have the same."""
+        return min(max(1, int(time.time()) - TERMS_BEGAN_S), (1 << 31) - 2)
 
     def _begin(self, term: int) -> None:
         """A machine that knows nothing but the jobs' names; all agents and switches are asked."""
         self.machine = Controller(term, self.planner, lambda: secrets.token_urlsafe(18))
+        self._newest = term << 32
+        """Stamp: no rank can hold a greater one of ours."""
         self.store.term(term)
         self.heard.clear()
         logger.info("rules in term %d", term)
@@ -97,6 +107,7 @@ class Conductor:
         match command:
             case events.Publish(host, epoch):
                 self.counters["epochs_sent"] += 1
+                self._newest = max(self._newest, epoch.stamp)
                 self._has_granted |= epoch.grant is not None
                 if self.tracking.published(epoch, now_ns):
                     self.counters["epochs"] += 1
@@ -148,11 +159,15 @@ class Conductor:
                 self.counters["states_refused"] += 1
                 continue
             states.append(state)
-        # An agent that began anew has heard of no term, but its ranks may hold what a later controller gave.
-        term = max([report.term, *(state.held >> 32 for state in states)])
-        if term > self.machine.term:
-            self.heard_of(term)
+        # An agent that began anew has heard of no term, but its ranks may hold what another controller gave. Later
+        # that is a rank's invention: it may cost its own job the tree, and nobody else anything.
+        foreign = [state for state in states if state.held > self._newest]
+        believed = [state.held >> 32 for state in foreign if self._is_young and state.held >> 32 < self._unlikely()]
+        if report.term > self.machine.term or believed:
+            self.heard_of(max([report.term, *believed]))
             return
+        self.counters["states_refused"] += len(foreign)
+        states = [state for state in states if state.held <= self._newest]
         for pattern in report.patterns:
             self._measured(pattern)
         self._is_changed = True
@@ -175,13 +190,20 @@ class Conductor:
         else:
             self.counters["patterns_refused"] += 1
 
+    @property
+    def _is_young(self) -> bool:
+        return not self._has_granted and self.now_ns() - self.started_ns < YOUNG_S * 1e9
+
+    def _unlikely(self) -> int:
+        """A term that no controller has come to."""
+        return self._second() + _MOST_RESTARTS
+
     def heard_of(self, term: int) -> None:
-        """Somebody, an agent or a switch, has listened to a controller of that term."""
-        if term <= self.machine.term:
+        """Somebody, an agent or a switch, has listened to another controller, of that term."""
+        if term < self.machine.term or self.machine.is_deposed:
             return
         self.store.term(term)
-        is_young = self.now_ns() - self.started_ns < YOUNG_S * 1e9
-        if is_young and not self._has_granted:
+        if self._is_young:
             logger.warning("a controller ruled in term %d; taking over", term)
             self._loop.call_soon(self._take_over, term + 1)
             return
