@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, Final
 
 from offpath.cli.demo import samples
+from offpath.cli.simulate.mina_traces import arriving
 from offpath.cli.traces import TraceError
 from offpath.sched.ina.conflicts import NDR
 from offpath.sched.ina.patterns import Network, Pattern, PatternError, parse, timed
@@ -100,9 +101,10 @@ def jobs(data: dict[str, Any], histogram: int, count: int, models: int, seed: in
 def cell(
     folder: str | None, seed: int, jp: str, trees: str, rule: str, *, count: int = 2_000, histogram: int = 0, k: int =
     5, up: int = 8, bandwidth: float = 12.5e9, ratio: float = 2.0, gpu_speedup: float = 1.0, batch: int = 4,
-    migration: bool = False, told: dict[str, Any] | None = None,
+    migration: bool = False, arrivals: str = "", contention: bool = False, told: dict[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """One run of a cluster. ``told`` goes into the row as it is."""
+    """One run of a cluster. ``arrivals``: a trace's name; "": all at time 0, as the paper. ``told`` goes into the
+    row as it is."""
     data = inputs(folder)
     known = patterns(data, batch)
     random = Random(f"cluster {seed}")
@@ -110,9 +112,16 @@ def cell(
     network = Network(bandwidth, ratio)
     world = World(
         fat_tree(16, up), known, network, make(jp, random), planner, RULES[rule], gpu_speedup,
-        MIGRATION_NS if migration else 0,
+        MIGRATION_NS if migration else 0, contention=contention,
     )  # fmt: skip
-    run = Simulation(world, jobs(data, histogram, count, len(known), seed), clock=time.thread_time_ns)
+    if arrivals:
+        steps = [[timed(p, network, hosts=n, gpu_speedup=gpu_speedup).none_ns for n in (1, 2)] for p in known]
+        queue = arriving(
+            folder, arrivals, seed, count, world.topology.hosts, len(known), lambda model, n: steps[model][n > 1]
+        )
+    else:
+        queue = jobs(data, histogram, count, len(known), seed)
+    run = Simulation(world, queue, clock=time.thread_time_ns)
     begun = time.thread_time()  # of this thread: what others do on this machine is not in it
     run.run()
     took = time.thread_time() - begun
@@ -120,7 +129,8 @@ def cell(
     return {
         **(told or {}), "placement": jp, "trees": trees, "rule": rule, "seed": seed, "histogram": histogram, "k": k,
         "oversubscription": f"8:{up}", "bandwidth": bandwidth, "ratio": ratio, "gpu_speedup": gpu_speedup,
-        "batch": batch, "migration_s": world.migration_ns / 1e9, **row, "all_reduces": run.engine.operations,
+        "batch": batch, "migration_s": world.migration_ns / 1e9, "arrivals": arrivals or "at 0",
+        "contention": contention, **row, "all_reduces": run.engine.operations,
         "plans": run.plans, "plan_ms": round(run.plan_ns / run.plans / 1e6, 3), "cpu_s": round(took, 2),
         "all_reduces_per_s": round(run.engine.operations / took),
     }  # fmt: skip

@@ -160,6 +160,19 @@ class Engine:
         self._over.discard(job)
         self.operations += steps * len(self._kinds_of[kind].starts)
 
+    def change(self, job: int, kind: int) -> None:
+        """From its next operation on the job is of another kind, of as many operations; to be followed by `share`.
+
+        Raises: EngineError: of another number.
+        """
+        before = self._kinds_of[int(self._jobs[kernel.WIDTH * job])]
+        if len(self._kinds_of[kind].starts) != len(before.starts):
+            raise EngineError(f"job {job}: {len(self._kinds_of[kind].starts)} operations, not {len(before.starts)}")
+        if job in self._alone:
+            self._settle(job, self._alone.pop(job))
+            del self._ends[job]
+        self._jobs[kernel.WIDTH * job] = kind
+
     def progress(self, job: int) -> Progress:
         """How far a job is, now."""
         if job in self._alone:
