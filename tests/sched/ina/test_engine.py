@@ -14,6 +14,7 @@ from offpath.sched.ina.patterns import Timed
 from offpath.sched.sim.ina import engine as engines
 from offpath.sched.sim.ina import kernel
 from offpath.sched.sim.ina.engine import RULES, Engine, EngineError, Rule, can_compile
+from offpath.sched.sim.ina.tuning import VALUES
 
 from ...conftest import SIZE
 from .training import Class, drawn
@@ -147,7 +148,8 @@ def test_the_kernel_asks_for_ina_exactly_where_the_plan_does() -> None:
         random = Random(f"asks {seed}")
         kinds = [drawn(random) for _ in range(random.randint(2, 3))]
         rule = Rule("plan, C drawn", capacity=random.randint(1, 3), filters=True)
-        engine = shared(kinds, [random.randint(1, 4) for _ in kinds], rule, compiled=False)
+        trust = [random.choice(VALUES) for _ in kinds]
+        engine = shared(kinds, [random.randint(1, 4) for _ in kinds], rule, compiled=False, trusts=trust)
         begun: dict[int, tuple[int, int]] = {}
         verdicts: dict[int, list[bool]] = {job: [] for job in range(len(kinds))}
         refused = dict.fromkeys(verdicts, 0)
@@ -164,7 +166,7 @@ def test_the_kernel_asks_for_ina_exactly_where_the_plan_does() -> None:
                 if begun.get(job, (-1, 0))[0] != seen.step_began_ns:
                     verdicts[job] = []
                 begun[job] = seen.step_began_ns, seen.at_ns
-                wants = decision(Epoch(1, kinds[job]), len(verdicts[job]), verdicts[job]).wants_ina
+                wants = decision(Epoch(1, kinds[job], trust=trust[job]), len(verdicts[job]), verdicts[job]).wants_ina
                 assert wants == (seen.mode == kernel.INA or seen.refused > refused[job])
                 refused[job] = seen.refused
                 verdicts[job].append(seen.mode == kernel.INA)

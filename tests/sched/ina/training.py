@@ -49,9 +49,9 @@ def gain(pattern: Timed, op: int, begins: int) -> int:
     return rest_of_step(pattern, op, begins, False) - rest_of_step(pattern, op, begins, True)
 
 
-ASK_ONLY_IF_THEY_GAIN = ("plan", "mina-weighed")
+ASK_ONLY_IF_THEY_GAIN = ("plan", "plan-tuned", "mina-weighed")
 LOOK_AT_OTHERS = ("mina-paper", "mina-weighed")
-BY_TREE = ("greedy-by-tree", "plan", "mina-weighed")
+BY_TREE = ("greedy-by-tree", "plan", "plan-tuned", "mina-weighed")
 
 
 class Class:

@@ -116,7 +116,7 @@ def _figure_14(folder: str | None, seeds: range, quick: bool) -> list[Piece]:
 def _figure_12(folder: str | None, seeds: range, quick: bool) -> list[Piece]:
     return [
         (f"12 {rule}", {"kind": "pairs", "folder": folder, "rule": rule, "told": {"part": "figure_12"}})
-        for rule in ("mina-paper", "greedy", "plan", "mina-weighed")
+        for rule in ("mina-paper", "greedy", "plan", "plan-tuned", "mina-weighed")
     ]
 
 

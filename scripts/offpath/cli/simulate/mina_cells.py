@@ -22,6 +22,7 @@ from offpath.sched.sim.ina.cluster import MIGRATION_NS, Job, Simulation, World
 from offpath.sched.sim.ina.engine import RULES, Engine
 from offpath.sched.sim.ina.metrics import measure
 from offpath.sched.sim.ina.planners import Code, Drawn, First, Mina, Planner
+from offpath.sched.sim.ina.tuning import trusts
 from offpath.sched.topology.fattree import fat_tree
 
 MODELS: Final = ("bert-base", "bert-large", "opt-125m", "opt-350m", "opt-1.3b", "vit-base", "vit-large")
@@ -152,19 +153,20 @@ def pairs(
     operations, scores = 0, []
     for one in range(len(kinds)):
         for other in range(len(kinds)):
-            engine = Engine(kinds, 2, RULES[rule])
+            both = kinds[one], kinds[other]
+            engine = Engine(both, 2, RULES[rule], trusts=trusts(both) if RULES[rule].tuned else None)
             steps = 10**8  # more than will be taken
-            for job, kind in enumerate((one, other)):
-                engine.add(job, kind, steps)
+            for job in (0, 1):
+                engine.add(job, job, steps)
             engine.share([], [], [[0, 1]], {0: [1], 1: [0]})
             engine.run(seconds * 10**9)
             saved = could = 0
-            for job, kind in enumerate((one, other)):
+            for job, kind in enumerate(both):
                 progress = engine.progress(job)
                 done = steps - progress.steps_left
-                operations += done * len(kinds[kind].starts)
-                saved += done * kinds[kind].none_ns - progress.step_began_ns
-                could += done * (kinds[kind].none_ns - kinds[kind].all_ns)
+                operations += done * len(kind.starts)
+                saved += done * kind.none_ns - progress.step_began_ns
+                could += done * (kind.none_ns - kind.all_ns)
             scores.append(round(saved / could, 6) if could else 1.0)
     took = time.perf_counter() - begun
     return {

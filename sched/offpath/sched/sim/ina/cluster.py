@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Final
 
 from offpath.sched.errors import SchedError
@@ -22,6 +23,7 @@ from offpath.sched.sim.ina.contention import LEVELS, Links, factor, levels
 from offpath.sched.sim.ina.engine import Engine, Rule
 from offpath.sched.sim.ina.kernel import FOREVER
 from offpath.sched.sim.ina.planners import Moment, Placed, Planner, Trees
+from offpath.sched.sim.ina.tuning import VALUES, trusts
 from offpath.sched.topology.graph import Topology
 
 MIGRATION_NS: Final = 559_000_000
@@ -129,22 +131,27 @@ class Simulation:
         self.plan_ns = 0
         """That ``clock`` counted while trees were planned."""
         self._levels = LEVELS if world.contention else 1
-        self._kinds = [
-            _slower(world, pattern, hosts, level)
+        self._trusts = VALUES if world.rule.tuned else (Fraction(world.rule.trust),)
+        variants = [
+            (_slower(world, pattern, hosts, level), trust)
             for pattern in world.patterns
             for hosts in (1, 2)
             for level in range(self._levels)
+            for trust in self._trusts
         ]
+        self._kinds = [each for each, _ in variants]
         self._steps = [(each.none_ns, each.all_ns) for each in self._kinds]
         self.engine = Engine(
-            self._kinds, len(jobs), world.rule, compiled=world.compiled, fast_forward=world.fast_forward
-        )
+            self._kinds, len(jobs), world.rule, compiled=world.compiled, fast_forward=world.fast_forward,
+            trusts=[trust for _, trust in variants],
+        )  # fmt: skip
         self._cluster = Cluster(world.topology)
         self._running: dict[int, Placed] = {}
         self._trees: Trees = {}
         self._links = Links(world.topology)
         self._rings: dict[int, tuple[int, ...]] = {}
         self._level: dict[int, int] = {}
+        self._trust: dict[int, int] = {}  # its place in VALUES
         self._on_plan = on_plan
         self._clock = clock
 
@@ -189,8 +196,9 @@ class Simulation:
             begun.append(number)
         return begun
 
-    def _kind(self, job: Job, level: int = 0) -> int:
-        return (2 * job.pattern + (job.hosts > 1)) * self._levels + level
+    def _kind(self, job: Job, level: int = 0, trust: int = 0) -> int:
+        slowed = (2 * job.pattern + (job.hosts > 1)) * self._levels + level
+        return slowed * len(self._trusts) + trust
 
     def _ended(self, job: int) -> None:
         outcome = self.outcomes[job]
@@ -251,6 +259,8 @@ class Simulation:
         alone = [each[0] for each in parts if len(each) == 1]
         if self.world.contention:
             self._contend(alone, groups)
+        if self.world.rule.tuned:
+            self._tune(groups)
         self.engine.share(alone, [job for job in self._running if job not in trees], groups, conflicts)
         return groups
 
@@ -265,11 +275,22 @@ class Simulation:
         for job, level in levels(self._rings, plain).items():
             if level != self._level[job]:
                 self._level[job] = level
-                kind = self._kind(self.jobs[job], level)
+                kind = self._kind(self.jobs[job], level, self._trust.get(job, 0))
                 self.engine.change(job, kind)
                 none, everything = self._steps[kind]
                 self._running[job] = replace(self._running[job], gain=(none - everything) / none)
                 self.outcomes[job].slowest = max(self.outcomes[job].slowest, factor(level))
+
+    def _tune(self, groups: Sequence[Sequence[int]]) -> None:
+        """Each job of a group expects of INA what is best for the group, as if its links were its own."""
+        for group in groups:
+            known = sorted(group, key=lambda job: self._kind(self.jobs[job]))  # so that equal groups are found again
+            patterns = tuple(self._kinds[self._kind(self.jobs[job])] for job in known)
+            for job, trust in zip(known, trusts(patterns, compiled=self.world.compiled), strict=True):
+                place = VALUES.index(trust)
+                if place != self._trust.get(job, 0):
+                    self._trust[job] = place
+                    self.engine.change(job, self._kind(self.jobs[job], self._level.get(job, 0), place))
 
     def _busy(self, job: Job) -> float:
         """The part of a step in which it sends, without INA and others."""
