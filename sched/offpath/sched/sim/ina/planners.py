@@ -15,7 +15,7 @@ from offpath.sched.ina.conflicts import Instance, Limit
 from offpath.sched.ina.groups import plan
 from offpath.sched.ina.opportunistic import opportunistic
 from offpath.sched.ina.peeling import independent_set
-from offpath.sched.ina.trees import Tree, build, candidates, roots
+from offpath.sched.ina.trees import Known, Tree, build, candidates, roots
 from offpath.sched.topology.graph import Topology
 
 Trees = dict[int, Tree | None]
@@ -93,10 +93,15 @@ class Code:
 
     def __init__(self, limit: Limit, random: Random, k: int) -> None:
         self._limit, self._random, self._k = limit, random, k
+        self._known: Known | None = None
 
     def plan(self, moment: Moment) -> Trees:
         """See `Planner`."""
-        drawn = {each.job: candidates(moment.topology, each.hosts, self._k, self._random) for each in moment.running}
+        if self._known is None:
+            self._known = Known(moment.topology)
+        known = self._known
+        known.forget([each.job for each in moment.running])
+        drawn = {each.job: known.candidates(each.job, each.hosts, self._k, self._random) for each in moment.running}
         instance = Instance(drawn, self._limit)
         planned = {job: moment.trees.get(job) for job in drawn}
         for number in independent_set(instance.neighbours()):
