@@ -137,7 +137,7 @@ def _beyond(folder: str | None, seeds: range, quick: bool) -> list[Piece]:
     binds (Table I's setting) and where communication does."""
     pieces = []
     for setting, more in {"table1": {}, "bound": {"bandwidth": 5e9, "gpu_speedup": 1.5}}.items():
-        for trees, rule in (("mina", "mina-paper"), ("mina-code", "mina-paper"), BEST):
+        for trees, rule in (("mina", "mina-paper"), ("mina-code", "mina-paper"), ("mina-merge", "mina-paper"), BEST):
             told = {"part": "beyond", "setting": setting}
             pieces += _cells(f"beyond {setting} {trees} {rule}", folder, seeds, told, "fragments", trees, rule, **more)
     return pieces
@@ -145,19 +145,19 @@ def _beyond(folder: str | None, seeds: range, quick: bool) -> list[Piece]:
 
 def _where(folder: str | None, seeds: range, quick: bool) -> list[Piece]:
     """What MINA, its baseline and the best gain in JCT, and of what INA could gain which part: bandwidth by batch and
-    GPU speed; then bandwidth by arrivals, with and without contention of links. A quick run has no trace to read."""
+    GPU speed; then arrivals by contention of links, over bandwidth and over oversubscription. A quick run has no
+    trace to read."""
     worlds: list[dict[str, Any]] = [
         {"bandwidth": bandwidth, "batch": batch, "gpu_speedup": speed}
         for batch, speed in ((4, 1.0), (4, 2.0), (16, 1.0), (16, 4.0))
         for bandwidth in (1.25e9, 2.5e9, 5e9, 12.5e9, 25e9, 50e9)
     ]
-    worlds += [
-        {"bandwidth": bandwidth, "arrivals": arrivals, "contention": contention}
-        for arrivals in (("",) if quick else ("", *TRACES))
-        for contention in (False, True)
-        for bandwidth in (2.5e9, 5e9, 12.5e9, 25e9)
-        if arrivals or contention
-    ]
+    for arrivals in ("",) if quick else ("", *TRACES):
+        for contention in (False, True):
+            world = {"arrivals": arrivals, "contention": contention}
+            for bandwidth in (2.5e9, 5e9, 12.5e9, 25e9) if arrivals or contention else ():
+                worlds.append({"bandwidth": bandwidth, **world})
+            worlds += [{"bandwidth": 5e9, **world, "up": up} for up in (4, 2, 1)]
     pieces = []
     for world in worlds:
         plans = [("fragments", "mina", "mina-paper"), ("first-n", "first", "greedy"), ("fragments", *BEST)]

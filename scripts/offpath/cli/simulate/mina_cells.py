@@ -20,6 +20,7 @@ from offpath.sched.ina.patterns import Network, Pattern, PatternError, parse, ti
 from offpath.sched.placement.registry import make
 from offpath.sched.sim.ina.cluster import MIGRATION_NS, Job, Simulation, World
 from offpath.sched.sim.ina.engine import RULES, Engine
+from offpath.sched.sim.ina.merging import Merge
 from offpath.sched.sim.ina.metrics import measure
 from offpath.sched.sim.ina.planners import Code, Drawn, First, Mina, Planner
 from offpath.sched.sim.ina.tuning import trusts
@@ -31,6 +32,7 @@ TREES: Final[dict[str, Callable[[Random, int], Planner]]] = {
     "mina": lambda random, k: Mina(NDR, random, k),
     "mina-code": lambda random, k: Code(NDR, random, k),
     "mina-gainers": lambda random, k: Mina(NDR, random, k, gainers=True),
+    "mina-merge": lambda random, k: Merge(NDR, random, k),
     "first": lambda random, k: First(NDR, among_assigned=True),
     "first-in-transmission": lambda random, k: First(NDR, among_assigned=False),
 }

@@ -86,10 +86,10 @@ def _figure_11(rows: list[dict[str, Any]]) -> Any:
 
 
 def _where(rows: list[dict[str, Any]]) -> Any:
-    """A panel per world but bandwidth; what is saved over bandwidth."""
+    """A panel per world but bandwidth; what is saved over bandwidth. Without oversubscription."""
     panels: dict[tuple[Any, ...], list[tuple[float, dict[str, list[float]]]]] = {}
-    for (*world, bandwidth), saved in gains(rows).items():
-        panels.setdefault(tuple(world), []).append((bandwidth, saved))
+    for (*world, bandwidth), saved in gains([row for row in rows if row["oversubscription"] == "8:8"]).items():
+        panels.setdefault(tuple(world[:4]), []).append((bandwidth, saved))
     across = min(4, len(panels))
     down = -(-len(panels) // across)
     size = (3.6 * across, 3.2 * down)

@@ -175,7 +175,7 @@ def interval(differences: Sequence[float]) -> str:
     return f"{mean:+.4f} [{mean - half:+.4f}, {mean + half:+.4f}], {count} seeds"
 
 
-WORLD: Final = ("arrivals", "contention", "batch", "gpu_speedup", "bandwidth")
+WORLD: Final = ("arrivals", "contention", "batch", "gpu_speedup", "oversubscription", "bandwidth")
 """What a row of `where` is told by."""
 
 
@@ -199,9 +199,9 @@ def gains(rows: Iterable[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, lis
 
 def _where(rows: list[dict[str, Any]]) -> list[str]:
     lines = ["Where sharing matters: part of the mean JCT without INA that is saved; all: if nobody were in INA's way"]
-    for (arrivals, contention, batch, speed, bandwidth), saved in gains(rows).items():
+    for (arrivals, contention, batch, speed, up, bandwidth), saved in gains(rows).items():
         lines.append(
-            f"  {arrivals:6} {'contended' if contention else '':9} batch {batch:2} GPU x{speed:g} "
+            f"  {arrivals:6} {'contended' if contention else '':9} batch {batch:2} GPU x{speed:g} links {up} "
             f"{bandwidth / 1e9:5.2f} GB/s:  "
             + "  ".join(f"{name} {statistics.fmean(each):.2%}" for name, each in saved.items())
         )

@@ -183,7 +183,7 @@ class Simulation:
             number = len(self.outcomes)
             kind = self._kind(job)
             none, everything = self._steps[kind]
-            self._running[number] = Placed(number, decision.hosts, (none - everything) / none)
+            self._running[number] = Placed(number, decision.hosts, (none - everything) / none, self._kinds[kind])
             self.outcomes.append(
                 Outcome(
                     job, decision.hosts, fragments(self.world.topology, decision.hosts), self.engine.now_ns,
@@ -278,7 +278,9 @@ class Simulation:
                 kind = self._kind(self.jobs[job], level, self._trust.get(job, 0))
                 self.engine.change(job, kind)
                 none, everything = self._steps[kind]
-                self._running[job] = replace(self._running[job], gain=(none - everything) / none)
+                self._running[job] = replace(
+                    self._running[job], gain=(none - everything) / none, pattern=self._kinds[kind]
+                )
                 self.outcomes[job].slowest = max(self.outcomes[job].slowest, factor(level))
 
     def _tune(self, groups: Sequence[Sequence[int]]) -> None:
