@@ -7,11 +7,9 @@ from random import Random
 
 from offpath.cli.simulate.mina_cells import inputs, patterns
 from offpath.sched.ina.patterns import Network, Timed, timed
-from offpath.sched.sim.ina.tuning import DEFAULT, MOST, VALUES, saved, trusts
+from offpath.sched.sim.ina.tuning import DEFAULT, MOST, VALUES, saved, span_ns, trusts
 
 from ..ina.training import drawn
-
-SHORT_NS = 2_000
 
 
 def group(seed: int, jobs: int) -> tuple[Timed, ...]:
@@ -22,19 +20,19 @@ def group(seed: int, jobs: int) -> tuple[Timed, ...]:
 def test_two_jobs_get_the_best_of_all_pairs_of_values() -> None:
     for seed in range(20):
         both = group(seed, 2)
-        found = trusts(both, SHORT_NS, False)
-        assert saved(both, found, SHORT_NS, False) == max(
-            saved(both, each, SHORT_NS, False) for each in product(VALUES, repeat=2)
+        found, until = trusts(both, False), span_ns(both)
+        assert saved(both, found, until, False) == max(
+            saved(both, each, until, False) for each in product(VALUES, repeat=2)
         )
 
 
 def test_more_jobs_are_no_worse_off_than_with_the_default_and_no_single_change_helps_the_last() -> None:
     for seed in range(10):
         several = group(seed, 3)
-        found = trusts(several, SHORT_NS, False)
-        best = saved(several, found, SHORT_NS, False)
-        assert best >= saved(several, (DEFAULT,) * 3, SHORT_NS, False)
-        assert all(best >= saved(several, (*found[:2], value), SHORT_NS, False) for value in VALUES)
+        found, until = trusts(several, False), span_ns(several)
+        best = saved(several, found, until, False)
+        assert best >= saved(several, (DEFAULT,) * 3, until, False)
+        assert all(best >= saved(several, (*found[:2], value), until, False) for value in VALUES)
 
 
 def test_one_alone_and_a_crowd_get_the_default() -> None:
@@ -59,7 +57,7 @@ def test_models_share_better_tuned_than_with_one_value_for_all() -> None:
     kinds = [timed(each, Network(12.5e9, 1.5), gpu_speedup=1.5) for each in known]
     means = {"tuned": 0.0, **{f"{value}": 0.0 for value in VALUES}}
     for both in product(kinds, repeat=2):
-        means["tuned"] += saved(both, trusts(both, 3 * 10**9), 20 * 10**9) / 9
+        means["tuned"] += saved(both, trusts(both), 20 * 10**9) / 9
         for value in VALUES:
             means[f"{value}"] += saved(both, (value, value), 20 * 10**9) / 9
     assert means["tuned"] > max(means[f"{value}"] for value in VALUES)
