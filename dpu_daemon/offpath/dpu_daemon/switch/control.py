@@ -234,7 +234,7 @@ class SwitchControl:
             async with asyncio.timeout(within_s):
                 answer = await self._exchange(frame(orjson.dumps(said)))
         except (OSError, TimeoutError, FrameError) as fault:
-            raise PeerGone(f"switch at {self.address}: {fault or 'no answer in time'}") from None
+            raise PeerGone(f"switch at {self.address}: {str(fault) or 'no answer in time'}") from None
         if not isinstance(answer, dict) or answer.get("kind") == "refused":
             raise SwitchRefused(
                 f"switch at {self.address}: {answer.get('detail') if isinstance(answer, dict) else answer}"

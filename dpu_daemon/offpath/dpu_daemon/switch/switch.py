@@ -320,8 +320,8 @@ class Switch:
         elif not part.is_busy or part.progress != watch.progress:
             watch.progress, watch.since = part.progress, now
         elif now - watch.since > STALL_S:
-            what = "an operation", "it stands still"
-            logger.warning("tree of %s stamp %d is lost: %s: %s", part.key[0], part.key[2], *what)
+            job, _, stamp = part.key
+            logger.warning("tree of %s stamp %d is lost: %s: %s", job, stamp, "an operation", "it stands still")
             part.lose(Reason.LIMITS)
             self._settle()
 
