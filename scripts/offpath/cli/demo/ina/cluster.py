@@ -79,7 +79,7 @@ class Process:
         return self._process.pid
 
     def code(self) -> int | None:
-        """Its exit code; None: it runs."""
+        """Its exit code; None: it runs, or was not started, or was killed here."""
         return self._process.poll() if self._process is not None else None
 
     def says_ready(self) -> bool:
@@ -90,10 +90,11 @@ class Process:
             return False
 
     def kill(self) -> None:
-        """kill -9, and wait."""
+        """kill -9, and wait; it may be started again."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+            self._process = None
 
     def ask_to_end(self) -> None:
         """SIGTERM."""
@@ -120,10 +121,13 @@ class Process:
 
 
 class Cluster:
-    """A context manager; ``directory`` is the caller's, with a short path. Raises: ClusterFailed, OSError."""
+    """A context manager; ``directory`` is the caller's, with a short path; ``mode``: the controller's at its start.
 
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
+    Raises: ClusterFailed, OSError.
+    """
+
+    def __init__(self, directory: str, mode: str = "none") -> None:
+        self.directory, self._mode = directory, mode
         self.link = os.path.join(directory, "link")
         write_rate(self.link, 0)
         self.switches = {name: self._switch(name) for name in SWITCHES}
@@ -173,7 +177,7 @@ class Cluster:
         Path(config).write_text(
             f"topology = {json.dumps(topology)}\nranks_per_host = 2\n"
             f'[agents]\nbind = "ipc://{self.directory}/agents.zmq"\nkey_file = {json.dumps(key)}\n'
-            f'allowed = {json.dumps(allowed)}\n[policy]\nmode = "none"\nalternate_ms = {ALTERNATE_MS}\n'
+            f'allowed = {json.dumps(allowed)}\n[policy]\nmode = "{self._mode}"\nalternate_ms = {ALTERNATE_MS}\n'
             f"[operation]\nstate = {json.dumps(os.path.join(self.directory, 'controller.db'))}\n{tables}",
             "utf-8",
         )
@@ -271,6 +275,11 @@ class Cluster:
     def folder(self, job: str) -> str:
         """Where a job's files are."""
         return os.path.join(self.directory, f"job-{job}")
+
+    def end_ranks(self, job: str) -> None:
+        """kill -9 to all that are left of them."""
+        for process in self.ranks.pop(job, []):
+            process.kill()
 
     def train(self, job: str, seed: int, first: orders.Order, checkpoint_every: int = 0) -> None:
         """Start its ranks, also again."""
