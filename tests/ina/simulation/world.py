@@ -33,7 +33,7 @@ LEAF = {"h0": "l0", "h1": "l0", "h2": "l1", "h3": "l1"}
 ROOTS = ("r0", "r1")
 _STEP_NS = 1_000_000
 _CHAOS = 4_000
-_STILL = 400
+_STILL = 1_500
 
 
 @dataclass(eq=False, slots=True)
@@ -151,7 +151,7 @@ class World:
         self.running: list[SimRank] = []
         self._incarnations: dict[str, int] = {}
         self.loss = self.random.choice((0.0, 0.05, 0.3))
-        self.fault = self.random.choice((0.0, 0.003, 0.01, 0.03))
+        self.fault = self.random.choice((0.0, 0.0005, 0.002, 0.008))
         self.kinds = self.random.sample(list(self._faults()), self.random.randint(1, 5))
         self.planner = self._planner()
         self.controllers = [SimController(self, 1)]
@@ -161,7 +161,7 @@ class World:
 
     # -- jobs -----------------------------------------------------------------------------------------------------
     def start_job(self, job: str) -> None:
-        incarnation = self._incarnations[job] = self._incarnations.get(job, 0) + 1
+        incarnation = self._incarnations[job] = self._incarnations.get(job, 0) + self.random.choice((1, 1, 5))
         ranks = self.random.choice((2, 2, 3))
         hosts = self.random.choices(HOSTS, k=ranks)
         group, steps, ops = Collectives(ranks), self.random.randint(8, 30), self.random.randint(1, 3)
@@ -190,8 +190,8 @@ class World:
             return Tree(root, (*parts, Part(root, below=tuple(below.items()))), attach)
 
         if chosen is not None:
-            return planner(chosen, tree_of, turn_ns=self.random.choice((300, 1_000)) * _STEP_NS)
-        turn_ns, salt = self.random.choice((300, 1_000)) * _STEP_NS, self.random.random()
+            return planner(chosen, tree_of, turn_ns=self.random.choice((100, 300, 1_000)) * _STEP_NS)
+        turn_ns, salt = self.random.choice((100, 300, 1_000)) * _STEP_NS, self.random.random()
 
         def churn(jobs: tuple[JobView, ...], switches: Mapping[str, int], now_ns: int) -> Mapping[str, Assignment]:
             draw = Random(f"{salt} {now_ns // turn_ns}")
@@ -242,7 +242,7 @@ class World:
         return {
             "rank": self._kill_rank, "controller": self._replace_controller, "zombie": self._second_controller,
             "agent": self._kill_agent, "switch": self._kill_switch, "freeze": self._freeze_switch,
-            "partition": self._cut_off, "session": self._hang_up, "end": self._end_job,
+            "partition": self._cut_off, "session": self._hang_up, "end": self._end_job, "restart": self._restart_job,
         }  # fmt: skip
 
     def _kill_rank(self) -> None:
@@ -254,6 +254,10 @@ class World:
         rank.kill()
         if self.random.random() < 0.7 and self._incarnations[rank.job] == rank.incarnation:
             self.start_job(rank.job)
+
+    def _restart_job(self) -> None:
+        """Its owner took it for dead; its ranks are not, and go on."""
+        self.start_job(self.random.choice(sorted(self._incarnations)))
 
     def _connect(self, controller: SimController) -> None:
         for host in self.hosts.values():
