@@ -128,9 +128,7 @@ class SimSwitch:
             session, fence = each
             if self.root.is_clear(fence.job, fence.incarnation, fence.stamp):
                 self.fences.remove(each)
-                self.world.answer(
-                    session, Fenced(self.name, self.boot, fence.job, fence.incarnation, fence.stamp)
-                )
+                self.world.answer(session, Fenced(self.name, self.boot, fence.job, fence.incarnation, fence.stamp))
 
     # -- frames ---------------------------------------------------------------------------------------------------
     def _permission(self, key: Key) -> Permission | None:
@@ -289,4 +287,3 @@ class SimSwitch:
 
 def _key(operation: Operation) -> Key:
     return operation.job, operation.incarnation, operation.stamp
-
