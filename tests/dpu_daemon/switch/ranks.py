@@ -12,7 +12,7 @@ import numpy as np
 
 from offpath.bindings.ina.connection import SwitchFabric, TreeConnection
 from offpath.bindings.ina.link import Link
-from offpath.bindings.ports import TreeAttached, TreeEvent, TreeLost, TreeRefused, TreeResult
+from offpath.bindings.ports import TreeAttached, TreeEvent, TreeLost
 from offpath.cli.switches import Switches
 from offpath.dpu_daemon.switch.summing import bf16_to_fp32, fp32_to_bf16
 
@@ -100,6 +100,17 @@ def close_all(*jobs: Sequence[TreeConnection]) -> None:
             rank.close()
 
 
+def settled(switches: Switches, name: str = "s0") -> dict[str, Any]:
+    """A switch's statistics once it has heard of the last delivery, or of the last hang-up of a lost tree."""
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        stats = switches.stats(name)
+        if not stats["in_flight"] and all(part["attached"] == part["ranks"] for part in stats["parts"]):
+            return stats
+        time.sleep(0.01)
+    raise AssertionError(f"{name} does not come to rest: {stats}")
+
+
 def lost_at(ranks: Sequence[TreeConnection], at_once: Callable[[], None]) -> list[tuple[str, float]]:
     """Do something, and learn of each rank why, and after how many seconds, it lost its tree."""
     began = threading.Event()
@@ -118,6 +129,3 @@ def lost_at(ranks: Sequence[TreeConnection], at_once: Callable[[], None]) -> lis
         began.set()
         at_once()
         return [future.result(60) for future in futures]
-
-
-__all__ = ["TreeAttached", "TreeLost", "TreeRefused", "TreeResult"]

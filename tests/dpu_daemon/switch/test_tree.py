@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from offpath.bindings.ina.connection import SwitchFabric
 from offpath.bindings.ina.frames import CHUNK_BYTES
-from offpath.bindings.ina.link import plain_bytes
-from offpath.bindings.ports import TreeRefused, TreeResult
+from offpath.bindings.ina.link import Link, plain_bytes
+from offpath.bindings.ports import TreeAttached, TreeRefused, TreeResult
 from offpath.cli.switches import Switches
 
-from .ranks import TYPES, all_reduce, close_all, expected, inputs_of, job_of, same_bits, together
+from .ranks import (
+    STAMP,
+    TYPES,
+    all_reduce,
+    close_all,
+    event_of,
+    expected,
+    inputs_of,
+    job_of,
+    same_bits,
+    settled,
+    together,
+)
 
 FOUR = (0, 1, 2, 3)
 EIGHT = (0, 0, 1, 1, 2, 2, 3, 3)
@@ -39,23 +55,28 @@ def test_every_rank_gets_the_sum_to_the_bit(dtype: str, hosts: tuple[int, ...], 
 
 
 def test_a_job_at_one_leaf_has_its_root_there(switches: Switches) -> None:
-    permission = switches.permissions("alone", (0, 0, 0))
-    from dataclasses import replace
-
-    switches.allow({"s1": replace(permission["s1"], parent="")})
-    assert switches.stats("s1")["permissions"] >= 1
+    permission = replace(switches.permissions("alone", (0, 0, 0))["s1"], parent="")
+    switches.allow({"s1": permission})
+    ranks = [
+        SwitchFabric(Link()).attach(
+            switches.addresses["s1"], job="alone", incarnation=1, stamp=STAMP, rank=rank, ranks=3, token="token"
+        )
+        for rank in range(3)
+    ]
+    assert [event_of(rank) for rank in ranks] == [TreeAttached()] * 3
+    inputs = inputs_of("fp32", 3, 20_000)
+    for event, target in all_reduce(ranks, 0, "fp32", inputs):
+        assert event == TreeResult(0)
+        assert same_bits(target, expected("fp32", inputs, (0, 0, 0)))
+    close_all(ranks)
 
 
 def test_ranks_may_be_far_apart_in_time_and_results_stay_apart(switches: Switches) -> None:
     """One rank is always late, another is at the next operation before the others have read their results."""
-    import time
-
     ranks = job_of(switches, "late", FOUR)
     inputs = [inputs_of("fp32", 4, 200_000, seed) for seed in range(6)]
 
     def run(number: int) -> list[bool]:
-        import numpy as np
-
         right = []
         for index, data in enumerate(inputs):
             time.sleep(0.05 * (number == index % 4))
@@ -105,7 +126,7 @@ def test_two_jobs_share_and_the_root_never_has_more_than_it_has_room_for(capacit
                 assert all(same_bits(target, expected("fp32", inputs, FOUR)) for _, target in found)
 
         together([lambda n=n: run(n) for n in jobs])
-        stats = switches.stats()
+        stats = settled(switches)
         assert stats["peak"] <= capacity
         assert stats["admitted"] + stats["refused"] == 24
         assert stats["refused"] == sum(refusals.values())
@@ -125,8 +146,6 @@ def test_two_jobs_share_and_the_root_never_has_more_than_it_has_room_for(capacit
 
 
 def test_a_slow_link_slows_its_job_down_to_its_rate_and_no_further(switches: Switches) -> None:
-    import time
-
     rate = 4 << 20
     ranks = job_of(switches, "slow", FOUR, rates=[0, 0, rate, 0])
     inputs = inputs_of("fp32", 4, 1 << 19)

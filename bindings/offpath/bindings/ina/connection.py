@@ -272,6 +272,7 @@ class TreeConnection:
         self._running = None
         self._say(frames.Delivered(self.rank, running.index))
         self._events.append(TreeResult(running.index))
+        self._write()  # now: the place in the tree is held until the root has heard it
 
     def _refuse(self, index: int) -> None:
         if self._running is not None and index == self._running.index:

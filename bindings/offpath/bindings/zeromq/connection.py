@@ -175,11 +175,12 @@ class ZmqEnd:
         if not self._context.closed and not self._session.is_over:
             self._say(END)
 
-    def close(self) -> None:
-        """Hang up; waits a second at most until what was sent is on its way. Repeating it is harmless."""
+    def close(self, *, at_once: bool = False) -> None:
+        """Hang up; waits a second at most until what was sent is on its way, ``at_once``: not at all. Repeating it is
+        harmless."""
         if self._context.closed:
             return
-        is_over = self._session.is_over
+        is_over = self._session.is_over or at_once
         if not is_over:
             self._say(BYE)
         self._session.is_over = True

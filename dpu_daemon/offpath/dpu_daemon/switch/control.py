@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import socket
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -88,6 +89,10 @@ class ControlServer:
     async def _answer(self, said: Any) -> dict[str, Any]:
         try:
             match said:
+                case {"kind": "lead", "term": term}:
+                    return self._lead(_number(term))
+                case {"life": str(life)} if life != self._switch.life:
+                    return _refused("that was meant for another life of this switch")
                 case {"kind": "allow", "permission": data}:
                     if not self._switch.allow(permission_from_data(data)):
                         return _refused("an old term, a fenced stamp, or not what this stamp was allowed before")
@@ -105,6 +110,16 @@ class ControlServer:
         except RecordError as fault:
             return _refused(str(fault))
         return _refused("no question that a switch knows")
+
+    def _lead(self, term: int) -> dict[str, Any]:
+        """An older controller learns of the greater term, and of nothing else."""
+        root = self._switch.root
+        is_led = root.led_by(term)
+        permissions = [permission_to_data(each) for each in root.permissions()] if is_led else []
+        return {
+            "kind": "led", "term": root.term, "life": self._switch.life, "capacity": root.capacity,
+            "permissions": permissions,
+        }  # fmt: skip
 
     async def _fence(self, term: int, job: str, incarnation: int, stamp: int) -> dict[str, Any]:
         if not self._switch.fence(term, job, incarnation, stamp):
@@ -131,6 +146,10 @@ def _number(value: Any) -> int:
     return value
 
 
+def _meant(life: str) -> dict[str, str]:
+    return {"life": life} if life else {}
+
+
 async def _one(reader: asyncio.StreamReader) -> Any:
     """One frame's JSON. Raises: PeerGone, FrameError."""
     frames, waiting = FrameReader(), list[bytes]()
@@ -146,6 +165,17 @@ async def _one(reader: asyncio.StreamReader) -> Any:
 
 
 # -- the controller's end -------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Led:
+    """How a switch takes a controller of some term. ``term``: the greatest it was told; if that is another's, the rest
+    says nothing. ``life``: another one each time it is started; ``permissions``: what it allows now."""
+
+    term: int
+    life: str
+    capacity: int
+    permissions: tuple[Permission, ...]
+
+
 class SwitchControl:
     """What a controller says to one switch. Each call connects anew; all may be repeated.
 
@@ -158,14 +188,27 @@ class SwitchControl:
         self.address = address
         self._target = parse_address(address)
 
-    async def allow(self, permission: Permission) -> None:
-        """The switch may do its part of a tree; see `Permission`."""
-        await self._ask({"kind": "allow", "permission": permission_to_data(permission)})
+    async def lead(self, term: int) -> Led:
+        """A controller of this term speaks from now on; older ones are not listened to any more."""
+        answer = await self._ask({"kind": "lead", "term": term})
+        try:
+            match answer:
+                case {
+                    "term": int(found), "life": str(life), "capacity": int(capacity), "permissions": list(permissions),
+                }:  # fmt: skip
+                    return Led(found, life, capacity, tuple(permission_from_data(each) for each in permissions))
+        except RecordError as fault:
+            raise SwitchRefused(f"switch at {self.address}: {fault}") from None
+        raise SwitchRefused(f"switch at {self.address}: an answer that is none")
 
-    async def fence(self, term: int, job: str, incarnation: int, stamp: int) -> None:
+    async def allow(self, permission: Permission, life: str = "") -> None:
+        """The switch may do its part of a tree; see `Permission`. ``life``: of the switch that is meant; empty: any."""
+        await self._ask({"kind": "allow", "permission": permission_to_data(permission), **_meant(life)})
+
+    async def fence(self, term: int, job: str, incarnation: int, stamp: int, life: str = "") -> None:
         """Nothing of the job up to (incarnation, stamp) is admitted any more. Returns once nothing of it is under way
         at this switch, at most 15 s later."""
-        said = {"kind": "fence", "term": term, "job": job, "incarnation": incarnation, "stamp": stamp}
+        said = {"kind": "fence", "term": term, "job": job, "incarnation": incarnation, "stamp": stamp, **_meant(life)}
         await self._ask(said, ANSWER_S + CLEAR_S)
 
     async def capacity(self, capacity: int) -> None:

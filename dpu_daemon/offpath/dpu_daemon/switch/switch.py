@@ -295,8 +295,8 @@ class Switch:
                 stream.close(Reason.SLOW, "it reads nothing")
             elif member.part is None and now - stream.made_at > SLOW_S:
                 stream.close(Reason.LIMITS, "it says nothing")
-            elif stream.is_hung_up() and not stream.is_reading:
-                stream.close(Reason.LOST, "it hung up")
+            elif member.slot is not None and not stream.is_reading and stream.is_hung_up():
+                stream.close(Reason.LOST, "it hung up")  # not so the switch above: what it gave out is still to be read
         for part, watch in list(self._watches.items()):
             self._look_at(part, watch, now)
         self._ticking = asyncio.get_running_loop().call_later(_TICK_S, self._tick)

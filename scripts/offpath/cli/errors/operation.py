@@ -94,6 +94,18 @@ ENTRIES: Final = (
             "a switch does not do what the controller told it; its text says why",
             "an old term: another controller leads; else fence the job and grant anew",
         ),
+        (
+            "TreeUnusable",
+            "a tree does not join a job's hosts, or has a switch that does not aggregate",
+            "compare the topology with the controller's `[[switch]]` tables; else the plug-in's fault",
+        ),
+        (
+            "PolicyFault",
+            "a plug-in of the controller answered what cannot be used; the built-in decides from there on",
+            "the log names the plug-in; its author must change it",
+        ),
+        ("JobRefused", "the controller does not take a job in, or does not know it", "its code says why"),
+        ("Deposed", "another controller has taken over", "end it; one controller is enough"),
         ("RegionError", "memory that is not what it must be", "its text says which; else " + _BUG),
         (
             "HandoverError",
