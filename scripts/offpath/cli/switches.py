@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Final
 
 from offpath.bindings.errors import PeerGone
