@@ -150,6 +150,8 @@ def messages(name: str) -> list[Any]:
             ),
             control.LaneScrubbed(lease=1, lane=0, generation=1, scrubbed_bytes=8192),
             control.InstanceClosed(lease=1, generation=1, scrubbed_bytes=0),
+            control.InaStates(part='{"states":[],"patterns":[]}', is_all=True),
+            control.InaStates(part='"' * control.MAX_PART_CHARACTERS, is_last=False),
         ],
         "control_daemon_to_host": [
             control.HostWelcome(generation=1, kernel_ids={"echo": 1, "sum": 2}),
@@ -160,6 +162,9 @@ def messages(name: str) -> list[Any]:
             control.InviteLane(lease=1, lane=0, generation=1, invitation={"qp_num": 17, "gid": "::"}),
             control.ScrubLane(lease=1, lane=0),
             control.CloseInstance(lease=1, generation=1, scrub=False),
+            control.InaEpoch(part='{"job":"a"}'),
+            control.InaEpoch(part="x" * control.MAX_PART_CHARACTERS, is_last=False),
+            control.InaAsk(),
             control.Closing(code="refused", detail=""),
         ],
     }  # fmt: skip

@@ -96,7 +96,7 @@ def test_charging_waits() -> None:
     link.charge((1 << 18) + CHUNK_BYTES)
     began = link._clock()
     link.charge(1 << 17)
-    assert 0.12 < link._clock() - began < 0.5
+    assert 0.06 < link._clock() - began < 0.5, "what the first wait was late by is this one's, up to a chunk"
     assert link.owed_s() == 0
 
 

@@ -32,6 +32,7 @@ from .ranks import (
 )
 
 HOSTS = (0, 0, 1, 1)
+pytestmark = pytest.mark.slow
 LEARNT_S = 1.0
 
 

@@ -125,9 +125,7 @@ class SimSwitch:
             session, fence = each
             if self.root.is_clear(fence.job, fence.incarnation, fence.stamp):
                 self.fences.remove(each)
-                self.world.answer(
-                    session, Fenced(self.name, self.boot, fence.job, fence.incarnation, fence.stamp)
-                )
+                self.world.answer(session, Fenced(self.name, self.boot, fence.job, fence.incarnation, fence.stamp))
 
     # -- frames ---------------------------------------------------------------------------------------------------
     def _permission(self, key: Key) -> Permission | None:
@@ -286,4 +284,3 @@ class SimSwitch:
 
 def _key(operation: Operation) -> Key:
     return operation.job, operation.incarnation, operation.stamp
-

@@ -18,8 +18,24 @@ from typing import Any
 from offpath.sched.ina.protocol.agent import Agent, Report
 from offpath.sched.ina.protocol.controller import Controller
 from offpath.sched.ina.protocol.events import (
-    AgentUp, Allow, Ask, Assignment, Command, Deposed, Event, Fence, JobEnded, JobSubmitted, JobView, Part, Planner,
-    Publish, SwitchDown, SwitchUp, Tick, Tree,
+    AgentUp,
+    Allow,
+    Ask,
+    Assignment,
+    Command,
+    Deposed,
+    Event,
+    Fence,
+    JobEnded,
+    JobSubmitted,
+    JobView,
+    Part,
+    Planner,
+    Publish,
+    SwitchDown,
+    SwitchUp,
+    Tick,
+    Tree,
 )  # fmt: skip
 from offpath.sched.ina.protocol.modes import Mode, planner
 from offpath.sched.ina.protocol.records import Wants

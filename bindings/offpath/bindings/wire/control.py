@@ -361,7 +361,7 @@ class WorkerDied(_Message):
     generation: U63
 
 
-Part = Annotated[str, StringConstraints(max_length=MAX_PART_CHARACTERS, pattern=r"^[\x20-\x7e]*$")]
+Part = Annotated[str, Field(max_length=MAX_PART_CHARACTERS)]
 
 
 class InaEpoch(_Message):

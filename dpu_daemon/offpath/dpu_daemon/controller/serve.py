@@ -40,7 +40,7 @@ from offpath.sched.placement.registry import make
 logger = logging.getLogger(__name__)
 
 
-class Deposed(OffpathError):
+class TakenOver(OffpathError):
     """Another controller has taken over: this one has nothing left to say."""
 
 
@@ -129,7 +129,7 @@ def _seats(loaded: Loaded) -> tuple[Seat[Placement], Seat[TreeBuilder], Seat[Sha
 
 
 async def serve(loaded: Loaded, directory: str, ready: Callable[[Conductor], None]) -> None:
-    """Rule until SIGTERM, SIGINT, or until another controller does. Raises: Deposed."""
+    """Rule until SIGTERM, SIGINT, or until another controller does. Raises: TakenOver."""
     logs.set_up(loaded.config.operation.log)
     notifier = Notifier.from_environment()
     stop = asyncio.Event()
@@ -143,7 +143,7 @@ async def serve(loaded: Loaded, directory: str, ready: Callable[[Conductor], Non
         await stop.wait()
         notifier.stopping()
     if conductor.machine.is_deposed:
-        raise Deposed(f"a controller of a term above {conductor.machine.term} rules")
+        raise TakenOver(f"a controller of a term above {conductor.machine.term} rules")
 
 
 def run(loaded: Loaded, directory: str, ready: Callable[[Conductor], None]) -> None:

@@ -7,8 +7,6 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-import uvloop
-
 from offpath.dpu_daemon import logs
 from offpath.dpu_daemon.switch.control import ControlServer
 from offpath.dpu_daemon.switch.switch import Switch
@@ -39,5 +37,6 @@ async def serve(
 
 
 def run(*arguments: Any, **settings: Any) -> dict[str, Any]:
-    """`serve` on uvloop; blocks."""
-    return uvloop.run(serve(*arguments, **settings))
+    """`serve`; blocks. Not on uvloop: libuv stops watching a socket whose peer hung up with bytes of ours unread
+    (EPOLLERR) without a word to its reader, and the loss would not be learnt of."""
+    return asyncio.run(serve(*arguments, **settings))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
+import resource
 import secrets
 import socket
 import time
@@ -28,10 +30,13 @@ MOST_STRANGERS: Final = 256
 """Connections that have not said ATTACH. The oldest makes room."""
 SLOW_S: Final = 5.0
 """For a member to read of what it is owed, a stranger to say something, a switch below to hang up."""
+SLOW_SWITCH_S: Final = SLOW_S + 2.0
+"""For a switch below to read: it stops for a slow member of its own, which it is to find and name first."""
 STALL_S: Final = 10.0
 """An operation without any progress: ranks give up after 5 s; members that do not are not honest."""
 _TICK_S: Final = 0.25
 _BACKLOG: Final = 256
+_SPARE_FDS: Final = 64
 
 
 def listen(address: str) -> tuple[socket.socket, str]:
@@ -42,7 +47,9 @@ def listen(address: str) -> tuple[socket.socket, str]:
     family, target = parse_address(address)
     try:
         if family == socket.AF_UNIX:
-            return listening_socket(str(target), socket.SOCK_STREAM), address
+            sock = listening_socket(str(target), socket.SOCK_STREAM)
+            sock.listen(_BACKLOG)
+            return sock, address
         sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -93,6 +100,7 @@ class Switch:
         self._parts: dict[Key, Part] = {}
         self._members: dict[Stream, _Member] = {}
         self._watches: dict[Part, _Watch] = {}
+        self._most_connections = min(MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_FDS)
         self._listening: socket.socket | None = None
         self._address = ""
         self._ticking: asyncio.TimerHandle | None = None
@@ -165,11 +173,12 @@ class Switch:
     # -- connections --------------------------------------------------------------------------------------------------
     def _accept(self) -> None:
         assert self._listening is not None
-        try:
-            sock, _ = self._listening.accept()
-        except OSError:
-            return
-        if len(self._members) >= MOST_CONNECTIONS:
+        with contextlib.suppress(OSError):  # nobody waits any more, or there is no descriptor: the loop calls again
+            for _ in range(_BACKLOG):
+                self._let_in(self._listening.accept()[0])
+
+    def _let_in(self, sock: socket.socket) -> None:
+        if len(self._members) >= self._most_connections:
             sock.close()
             return
         strangers = [stream for stream, member in self._members.items() if member.part is None]
@@ -291,7 +300,8 @@ class Switch:
             member = self._members.get(stream)
             if member is None:
                 continue
-            if stream.queued and now - stream.moved_at > SLOW_S:
+            is_rank = member.slot is None or not member.slot.is_switch
+            if stream.queued and now - stream.moved_at > (SLOW_S if is_rank else SLOW_SWITCH_S):
                 stream.close(Reason.SLOW, "it reads nothing")
             elif member.part is None and now - stream.made_at > SLOW_S:
                 stream.close(Reason.LIMITS, "it says nothing")

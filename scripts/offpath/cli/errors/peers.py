@@ -116,6 +116,14 @@ ENTRIES: Final = (
         ("model", "fits no model; the detail lists up to eight faults", _LIBRARY),
         ("hello", "something else came before the hello", _LIBRARY),
         ("out_of_turn", "a message that has no place after the welcome", _LIBRARY),
+        ("too_long", "with the parts before it, longer than 1 MiB", _HELPER),
+        ("part", "no part of a text", "a fault of controller or agent: are they of one release?"),
+        (
+            "host",
+            "an agent says that it is another host than its key is listed as, or one that the topology does not have",
+            "compare `ina.host` with the .pub file's name on the controller's list and with the topology",
+        ),
+        ("life", "a switch names its life in another way than switches do", "use controller and switches of one release"),
     ),
     *entries(
         "AdvisorError",
@@ -179,6 +187,11 @@ ENTRIES: Final = (
         ("lane_size", "a lane is smaller than was ordered", _HELPER),
         ("out_of_turn", "a worker sent a control message that has no place here", _HELPER),
         ("kernels", "helpers have named more kernels than a daemon remembers", "fewer names, or restart the daemon"),
+        (
+            "record",
+            "between controller, agent and helper: a rank's state, a pattern or an epoch that is none",
+            "a fault of ours, or of whoever wrote a rank's page: are all of one release?",
+        ),
         ("gpu_offer", "a GPU that cannot be so, or one offered twice", _HELPER),
     ),
 )
