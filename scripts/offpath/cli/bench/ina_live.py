@@ -4,6 +4,7 @@
   alternating steps of one run. ``over_raw``: beside gloo without torch's own wrapper, which no training code calls.
 - ``refusal``: an operation that asks and is refused, beside one that does not ask.
 - ``epochs``: how many step boundaries pass from an epoch's publication to its use.
+- ``fabric``: the switches alone (`ina_live_fabric`).
 - ``controller``: many emulated agents on one controller, where `ina_live_controller` is.
 """
 
@@ -27,6 +28,7 @@ from typing import Any, Final
 from offpath.bindings.ina.connection import SwitchFabric
 from offpath.bindings.ina.link import Link
 from offpath.cli.bench.command import Bar, Report
+from offpath.cli.bench.ina_live_fabric import measure_fabric
 from offpath.cli.bench.measure import machine
 from offpath.cli.switches import Switches
 from offpath.host_helper.ina.folder import PageFolder
@@ -56,7 +58,7 @@ def run(arguments: argparse.Namespace) -> Report:
     bars: list[Bar] = []
     lines: list[str] = []
     parts: dict[str, Callable[[bool], tuple[dict[str, Any], list[Bar], str]]] = {
-        "overhead": overhead, "refusal": refusal, "epochs": epochs,
+        "overhead": overhead, "refusal": refusal, "epochs": epochs, "fabric": fabric,
     }  # fmt: skip
     if importlib.util.find_spec(_CONTROLLER):
         parts["controller"] = importlib.import_module(_CONTROLLER).measure
@@ -164,8 +166,8 @@ def overhead(quick: bool) -> tuple[dict[str, Any], list[Bar], str]:
     ]
     text = (
         f"added per all-reduce: {row['added_us']['median']:+.1f} µs over torch's gloo"
-        f" ({row['gloo_us']['median']:.0f} µs), {row['over_raw_us']['median']:+.1f} µs over gloo without torch's wrapper;"
-        f" {row['share_of_step']:.4%} of a step"
+        f" ({row['gloo_us']['median']:.0f} µs), {row['over_raw_us']['median']:+.1f} µs over gloo without torch's"
+        f" wrapper; {row['share_of_step']:.4%} of a step"
     )
     return row, bars, text
 
@@ -248,3 +250,14 @@ def epochs(quick: bool) -> tuple[dict[str, Any], list[Bar], str]:
         f" ({min(passed):g} … {max(passed):g}, {len(passed)} of {len(published)} epochs)"
     )
     return row, [Bar("boundaries from publication to use, median", statistics.median(passed), 2.0)], text
+
+
+def fabric(quick: bool) -> tuple[dict[str, Any], list[Bar], str]:
+    """See `ina_live_fabric`."""
+    row = measure_fabric(60 if quick else 200)
+    text = (
+        f"fabric alone, 4 ranks: 1 MiB {row['all_reduce_1mib']['median']:.0f} µs"
+        f" ({row['all_reduce_1mib_mb_per_s']} MB/s), 4 bytes {row['admission']['median']:.0f} µs, a refusal"
+        f" {row['refusal']['median']:.0f} µs"
+    )
+    return row, [], text

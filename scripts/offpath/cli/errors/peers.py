@@ -123,7 +123,11 @@ ENTRIES: Final = (
             "an agent says that it is another host than its key is listed as, or one that the topology does not have",
             "compare `ina.host` with the .pub file's name on the controller's list and with the topology",
         ),
-        ("life", "a switch names its life in another way than switches do", "use controller and switches of one release"),
+        (
+            "life",
+            "a switch names its life in another way than switches do",
+            "use controller and switches of one release",
+        ),
     ),
     *entries(
         "AdvisorError",
