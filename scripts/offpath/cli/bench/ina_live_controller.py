@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import orjson
 
+from offpath.bindings.errors import PeerGone
 from offpath.bindings.wire import cluster, control, ina_admin, parts
 from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
@@ -162,9 +163,7 @@ class _Host:
     """An agent with one rank, which holds and applies whatever comes."""
 
     def __init__(self, folder: str, number: int, server_key: bytes, context: Any) -> None:
-        from offpath.bindings.zeromq.connection import ZmqEnd
-
-        self.end = ZmqEnd(f"ipc://{folder}/agents", server_key, read_secret(f"{folder}/keys/h{number}.key"), context)
+        self.end = _connected(folder, number, server_key, context)
         self.machine = Agent(f"h{number}")
         self.rank = RankState(f"job{number // RANKS}", 1, number % RANKS, RANKS)
         self.machine.page(self.rank)
@@ -195,6 +194,21 @@ class _Host:
             if report is not None:
                 states = [state_to_data(state) for state in report.states]
                 self._say(cluster.AgentReport(term=report.term, is_whole=report.is_whole, states=states))
+
+
+def _connected(folder: str, number: int, server_key: bytes, context: Any) -> Any:
+    """A thousand at once are more than the listening socket's backlog: who is turned away comes again, as agents do."""
+    from offpath.bindings.zeromq.connection import ZmqEnd
+
+    secret = read_secret(f"{folder}/keys/h{number}.key")
+    while True:
+        end = ZmqEnd(f"ipc://{folder}/agents", server_key, secret, context)
+        try:
+            end.wait_opened(10.0)
+            return end
+        except PeerGone:
+            end.close(at_once=True)
+            time.sleep(0.05)
 
 
 def _crowd(folder: str, numbers: list[int]) -> None:
