@@ -196,6 +196,8 @@ class Controller:
             return
         if state.incarnation > job.incarnation:
             self._begin_anew(job, state)
+        if state.ranks != job.ranks:  # a page that contradicts the others of its job
+            return
         job.hosts[state.rank] = host
         is_new = state.rank not in job.states
         before = job.states.get(state.rank, state)
