@@ -79,13 +79,17 @@ class Engine:
         self._told: RankState | None = None
         self.index = 0
         self.step = 0
+        self.is_due = False
+        """The MIN of the boundary that was passed has not begun."""
         self.is_quiet = False
         """No operation can use a tree and nobody waits for a statement: plain operations need no engine."""
         self._look()
 
     # -- boundaries ---------------------------------------------------------------------------------------------------
-    def boundary(self) -> None:
-        """A step begins: what the previous boundary's MIN gave holds from here on, and the next one starts."""
+    def agree(self) -> None:
+        """A step begins: what the previous boundary's MIN gave holds from here on. `offer` is to follow, soon."""
+        if self.is_due:  # a step so short that nobody came to it
+            self.offer()
         previous = None
         if self._boundary is not None:
             if not self.is_quiet:
@@ -97,10 +101,17 @@ class Engine:
             logger.debug("rank %d applies epoch %d", self.machine.rank, applied.epoch.stamp)
         self._plan.begin()
         self.step += 1
+        self.is_due = True
+        if applied.epoch is not None or not self.is_quiet:
+            self._recover()
+            self._look()
+
+    def offer(self) -> None:
+        """This boundary's MIN begins. It needs to end by the next boundary only: in a long step it is left to `idle`,
+        out of the first operations' way."""
+        self.is_due = False
         self._read_page()
         self._boundary = self._collectives.least(self.machine.boundary())
-        self._recover()
-        self._look()
 
     # -- operations ---------------------------------------------------------------------------------------------------
     def plain_now(self, tensor: Any) -> Any:
@@ -173,6 +184,8 @@ class Engine:
     def idle(self) -> None:
         """Nothing is asked for: hear trees, settle statements, look for news on the page. Does not wait."""
         self._turn(0.0)
+        if self.is_due:
+            self.offer()
         self._read_page()
         self._recover()
         self._look()

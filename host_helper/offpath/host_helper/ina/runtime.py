@@ -39,7 +39,7 @@ LINK: Final = "OFFPATH_INA_LINK"
 EVERY: Final = 16
 """Operations from one boundary to the next in a job that names no steps."""
 TIMEOUT: Final = timedelta(minutes=30)
-_LOOK_S: Final = 0.02
+_LOOK_S: Final = 0.01
 """How often the thread looks at the page while nothing is asked for."""
 _CLOSE_S: Final = 30.0
 _EXIT_S: Final = 2.0
@@ -123,6 +123,7 @@ class Runtime:
         self._every, self._trace = every, trace
         self._since = 0
         self._begins = True
+        self._began_s = 0.0
         self._has_steps = False
         self._mutex = threading.Lock()
         """For the engine, but while the thread `_is_busy` with it; and for what follows here."""
@@ -172,13 +173,17 @@ class Runtime:
             engine = self._engine
             if engine.is_quiet and not self._is_busy and not self._asked:
                 if begins:
-                    engine.boundary()
-                    begins = False
+                    engine.agree()
                 if engine.is_quiet:
                     future = engine.plain_now(tensor).get_future()
+                    if begins and self._is_short():
+                        engine.offer()
                     if watch:
                         self._watch(future, tensor.nbytes, asked_ns)
                     return future
+                if begins:
+                    engine.offer()
+                    begins = False
             future = torch.futures.Future()
             self._asked.append((tensor, future, begins, asked_ns or time.monotonic_ns()))
         self._trees.wake()
@@ -228,6 +233,11 @@ class Runtime:
             raise RuntimeError(f"an earlier all-reduce failed: {self._fault}") from self._fault
         raise ResourceClosed("an all-reduce after the runtime's close")
 
+    def _is_short(self) -> bool:
+        """The step before this one was too short for the thread to look in between."""
+        began, self._began_s = self._began_s, time.monotonic()
+        return self._began_s - began < 2 * _LOOK_S
+
     def _watch(self, future: Any, nbytes: int, asked_ns: int) -> None:
         index, step = self._engine.index - 1, self._engine.step
 
@@ -273,7 +283,8 @@ class Runtime:
     def _run(self, tensor: Any, future: Any, begins: bool, asked_ns: int) -> bool:
         try:
             if begins:
-                self._engine.boundary()
+                self._engine.agree()
+                self._engine.offer()
             self._engine.run(tensor, asked_ns)
         except Exception as fault:
             future.set_exception(fault)
