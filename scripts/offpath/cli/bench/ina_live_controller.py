@@ -82,7 +82,7 @@ def measure(agents: int = 1000, seconds: float = 10.0) -> dict[str, Any]:
             "epochs_per_s": epochs / spent, "change_ms": {
                 "median": sorted(changes_ms)[len(changes_ms) // 2], "worst": max(changes_ms), "n": len(changes_ms),
             },
-            "cpu_at_rest": rest, "cpu_at_work": (_cpu_s(controller.pid) - cpu) / spent,
+            "cpu_at_rest": rest,  "cpu_at_work": (_cpu_s(controller.pid) - cpu) / spent,
             "rss_mib": _rss_mib(controller.pid),
         }  # fmt: skip
 
@@ -158,7 +158,7 @@ def _rss_mib(pid: int) -> float:
         return next(int(line.split()[1]) / 1024 for line in file if line.startswith("VmRSS"))
 
 
-# -- the other processes ------------------------------------------------------------------------------------------------
+# -- the other processes ----------------------------------------------------------------------------------------------
 class _Host:
     """An agent with one rank, which holds and applies whatever comes."""
 
@@ -199,10 +199,11 @@ class _Host:
 def _connected(folder: str, number: int, server_key: bytes, context: Any) -> Any:
     """A thousand at once are more than the listening socket's backlog: who is turned away comes again, as agents do."""
     from offpath.bindings.zeromq.connection import ZmqEnd
+    from offpath.bindings.zeromq.library import CLUSTER
 
     secret = read_secret(f"{folder}/keys/h{number}.key")
     while True:
-        end = ZmqEnd(f"ipc://{folder}/agents", server_key, secret, context)
+        end = ZmqEnd(f"ipc://{folder}/agents", server_key, secret, pace=CLUSTER, context=context)
         try:
             end.wait_opened(10.0)
             return end
