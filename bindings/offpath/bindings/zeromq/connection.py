@@ -27,7 +27,7 @@ from offpath.bindings.zeromq.frames import (
     parse,
 )
 from offpath.bindings.zeromq.keys import read_public, read_secret
-from offpath.bindings.zeromq.library import has_news, monitored, next_event, set_limits, unmonitored, zmq
+from offpath.bindings.zeromq.library import HOST, Pace, has_news, monitored, next_event, set_limits, unmonitored, zmq
 
 _LINGER_MS: Final = 1000
 _READ_AT_ONCE: Final = 256
@@ -47,14 +47,15 @@ class ZmqEnd:
     is_ours = False
 
     def __init__(
-        self, address: str, server_key: bytes, secret: bytes, context: zmq.Context[zmq.Socket[bytes]] | None = None
-    ) -> None:
+        self, address: str, server_key: bytes, secret: bytes, *, pace: Pace = HOST,
+        context: zmq.Context[zmq.Socket[bytes]] | None = None,
+    ) -> None:  # fmt: skip
         """``context``: one that is others' too, who end it; none: our own, with its threads."""
         self._context = context if context is not None else zmq.Context(1)
         self._is_own = context is None
         self._is_closed = False
         self._sock = self._context.socket(zmq.DEALER)
-        set_limits(self._sock)
+        set_limits(self._sock, pace)
         self._sock.setsockopt(zmq.RECONNECT_IVL, -1)
         self._sock.setsockopt(zmq.LINGER, _LINGER_MS)  # now: one that is lost meanwhile would wait for ever at close
         self._sock.setsockopt(zmq.CURVE_SERVERKEY, server_key)

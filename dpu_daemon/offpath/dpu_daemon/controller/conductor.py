@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -58,8 +58,7 @@ class Conductor:
         self.machine: Controller
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._events: deque[events.Event] = deque()
-        self._is_handling = False
+        self._events: list[events.Event] = []
         self._has_granted = False
         self._is_changed = False
 
@@ -90,18 +89,26 @@ class Conductor:
 
     # -- events in, commands out ----------------------------------------------------------------------------------
     def dispatch(self, event: events.Event) -> None:
-        """Give an event to the machine and carry out what it says; what arises meanwhile waits its turn."""
+        """Give an event to the machine, with all others of this turn of the loop, and carry out what it says."""
         self._events.append(event)
-        if self._is_handling:
-            return
-        self._is_handling = True
-        try:
-            while self._events:
-                now_ns = self.now_ns()
-                for command in self.machine.handle(self._events.popleft(), now_ns=now_ns):
-                    self._carry(command, now_ns)
-        finally:
-            self._is_handling = False
+        if len(self._events) == 1:
+            self._loop.call_soon(self.settle)
+
+    def settle(self) -> None:
+        """What was given is handled, and the commands are carried out."""
+        while self._events:
+            waiting, self._events = self._events, []
+            now_ns = self.now_ns()
+            for command in self.machine.handle_all(waiting, now_ns=now_ns):
+                self._carry(command, now_ns)
+            for job in {state.job for event in waiting if isinstance(event, Report) for state in event.states}:
+                self._look_whether_moved(job, now_ns)
+
+    def _look_whether_moved(self, job: str, now_ns: int) -> None:
+        downtime_ns = self.tracking.moved(job, self.machine.states(job), now_ns)
+        if downtime_ns is not None:
+            self.counters["migrations"] += 1
+            logger.info("job %s moved to another tree: %.0f ms without one", job, downtime_ns / _MS)
 
     def _carry(self, command: events.Command, now_ns: int) -> None:
         match command:
@@ -176,11 +183,6 @@ class Conductor:
         self.jobs.seen(host, states, self.now_ns())
         live = tuple(state for state in states if not self.jobs.is_cancelled(state.job, state.incarnation))
         self.dispatch(Report(host, report.term, live, report.is_whole))
-        for job in dict.fromkeys(state.job for state in live):
-            downtime_ns = self.tracking.moved(job, self.machine.states(job), self.now_ns())
-            if downtime_ns is not None:
-                self.counters["migrations"] += 1
-                logger.info("job %s moved to another tree: %.0f ms without one", job, downtime_ns / _MS)
 
     def _measured(self, data: dict[str, object]) -> None:
         job, incarnation = data.get("job"), data.get("incarnation")
@@ -209,6 +211,7 @@ class Conductor:
             return
         logger.error("another controller rules, in term %d: this one ends", term)
         self.dispatch(events.Deposed(term))
+        self.settle()
         self.on_deposed()
 
     def _take_over(self, term: int) -> None:
@@ -220,6 +223,7 @@ class Conductor:
     def plan_again(self) -> None:
         """Settings changed: what is to be different begins at once."""
         self.dispatch(events.Tick())
+        self.settle()
 
     def close(self) -> None:
         """Stop. What was granted stays granted: no job notices."""

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import orjson
 
+from offpath.bindings.errors import PeerGone
 from offpath.bindings.wire import cluster, control, ina_admin, parts
 from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
@@ -81,7 +82,7 @@ def measure(agents: int = 1000, seconds: float = 10.0) -> dict[str, Any]:
             "epochs_per_s": epochs / spent, "change_ms": {
                 "median": sorted(changes_ms)[len(changes_ms) // 2], "worst": max(changes_ms), "n": len(changes_ms),
             },
-            "cpu_at_rest": rest, "cpu_at_work": (_cpu_s(controller.pid) - cpu) / spent,
+            "cpu_at_rest": rest,  "cpu_at_work": (_cpu_s(controller.pid) - cpu) / spent,
             "rss_mib": _rss_mib(controller.pid),
         }  # fmt: skip
 
@@ -157,14 +158,12 @@ def _rss_mib(pid: int) -> float:
         return next(int(line.split()[1]) / 1024 for line in file if line.startswith("VmRSS"))
 
 
-# -- the other processes ------------------------------------------------------------------------------------------------
+# -- the other processes ----------------------------------------------------------------------------------------------
 class _Host:
     """An agent with one rank, which holds and applies whatever comes."""
 
     def __init__(self, folder: str, number: int, server_key: bytes, context: Any) -> None:
-        from offpath.bindings.zeromq.connection import ZmqEnd
-
-        self.end = ZmqEnd(f"ipc://{folder}/agents", server_key, read_secret(f"{folder}/keys/h{number}.key"), context)
+        self.end = _connected(folder, number, server_key, context)
         self.machine = Agent(f"h{number}")
         self.rank = RankState(f"job{number // RANKS}", 1, number % RANKS, RANKS)
         self.machine.page(self.rank)
@@ -195,6 +194,22 @@ class _Host:
             if report is not None:
                 states = [state_to_data(state) for state in report.states]
                 self._say(cluster.AgentReport(term=report.term, is_whole=report.is_whole, states=states))
+
+
+def _connected(folder: str, number: int, server_key: bytes, context: Any) -> Any:
+    """A thousand at once are more than the listening socket's backlog: who is turned away comes again, as agents do."""
+    from offpath.bindings.zeromq.connection import ZmqEnd
+    from offpath.bindings.zeromq.library import CLUSTER
+
+    secret = read_secret(f"{folder}/keys/h{number}.key")
+    while True:
+        end = ZmqEnd(f"ipc://{folder}/agents", server_key, secret, pace=CLUSTER, context=context)
+        try:
+            end.wait_opened(10.0)
+            return end
+        except PeerGone:
+            end.close(at_once=True)
+            time.sleep(0.05)
 
 
 def _crowd(folder: str, numbers: list[int]) -> None:
