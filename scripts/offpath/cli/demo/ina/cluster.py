@@ -31,7 +31,8 @@ HOSTS: Final = ("host0", "host1", "host2", "host3")
 ROOT: Final = "root"
 SWITCHES: Final = (ROOT, *(f"leaf{n}" for n in range(len(HOSTS))))
 RANKS: Final = len(HOSTS)
-ALTERNATE_MS: Final = 2_500
+ALTERNATE_MS: Final = 2_200
+"""Three steps of the demo."""
 _READY_S: Final = 60.0
 _END_S: Final = 5.0
 _LOOK_S: Final = 0.02

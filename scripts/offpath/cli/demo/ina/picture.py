@@ -21,7 +21,7 @@ from offpath.cli.demo.ina.log import INA, PLAIN, REDONE, REFUSED, Did, Step
 _COLOURS: Final = {INA: "#009E73", REFUSED: "#D55E00", PLAIN: "#999999", REDONE: "#CC79A7"}
 _COMPUTES: Final = "#dfe7ee"
 _JOBS: Final = ("#0072B2", "#E69F00")
-_SHOWN_S: Final = 2.5
+_SHOWN_S: Final = 4.5
 _WORDS: Final = {
     INA: "summed in the switch",
     REFUSED: "refused by the root, then plain",
