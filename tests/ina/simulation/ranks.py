@@ -76,6 +76,9 @@ class SimRank:
         self._gather: tuple[int, Handle] | None = None
         self._kept: tuple[int, Any] = (-1, None)
         self._waited = 0
+        self._polls = (
+            self._poll_page, self._poll_gather, self._poll_plain, self._poll_trees, self._go_on, self._tire,
+        )  # fmt: skip
         self.patience = world.random.choice((60, 200, 600))
 
     def __str__(self) -> str:
@@ -130,9 +133,8 @@ class SimRank:
         """Poll one thing, or go on with the program; False: nothing to do."""
         if not self.is_alive or self.is_done:
             return False
-        polls = [self._poll_page, self._poll_gather, self._poll_plain, self._poll_trees, self._go_on, self._tire]
-        self.world.random.shuffle(polls)
-        acted = any(poll() for poll in polls)
+        first = int(self.world.random.random() * len(self._polls))
+        acted = any(poll() for poll in (*self._polls[first:], *self._polls[:first]))
         if acted:
             self._after()
         return acted
@@ -262,6 +264,12 @@ class SimRank:
         """The switch that hands it results, if that life of it goes on."""
         conn = self.conns.get(stamp)
         return conn.switch if conn is not None and not conn.is_up_closed else None
+
+    def drop(self) -> None:
+        """One of its connections breaks."""
+        if self.conns:
+            self._lose(self.world.random.choice(list(self.conns)))
+            self._after()
 
     def kill(self) -> None:
         self.is_alive = False

@@ -7,10 +7,11 @@ import json
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from offpath.sched.errors import InvalidTransition
+from offpath.sched.ina.protocol import rank
 
-from .world import Violation, World
+from .world import World
 
 
 @dataclass(slots=True)
@@ -30,7 +31,7 @@ def live(start: int, schedules: int, until_broken: bool = False) -> Lived:
         world = World(seed)
         try:
             world.live()
-        except (Violation, InvalidTransition) as fault:
+        except Exception as fault:  # whatever a machine raises is as bad as a broken promise
             lived.broken[seed] = f"{type(fault).__name__}: {fault}"
         lived.schedules += 1
         lived.steps += world.steps
@@ -45,7 +46,11 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=1)
     parser.add_argument("--schedules", type=int, default=100)
     parser.add_argument("--until-broken", action="store_true")
+    parser.add_argument("--packages", default="", help="fail unless the machines are those of this folder")
     given = parser.parse_args()
+    if given.packages and not Path(rank.__file__).is_relative_to(given.packages):
+        print(f"{rank.__file__} is not in {given.packages}", file=sys.stderr)
+        return 2
     lived = live(given.start, given.schedules, given.until_broken)
     for seed, fault in lived.broken.items():
         print(f"seed {seed}: {fault}")

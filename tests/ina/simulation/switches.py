@@ -35,6 +35,9 @@ class Conn:
         if not self.is_down_closed and not self.is_up_closed:
             self.from_switch.append(frame)
 
+    def has_result(self) -> bool:
+        return any(frame[0] == "RESULT" for frame in self.from_switch)
+
     def read_down(self) -> Frame | None:
         if self.from_switch:
             return self.from_switch.popleft()

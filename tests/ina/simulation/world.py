@@ -48,8 +48,8 @@ HOSTS = ("h0", "h1", "h2", "h3")
 LEAF = {"h0": "l0", "h1": "l0", "h2": "l1", "h3": "l1"}
 ROOTS = ("r0", "r1")
 _STEP_NS = 1_000_000
-_CHAOS = 4_000
-_STILL = 400
+_CHAOS = 2_500
+_STILL = 1_500
 
 
 @dataclass(eq=False, slots=True)
@@ -154,7 +154,7 @@ class World:
         self.random = Random(seed)
         self.now_ns = 0
         self.steps = 0
-        capacity = self.random.choice((1, 1, 2))
+        capacity = self.random.choice((1, 1, 1, 2))
         self.judge = Judge(self)
         self.bag: list[tuple[str, Any]] = []
         """Messages under way, by whom a partition would hold them up."""
@@ -166,8 +166,14 @@ class World:
         self.ranks: list[SimRank] = []
         self.running: list[SimRank] = []
         self._incarnations: dict[str, int] = {}
+        self._restarts = 3
+        self._switches, self._hosts = list(self.switches.values()), list(self.hosts.values())
+        self.pace = self.random.choice((0.15, 0.35))
+        """How much goes to the ranks: where they are slow, results wait to be taken."""
+        self.snipes = self.random.choice((0.0, 0.0, 0.01, 0.05))
+        """How often a rank's connection breaks while a result waits in it."""
         self.loss = self.random.choice((0.0, 0.05, 0.3))
-        self.fault = self.random.choice((0.0, 0.003, 0.01, 0.03))
+        self.fault = self.random.choice((0.0, 0.002, 0.006, 0.02))
         self.kinds = self.random.sample(list(self._faults()), self.random.randint(1, 5))
         self.planner = self._planner()
         self.controllers = [SimController(self, 1)]
@@ -177,7 +183,7 @@ class World:
 
     # -- jobs -----------------------------------------------------------------------------------------------------
     def start_job(self, job: str) -> None:
-        incarnation = self._incarnations[job] = self._incarnations.get(job, 0) + 1
+        incarnation = self._incarnations[job] = self._incarnations.get(job, 0) + self.random.choice((1, 1, 5))
         ranks = self.random.choice((2, 2, 3))
         hosts = self.random.choices(HOSTS, k=ranks)
         group, steps, ops = Collectives(ranks), self.random.randint(8, 30), self.random.randint(1, 3)
@@ -191,7 +197,7 @@ class World:
         return [rank for rank in self.ranks if rank.job == job and rank.incarnation == incarnation]
 
     def _planner(self) -> Planner:
-        chosen = self.random.choice([*Mode, None, None])
+        chosen = self.random.choice([*Mode, Mode.TRYLOCK, Mode.TRYLOCK, Mode.SHARED, None, None, None])
         roots = self.random.choice((("r0",), ROOTS))
 
         def tree_of(view: JobView, switches: Mapping[str, int], root: str | None = None) -> Tree | None:
@@ -206,8 +212,8 @@ class World:
             return Tree(root, (*parts, Part(root, below=tuple(below.items()))), attach)
 
         if chosen is not None:
-            return planner(chosen, tree_of, turn_ns=self.random.choice((300, 1_000)) * _STEP_NS)
-        turn_ns, salt = self.random.choice((300, 1_000)) * _STEP_NS, self.random.random()
+            return planner(chosen, tree_of, turn_ns=self.random.choice((100, 300, 1_000)) * _STEP_NS)
+        turn_ns, salt = self.random.choice((100, 300, 1_000)) * _STEP_NS, self.random.random()
 
         def churn(jobs: tuple[JobView, ...], switches: Mapping[str, int], now_ns: int) -> Mapping[str, Assignment]:
             draw = Random(f"{salt} {now_ns // turn_ns}")
@@ -258,7 +264,8 @@ class World:
         return {
             "rank": self._kill_rank, "controller": self._replace_controller, "zombie": self._second_controller,
             "agent": self._kill_agent, "switch": self._kill_switch, "freeze": self._freeze_switch,
-            "partition": self._cut_off, "session": self._hang_up, "end": self._end_job,
+            "partition": self._cut_off, "session": self._hang_up, "end": self._end_job, "restart": self._restart_job,
+            "drop": self._drop_tree,
         }  # fmt: skip
 
     def _kill_rank(self) -> None:
@@ -269,7 +276,23 @@ class World:
         rank = self.random.choice(alive)
         rank.kill()
         if self.random.random() < 0.7 and self._incarnations[rank.job] == rank.incarnation:
-            self.start_job(rank.job)
+            self._start_again(rank.job)
+
+    def _restart_job(self) -> None:
+        """Its owner took it for dead; its ranks are not, and go on."""
+        self._start_again(self.random.choice(sorted(self._incarnations)))
+
+    def _start_again(self, job: str) -> None:
+        self._restarts -= 1
+        if self._restarts >= 0:
+            self.start_job(job)
+
+    def _drop_tree(self, only_waiting: bool = False) -> None:
+        """A connection breaks, at best while a result waits in it."""
+        linked = [rank for rank in self.running if rank.conns]
+        waiting = [rank for rank in linked if any(conn.has_result() for conn in rank.conns.values())]
+        if waiting or (linked and not only_waiting):
+            self.random.choice(waiting or linked).drop()
 
     def _connect(self, controller: SimController) -> None:
         for host in self.hosts.values():
@@ -319,12 +342,14 @@ class World:
                 rank.kill()
         for controller in self.controllers:
             controller.handle(JobEnded(job))
-        self.start_job(job)
+        self._start_again(job)
 
     # -- life -----------------------------------------------------------------------------------------------------
     def live(self) -> None:
         faults = self._faults()
         for _ in range(_CHAOS):
+            if self.snipes and self.random.random() < self.snipes:
+                self._drop_tree(only_waiting=True)
             if self.random.random() < self.fault:
                 faults[self.random.choice(self.kinds)]()
             self.running = [rank for rank in self.ranks if rank.is_alive and not rank.is_done]
@@ -336,15 +361,18 @@ class World:
     def _step(self) -> bool:
         self.steps += 1
         self.now_ns += _STEP_NS
+        return any(self._try() for _ in range(8))
+
+    def _try(self) -> bool:
         drawn = self.random.random()
         if drawn < 0.2:
             return self._deliver()
-        if drawn < 0.5:
+        if drawn < 0.2 + self.pace:
             return self.random.choice(self.running).act()
-        if drawn < 0.8:
-            return self.random.choice(list(self.switches.values())).act()
-        if drawn < 0.95:
-            return self.random.choice(list(self.hosts.values())).act()
+        if drawn < 0.9:
+            return self.random.choice(self._switches).act()
+        if drawn < 0.98:
+            return self.random.choice(self._hosts).act()
         return self.random.choice(self.controllers).act()
 
     def _deliver(self) -> bool:

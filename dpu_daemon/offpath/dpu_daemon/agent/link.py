@@ -62,8 +62,9 @@ class ControllerLink:
 
     def _begin(self) -> ZmqEnd:
         from offpath.bindings.zeromq.connection import ZmqEnd  # pyzmq: only where there is a controller
+        from offpath.bindings.zeromq.library import CLUSTER
 
-        return ZmqEnd(self._table.controller, *self._keys())
+        return ZmqEnd(self._table.controller, *self._keys(), pace=CLUSTER)
 
     def _shake(self, until: float) -> None:
         """Looked at again and again until the controller knows the session: there is no news to wait for before."""

@@ -69,11 +69,13 @@ class Answers:
         it = self._conductor
         job = it.jobs.submit(asked.job, asked.hosts, asked.on, asked.ranks_per_host, it.now_ns())
         it.dispatch(events.JobSubmitted(job.name, job.rank_hosts()))
+        it.settle()
         return self._job(job.name)
 
     def _cancel(self, name: str) -> ina_admin.Reply:
         job = self._conductor.jobs.cancel(name)
         self._conductor.dispatch(events.JobEnded(name))
+        self._conductor.settle()
         return ina_admin.InaJob(job=self._line(job), ranks=[], reasons=list(job.reasons))
 
     def _jobs(self, asked: ina_admin.JobsRequest) -> ina_admin.InaJobs:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -33,6 +33,9 @@ TICK_S: Final = 0.25
 YOUNG_S: Final = 10.0
 """So long after its start a controller that hears of a greater term takes over from that one too: its memory was lost.
 Later it is the one that was taken over from."""
+TERMS_BEGAN_S: Final = 1_577_836_800
+"""2020-01-01: terms are seconds since then, or above whatever was heard of; they last until 2088."""
+_MOST_RESTARTS: Final = 1 << 24
 _MS: Final = 1_000_000
 
 
@@ -55,20 +58,26 @@ class Conductor:
         self.machine: Controller
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._events: deque[events.Event] = deque()
-        self._is_handling = False
+        self._events: list[events.Event] = []
         self._has_granted = False
         self._is_changed = False
 
     def start(self, door: Door, switches: Switches) -> None:
         """Begin to rule, under a term above that of the memory."""
         self.door, self.switches = door, switches
-        self._begin(self.store.kept.term + 1)
+        self._begin(max(self.store.kept.term + 1, self._second()))
         self._timer = self._loop.call_later(TICK_S, self._tick)
+
+    @staticmethod
+    def _second() -> int:
+        """The least term that a controller without a memory begins with: no two that start apart have the same."""
+        return min(max(1, int(time.time()) - TERMS_BEGAN_S), (1 << 31) - 2)
 
     def _begin(self, term: int) -> None:
         """A machine that knows nothing but the jobs' names; all agents and switches are asked."""
         self.machine = Controller(term, self.planner, lambda: secrets.token_urlsafe(18))
+        self._newest = term << 32
+        """Stamp: no rank can hold a greater one of ours."""
         self.store.term(term)
         self.heard.clear()
         logger.info("rules in term %d", term)
@@ -80,23 +89,32 @@ class Conductor:
 
     # -- events in, commands out ----------------------------------------------------------------------------------
     def dispatch(self, event: events.Event) -> None:
-        """Give an event to the machine and carry out what it says; what arises meanwhile waits its turn."""
+        """Give an event to the machine, with all others of this turn of the loop, and carry out what it says."""
         self._events.append(event)
-        if self._is_handling:
-            return
-        self._is_handling = True
-        try:
-            while self._events:
-                now_ns = self.now_ns()
-                for command in self.machine.handle(self._events.popleft(), now_ns=now_ns):
-                    self._carry(command, now_ns)
-        finally:
-            self._is_handling = False
+        if len(self._events) == 1:
+            self._loop.call_soon(self.settle)
+
+    def settle(self) -> None:
+        """What was given is handled, and the commands are carried out."""
+        while self._events:
+            waiting, self._events = self._events, []
+            now_ns = self.now_ns()
+            for command in self.machine.handle_all(waiting, now_ns=now_ns):
+                self._carry(command, now_ns)
+            for job in {state.job for event in waiting if isinstance(event, Report) for state in event.states}:
+                self._look_whether_moved(job, now_ns)
+
+    def _look_whether_moved(self, job: str, now_ns: int) -> None:
+        downtime_ns = self.tracking.moved(job, self.machine.states(job), now_ns)
+        if downtime_ns is not None:
+            self.counters["migrations"] += 1
+            logger.info("job %s moved to another tree: %.0f ms without one", job, downtime_ns / _MS)
 
     def _carry(self, command: events.Command, now_ns: int) -> None:
         match command:
             case events.Publish(host, epoch):
                 self.counters["epochs_sent"] += 1
+                self._newest = max(self._newest, epoch.stamp)
                 self._has_granted |= epoch.grant is not None
                 if self.tracking.published(epoch, now_ns):
                     self.counters["epochs"] += 1
@@ -148,11 +166,15 @@ class Conductor:
                 self.counters["states_refused"] += 1
                 continue
             states.append(state)
-        # An agent that began anew has heard of no term, but its ranks may hold what a later controller gave.
-        term = max([report.term, *(state.held >> 32 for state in states)])
-        if term > self.machine.term:
-            self.heard_of(term)
+        # An agent that began anew has heard of no term, but its ranks may hold what another controller gave. Later
+        # that is a rank's invention: it may cost its own job the tree, and nobody else anything.
+        foreign = [state for state in states if state.held > self._newest]
+        believed = [state.held >> 32 for state in foreign if self._is_young and state.held >> 32 < self._unlikely()]
+        if report.term > self.machine.term or believed:
+            self.heard_of(max([report.term, *believed]))
             return
+        self.counters["states_refused"] += len(foreign)
+        states = [state for state in states if state.held <= self._newest]
         for pattern in report.patterns:
             self._measured(pattern)
         self._is_changed = True
@@ -161,11 +183,6 @@ class Conductor:
         self.jobs.seen(host, states, self.now_ns())
         live = tuple(state for state in states if not self.jobs.is_cancelled(state.job, state.incarnation))
         self.dispatch(Report(host, report.term, live, report.is_whole))
-        for job in dict.fromkeys(state.job for state in live):
-            downtime_ns = self.tracking.moved(job, self.machine.states(job), self.now_ns())
-            if downtime_ns is not None:
-                self.counters["migrations"] += 1
-                logger.info("job %s moved to another tree: %.0f ms without one", job, downtime_ns / _MS)
 
     def _measured(self, data: dict[str, object]) -> None:
         job, incarnation = data.get("job"), data.get("incarnation")
@@ -175,18 +192,26 @@ class Conductor:
         else:
             self.counters["patterns_refused"] += 1
 
+    @property
+    def _is_young(self) -> bool:
+        return not self._has_granted and self.now_ns() - self.started_ns < YOUNG_S * 1e9
+
+    def _unlikely(self) -> int:
+        """A term that no controller has come to."""
+        return self._second() + _MOST_RESTARTS
+
     def heard_of(self, term: int) -> None:
-        """Somebody, an agent or a switch, has listened to a controller of that term."""
-        if term <= self.machine.term:
+        """Somebody, an agent or a switch, has listened to another controller, of that term."""
+        if term < self.machine.term or self.machine.is_deposed:
             return
         self.store.term(term)
-        is_young = self.now_ns() - self.started_ns < YOUNG_S * 1e9
-        if is_young and not self._has_granted:
+        if self._is_young:
             logger.warning("a controller ruled in term %d; taking over", term)
             self._loop.call_soon(self._take_over, term + 1)
             return
         logger.error("another controller rules, in term %d: this one ends", term)
         self.dispatch(events.Deposed(term))
+        self.settle()
         self.on_deposed()
 
     def _take_over(self, term: int) -> None:
@@ -198,6 +223,7 @@ class Conductor:
     def plan_again(self) -> None:
         """Settings changed: what is to be different begins at once."""
         self.dispatch(events.Tick())
+        self.settle()
 
     def close(self) -> None:
         """Stop. What was granted stays granted: no job notices."""

@@ -51,6 +51,7 @@ async def running_controller(loaded: Loaded, directory: str) -> AsyncIterator[Co
     Raises: RegionError, PlaceUnusable: directory or sockets cannot be made. PluginError: a plug-in does not start.
     HostChannelError: the keys or pyzmq cannot be used.
     """
+    from offpath.bindings.zeromq.library import CLUSTER
     from offpath.bindings.zeromq.listener import ZmqListener
 
     config, topology = loaded.config, loaded.topology
@@ -76,7 +77,8 @@ async def running_controller(loaded: Loaded, directory: str) -> AsyncIterator[Co
         conductor = Conductor(planner, store, jobs)
         jobs.remember(conductor.now_ns())
         agents = config.agents
-        listener = ZmqListener(agents.bind, zmq_secret(agents.key_file), read_allowed(agents.allowed), agents.domain)
+        secret, allowed = zmq_secret(agents.key_file), read_allowed(agents.allowed)
+        listener = ZmqListener(agents.bind, secret, allowed, agents.domain, CLUSTER)
         door = Door(
             listener, topology.host_numbers.__contains__, conductor.reported, conductor.agent_came, conductor.agent_left
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ from offpath.sched.ina.protocol.records import Permission
 
 logger = logging.getLogger(__name__)
 LOOK_S: Final = 0.5
+_EACH_S: Final = 0.01
+"""With many switches: no more than 100 are asked a second."""
 MAX_BACKOFF_S: Final = 2.0
 MOST_ORDERS: Final = 256
 """Under way at one switch; what is more is said again by the machine."""
@@ -54,6 +57,7 @@ class Switches:
         self._dispatch, self._heard_of = dispatch, heard_of
         self._capacity = capacity
         self._term = 0
+        self._leader = secrets.token_hex(8)
         self._tasks: asyncio.TaskGroup | None = None
         self._all: asyncio.Task[None] | None = None
 
@@ -91,10 +95,11 @@ class Switches:
             self._all.cancel()
 
     async def _keep(self, link: _Link) -> None:
-        pause_s = LOOK_S
+        look_s = max(LOOK_S, len(self._links) * _EACH_S)
+        pause_s = look_s
         while True:
             is_there = await self._look(link)
-            pause_s = LOOK_S if is_there else min(MAX_BACKOFF_S, pause_s * 2) * (0.5 + random.random() / 2)
+            pause_s = look_s if is_there else min(MAX_BACKOFF_S, pause_s * 2) * (0.5 + random.random() / 2)
             try:
                 async with asyncio.timeout(pause_s):
                     await link.look.wait()
@@ -108,9 +113,9 @@ class Switches:
         if not term:
             return True
         try:
-            led = await link.control.lead(term)
+            led = await link.control.lead(term, self._leader)
             boot = _boot(led.life)
-            if led.term > term:
+            if not led.is_led:
                 self._heard_of(led.term)
                 return True
             if led.capacity != capacity:

@@ -29,6 +29,7 @@ CLEAR_S: Final = 10.0
 MOST_CAPACITY: Final = 1 << 16
 _READ_BYTES: Final = 65_536
 _MOST_INTEGER: Final = (1 << 63) - 1
+_LONGEST_LEADER: Final = 64
 
 
 class SwitchRefused(RequestRefused):
@@ -43,6 +44,8 @@ class ControlServer:
         self._switch = switch
         self._server: asyncio.Server | None = None
         self._path = ""
+        self._leader = ""
+        """Who leads in the root's term."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, address: str) -> str:
@@ -89,8 +92,8 @@ class ControlServer:
     async def _answer(self, said: Any) -> dict[str, Any]:
         try:
             match said:
-                case {"kind": "lead", "term": term}:
-                    return self._lead(_number(term))
+                case {"kind": "lead", "term": term, "leader": str(leader)} if 0 < len(leader) <= _LONGEST_LEADER:
+                    return self._lead(_number(term), leader)
                 case {"life": str(life)} if life != self._switch.life:
                     return _refused("that was meant for another life of this switch")
                 case {"kind": "allow", "permission": data}:
@@ -111,13 +114,17 @@ class ControlServer:
             return _refused(str(fault))
         return _refused("no question that a switch knows")
 
-    def _lead(self, term: int) -> dict[str, Any]:
-        """An older controller learns of the greater term, and of nothing else."""
+    def _lead(self, term: int, leader: str) -> dict[str, Any]:
+        """Who is not listened to learns of the term, and of nothing else: that of an older controller, and of one that
+        calls itself by the same term as another."""
         root = self._switch.root
-        is_led = root.led_by(term)
+        is_led = term > root.term or (term == root.term and self._leader in ("", leader))
+        if is_led:
+            root.led_by(term)
+            self._leader = leader
         permissions = [permission_to_data(each) for each in root.permissions()] if is_led else []
         return {
-            "kind": "led", "term": root.term, "life": self._switch.life, "capacity": root.capacity,
+            "kind": "led", "is_led": is_led, "term": root.term, "life": self._switch.life, "capacity": root.capacity,
             "permissions": permissions,
         }  # fmt: skip
 
@@ -167,9 +174,10 @@ async def _one(reader: asyncio.StreamReader) -> Any:
 # -- the controller's end -------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Led:
-    """How a switch takes a controller of some term. ``term``: the greatest it was told; if that is another's, the rest
-    says nothing. ``life``: another one each time it is started; ``permissions``: what it allows now."""
+    """How a switch takes a controller. ``is_led``: it listens; else ``term`` is another's, and the rest says nothing.
+    ``life``: another one each time it is started; ``permissions``: what it allows now."""
 
+    is_led: bool
     term: int
     life: str
     capacity: int
@@ -188,15 +196,17 @@ class SwitchControl:
         self.address = address
         self._target = parse_address(address)
 
-    async def lead(self, term: int) -> Led:
-        """A controller of this term speaks from now on; older ones are not listened to any more."""
-        answer = await self._ask({"kind": "lead", "term": term})
+    async def lead(self, term: int, leader: str) -> Led:
+        """A controller of this term, and of this name for itself, speaks from now on; older ones are not listened to
+        any more."""
+        answer = await self._ask({"kind": "lead", "term": term, "leader": leader})
         try:
             match answer:
                 case {
-                    "term": int(found), "life": str(life), "capacity": int(capacity), "permissions": list(permissions),
+                    "is_led": bool(is_led), "term": int(found), "life": str(life), "capacity": int(capacity),
+                    "permissions": list(permissions),
                 }:  # fmt: skip
-                    return Led(found, life, capacity, tuple(permission_from_data(each) for each in permissions))
+                    return Led(is_led, found, life, capacity, tuple(permission_from_data(each) for each in permissions))
         except RecordError as fault:
             raise SwitchRefused(f"switch at {self.address}: {fault}") from None
         raise SwitchRefused(f"switch at {self.address}: an answer that is none")

@@ -13,7 +13,7 @@ An old incarnation of a job is fenced before the new one gets anything: its proc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -126,16 +126,28 @@ class Controller:
     # -- events ---------------------------------------------------------------------------------------------------
     def handle(self, event: Event, *, now_ns: int) -> tuple[Command, ...]:
         """One event; the commands are to be carried out in this order."""
+        return self.handle_all((event,), now_ns=now_ns)
+
+    def handle_all(self, events: Iterable[Event], *, now_ns: int) -> tuple[Command, ...]:
+        """Several that came at once. The plan is looked at once, after them: that is what a job costs at each event."""
         self._now_ns, self._out = now_ns, []
+        for event in events:
+            if not self.is_deposed:
+                self._take(event)
+        if self.is_deposed:
+            return ()
+        self._forget_jobs()
+        self._follow_plan()
+        return tuple(self._out)
+
+    def _take(self, event: Event) -> None:
         match event:
-            case _ if self.is_deposed:
-                return ()
             case JobSubmitted(job, hosts):
                 self._submitted(job, hosts)
             case JobEnded(job):
                 self._ended(job)
             case AgentUp(host):
-                self._unheard[host] = now_ns
+                self._unheard[host] = self._now_ns
                 self._out.append(Ask(host, self.term))
             case AgentGone(host):
                 self._unheard.pop(host, None)
@@ -153,10 +165,6 @@ class Controller:
                 self.is_deposed = term > self.term
             case Tick():
                 self._repeat()
-        if not self.is_deposed:
-            self._forget_jobs()
-            self._follow_plan()
-        return tuple(self._out)
 
     def _submitted(self, name: str, hosts: tuple[str, ...]) -> None:
         job = self._jobs.setdefault(name, _Job(name, self._now_ns))
@@ -196,6 +204,8 @@ class Controller:
             return
         if state.incarnation > job.incarnation:
             self._begin_anew(job, state)
+        if state.ranks != job.ranks:  # a page that contradicts the others of its job
+            return
         job.hosts[state.rank] = host
         is_new = state.rank not in job.states
         before = job.states.get(state.rank, state)

@@ -121,6 +121,9 @@ class Rank:
         self._stated = 0
         """The greatest stamp whose statement is due or was given: they come in the order of stamps."""
         self._due: deque[Statement] = deque()
+        self._sizes: dict[int, dict[int, tuple[int, str]]] = {}
+        """By stamp whose statement is not in, by index: bytes and type of what may be shared. When the statements are
+        in, a rank that needs nothing may be further already."""
         self._gathering: Statement | None = None
         self._must_settle: set[int] = set()
         """Stamps of trees lost while they were in use, whose statements are not in."""
@@ -259,11 +262,12 @@ class Rank:
             raise InvalidTransition(f"ranks more than one operation apart: {reached}", self._story())
         self._gathering = None
         self._must_settle.discard(stamp)
+        sizes = self._sizes.pop(stamp)
         # Plain is what all ranks know it to be, or can still make it: nobody has a result that others cannot get.
         is_plain = any(value == first << 1 | 1 for value in values)
         out: list[Redo] = []
         if max(reached) > first and not is_plain:
-            out.append(self._share(first, reached.index(first + 1), reached[self.rank]))
+            out.append(self._share(first, reached.index(first + 1), reached[self.rank], sizes))
         running = self._running
         if running and running.way is _Way.DOUBT and not self.waits:
             running.way = _Way.PLAIN
@@ -292,14 +296,13 @@ class Rank:
         )
 
     # -- inside ---------------------------------------------------------------------------------------------------
-    def _share(self, index: int, source: int, reached: int) -> Redo:
+    def _share(self, index: int, source: int, reached: int, sizes: dict[int, tuple[int, str]]) -> Redo:
         """``reached``: this rank's lowest incomplete index."""
-        mine = self._running if reached == index else self._last
-        if mine is None or mine.index != index:
-            raise InvalidTransition(f"the result of {index} is shared, which is not here", self._story())
+        if index not in sizes:
+            raise InvalidTransition(f"the result of {index} is shared, which never was here", self._story())
         if self.rank == source:
-            return Give(index, source, mine.nbytes, mine.dtype)
-        return Receive(index, source, mine.nbytes, mine.dtype, is_needed=reached == index)
+            return Give(index, source, *sizes[index])
+        return Receive(index, source, *sizes[index], is_needed=reached == index)
 
     def _state_loss(self, stamp: int) -> None:
         if self._running and self._running.way is _Way.TREE:
@@ -319,6 +322,8 @@ class Rank:
         index = running.index if running else self._index
         is_plain = running is not None and running.way is _Way.PLAIN
         self._due.append(Statement(stamp, index << 1 | is_plain))
+        recent = (each for each in (self._last, running) if each)
+        self._sizes[stamp] = {each.index: (each.nbytes, each.dtype) for each in recent}
 
     def _usable(self) -> int:
         return max(self._ready - self._lost, default=0)
