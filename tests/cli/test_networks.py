@@ -124,7 +124,7 @@ def test_folded_names_unfold(names: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_bench_ina_measures_placement_growth_and_trees(tmp_path: Path) -> None:
+def test_bench_ina_measures_placement_growth_trees_and_the_simulator(tmp_path: Path) -> None:
     """What does not depend on time; the bars are the command's own business."""
     done = offpath("bench", "ina", "--quick", "--json", "--plot", str(tmp_path / "ina.svg"), timeout=280)
     assert done.code in (0, 1), done.err
@@ -139,4 +139,6 @@ def test_bench_ina_measures_placement_growth_and_trees(tmp_path: Path) -> None:
         assert row["served"] <= row["bound"]
         assert row["exact"] in ("optimal", "feasible", "unknown")
     assert (tmp_path / "ina.svg").exists()
-    assert {bar["bound"] for bar in found["bars"]} == {1.0}
+    assert {(row["what"], row["per_s"] > 0) for row in found["simulator"]} == {("cluster", True), ("contended", True)}
+    assert all(0 < row["planning"] < 1 for row in found["simulator"] if row["what"] == "cluster")
+    assert {(bar["bound"], bar["kind"]) for bar in found["bars"]} == {(1.0, "max"), (200_000, "min")}

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import gzip
+import importlib.util
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from offpath.cli.demo import samples
-from offpath.cli.simulate.mina import CELLS
+from offpath.cli.simulate.mina import CELLS, _write_tables
 from offpath.cli.simulate.mina_cells import MODELS, cell, inputs, pairs, patterns
-from offpath.cli.simulate.mina_text import TABLE_1, interval, within
+from offpath.cli.simulate.mina_text import TABLE_1, gains, interval, within
+from offpath.cli.simulate.mina_traces import LOAD, arriving
 from offpath.cli.traces import TraceError
+from offpath.sched.sim.ina.engine import can_compile
 
 from ..support.command import offpath
+from ..support.processes import until
 
 
 def folder(path: Path, change: dict[str, Any] | None = None) -> str:
@@ -25,6 +35,114 @@ def folder(path: Path, change: dict[str, Any] | None = None) -> str:
         (path / "mina" / f"{name}.json").write_text(json.dumps(pattern))
     (path / "mina" / "mina_host_count_weights.json").write_text(json.dumps(data["host_counts"]))
     return str(path)
+
+
+def trace(where: Path, rows: list[tuple[int, int, int]]) -> str:
+    """Submit time, duration in s and GPUs of each job, as Philly's file has them."""
+    with gzip.open(where / "philly_jobs.csv.gz", "wt") as file:
+        file.write("submit_time_s,duration_s,num_gpus,vc\n")
+        file.writelines(f"{at},{lasts},{gpus},v\n" for at, lasts, gpus in rows)
+    return str(where)
+
+
+def test_a_trace_becomes_jobs_of_several_hosts_that_fill_the_cluster_to_the_load(tmp_path: Path) -> None:
+    """By hand: rows of one GPU go; 200 s are 0.2 s, two steps of 0.1 s; what runs fills nine tenths of ten hosts."""
+    where = trace(tmp_path, [(0, 200, 2), (10, 999, 1), (40, 3_000, 64), (100, 10, 4), (900, 900_000, 2)])
+    jobs = arriving(where, "philly", 0, 4, 10, 1, lambda model, hosts: 100_000_000)
+    assert [(job.hosts, job.steps) for job in jobs] == [(2, 2), (10, 30), (4, 1), (2, 864)]  # a day counts at most
+    asked = sum(job.hosts * job.steps * 100_000_000 for job in jobs)
+    assert [job.arrival_ns for job in jobs] == pytest.approx(
+        [at / 900 * asked / (LOAD * 10) for at in (0, 40, 100, 900)], abs=1
+    )
+    later = arriving(where, "philly", 1, 2, 10, 1, lambda model, hosts: 100_000_000)
+    assert [job.hosts for job in later] == [4, 2]
+    assert later[0].arrival_ns == 0
+
+
+def test_a_trace_that_is_missing_short_or_wrong_is_named(tmp_path: Path) -> None:
+    step = lambda model, hosts: 1  # noqa: E731
+    with pytest.raises(TraceError, match="--data"):
+        arriving(None, "philly", 0, 4, 10, 1, step)
+    with pytest.raises(TraceError, match="philly_jobs"):
+        arriving(str(tmp_path), "philly", 0, 4, 10, 1, step)
+    where = trace(tmp_path, [(0, 200, 2), (1, 1, 1)])
+    with pytest.raises(TraceError, match="1 jobs of more than one GPU, 4"):
+        arriving(where, "philly", 0, 4, 10, 1, step)
+
+
+def test_arrivals_and_contention_are_in_the_row_and_in_the_result(tmp_path: Path) -> None:
+    random = Random(3)
+    rows = [(60 * n, random.randint(600, 90_000), random.choice((2, 4, 8, 24))) for n in range(120)]
+    where = trace(Path(folder(tmp_path)), rows)
+    plain = {"count": 100, "bandwidth": 2.5e9, "arrivals": "philly"}
+    free, shared = (cell(where, 0, "first-n", "first", "none", **plain, contention=each) for each in (False, True))
+    assert (free["arrivals"], free["contention"], shared["contention"]) == ("philly", False, True)
+    assert free["avg_jct_s"] == free["avg_jct_no_ina_s"] < shared["avg_jct_s"]
+    assert shared["slowest"] > 1.0 == free["slowest"]
+    rows_of_a_world = [dict(shared), dict(cell(where, 0, "first-n", "first", "greedy", **plain, contention=True))]
+    (saved,) = gains(rows_of_a_world).values()
+    assert saved["first-n + first + greedy"] == [1 - rows_of_a_world[1]["avg_jct_s"] / shared["avg_jct_s"]]
+    assert saved["all"][0] >= saved["first-n + first + greedy"][0] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_compile(), reason="numba is not installed: a piece would take minutes")
+def test_a_sweep_killed_with_9_goes_on_where_it_was(tmp_path: Path) -> None:
+    """The process is killed as soon as a piece is finished; the same command does the others, and only those."""
+    still = {f"{model}-4": {"duration": 0.05, "allreduces": [{"start": 0.005, "size": 8}]} for model in MODELS}
+    words = ("simulate", "mina", "--figure", "12", "--data", folder(tmp_path, still), "--json")
+    whole = offpath(*words, "--out", str(tmp_path / "whole"), timeout=200)
+    out = tmp_path / "killed"
+    lines = out / "mina.jsonl"
+    command = [sys.executable, "-m", "offpath.cli.main", *words, "--out", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+        until(lambda: lines.exists() and lines.read_bytes().count(b"\n") >= 1, 120)
+        os.kill(running.pid, signal.SIGKILL)
+    finished = lines.read_bytes()
+    count = finished.count(b"\n")
+    assert 1 <= count < 4
+    with lines.open("ab") as file:
+        file.write(b'{"key": "12 pl')  # what a kill in the middle of writing leaves
+    done = None
+
+    def ran() -> bool:  # workers of the killed one hold the file until their piece is done
+        nonlocal done
+        done = offpath(*words, "--out", str(out), timeout=200)
+        return "another run" not in done.err
+
+    until(ran, 200)
+    assert done is not None
+    assert done.code == 0, done.err
+    assert lines.read_bytes().startswith(finished)
+    assert lines.read_bytes().count(b"\n") == 4
+    assert f"of {4 - count}, " in done.err
+    timeless = [
+        [{name: value for name, value in row.items() if name not in ("seconds", "all_reduces_per_s")} for row in rows]
+        for rows in (done.document["figure_12"], whole.document["figure_12"])
+    ]
+    assert timeless[0] == timeless[1]
+
+
+def test_rows_are_written_as_csv_and_as_parquet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"efficiency_score": 0.5, "seed": 1}, {"efficiency_score": 1.0, "seed": 2, "which": "mina"}]
+    with_parquet = importlib.util.find_spec("pyarrow") is not None
+    written = _write_tables({"table1": rows, "figure_5": [{"points": []}], "quick": True}, str(tmp_path))
+    assert (tmp_path / "mina.csv").read_text().splitlines() == ["efficiency_score,seed,which", "0.5,1,", "1.0,2,mina"]
+    assert written == [str(tmp_path / name) for name in ("mina.csv", "mina.parquet")[: 1 + with_parquet]]
+    if not with_parquet:
+        assert "pyarrow is not installed" in capsys.readouterr().err
+        return
+    import pyarrow.parquet
+
+    assert pyarrow.parquet.read_table(written[1]).to_pylist() == [{**rows[0], "which": None}, rows[1]]
+
+
+def test_without_pyarrow_there_is_no_parquet_and_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert _write_tables({"table1": [{"efficiency_score": 0.5}]}, str(tmp_path)) == [str(tmp_path / "mina.csv")]
+    assert "pyarrow is not installed" in capsys.readouterr().err
 
 
 def test_figures_of_single_steps_come_from_the_shipped_pattern(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from offpath.sched.ina.checker import tree_violations
-from offpath.sched.ina.trees import Tree, candidates, roots
+from offpath.sched.ina.trees import Known, Tree, candidates, roots
 from offpath.sched.topology.fattree import fat_tree, leaf_spine, plain_tree
-from offpath.sched.topology.graph import Topology, from_links
+from offpath.sched.topology.graph import Pod, Topology, from_links
 
 from .instances import instance
 
@@ -95,3 +95,21 @@ def test_odd_networks_have_trees_too(topology: Topology) -> None:
 def test_the_checker_sees_a_tree_that_is_none(tree: Tree, said: str) -> None:
     topology = fat_tree(4)
     assert any(word in each for each in tree_violations(topology, (0, 2), tree) for word in said.split("|"))
+
+
+def test_trees_that_were_kept_are_those_that_would_be_drawn_anew() -> None:
+    """Jobs come and go, all are drawn for each time; in fat-trees and across rings of switches."""
+    ring = Topology(
+        3, 3, ((0, 3), (1, 4), (2, 5), (3, 4), (4, 5), (3, 5)), (0, 0, 0, 1, 1, 1), Pod(0, 3), tuple("abcrst")
+    )
+    for topology in (fat_tree(4), fat_tree(6), ring):
+        one, other, drawn = Random("kept"), Random("kept"), Random("jobs")
+        known = Known(topology)
+        jobs: dict[int, list[int]] = {}
+        for job in range(40):
+            jobs[job] = drawn.sample(range(topology.hosts), drawn.randint(1, min(5, topology.hosts)))
+            if drawn.random() < 0.5:
+                del jobs[drawn.choice(list(jobs))]
+            known.forget(jobs)
+            for number, hosts in jobs.items():
+                assert known.candidates(number, hosts, 2, one) == candidates(topology, hosts, 2, other)

@@ -6,7 +6,7 @@ shortcuts: no max-plus tails, no bounds, no groups beyond the one that it is giv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -49,12 +49,22 @@ def gain(pattern: Timed, op: int, begins: int) -> int:
     return rest_of_step(pattern, op, begins, False) - rest_of_step(pattern, op, begins, True)
 
 
-class Class:
-    """All of them in one group. ``rule``: none, greedy, mina-paper or plan; ``conflicts``: who excludes whom."""
+ASK_ONLY_IF_THEY_GAIN = ("plan", "plan-tuned", "mina-weighed")
+LOOK_AT_OTHERS = ("mina-paper", "mina-weighed")
+BY_TREE = ("greedy-by-tree", "plan", "plan-tuned", "mina-weighed")
 
-    def __init__(self, jobs: Sequence[tuple[Timed, int]], rule: str, *, capacity: int = 1) -> None:
+
+class Class:
+    """All of them in one group. ``rule``: by its name; ``meets``: whose trees meet a job's own, where that is what the
+    rule goes by."""
+
+    def __init__(
+        self, jobs: Sequence[tuple[Timed, int]], rule: str, *, capacity: int = 1,
+        meets: Mapping[int, Collection[int]] | None = None,
+    ) -> None:  # fmt: skip
         self.jobs = [Trainee(pattern, steps, until=pattern.starts[0]) for pattern, steps in jobs]
         self.rule, self.capacity, self.now = rule, capacity, 0
+        self.meets = meets if rule in BY_TREE else None
         self.most_at_once = 0
 
     def run(self, until: int) -> None:
@@ -92,13 +102,18 @@ class Class:
             job.doing, job.until = "waits", end + job.pattern.starts[0]
 
     def _may_use(self, job: Trainee) -> bool:
-        in_use = sum(other.doing == "ina" for other in self.jobs)
+        number = next(n for n, each in enumerate(self.jobs) if each is job)
+        others = [
+            other for n, other in enumerate(self.jobs)
+            if n != number and (self.meets is None or n in self.meets[number])
+        ]  # fmt: skip
+        in_use = sum(other.doing == "ina" for other in others)
         mine = Next(self.now, job.pattern.ina[job.op], gain(job.pattern, job.op, self.now - job.began))
-        if self.rule == "none" or (self.rule == "plan" and not mine.gain_ns and len(self.jobs) > 1):
+        if self.rule == "none" or (self.rule in ASK_ONLY_IF_THEY_GAIN and not mine.gain_ns and len(self.jobs) > 1):
             return False
-        if self.rule == "mina-paper":
-            others = [found for other in self.jobs if other is not job and (found := self._next(other))]
-            return admits(mine, others, in_use=in_use, capacity=self.capacity)
+        if self.rule in LOOK_AT_OTHERS:
+            coming = [found for other in others if (found := self._next(other))]
+            return admits(mine, coming, in_use=in_use, capacity=self.capacity)
         return in_use < self.capacity
 
     def _next(self, job: Trainee) -> Next | None:

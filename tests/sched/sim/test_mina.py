@@ -15,7 +15,7 @@ from offpath.sched.ina.conflicts import HDR, share
 from offpath.sched.ina.patterns import AllReduce, Network, Pattern
 from offpath.sched.placement.registry import make
 from offpath.sched.sim.ina.cluster import MIGRATION_NS, Job, JobTooLarge, Simulation, World
-from offpath.sched.sim.ina.engine import RULES
+from offpath.sched.sim.ina.engine import RULES, can_compile
 from offpath.sched.sim.ina.metrics import Metrics, measure
 from offpath.sched.sim.ina.planners import Trees
 from offpath.sched.topology.fattree import fat_tree
@@ -36,7 +36,7 @@ def simulation(
         jobs = [replace(job, arrival_ns=random.randrange(400 * MS)) for job in jobs]
     world = World(
         fat_tree(4), PATTERNS, Network(5e9, 2.0), make("first-n", random), TREES[trees](random, 3), RULES[rule],
-        compiled=False, **more,
+        **{"compiled": False, **more},
     )  # fmt: skip
     return Simulation(world, jobs, on_plan=told)
 
@@ -70,10 +70,20 @@ def test_no_host_has_two_jobs_at_once() -> None:
         assert host != other or end <= begin
 
 
-@pytest.mark.parametrize("more", [{}, {"migration_ns": MIGRATION_NS // 50}, {"limit": HDR}])
+@pytest.mark.parametrize("more", [{}, {"migration_ns": MIGRATION_NS // 50}, {"limit": HDR}, {"contention": True}])
 def test_skipping_time_changes_nothing(more: dict[str, Any]) -> None:
     for trees, rule in (("mina", "mina-paper"), ("mina-code", "greedy"), ("first-in-transmission", "mina-weighed")):
         one, other = (simulation(3, trees, rule, fast_forward=each, **more) for each in (True, False))
+        one.run()
+        other.run()
+        assert one.outcomes == other.outcomes
+
+
+@pytest.mark.skipif(not can_compile(), reason="numba is not installed")
+@pytest.mark.parametrize("more", [{}, {"contention": True}])
+def test_a_compiled_run_is_a_plain_one(more: dict[str, Any]) -> None:
+    for trees, rule in (("mina", "plan"), ("first", "mina-weighed"), ("first-in-transmission", "greedy")):
+        one, other = (simulation(10, trees, rule, arrivals=True, compiled=each, **more) for each in (True, False))
         one.run()
         other.run()
         assert one.outcomes == other.outcomes
@@ -124,3 +134,24 @@ def test_a_job_that_never_fits_is_refused() -> None:
     run = simulation(9, "mina", "mina-paper")
     with pytest.raises(JobTooLarge):
         Simulation(run.world, [Job(0, 17, 1)])
+
+
+def test_links_that_others_use_cost_time_and_ina_spares_it() -> None:
+    """Without INA every job is at least as slow as alone, some are slower; those with a tree to themselves are not."""
+    alone = simulation(11, "first", "none")
+    crowded = simulation(11, "first", "none", contention=True)
+    assert measured(alone).slowest == 1.0 < measured(crowded).slowest
+    for each in crowded.outcomes:
+        assert each.jct_ns >= each.none_ns
+        assert (each.jct_ns > each.none_ns) <= (each.slowest > 1.0)
+        assert each.slowest == 1.0 or len(each.hosts) > 1
+    spared = measured(simulation(11, "mina", "mina-paper", contention=True))
+    assert spared.avg_jct_s < measured(simulation(11, "mina", "mina-paper")).avg_jct_no_ina_s
+    assert spared.slowest < measured(simulation(11, "first", "none", contention=True)).slowest
+
+
+def test_without_contention_links_are_nobodys() -> None:
+    assert simulation(12, "mina", "mina-paper").world.contention is False
+    free = simulation(12, "mina", "mina-paper")
+    free.run()
+    assert {each.slowest for each in free.outcomes} == {1.0}

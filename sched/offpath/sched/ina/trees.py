@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -34,9 +34,41 @@ def candidates(topology: Topology, hosts: Sequence[int], k: int | None, random: 
         return ()
     found = roots(topology, hosts)
     if found:
-        chosen = found if k is None or len(found) <= k else sorted(random.sample(found, k))
-        return tuple(build(topology, hosts, root) for root in chosen)
+        return tuple(build(topology, hosts, root) for root in _draw(found, k, random))
     return _across(topology, hosts, k, random)
+
+
+def _draw(found: list[int], k: int | None, random: Random) -> list[int]:
+    return found if k is None or len(found) <= k else sorted(random.sample(found, k))
+
+
+class Known:
+    """`candidates` again and again of the same jobs: what was built once is not built anew. Draws as `candidates` does,
+    so with equal generators both give the same trees."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._jobs: dict[int, tuple[list[int], dict[int, Tree]]] = {}
+
+    def candidates(self, job: int, hosts: Sequence[int], k: int | None, random: Random) -> tuple[Tree, ...]:
+        """Of a job that keeps its hosts until `forget`."""
+        if len(hosts) < 2:
+            return ()
+        if job not in self._jobs:
+            self._jobs[job] = roots(self._topology, hosts), {}
+        found, built = self._jobs[job]
+        if not found:
+            return candidates(self._topology, hosts, k, random)
+        chosen = _draw(found, k, random)
+        for root in chosen:
+            if root not in built:
+                built[root] = build(self._topology, hosts, root)
+        return tuple(built[root] for root in chosen)
+
+    def forget(self, running: Collection[int]) -> None:
+        """All but those."""
+        for job in self._jobs.keys() - set(running):
+            del self._jobs[job]
 
 
 def roots(topology: Topology, hosts: Sequence[int]) -> list[int]:
@@ -100,8 +132,7 @@ def _across(topology: Topology, hosts: Sequence[int], k: int | None, random: Ran
     found = sorted(node for node, times in reached.items() if times == len(leaves))
     nearest = min((farthest[node] for node in found), default=0)
     found = [node for node in found if farthest[node] == nearest]
-    chosen = found if k is None or len(found) <= k else sorted(random.sample(found, k))
-    return tuple(_shortest(topology, leaves, root) for root in chosen)
+    return tuple(_shortest(topology, leaves, root) for root in _draw(found, k, random))
 
 
 def _distances(topology: Topology, start: int) -> dict[int, int]:

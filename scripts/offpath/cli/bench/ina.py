@@ -1,8 +1,9 @@
-"""`ina`: what placing a job costs, and planning all running jobs' trees, and how both grow.
+"""`ina`: what placing a job costs, and planning all running jobs' trees, and how both grow; how fast the simulator is.
 
 Placement: MINA's minimum beside Slurm's first n hosts, the floor, on the same cluster in the same blocks; busy as a
 cluster in use is, jobs coming and going. Trees: candidates, conflicts, sets and groups for 100 and 300 jobs at k = 5,
-beside the exact solver's time and result on the same jobs.
+beside the exact solver's time and result on the same jobs. Simulator: all-reduces that a run stands for per second of
+one thread, of whole clusters (skipped steps count) and of contended groups alone (nothing is skipped).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Final
 
 from offpath.cli.bench.command import Bar, Report
 from offpath.cli.bench.measure import machine
+from offpath.cli.simulate.mina_cells import cell, pairs
 from offpath.sched.gpu.exact import SolverMissing
 from offpath.sched.ina import exact, fast
 from offpath.sched.ina.conflicts import HDR, NDR, Limit
@@ -33,6 +35,10 @@ from offpath.sched.topology.graph import Topology
 DESCRIPTION: Final = "placing jobs on 1 024 … 16 384 hosts, and planning trees for 100 and 300 running jobs"
 PLAN_S: Final = 1.0
 """The bar: trees for 300 running jobs at k = 5. In CPU time, one thread: other work on the machine is not ours."""
+CONTENDED_PER_S: Final = 200_000
+"""The bar: all-reduces of contended groups, each gone through."""
+CLUSTER_PER_S: Final = 1_000_000
+"""The aim, no bar: all-reduces that a run of a whole cluster stands for."""
 K: Final = 5
 _SEED: Final = 20_261_122
 _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -65,6 +71,7 @@ def run(arguments: argparse.Namespace) -> Report:
         "placement": lambda: placement(topologies, 150 if arguments.quick else 1_000),
         "growth": lambda: growth(topologies, 12 if arguments.quick else 60),
         "trees": lambda: trees(topologies, 3 if arguments.quick else 10, 2.0 if arguments.quick else 20.0),
+        "simulator": lambda: simulator(500, 10, 2) if arguments.quick else simulator(2_000, 100, 5),
     }
     for name, part in parts.items():
         if name in (arguments.only or parts):
@@ -217,8 +224,35 @@ def _planned(
     return row
 
 
+def simulator(jobs: int, seconds: int, rounds: int) -> list[dict[str, Any]]:
+    """Clusters of Table I's setting with ``jobs`` jobs, by placement, trees and rule; figure 12's pairs over
+    ``seconds`` of their time, by rule. The median of ``rounds`` after one that is not counted (it compiles)."""
+    rows = []
+    for words in (
+        ("fragments", "mina", "mina-paper"), ("fragments", "mina-gainers", "mina-weighed"),
+        ("fragments", "mina-code", "mina-paper"), ("first-n", "first", "greedy"),
+    ):  # fmt: skip
+        cell(None, 0, *words, count=jobs // 5)
+        runs = [cell(None, seed, *words, count=jobs) for seed in range(rounds)]
+        planned = [run["plans"] * run["plan_ms"] / 1e3 / run["cpu_s"] for run in runs]
+        rows.append({
+            "what": "cluster", "name": " + ".join(words), "jobs": jobs,
+            "per_s": round(statistics.median(run["all_reduces_per_s"] for run in runs)),
+            "planning": round(statistics.median(planned), 3),
+        })  # fmt: skip
+    for rule in ("greedy", "plan", "mina-paper", "mina-weighed"):
+        pairs(None, rule, seconds=1)
+        rates = [pairs(None, rule, seconds=seconds)["all_reduces_per_s"] for _ in range(rounds)]
+        rows.append({"what": "contended", "name": rule, "per_s": round(statistics.median(rates))})
+    return rows
+
+
 def _bars(data: dict[str, Any]) -> list[Bar]:
+    simulated = [row for row in data.get("simulator", ()) if row["what"] == "contended"]
     return [
+        Bar(f"contended all-reduces/s, {row['name']}", row["per_s"], CONTENDED_PER_S, is_upper=False)
+        for row in simulated
+    ] + [
         Bar(f"{word} of {row['jobs']} jobs, {row['limit']}, placed by {row['placed_by']}, s", row[key], PLAN_S)
         for row in data.get("trees", ()) for key, word in (("plan_s", "plan"), ("next_plan_s", "next plan"))
     ]  # fmt: skip
@@ -246,4 +280,9 @@ def _text(data: dict[str, Any]) -> str:
             f" {row['candidates_s'] * 1e3:.0f} ms, plan {row['plan_s'] * 1e3:.0f} ms, the next"
             f" {row['next_plan_s'] * 1e3:.0f} ms; serves {row['served']} ({proven})"
         )
+    for row in data.get("simulator", ()):
+        aim = (
+            f", {row['planning']:.0%} of the time in plans (aim {CLUSTER_PER_S:,})" if row["what"] == "cluster" else ""
+        )
+        lines.append(f"simulator, {row['what']:9} {row['name']:42}: {row['per_s']:10,} all-reduces/s{aim}")
     return "\n".join(lines)

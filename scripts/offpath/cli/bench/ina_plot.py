@@ -1,4 +1,4 @@
-"""How placement grows with hosts and with the job's size, and what plans cost beside proofs."""
+"""How placement grows with hosts and with the job's size, what plans cost beside proofs, how fast the simulator is."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from matplotlib import pyplot as plt
 
 
 def draw(data: dict[str, Any], path: str) -> str:
-    """Two panels; returns ``path``."""
-    figure, axes = plt.subplots(1, 2, figsize=(12, 4.8), layout="constrained")
+    """Three panels; returns ``path``."""
+    figure, axes = plt.subplots(1, 3, figsize=(18, 4.8), layout="constrained")
     _growth(axes[0], data["growth"])
     _trees(axes[1], data["trees"])
+    _simulator(axes[2], data["simulator"])
     if os.path.dirname(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
     figure.savefig(path)
@@ -46,4 +47,14 @@ def _trees(axis: Any, rows: list[dict[str, Any]]) -> None:
     axis.axhline(1.0, color="black", linestyle="--", linewidth=0.8)
     axis.set(yscale="log", ylabel="s", title="trees for running jobs, k = 5")
     axis.set_xticks(list(at), labels, fontsize=7)
+    axis.legend()
+
+
+def _simulator(axis: Any, rows: list[dict[str, Any]]) -> None:
+    names = [f"{row['what']}\n{row['name']}" for row in rows]
+    axis.barh(range(len(rows)), [row["per_s"] for row in rows])
+    for bound, what in ((1e6, "aim, clusters"), (2e5, "bar, contended")):
+        axis.axvline(bound, color="black", linestyle="--" if bound == 2e5 else ":", linewidth=0.8, label=what)
+    axis.set(xscale="log", xlabel="all-reduces per second of one thread", title="the simulator")
+    axis.set_yticks(range(len(rows)), names, fontsize=7)
     axis.legend()

@@ -8,7 +8,9 @@ text means. Each row says which. All jobs are there at time 0, as in the paper; 
 from __future__ import annotations
 
 import argparse
+import csv
 import os
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -17,6 +19,7 @@ from offpath.cli.simulate import mina_single
 from offpath.cli.simulate.command import FIGURES, Report
 from offpath.cli.simulate.mina_cells import VARIANTS, cell, fragments_and_conflicts, inputs, pairs
 from offpath.cli.simulate.mina_text import text
+from offpath.cli.simulate.mina_traces import TRACES
 from offpath.cli.simulate.sweep import SweepError, sweep
 from offpath.cli.traces import TraceError
 from offpath.sched.errors import SchedError
@@ -52,7 +55,7 @@ def run(arguments: argparse.Namespace) -> Report:
     for row in rows:
         data.setdefault(row["part"], []).append(row)
     data["seconds"] = round(time.monotonic() - begun, 1)
-    _write_csv(data, arguments.out)
+    data["tables"] = _write_tables(data, arguments.out)
     from offpath.cli.simulate.mina_plot import draw
 
     data["plots"] = draw(data, arguments.out)
@@ -113,7 +116,7 @@ def _figure_14(folder: str | None, seeds: range, quick: bool) -> list[Piece]:
 def _figure_12(folder: str | None, seeds: range, quick: bool) -> list[Piece]:
     return [
         (f"12 {rule}", {"kind": "pairs", "folder": folder, "rule": rule, "told": {"part": "figure_12"}})
-        for rule in ("mina-paper", "greedy", "plan", "mina-weighed")
+        for rule in ("mina-paper", "greedy", "plan", "plan-tuned", "mina-weighed")
     ]
 
 
@@ -134,23 +137,36 @@ def _beyond(folder: str | None, seeds: range, quick: bool) -> list[Piece]:
     binds (Table I's setting) and where communication does."""
     pieces = []
     for setting, more in {"table1": {}, "bound": {"bandwidth": 5e9, "gpu_speedup": 1.5}}.items():
-        for trees, rule in (("mina", "mina-paper"), ("mina-code", "mina-paper"), BEST):
+        for trees, rule in (("mina", "mina-paper"), ("mina-code", "mina-paper"), ("mina-merge", "mina-paper"), BEST):
             told = {"part": "beyond", "setting": setting}
             pieces += _cells(f"beyond {setting} {trees} {rule}", folder, seeds, told, "fragments", trees, rule, **more)
     return pieces
 
 
 def _where(folder: str | None, seeds: range, quick: bool) -> list[Piece]:
-    """Bandwidth by batch and GPU speed: what MINA and the best gain in JCT, and of that which part."""
+    """What MINA, its baseline and the best gain in JCT, and of what INA could gain which part: bandwidth by batch and
+    GPU speed; then arrivals by contention of links, over bandwidth and over oversubscription. A quick run has no
+    trace to read."""
+    worlds: list[dict[str, Any]] = [
+        {"bandwidth": bandwidth, "batch": batch, "gpu_speedup": speed}
+        for batch, speed in ((4, 1.0), (4, 2.0), (16, 1.0), (16, 4.0))
+        for bandwidth in (1.25e9, 2.5e9, 5e9, 12.5e9, 25e9, 50e9)
+    ]
+    for arrivals in ("",) if quick else ("", *TRACES):
+        for contention in (False, True):
+            world = {"arrivals": arrivals, "contention": contention}
+            for bandwidth in (2.5e9, 5e9, 12.5e9, 25e9) if arrivals or contention else ():
+                worlds.append({"bandwidth": bandwidth, **world})
+            worlds += [{"bandwidth": 5e9, **world, "up": up} for up in (4, 2, 1)]
     pieces = []
-    for bandwidth in (1.25e9, 2.5e9, 5e9, 12.5e9, 25e9, 50e9):
-        for batch, speed in ((4, 1.0), (4, 2.0), (16, 1.0), (16, 4.0)):
-            for trees, rule in (("mina", "mina-paper"), ("first", "greedy"), BEST):
-                told = {"part": "where"}
-                pieces += _cells(
-                    f"where {bandwidth:g} {batch} {speed} {trees}", folder, seeds[:1], told, "fragments", trees, rule,
-                    bandwidth=bandwidth, batch=batch, gpu_speedup=speed, count=500,
-                )  # fmt: skip
+    for world in worlds:
+        plans = [("fragments", "mina", "mina-paper"), ("first-n", "first", "greedy"), ("fragments", *BEST)]
+        if world.get("contention"):  # then nobody can tell without a run what a job takes without INA
+            plans.append(("fragments", "first", "none"))
+        for jp, trees, rule in plans:
+            key = " ".join(["where", *(f"{name}={each}" for name, each in world.items()), jp, trees, rule])
+            told = {"part": "where"}
+            pieces += _cells(key, folder, seeds[:3], told, jp, trees, rule, count=500, **world)
     return pieces
 
 
@@ -167,14 +183,24 @@ _WORK: Final[dict[str, Callable[..., dict[str, Any]]]] = {
 }
 
 
-def _write_csv(data: dict[str, Any], folder: str) -> None:
-    """The cells' rows as a table beside the JSON lines."""
-    import csv
-
+def _write_tables(data: dict[str, Any], folder: str) -> list[str]:
+    """The cells' rows as tables beside the JSON lines: CSV, and Parquet where pyarrow is; returns what was written."""
     rows = [row for part in data.values() if isinstance(part, list) for row in part if "efficiency_score" in row]
-    if rows:
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        with open(os.path.join(folder, "mina.csv"), "w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, names)
-            writer.writeheader()
-            writer.writerows(rows)
+    if not rows:
+        return []
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    paths = [os.path.join(folder, "mina.csv")]
+    with open(paths[0], "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(rows)
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        print("no mina.parquet: pyarrow is not installed; offpath's extra `sim` has it", file=sys.stderr)
+        return paths
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    paths.append(os.path.join(folder, "mina.parquet"))
+    pyarrow.parquet.write_table(pyarrow.table(columns), paths[1])
+    return paths

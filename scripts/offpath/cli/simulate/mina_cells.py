@@ -13,14 +13,17 @@ from random import Random
 from typing import Any, Final
 
 from offpath.cli.demo import samples
+from offpath.cli.simulate.mina_traces import arriving
 from offpath.cli.traces import TraceError
 from offpath.sched.ina.conflicts import NDR
 from offpath.sched.ina.patterns import Network, Pattern, PatternError, parse, timed
 from offpath.sched.placement.registry import make
 from offpath.sched.sim.ina.cluster import MIGRATION_NS, Job, Simulation, World
 from offpath.sched.sim.ina.engine import RULES, Engine
+from offpath.sched.sim.ina.merging import Merge
 from offpath.sched.sim.ina.metrics import measure
 from offpath.sched.sim.ina.planners import Code, Drawn, First, Mina, Planner
+from offpath.sched.sim.ina.tuning import trusts
 from offpath.sched.topology.fattree import fat_tree
 
 MODELS: Final = ("bert-base", "bert-large", "opt-125m", "opt-350m", "opt-1.3b", "vit-base", "vit-large")
@@ -29,6 +32,7 @@ TREES: Final[dict[str, Callable[[Random, int], Planner]]] = {
     "mina": lambda random, k: Mina(NDR, random, k),
     "mina-code": lambda random, k: Code(NDR, random, k),
     "mina-gainers": lambda random, k: Mina(NDR, random, k, gainers=True),
+    "mina-merge": lambda random, k: Merge(NDR, random, k),
     "first": lambda random, k: First(NDR, among_assigned=True),
     "first-in-transmission": lambda random, k: First(NDR, among_assigned=False),
 }
@@ -100,9 +104,10 @@ def jobs(data: dict[str, Any], histogram: int, count: int, models: int, seed: in
 def cell(
     folder: str | None, seed: int, jp: str, trees: str, rule: str, *, count: int = 2_000, histogram: int = 0, k: int =
     5, up: int = 8, bandwidth: float = 12.5e9, ratio: float = 2.0, gpu_speedup: float = 1.0, batch: int = 4,
-    migration: bool = False, told: dict[str, Any] | None = None,
+    migration: bool = False, arrivals: str = "", contention: bool = False, told: dict[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """One run of a cluster. ``told`` goes into the row as it is."""
+    """One run of a cluster. ``arrivals``: a trace's name; "": all at time 0, as the paper. ``told`` goes into the
+    row as it is."""
     data = inputs(folder)
     known = patterns(data, batch)
     random = Random(f"cluster {seed}")
@@ -110,9 +115,16 @@ def cell(
     network = Network(bandwidth, ratio)
     world = World(
         fat_tree(16, up), known, network, make(jp, random), planner, RULES[rule], gpu_speedup,
-        MIGRATION_NS if migration else 0,
+        MIGRATION_NS if migration else 0, contention=contention,
     )  # fmt: skip
-    run = Simulation(world, jobs(data, histogram, count, len(known), seed), clock=time.thread_time_ns)
+    if arrivals:
+        steps = [[timed(p, network, hosts=n, gpu_speedup=gpu_speedup).none_ns for n in (1, 2)] for p in known]
+        queue = arriving(
+            folder, arrivals, seed, count, world.topology.hosts, len(known), lambda model, n: steps[model][n > 1]
+        )
+    else:
+        queue = jobs(data, histogram, count, len(known), seed)
+    run = Simulation(world, queue, clock=time.thread_time_ns)
     begun = time.thread_time()  # of this thread: what others do on this machine is not in it
     run.run()
     took = time.thread_time() - begun
@@ -120,7 +132,8 @@ def cell(
     return {
         **(told or {}), "placement": jp, "trees": trees, "rule": rule, "seed": seed, "histogram": histogram, "k": k,
         "oversubscription": f"8:{up}", "bandwidth": bandwidth, "ratio": ratio, "gpu_speedup": gpu_speedup,
-        "batch": batch, "migration_s": world.migration_ns / 1e9, **row, "all_reduces": run.engine.operations,
+        "batch": batch, "migration_s": world.migration_ns / 1e9, "arrivals": arrivals or "at 0",
+        "contention": contention, **row, "all_reduces": run.engine.operations,
         "plans": run.plans, "plan_ms": round(run.plan_ns / run.plans / 1e6, 3), "cpu_s": round(took, 2),
         "all_reduces_per_s": round(run.engine.operations / took),
     }  # fmt: skip
@@ -138,25 +151,26 @@ def pairs(
     """Figure 12: each two models share one tree for ``seconds``; scores [model, model] over the steps that ended."""
     known = patterns(inputs(folder), batch)
     kinds = [timed(each, Network(bandwidth, ratio), gpu_speedup=gpu_speedup) for each in known]
-    begun = time.perf_counter()
+    begun = time.thread_time()
     operations, scores = 0, []
     for one in range(len(kinds)):
         for other in range(len(kinds)):
-            engine = Engine(kinds, 2, RULES[rule])
+            both = kinds[one], kinds[other]
+            engine = Engine(both, 2, RULES[rule], trusts=trusts(both) if RULES[rule].tuned else None)
             steps = 10**8  # more than will be taken
-            for job, kind in enumerate((one, other)):
-                engine.add(job, kind, steps)
+            for job in (0, 1):
+                engine.add(job, job, steps)
             engine.share([], [], [[0, 1]], {0: [1], 1: [0]})
             engine.run(seconds * 10**9)
             saved = could = 0
-            for job, kind in enumerate((one, other)):
+            for job, kind in enumerate(both):
                 progress = engine.progress(job)
                 done = steps - progress.steps_left
-                operations += done * len(kinds[kind].starts)
-                saved += done * kinds[kind].none_ns - progress.step_began_ns
-                could += done * (kinds[kind].none_ns - kinds[kind].all_ns)
+                operations += done * len(kind.starts)
+                saved += done * kind.none_ns - progress.step_began_ns
+                could += done * (kind.none_ns - kind.all_ns)
             scores.append(round(saved / could, 6) if could else 1.0)
-    took = time.perf_counter() - begun
+    took = time.thread_time() - begun
     return {
         **(told or {}), "rule": rule, "models": [each.name for each in known], "scores": scores,
         "mean": round(sum(scores) / len(scores), 6), "above_0.95": sum(each > 0.95 for each in scores),

@@ -11,7 +11,7 @@ import matplotlib as mpl
 mpl.use("svg")
 from matplotlib import pyplot as plt
 
-from offpath.cli.simulate.mina_text import TABLE_1
+from offpath.cli.simulate.mina_text import TABLE_1, gains
 
 
 def draw(data: dict[str, Any], folder: str) -> list[str]:
@@ -19,6 +19,7 @@ def draw(data: dict[str, Any], folder: str) -> list[str]:
     known = {
         "table1": _table_1, "figure_2": _figure_2, "figure_4": _figure_4, "figure_5": _figure_5,
         "figure_12": _figure_12, "figure_13": _figure_13, "figure_14": _figure_14,
+        "figure_11": _figure_11, "where": _where,
     }  # fmt: skip
     paths = []
     for name, plot in known.items():
@@ -75,6 +76,37 @@ def _figure_5(rows: list[dict[str, Any]]) -> Any:
     axis.plot(*zip(*rows[0]["points"], strict=True))
     axis.axvline(rows[0]["turning_point"], color="black", linestyle=":")
     axis.set_xscale("log")
+    return figure
+
+
+def _figure_11(rows: list[dict[str, Any]]) -> Any:
+    figure, axis = _one("MINA figure 11", "list of hosts per job", "INA efficiency score")
+    _lines(axis, rows, "histogram", "which", "efficiency_score")
+    return figure
+
+
+def _where(rows: list[dict[str, Any]]) -> Any:
+    """A panel per world but bandwidth; what is saved over bandwidth. Without oversubscription."""
+    panels: dict[tuple[Any, ...], list[tuple[float, dict[str, list[float]]]]] = {}
+    for (*world, bandwidth), saved in gains([row for row in rows if row["oversubscription"] == "8:8"]).items():
+        panels.setdefault(tuple(world[:4]), []).append((bandwidth, saved))
+    across = min(4, len(panels))
+    down = -(-len(panels) // across)
+    size = (3.6 * across, 3.2 * down)
+    figure, axes = plt.subplots(down, across, figsize=size, layout="constrained", squeeze=False)
+    for axis in axes.flat[len(panels) :]:
+        axis.axis("off")
+    for axis, ((arrivals, contention, batch, speed), points) in zip(axes.flat, panels.items(), strict=False):
+        points.sort(key=lambda point: point[0])
+        for name in points[0][1]:
+            means = [100 * statistics.fmean(saved[name]) for _, saved in points]
+            style = {"color": "black", "linestyle": ":"} if name == "all" else {"marker": "."}
+            axis.plot([bandwidth / 1e9 for bandwidth, _ in points], means, label=name, **style)
+        axis.set(xscale="log", xlabel="GB/s", ylabel="JCT saved, %")
+        axis.set_title(
+            f"arrivals {arrivals}{', contention' if contention else ''}; batch {batch}, GPU ×{speed:g}", fontsize=8
+        )
+    axes.flat[0].legend(fontsize=7)
     return figure
 
 

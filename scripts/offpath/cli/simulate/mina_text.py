@@ -175,13 +175,34 @@ def interval(differences: Sequence[float]) -> str:
     return f"{mean:+.4f} [{mean - half:+.4f}, {mean + half:+.4f}], {count} seeds"
 
 
+WORLD: Final = ("arrivals", "contention", "batch", "gpu_speedup", "oversubscription", "bandwidth")
+"""What a row of `where` is told by."""
+
+
+def gains(rows: Iterable[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, list[float]]]:
+    """By `WORLD`, then by trees and rule, per seed: which part of the mean JCT without INA is saved. "all": if nobody
+    were in INA's way. With contention of links the JCT without INA is another run's."""
+    found: dict[tuple[Any, ...], dict[str, list[float]]] = {}
+    for world, cells in _by(rows, *WORLD).items():
+        plain = {row["seed"]: row["avg_jct_s"] for row in cells if row["rule"] == "none"}
+        saved = found.setdefault(world, {})
+        for row in cells:
+            none = plain.get(row["seed"], row["avg_jct_no_ina_s"])
+            if row["rule"] != "none":
+                saved.setdefault(f"{row['placement']} + {row['trees']} + {row['rule']}", []).append(
+                    1 - row["avg_jct_s"] / none
+                )
+        firsts = {row["seed"]: row for row in cells}.values()
+        saved["all"] = [1 - r["avg_jct_all_ina_s"] / plain.get(r["seed"], r["avg_jct_no_ina_s"]) for r in firsts]
+    return found
+
+
 def _where(rows: list[dict[str, Any]]) -> list[str]:
-    lines = ["Where sharing matters: INA's whole gain in JCT, and the part of it that each gets"]
-    for (bandwidth, batch, speed), cells in _by(rows, "bandwidth", "batch", "gpu_speedup").items():
-        one = cells[0]
-        gain = 1 - one["avg_jct_all_ina_s"] / one["avg_jct_no_ina_s"]
+    lines = ["Where sharing matters: part of the mean JCT without INA that is saved; all: if nobody were in INA's way"]
+    for (arrivals, contention, batch, speed, up, bandwidth), saved in gains(rows).items():
         lines.append(
-            f"  {bandwidth / 1e9:5.2f} GB/s, batch {batch:2}, GPU x{speed:g}: {gain:6.2%}   "
-            + "  ".join(f"{row['trees']}+{row['rule']} {row['efficiency_score']:.3f}" for row in cells)
+            f"  {arrivals:6} {'contended' if contention else '':9} batch {batch:2} GPU x{speed:g} links {up} "
+            f"{bandwidth / 1e9:5.2f} GB/s:  "
+            + "  ".join(f"{name} {statistics.fmean(each):.2%}" for name, each in saved.items())
         )
     return lines

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -14,6 +15,7 @@ from typing import Any, Final
 from offpath.bindings.errors import OffpathError
 
 _WORKERS: Final = 2
+_LOOK_S: Final = 0.5
 
 
 class SweepError(OffpathError):
@@ -66,6 +68,17 @@ def _write(file: Any, key: str, result: dict[str, Any]) -> None:
     file.flush()
 
 
+def _watch(parent: int) -> None:
+    """End this worker when its parent was killed: it would wait for the next piece for ever, and hold the file."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
 def _work(
     file: Any,
     pieces: Sequence[tuple[str, dict[str, Any]]],
@@ -75,7 +88,7 @@ def _work(
     if not pieces:
         return
     begun = time.monotonic()
-    with ProcessPoolExecutor(min(_WORKERS, len(pieces))) as pool:
+    with ProcessPoolExecutor(min(_WORKERS, len(pieces)), initializer=_watch, initargs=(os.getpid(),)) as pool:
         waiting = {pool.submit(work, **arguments): key for key, arguments in pieces}
         try:
             while waiting:

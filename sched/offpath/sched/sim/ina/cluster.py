@@ -2,25 +2,28 @@
 ended.
 
 First come first served with head-of-line blocking, as the paper's simulator: a job that does not fit holds up those
-behind it. What changes is planned at once; an operation in flight goes on on the tree it began with.
+behind it. What changes is planned at once; an operation in flight goes on on the tree it began with, at its pace.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Final
 
 from offpath.sched.errors import SchedError
 from offpath.sched.ina.conflicts import NDR, Limit, components, share
-from offpath.sched.ina.patterns import Network, Pattern, timed
+from offpath.sched.ina.patterns import Network, Pattern, Timed, timed
 from offpath.sched.ina.trees import Tree
 from offpath.sched.placement.checker import fragments
 from offpath.sched.placement.cluster import Cluster
 from offpath.sched.placement.port import Placement, Request
+from offpath.sched.sim.ina.contention import LEVELS, Links, factor, levels
 from offpath.sched.sim.ina.engine import Engine, Rule
 from offpath.sched.sim.ina.kernel import FOREVER
 from offpath.sched.sim.ina.planners import Moment, Placed, Planner, Trees
+from offpath.sched.sim.ina.tuning import VALUES, trusts
 from offpath.sched.topology.graph import Topology
 
 MIGRATION_NS: Final = 559_000_000
@@ -43,7 +46,8 @@ class Job:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a job. ``none_ns`` and ``all_ns``: its time if none, or all, of its operations used INA."""
+    """What became of a job. ``none_ns`` and ``all_ns``: its time if none, or all, of its operations used INA and its
+    links were its own; ``slowest``: the greatest factor by which others slowed down what it sent plain."""
 
     job: Job
     hosts: tuple[int, ...]
@@ -57,6 +61,7 @@ class Outcome:
     refused: int = 0
     migrations: int = 0
     blocked_ns: int = 0
+    slowest: float = 1.0
 
     @property
     def jct_ns(self) -> int:
@@ -81,8 +86,13 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """All but the jobs. ``migration_ns``: how long a job that changes its tree goes without INA (the paper's figures:
-    0); ``limit``: what trees conflict over; ``samples``: of every so many-th job one `Sample`, 0: none."""
+    """All but the jobs.
+
+    ``migration_ns``: how long a job that changes its tree goes without INA (the paper's figures: 0); ``limit``: what
+    trees conflict over; ``samples``: of every so many-th job one `Sample`, 0: none; ``contention``: plain all-reduces
+    share links, of which the paper's model knows nothing: factors are found anew whenever jobs begin or end, and hold
+    from each job's next operation on (`contention.levels`).
+    """
 
     topology: Topology
     patterns: Sequence[Pattern]
@@ -96,6 +106,7 @@ class World:
     samples: int = 0
     compiled: bool | None = None
     fast_forward: bool = True
+    contention: bool = False
 
 
 class Simulation:
@@ -119,18 +130,28 @@ class Simulation:
         self.plans = 0
         self.plan_ns = 0
         """That ``clock`` counted while trees were planned."""
-        self._kinds = [
-            timed(pattern, world.network, hosts=hosts, gpu_speedup=world.gpu_speedup)
+        self._levels = LEVELS if world.contention else 1
+        self._trusts = VALUES if world.rule.tuned else (Fraction(world.rule.trust),)
+        variants = [
+            (_slower(world, pattern, hosts, level), trust)
             for pattern in world.patterns
             for hosts in (1, 2)
+            for level in range(self._levels)
+            for trust in self._trusts
         ]
+        self._kinds = [each for each, _ in variants]
         self._steps = [(each.none_ns, each.all_ns) for each in self._kinds]
         self.engine = Engine(
-            self._kinds, len(jobs), world.rule, compiled=world.compiled, fast_forward=world.fast_forward
-        )
+            self._kinds, len(jobs), world.rule, compiled=world.compiled, fast_forward=world.fast_forward,
+            trusts=[trust for _, trust in variants],
+        )  # fmt: skip
         self._cluster = Cluster(world.topology)
         self._running: dict[int, Placed] = {}
         self._trees: Trees = {}
+        self._links = Links(world.topology)
+        self._rings: dict[int, tuple[int, ...]] = {}
+        self._level: dict[int, int] = {}
+        self._trust: dict[int, int] = {}  # its place in VALUES
         self._on_plan = on_plan
         self._clock = clock
 
@@ -160,9 +181,9 @@ class Simulation:
                 break
             self._cluster.take(decision.hosts)
             number = len(self.outcomes)
-            kind = 2 * job.pattern + (job.hosts > 1)
+            kind = self._kind(job)
             none, everything = self._steps[kind]
-            self._running[number] = Placed(number, decision.hosts, (none - everything) / none)
+            self._running[number] = Placed(number, decision.hosts, (none - everything) / none, self._kinds[kind])
             self.outcomes.append(
                 Outcome(
                     job, decision.hosts, fragments(self.world.topology, decision.hosts), self.engine.now_ns,
@@ -170,8 +191,14 @@ class Simulation:
                 )
             )  # fmt: skip
             self.engine.add(number, kind, job.steps, hosts=job.hosts)
+            if self.world.contention and job.hosts > 1:
+                self._rings[number], self._level[number] = self._links.ring(decision.hosts), 0
             begun.append(number)
         return begun
+
+    def _kind(self, job: Job, level: int = 0, trust: int = 0) -> int:
+        slowed = (2 * job.pattern + (job.hosts > 1)) * self._levels + level
+        return slowed * len(self._trusts) + trust
 
     def _ended(self, job: int) -> None:
         outcome = self.outcomes[job]
@@ -182,6 +209,7 @@ class Simulation:
         self._cluster.release(outcome.hosts)
         del self._running[job]
         self._trees.pop(job, None)
+        self._rings.pop(job, None)
 
     # -- trees ----------------------------------------------------------------------------------------------------
     def _plan(self, begun: Sequence[int]) -> None:
@@ -229,8 +257,47 @@ class Simulation:
                 for job in group
             }
         alone = [each[0] for each in parts if len(each) == 1]
+        if self.world.contention:
+            self._contend(alone, groups)
+        if self.world.rule.tuned:
+            self._tune(groups)
         self.engine.share(alone, [job for job in self._running if job not in trees], groups, conflicts)
         return groups
+
+    def _contend(self, alone: Sequence[int], groups: Sequence[Sequence[int]]) -> None:
+        """Tell each job by how much others slow it down now. One that has a tree to itself sends nothing plain; of n
+        that share each has it a part in n of the time."""
+        sends = dict.fromkeys(self._rings, 1.0)
+        if self.world.rule.capacity:
+            sends |= dict.fromkeys(alone, 0.0)
+            sends |= {job: 1.0 - 1.0 / len(group) for group in groups for job in group}
+        plain = {job: sends[job] * self._busy(self.jobs[job]) for job in self._rings}
+        for job, level in levels(self._rings, plain).items():
+            if level != self._level[job]:
+                self._level[job] = level
+                kind = self._kind(self.jobs[job], level, self._trust.get(job, 0))
+                self.engine.change(job, kind)
+                none, everything = self._steps[kind]
+                self._running[job] = replace(
+                    self._running[job], gain=(none - everything) / none, pattern=self._kinds[kind]
+                )
+                self.outcomes[job].slowest = max(self.outcomes[job].slowest, factor(level))
+
+    def _tune(self, groups: Sequence[Sequence[int]]) -> None:
+        """Each job of a group expects of INA what is best for the group, as if its links were its own."""
+        for group in groups:
+            known = sorted(group, key=lambda job: self._kind(self.jobs[job]))  # so that equal groups are found again
+            patterns = tuple(self._kinds[self._kind(self.jobs[job])] for job in known)
+            for job, trust in zip(known, trusts(patterns, compiled=self.world.compiled), strict=True):
+                place = VALUES.index(trust)
+                if place != self._trust.get(job, 0):
+                    self._trust[job] = place
+                    self.engine.change(job, self._kind(self.jobs[job], self._level.get(job, 0), place))
+
+    def _busy(self, job: Job) -> float:
+        """The part of a step in which it sends, without INA and others."""
+        kind = self._kind(job)
+        return sum(self._kinds[kind].plain) / self._steps[kind][0]
 
     def _sample(self, groups: Sequence[Sequence[int]]) -> None:
         without = sum(1 for job, each in self._running.items() if len(each.hosts) > 1 and not self._trees.get(job))
@@ -244,3 +311,10 @@ class Simulation:
                 without,
             )
         )
+
+
+def _slower(world: World, pattern: Pattern, hosts: int, level: int) -> Timed:
+    """``pattern`` where others share its links; what is aggregated in the network is as fast as ever."""
+    alone = timed(pattern, world.network, hosts=hosts, gpu_speedup=world.gpu_speedup)
+    slow = replace(world.network, bandwidth=world.network.bandwidth / factor(level))
+    return replace(alone, plain=timed(pattern, slow, hosts=hosts).plain)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 from importlib.util import find_spec
 from typing import Any, Final
@@ -41,6 +42,8 @@ class Rule:
     """Which part of what INA saves the rest of the step is assumed to get when the gain of an operation is computed."""
     by_hosts: bool = False
     """Gains are multiplied by the job's hosts."""
+    tuned: bool = False
+    """``trust`` is chosen for each job of a group from all their patterns (`tuning`), by who runs the engine."""
 
 
 RULES: Final = {
@@ -51,6 +54,7 @@ RULES: Final = {
         Rule("greedy-by-tree", by_tree=True),
         Rule("mina-paper", looks_ahead=True),
         Rule("plan", filters=True, by_tree=True),
+        Rule("plan-tuned", filters=True, by_tree=True, tuned=True),
         Rule("mina-weighed", looks_ahead=True, filters=True, by_tree=True),
     )
 }
@@ -94,9 +98,13 @@ class Engine:
     """Up to ``jobs`` jobs, numbered 0, 1, … by the caller, over the timed patterns ``kinds``."""
 
     def __init__(
-        self, kinds: Sequence[Timed], jobs: int, rule: Rule, *, compiled: bool | None = None, fast_forward: bool = True
-    ) -> None:
-        """``compiled``: by numba; None: if it is there. Raises: EngineError: it is not."""
+        self, kinds: Sequence[Timed], jobs: int, rule: Rule, *, compiled: bool | None = None,
+        fast_forward: bool = True, trusts: Sequence[Fraction] | None = None,
+    ) -> None:  # fmt: skip
+        """``compiled``: by numba; None: if it is there. ``trusts``: by kind, instead of the rule's.
+
+        Raises: EngineError: there is no numba.
+        """
         self.rule = rule
         self.now_ns = 0
         self.operations = 0
@@ -105,7 +113,9 @@ class Engine:
         self._forward, self._run = kernels(self._compiled)
         self._fast_forward = fast_forward
         self._kinds_of = tuple(kinds)
-        self._kinds, self._ops, self._rests = self._tables(kinds, rule.trust)
+        self._kinds, self._ops, self._rests = self._tables(
+            kinds, trusts if trusts is not None else [Fraction(rule.trust)] * len(kinds)
+        )
         self._jobs = self._array([0] * (jobs * kernel.WIDTH))
         self._steps = tuple(
             ((each.none_ns, 0), (each.all_ns, sum(each.ina))) if each.starts else ((each.duration_ns, 0),) * 2
@@ -127,11 +137,11 @@ class Engine:
 
         return np.array(values, dtype=np.int64)
 
-    def _tables(self, kinds: Sequence[Timed], trust: float) -> tuple[Any, Any, Any]:
+    def _tables(self, kinds: Sequence[Timed], trusts: Sequence[Fraction]) -> tuple[Any, Any, Any]:
         heads: list[int] = []
         ops: list[int] = []
         rests: list[int] = []
-        for each in kinds:
+        for each, trust in zip(kinds, trusts, strict=True):
             heads += (len(ops) // 3, len(each.starts), each.duration_ns)
             for three in zip(each.starts, each.plain, each.ina, strict=True):
                 ops += three
@@ -159,6 +169,19 @@ class Engine:
             self._jobs[kernel.WIDTH * job + field] = value
         self._over.discard(job)
         self.operations += steps * len(self._kinds_of[kind].starts)
+
+    def change(self, job: int, kind: int) -> None:
+        """From its next operation on the job is of another kind, of as many operations; to be followed by `share`.
+
+        Raises: EngineError: of another number.
+        """
+        before = self._kinds_of[int(self._jobs[kernel.WIDTH * job])]
+        if len(self._kinds_of[kind].starts) != len(before.starts):
+            raise EngineError(f"job {job}: {len(self._kinds_of[kind].starts)} operations, not {len(before.starts)}")
+        if job in self._alone:
+            self._settle(job, self._alone.pop(job))
+            del self._ends[job]
+        self._jobs[kernel.WIDTH * job] = kind
 
     def progress(self, job: int) -> Progress:
         """How far a job is, now."""

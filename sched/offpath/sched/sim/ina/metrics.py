@@ -29,6 +29,10 @@ class Metrics:
     """Per job: how often it got another tree."""
     downtime_s: float
     """Per job: for how long it had none, because of that."""
+    slowest: float
+    """The mean over jobs of the greatest factor by which others slowed them down; 1 without contention of links."""
+    queued_s: float
+    """From arrival to start."""
     makespan_s: float
     host_utilisation: float
 
@@ -54,6 +58,8 @@ def measure(outcomes: Sequence[Outcome], hosts: int) -> Metrics:
         avg_fragments=sum(each.fragments for each in outcomes) / count,
         migrations=sum(each.migrations for each in outcomes) / count,
         downtime_s=sum(each.blocked_ns for each in outcomes) / count / _SECOND_NS,
+        slowest=sum(each.slowest for each in outcomes) / count,
+        queued_s=sum(each.started_ns - each.job.arrival_ns for each in outcomes) / count / _SECOND_NS,
         makespan_s=end / _SECOND_NS,
         host_utilisation=weighed[0] / (hosts * end),
     )

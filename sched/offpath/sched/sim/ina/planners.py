@@ -14,8 +14,9 @@ from typing import Protocol
 from offpath.sched.ina.conflicts import Instance, Limit
 from offpath.sched.ina.groups import plan
 from offpath.sched.ina.opportunistic import opportunistic
+from offpath.sched.ina.patterns import Timed
 from offpath.sched.ina.peeling import independent_set
-from offpath.sched.ina.trees import Tree, build, candidates, roots
+from offpath.sched.ina.trees import Known, Tree, build, candidates, roots
 from offpath.sched.topology.graph import Topology
 
 Trees = dict[int, Tree | None]
@@ -23,11 +24,13 @@ Trees = dict[int, Tree | None]
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A running job. ``gain``: what a step of it saves when it has INA alone, per ns of a step; 0: nothing."""
+    """A running job. ``gain``: what a step of it saves when it has INA alone, per ns of a step; 0: nothing.
+    ``pattern``: its step as it is now."""
 
     job: int
     hosts: tuple[int, ...]
     gain: float
+    pattern: Timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +96,15 @@ class Code:
 
     def __init__(self, limit: Limit, random: Random, k: int) -> None:
         self._limit, self._random, self._k = limit, random, k
+        self._known: Known | None = None
 
     def plan(self, moment: Moment) -> Trees:
         """See `Planner`."""
-        drawn = {each.job: candidates(moment.topology, each.hosts, self._k, self._random) for each in moment.running}
+        if self._known is None:
+            self._known = Known(moment.topology)
+        known = self._known
+        known.forget([each.job for each in moment.running])
+        drawn = {each.job: known.candidates(each.job, each.hosts, self._k, self._random) for each in moment.running}
         instance = Instance(drawn, self._limit)
         planned = {job: moment.trees.get(job) for job in drawn}
         for number in independent_set(instance.neighbours()):
@@ -117,17 +125,18 @@ class Mina:
     def __init__(self, limit: Limit, random: Random, k: int, *, gainers: bool = False) -> None:
         self.name = "mina-gainers" if gainers else "mina"
         self._limit, self._random, self._k, self._gainers = limit, random, k, gainers
-        self._drawn: dict[int, tuple[Tree, ...]] = {}
+        self.drawn: dict[int, tuple[Tree, ...]] = {}
+        """Candidates of the jobs of the last plan."""
 
     def plan(self, moment: Moment) -> Trees:
         """See `Planner`."""
         wanted = [each for each in moment.running if each.gain > 0 or not self._gainers]
-        self._drawn = {
-            each.job: self._drawn.get(each.job) or candidates(moment.topology, each.hosts, self._k, self._random)
+        self.drawn = {
+            each.job: self.drawn.get(each.job) or candidates(moment.topology, each.hosts, self._k, self._random)
             for each in wanted
         }
         former = {job: tree for job, tree in moment.trees.items() if tree is not None}
-        found = plan(self._drawn, former, self._limit)
+        found = plan(self.drawn, former, self._limit)
         return {each.job: found.trees.get(each.job) for each in moment.running}
 
 

@@ -1,0 +1,71 @@
+"""Jobs that arrive as those of real clusters did: Microsoft's Philly (2017) and ITP (2021).
+
+What a row becomes, for MINA's simulator:
+
+- only jobs of more than one GPU: the others send nothing, and are most of the rows (that they would scatter the others'
+  hosts is lost with them);
+- a GPU is a host, as in the paper, where each server has one: a job of n GPUs wants n hosts;
+- a duration counts up to a day, as a few jobs of weeks would be most of the work and leave the cluster to themselves in
+  the end; it is divided by `PACE`, so that jobs have tens to thousands of steps, the paper's 10 to 100 among them; the
+  steps are as many as fit into it without INA;
+- arrivals are drawn together or apart so that the jobs ask for `LOAD` of all hosts in the mean; their order, bursts and
+  gaps stay;
+- the trace names no model: it is drawn, as in the paper.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import lru_cache
+from random import Random
+from typing import Final
+
+from offpath.cli.traces import TraceError, whole_gpus
+from offpath.sched.sim.ina.cluster import Job
+from offpath.sched.sim.workload import SECOND_NS, TraceJob
+
+TRACES: Final = {"philly": ("philly_jobs.csv.gz", "vc"), "itp": ("microsoft_itp2021_jobs.csv.gz", "cluster")}
+"""By name: the file in ``--data``, and its column that names the tenant."""
+PACE: Final = 1_000
+LONGEST_NS: Final = 86_400 * SECOND_NS
+LOAD: Final = 0.9
+
+
+@lru_cache(maxsize=2)
+def rows(path: str, tenant: str) -> tuple[TraceJob, ...]:
+    """The jobs of more than one GPU, by arrival. Raises: TraceError: the file is none, or has none."""
+    found = tuple(each for each in whole_gpus(path, tenant=tenant, name=path, hours=None).jobs if each.share > 100)
+    if not found:
+        raise TraceError(f"{path}: no job of more than one GPU")
+    return found
+
+
+def arriving(
+    folder: str | None, trace: str, seed: int, count: int, hosts: int, models: int, step_ns: Callable[[int, int], int]
+) -> list[Job]:
+    """``count`` jobs in a row, those with ``seed`` from its own place on, for a cluster of ``hosts``. ``step_ns``: of a
+    model on so many hosts, without INA.
+
+    Raises: TraceError: there is no folder, no such trace in it, or too few jobs.
+    """
+    if folder is None:
+        raise TraceError(f"arrivals of {trace} need its file: no --quick, and --data says where")
+    file, tenant = TRACES[trace]
+    path = os.path.join(folder, file)
+    known = rows(path, tenant)
+    if len(known) < count:
+        raise TraceError(f"{path}: {len(known)} jobs of more than one GPU, {count} are needed")
+    first = seed * count % (len(known) - count + 1)
+    random = Random(f"arrivals {trace} {seed}")
+    jobs = []
+    asked = 0
+    for row in known[first : first + count]:
+        model, wanted = random.randrange(models), min(row.share // 100, hosts)
+        step = step_ns(model, wanted)
+        steps = max(1, round(min(row.duration_ns, LONGEST_NS) / PACE / step))
+        asked += wanted * steps * step
+        jobs.append((row.submit_ns - known[first].submit_ns, model, wanted, steps))
+    span = jobs[-1][0] or 1
+    scale = asked / (LOAD * hosts) / span
+    return [Job(model, wanted, steps, round(at * scale)) for at, model, wanted, steps in jobs]
