@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +23,9 @@ from offpath.bindings.wire.frames import frame
 from offpath.bindings.wire.header import Tensor, pack_answer, pack_request, pack_tensors
 from offpath.bindings.wire.host import pack_launch, pack_result
 from offpath.bindings.zeromq.frames import Session
+from offpath.host_helper.ina import page
+from offpath.sched.ina.patterns import AllReduce, Pattern
+from offpath.sched.ina.protocol.records import EpochRecord, Grant, RankState, Step, Wants, epoch_to_data, state_to_data
 
 from .engine import CORPUS, Case, corpus, judge, search
 from .targets import TICKET, targets
@@ -42,6 +46,14 @@ INA = [
     ina.Abort(1 << 32, ina.Reason.LOST),
 ]
 """A frame of each kind, in order of kinds, and some at their limits."""
+_STEP = Step(300, (1, 2), (3, 4), (5, 6))
+_GRANT = Grant("tree", ("unix:///s", "tcp://[::1]:1"), "token")
+PAGES = [
+    (state_to_data(RankState("job", 7, 1, 2, 1 << 32, 1 << 32, 1, 9)), page.STATE),
+    (page.pattern_to_data(Pattern("job", (AllReduce(1_000_000_007, 400), AllReduce(2, 1)), 3)), page.PATTERN),
+    (epoch_to_data(EpochRecord("job", 7, 1, 2, _GRANT, Wants.ALWAYS, False, _STEP)), page.EPOCH),
+]
+"""A record of each area of a rank's page."""
 
 
 def hand_made(name: str) -> Iterator[Case]:
@@ -87,6 +99,13 @@ def _plain(name: str) -> Iterator[tuple[Any, ...]]:
         yield from ((ina.pack(each),) for each in INA)
         yield b"".join(ina.pack(each) for each in INA), 1, 20, 3, 100
         yield from ((b"",), (ina.pack(INA[5])[:-1],), (struct.pack("<I", 15),), (struct.pack("<I", 1 << 20),))
+    elif name == "rank_page":
+        for area, (data, place) in enumerate(PAGES):
+            record = page.pack(2, data, place)
+            yield from ((each, area) for each in (record, record[:-1], record[:15], b"", record + b"more", bytes(16)))
+            yield from ((page.pack(2, other, place), area) for other, _ in PAGES if other is not data)
+            for body in (b"{", b"[]", b"\xff"):
+                yield page.MARK.pack(2, len(body), zlib.crc32(body)) + body, area
     elif name.startswith("control_"):
         yield from ((control.encode(message),) for message in messages(name))
         yield from (

@@ -337,3 +337,26 @@ def _inside(noise: Random, value: Any, fields: tuple[str, ...], depth: int = 0) 
         at = noise.randrange(len(value) + 1)
         return value[:at] + noise.choice(("x", "\n", " ", "/", "é", "\ud800", "x" * 64)) + value[at:]
     return noise.choice(_ODD)
+
+
+_PAGE_FIELDS = (
+    "job", "incarnation", "rank", "ranks", "held", "applied", "lost", "index", "is_gone", "term", "number", "wants",
+    "is_shared", "grant", "tree", "attach", "token", "step", "duration_ns", "starts_ns", "plain_ns", "ina_ns", "name",
+    "duration", "allreduces", "start", "size",
+)  # fmt: skip
+_PAGE_MARK = struct.Struct("<QII")
+_page_body = json_mutation((), _PAGE_FIELDS)
+
+
+def page_mutation(noise: Random, data: bytes, numbers: Numbers) -> tuple[bytes, Numbers]:
+    """A record of a rank's page: mostly another JSON under a mark that fits, else a spoilt mark."""
+    drawn = noise.random()
+    if drawn < 0.1:
+        return spoil(noise, data)[:8000], numbers
+    if drawn < 0.15:
+        return data, (noise.randrange(3),)
+    body, _ = _page_body(noise, data[_PAGE_MARK.size :], ())
+    sequence, length, crc = 2, len(body), zlib.crc32(body)
+    if drawn > 0.9:
+        sequence, length = edge(noise, 8), edge(noise, 4)
+    return _PAGE_MARK.pack(sequence, length, crc) + body, numbers

@@ -13,6 +13,7 @@ import math
 import os
 import socket
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from types import ModuleType
@@ -27,6 +28,8 @@ from offpath.bindings.loopback import fabric
 from offpath.bindings.wire import control, frames, header, host
 from offpath.bindings.zeromq import frames as sessions
 from offpath.dpu_daemon import config
+from offpath.host_helper.ina import page
+from offpath.sched.ina.protocol.records import epoch_to_data, state_to_data
 
 from .mutate import (
     ANSWER,
@@ -37,6 +40,7 @@ from .mutate import (
     Numbers,
     ina_mutation,
     json_mutation,
+    page_mutation,
     piece_mutation,
     stream_mutation,
     struct_mutation,
@@ -61,6 +65,7 @@ class Modules:
     sessions: ModuleType = sessions
     pieces: ModuleType = pieces
     ina: ModuleType = ina
+    page: ModuleType = page
     config: ModuleType = config
 
     def planted(self, **modules: ModuleType) -> Modules:
@@ -90,7 +95,7 @@ def targets(modules: Modules | None = None) -> Iterator[dict[str, Target]]:
     with tempfile.TemporaryDirectory(prefix="offpath-f-") as folder, contextlib.ExitStack() as held:
         made = [
             _request(m), _answer(m), _tensors(m), _launch(m), _result(m), _session(m), _pieces(m),
-            _frames(m), _ina(m), *_controls(m),
+            _frames(m), _ina(m), _page(m), *_controls(m),
             held.enter_context(_ticket(m, folder)), _reply(m), _config(m), held.enter_context(_toml(m)),
         ]  # fmt: skip
         yield {target.name: target for target in made}
@@ -318,6 +323,31 @@ def _ina(m: Modules) -> Target:
     return Target(
         "ina_frames", run, (errors.InaFrameError,), check, ina_mutation, frozenset(codes),
         lambda got: f"{[type(frame).__name__ for frame in got[1][:2]]}, {min(got[0].held, 5)} held",
+    )  # fmt: skip
+
+
+# -- pages ---------------------------------------------------------------------------------------------------------
+def _page(m: Modules) -> Target:
+    """A record between a rank and its helper; the number says whose: state, pattern, epoch."""
+    areas = page.STATE, page.PATTERN, page.EPOCH
+    packs = state_to_data, page.pattern_to_data, epoch_to_data
+
+    def run(data: bytes, numbers: Numbers) -> Any:
+        area = numbers[0] % 3
+        return area, m.page.unpack(data, (m.page.STATE, m.page.PATTERN, m.page.EPOCH)[area])
+
+    def check(data: bytes, numbers: Numbers, got: Any) -> None:
+        area, record = got
+        sequence, length, crc = page.MARK.unpack_from(data)
+        assert not sequence & 1
+        assert length <= areas[area].size - page.MARK.size
+        assert zlib.crc32(data[page.MARK.size :][:length]) == crc
+        again = page.pack(2, packs[area](record), areas[area])
+        assert page.unpack(again, areas[area]) == record
+
+    return Target(
+        "rank_page", run, (m.page.PageError,), check, page_mutation, frozenset({"torn", "json", "record"}),
+        lambda got: f"{got[0]}, {len(str(got[1])) // 40}",
     )  # fmt: skip
 
 

@@ -21,10 +21,7 @@ from offpath.host_helper.ina.page import (
     PageError,
     PageFile,
     parse_name,
-    read_pattern,
-    read_state,
 )
-from offpath.sched.errors import SchedError
 from offpath.sched.ina.patterns import Pattern
 from offpath.sched.ina.protocol.records import EpochRecord, RankState, epoch_to_data
 
@@ -131,10 +128,10 @@ class PageFolder:
         file = PageFile(fd)
         try:
             if os.fstat(fd).st_uid != os.getuid():
-                raise PageError("another user's")
+                raise PageError("head", "another user's")
             ranks, told_rank, told_incarnation = file.head()
             if (told_rank, told_incarnation) != (rank, incarnation):
-                raise PageError("its head is not its name's")
+                raise PageError("head", "not its name's")
         except (PageError, OSError):
             file.close()
             return False
@@ -144,29 +141,21 @@ class PageFolder:
 
     def _read(self, page: _Page) -> RankState | None:
         """Its state if that is another now."""
-        told = self._news(page, STATE)
-        if told is not None:
-            try:
-                state, known = read_state(told), page.state
-                if (state.job, state.incarnation, state.rank, state.ranks, state.is_gone) != (
-                    known.job, known.incarnation, known.rank, known.ranks, False,
-                ):  # fmt: skip
-                    raise PageError("somebody else's state")
-                page.state = state
-            except (PageError, SchedError):
-                told = None
-                self.ignored += 1
-        pattern = self._news(page, PATTERN)
-        if pattern is not None:
-            try:
-                found = read_pattern(pattern)
-                self._patterns.append(Measured(page.state.job, page.state.incarnation, page.state.rank, found))
-            except SchedError:
-                self.ignored += 1
-        return None if told is None else page.state
+        if (pattern := self._news(page, PATTERN)) is not None:
+            self._patterns.append(Measured(page.state.job, page.state.incarnation, page.state.rank, pattern))
+        state, known = self._news(page, STATE), page.state
+        if state is None:
+            return None
+        if (state.job, state.incarnation, state.rank, state.ranks, state.is_gone) != (
+            known.job, known.incarnation, known.rank, known.ranks, False,
+        ):  # fmt: skip
+            self.ignored += 1  # somebody else's
+            return None
+        page.state = state
+        return page.state
 
     def _news(self, page: _Page, area: Area) -> Any:
-        """What ``area`` holds if it was written since it was read; else None."""
+        """The record in ``area`` if it was written since it was read; else None."""
         sequence = page.file.sequence(area)
         if sequence == page.seen.get(area, 0) or (sequence > 0 and sequence & 1):
             return None

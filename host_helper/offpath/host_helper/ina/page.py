@@ -63,7 +63,14 @@ PAGE_BYTES: Final = EPOCH.offset + EPOCH.size
 
 
 class PageError(OffpathError):
-    """A page cannot be made (its name or its record is too long), or does not hold what a page holds."""
+    """A page cannot be made (its name or its record is too long), or does not hold what a page holds.
+
+    ``code``: name, head, too_long, torn (no whole record: perhaps it is just being written), json, record.
+    """
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(f"{code}: {detail}")
+        self.code = code
 
 
 # -- records --------------------------------------------------------------------------------------------------------
@@ -71,36 +78,30 @@ def pack(sequence: int, data: Any, area: Area) -> bytes:
     """A record with its mark. Raises: PageError: it does not fit."""
     body = orjson.dumps(data)
     if MARK.size + len(body) > area.size:
-        raise PageError(f"a record of {len(body)} bytes in an area of {area.size}")
+        raise PageError("too_long", f"a record of {len(body)} bytes in an area of {area.size}")
     return MARK.pack(sequence, len(body), zlib.crc32(body)) + body
 
 
-def unpack(mark: bytes, body: bytes, area: Area) -> Any:
-    """What a record says; ``body`` may be longer than it. Raises: PageError: torn, or none."""
-    if len(mark) != MARK.size:
-        raise PageError("cut short")
-    sequence, length, crc = MARK.unpack(mark)
-    if sequence & 1 or not 0 < length <= area.size - MARK.size or len(body) < length:
-        raise PageError("no whole record")
-    if zlib.crc32(body := body[:length]) != crc:
-        raise PageError("its bytes do not fit its CRC")
+def unpack(raw: bytes, area: Area) -> RankState | Pattern | EpochRecord:
+    """The record at the begin of ``raw``, with its mark. Raises: PageError."""
+    if len(raw) < MARK.size:
+        raise PageError("torn", "cut short")
+    sequence, length, crc = MARK.unpack_from(raw)
+    if sequence & 1 or not 0 < length <= area.size - MARK.size or len(raw) < MARK.size + length:
+        raise PageError("torn", "no whole record")
+    body = raw[MARK.size : MARK.size + length]
+    if zlib.crc32(body) != crc:
+        raise PageError("torn", "its bytes do not fit its CRC")
     try:
-        return orjson.loads(body)
+        data = orjson.loads(body)
+        return state_from_data(data) if area is STATE else _pattern(data) if area is PATTERN else epoch_from_data(data)
     except orjson.JSONDecodeError as fault:
-        raise PageError(f"no JSON: {fault}") from fault
+        raise PageError("json", str(fault)) from fault
+    except SchedError as fault:
+        raise PageError("record", str(fault)) from fault
 
 
-def read_state(data: Any) -> RankState:
-    """Raises: RecordError."""
-    return state_from_data(data)
-
-
-def read_epoch(data: Any) -> EpochRecord:
-    """Raises: RecordError."""
-    return epoch_from_data(data)
-
-
-def read_pattern(data: Any) -> Pattern:
+def _pattern(data: Any) -> Pattern:
     """Raises: PatternError."""
     name = data.get("name") if isinstance(data, dict) else None
     return parse(name if isinstance(name, str) and 0 < len(name) <= 255 and name.isprintable() else "job", data)
@@ -120,7 +121,7 @@ def file_name(job: str, incarnation: int, rank: int) -> str:
     """JOB.INCARNATION.RANK.page; what no file name may hold is quoted as in a URL. Raises: PageError."""
     name = f"{quote(job, safe='')}.{incarnation}.{rank}{SUFFIX}"
     if not job or len(name) + 1 > _LONGEST_FILE_NAME:
-        raise PageError(f"the job's name is empty or too long for a file's: {job!r:.80}")
+        raise PageError("name", f"the job's name is empty or too long for a file's: {job!r:.80}")
     return name
 
 
@@ -132,7 +133,7 @@ def parse_name(name: str) -> tuple[str, int, int]:
         is_possible = job and job.isprintable() and rank < MOST_RANKS and incarnation < 1 << 63
         if is_possible and file_name(job, incarnation, rank) == name:
             return job, incarnation, rank
-    raise PageError(f"not the name of a page: {name!r:.80}")
+    raise PageError("name", f"not the name of a page: {name!r:.80}")
 
 
 class PageFile:
@@ -165,26 +166,25 @@ class PageFile:
         self._written[area] = sequence
 
     def read(self, area: Area) -> Any:
-        """What is there now. Raises: PageError: nothing whole, also not when looked at again."""
-        for attempt in range(_TRIES):
-            mark = os.pread(self._fd, MARK.size, area.offset)
-            length = MARK.unpack(mark)[1] if len(mark) == MARK.size else 0
-            body = os.pread(self._fd, min(length, area.size - MARK.size), area.offset + MARK.size)
-            try:
-                return unpack(mark, body, area)
-            except PageError:
-                if attempt == _TRIES - 1:
-                    raise
-        raise AssertionError
+        """What is there now, `unpack`ed. Raises: PageError: nothing whole, also not when looked at again."""
+        for _ in range(_TRIES - 1):
+            with contextlib.suppress(PageError):
+                return unpack(self._raw(area), area)
+        return unpack(self._raw(area), area)
+
+    def _raw(self, area: Area) -> bytes:
+        mark = os.pread(self._fd, MARK.size, area.offset)
+        length = MARK.unpack(mark)[1] if len(mark) == MARK.size else 0
+        return mark + os.pread(self._fd, min(length, area.size - MARK.size), area.offset + MARK.size)
 
     def head(self) -> tuple[int, int, int]:
         """Ranks, rank and incarnation. Raises: PageError."""
         raw = os.pread(self._fd, HEAD.size, 0)
         if len(raw) != HEAD.size:
-            raise PageError("cut short")
+            raise PageError("head", "cut short")
         magic, ranks, rank, incarnation = HEAD.unpack(raw)
         if magic != MAGIC or not rank < ranks <= MOST_RANKS or incarnation >= 1 << 63:
-            raise PageError("no page's head")
+            raise PageError("head", "no page's head")
         return ranks, rank, incarnation
 
     def close(self) -> None:
@@ -237,8 +237,9 @@ class RankPage:
             return None
         self._seen = sequence
         try:
-            return read_epoch(self._file.read(EPOCH))
-        except (PageError, SchedError):
+            epoch: EpochRecord = self._file.read(EPOCH)
+            return epoch
+        except PageError:
             self.ignored += 1
             return None
 

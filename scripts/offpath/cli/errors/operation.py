@@ -93,7 +93,7 @@ ENTRIES: Final = (
         (
             "PageError",
             "a page between a training rank and its host's helper cannot be made, or holds what no page holds",
-            "its text says why; a job's name that fits a file's name, fewer operations in a step",
+            "see its code",
         ),
         (
             "SwitchRefused",
