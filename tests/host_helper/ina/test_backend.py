@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -59,8 +60,9 @@ def run(backend: str, folder: Path) -> list[str]:
     """What each rank printed."""
     folder.mkdir()
     command = [sys.executable, "-W", "error::ResourceWarning", "-c", PROGRAM, backend, str(folder / "store")]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
     ranks = [
-        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
         for rank in range(RANKS)
     ]
     said = [each.communicate(timeout=90) for each in ranks]

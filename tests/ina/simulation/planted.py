@@ -1,4 +1,4 @@
-"""Planted bugs: patches against the machines or against the rules of who drives them, each lived with until it breaks."""
+"""Planted bugs: patches against the machines or the rules of who drives them, each lived with until it breaks."""
 
 from __future__ import annotations
 

@@ -80,7 +80,6 @@ class OperationTable(_Table):
     state: Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")] = ""
     log: Literal["text", "json"] = "text"
     admin_uids: Annotated[list[Uid], Field(max_length=1024)] = []
-    metrics_listen: Annotated[str, StringConstraints(pattern=r"^(|.+:[0-9]{1,5})$")] = ""
 
 
 class ControllerConfig(_Table):

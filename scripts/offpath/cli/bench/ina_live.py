@@ -5,14 +5,12 @@
 - ``refusal``: an operation that asks and is refused, beside one that does not ask.
 - ``epochs``: how many step boundaries pass from an epoch's publication to its use.
 - ``fabric``: the switches alone (`ina_live_fabric`).
-- ``controller``: many emulated agents on one controller, where `ina_live_controller` is.
+- ``controller``: a thousand emulated agents on one controller (`ina_live_controller`).
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import json
 import os
 import random
@@ -28,6 +26,7 @@ from typing import Any, Final
 from offpath.bindings.ina.connection import SwitchFabric
 from offpath.bindings.ina.link import Link
 from offpath.cli.bench.command import Bar, Report
+from offpath.cli.bench.ina_live_controller import measure as measure_controller
 from offpath.cli.bench.ina_live_fabric import measure_fabric
 from offpath.cli.bench.measure import machine
 from offpath.cli.switches import Switches
@@ -43,7 +42,6 @@ _RANKS: Final = 2
 """As many as there are cores at least: more measure the kernel's scheduler."""
 _HOSTS: Final = tuple(range(_RANKS))
 _JOB: Final = "bench"
-_CONTROLLER: Final = "offpath.cli.bench.ina_live_controller"
 _SEED: Final = 20_261_122
 
 
@@ -59,9 +57,8 @@ def run(arguments: argparse.Namespace) -> Report:
     lines: list[str] = []
     parts: dict[str, Callable[[bool], tuple[dict[str, Any], list[Bar], str]]] = {
         "overhead": overhead, "refusal": refusal, "epochs": epochs, "fabric": fabric,
+        "controller": controller,
     }  # fmt: skip
-    if importlib.util.find_spec(_CONTROLLER):
-        parts["controller"] = importlib.import_module(_CONTROLLER).measure
     for name, part in parts.items():
         if name in (arguments.only or parts):
             print(f"{name} …", file=sys.stderr)
@@ -259,5 +256,16 @@ def fabric(quick: bool) -> tuple[dict[str, Any], list[Bar], str]:
         f"fabric alone, 4 ranks: 1 MiB {row['all_reduce_1mib']['median']:.0f} µs"
         f" ({row['all_reduce_1mib_mb_per_s']} MB/s), 4 bytes {row['admission']['median']:.0f} µs, a refusal"
         f" {row['refusal']['median']:.0f} µs"
+    )
+    return row, [], text
+
+
+def controller(quick: bool) -> tuple[dict[str, Any], list[Bar], str]:
+    """See `ina_live_controller`."""
+    row = measure_controller(seconds=5.0 if quick else 20.0)
+    text = (
+        f"controller, {row['agents']} agents, {row['jobs']} jobs: all heard in {row['all_heard_s']:.1f} s,"
+        f" all granted in {row['all_granted_s']:.1f} s; {row['epochs_per_s']:.0f} epochs/s, a change of all"
+        f" {row['change_ms']['median']:.0f} ms; CPU at rest {row['cpu_at_rest']:.3f}, {row['rss_mib']:.0f} MiB"
     )
     return row, [], text
