@@ -9,7 +9,7 @@
  * never. A job with a dead rank need not end; every other one must (an invalid end state is somebody who waits).
  *
  * Switched on by name: RENEWED (epoch 2 of job 0), FENCE, DEATH, SWITCH, REPLACED=n.
- * Mutations: M_OWN M_NOMAX M_NODRAIN M_EARLYDRAIN M_FENCEEARLY M_NOPERM M_SILENT M_REDO M_IMPATIENT M_FIRST
+ * Mutations: M_OWN M_NOMAX M_NODRAIN M_EARLYDRAIN M_FENCEEARLY M_SILENT M_REDO M_FIRST
  * Reached:   R_GRANT (job 1 uses the tree), R_GIVEN (a result is given)
  */
 #ifndef STEPS
@@ -120,11 +120,7 @@ proctype rank(byte h) {
      /* the root, at the first header; the job's last operation must have been delivered */
      :: atomic { joined[h] && !((admitted[JOB(h)] | refused[JOB(h)]) & BIT(h)) && !broken[JOB(h)] && !BUSY(JOB(h)) ->
           if
-#ifdef M_NOPERM
-          :: true ->
-#else
           :: allowed[JOB(h)] ->
-#endif
              admitted[JOB(h)] = admitted[JOB(h)] | BIT(h);
              assert(!BUSY(1 - JOB(h)))                                  /* never over capacity */
 #ifdef R_GRANT
@@ -143,12 +139,8 @@ proctype rank(byte h) {
                  -> complete(h, PLAIN) };
         break
      /* the connection breaks, or it took too long: one statement, and never again this tree */
-#ifdef M_IMPATIENT
-     :: d_step { joined[h] && broken[JOB(h)] && !lost[h] -> lost[h] = true; state_once(h, 2 * step[h]) }
-#else
      :: d_step { GRANTS(JOB(h), applied[h]) && broken[JOB(h)] && !lost[h] ->
           lost[h] = true; state_once(h, 2 * step[h] + (plain[h] -> 1 : 0)) }
-#endif
      /* what the statements say: the other has it, or it runs plain */
      :: d_step { joined[h] && lost[h] && stated[PEER(h)] != NONE && (stated[PEER(h)] >> 1) > step[h] ->
 #ifdef R_GIVEN

@@ -62,7 +62,7 @@ class Helper(KernelTable):
             doca_path: the folder of DOCA's libraries. Default: ``$OFFPATH_DOCA_PATH``, else where its packages put
                 them.
             pages: the folder where ranks of training jobs that share aggregation trees leave their pages; default:
-                ``ina`` in the runtime directory; empty: none is looked for.
+                ``ina`` beside the daemon's host socket, or in the runtime directory; empty: none is looked for.
             break_scrub: a planted fault: workers confirm scrubs they did not do.
         Raises: ValueError: no kernel is registered.
         """
@@ -88,7 +88,7 @@ class Helper(KernelTable):
             _host_name(), connector, offered, self,
             break_scrub=break_scrub, rdma=partial(choose, device=rdma_device, netdev=rdma_netdev, near=rdma_near),
             doca=HostDevice(doca_device, doca_path),
-            pages=os.path.join(runtime_directory(), INA_FOLDER) if pages is None else pages,
+            pages=_pages(channel) if pages is None else pages,
         )  # fmt: skip
         before = {s: signal.signal(s, lambda *_: supervisor.stop()) for s in (signal.SIGTERM, signal.SIGINT)}
         try:
@@ -98,6 +98,10 @@ class Helper(KernelTable):
                 signal.signal(number, handler)
             for gpu in offered:
                 gpu.close()
+
+
+def _pages(channel: str | HostConnector | None) -> str:
+    return os.path.join(os.path.dirname(channel) if isinstance(channel, str) else runtime_directory(), INA_FOLDER)
 
 
 def _host_name() -> str:

@@ -414,7 +414,10 @@ class Controller:
         newest = (job.pending, job.epoch) if job is not None and job.incarnation == permission.incarnation else ()
         if hold.fenced_by is not None:
             self._send_fence(hold, hold.fenced_by)
-        elif any(epoch is not None and epoch.stamp == permission.stamp for epoch in newest):
+        elif (
+            job is not None and job.is_whole()  # else its ranks may have ended unheard: nobody would ever drain it
+            and any(epoch is not None and epoch.stamp == permission.stamp for epoch in newest)
+        ):  # fmt: skip
             hold.left_ns = None
             if not hold.is_allowed and self._is_up(hold):
                 self._out.append(Allow(hold.switch, hold.boot, permission))

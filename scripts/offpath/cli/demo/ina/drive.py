@@ -23,7 +23,7 @@ from offpath.cli.demo.ina.score import MODES, Block
 
 JOBS: Final = ("left", "right")
 SEEDS: Final = {"left": 11, "right": 12}
-BYTES_PER_STEP: Final = 1_049_704
+BYTES_PER_STEP: Final = 1_190_920
 """Of gradients: `training.network`'s parameters as float32. Held against the model by a test."""
 _SETTLE_STEPS: Final = 3
 _END_S: Final = 120.0
