@@ -23,7 +23,7 @@ from offpath.cli.demo.ina.score import MODES, Block
 
 JOBS: Final = ("left", "right")
 SEEDS: Final = {"left": 11, "right": 12}
-BYTES_PER_STEP: Final = 1_190_920
+BYTES_PER_STEP: Final = 1_095_208
 """Of gradients: `training.network`'s parameters as float32. Held against the model by a test."""
 _SETTLE_STEPS: Final = 3
 _END_S: Final = 120.0
@@ -45,7 +45,7 @@ class Setting:
         return round(plain_bytes(BYTES_PER_STEP, RANKS) / seconds)
 
 
-SETTINGS: Final = (Setting("computing binds", 0.42, 0.425), Setting("communication binds", 0.235, 0.67))
+SETTINGS: Final = (Setting("computing binds", 0.42, 0.425), Setting("communication binds", 0.24, 0.665))
 
 
 @dataclass(frozen=True, slots=True)
