@@ -278,7 +278,7 @@ def type_text(schema: dict[str, Any]) -> str:
         inner = schema.get("additionalProperties", True)
         return "object" + (f" of {type_text(inner)}" if isinstance(inner, dict) else "")
     if kind == "string" and "pattern" in schema:
-        return {64: "Name", 256: "Token"}[schema["maxLength"]]
+        return {64: "Name", 256: "Token", control.MAX_PART_CHARACTERS: "Part"}[schema["maxLength"]]
     if kind == "string":
         return f"string ≤ {schema['maxLength']}" if "maxLength" in schema else "string"
     return str(kind)
@@ -307,7 +307,7 @@ def test_directions_list_their_messages(direction: str) -> None:
     assert documented == [(model.model_fields["kind"].default, model.__name__) for model in models]
 
 
-@pytest.mark.parametrize(("alias", "name"), [(control.Name, "Name"), (control.Token, "Token")])
+@pytest.mark.parametrize(("alias", "name"), [(control.Name, "Name"), (control.Token, "Token"), (control.Part, "Part")])
 def test_the_patterns_of_names_and_tokens_are_quoted(alias: Any, name: str) -> None:
     rule = get_args(alias)[1]
     assert f"`{name}`: {rule.min_length} to {rule.max_length} characters, `{rule.pattern}`" in DOC

@@ -12,7 +12,15 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal, TypeVar
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+)
 
 from offpath.bindings.errors import ControlError
 
@@ -361,7 +369,7 @@ class WorkerDied(_Message):
     generation: U63
 
 
-Part = Annotated[str, Field(max_length=MAX_PART_CHARACTERS)]
+Part = Annotated[str, StringConstraints(min_length=0, max_length=MAX_PART_CHARACTERS, pattern=r"^[ -~]*$")]
 
 
 class InaEpoch(_Message):
