@@ -32,9 +32,7 @@ class Checked:
 
 def check(model: str, options: tuple[str, ...], folder: Path, timeout_s: int = 240) -> Checked:
     """Search all states of ``model``. Raises: AssertionError: the search was cut."""
-    subprocess.run(
-        ["spin", "-a", *options, HERE / model], cwd=folder, check=True, capture_output=True, timeout=60
-    )
+    subprocess.run(["spin", "-a", *options, HERE / model], cwd=folder, check=True, capture_output=True, timeout=60)
     built = ["gcc", "-O2", "-w", "-DSAFETY", "-DVECTORSZ=2048", "-DMEMLIM=6000", "-o", "pan", "pan.c"]
     subprocess.run(built, cwd=folder, check=True, capture_output=True, timeout=120)
     said = subprocess.run(
@@ -42,13 +40,16 @@ def check(model: str, options: tuple[str, ...], folder: Path, timeout_s: int = 2
     ).stdout
     errors = re.search(r"errors: (\d+)", said)
     states = re.search(r"(\d+) states, stored", said)
-    assert errors and states, said
+    assert errors, said
+    assert states, said
     fault = re.search(r"pan:1: (assertion violated|invalid end state)", said)
     assert bool(fault) == (errors[1] != "0"), said
     if fault is None:
         assert "Search not completed" not in said, said
         assert "max search depth too small" not in said, said
-    keep(f"model-{model}{''.join(options)}.txt", f"{model} {' '.join(options)}: {fault and fault[1]}, {states[1]} states")
+    keep(
+        f"model-{model}{''.join(options)}.txt", f"{model} {' '.join(options)}: {fault and fault[1]}, {states[1]} states"
+    )
     return Checked(fault[1] if fault else None, int(states[1]))
 
 
