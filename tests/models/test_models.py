@@ -40,7 +40,8 @@ def check(model: str, options: tuple[str, ...], folder: Path, timeout_s: int = 2
     ).stdout
     errors = re.search(r"errors: (\d+)", said)
     states = re.search(r"(\d+) states, stored", said)
-    assert errors and states, said
+    assert errors, said
+    assert states, said
     fault = re.search(r"pan:1: (assertion violated|invalid end state)", said)
     assert bool(fault) == (errors[1] != "0"), said
     if fault is None:

@@ -67,9 +67,11 @@ class SimController:
     def __init__(self, world: World, term: int) -> None:
         self.world = world
         self.is_alive = True
+        self.is_deaf = False
+        """No agent's word reaches it: it does not learn that it was replaced."""
         tokens = iter(range(1 << 30))
         self.machine = Controller(
-            term, world.planner, lambda: f"{term}-{next(tokens)}", patience_ns=1_000 * _STEP_NS,
+            term, world.draw_planner(), lambda: f"{term}-{next(tokens)}", patience_ns=1_000 * _STEP_NS,
             repeat_ns=60 * _STEP_NS, rest_ns=100 * _STEP_NS,
         )  # fmt: skip
         self.sessions: dict[str, Session] = {}
@@ -129,7 +131,7 @@ class SimHost:
         return report is not None
 
     def send(self, report: Report) -> None:
-        for controller in self.world.controllers:
+        for controller in [each for each in self.world.controllers if not each.is_deaf]:
             self.world.post(self.name, lambda controller=controller: controller.handle(report))
 
     def receive(self, command: Publish | Ask) -> None:
@@ -175,7 +177,6 @@ class World:
         self.loss = self.random.choice((0.0, 0.05, 0.3))
         self.fault = self.random.choice((0.0, 0.002, 0.006, 0.02))
         self.kinds = self.random.sample(list(self._faults()), self.random.randint(1, 5))
-        self.planner = self._planner()
         self.controllers = [SimController(self, 1)]
         for job in ("a", "bb"):
             self.start_job(job)
@@ -196,7 +197,8 @@ class World:
     def ranks_of(self, job: str, incarnation: int) -> list[SimRank]:
         return [rank for rank in self.ranks if rank.job == job and rank.incarnation == incarnation]
 
-    def _planner(self) -> Planner:
+    def draw_planner(self) -> Planner:
+        """Each controller wants something else: a successor, and one that was replaced and does not know it."""
         chosen = self.random.choice([*Mode, Mode.TRYLOCK, Mode.TRYLOCK, Mode.SHARED, None, None, None])
         roots = self.random.choice((("r0",), ROOTS))
 
@@ -301,6 +303,7 @@ class World:
 
     def _second_controller(self) -> None:
         term = max(each.machine.term for each in self.controllers) + 1
+        self.controllers[-1].is_deaf = self.random.random() < 0.5
         self.controllers = [*self.controllers, SimController(self, term)][-3:]
         self._connect(self.controllers[-1])
 
