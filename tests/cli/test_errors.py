@@ -24,7 +24,7 @@ SOURCES = [
 ]
 TREES = {path: ast.parse(path.read_text("utf-8")) for path in SOURCES}
 ROOTS = {"OffpathError", "SchedError"}
-OTHER_FAMILIES = {"NegotiationRefused": "session", "AskedWrongly": "admin"}
+OTHER_FAMILIES = {"NegotiationRefused": "session", "AskedWrongly": "admin", "JobRefused": "admin"}
 SCANNED = {"reason", "status", "exception", "exit", "admin", "session"}
 BY_KEYWORD = {"Closing": "session", "Refused": "session", "Fault": "admin"}
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from offpath.bindings.ina import frames as ina
 from offpath.bindings.mig import gpu_model
 from offpath.bindings.wire import control
 from offpath.bindings.wire.codes import Reason, Status
@@ -21,6 +23,9 @@ from offpath.bindings.wire.frames import frame
 from offpath.bindings.wire.header import Tensor, pack_answer, pack_request, pack_tensors
 from offpath.bindings.wire.host import pack_launch, pack_result
 from offpath.bindings.zeromq.frames import Session
+from offpath.host_helper.ina import page
+from offpath.sched.ina.patterns import AllReduce, Pattern
+from offpath.sched.ina.protocol.records import EpochRecord, Grant, RankState, Step, Wants, epoch_to_data, state_to_data
 
 from .engine import CORPUS, Case, corpus, judge, search
 from .targets import TICKET, targets
@@ -28,6 +33,27 @@ from .targets import TICKET, targets
 _SOME = pack_tensors([Tensor(10, (2, 3), 0, 24), Tensor(1, (), 24, 1)])
 _FULL = pack_tensors([Tensor(code, (1,), 8 * code, size) for code, size in ((1, 1), (3, 2), (5, 4), (7, 8)) * 2])
 MOST = 60
+INA = [
+    ina.Attach(1, 4, "job", 7, 1 << 32, "token"),
+    ina.Attach(65_535, 65_536, "ä" * 255, (1 << 63) - 1, (1 << 63) - 1, "t" * 255),
+    ina.Attached(1),
+    ina.AttachRefused(1, ina.Reason.UNKNOWN),
+    *(ina.Operation(1, 7, 1 << 32, 32, dtype) for dtype in ina.DTYPES),
+    ina.Data(1, 7, ina.CHUNK_BYTES, b"sum"),
+    ina.Refused(7),
+    ina.Result(7, 0, b"sum"),
+    ina.Delivered(1, 7),
+    ina.Abort(1 << 32, ina.Reason.LOST),
+]
+"""A frame of each kind, in order of kinds, and some at their limits."""
+_STEP = Step(300, (1, 2), (3, 4), (5, 6))
+_GRANT = Grant("tree", ("unix:///s", "tcp://[::1]:1"), "token")
+PAGES = [
+    (state_to_data(RankState("job", 7, 1, 2, 1 << 32, 1 << 32, 1, 9)), page.STATE),
+    (page.pattern_to_data(Pattern("job", (AllReduce(1_000_000_007, 400), AllReduce(2, 1)), 3)), page.PATTERN),
+    (epoch_to_data(EpochRecord("job", 7, 1, 2, _GRANT, Wants.ALWAYS, False, _STEP)), page.EPOCH),
+]
+"""A record of each area of a rank's page."""
 
 
 def hand_made(name: str) -> Iterator[Case]:
@@ -69,6 +95,17 @@ def _plain(name: str) -> Iterator[tuple[Any, ...]]:
     elif name == "frame_reader":
         yield from ((b"",), (frame(b"x"), 1, 1, 1, 1, 1), (frame(b"x") * 20, 3), (frame(bytes(4000)) + b"\1",))
         yield from ((struct.pack("<I", n),) for n in (0, 1, 65_536, 65_537, 1 << 31, (1 << 32) - 1))
+    elif name == "ina_frames":
+        yield from ((ina.pack(each),) for each in INA)
+        yield b"".join(ina.pack(each) for each in INA), 1, 20, 3, 100
+        yield from ((b"",), (ina.pack(INA[5])[:-1],), (struct.pack("<I", 15),), (struct.pack("<I", 1 << 20),))
+    elif name == "rank_page":
+        for area, (data, place) in enumerate(PAGES):
+            record = page.pack(2, data, place)
+            yield from ((each, area) for each in (record, record[:-1], record[:15], b"", record + b"more", bytes(16)))
+            yield from ((page.pack(2, other, place), area) for other, _ in PAGES if other is not data)
+            for body in (b"{", b"[]", b"\xff"):
+                yield page.MARK.pack(2, len(body), zlib.crc32(body)) + body, area
     elif name.startswith("control_"):
         yield from ((control.encode(message),) for message in messages(name))
         yield from (
@@ -132,6 +169,8 @@ def messages(name: str) -> list[Any]:
             ),
             control.LaneScrubbed(lease=1, lane=0, generation=1, scrubbed_bytes=8192),
             control.InstanceClosed(lease=1, generation=1, scrubbed_bytes=0),
+            control.InaStates(part='{"states":[],"patterns":[]}', is_all=True),
+            control.InaStates(part='"' * control.MAX_PART_CHARACTERS, is_last=False),
         ],
         "control_daemon_to_host": [
             control.HostWelcome(generation=1, kernel_ids={"echo": 1, "sum": 2}),
@@ -142,6 +181,9 @@ def messages(name: str) -> list[Any]:
             control.InviteLane(lease=1, lane=0, generation=1, invitation={"qp_num": 17, "gid": "::"}),
             control.ScrubLane(lease=1, lane=0),
             control.CloseInstance(lease=1, generation=1, scrub=False),
+            control.InaEpoch(part='{"job":"a"}'),
+            control.InaEpoch(part="x" * control.MAX_PART_CHARACTERS, is_last=False),
+            control.InaAsk(),
             control.Closing(code="refused", detail=""),
         ],
     }  # fmt: skip

@@ -211,6 +211,39 @@ def stream_mutation(noise: Random, data: bytes, numbers: Numbers) -> tuple[bytes
     return data[:140_000], numbers
 
 
+def ina_mutation(noise: Random, data: bytes, numbers: Numbers) -> tuple[bytes, Numbers]:
+    """Spoils a stream of the INA fabric's frames in one field of one frame, whose length is then put right."""
+    kind = noise.randrange(8)
+    if kind == 0:
+        return spoil(noise, data), numbers
+    if kind == 1:
+        return data, tuple(noise.choice((0, 1, 3, 4, 20, 28, 100, 4096)) for _ in range(noise.randrange(6)))
+    found, at = [], 0
+    while len(data) - at >= 20:
+        length = min(int.from_bytes(data[at : at + 4], "little"), 70_000)
+        found.append(bytearray(data[at + 4 : at + 4 + length]))
+        at += 4 + length
+    if not found:
+        return data + b"\x10\0\0\0\2\1" + bytes(14), numbers
+    which = noise.randrange(len(found))
+    body = found[which]
+    if kind == 2:
+        found.insert(noise.randrange(len(found) + 1), bytearray(body))
+    elif kind == 3:
+        del found[which]
+    elif kind == 4:
+        body[0:1] = bytes([noise.choice((0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 255))])
+    elif kind == 5:
+        body[noise.choice((16, 24, len(body))) :] = noise.randbytes(noise.choice((0, 1, 8, 16, 24, 30)))
+    else:  # head: kind, version, reserved, rank, index; then fields of eight bytes, or shorter ones
+        begin, width = noise.choice(
+            ((1, 1), (2, 2), (4, 4), (8, 8), (16, 8), (24, 8), (32, 1), (32, 4), (36, 2), (40, 1))
+        )
+        body[begin : begin + width] = edge(noise, width).to_bytes(width, "little")
+    data = b"".join(len(each).to_bytes(4, "little") + each for each in found)
+    return data[:140_000], numbers
+
+
 def piece_mutation(noise: Random, data: bytes, numbers: Numbers) -> tuple[bytes, Numbers]:
     """Spoils a short head with what follows; ``numbers``, if there are any, are the sizes of the pieces it comes in."""
     kind = noise.randrange(6)
@@ -304,3 +337,26 @@ def _inside(noise: Random, value: Any, fields: tuple[str, ...], depth: int = 0) 
         at = noise.randrange(len(value) + 1)
         return value[:at] + noise.choice(("x", "\n", " ", "/", "é", "\ud800", "x" * 64)) + value[at:]
     return noise.choice(_ODD)
+
+
+_PAGE_FIELDS = (
+    "job", "incarnation", "rank", "ranks", "held", "applied", "lost", "index", "is_gone", "term", "number", "wants",
+    "is_shared", "grant", "tree", "attach", "token", "step", "duration_ns", "starts_ns", "plain_ns", "ina_ns", "name",
+    "duration", "allreduces", "start", "size",
+)  # fmt: skip
+_PAGE_MARK = struct.Struct("<QII")
+_page_body = json_mutation((), _PAGE_FIELDS)
+
+
+def page_mutation(noise: Random, data: bytes, numbers: Numbers) -> tuple[bytes, Numbers]:
+    """A record of a rank's page: mostly another JSON under a mark that fits, else a spoilt mark."""
+    drawn = noise.random()
+    if drawn < 0.1:
+        return spoil(noise, data)[:8000], numbers
+    if drawn < 0.15:
+        return data, (noise.randrange(3),)
+    body, _ = _page_body(noise, data[_PAGE_MARK.size :], ())
+    sequence, length, crc = 2, len(body), zlib.crc32(body)
+    if drawn > 0.9:
+        sequence, length = edge(noise, 8), edge(noise, 4)
+    return _PAGE_MARK.pack(sequence, length, crc) + body, numbers

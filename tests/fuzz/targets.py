@@ -13,6 +13,7 @@ import math
 import os
 import socket
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from types import ModuleType
@@ -22,10 +23,13 @@ import orjson
 
 from offpath.bindings import errors
 from offpath.bindings.doca import pieces
+from offpath.bindings.ina import frames as ina
 from offpath.bindings.loopback import fabric
 from offpath.bindings.wire import control, frames, header, host
 from offpath.bindings.zeromq import frames as sessions
 from offpath.dpu_daemon import config
+from offpath.host_helper.ina import page
+from offpath.sched.ina.protocol.records import epoch_to_data, state_to_data
 
 from .mutate import (
     ANSWER,
@@ -34,7 +38,9 @@ from .mutate import (
     RESULT,
     Mutation,
     Numbers,
+    ina_mutation,
     json_mutation,
+    page_mutation,
     piece_mutation,
     stream_mutation,
     struct_mutation,
@@ -58,6 +64,8 @@ class Modules:
     fabric: ModuleType = fabric
     sessions: ModuleType = sessions
     pieces: ModuleType = pieces
+    ina: ModuleType = ina
+    page: ModuleType = page
     config: ModuleType = config
 
     def planted(self, **modules: ModuleType) -> Modules:
@@ -87,7 +95,7 @@ def targets(modules: Modules | None = None) -> Iterator[dict[str, Target]]:
     with tempfile.TemporaryDirectory(prefix="offpath-f-") as folder, contextlib.ExitStack() as held:
         made = [
             _request(m), _answer(m), _tensors(m), _launch(m), _result(m), _session(m), _pieces(m),
-            _frames(m), *_controls(m),
+            _frames(m), _ina(m), _page(m), *_controls(m),
             held.enter_context(_ticket(m, folder)), _reply(m), _config(m), held.enter_context(_toml(m)),
         ]  # fmt: skip
         yield {target.name: target for target in made}
@@ -275,6 +283,71 @@ def _frames(m: Modules) -> Target:
     return Target(
         "frame_reader", run, (errors.FrameError,), check, stream_mutation, frozenset({"frame_length"}),
         lambda got: f"{min(len(got[1]), 4)} frames, {min(len(got[0]._buffer), 5)} held",
+    )  # fmt: skip
+
+
+# -- INA fabric ----------------------------------------------------------------------------------------------------
+def _ina(m: Modules) -> Target:
+    """A stream between rank and switch, in chunks of sizes ``numbers``."""
+
+    def run(data: bytes, numbers: Numbers) -> Any:
+        reader, got, at = m.ina.Reader(), [], 0
+        for size in numbers:
+            got += reader.feed(data[at : at + size])
+            at += size
+        return reader, got + reader.feed(data[at:])
+
+    def check(data: bytes, numbers: Numbers, got: Any) -> None:
+        reader, taken = got
+        packed = b"".join(m.ina.pack(frame) for frame in taken)
+        assert data.startswith(packed), "packing it again gives other bytes"
+        assert reader.held == len(data) - len(packed) < 4 + ina.MOST_FRAME_BYTES
+        for frame in taken:
+            assert 0 <= getattr(frame, "rank", 0) < ina.MOST_RANKS
+            assert 0 <= getattr(frame, "index", 0) < 1 << 63
+            assert 0 <= getattr(frame, "stamp", 0) < 1 << 63
+            assert 0 < len(getattr(frame, "payload", b"x")) <= ina.CHUNK_BYTES
+            assert not getattr(frame, "offset", 0) % ina.CHUNK_BYTES
+            if hasattr(frame, "ranks"):
+                assert frame.rank < frame.ranks
+                assert (frame.job + frame.token).isprintable()
+                assert min(len(frame.job), len(frame.token)) > 0
+            if hasattr(frame, "dtype"):
+                assert frame.nbytes > 0
+                assert not frame.nbytes % ina.DTYPES[frame.dtype][1]
+
+    codes = {
+        "frame_length", "version", "kind", "rank", "index", "reserved", "body_length", "name", "integer", "dtype",
+        "operation_bytes", "offset", "reason",
+    }  # fmt: skip
+    return Target(
+        "ina_frames", run, (errors.InaFrameError,), check, ina_mutation, frozenset(codes),
+        lambda got: f"{[type(frame).__name__ for frame in got[1][:2]]}, {min(got[0].held, 5)} held",
+    )  # fmt: skip
+
+
+# -- pages ---------------------------------------------------------------------------------------------------------
+def _page(m: Modules) -> Target:
+    """A record between a rank and its helper; the number says whose: state, pattern, epoch."""
+    areas = page.STATE, page.PATTERN, page.EPOCH
+    packs = state_to_data, page.pattern_to_data, epoch_to_data
+
+    def run(data: bytes, numbers: Numbers) -> Any:
+        area = numbers[0] % 3
+        return area, m.page.unpack(data, (m.page.STATE, m.page.PATTERN, m.page.EPOCH)[area])
+
+    def check(data: bytes, numbers: Numbers, got: Any) -> None:
+        area, record = got
+        sequence, length, crc = page.MARK.unpack_from(data)
+        assert not sequence & 1
+        assert length <= areas[area].size - page.MARK.size
+        assert zlib.crc32(data[page.MARK.size :][:length]) == crc
+        again = page.pack(2, packs[area](record), areas[area])
+        assert page.unpack(again, areas[area]) == record
+
+    return Target(
+        "rank_page", run, (m.page.PageError,), check, page_mutation, frozenset({"torn", "json", "record"}),
+        lambda got: f"{got[0]}, {len(str(got[1])) // 40}",
     )  # fmt: skip
 
 

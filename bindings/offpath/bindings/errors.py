@@ -6,7 +6,8 @@ OffpathError
 │   ├── ControlError         a control message that fits no model
 │   ├── HeaderError          a request or answer header
 │   ├── HostMessageError     a host-channel message
-│   └── DoorbellError        an immediate that names no slot of the session
+│   ├── DoorbellError        an immediate that names no slot of the session
+│   └── InaFrameError        a frame of the INA fabric
 ├── RequestRefused           a well-formed wish that we will not grant; the asker must change it
 │   ├── NegotiationRefused   the daemon's typed refusal, with ``retry_after_ms``
 │   ├── TicketRefused        a ticket that is unknown, used or late
@@ -21,6 +22,7 @@ OffpathError
 ├── RegionError              memory that is not what it must be (unsealed, too small, out of bounds)
 ├── HandoverError            what a service manager or keeper handed down makes no sense; its unit must change
 ├── PlaceUnusable            a socket, port or file cannot be made: taken, full or forbidden; an operator should look
+├── FabricAddressError       an address of a switch that is none
 ├── DeviceError              the GPU or copy engine failed; an operator should look
 │   ├── DeviceGone           the device left; every handle on it is dead
 │   ├── VerbsError           a call of the verbs library failed, with its errno
@@ -70,6 +72,10 @@ class HostMessageError(ProtocolError):
 
 class DoorbellError(ProtocolError):
     """An immediate names no slot of the session, or is no immediate at all."""
+
+
+class InaFrameError(ProtocolError):
+    """A frame between ranks and switches breaks a rule of docs/protocol.md."""
 
 
 class RequestRefused(OffpathError):
@@ -132,6 +138,10 @@ class HandoverError(OffpathError):
 
 class PlaceUnusable(OffpathError):
     """A socket, port or file that we need cannot be had: another process has it, or we may not make it."""
+
+
+class FabricAddressError(OffpathError):
+    """Not ``unix://PATH`` or ``tcp://HOST:PORT``."""
 
 
 class DeviceError(OffpathError):

@@ -35,6 +35,10 @@ POINTS: Final[dict[str, str]] = {
     "worker.launch": "a launch has come, the kernel has not started",
     "worker.result": "the kernel has ended, its result is not sent",
     "worker.scrub": "the lane is scrubbed, the confirmation not sent",
+    "switch.operation": "an operation's header has come from a member, nothing is asked or passed up",
+    "switch.admitted": "an operation is admitted, nothing of it is given to anybody",
+    "switch.chunk": "a chunk is summed, not sent on (raise: it never is)",
+    "switch.delivered": "the last of a sum is with one member more, a rank or a switch below",
     "requester.filled": "a slot is filled, the doorbell not rung",
     "requester.answer": "an answer is rung, not taken",
 }

@@ -1,7 +1,7 @@
 """The hardware boundary (DESIGN §4): five ports, each a Protocol; adapters import nothing from here.
 
 Every method says whether it blocks, what may fail, and whether it may be repeated. Handles close their children
-first and may be closed twice. INA fabric, the fifth port, comes with "INA live".
+first and may be closed twice.
 """
 
 from __future__ import annotations
@@ -410,3 +410,67 @@ class Gpu(Protocol):
 
     def close(self) -> None:
         """Repeating it is harmless."""
+
+
+# -- INA fabric -----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class TreeAttached:
+    """All switches up to the root know this rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRefused:
+    """The operation runs plain, at all ranks alike; the fabric has nothing of it any more."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class TreeResult:
+    """The operation's target holds the sum, whole."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class TreeLost:
+    """Nothing comes through this session any more: it was refused, aborted, hung up on, or made no progress."""
+
+    reason: str
+
+
+TreeEvent = TreeAttached | TreeRefused | TreeResult | TreeLost
+
+
+class TreeSession(Protocol):
+    """A rank's place in a tree, for one epoch. Driven by one thread, by calling `poll`."""
+
+    def start(self, index: int, dtype: str, source: memoryview, target: memoryview) -> None:
+        """Begin an all-reduce (SUM): ``source`` is read and ``target`` written until its event comes, which is one of
+        `TreeResult` and `TreeRefused`; or the session is lost, and ``target`` is then worth nothing.
+
+        ``dtype``: fp32, fp16, bf16 or int32; both are flat bytes of one length, a whole number of elements. One at a
+        time, ``index`` rising. Does not block. Raises: ValueError: not so; ResourceClosed: the session is over.
+        """
+
+    def poll(self, timeout_s: float) -> TreeEvent | None:
+        """Move what can be moved, and take the next event; None: none came within ``timeout_s``. Blocks no longer."""
+
+    def fileno(self) -> int:
+        """Readable when the switch said something; -1 once the session is over. Where an operation is under way,
+        `poll` must be called all the same: the link's rate lets chunks go by time."""
+
+    def close(self) -> None:
+        """Leave the tree; an operation under way is lost for all. Repeating it is harmless."""
+
+
+class InaFabric(Protocol):
+    """The way to the switches that aggregate, from one rank."""
+
+    def attach(
+        self, address: str, *, job: str, incarnation: int, stamp: int, rank: int, ranks: int, token: str
+    ) -> TreeSession:
+        """Begin to join; `TreeAttached` or `TreeLost` is the session's first event. Does not block.
+
+        Raises: FabricAddressError: no address.
+        """

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -45,6 +46,8 @@ class HostSide:
         self.landings = Landings()
         self._parting: set[HostConnection] = set()
         """Of helpers that are lost, and may still be copied to."""
+        self.on_ina: Callable[[control.InaStates | None], None] = lambda said: None
+        """What the helper says of its ranks, and None when it has joined."""
         self.reunion = Reunion(daemon, self)
         self.strangers = Strangers(listener, self._meet_helper, self._meet_worker)
 
@@ -80,6 +83,8 @@ class HostSide:
             helper.pulse.answered(message)
         elif isinstance(message, control.WorkerDied):
             self._worker_died(message)
+        elif isinstance(message, control.InaStates) and helper.is_joined:
+            self.on_ina(message)
         elif isinstance(message, control.InstanceHeld) and not helper.is_joined:
             helper.held.append(message)
             self._join_if_complete(helper)
@@ -148,6 +153,7 @@ class HostSide:
         self._to_helper(
             control.HostWelcome(generation=helper.number, kernel_ids=ids, keep=keep or [], linger_ms=linger_ms)
         )
+        self.on_ina(None)
         if keep is not None:
             self.reunion.reconcile(helper, set(keep))
             return
@@ -247,6 +253,13 @@ class HostSide:
         self._daemon.counters["workers_killed"] += 1
         logger.warning("worker of lease %d lane %d is to be killed", command.lease, command.lane)
         self._to_helper(control.KillWorker(lease=command.lease, lane=command.lane, generation=command.generation))
+
+    def tell_helper(self, message: control.InaEpoch | control.InaAsk) -> bool:
+        """What has nothing to do with leases; False: no helper has joined, and it is not sent."""
+        if not self.has_helper():
+            return False
+        self._to_helper(message)
+        return True
 
     def _to_helper(self, message: BaseModel) -> None:
         helper = self._helper

@@ -16,7 +16,7 @@ import struct
 import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import orjson
 
@@ -107,8 +107,15 @@ def send(sock: socket.socket, data: bytes) -> None:
     sock.sendall(LENGTH.pack(len(data)) + data)
 
 
-def main(fd: int, name: str) -> None:
-    """Until the daemon ends, or ends us."""
+class Host(Protocol):
+    """What answers in the plug-in's name."""
+
+    def heard(self, kind: str, arguments: list[Any]) -> bytes | None:
+        """The reply to a question, nothing to what it is told."""
+
+
+def serve(fd: int, name: str, load: Callable[[str], Host]) -> None:
+    """Until the daemon ends, or ends us. ``load`` may raise anything."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # for the daemon, whose end is ours: it may be told with all its group
@@ -118,7 +125,7 @@ def main(fd: int, name: str) -> None:
     sock = socket.socket(fileno=fd)
     os.set_inheritable(fd, False)
     try:
-        host = loaded(name)
+        host = load(name)
     except BaseException as fault:
         send(sock, orjson.dumps([RAISED, f"{type(fault).__name__}: {fault}"]))
         return
@@ -132,5 +139,5 @@ def main(fd: int, name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    serve(int(sys.argv[1]), sys.argv[2], loaded)
     os._exit(0)  # whatever threads a plug-in has started

@@ -36,6 +36,7 @@ DEADLINE_S: Final = 0.005
 _START_S: Final = 10.0
 _TAKE_OVER_S: Final = 0.25
 _MOST_BYTES: Final = 4096
+_CHILD: Final = "offpath.dpu_daemon.plugin_child"
 _EVENT_S: Final = 0.05
 """What the answers that one event asks for may take together; one may take `leasing.plugin_ms` in any case."""
 _ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR")
@@ -52,16 +53,21 @@ class PluginError(OffpathError):
 class PluginProcess:
     """A running plug-in. Implements `offpath.sched.gpu.plugin.Advisor`."""
 
-    def __init__(self, name: str, deadline_s: float = DEADLINE_S) -> None:
-        """Starts the process; `wait` before the first question. Raises: PluginError: there can be no process."""
+    def __init__(
+        self, name: str, deadline_s: float = DEADLINE_S, *, child: str = _CHILD, most_bytes: int = _MOST_BYTES
+    ) -> None:
+        """Starts the process, of the module ``child``; `wait` before the first question. ``most_bytes``: of a reply.
+
+        Raises: PluginError: there can be no process."""
         self.name = name
+        self._most_bytes = most_bytes
         self.deadline_s = deadline_s
         self._fault: AdvisorError | None = None
         self._left_s = 0.0
         self._is_dismissed = False
         environment = {key: os.environ[key] for key in _ENVIRONMENT if key in os.environ}
         # -P: what lies in the current directory is not to be imported.
-        command = [sys.executable, "-P", "-m", "offpath.dpu_daemon.plugin_child"]
+        command = [sys.executable, "-P", "-m", child]
         self._sock, theirs = socket.socketpair()
         try:
             with theirs:
@@ -147,7 +153,7 @@ class PluginProcess:
 
     def _received(self, until_s: float) -> list[Any]:
         (nbytes,) = LENGTH.unpack(self._exactly(LENGTH.size, until_s))
-        if nbytes > _MOST_BYTES:
+        if nbytes > self._most_bytes:
             raise AdvisorError("nonsense", f"a reply of {nbytes} bytes")
         try:
             said = orjson.loads(self._exactly(nbytes, until_s))

@@ -21,6 +21,7 @@ NEEDS_RESTART: Final = (
     "leasing.lanes", "leasing.landing_bytes", "leasing.result_bytes", "tls.listen", "datapath.fabric",
     "datapath.copy_engine", "datapath.host_channel", "rdma.device", "rdma.netdev", "rdma.near", "rdma.seal",
     "doca.device", "doca.path", "doca.representor", "doca.comch_name", "zmq.bind", "zmq.key_file", "zmq.domain",
+    "ina.controller", "ina.server_key_file", "ina.key_file", "ina.host",
     "operation.metrics_listen", "durability.journal_mib", "host_uids",
 )  # fmt: skip
 """Lanes and sizes: sessions and leases were cut to them. The others are held by open files and sockets."""

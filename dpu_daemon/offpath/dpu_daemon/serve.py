@@ -29,6 +29,7 @@ from offpath.bindings.verbs.domain import Device
 from offpath.bindings.zeromq.keys import read_allowed
 from offpath.dpu_daemon import logs
 from offpath.dpu_daemon.admin import AdminServer
+from offpath.dpu_daemon.agent import shell as agent
 from offpath.dpu_daemon.config import DaemonConfig, Sources, zmq_secret
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.inherited import LISTENING, Inherited, take_inherited
@@ -97,6 +98,7 @@ async def running_daemon(
                 for watcher in watchers:
                     await watcher.start()
             inherited.close_unused()
+            agent.start(daemon)
             yield daemon, negotiator
         finally:
             for watcher in watchers:

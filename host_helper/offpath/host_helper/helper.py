@@ -13,6 +13,7 @@ from functools import partial
 from offpath.bindings.doca.lane import HostDevice
 from offpath.bindings.loopback.gpu import DEFAULT_SLICE_BYTES, EmulatedGpu
 from offpath.bindings.ports import Gpu, HostConnector
+from offpath.bindings.runtime import INA_FOLDER, runtime_directory
 from offpath.bindings.verbs.devices import choose
 from offpath.host_helper.channels import host_channel
 from offpath.host_helper.kernels import KernelTable, LaneContext, current_lane
@@ -41,6 +42,7 @@ class Helper(KernelTable):
         rdma_near: str | None = None,
         doca_device: str = "",
         doca_path: str = "",
+        pages: str | None = None,
     ) -> None:
         """Serve the daemon until SIGTERM or SIGINT. Call it from the main thread, before threads exist: it forks.
 
@@ -59,6 +61,8 @@ class Helper(KernelTable):
                 name. Default: the only one that can export.
             doca_path: the folder of DOCA's libraries. Default: ``$OFFPATH_DOCA_PATH``, else where its packages put
                 them.
+            pages: the folder where ranks of training jobs that share aggregation trees leave their pages; default:
+                ``ina`` beside the daemon's host socket, or in the runtime directory; empty: none is looked for.
             break_scrub: a planted fault: workers confirm scrubs they did not do.
         Raises: ValueError: no kernel is registered.
         """
@@ -84,6 +88,7 @@ class Helper(KernelTable):
             _host_name(), connector, offered, self,
             break_scrub=break_scrub, rdma=partial(choose, device=rdma_device, netdev=rdma_netdev, near=rdma_near),
             doca=HostDevice(doca_device, doca_path),
+            pages=_pages(channel) if pages is None else pages,
         )  # fmt: skip
         before = {s: signal.signal(s, lambda *_: supervisor.stop()) for s in (signal.SIGTERM, signal.SIGINT)}
         try:
@@ -93,6 +98,10 @@ class Helper(KernelTable):
                 signal.signal(number, handler)
             for gpu in offered:
                 gpu.close()
+
+
+def _pages(channel: str | HostConnector | None) -> str:
+    return os.path.join(os.path.dirname(channel) if isinstance(channel, str) else runtime_directory(), INA_FOLDER)
 
 
 def _host_name() -> str:

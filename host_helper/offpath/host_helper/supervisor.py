@@ -18,7 +18,7 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,6 +30,7 @@ from offpath.bindings.errors import HostChannelError, KeyNotListed, OffpathError
 from offpath.bindings.ports import Gpu, HostConnection, HostConnector
 from offpath.bindings.verbs.devices import Choice, choose
 from offpath.bindings.wire import control
+from offpath.host_helper.ina.watch import PageWatch
 from offpath.host_helper.kernels import KernelTable
 from offpath.host_helper.relay import Relay
 from offpath.host_helper.worker import Worker
@@ -55,7 +56,8 @@ class Supervisor:
     """Serves the daemon that ``connector`` reaches with the GPUs of this host.
 
     ``rdma`` finds the port over which lanes are reached, where the daemon copies by RDMA; asked at each order.
-    ``doca``: the device by which they are, where it copies by DOCA.
+    ``doca``: the device by which they are, where it copies by DOCA. ``pages``: the folder where ranks that share
+    trees leave their pages; none: no rank is looked for.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Supervisor:
         break_scrub: bool = False,
         rdma: Callable[[], Choice] = choose,
         doca: HostDevice | None = None,
+        pages: str = "",
     ) -> None:
         self._name = name
         self._connector = connector
@@ -76,6 +79,8 @@ class Supervisor:
         self._break_scrub = break_scrub
         self._rdma = rdma
         self._doca = doca or HostDevice()
+        self._pages = PageWatch(pages) if pages else None
+        self._is_welcome = False
         self._instances: dict[int, _Instance] = {}
         self._kernel_ids: dict[str, int] = {}
         self._selector = selectors.DefaultSelector()
@@ -117,6 +122,8 @@ class Supervisor:
                 self._drop_all()
                 signal.set_wakeup_fd(woken_before)
                 self._selector.close()
+                if self._pages is not None:
+                    self._pages.close()
                 os.close(self._stop_read)
                 os.close(self._stop_write)
 
@@ -185,9 +192,10 @@ class Supervisor:
             lanes = sorted(lane for _, lane in held.workers.values())
             self._send(connection, control.InstanceHeld(lease=lease, generation=held.order.generation, lanes=lanes))
         self._selector.register(connection.fileno(), selectors.EVENT_READ)
+        self._is_welcome = False
         try:
             while not self._stopping:
-                for key, _ in self._selector.select():
+                for key, _ in self._selector.select(self._pages.pause_s if self._pages is not None else None):
                     if key.fd == connection.fileno():
                         while (received := connection.receive()) is not None:
                             self._order(connection, received[0])
@@ -195,9 +203,15 @@ class Supervisor:
                         os.read(self._stop_read, 64)  # if it was our signal, its handler has run by the next turn
                     else:
                         self._reap(connection, key.fd)
+                if self._pages is not None and self._is_welcome:
+                    self._forward(connection, self._pages.changes())
         finally:
             if not self._in_child:
                 self._selector.unregister(connection.fileno())
+
+    def _forward(self, connection: HostConnection, said: Iterable[control.InaStates]) -> None:
+        for message in said:
+            self._send(connection, message)
 
     def _send(self, connection: HostConnection, message: BaseModel) -> None:
         body = control.encode(message)
@@ -212,6 +226,7 @@ class Supervisor:
         if isinstance(order, control.HostWelcome):
             self._kernel_ids = dict(order.kernel_ids)
             self._linger_s = order.linger_ms / 1e3
+            self._is_welcome = True
             logger.info("joined as generation %d", order.generation)
             for lease in set(self._instances) - set(order.keep):
                 self._drop(lease, scrub=True)
@@ -223,6 +238,9 @@ class Supervisor:
             self._kill(order)
         elif isinstance(order, control.Ping):
             self._send(connection, control.Pong(number=order.number))
+        elif isinstance(order, control.InaEpoch | control.InaAsk):
+            if self._pages is not None:
+                self._forward(connection, self._pages.heard(order))
         elif isinstance(order, control.Closing):
             self._linger_s = 0.0
             raise PeerGone(f"{order.code}: {order.detail}")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from offpath.bindings.errors import OffpathError, ProtocolError
 from offpath.bindings.loopback.sockets import connect_within
@@ -33,10 +33,15 @@ class Refused(OffpathError):
 
 
 class AdminClient:
-    """One connection to a daemon's admin socket. Raises: DaemonUnreachable, NotPermitted."""
+    """One connection to a daemon's admin socket, or to the ``name`` of another service, which answers in messages of
+    ``replies``. Raises: DaemonUnreachable, NotPermitted."""
 
-    def __init__(self, runtime_dir: str | None = None) -> None:
-        self.path = os.path.join(runtime_directory(runtime_dir), ADMIN_SOCKET)
+    def __init__(
+        self, runtime_dir: str | None = None, name: str = ADMIN_SOCKET,
+        replies: TypeAdapter[Any] = admin.FROM_ADMIN,
+    ) -> None:  # fmt: skip
+        self.path = os.path.join(runtime_directory(runtime_dir), name)
+        self._replies = replies
         self._reader = FrameReader()
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
@@ -58,7 +63,7 @@ class AdminClient:
                 if not data:
                     raise DaemonUnreachable("the daemon hung up")
                 frames += self._reader.feed(data)
-            reply = control.decode(admin.FROM_ADMIN, frames[0])
+            reply = control.decode(self._replies, frames[0])
         except TimeoutError:
             raise DaemonUnreachable(f"the daemon gave no answer within {ANSWER_S:g} s") from None
         except BrokenPipeError:

@@ -8,7 +8,7 @@ import runpy
 
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.loopback.gpu import DEFAULT_SLICE_BYTES
-from offpath.bindings.runtime import HOST_SOCKET, runtime_directory
+from offpath.bindings.runtime import HOST_SOCKET, INA_FOLDER, runtime_directory
 from offpath.host_helper.channels import KINDS, host_channel
 
 
@@ -70,5 +70,6 @@ def main(arguments: argparse.Namespace) -> int:
         rdma_near=arguments.rdma_near,
         doca_device=arguments.doca_device,
         doca_path=arguments.doca_path,
+        pages=os.path.join(runtime_directory(arguments.runtime_dir), INA_FOLDER),
     )
     return 0

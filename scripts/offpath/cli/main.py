@@ -30,13 +30,26 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("request", "cancel"): ("request_cancel", "give a job up in its requester's name"),
     ("lease", "list"): ("lease_list", "who holds which instance"),
     ("lease", "plan"): ("lease_plan", "what could move so that GPUs come free (nothing is moved)"),
+    ("controller", "run"): ("controller_run", "run the controller of INA sharing"),
+    ("controller", "status"): ("controller_status", "its term, and whom it can speak to"),
+    ("job", "submit"): ("job_submit", "place a training job, and print what its code needs to be told"),
+    ("job", "list"): ("job_list", "training jobs that a controller knows"),
+    ("job", "show"): ("job_show", "one training job, with its ranks"),
+    ("job", "explain"): ("job_explain", "why a training job has the tree that it has, or none"),
+    ("job", "cancel"): ("job_cancel", "give a training job no tree any more, and its hosts to others"),
+    ("ina", "groups"): ("ina_groups", "which jobs share which root, and who may use it now"),
+    ("ina", "trees"): ("ina_trees", "which tree each job has, since when, or why none"),
+    ("ina", "leases"): ("ina_leases", "who takes a place at which switch, since when, why"),
+    ("ina", "mode"): ("ina_mode", "how jobs share a root"),
     ("replay",): ("replay", "handle a journal's events again, and hold every decision against what was written"),
     ("whatif",): ("whatif", "the same jobs under another policy, or on other GPUs"),
     ("place",): ("place", "which hosts a job would get on a topology, and why (nothing is taken)"),
     ("trees",): ("trees", "on which trees jobs would aggregate, and who shares (nothing is asked of a daemon)"),
+    ("switch", "run"): ("switch_run", "an emulated switch that aggregates all-reduces along trees"),
     ("top",): ("top", "tenants and leases, live"),
     ("errors",): ("errors.command", "what an error code means, and what to do"),
-    ("demo",): ("demo.command", "the main job, end to end, on this machine"),
+    ("demo", "ina"): ("demo.ina.command", "two training jobs share an emulated switch, mode by mode"),
+    ("demo",): ("demo.command", "the main job, end to end, on this machine (demo ina: training jobs share a switch)"),
     ("simulate",): ("simulate.command", "the papers' evaluations; without a name, the list of them"),
     ("bench",): ("bench.command", "benchmarks; without a name, the list of them"),
 }
@@ -46,6 +59,13 @@ def _chosen(argv: Sequence[str]) -> tuple[str, ...] | None:
     """The command that the words of ``argv`` name, if any."""
     words = [word for word in argv if not word.startswith("-")]
     return next((command for command in COMMANDS if tuple(words[: len(command)]) == command), None)
+
+
+def _is_shadowed(words: tuple[str, ...], chosen: tuple[str, ...] | None) -> bool:
+    """A word that is a command and a noun (`demo`, `demo ina`) can be only one of both to a parser: the one chosen."""
+    if words[:1] not in COMMANDS:
+        return False
+    return words != (chosen if chosen and chosen[0] == words[0] else words[:1])
 
 
 def _parser(chosen: tuple[str, ...] | None) -> argparse.ArgumentParser:
@@ -58,6 +78,8 @@ def _parser(chosen: tuple[str, ...] | None) -> argparse.ArgumentParser:
     nouns = parser.add_subparsers(dest="noun", required=True, metavar="COMMAND")
     groups: dict[str, argparse._SubParsersAction[argparse.ArgumentParser]] = {}
     for words, (module, text) in COMMANDS.items():
+        if _is_shadowed(words, chosen):
+            continue
         if len(words) == 1:
             leaf = nouns.add_parser(words[0], help=text, description=text)
         else:

@@ -17,6 +17,7 @@ import pytest
 from pydantic import BaseModel
 
 from offpath.bindings import ports
+from offpath.bindings.ina import frames as ina
 from offpath.bindings.loopback import fabric
 from offpath.bindings.wire import admin, codes, control, header, host
 
@@ -179,6 +180,12 @@ def test_statuses_and_reasons_are_the_enumerations(enum: Any) -> None:
     assert documented == {member.value: member.name for member in enum}
 
 
+@pytest.mark.parametrize("enum", [ina.Kind, ina.Reason])
+def test_kinds_and_reasons_of_the_fabric_are_the_enumerations(enum: Any) -> None:
+    documented = {int(row["number"]): row["name"] for row in TABLES[f"enum Ina{enum.__name__}"]}
+    assert documented == {member.value: member.name for member in enum}
+
+
 def test_dtypes_are_the_table_of_the_code() -> None:
     documented = {int(row["number"]): (row["name"], int(row["element bytes"])) for row in TABLES["dtypes"]}
     assert documented == header.DTYPES
@@ -207,14 +214,14 @@ def test_limits_are_the_constants_they_name() -> None:
         assert int(row["value"].replace(" ", "")) == actual, row["constant"]
 
 
-ERRORS = ("HeaderError", "HostMessageError", "ControlError", "FrameError", "DoorbellError")
+ERRORS = ("HeaderError", "HostMessageError", "ControlError", "FrameError", "DoorbellError", "InaFrameError")
 
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_error_codes_are_those_the_code_raises(error: str) -> None:
     raised = set()
     for path in (ROOT / "bindings" / "offpath" / "bindings").rglob("*.py"):
-        raised |= set(re.findall(rf'{error}\(\s*"([a-z_]+)"', path.read_text("utf-8")))
+        raised |= set(re.findall(rf'\b{error}\(\s*"([a-z_]+)"', path.read_text("utf-8")))
     assert raised
     assert {row["code"] for row in TABLES[f"codes {error}"]} == raised
 
@@ -271,7 +278,7 @@ def type_text(schema: dict[str, Any]) -> str:
         inner = schema.get("additionalProperties", True)
         return "object" + (f" of {type_text(inner)}" if isinstance(inner, dict) else "")
     if kind == "string" and "pattern" in schema:
-        return {64: "Name", 256: "Token"}[schema["maxLength"]]
+        return {64: "Name", 256: "Token", control.MAX_PART_CHARACTERS: "Part"}[schema["maxLength"]]
     if kind == "string":
         return f"string ≤ {schema['maxLength']}" if "maxLength" in schema else "string"
     return str(kind)
@@ -300,7 +307,7 @@ def test_directions_list_their_messages(direction: str) -> None:
     assert documented == [(model.model_fields["kind"].default, model.__name__) for model in models]
 
 
-@pytest.mark.parametrize(("alias", "name"), [(control.Name, "Name"), (control.Token, "Token")])
+@pytest.mark.parametrize(("alias", "name"), [(control.Name, "Name"), (control.Token, "Token"), (control.Part, "Part")])
 def test_the_patterns_of_names_and_tokens_are_quoted(alias: Any, name: str) -> None:
     rule = get_args(alias)[1]
     assert f"`{name}`: {rule.min_length} to {rule.max_length} characters, `{rule.pattern}`" in DOC
@@ -308,7 +315,7 @@ def test_the_patterns_of_names_and_tokens_are_quoted(alias: Any, name: str) -> N
 
 def test_every_checked_table_is_looked_at() -> None:
     looked_at = {f"struct {name}" for name in STRUCTS}
-    looked_at |= {"enum Status", "enum Reason", "dtypes", "limits"}
+    looked_at |= {"enum Status", "enum Reason", "enum InaKind", "enum InaReason", "dtypes", "limits"}
     looked_at |= {f"constants {name}" for name in CONSTANTS} | {f"codes {error}" for error in ERRORS}
     looked_at |= {f"message {model.__name__}" for model in RECORDS} | {f"direction {name}" for name in DIRECTIONS}
     assert set(TABLES) == looked_at

@@ -3,8 +3,8 @@
 Negotiation, requester → daemon: Hello, Goodbye. Daemon → requester: Welcome, Refused, Kernels, Closing.
 Host channel, rare messages (the frequent ones are structs in `wire.host`): host → daemon HelperHello, GpuOffer,
 WorkerHello, InstanceFailed, LaneReady, LaneScrubbed, InstanceClosed, WorkerDied,
-Pong; daemon → helper HostWelcome, OpenInstance, InviteLane,
-ScrubLane, CloseInstance, KillWorker, Ping.
+InaStates, Pong; daemon → helper HostWelcome, OpenInstance, InviteLane,
+ScrubLane, CloseInstance, KillWorker, InaEpoch, InaAsk, Ping.
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal, TypeVar
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+)
 
 from offpath.bindings.errors import ControlError
 
@@ -20,6 +28,8 @@ PROTOCOL_VERSION: Final = 1
 MAX_KERNELS: Final = 256
 """Names of kernels a daemon learns in its life: with these a welcome still fits a frame."""
 MAX_EXPORT_ITEMS: Final = 16
+MAX_PART_CHARACTERS: Final = 1900
+"""Of a part of a text: quoted, as the worst is, it still fits a host-channel message."""
 _MOST_LISTED: Final = 64  # faults; a frame can hold thousands, and to describe each costs a microsecond of the loop's
 _T = TypeVar("_T")
 
@@ -359,6 +369,34 @@ class WorkerDied(_Message):
     generation: U63
 
 
+Part = Annotated[str, StringConstraints(min_length=0, max_length=MAX_PART_CHARACTERS, pattern=r"^[ -~]*$")]
+
+
+class InaEpoch(_Message):
+    """An epoch of a job, for the helper's ranks: a part of its record as JSON text (`sched.ina.protocol.records`), of
+    which ``is_last`` ends it."""
+
+    kind: Literal["ina_epoch"] = "ina_epoch"
+    part: Part
+    is_last: bool = True
+
+
+class InaAsk(_Message):
+    """Say all that the ranks of this host say, in InaStates with ``is_all``."""
+
+    kind: Literal["ina_ask"] = "ina_ask"
+
+
+class InaStates(_Message):
+    """What ranks say of themselves, and their patterns: a part of ``{"states": […], "patterns": […]}`` as JSON text.
+    ``is_all``: of every rank on this host; else of those that changed."""
+
+    kind: Literal["ina_states"] = "ina_states"
+    part: Part
+    is_last: bool = True
+    is_all: bool = False
+
+
 class Ping(_Message):
     """Are you there? The supervisor answers between two orders."""
 
@@ -385,13 +423,15 @@ HostToDaemon = Annotated[
     | LaneScrubbed
     | InstanceClosed
     | WorkerDied
+    | InaStates
     | Pong,
     Field(discriminator="kind"),
 ]
-DaemonToHost = Annotated[
-    HostWelcome | OpenInstance | InviteLane | ScrubLane | CloseInstance | KillWorker | Ping | Closing,
-    Field(discriminator="kind"),
-]
+_ToHost = (
+    HostWelcome | OpenInstance | InviteLane | ScrubLane | CloseInstance | KillWorker | InaEpoch | InaAsk | Ping
+    | Closing
+)  # fmt: skip
+DaemonToHost = Annotated[_ToHost, Field(discriminator="kind")]
 
 TO_DAEMON: Final[TypeAdapter[Hello | Redeem | Goodbye]] = TypeAdapter(ToDaemon)
 TO_REQUESTER: Final[TypeAdapter[Welcome | Redeemed | Refused | Kernels | Closing]] = TypeAdapter(ToRequester)
@@ -406,12 +446,11 @@ HOST_TO_DAEMON: Final[
         | LaneScrubbed
         | InstanceClosed
         | WorkerDied
+        | InaStates
         | Pong
     ]
 ] = TypeAdapter(HostToDaemon)
-DAEMON_TO_HOST: Final[
-    TypeAdapter[HostWelcome | OpenInstance | InviteLane | ScrubLane | CloseInstance | KillWorker | Ping | Closing]
-] = TypeAdapter(DaemonToHost)
+DAEMON_TO_HOST: Final[TypeAdapter[_ToHost]] = TypeAdapter(DaemonToHost)
 
 
 def encode(message: BaseModel) -> bytes:

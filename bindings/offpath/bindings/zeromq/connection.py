@@ -27,7 +27,7 @@ from offpath.bindings.zeromq.frames import (
     parse,
 )
 from offpath.bindings.zeromq.keys import read_public, read_secret
-from offpath.bindings.zeromq.library import has_news, monitored, next_event, set_limits, unmonitored, zmq
+from offpath.bindings.zeromq.library import HOST, Pace, has_news, monitored, next_event, set_limits, unmonitored, zmq
 
 _LINGER_MS: Final = 1000
 _READ_AT_ONCE: Final = 256
@@ -46,10 +46,16 @@ class ZmqEnd:
     peer = "the daemon"
     is_ours = False
 
-    def __init__(self, address: str, server_key: bytes, secret: bytes) -> None:
-        self._context = zmq.Context(1)
+    def __init__(
+        self, address: str, server_key: bytes, secret: bytes, *, pace: Pace = HOST,
+        context: zmq.Context[zmq.Socket[bytes]] | None = None,
+    ) -> None:  # fmt: skip
+        """``context``: one that is others' too, who end it; none: our own, with its threads."""
+        self._context = context if context is not None else zmq.Context(1)
+        self._is_own = context is None
+        self._is_closed = False
         self._sock = self._context.socket(zmq.DEALER)
-        set_limits(self._sock)
+        set_limits(self._sock, pace)
         self._sock.setsockopt(zmq.RECONNECT_IVL, -1)
         self._sock.setsockopt(zmq.LINGER, _LINGER_MS)  # now: one that is lost meanwhile would wait for ever at close
         self._sock.setsockopt(zmq.CURVE_SERVERKEY, server_key)
@@ -75,7 +81,7 @@ class ZmqEnd:
     def send(self, message: bytes, fds: tuple[int, ...] = ()) -> bool:
         """See `HostConnection.send`. Descriptors are refused: HostMessageError."""
         check_message(message, fds)
-        if self._context.closed or self._session.is_over:
+        if self._is_closed or self._session.is_over:
             raise PeerGone("host channel closed")
         if not self._session.has_room:
             self._pump()  # word of what was taken may be here
@@ -124,7 +130,7 @@ class ZmqEnd:
 
     def receive_message(self) -> bytes | None:
         """See `HostConnection.receive_message`."""
-        if self._context.closed:
+        if self._is_closed:
             raise PeerGone("host channel closed")
         if not self._session.inbox:
             self._pump()
@@ -166,26 +172,29 @@ class ZmqEnd:
 
     def has_ended(self) -> bool:
         """See `HostConnection.has_ended`."""
-        if not self._context.closed:
+        if not self._is_closed:
             self._pump()
         return self._session.is_over and not self._session.inbox
 
     def finish(self) -> None:
         """See `HostConnection.finish`."""
-        if not self._context.closed and not self._session.is_over:
+        if not self._is_closed and not self._session.is_over:
             self._say(END)
 
-    def close(self) -> None:
-        """Hang up; waits a second at most until what was sent is on its way. Repeating it is harmless."""
-        if self._context.closed:
+    def close(self, *, at_once: bool = False) -> None:
+        """Hang up; waits a second at most until what was sent is on its way, ``at_once``: not at all. Repeating it is
+        harmless."""
+        if self._is_closed:
             return
-        is_over = self._session.is_over
+        is_over = self._session.is_over or at_once
         if not is_over:
             self._say(BYE)
         self._session.is_over = True
         unmonitored(self._sock, self._monitor)
         self._sock.close(0 if is_over else _LINGER_MS)
-        self._context.term()
+        self._is_closed = True
+        if self._is_own:
+            self._context.term()
         self._poll.close()
         os.close(self._wake)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from offpath.bindings.errors import ZmqMissing
 from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
@@ -37,15 +37,28 @@ _ALL_EVENTS: Final = (
 )
 
 
-def set_limits(sock: zmq.Socket[bytes]) -> None:
-    """Bounded queues and messages, and heartbeats: a ping each `HEARTBEAT_MS`, lost without an answer in `LOSS_MS`."""
+class Pace(NamedTuple):
+    """A ping each ``heartbeat_ms``; a peer that is not heard of for ``loss_ms`` is lost."""
+
+    heartbeat_ms: int
+    loss_ms: int
+
+
+HOST: Final = Pace(HEARTBEAT_MS, LOSS_MS)
+"""One helper and its workers, of which a loss is to be known soon."""
+CLUSTER: Final = Pace(2000, 10_000)
+"""A thousand agents: pings each 200 ms would be most of what a controller does, and nobody waits for word of a loss."""
+
+
+def set_limits(sock: zmq.Socket[bytes], pace: Pace = HOST) -> None:
+    """Bounded queues and messages, and heartbeats."""
     sock.setsockopt(zmq.MAXMSGSIZE, HEAD_BYTES + MAX_MESSAGE_BYTES + _CURVE_BYTES)
     sock.setsockopt(zmq.SNDHWM, _QUEUED)
     sock.setsockopt(zmq.RCVHWM, _QUEUED)
     sock.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
-    sock.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-    sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, LOSS_MS - HEARTBEAT_MS)  # counted from the ping
-    sock.setsockopt(zmq.HEARTBEAT_TTL, LOSS_MS)
+    sock.setsockopt(zmq.HEARTBEAT_IVL, pace.heartbeat_ms)
+    sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, pace.loss_ms - pace.heartbeat_ms)  # counted from the ping
+    sock.setsockopt(zmq.HEARTBEAT_TTL, pace.loss_ms)
     sock.setsockopt(zmq.IPV6, 1)
 
 

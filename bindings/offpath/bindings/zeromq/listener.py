@@ -31,7 +31,7 @@ from offpath.bindings.zeromq.frames import (
     check_message,
     parse,
 )
-from offpath.bindings.zeromq.library import has_news, monitored, next_event, set_limits, unmonitored, zmq
+from offpath.bindings.zeromq.library import HOST, Pace, has_news, monitored, next_event, set_limits, unmonitored, zmq
 
 MAX_CONNECTIONS: Final = 1024
 _READ_AT_ONCE: Final = 64
@@ -160,7 +160,9 @@ class ZmqListener:
     ``allowed``: public key → name, see `keys.read_allowed`. Raises: NobodyAllowed: it is empty. PlaceUnusable.
     """
 
-    def __init__(self, address: str, secret: bytes, allowed: Mapping[bytes, str], domain: str = "offpath") -> None:
+    def __init__(
+        self, address: str, secret: bytes, allowed: Mapping[bytes, str], domain: str = "offpath", pace: Pace = HOST
+    ) -> None:
         self._context = zmq.Context(1)
         self._public = zmq.curve_public(secret)
         self._own_public, self._own_secret = zmq.curve_keypair()
@@ -187,7 +189,7 @@ class ZmqListener:
         self._poll = select.epoll(select.EPOLL_CLOEXEC)
         for fd in (int(self._sock.FD), int(self._monitor.FD), self._authority.fileno(), self._wake):
             self._poll.register(fd, select.EPOLLIN)
-        set_limits(self._sock)
+        set_limits(self._sock, pace)
         self._sock.setsockopt(zmq.LINGER, _LINGER_MS)
         self._sock.setsockopt(zmq.ROUTER_MANDATORY, 1)  # or what is for a peer that left is dropped unsaid
         self._sock.setsockopt(zmq.ROUTER_HANDOVER, 0)

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from offpath.dpu_daemon.config.faults import ConfigError, Fault
-from offpath.dpu_daemon.config.files import read_token, secret_path, server_context, zmq_secret
+from offpath.dpu_daemon.config.files import agent_keys, read_token, secret_path, server_context, zmq_secret
 from offpath.dpu_daemon.config.sources import Loaded, Origin, Sources, config_error, load_config, parse_config
 from offpath.dpu_daemon.config.tables import (
     DaemonConfig,
     DatapathTable,
     DocaTable,
     DurabilityTable,
+    InaTable,
     LeaseTable,
     LeasingTable,
     LimitsTable,
@@ -30,6 +31,7 @@ __all__ = [
     "DocaTable",
     "DurabilityTable",
     "Fault",
+    "InaTable",
     "LeaseTable",
     "LeasingTable",
     "LimitsTable",
@@ -41,6 +43,7 @@ __all__ = [
     "TenantTable",
     "TlsTable",
     "ZmqTable",
+    "agent_keys",
     "config_error",
     "load_config",
     "parse_config",

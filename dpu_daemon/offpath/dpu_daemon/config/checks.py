@@ -32,6 +32,9 @@ def semantic_faults(config: DaemonConfig) -> Iterator[Fault]:
     yield from _sizes(config)
     yield from _addresses(config)
     yield from _host_channel(config)
+    for key in ("server_key_file", "key_file", "host"):
+        if config.ina.controller and not getattr(config.ina, key):
+            yield Fault(f"ina.{key}", "an agent with a controller needs it")
 
 
 def _tenants(config: DaemonConfig) -> Iterator[Fault]:
@@ -129,6 +132,7 @@ def _addresses(config: DaemonConfig) -> Iterator[Fault]:
         "tls.listen": config.tls.listen if config.tls else "",
         "operation.metrics_listen": config.operation.metrics_listen,
         "zmq.bind": config.zmq.bind if config.zmq.bind.startswith("tcp://") else "",
+        "ina.controller": config.ina.controller if config.ina.controller.startswith("tcp://") else "",
     }
     for path, address in named.items():
         if address and int(address.rpartition(":")[2]) > _MAX_PORT:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from offpath.bindings.errors import HostChannelError
-from offpath.bindings.zeromq.keys import read_allowed, read_secret
+from offpath.bindings.zeromq.keys import read_allowed, read_public, read_secret
 from offpath.dpu_daemon.config.faults import ConfigError, Fault
 from offpath.dpu_daemon.config.tables import DaemonConfig, TlsTable
 
@@ -82,6 +82,19 @@ def _zmq_faults(config: DaemonConfig) -> Iterator[Fault]:
             yield Fault(f"zmq.{key}", str(fault))
 
 
+def agent_keys(config: DaemonConfig) -> tuple[bytes, bytes]:
+    """The controller's public key and the agent's own secret. Raises: ConfigError, KeyFileRefused."""
+    return read_public(secret_path(config.ina.server_key_file)), zmq_secret(config.ina.key_file)
+
+
+def _ina_faults(config: DaemonConfig) -> Iterator[Fault]:
+    if config.ina.controller:
+        try:
+            agent_keys(config)
+        except (ConfigError, HostChannelError) as fault:
+            yield Fault("ina", str(fault))
+
+
 def file_faults(config: DaemonConfig) -> Iterator[Fault]:
     """Files that cannot be used, and tenants whom nobody could tell apart."""
     by_token: dict[str, list[int]] = {}
@@ -104,3 +117,4 @@ def file_faults(config: DaemonConfig) -> Iterator[Fault]:
         except ConfigError as fault:
             yield Fault("tls", str(fault))
     yield from _zmq_faults(config)
+    yield from _ina_faults(config)

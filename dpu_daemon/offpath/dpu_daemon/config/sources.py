@@ -24,6 +24,7 @@ from offpath.dpu_daemon.config.tables import (
     DatapathTable,
     DocaTable,
     DurabilityTable,
+    InaTable,
     LeasingTable,
     LimitsTable,
     OperationTable,
@@ -40,6 +41,7 @@ _TABLES: Final[dict[str, type[BaseModel]]] = {
     "rdma": RdmaTable,
     "zmq": ZmqTable,
     "doca": DocaTable,
+    "ina": InaTable,
     "operation": OperationTable,
 }  # fmt: skip
 _FROM_FILE_ONLY: Final = ("tenant", "lease")

@@ -146,6 +146,17 @@ class ZmqTable(_Table):
     domain: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "offpath"
 
 
+class InaTable(_Table):
+    """``[ina]``: the agent of INA sharing. Off unless ``controller`` names an address.
+
+    ``host``: this daemon's host, as the controller's topology and its list of keys call it."""
+
+    controller: Annotated[str, StringConstraints(pattern=r"^(|tcp://.+:[0-9]{1,5}|ipc:///.{1,100})$")] = ""
+    server_key_file: Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")] = ""
+    key_file: Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")] = ""
+    host: Annotated[str, StringConstraints(pattern=r"^(|[A-Za-z0-9][A-Za-z0-9._-]{0,62})$")] = ""
+
+
 class DocaTable(_Table):
     """``[doca]``: the device for whatever is done by DOCA, by PCI address, RDMA device or interface; empty: the only
     one that is able. ``path``: the folder of its libraries; empty: where DOCA's packages put them.
@@ -181,6 +192,7 @@ class DaemonConfig(_Table):
     rdma: RdmaTable = RdmaTable()
     zmq: ZmqTable = ZmqTable()
     doca: DocaTable = DocaTable()
+    ina: InaTable = InaTable()
     operation: OperationTable = OperationTable()
     host_uids: Annotated[list[Uid], Field(max_length=1024)] = []
     max_jobs: Annotated[int, Field(ge=1, le=1 << 20)] = 65536

@@ -17,6 +17,7 @@ NAMES: Final = {
     "daemon": "daemon",
     "gpu-policy": "gpu_policy",
     "ina": "ina",
+    "ina-live": "ina_live",
     "host-channel": "host_channel",
     "request-path": "request_path",
     "verbs": "verbs",

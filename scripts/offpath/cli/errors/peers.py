@@ -13,10 +13,13 @@ FAMILIES: Final = {
     "ControlError": "A control message that is none.",
     "AdvisorError": "What a policy plug-in did instead of an answer; the built-in policy decides from there on.",
     "FrameError": "The framing of control messages on a stream.",
+    "InaFrameError": "A frame between ranks and switches; the tree is then lost for the epoch; the job goes on plain.",
+    "PageError": "The page between a training rank and its host's helper; the job runs plain, or goes on as it was.",
     "HostMessageError": "A message of a helper or worker; it is then treated as lost.",
     "ProtocolError": "A helper or worker that speaks out of turn; it is then treated as lost.",
 }
 _LIBRARY: Final = "a fault of the client: compare it with docs/protocol.md"
+_FABRIC: Final = "are ranks and switches of the same release? compare the other end with docs/protocol.md §9"
 _HELPER: Final = "a fault of the helper: are daemon and helper of the same release?"
 ENTRIES: Final = (
     *entries(
@@ -114,6 +117,18 @@ ENTRIES: Final = (
         ("model", "fits no model; the detail lists up to eight faults", _LIBRARY),
         ("hello", "something else came before the hello", _LIBRARY),
         ("out_of_turn", "a message that has no place after the welcome", _LIBRARY),
+        ("too_long", "with the parts before it, longer than 1 MiB", _HELPER),
+        ("part", "no part of a text", "a fault of controller or agent: are they of one release?"),
+        (
+            "host",
+            "an agent says that it is another host than its key is listed as, or one that the topology does not have",
+            "compare `ina.host` with the .pub file's name on the controller's list and with the topology",
+        ),
+        (
+            "life",
+            "a switch names its life in another way than switches do",
+            "use controller and switches of one release",
+        ),
     ),
     *entries(
         "AdvisorError",
@@ -125,6 +140,32 @@ ENTRIES: Final = (
     *entries(
         "FrameError",
         ("frame_length", "a frame that is empty or longer than 64 KiB", _LIBRARY),
+    ),
+    *entries(
+        "PageError",
+        ("name", "a job's name that no file's can hold, or a file that is no page", "a shorter name for the job"),
+        ("head", "a file under a page's name that is no page of ours", "remove it from the folder"),
+        ("too_long", "a step of too many operations, or a grant for too many ranks", "fewer, larger buckets"),
+        ("torn", "no whole record: it is being written, or was spoilt", "nothing: it is read again"),
+        ("json", "a record that is no JSON", _HELPER),
+        ("record", "JSON that is no such record", _HELPER),
+    ),
+    *entries(
+        "InaFrameError",
+        ("frame_length", "shorter than its head, or longer than a chunk needs", _FABRIC),
+        ("version", "another version, or a reserved bit of the head", _FABRIC),
+        ("kind", "of no kind", _FABRIC),
+        ("rank", "a rank beyond 65 535, or beyond the job's", _FABRIC),
+        ("index", "an index of 2⁶³ or more", _FABRIC),
+        ("reserved", "a reserved byte is set, or a rank or an index named where none belongs", _FABRIC),
+        ("body_length", "a body of the wrong length for its kind", _FABRIC),
+        ("name", "a job or token that is not 1 to 255 printable characters", _FABRIC),
+        ("integer", "an incarnation or stamp of 2⁶³ or more", _FABRIC),
+        ("dtype", "an unknown dtype", _FABRIC),
+        ("operation_bytes", "nothing, more than 2⁴⁰ bytes, or no whole number of elements", _FABRIC),
+        ("offset", "a chunk that begins at no multiple of 64 KiB", _FABRIC),
+        ("reason", "an unknown reason", _FABRIC),
+        ("out_of_turn", "a frame that has no place where it came", _FABRIC),
     ),
     *entries(
         "HostMessageError",
@@ -160,6 +201,11 @@ ENTRIES: Final = (
         ("lane_size", "a lane is smaller than was ordered", _HELPER),
         ("out_of_turn", "a worker sent a control message that has no place here", _HELPER),
         ("kernels", "helpers have named more kernels than a daemon remembers", "fewer names, or restart the daemon"),
+        (
+            "record",
+            "between controller, agent and helper: a rank's state, a pattern or an epoch that is none",
+            "a fault of ours, or of whoever wrote a rank's page: are all of one release?",
+        ),
         ("gpu_offer", "a GPU that cannot be so, or one offered twice", _HELPER),
     ),
 )

@@ -109,7 +109,8 @@ class Operation:
 @dataclass(frozen=True, slots=True)
 class Permission:
     """What a switch may do for a job: its part of the tree. ``parent``: the switch above, "" at the root;
-    ``local``: the ranks that join here; ``below``: the switches under it, each with the ranks of its part."""
+    ``local``: the ranks that join here; ``below``: the switches under it, each with the ranks of its part; ``group``:
+    the jobs that take turns, one operation of theirs at a time ("": this job alone). A group has one root."""
 
     job: str
     incarnation: int
@@ -120,6 +121,7 @@ class Permission:
     parent: str = ""
     local: tuple[int, ...] = ()
     below: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    group: str = ""
 
 
 # -- plain data -----------------------------------------------------------------------------------------------------
@@ -200,13 +202,13 @@ def permission_from_data(data: Any) -> Permission:
     named = sorted([*local, *(rank for _, part in below for rank in part)])
     if not named or len(set(named)) != len(named) or named[-1] >= ranks:
         raise RecordError(f"a permission names no ranks, one twice, or one beyond {ranks}")
-    parent = it.get("parent", "")
-    if not parent and len(named) != ranks:
+    parent, group = it.get("parent", ""), it.get("group", "")
+    if parent == "" and len(named) != ranks:
         raise RecordError(f"a root under which {len(named)} of {ranks} ranks are")
     return Permission(
         _name(it.get("job"), "job"), _integer(it, "incarnation"), _integer(it, "term", (1 << 31) - 1),
-        _integer(it, "stamp"), _name(it.get("token"), "token"), ranks, _name(parent, "parent") if parent else "", local,
-        tuple(below),
+        _integer(it, "stamp"), _name(it.get("token"), "token"), ranks, _name(parent, "parent") if parent != "" else "",
+        local, tuple(below), _name(group, "group") if group != "" else "",
     )  # fmt: skip
 
 

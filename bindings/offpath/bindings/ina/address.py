@@ -1,0 +1,67 @@
+"""Addresses of switches: ``unix://PATH`` or ``tcp://HOST:PORT``."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from typing import Final, NamedTuple
+
+from offpath.bindings.errors import FabricAddressError
+
+_LONGEST_PATH: Final = 107
+_KEEPALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+)
+"""A host that lost its power says nothing: it is taken for gone after 5 s."""
+
+
+class Address(NamedTuple):
+    """``target``: as `socket.socket.connect` takes it."""
+
+    family: socket.AddressFamily
+    target: str | tuple[str, int]
+
+
+def parse_address(text: str) -> Address:
+    """Raises: FabricAddressError."""
+    scheme, _, rest = text.partition("://")
+    if scheme == "unix" and 0 < len(rest.encode()) <= _LONGEST_PATH and "\0" not in rest:
+        return Address(socket.AF_UNIX, rest)
+    if scheme == "tcp":
+        host, _, port = rest.rpartition(":")
+        if host and port.isascii() and port.isdecimal() and int(port) < 65_536:
+            bare = host.removeprefix("[").removesuffix("]")
+            return Address(socket.AF_INET6 if ":" in bare else socket.AF_INET, (bare, int(port)))
+    raise FabricAddressError(f"{text!r:.200}: want unix://PATH or tcp://HOST:PORT")
+
+
+def begin_connecting(text: str) -> socket.socket:
+    """A non-blocking socket on its way to the address; it is connected, or failed, once it is writable.
+
+    Raises: FabricAddressError; OSError: it has failed already. Names are resolved, which may block: give numbers.
+    """
+    address = parse_address(text)
+    sock = socket.socket(address.family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    try:
+        tune(sock)
+        error = sock.connect_ex(address.target)
+        if error not in (0, errno.EINPROGRESS):
+            raise OSError(error, f"{text}: {errno.errorcode.get(error, error)}")
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def tune(sock: socket.socket) -> None:
+    """What a connection of the fabric needs; nothing for a Unix socket."""
+    if sock.family == socket.AF_UNIX:
+        return
+    for level, option, value in _KEEPALIVE:
+        with contextlib.suppress(OSError):
+            sock.setsockopt(level, option, value)

@@ -1,0 +1,68 @@
+"""Messages between a controller and the agents of its hosts, over ZeroMQ: JSON, cut by `wire.parts`.
+
+Agent → controller: AgentHello, AgentReport. Controller → agent: AskAll, NewEpoch, Farewell. Records travel as plain
+data; `sched.ina.protocol.records` reads them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from offpath.bindings.wire.control import PROTOCOL_VERSION, U16, Name
+
+MOST_STATES: Final = 4096
+Term = Annotated[int, Field(ge=0, le=(1 << 31) - 1)]
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class AgentHello(_Message):
+    """First message of an agent. ``host``: what its key is listed as; two names mean a wrong set-up on one side."""
+
+    kind: Literal["agent_hello"] = "agent_hello"
+    version: U16 = PROTOCOL_VERSION
+    host: Name
+
+
+class AgentReport(_Message):
+    """Of the ranks on this host: of those that changed, or ``is_whole``, in answer to AskAll. ``term``: the greatest
+    that this agent has heard of; a greater one than the controller's tells that another has taken over."""
+
+    kind: Literal["agent_report"] = "agent_report"
+    term: Term
+    is_whole: bool = False
+    states: Annotated[list[dict[str, Any]], Field(max_length=MOST_STATES)]
+    patterns: Annotated[list[dict[str, Any]], Field(max_length=MOST_STATES)] = []
+
+
+class AskAll(_Message):
+    """The controller of this term is at work: say everything that the ranks of this host say."""
+
+    kind: Literal["ask_all"] = "ask_all"
+    version: U16 = PROTOCOL_VERSION
+    term: Term
+
+
+class NewEpoch(_Message):
+    """For all ranks of its job on this host."""
+
+    kind: Literal["new_epoch"] = "new_epoch"
+    epoch: dict[str, Any]
+
+
+class Farewell(_Message):
+    """The controller hangs up, and says why."""
+
+    kind: Literal["farewell"] = "farewell"
+    code: Name
+    detail: Annotated[str, Field(max_length=512)]
+
+
+ToController = AgentHello | AgentReport
+ToAgent = AskAll | NewEpoch | Farewell
+TO_CONTROLLER: Final[TypeAdapter[ToController]] = TypeAdapter(Annotated[ToController, Field(discriminator="kind")])
+TO_AGENT: Final[TypeAdapter[ToAgent]] = TypeAdapter(Annotated[ToAgent, Field(discriminator="kind")])

@@ -1,0 +1,127 @@
+"""The agent's way to its controller: one that is away is tried again for ever, and nothing waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from pydantic import BaseModel
+
+from offpath.bindings.errors import OffpathError
+from offpath.bindings.wire import cluster
+from offpath.dpu_daemon.agent.talk import Talk
+from offpath.dpu_daemon.config import InaTable
+
+if TYPE_CHECKING:
+    from offpath.bindings.zeromq.connection import ZmqEnd
+
+logger = logging.getLogger(__name__)
+MIN_BACKOFF_S: Final = 0.05
+MAX_BACKOFF_S: Final = 2.0
+HANDSHAKE_S: Final = 5.0
+_LOOK_S: Final = 0.01
+
+
+class ControllerLink:
+    """Connects for as long as it is open. ``heard`` gets each whole text of the controller's.
+
+    ``keys`` are asked for at each attempt: a new pair counts from the next one on.
+    """
+
+    def __init__(
+        self, table: InaTable, keys: Callable[[], tuple[bytes, bytes]], heard: Callable[[bytes], None]
+    ) -> None:
+        """``keys``: the controller's public key and our secret; may raise OffpathError."""
+        self._table = table
+        self._keys = keys
+        self._heard = heard
+        self._loop = asyncio.get_running_loop()
+        self._talk: Talk | None = None
+        self._shaking: ZmqEnd | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._backoff_s = MIN_BACKOFF_S
+        self._is_told = False
+        self._is_closed = False
+        self.is_up = False
+        """The controller has said something on this connection."""
+        self.connected = 0
+        """Times that a controller was reached."""
+
+    def open(self) -> None:
+        """Connect, and again whenever it is lost; does not wait."""
+        self._timer = None
+        try:
+            self._shaking = self._begin()
+        except OffpathError as fault:
+            self._failed(str(fault))
+            return
+        self._shake(self._loop.time() + HANDSHAKE_S)
+
+    def _begin(self) -> ZmqEnd:
+        from offpath.bindings.zeromq.connection import ZmqEnd  # pyzmq: only where there is a controller
+        from offpath.bindings.zeromq.library import CLUSTER
+
+        return ZmqEnd(self._table.controller, *self._keys(), pace=CLUSTER)
+
+    def _shake(self, until: float) -> None:
+        """Looked at again and again until the controller knows the session: there is no news to wait for before."""
+        end = self._shaking
+        assert end is not None
+        why = "" if not end.has_ended() else end.why_refused or "nobody listens there"
+        if not why and end.is_opened:
+            self._shaking, self._timer = None, None
+            self._talk = Talk(end, self._said, self._gone)
+            self.connected += 1
+            self._talk.say(cluster.AgentHello(host=self._table.host))
+            return
+        if not why and self._loop.time() < until:
+            self._timer = self._loop.call_later(_LOOK_S, self._shake, until)
+            return
+        self._shaking = None
+        end.close(at_once=True)
+        self._failed(why or "no answer")
+
+    def _said(self, text: bytes) -> None:
+        if not self.is_up:
+            logger.info("the controller at %s is there", self._table.controller)
+            self.is_up, self._is_told = True, False
+            self._backoff_s = MIN_BACKOFF_S
+        self._heard(text)
+
+    def _gone(self, why: str) -> None:
+        self._talk = None
+        self.is_up = False
+        self._failed(why)
+
+    def _failed(self, why: str) -> None:
+        if not self._is_told:  # once: it may be away for long
+            logger.warning("the controller at %s is away: %s", self._table.controller, why)
+            self._is_told = True
+        if not self._is_closed:
+            self._timer = self._loop.call_later(self._backoff_s * (0.5 + random.random()), self.open)
+        self._backoff_s = min(MAX_BACKOFF_S, self._backoff_s * 2)
+
+    def say(self, message: BaseModel) -> bool:
+        """False: there is no controller; what is said to none is lost, and the next one asks."""
+        if self._talk is None or self._talk.is_closed:
+            return False
+        self._talk.say(message)
+        return True
+
+    def broke(self, fault: OffpathError) -> None:
+        """What it said makes no sense."""
+        if self._talk is not None:
+            self._talk.refuse(fault)
+
+    def close(self) -> None:
+        """Hang up, and try no more."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._shaking is not None:
+            self._shaking.close(at_once=True)
+        if self._talk is not None:
+            self._talk.close()

@@ -1,0 +1,98 @@
+"""One conversation over a host-channel connection: texts of any length, whatever its window; both ends use it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from pydantic import BaseModel
+
+from offpath.bindings.errors import OffpathError, PeerGone, ProtocolError
+from offpath.bindings.ports import HostConnection
+from offpath.bindings.wire import control, parts
+from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
+
+MOST_WAITING_BYTES: Final = 8 << 20
+"""For a peer that takes nothing; then it is cut off."""
+_AGAIN_S: Final = 0.002
+_READ_AT_ONCE: Final = 64
+
+
+class Talk:
+    """Owns the connection. ``heard`` gets each whole text; ``lost`` is called once, with why, and never by `close`."""
+
+    def __init__(self, connection: HostConnection, heard: Callable[[bytes], None], lost: Callable[[str], None]) -> None:
+        self._connection = connection
+        self._heard = heard
+        self._lost = lost
+        self._loop = asyncio.get_running_loop()
+        self._joiner = parts.Joiner()
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._again: asyncio.TimerHandle | None = None
+        self._later: asyncio.Handle | None = None
+        self.is_closed = False
+        self._loop.add_reader(connection.fileno(), self._read)
+
+    def say(self, message: BaseModel) -> None:
+        """Sent in order, at once or when there is room. What goes wrong is said by ``lost``, not here."""
+        if self.is_closed:
+            return
+        for part in parts.messages(control.encode(message), MAX_MESSAGE_BYTES):
+            self._waiting.append(part)
+            self._waiting_bytes += len(part)
+        if self._again is None:
+            self._send()
+        if self._waiting_bytes > MOST_WAITING_BYTES:
+            self._lose("it takes nothing that it is sent")
+
+    def _send(self) -> None:
+        self._again = None
+        try:
+            while self._waiting and self._connection.send(self._waiting[0]):
+                self._waiting_bytes -= len(self._waiting.popleft())
+        except (PeerGone, ProtocolError) as gone:
+            self._lose(str(gone))
+            return
+        if self._waiting:  # credit is no news that a descriptor tells of
+            self._again = self._loop.call_later(_AGAIN_S, self._send)
+
+    def _read(self) -> None:
+        try:
+            for _ in range(_READ_AT_ONCE):
+                if self.is_closed or (message := self._connection.receive_message()) is None:
+                    return
+                if (text := self._joiner.message(message)) is not None:
+                    self._heard(text)
+        except (PeerGone, ProtocolError) as fault:
+            self._lose(str(fault))
+
+    def _lose(self, why: str) -> None:
+        """In a turn of its own: whoever says something is not called back in the middle of it."""
+        if not self.is_closed and self._later is None:
+            self._loop.remove_reader(self._connection.fileno())
+            self._later = self._loop.call_soon(self._tell, why)
+
+    def _tell(self, why: str) -> None:
+        if not self.is_closed:
+            self.close()
+            self._lost(why)
+
+    def refuse(self, fault: OffpathError) -> None:
+        """What was heard makes no sense: hang up; ``lost`` hears why."""
+        self._lose(str(fault))
+
+    def close(self) -> None:
+        """Hang up. Repeating it is harmless."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self._again is not None:
+            self._again.cancel()
+        if self._later is not None:
+            self._later.cancel()
+        else:
+            self._loop.remove_reader(self._connection.fileno())
+        self._connection.close()

@@ -1,0 +1,226 @@
+"""What a controller's admin socket answers: the machine's ledger, the plan and the jobs as messages."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from offpath.bindings.wire import ina_admin
+from offpath.bindings.wire.admin import Fault
+from offpath.dpu_daemon.controller.conductor import Conductor
+from offpath.dpu_daemon.controller.jobs import Job, JobRefused
+from offpath.dpu_daemon.controller.modes import Modes
+from offpath.sched.ina.protocol import events
+from offpath.sched.ina.protocol.ledger import Hold
+from offpath.sched.ina.protocol.records import Wants
+
+_MS: Final = 1_000_000
+_WANTS: Final = {Wants.PLAN: "what the Plan wants", Wants.ALWAYS: "every operation"}
+
+
+class Answers:
+    """Answers over one controller, in its loop; none of them waits."""
+
+    def __init__(self, conductor: Conductor, modes: Modes, ina_directory: str) -> None:
+        self._conductor, self._modes = conductor, modes
+        self._directory = ina_directory
+
+    def to(self, asked: ina_admin.Request) -> ina_admin.Reply:
+        """A refusal is an answer too."""
+        try:
+            match asked:
+                case ina_admin.StatusRequest():
+                    return self._status()
+                case ina_admin.SubmitRequest():
+                    return self._submit(asked)
+                case ina_admin.JobsRequest():
+                    return self._jobs(asked)
+                case ina_admin.JobRequest():
+                    return self._job(asked.job)
+                case ina_admin.ExplainRequest():
+                    return self._explain(asked.job)
+                case ina_admin.CancelRequest():
+                    return self._cancel(asked.job)
+                case ina_admin.GroupsRequest():
+                    return self._groups(asked)
+                case ina_admin.TreesRequest():
+                    return self._trees(asked)
+                case ina_admin.HoldsRequest():
+                    return self._holds(asked)
+                case ina_admin.ModeRequest():
+                    return self._mode(asked)
+        except JobRefused as refused:
+            return Fault(code=refused.code, detail=refused.detail[:512])
+
+    def _status(self) -> ina_admin.ControllerStatus:
+        it = self._conductor
+        settings = it.planner.settings
+        return ina_admin.ControllerStatus(
+            term=it.machine.term, pid=os.getpid(), uptime_ms=(it.now_ns() - it.started_ns) // _MS, mode=settings.mode,
+            capacity=settings.capacity, agents=list(it.door.hosts),
+            silent=sorted(set(it.door.hosts) - it.heard), switches=it.switches.states(), jobs=len(it.jobs.known()),
+            holds=len(it.machine.ledger.holds()), migrations=it.counters["migrations"],
+            downtime_ms=[ns / _MS for ns in it.tracking.downtime_ns][-64:],
+            counters={**it.counters, "agents_refused": it.door.refused, "plugin_faults": self._modes.faults},
+        )  # fmt: skip
+
+    # -- jobs -----------------------------------------------------------------------------------------------------
+    def _submit(self, asked: ina_admin.SubmitRequest) -> ina_admin.Reply:
+        it = self._conductor
+        job = it.jobs.submit(asked.job, asked.hosts, asked.on, asked.ranks_per_host, it.now_ns())
+        it.dispatch(events.JobSubmitted(job.name, job.rank_hosts()))
+        it.settle()
+        return self._job(job.name)
+
+    def _cancel(self, name: str) -> ina_admin.Reply:
+        job = self._conductor.jobs.cancel(name)
+        self._conductor.dispatch(events.JobEnded(name))
+        self._conductor.settle()
+        return ina_admin.InaJob(job=self._line(job), ranks=[], reasons=list(job.reasons))
+
+    def _jobs(self, asked: ina_admin.JobsRequest) -> ina_admin.InaJobs:
+        found = [job for job in self._conductor.jobs.known() if job.name > asked.after]
+        page = found[: asked.limit]
+        return ina_admin.InaJobs(
+            jobs=[self._line(job) for job in page], next=page[-1].name if len(page) < len(found) else ""
+        )
+
+    def _job(self, name: str) -> ina_admin.InaJob:
+        job = self._conductor.jobs.get(name)
+        states = self._conductor.machine.states(name)
+        ranks = [
+            ina_admin.RankLine(
+                rank=state.rank, host=job.ranks.get(state.rank, ""), held=state.held, applied=state.applied,
+                lost=state.lost, is_gone=state.is_gone,
+            )
+            for state in sorted(states, key=lambda state: state.rank)
+        ]  # fmt: skip
+        return ina_admin.InaJob(job=self._line(job), ranks=ranks[:256], reasons=list(job.reasons))
+
+    def _line(self, job: Job) -> ina_admin.InaJobLine:
+        it = self._conductor
+        granted = it.machine.granted(job.name)
+        environment = {"OFFPATH_INA_JOB": job.name}
+        if self._directory:
+            environment["OFFPATH_INA_DIRECTORY"] = self._directory
+        return ina_admin.InaJobLine(
+            job=job.name, state=job.state, hosts=list(job.hosts), ranks_per_host=job.ranks_per_host,
+            ranks=len(job.ranks), incarnation=job.incarnation, stamp=granted[0].stamp if granted is not None else 0,
+            tree=granted[1].tree.name if granted is not None else "",
+            root=granted[1].tree.root if granted is not None else "", age_ms=(it.now_ns() - job.since_ns) / _MS,
+            environment=environment,
+        )  # fmt: skip
+
+    def _explain(self, name: str) -> ina_admin.InaExplanation:
+        job = self._conductor.jobs.get(name)
+        where, reasons = self._why(job)
+        return ina_admin.InaExplanation(job=self._line(job), where=where, reasons=reasons)
+
+    def _why(self, job: Job) -> tuple[str, list[str]]:
+        it = self._conductor
+        plan, granted = it.planner.plan, it.machine.granted(job.name)
+        placed = [f"it is on {', '.join(job.hosts)}: {'; '.join(job.reasons)}"] if job.hosts else []
+        if job.state in ("cancelled", "ended"):
+            return f"it is {job.state}: it gets nothing", placed
+        if not job.ranks:
+            return "none of its ranks was seen: are they started, with OFFPATH_INA_JOB?", placed
+        states = it.machine.states(job.name)
+        if not any(view.job == job.name for view in it.machine.views()):
+            count = states[0].ranks if states else 0
+            missing = sorted(set(range(count)) - {state.rank for state in states if not state.is_gone})
+            return f"not all of its ranks are known to live: {missing[:16]} of {count} are missing", placed
+        if granted is not None:
+            epoch, assignment = granted
+            behind = [state.rank for state in states if state.applied < epoch.stamp]
+            share = plan.shares.get(job.name)
+            how = f"for {_WANTS[share.wants]}" if share is not None else ""
+            beside = [other for jobs in plan.groups.values() if job.name in jobs for other in jobs if other != job.name]
+            placed.append(f"it shares the root with {', '.join(beside)}" if beside else "nobody else has this root")
+            if behind:
+                placed.append(f"ranks {behind[:16]} have not applied it yet: they do at a step's boundary")
+            return f"it may use the tree {assignment.tree.name} {how}", placed
+        if job.name in plan.without:
+            return f"it runs without a tree: {plan.without[job.name]}", placed
+        if job.name in plan.shares:
+            holds = it.machine.ledger.holds()
+            own = [self._waited_for(hold) for hold in holds if hold.permission.job == job.name]
+            tree = plan.trees[job.name]
+            names = {it.planner.name_of(switch) for switch in tree.switches}
+            others = sorted({hold.permission.job for hold in holds if hold.switch in names} - {job.name})
+            held = [f"{other} takes a place at a switch of its tree" for other in others]
+            return "a tree is meant for it, and is not free yet", [*placed, *own, *held][:32]
+        return "nothing is planned for it", placed
+
+    def _cut(self, after: int, limit: int, count: int) -> int:
+        return after + limit if after + limit < count else 0
+
+    # -- trees ----------------------------------------------------------------------------------------------------
+    def _groups(self, asked: ina_admin.GroupsRequest) -> ina_admin.Groups:
+        planner = self._conductor.planner
+        plan = planner.plan
+        lines = [
+            ina_admin.GroupLine(
+                root=planner.name_of(root), jobs=list(jobs),
+                using={job: _WANTS[plan.shares[job].wants] for job in jobs if job in plan.shares},
+            )
+            for root, jobs in plan.groups.items()
+        ]  # fmt: skip
+        page = lines[asked.after : asked.after + asked.limit]
+        return ina_admin.Groups(
+            mode=planner.settings.mode, groups=page, next=self._cut(asked.after, asked.limit, len(lines))
+        )
+
+    def _trees(self, asked: ina_admin.TreesRequest) -> ina_admin.TreeLines:
+        it = self._conductor
+        lines = []
+        jobs = it.jobs.known()
+        for job in jobs[asked.after : asked.after + asked.limit]:
+            granted = it.machine.granted(job.name)
+            tree = it.planner.plan.trees.get(job.name)
+            since_ns = it.tracking.since_ns(job.name)
+            lines.append(
+                ina_admin.TreeLine(
+                    job=job.name, root=it.planner.name_of(tree.root) if tree is not None else "",
+                    switches=[it.planner.name_of(switch) for switch in tree.switches] if tree is not None else [],
+                    attach=list(granted[1].tree.attach) if granted is not None else [],
+                    is_granted=granted is not None, stamp=granted[0].stamp if granted is not None else 0,
+                    since_ms=(it.now_ns() - since_ns) / _MS if since_ns is not None else 0.0, why=self._why(job)[0],
+                )
+            )  # fmt: skip
+        return ina_admin.TreeLines(trees=lines, next=self._cut(asked.after, asked.limit, len(jobs)))
+
+    def _holds(self, asked: ina_admin.HoldsRequest) -> ina_admin.Holds:
+        it = self._conductor
+        holds = it.machine.ledger.holds()
+        lines = [
+            ina_admin.HoldLine(
+                switch=hold.switch, job=hold.permission.job, incarnation=hold.permission.incarnation,
+                stamp=hold.permission.stamp, slot=hold.slot, since_ms=(it.now_ns() - hold.since_ns) / _MS,
+                is_allowed=hold.is_allowed, why=self._waited_for(hold),
+            )
+            for hold in holds[asked.after : asked.after + asked.limit]
+        ]  # fmt: skip
+        return ina_admin.Holds(holds=lines, next=self._cut(asked.after, asked.limit, len(holds)))
+
+    def _waited_for(self, hold: Hold) -> str:
+        permission = hold.permission
+        if not hold.is_allowed:
+            return f"{hold.switch} has not confirmed the permission"
+        if hold.fenced_by is not None:
+            return f"{hold.switch} is to confirm a fence"
+        granted = self._conductor.machine.granted(permission.job)
+        if granted is not None and granted[0].stamp == permission.stamp:
+            return "the job may use it"
+        states = self._conductor.machine.states(permission.job)
+        behind = sorted(state.rank for state in states if state.applied <= permission.stamp)
+        if behind:
+            return f"ranks {behind[:16]} have not left it yet"
+        return "its switches have not all confirmed it" if granted is None else "a newer epoch replaces it"
+
+    def _mode(self, asked: ina_admin.ModeRequest) -> ina_admin.Reply:
+        if asked.mode or asked.link_bytes_per_s is not None:
+            self._modes.set(asked.mode, asked.link_bytes_per_s)
+        settings = self._conductor.planner.settings
+        return ina_admin.ModeNow(
+            mode=settings.mode, capacity=settings.capacity, link_bytes_per_s=settings.link_bytes_per_s
+        )

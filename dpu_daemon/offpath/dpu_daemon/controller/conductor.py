@@ -1,0 +1,234 @@
+"""The controller's shell: agents, switches, operators and memory around the protocol's machine. It decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from offpath.bindings.wire import cluster
+from offpath.dpu_daemon.controller.door import Door
+from offpath.dpu_daemon.controller.jobs import Jobs
+from offpath.dpu_daemon.controller.plan import Planner
+from offpath.dpu_daemon.controller.store import Store
+from offpath.dpu_daemon.controller.switches import Switches
+from offpath.dpu_daemon.controller.tracking import Tracking
+from offpath.sched.ina.protocol import events
+from offpath.sched.ina.protocol.agent import Report
+from offpath.sched.ina.protocol.controller import Controller
+from offpath.sched.ina.protocol.records import (
+    RankState,
+    RecordError,
+    epoch_to_data,
+    permission_to_data,
+    state_from_data,
+)
+
+logger = logging.getLogger(__name__)
+TICK_S: Final = 0.25
+YOUNG_S: Final = 10.0
+"""So long after its start a controller that hears of a greater term takes over from that one too: its memory was lost.
+Later it is the one that was taken over from."""
+TERMS_BEGAN_S: Final = 1_577_836_800
+"""2020-01-01: terms are seconds since then, or above whatever was heard of; they last until 2088."""
+_MOST_RESTARTS: Final = 1 << 24
+_MS: Final = 1_000_000
+
+
+class Conductor:
+    """One controller. Made inside a running loop; `start` begins to act. ``on_deposed``: another has taken over."""
+
+    def __init__(
+        self, planner: Planner, store: Store, jobs: Jobs, *, now_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self.planner, self.store, self.jobs = planner, store, jobs
+        self.now_ns = now_ns
+        self.started_ns = now_ns()
+        self.counters: Counter[str] = Counter()
+        self.tracking = Tracking()
+        self.heard: set[str] = set()
+        """Hosts that have said in this term what their ranks hold."""
+        self.on_deposed: Callable[[], None] = lambda: None
+        self.door: Door
+        self.switches: Switches
+        self.machine: Controller
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._events: list[events.Event] = []
+        self._has_granted = False
+        self._is_changed = False
+
+    def start(self, door: Door, switches: Switches) -> None:
+        """Begin to rule, under a term above that of the memory."""
+        self.door, self.switches = door, switches
+        self._begin(max(self.store.kept.term + 1, self._second()))
+        self._timer = self._loop.call_later(TICK_S, self._tick)
+
+    @staticmethod
+    def _second() -> int:
+        """The least term that a controller without a memory begins with: no two that start apart have the same."""
+        return min(max(1, int(time.time()) - TERMS_BEGAN_S), (1 << 31) - 2)
+
+    def _begin(self, term: int) -> None:
+        """A machine that knows nothing but the jobs' names; all agents and switches are asked."""
+        self.machine = Controller(term, self.planner, lambda: secrets.token_urlsafe(18))
+        self._newest = term << 32
+        """Stamp: no rank can hold a greater one of ours."""
+        self.store.term(term)
+        self.heard.clear()
+        logger.info("rules in term %d", term)
+        for job in self.jobs.known():
+            self.dispatch(events.JobSubmitted(job.name, job.rank_hosts()))
+        for host in self.door.hosts:
+            self.dispatch(events.AgentUp(host))
+        self.switches.lead(term)
+
+    # -- events in, commands out ----------------------------------------------------------------------------------
+    def dispatch(self, event: events.Event) -> None:
+        """Give an event to the machine, with all others of this turn of the loop, and carry out what it says."""
+        self._events.append(event)
+        if len(self._events) == 1:
+            self._loop.call_soon(self.settle)
+
+    def settle(self) -> None:
+        """What was given is handled, and the commands are carried out."""
+        while self._events:
+            waiting, self._events = self._events, []
+            now_ns = self.now_ns()
+            for command in self.machine.handle_all(waiting, now_ns=now_ns):
+                self._carry(command, now_ns)
+            for job in {state.job for event in waiting if isinstance(event, Report) for state in event.states}:
+                self._look_whether_moved(job, now_ns)
+
+    def _look_whether_moved(self, job: str, now_ns: int) -> None:
+        downtime_ns = self.tracking.moved(job, self.machine.states(job), now_ns)
+        if downtime_ns is not None:
+            self.counters["migrations"] += 1
+            logger.info("job %s moved to another tree: %.0f ms without one", job, downtime_ns / _MS)
+
+    def _carry(self, command: events.Command, now_ns: int) -> None:
+        match command:
+            case events.Publish(host, epoch):
+                self.counters["epochs_sent"] += 1
+                self._newest = max(self._newest, epoch.stamp)
+                self._has_granted |= epoch.grant is not None
+                if self.tracking.published(epoch, now_ns):
+                    self.counters["epochs"] += 1
+                self.door.say(host, cluster.NewEpoch(epoch=epoch_to_data(epoch)))
+            case events.Ask(host, term):
+                self.door.say(host, cluster.AskAll(term=term))
+            case events.Allow(switch, boot, permission):
+                self.counters["permissions"] += 1
+                self._is_changed = True
+                self.switches.allow(switch, boot, permission)
+            case events.Fence(switch, boot, term, job, incarnation, stamp):
+                self.counters["fences"] += 1
+                self._is_changed = True
+                self.switches.fence(switch, boot, term, job, incarnation, stamp)
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(TICK_S, self._tick)
+        self.dispatch(events.Tick())
+        for job in self.jobs.over(self.now_ns()):
+            logger.info("job %s is over", job)
+            self.tracking.forget(job)
+            self.dispatch(events.JobEnded(job))
+        if self._is_changed:
+            self._is_changed = False
+            self.store.ledger({
+                f"{hold.switch} {hold.permission.job} {hold.permission.stamp}": permission_to_data(hold.permission)
+                for hold in self.machine.ledger.holds()
+            })  # fmt: skip
+
+    # -- agents ---------------------------------------------------------------------------------------------------
+    def agent_came(self, host: str) -> None:
+        """Its agent can be spoken to."""
+        self.heard.discard(host)
+        self.dispatch(events.AgentUp(host))
+
+    def agent_left(self, host: str) -> None:
+        """It cannot."""
+        self.heard.discard(host)
+        self.dispatch(events.AgentGone(host))
+
+    def reported(self, host: str, report: cluster.AgentReport) -> None:
+        """A host's agent says what its ranks say. States that are none are left out and counted."""
+        self.counters["reports"] += 1
+        states: list[RankState] = []
+        for data in report.states:
+            try:
+                state = state_from_data(data)
+            except RecordError:
+                self.counters["states_refused"] += 1
+                continue
+            states.append(state)
+        # An agent that began anew has heard of no term, but its ranks may hold what another controller gave. Later
+        # that is a rank's invention: it may cost its own job the tree, and nobody else anything.
+        foreign = [state for state in states if state.held > self._newest]
+        believed = [state.held >> 32 for state in foreign if self._is_young and state.held >> 32 < self._unlikely()]
+        if report.term > self.machine.term or believed:
+            self.heard_of(max([report.term, *believed]))
+            return
+        self.counters["states_refused"] += len(foreign)
+        states = [state for state in states if state.held <= self._newest]
+        for pattern in report.patterns:
+            self._measured(pattern)
+        self._is_changed = True
+        if report.is_whole:
+            self.heard.add(host)
+        self.jobs.seen(host, states, self.now_ns())
+        live = tuple(state for state in states if not self.jobs.is_cancelled(state.job, state.incarnation))
+        self.dispatch(Report(host, report.term, live, report.is_whole))
+
+    def _measured(self, data: dict[str, object]) -> None:
+        job, incarnation = data.get("job"), data.get("incarnation")
+        if isinstance(job, str) and isinstance(incarnation, int) and self.jobs.knows(job):
+            if self.planner.measured(job, incarnation, data.get("pattern")):
+                self.counters["patterns"] += 1
+        else:
+            self.counters["patterns_refused"] += 1
+
+    @property
+    def _is_young(self) -> bool:
+        return not self._has_granted and self.now_ns() - self.started_ns < YOUNG_S * 1e9
+
+    def _unlikely(self) -> int:
+        """A term that no controller has come to."""
+        return self._second() + _MOST_RESTARTS
+
+    def heard_of(self, term: int) -> None:
+        """Somebody, an agent or a switch, has listened to another controller, of that term."""
+        if term < self.machine.term or self.machine.is_deposed:
+            return
+        self.store.term(term)
+        if self._is_young:
+            logger.warning("a controller ruled in term %d; taking over", term)
+            self._loop.call_soon(self._take_over, term + 1)
+            return
+        logger.error("another controller rules, in term %d: this one ends", term)
+        self.dispatch(events.Deposed(term))
+        self.settle()
+        self.on_deposed()
+
+    def _take_over(self, term: int) -> None:
+        if term > self.machine.term:
+            self._events.clear()
+            self._begin(term)
+
+    # -- operators ------------------------------------------------------------------------------------------------
+    def plan_again(self) -> None:
+        """Settings changed: what is to be different begins at once."""
+        self.dispatch(events.Tick())
+        self.settle()
+
+    def close(self) -> None:
+        """Stop. What was granted stays granted: no job notices."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.door.close()
+        self.switches.close()
+        self.store.close()

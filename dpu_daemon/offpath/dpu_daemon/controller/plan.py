@@ -1,0 +1,184 @@
+"""The planner that the controller's machine asks: trees and shares as its policies have them, laid out for ranks.
+
+Asked at every event, so it works anew only when something has changed that it looks at: jobs, switches, mode, turn, a
+job's step.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from offpath.dpu_daemon.controller.network import TreeUnusable, lay
+from offpath.dpu_daemon.controller.planning import (
+    Plan,
+    Share,
+    Sharing,
+    TreeBuilder,
+    grouped,
+    one_root,
+)
+from offpath.sched.errors import SchedError
+from offpath.sched.ina import patterns
+from offpath.sched.ina.conflicts import Limit, Per
+from offpath.sched.ina.protocol import events
+from offpath.sched.ina.protocol.records import Step
+from offpath.sched.ina.trees import Tree
+from offpath.sched.topology.graph import Topology
+
+logger = logging.getLogger(__name__)
+MS: Final = 1_000_000
+_STEADY: Final = 0.2
+"""A step that is as long as before but for this part is the same: a new epoch for each measurement helps nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What operators change while the controller runs. ``capacity``: operations that a switch has room for."""
+
+    mode: str
+    capacity: int = 1
+    alternate_ms: int = 1000
+    link_bytes_per_s: float = 12.5e9
+    latency_us: float = 50.0
+
+
+def network(settings: Settings, ranks: int) -> patterns.Network:
+    """The Plan's times where a rank's link is what counts: an all-reduce of B bytes moves 2(n-1)/n·B over it as a ring,
+    and B through the switch."""
+    ring = 2 * (ranks - 1) / ranks
+    return patterns.Network(settings.link_bytes_per_s / ring, ring, round(settings.latency_us * 1e3))
+
+
+class Planner:
+    """Callable as `events.Planner`. ``addresses``: of the switches that aggregate, by name."""
+
+    def __init__(
+        self, topology: Topology, addresses: Mapping[str, str], builder: TreeBuilder, sharing: Sharing,
+        settings: Settings,
+    ) -> None:  # fmt: skip
+        self._topology = topology
+        self._addresses = addresses
+        self._builder, self._sharing = builder, sharing
+        self.settings = settings
+        self._patterns: dict[tuple[str, int], patterns.Pattern] = {}
+        self.plan = Plan({}, {}, {}, {})
+        """The newest, by the names of jobs."""
+        self._seen: object = None
+        self._assignments: Mapping[str, events.Assignment] = {}
+        self._changes = 0
+
+    def name_of(self, node: int) -> str:
+        """A host's or switch's."""
+        return self._topology.names[node]
+
+    def set(self, settings: Settings, sharing: Sharing) -> None:
+        """From now on."""
+        self.settings, self._sharing = settings, sharing
+        self._changes += 1
+
+    def measured(self, job: str, incarnation: int, data: Any) -> bool:
+        """A job's pattern, as its ranks found it; hostile data is nothing. True: it counts from now on."""
+        try:
+            pattern = patterns.parse(job, data)
+        except SchedError:
+            return False
+        before = self._patterns.get((job, incarnation))
+        if before is not None and _is_alike(before, pattern):
+            return False
+        self._patterns = {key: each for key, each in self._patterns.items() if key[0] != job or key[1] > incarnation}
+        self._patterns[job, incarnation] = pattern
+        self._changes += 1
+        return True
+
+    def pattern(self, job: str, incarnation: int) -> patterns.Pattern | None:
+        """The newest that counts."""
+        return self._patterns.get((job, incarnation))
+
+    def __call__(
+        self, views: tuple[events.JobView, ...], capacities: Mapping[str, int], now_ns: int
+    ) -> Mapping[str, events.Assignment]:
+        """See `events.Planner`. Jobs keep the tree that they had if it still will do."""
+        turn = now_ns // (self.settings.alternate_ms * MS) if self.settings.mode == "alternate" else 0
+        seen = (self._changes, turn, tuple((v.job, v.incarnation, v.hosts) for v in views), frozenset(capacities))
+        if seen != self._seen:
+            self._seen = seen
+            self._plan(views, capacities.keys(), turn)
+        return self._assignments
+
+    def _plan(self, views: Iterable[events.JobView], up: Iterable[str], turn: int) -> None:
+        topology, numbers = self._topology, self._topology.host_numbers
+        without: dict[str, str] = {}
+        ranks: dict[str, tuple[int, ...]] = {}
+        for view in views:
+            if unknown := sorted(set(view.hosts) - numbers.keys()):
+                without[view.job] = f"{unknown[0]} is no host of the topology"
+            elif len(set(view.hosts)) < 2:
+                without[view.job] = "it has one host, which aggregates nothing"
+            elif self.settings.mode == "none":
+                without[view.job] = "the mode is none"
+            else:
+                ranks[view.job] = tuple(numbers[host] for host in view.hosts)
+        jobs = {job: tuple(sorted(set(hosts))) for job, hosts in ranks.items()}
+        limit = Limit(Per.SWITCH, self.settings.capacity)
+        former = {job: tree for job, tree in self.plan.trees.items() if job in jobs}
+        built = self._builder.build(topology, jobs, former, limit) if jobs else {}
+        without |= {job: "every tree that it could have meets several groups" for job in jobs if job not in built}
+        trees, apart = one_root(built, limit)
+        without |= apart
+        laid: dict[str, events.Tree] = {}
+        up_now = set(up)
+        for job, tree in list(trees.items()):
+            try:
+                laid[job] = self._laid(job, tree, ranks[job])
+                down = sorted(part.switch for part in laid[job].parts if part.switch not in up_now)
+                if down:
+                    raise TreeUnusable(f"{', '.join(down)} cannot be spoken to")
+            except TreeUnusable as fault:
+                without[job] = str(fault)
+        groups = grouped({job: trees[job] for job in trees if job not in without}, limit, list(jobs))
+        shares: dict[str, Share] = {}
+        for group in groups.values():
+            now = self._sharing.share(group, turn)
+            shares |= now
+            without |= {job: "it is another job's turn at the root" for job in group if job not in now}
+        self.plan = Plan(trees, groups, shares, without)
+        steps = {view.job: self._step(view) for view in views if view.job in shares}
+        self._assignments = {
+            job: events.Assignment(laid[job], self._group(job, groups), share.wants, share.is_shared, steps[job])
+            for job, share in shares.items()
+        }
+
+    def _group(self, job: str, groups: Mapping[int, tuple[str, ...]]) -> str:
+        """Jobs that take turns are of one group; in the mode ``all`` each goes ahead as if it were alone."""
+        if self.settings.mode == "all":
+            return job
+        return next(f"at {self._topology.names[root]}" for root, jobs in groups.items() if job in jobs)
+
+    def _laid(self, job: str, tree: Tree, ranks: tuple[int, ...]) -> events.Tree:
+        names = self._topology.names
+        laid = lay(self._topology, tree, ranks, self._addresses)
+        path = "+".join(names[switch] for switch in tree.switches)
+        return events.Tree(f"{names[tree.root]}:{path}"[:255], laid.parts, laid.attach)
+
+    def _step(self, view: events.JobView) -> Step | None:
+        pattern = self._patterns.get((view.job, view.incarnation))
+        if pattern is None:
+            return None
+        timed = patterns.timed(pattern, network(self.settings, len(view.hosts)))
+        return Step(timed.duration_ns, timed.starts, timed.plain, timed.ina)
+
+
+def _is_alike(one: patterns.Pattern, other: patterns.Pattern) -> bool:
+    """The same operations, in a step about as long."""
+    if [each.nbytes for each in one.operations] != [each.nbytes for each in other.operations]:
+        return False
+    return abs(one.duration_ns - other.duration_ns) <= _STEADY * one.duration_ns
+
+
+def settings_of(settings: Settings, mode: str, capacity: int, link_bytes_per_s: float | None) -> Settings:
+    """``settings`` with what an operator changed."""
+    rate = settings.link_bytes_per_s if link_bytes_per_s is None else link_bytes_per_s
+    return replace(settings, mode=mode, capacity=capacity, link_bytes_per_s=rate)

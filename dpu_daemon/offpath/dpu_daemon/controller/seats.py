@@ -1,0 +1,165 @@
+"""Policies from outside, and the built-ins that answer for them when they do not (DESIGN §5).
+
+Each runs in a process of its own, is asked with a deadline, and its answer is held against what must hold for any. From
+its first late, broken or illegal answer on, the built-in decides: it is quarantined until the controller starts anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+from offpath.dpu_daemon.controller.planning import (
+    Hosts,
+    PolicyFault,
+    Share,
+    Sharing,
+    TreeBuilder,
+    Trees,
+    checked_shares,
+    checked_trees,
+    over_capacity,
+)
+from offpath.dpu_daemon.controller.plugin_child import BUILD, PLACE, SHARE, TOPOLOGY
+from offpath.dpu_daemon.plugins import PluginProcess
+from offpath.sched.errors import PlainError
+from offpath.sched.gpu.plugin import PREFIX, AdvisorError
+from offpath.sched.ina.conflicts import Limit
+from offpath.sched.ina.trees import Tree
+from offpath.sched.placement.checker import violations
+from offpath.sched.placement.cluster import Cluster
+from offpath.sched.placement.port import Decision, Placement, Request
+from offpath.sched.plain import from_plain, to_plain
+from offpath.sched.topology.graph import Topology
+
+logger = logging.getLogger(__name__)
+CHILD: Final = "offpath.dpu_daemon.controller.plugin_child"
+MOST_BYTES: Final = 16 << 20
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+class Seat(Generic[_T]):
+    """One policy's place: a built-in, and perhaps a plug-in before it."""
+
+    def __init__(self, group: str, built_in: _T, process: PluginProcess | None = None) -> None:
+        self.group = group
+        self.built_in = built_in
+        self.process = process
+        self.faults = 0
+
+    @classmethod
+    def of(cls, group: str, given: str, built_in: _T, deadline_s: float) -> Seat[_T]:
+        """``given``: what the configuration says, of which ``plugin:NAME`` starts a process. Raises: PluginError."""
+        if not given.startswith(PREFIX):
+            return cls(group, built_in)
+        name = given.removeprefix(PREFIX)
+        process = PluginProcess(f"{group}/{name}", deadline_s, child=CHILD, most_bytes=MOST_BYTES)
+        process.wait()
+        return cls(group, built_in, process)
+
+    @property
+    def is_advised(self) -> bool:
+        """A plug-in is asked."""
+        return self.process is not None
+
+    def ask(self, kind: str, *arguments: Any, read: Callable[[Any], _R], instead: Callable[[], _R]) -> _R:
+        """What the plug-in says, as ``read`` makes it of plain data; the built-in's word if it says nothing that can be
+        used. ``read`` raises PlainError, PolicyFault."""
+        if self.process is None:
+            return instead()
+        try:
+            self.process.begin()
+            return read(self.process.ask(kind, *arguments))
+        except (AdvisorError, PlainError, PolicyFault) as fault:
+            logger.warning("the plug-in for %s is asked no more, the built-in decides: %s", self.group, fault)
+            self.faults += 1
+            self.close()
+            return instead()
+
+    def tell(self, kind: str, *arguments: Any) -> None:
+        """Something that it will need to know."""
+        if self.process is not None:
+            self.process.begin()
+            self.process.tell(kind, *arguments)
+
+    def close(self) -> None:
+        """The plug-in's process ends. Repeating it is harmless."""
+        if self.process is not None:
+            self.process.close()
+            self.process = None
+
+
+class Placing:
+    """Implements `Placement`: the configured policy."""
+
+    def __init__(self, seat: Seat[Placement], topology: str) -> None:
+        """``topology``: its text, or the words of a regular one."""
+        self.seat = seat
+        self.name = seat.built_in.name
+        seat.tell(TOPOLOGY, topology)
+
+    def place(self, cluster: Cluster, request: Request) -> Decision:
+        """See `Placement`."""
+
+        def read(said: Any) -> Decision:
+            decision: Decision = from_plain(Decision, said)
+            if wrong := violations(cluster, request, decision):
+                raise PolicyFault(f"over capacity or nonsense: {'; '.join(wrong)}")
+            return decision
+
+        return self.seat.ask(
+            PLACE, list(cluster.free_hosts()), request.hosts, read=read,
+            instead=lambda: self.seat.built_in.place(cluster, request),
+        )  # fmt: skip
+
+
+class Building:
+    """Implements `TreeBuilder`: the configured one. ``usable``: the switches that aggregate."""
+
+    def __init__(self, seat: Seat[TreeBuilder], topology: str, usable: frozenset[int]) -> None:
+        self.seat = seat
+        self.name = seat.built_in.name
+        self._usable = usable
+        seat.tell(TOPOLOGY, topology)
+
+    def build(self, topology: Topology, jobs: Hosts, former: Trees, limit: Limit) -> Trees:
+        """See `TreeBuilder`."""
+
+        def read(said: Any) -> Trees:
+            if not isinstance(said, dict):
+                raise PolicyFault("no object of trees by job")
+            trees: dict[str, Tree] = {job: from_plain(Tree, said[job]) for job in jobs if job in said}
+            if strangers := said.keys() - jobs.keys():
+                raise PolicyFault(f"a tree for {sorted(strangers)[0]!r:.80}, which asked for none")
+            checked_trees(topology, jobs, trees, self._usable)
+            if wrong := over_capacity(trees, limit):
+                raise PolicyFault(wrong)
+            return trees
+
+        return self.seat.ask(
+            BUILD, {job: list(hosts) for job, hosts in jobs.items()},
+            {job: to_plain(each) for job, each in former.items()}, limit.capacity, read=read,
+            instead=lambda: self.seat.built_in.build(topology, jobs, former, limit),
+        )  # fmt: skip
+
+
+class SharingOut:
+    """Implements `Sharing`: the configured one."""
+
+    def __init__(self, seat: Seat[Sharing]) -> None:
+        self.seat = seat
+        self.name = seat.built_in.name
+
+    def share(self, group: Sequence[str], turn: int) -> Mapping[str, Share]:
+        """See `Sharing`."""
+
+        def read(said: Any) -> Mapping[str, Share]:
+            if not isinstance(said, dict):
+                raise PolicyFault("no object of shares by job")
+            shares: dict[str, Share] = {str(job): from_plain(Share, each) for job, each in said.items()}
+            checked_shares(group, shares)
+            return shares
+
+        return self.seat.ask(SHARE, list(group), turn, read=read, instead=lambda: self.seat.built_in.share(group, turn))

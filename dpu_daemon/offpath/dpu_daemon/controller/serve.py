@@ -1,0 +1,153 @@
+"""Running a controller: its places, signals, ready line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from random import Random
+
+import uvloop
+
+from offpath.bindings.errors import OffpathError, PlaceUnusable
+from offpath.bindings.runtime import CONTROLLER_SOCKET, make_runtime_directory
+from offpath.bindings.wire import control, ina_admin
+from offpath.bindings.zeromq.keys import read_allowed
+from offpath.dpu_daemon import logs
+from offpath.dpu_daemon.config import zmq_secret
+from offpath.dpu_daemon.controller.answers import Answers
+from offpath.dpu_daemon.controller.conductor import Conductor
+from offpath.dpu_daemon.controller.config import Loaded
+from offpath.dpu_daemon.controller.door import Door
+from offpath.dpu_daemon.controller.jobs import Jobs
+from offpath.dpu_daemon.controller.modes import Modes, settings, sharing_seat
+from offpath.dpu_daemon.controller.plan import Planner
+from offpath.dpu_daemon.controller.planning import Mina, Sharing, TreeBuilder
+from offpath.dpu_daemon.controller.plugin_child import PLACEMENT, TREE_BUILDER
+from offpath.dpu_daemon.controller.seats import Building, Placing, Seat, SharingOut
+from offpath.dpu_daemon.controller.store import Store
+from offpath.dpu_daemon.controller.switches import Switches
+from offpath.dpu_daemon.notify import Notifier
+from offpath.dpu_daemon.operators import Desk, OperatorSocket
+from offpath.sched.gpu.plugin import PREFIX
+from offpath.sched.placement.fragments import Fragments
+from offpath.sched.placement.port import Placement
+from offpath.sched.placement.registry import make
+
+logger = logging.getLogger(__name__)
+
+
+class TakenOver(OffpathError):
+    """Another controller has taken over: this one has nothing left to say."""
+
+
+@contextlib.asynccontextmanager
+async def running_controller(loaded: Loaded, directory: str) -> AsyncIterator[Conductor]:
+    """A controller that rules for as long as the block runs.
+
+    Raises: RegionError, PlaceUnusable: directory or sockets cannot be made. PluginError: a plug-in does not start.
+    HostChannelError: the keys or pyzmq cannot be used.
+    """
+    from offpath.bindings.zeromq.library import CLUSTER
+    from offpath.bindings.zeromq.listener import ZmqListener
+
+    config, topology = loaded.config, loaded.topology
+    with contextlib.ExitStack() as held:
+        try:
+            make_runtime_directory(directory)
+        except OSError as fault:
+            raise PlaceUnusable(f"{directory}: {fault.strerror or fault}") from None
+        policy = config.policy
+        placing, building, sharing = await asyncio.to_thread(_seats, loaded)
+        for seat in (placing, building, sharing):
+            held.callback(seat.close)
+        number_of = {name: number for number, name in enumerate(topology.names)}
+        usable = frozenset(number_of[switch.name] for switch in config.switch)
+        planner = Planner(
+            topology, {switch.name: switch.address for switch in config.switch},
+            Building(building, loaded.text, usable), SharingOut(sharing), settings(policy),
+        )  # fmt: skip
+        store = Store(config.operation.state)
+        store.open()
+        held.callback(store.close)
+        jobs = Jobs(topology, Placing(placing, loaded.text), store, config.ranks_per_host)
+        conductor = Conductor(planner, store, jobs)
+        jobs.remember(conductor.now_ns())
+        agents = config.agents
+        secret, allowed = zmq_secret(agents.key_file), read_allowed(agents.allowed)
+        listener = ZmqListener(agents.bind, secret, allowed, agents.domain, CLUSTER)
+        door = Door(
+            listener, topology.host_numbers.__contains__, conductor.reported, conductor.agent_came, conductor.agent_left
+        )
+        switches = Switches(config.switch, conductor.dispatch, conductor.heard_of, planner.settings.capacity)
+        held.callback(conductor.close)
+        conductor.start(door, switches)
+        modes = Modes(conductor, policy, SharingOut(sharing), placing, building)
+        held.callback(modes.close)
+        answers = Answers(conductor, modes, config.ina_directory)
+
+        async def answer(asked: ina_admin.Request) -> ina_admin.Reply:
+            return answers.to(asked)
+
+        desk = Desk(
+            lambda body: control.decode(ina_admin.TO_CONTROLLER_ADMIN, body), answer,
+            lambda: config.operation.admin_uids,
+        )  # fmt: skip
+        operators = OperatorSocket(desk, os.path.join(directory, CONTROLLER_SOCKET))
+        try:
+            await operators.start()
+        except OSError as fault:
+            raise PlaceUnusable(f"{fault.filename or directory}: {fault.strerror or fault}") from None
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                switches.start(tasks)
+                try:
+                    yield conductor
+                finally:
+                    switches.close()
+        finally:
+            await operators.close()
+
+
+def _seats(loaded: Loaded) -> tuple[Seat[Placement], Seat[TreeBuilder], Seat[Sharing]]:
+    """Blocks until every plug-in is loaded. Raises: PluginError."""
+    policy = loaded.config.policy
+    deadline_s = policy.plugin_ms / 1e3
+    with contextlib.ExitStack() as made:
+        own: Placement = (
+            Fragments() if policy.placement.startswith(PREFIX) else make(policy.placement, Random(0))
+        )  # fmt: skip
+        placing: Seat[Placement] = Seat.of(PLACEMENT, policy.placement, own, deadline_s)
+        made.callback(placing.close)
+        mina: TreeBuilder = Mina(policy.candidates, Random(0))
+        building: Seat[TreeBuilder] = Seat.of(TREE_BUILDER, policy.tree_builder, mina, deadline_s)
+        made.callback(building.close)
+        sharing = sharing_seat(policy)
+        made.pop_all()
+    return placing, building, sharing
+
+
+async def serve(loaded: Loaded, directory: str, ready: Callable[[Conductor], None]) -> None:
+    """Rule until SIGTERM, SIGINT, or until another controller does. Raises: TakenOver."""
+    logs.set_up(loaded.config.operation.log)
+    notifier = Notifier.from_environment()
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with running_controller(loaded, directory) as conductor:
+        conductor.on_deposed = stop.set
+        notifier.ready(f"term {conductor.machine.term}")
+        ready(conductor)
+        await stop.wait()
+        notifier.stopping()
+    if conductor.machine.is_deposed:
+        raise TakenOver(f"a controller of a term above {conductor.machine.term} rules")
+
+
+def run(loaded: Loaded, directory: str, ready: Callable[[Conductor], None]) -> None:
+    """`serve` on uvloop; blocks."""
+    uvloop.run(serve(loaded, directory, ready))

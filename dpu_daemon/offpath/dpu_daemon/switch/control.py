@@ -1,0 +1,255 @@
+"""A switch's control socket: what a controller tells it, and asks. Length-prefixed JSON, one question a connection.
+
+Over a Unix socket only our own user and root are heard. Over TCP whoever reaches the address is: give a loopback or
+management address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from offpath.bindings.errors import FrameError, PeerGone, RequestRefused
+from offpath.bindings.ina.address import parse_address
+from offpath.bindings.loopback.sockets import peer_credentials
+from offpath.bindings.wire.frames import FrameReader, frame
+from offpath.dpu_daemon.switch.switch import Switch, listen
+from offpath.sched.ina.protocol.records import Permission, RecordError, permission_from_data, permission_to_data
+
+logger = logging.getLogger(__name__)
+ANSWER_S: Final = 5.0
+CLEAR_S: Final = 10.0
+"""A fence is answered once it is clear: members that do not hang up are hung up on within this."""
+MOST_CAPACITY: Final = 1 << 16
+_READ_BYTES: Final = 65_536
+_MOST_INTEGER: Final = (1 << 63) - 1
+_LONGEST_LEADER: Final = 64
+
+
+class SwitchRefused(RequestRefused):
+    """The switch does not do what it was told: an old term, a fenced stamp, or another permission of the same stamp."""
+
+
+# -- the switch's end -----------------------------------------------------------------------------------------------
+class ControlServer:
+    """Serves a switch's control socket."""
+
+    def __init__(self, switch: Switch) -> None:
+        self._switch = switch
+        self._server: asyncio.Server | None = None
+        self._path = ""
+        self._leader = ""
+        """Who leads in the root's term."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, address: str) -> str:
+        """Listen; the address to be found at. Raises: FabricAddressError, PlaceUnusable."""
+        sock, found = listen(address)
+        family, target = parse_address(found)
+        if family == socket.AF_UNIX:
+            self._path = str(target)
+        self._server = await asyncio.start_server(self._peer, sock=sock) if family != socket.AF_UNIX else (
+            await asyncio.start_unix_server(self._peer, sock=sock)
+        )  # fmt: skip
+        return found
+
+    async def close(self) -> None:
+        """Stop listening and hang up on everybody."""
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._path and os.path.exists(self._path):
+            os.unlink(self._path)
+
+    async def _peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            sock = writer.get_extra_info("socket")
+            if sock.family == socket.AF_UNIX and peer_credentials(sock)[1] not in (0, os.getuid()):
+                return
+            async with asyncio.timeout(ANSWER_S + CLEAR_S):
+                writer.write(frame(orjson.dumps(await self._answer(await _one(reader)))))
+                await writer.drain()
+        except (PeerGone, FrameError, TimeoutError, OSError):
+            pass  # it left, or said nothing that can be answered
+        except asyncio.CancelledError:
+            if self._server is not None and self._server.is_serving():
+                raise  # only `close` cancels on purpose
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _answer(self, said: Any) -> dict[str, Any]:
+        try:
+            match said:
+                case {"kind": "lead", "term": term, "leader": str(leader)} if 0 < len(leader) <= _LONGEST_LEADER:
+                    return self._lead(_number(term), leader)
+                case {"life": str(life)} if life != self._switch.life:
+                    return _refused("that was meant for another life of this switch")
+                case {"kind": "allow", "permission": data}:
+                    if not self._switch.allow(permission_from_data(data)):
+                        return _refused("an old term, a fenced stamp, or not what this stamp was allowed before")
+                    return {"kind": "allowed"}
+                case {"kind": "fence", "term": term, "job": str(job), "incarnation": incarnation, "stamp": stamp}:
+                    numbers = _number(term), _number(incarnation), _number(stamp)
+                    return await self._fence(numbers[0], job, *numbers[1:])
+                case {"kind": "capacity", "capacity": capacity}:
+                    if not 0 < _number(capacity) <= MOST_CAPACITY:
+                        return _refused(f"a capacity of 1 to {MOST_CAPACITY}")
+                    self._switch.root.capacity = capacity
+                    return {"kind": "done"}
+                case {"kind": "stats"}:
+                    return {"kind": "stats", **self._switch.statistics()}
+        except RecordError as fault:
+            return _refused(str(fault))
+        return _refused("no question that a switch knows")
+
+    def _lead(self, term: int, leader: str) -> dict[str, Any]:
+        """Who is not listened to learns of the term, and of nothing else: that of an older controller, and of one that
+        calls itself by the same term as another."""
+        root = self._switch.root
+        is_led = term > root.term or (term == root.term and self._leader in ("", leader))
+        if is_led:
+            root.led_by(term)
+            self._leader = leader
+        permissions = [permission_to_data(each) for each in root.permissions()] if is_led else []
+        return {
+            "kind": "led", "is_led": is_led, "term": root.term, "life": self._switch.life, "capacity": root.capacity,
+            "permissions": permissions,
+        }  # fmt: skip
+
+    async def _fence(self, term: int, job: str, incarnation: int, stamp: int) -> dict[str, Any]:
+        if not self._switch.fence(term, job, incarnation, stamp):
+            return _refused("an old term")
+        logger.info("%s is fenced up to stamp %d", job, stamp)
+        try:
+            async with asyncio.timeout(CLEAR_S):
+                while not self._switch.root.is_clear(job, incarnation, stamp):
+                    self._switch.changed.clear()
+                    await self._switch.changed.wait()
+        except TimeoutError:
+            return _refused("it is fenced, and not clear yet: ask again")
+        return {"kind": "fenced"}
+
+
+def _refused(why: str) -> dict[str, Any]:
+    return {"kind": "refused", "detail": why[:500]}
+
+
+def _number(value: Any) -> int:
+    """Raises: RecordError."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_INTEGER:
+        raise RecordError(f"{value!r:.80} is no number")
+    return value
+
+
+def _meant(life: str) -> dict[str, str]:
+    return {"life": life} if life else {}
+
+
+async def _one(reader: asyncio.StreamReader) -> Any:
+    """One frame's JSON. Raises: PeerGone, FrameError."""
+    frames, waiting = FrameReader(), list[bytes]()
+    while not waiting:
+        data = await reader.read(_READ_BYTES)
+        if not data:
+            raise PeerGone("the other end of a switch's control socket hung up")
+        waiting = frames.feed(data)
+    try:
+        return orjson.loads(waiting[0])
+    except orjson.JSONDecodeError:
+        raise FrameError("frame_length", "no JSON in it") from None
+
+
+# -- the controller's end -------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Led:
+    """How a switch takes a controller. ``is_led``: it listens; else ``term`` is another's, and the rest says nothing.
+    ``life``: another one each time it is started; ``permissions``: what it allows now."""
+
+    is_led: bool
+    term: int
+    life: str
+    capacity: int
+    permissions: tuple[Permission, ...]
+
+
+class SwitchControl:
+    """What a controller says to one switch. Each call connects anew; all may be repeated.
+
+    Calls raise PeerGone: the switch is not there or did not answer in time (it may have heard all the same);
+    SwitchRefused: see there.
+    """
+
+    def __init__(self, address: str) -> None:
+        """Raises: FabricAddressError."""
+        self.address = address
+        self._target = parse_address(address)
+
+    async def lead(self, term: int, leader: str) -> Led:
+        """A controller of this term, and of this name for itself, speaks from now on; older ones are not listened to
+        any more."""
+        answer = await self._ask({"kind": "lead", "term": term, "leader": leader})
+        try:
+            match answer:
+                case {
+                    "is_led": bool(is_led), "term": int(found), "life": str(life), "capacity": int(capacity),
+                    "permissions": list(permissions),
+                }:  # fmt: skip
+                    return Led(is_led, found, life, capacity, tuple(permission_from_data(each) for each in permissions))
+        except RecordError as fault:
+            raise SwitchRefused(f"switch at {self.address}: {fault}") from None
+        raise SwitchRefused(f"switch at {self.address}: an answer that is none")
+
+    async def allow(self, permission: Permission, life: str = "") -> None:
+        """The switch may do its part of a tree; see `Permission`. ``life``: of the switch that is meant; empty: any."""
+        await self._ask({"kind": "allow", "permission": permission_to_data(permission), **_meant(life)})
+
+    async def fence(self, term: int, job: str, incarnation: int, stamp: int, life: str = "") -> None:
+        """Nothing of the job up to (incarnation, stamp) is admitted any more. Returns once nothing of it is under way
+        at this switch, at most 15 s later."""
+        said = {"kind": "fence", "term": term, "job": job, "incarnation": incarnation, "stamp": stamp, **_meant(life)}
+        await self._ask(said, ANSWER_S + CLEAR_S)
+
+    async def capacity(self, capacity: int) -> None:
+        """Room for so many operations at once; those under way stay."""
+        await self._ask({"kind": "capacity", "capacity": capacity})
+
+    async def stats(self) -> dict[str, Any]:
+        """See `Switch.statistics`. ``life`` is another one when the switch was started anew: it then knows nothing."""
+        return await self._ask({"kind": "stats"})
+
+    async def _ask(self, said: dict[str, Any], within_s: float = ANSWER_S) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(within_s):
+                answer = await self._exchange(frame(orjson.dumps(said)))
+        except (OSError, TimeoutError, FrameError) as fault:
+            raise PeerGone(f"switch at {self.address}: {str(fault) or 'no answer in time'}") from None
+        if not isinstance(answer, dict) or answer.get("kind") == "refused":
+            raise SwitchRefused(
+                f"switch at {self.address}: {answer.get('detail') if isinstance(answer, dict) else answer}"
+            )
+        return answer
+
+    async def _exchange(self, asked: bytes) -> Any:
+        family, target = self._target
+        if family == socket.AF_UNIX:
+            reader, writer = await asyncio.open_unix_connection(str(target))
+        else:
+            reader, writer = await asyncio.open_connection(target[0], int(target[1]))
+        try:
+            writer.write(asked)
+            await writer.drain()
+            return await _one(reader)
+        finally:
+            writer.close()

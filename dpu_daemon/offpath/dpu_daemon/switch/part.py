@@ -1,0 +1,422 @@
+"""What a switch does for one job under one epoch: its part of the job's tree. No I/O, no clock.
+
+Whatever comes from a member or from the switch above is an event; what is to be said goes to a `Peer`. The verdicts are
+`protocol.root.Root`'s, asked at the switch whose permission names no parent; the other switches pass headers up and
+verdicts down. A part ends as a whole: the first loss is an ABORT to everybody, and it is gone once all have hung up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from offpath.bindings import faults
+from offpath.bindings.errors import InaFrameError
+from offpath.bindings.ina import frames
+from offpath.bindings.ina.frames import CHUNK_BYTES, Reason
+from offpath.dpu_daemon.switch.summing import add
+from offpath.sched.ina.protocol.records import Operation, Permission
+from offpath.sched.ina.protocol.root import Root, Verdict
+
+WINDOW_BYTES: Final = 1 << 20
+"""Chunks kept of a member that is ahead of the others; it is read no further meanwhile."""
+MOST_OPERATION_BYTES: Final = 1 << 30
+"""A larger all-reduce is refused, and runs plain."""
+Key = tuple[str, int, int]
+"""Job, incarnation, stamp."""
+
+
+class Peer(Protocol):
+    """A connection, as a part sees it."""
+
+    def send(self, data: bytes, sent: Callable[[], None] | None = None) -> None:
+        """Queue it; ``sent`` is called once all of it is with the kernel. Does not block, does not raise."""
+
+    def finish(self) -> None:
+        """Hang up once what was queued has left."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Of a switch since its start; operations are counted at their root."""
+
+    admitted: int = 0
+    refused: int = 0
+    completed: int = 0
+    aborts: int = 0
+    peak: int = 0
+    """The most operations that held a place at once."""
+    bytes_in: int = 0
+    """Of chunks, from members and from the switch above."""
+    bytes_out: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """An operation at this switch."""
+
+    index: int
+    nbytes: int
+    dtype: str
+    order: list[int] = field(default_factory=list)
+    """Slots whose header came, in the order in which they came."""
+    held: list[deque[bytes]] = field(default_factory=list)
+    """By slot: chunks that were not summed yet."""
+    is_admitted: bool = False
+    is_refused: bool = False
+    summed: int = 0
+    """Bytes."""
+    told: int = 0
+    """Bytes of the result that went down."""
+    missing: set[int] = field(default_factory=set)
+    """Ranks of this part that have not said DELIVERED."""
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A member's place: a rank that joins here, or a switch below with the ranks of its part."""
+
+    number: int
+    ranks: frozenset[int]
+    is_switch: bool
+    peer: Peer | None = None
+    joined: set[int] = field(default_factory=set)
+    current: _Running | None = None
+    sent: int = 0
+    """Bytes of the current operation that came from it."""
+
+
+class Part:
+    """See the module. ``above``: opens the connection to the switch above, when the first rank joins (None: it
+    cannot). ``observe``: is
+    told of what happens to operations, at the root."""
+
+    def __init__(
+        self, permission: Permission, root: Root, counters: Counters, above: Callable[[Part], Peer | None],
+        observe: Callable[[str, dict[str, Any]], None], by_rank: bool = True,
+    ) -> None:  # fmt: skip
+        self.permission = permission
+        self.key: Key = (permission.job, permission.incarnation, permission.stamp)
+        self.is_root = not permission.parent
+        members = [(frozenset((rank,)), False) for rank in permission.local]
+        members += [(frozenset(ranks), True) for _, ranks in permission.below]
+        members.sort(key=lambda member: min(member[0]))
+        self.slots: Final = [Slot(number, *member) for number, member in enumerate(members)]
+        self.ranks: Final = frozenset[int]().union(*(slot.ranks for slot in self.slots))
+        self.up: Peer | None = None
+        self.is_over = False
+        self._root, self._counters, self._observe = root, counters, observe
+        self._open_up = above
+        self._by_rank = by_rank
+        self._running: dict[int, _Running] = {}
+        self._newest = -1
+        self.progress = 0
+        """Grows with every step of an operation."""
+
+    # -- for whom it is driven by -------------------------------------------------------------------------------------
+    def slot_of(self, rank: int) -> Slot | None:
+        """Where the rank belongs; None: not into this part."""
+        return next((slot for slot in self.slots if rank in slot.ranks), None)
+
+    def is_full(self, slot: Slot) -> bool:
+        """The member is ahead of the others by a window: it is not to be read now."""
+        run = slot.current
+        return run is not None and not run.is_refused and slot.sent - run.summed > WINDOW_BYTES
+
+    @property
+    def is_busy(self) -> bool:
+        """An operation has begun and not ended."""
+        return any(not run.is_refused for run in self._running.values())
+
+    @property
+    def is_empty(self) -> bool:
+        """Nobody is connected any more."""
+        return all(slot.peer is None for slot in self.slots)
+
+    # -- joining ------------------------------------------------------------------------------------------------------
+    def attach(self, slot: Slot, peer: Peer, said: frames.Attach) -> Reason | None:
+        """A rank joins, here or below. A reason: it may not."""
+        if slot.peer is not None and slot.peer is not peer:
+            return Reason.TAKEN
+        if self.is_over:
+            return Reason.LOST
+        if said.ranks != self.permission.ranks or said.rank not in slot.ranks or said.rank in slot.joined:
+            return Reason.UNKNOWN
+        if not self._root.attach(*self.key, said.rank, said.token):
+            return Reason.UNKNOWN
+        slot.peer = peer
+        slot.joined.add(said.rank)
+        if self.is_root:
+            peer.send(frames.pack(frames.Attached(said.rank)))
+            return None
+        if self.up is None:
+            self.up = self._open_up(self)
+        if self.up is None:
+            self.lose(Reason.UNREACHABLE)
+        else:
+            self.up.send(frames.pack(said))
+        return None
+
+    # -- from below ---------------------------------------------------------------------------------------------------
+    def heard(self, slot: Slot, frame: frames.Frame) -> None:
+        """A member that is attached says something. Raises: InaFrameError: it breaks the rules."""
+        if self.is_over:
+            return
+        match frame:
+            case frames.Data():
+                self._data(slot, frame)
+            case frames.Operation():
+                self._operation(slot, frame)
+            case frames.Delivered():
+                self._delivered(slot, frame)
+            case frames.Abort() if slot.is_switch:
+                self.lose(frame.reason)
+            case _:
+                raise InaFrameError("out_of_turn", type(frame).__name__)
+
+    def _operation(self, slot: Slot, said: frames.Operation) -> None:
+        last = slot.current
+        if said.rank not in slot.joined or said.stamp != self.permission.stamp:
+            raise InaFrameError("out_of_turn", "an operation of another rank, or under another epoch")
+        run = self._running.get(said.index)
+        if run is not None and (run.nbytes, run.dtype) != (said.nbytes, said.dtype) and not run.is_refused:
+            self._ask(said)  # the root finds the mismatch, and aborts
+            if not self.is_root and self.up is not None:
+                self.up.send(frames.pack(said))
+            slot.current = _Running(said.index, said.nbytes, said.dtype, is_refused=True)
+            return
+        if last is not None and (last.index >= said.index or not (last.is_refused or last.told == last.nbytes)):
+            raise InaFrameError("out_of_turn", f"operation {said.index} before the end of {last.index}")
+        if faults.armed:
+            faults.hit("switch.operation")
+        if run is None and said.index <= self._newest:  # of one that was refused: all it sends is thrown away
+            run = _Running(said.index, said.nbytes, said.dtype, is_refused=True)
+        is_first = run is None
+        if run is None:
+            run = self._begin(said.index, said.nbytes, said.dtype)
+        slot.current, slot.sent = run, 0
+        if run.is_refused:
+            return
+        run.order.append(slot.number)
+        if is_first and self.is_root:
+            self._ask(said)
+        elif is_first and self.up is not None:
+            self.up.send(frames.pack(said))
+
+    def _begin(self, index: int, nbytes: int, dtype: str) -> _Running:
+        """Older ones that were refused are forgotten: of them nothing more is asked."""
+        for old in [each.index for each in self._running.values() if each.is_refused]:
+            del self._running[old]
+        run = _Running(index, nbytes, dtype, [], [deque() for _ in self.slots], missing=set(self.ranks))
+        self._running[index] = run
+        self._newest = index
+        self.progress += 1
+        return run
+
+    def _ask(self, said: frames.Operation) -> None:
+        """At the root only: the verdict, and what follows from it."""
+        if not self.is_root:
+            return
+        operation = self._named(said.index, said.nbytes, said.dtype)
+        if said.nbytes > MOST_OPERATION_BYTES:
+            self._refuse(said.index)
+            self._counters.refused += 1
+            self._tell("refused", operation, "too_large")
+            return
+        verdict = self._root.ask(operation, said.rank)
+        if verdict.abort is not None:
+            self._tell("aborted", operation, "mismatch")
+            self.lose(Reason.MISMATCH)
+        elif not verdict.waits:
+            self.decide(verdict)
+
+    def decide(self, verdict: Verdict) -> None:
+        """The root's verdict on an operation of this part, also on one that had to wait for it."""
+        run = self._running.get(verdict.operation.index)
+        if run is None or not verdict.is_first or self.is_over:
+            return
+        reason = str(verdict.reason) if verdict.reason is not None else ""
+        if not verdict.is_admitted:
+            self._counters.refused += 1
+            self._tell("refused", verdict.operation, reason)
+            self._refuse(run.index)
+            return
+        run.is_admitted = True
+        self._counters.admitted += 1
+        self._counters.peak = max(self._counters.peak, self._root.in_flight)
+        self._tell("admitted", verdict.operation, reason)
+        if faults.armed:
+            faults.hit("switch.admitted")
+        self._sum(run)
+
+    def _data(self, slot: Slot, chunk: frames.Data) -> None:
+        run = slot.current
+        if run is None or run.index != chunk.index:
+            raise InaFrameError("out_of_turn", f"a chunk of {chunk.index}")
+        if run.is_refused:
+            return
+        due = min(CHUNK_BYTES, run.nbytes - slot.sent)
+        if chunk.offset != slot.sent or len(chunk.payload) != due or chunk.rank not in slot.ranks:
+            raise InaFrameError("out_of_turn", f"a chunk at {chunk.offset}, not of {due} bytes at {slot.sent}")
+        slot.sent += due
+        self._counters.bytes_in += due
+        run.held[slot.number].append(chunk.payload)
+        self._sum(run)
+
+    def _sum(self, run: _Running) -> None:
+        """Whatever all members have sent goes on: up, or down as the result."""
+        while run.held and all(run.held) and not run.is_refused and (run.is_admitted or not self.is_root):
+            order = range(len(self.slots)) if self._by_rank else run.order
+            total = add(run.dtype, [run.held[number].popleft() for number in order])
+            offset, run.summed = run.summed, run.summed + len(total)
+            self.progress += 1
+            if faults.armed and _is_dropped():
+                return
+            if self.is_root:
+                self._give(run, offset, total)
+            elif self.up is not None:
+                self._counters.bytes_out += len(total)
+                self.up.send(frames.pack(frames.Data(min(self.ranks), run.index, offset, total)))
+
+    def _delivered(self, slot: Slot, said: frames.Delivered) -> None:
+        run = self._running.get(said.index)
+        if run is None or said.rank not in slot.joined or said.rank not in run.missing or run.told < run.nbytes:
+            raise InaFrameError("out_of_turn", f"operation {said.index} was not given to rank {said.rank}")
+        run.missing.discard(said.rank)
+        self.progress += 1
+        if self.is_root:
+            operation = self._named(run.index, run.nbytes, run.dtype)
+            self._root.delivered(operation, said.rank)
+            if not run.missing:
+                self._counters.completed += 1
+                self._tell("completed", operation, "")
+        elif self.up is not None:
+            self.up.send(frames.pack(said))
+        if not run.missing:
+            del self._running[run.index]
+
+    # -- from above ---------------------------------------------------------------------------------------------------
+    def heard_above(self, frame: frames.Frame) -> None:
+        """The switch above says something. Raises: InaFrameError: it breaks the rules."""
+        if self.is_over:
+            return
+        match frame:
+            case frames.Result():
+                run = self._running.get(frame.index)
+                end = frame.offset + len(frame.payload)
+                if run is None or run.is_refused or frame.offset != run.told or end > run.summed:
+                    raise InaFrameError("out_of_turn", f"a result of {frame.index} at {frame.offset}")
+                self._counters.bytes_in += len(frame.payload)
+                self._give(run, frame.offset, frame.payload)
+            case frames.Refused():
+                self._refuse(frame.index)
+            case frames.Attached():
+                slot = self.slot_of(frame.rank)
+                if slot is None or slot.peer is None or frame.rank not in slot.joined:
+                    raise InaFrameError("out_of_turn", f"rank {frame.rank} never asked to join")
+                slot.peer.send(frames.pack(frame))
+            case frames.AttachRefused() | frames.Abort():
+                self.lose(frame.reason)
+            case _:
+                raise InaFrameError("out_of_turn", type(frame).__name__)
+
+    def lost_above(self, reason: Reason = Reason.LOST) -> None:
+        """The switch above is gone, or was never there."""
+        self.up = None
+        self.lose(reason)
+
+    # -- downwards ----------------------------------------------------------------------------------------------------
+    def _give(self, run: _Running, offset: int, payload: bytes) -> None:
+        """A chunk of the result to all members."""
+        data = frames.pack(frames.Result(run.index, offset, payload))
+        run.told = offset + len(payload)
+        self.progress += 1
+        is_last = run.told == run.nbytes
+        for slot in self.slots:
+            if slot.peer is not None:
+                self._counters.bytes_out += len(payload)
+                slot.peer.send(data, _after_delivery if faults.armed and is_last else None)
+
+    def _refuse(self, index: int) -> None:
+        """All members are told, also those that have not issued it yet."""
+        run = self._running.get(index)
+        if run is None:
+            if index <= self._newest:
+                return
+            run = self._begin(index, 0, "")
+        elif run.told:
+            raise InaFrameError("out_of_turn", f"{index} is refused after its result began")
+        run.is_refused = True
+        run.held = []
+        self.progress += 1
+        for slot in self.slots:
+            if slot.peer is not None:
+                slot.peer.send(frames.pack(frames.Refused(index)))
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+    def lose(self, reason: Reason) -> None:
+        """The tree is lost for this epoch: everybody is told. Repeating it is harmless.
+
+        A rank is hung up on; a switch below hangs up itself, once its own members are gone: until then it may hand
+        something out.
+        """
+        if self.is_over:
+            return
+        self.is_over = True
+        self._counters.aborts += 1
+        self._running.clear()
+        word = frames.pack(frames.Abort(self.permission.stamp, reason))
+        for slot in self.slots:
+            slot.current = None
+            if slot.peer is not None:
+                slot.peer.send(word)
+                if not slot.is_switch:
+                    slot.peer.finish()
+        if self.up is not None:
+            self.up.send(word)
+        self._leave_if_empty()
+
+    def hung_up(self, slot: Slot, reason: Reason = Reason.LOST) -> None:
+        """A member's connection is closed: nothing more goes to its ranks."""
+        if slot.peer is None:
+            return
+        slot.peer = None
+        self.lose(reason)
+        was_in_flight = self._root.in_flight
+        for rank in sorted(slot.joined):
+            self._root.gone(*self.key, rank)
+        slot.joined.clear()
+        if self._root.in_flight < was_in_flight:
+            self._observe("freed", self._line())
+        self._leave_if_empty()
+
+    def _leave_if_empty(self) -> None:
+        if self.is_over and self.is_empty and self.up is not None:
+            self.up.finish()
+            self.up = None
+
+    # -- names --------------------------------------------------------------------------------------------------------
+    def _named(self, index: int, nbytes: int, dtype: str) -> Operation:
+        return Operation(*self.key, index, nbytes, dtype)
+
+    def _tell(self, event: str, operation: Operation, reason: str) -> None:
+        line = self._line() | {"index": operation.index, "nbytes": operation.nbytes, "dtype": operation.dtype}
+        self._observe(event, line | ({"reason": reason} if reason else {}))
+
+    def _line(self) -> dict[str, Any]:
+        job, incarnation, stamp = self.key
+        return {"job": job, "incarnation": incarnation, "stamp": stamp, "in_flight": self._root.in_flight}
+
+
+def _is_dropped() -> bool:
+    try:
+        faults.hit("switch.chunk")
+    except OSError:
+        return True
+    return False
+
+
+def _after_delivery() -> None:
+    faults.hit("switch.delivered")

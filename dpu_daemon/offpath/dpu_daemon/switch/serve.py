@@ -1,0 +1,42 @@
+"""A switch process: its sockets, its signals, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from offpath.dpu_daemon import logs
+from offpath.dpu_daemon.switch.control import ControlServer
+from offpath.dpu_daemon.switch.switch import Switch
+
+
+async def serve(
+    name: str, listen: str, control: str, ready: Callable[[str, str], None], *, capacity: int = 1, by_rank: bool = True,
+    events: str | None = None, log: str = "text",
+) -> dict[str, Any]:  # fmt: skip
+    """Serve until SIGTERM or SIGINT; the closing statistics. ``ready`` gets the two addresses.
+
+    Raises: FabricAddressError, PlaceUnusable.
+    """
+    logs.set_up(log)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    switch = Switch(name, capacity, by_rank=by_rank, events=events)
+    server = ControlServer(switch)
+    try:
+        listens = switch.start(listen)
+        ready(listens, await server.start(control))
+        await stop.wait()
+        return switch.statistics()
+    finally:
+        await server.close()
+        await switch.close()
+
+
+def run(*arguments: Any, **settings: Any) -> dict[str, Any]:
+    """`serve`; blocks. Not on uvloop: libuv stops watching a socket whose peer hung up with bytes of ours unread
+    (EPOLLERR) without a word to its reader, and the loss would not be learnt of."""
+    return asyncio.run(serve(*arguments, **settings))

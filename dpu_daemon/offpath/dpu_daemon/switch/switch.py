@@ -1,0 +1,331 @@
+"""The switch's shell: connections to parts, limits that need a clock, and the controller's orders."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import resource
+import secrets
+import socket
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from offpath.bindings.errors import FabricAddressError, InaFrameError, PlaceUnusable
+from offpath.bindings.ina import frames
+from offpath.bindings.ina.address import begin_connecting, parse_address
+from offpath.bindings.ina.frames import Frame, Reason
+from offpath.bindings.loopback.sockets import listening_socket
+from offpath.dpu_daemon.switch.part import Counters, Key, Part, Slot
+from offpath.dpu_daemon.switch.stream import HIGH_BYTES, Stream
+from offpath.sched.ina.protocol.records import Permission
+from offpath.sched.ina.protocol.root import Root
+
+logger = logging.getLogger(__name__)
+MOST_CONNECTIONS: Final = 4096
+MOST_STRANGERS: Final = 256
+"""Connections that have not said ATTACH. The oldest makes room."""
+SLOW_S: Final = 5.0
+"""For a member to read of what it is owed, a stranger to say something, a switch below to hang up."""
+SLOW_SWITCH_S: Final = SLOW_S + 2.0
+"""For a switch below to read: it stops for a slow member of its own, which it is to find and name first."""
+STALL_S: Final = 10.0
+"""An operation without any progress: ranks give up after 5 s; members that do not are not honest."""
+_TICK_S: Final = 0.25
+_BACKLOG: Final = 256
+_SPARE_FDS: Final = 64
+
+
+def listen(address: str) -> tuple[socket.socket, str]:
+    """A listening socket, and the address where it is found (port 0 is another then).
+
+    Raises: FabricAddressError; PlaceUnusable: it cannot be had.
+    """
+    family, target = parse_address(address)
+    try:
+        if family == socket.AF_UNIX:
+            sock = listening_socket(str(target), socket.SOCK_STREAM)
+            sock.listen(_BACKLOG)
+            return sock, address
+        sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(target)
+            sock.listen(_BACKLOG)
+        except BaseException:
+            sock.close()
+            raise
+    except OSError as fault:
+        raise PlaceUnusable(f"{address}: {fault.strerror or fault}") from None
+    host, port = sock.getsockname()[:2]
+    return sock, f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """Who is at the other end of a stream: nobody yet, a member of a part, or the switch above it."""
+
+    part: Part | None = None
+    slot: Slot | None = None
+    """None: the switch above."""
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What the clock has seen of a part."""
+
+    progress: int = -1
+    since: float = 0.0
+    over_since: float | None = None
+    streams: set[Stream] = field(default_factory=set)
+
+
+class Switch:
+    """One emulated switch. ``by_rank``: sums are made in the order of ranks, so that they are the same each time; else
+    in the order in which members came. ``events``: a file that takes one JSON line for each thing that happens to an
+    operation at its root."""
+
+    def __init__(self, name: str, capacity: int = 1, *, by_rank: bool = True, events: str | None = None) -> None:
+        self.name = name
+        self.root = Root(capacity)
+        self.counters = Counters()
+        self.life: Final = secrets.token_hex(8)
+        """Another one after each start: what was allowed before is not any more."""
+        self.changed = asyncio.Event()
+        """Set whenever a member left: for who waits until a fence is clear."""
+        self._by_rank = by_rank
+        self._parts: dict[Key, Part] = {}
+        self._members: dict[Stream, _Member] = {}
+        self._watches: dict[Part, _Watch] = {}
+        self._most_connections = min(MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_FDS)
+        self._listening: socket.socket | None = None
+        self._address = ""
+        self._ticking: asyncio.TimerHandle | None = None
+        self._events = open(events, "a", buffering=1, encoding="ascii") if events is not None else None  # noqa: SIM115
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+    def start(self, address: str) -> str:
+        """Listen; the address to be found at. Raises: FabricAddressError, PlaceUnusable."""
+        self._listening, self._address = listen(address)
+        asyncio.get_running_loop().add_reader(self._listening.fileno(), self._accept)
+        self._tick()
+        return self._address
+
+    async def close(self) -> None:
+        """Tell everybody, give what is queued a second, hang up."""
+        if self._listening is not None:
+            asyncio.get_running_loop().remove_reader(self._listening.fileno())
+            self._listening.close()
+            self._listening = None
+            family, target = parse_address(self._address)
+            if family == socket.AF_UNIX and os.path.exists(str(target)):
+                os.unlink(str(target))
+        for part in list(self._parts.values()):
+            part.lose(Reason.ENDING)
+        until = time.monotonic() + 1.0
+        while any(stream.queued for stream in self._members) and time.monotonic() < until:
+            await asyncio.sleep(0.01)
+        for stream in list(self._members):
+            stream.close(Reason.ENDING, "the switch ends")
+        if self._ticking is not None:
+            self._ticking.cancel()
+        if self._events is not None:
+            self._events.close()
+
+    # -- the controller's orders --------------------------------------------------------------------------------------
+    def allow(self, permission: Permission) -> bool:
+        """See `Root.allow`."""
+        if permission.parent:
+            try:
+                parse_address(permission.parent)
+            except FabricAddressError:
+                return False
+        return self.root.allow(permission)
+
+    def fence(self, term: int, job: str, incarnation: int, stamp: int) -> bool:
+        """See `Root.fence`; False: an old term. It is done when `Root.is_clear` says so."""
+        if self.root.fence(term, job, incarnation, stamp) is None:
+            return False
+        for part in list(self._parts.values()):
+            if part.key[0] == job and part.key[1:] <= (incarnation, stamp):
+                part.lose(Reason.FENCED)
+        self._settle()
+        return True
+
+    def statistics(self) -> dict[str, Any]:
+        """Plain data."""
+        parts = [
+            {
+                "job": part.key[0], "incarnation": part.key[1], "stamp": part.key[2], "is_root": part.is_root,
+                "attached": sum(len(slot.joined) for slot in part.slots), "ranks": len(part.ranks),
+            }
+            for part in self._parts.values()
+        ]  # fmt: skip
+        return {
+            "name": self.name, "life": self.life, "term": self.root.term, "capacity": self.root.capacity,
+            "in_flight": self.root.in_flight, "mismatches": self.root.mismatches,
+            "permissions": len(self.root.permissions()), **asdict(self.counters), "parts": parts[:256],
+        }  # fmt: skip
+
+    # -- connections --------------------------------------------------------------------------------------------------
+    def _accept(self) -> None:
+        assert self._listening is not None
+        with contextlib.suppress(OSError):  # nobody waits any more, or there is no descriptor: the loop calls again
+            for _ in range(_BACKLOG):
+                self._let_in(self._listening.accept()[0])
+
+    def _let_in(self, sock: socket.socket) -> None:
+        if len(self._members) >= self._most_connections:
+            sock.close()
+            return
+        strangers = [stream for stream, member in self._members.items() if member.part is None]
+        if len(strangers) >= MOST_STRANGERS:
+            strangers[0].close(Reason.LIMITS, "others wait")
+        self._members[Stream(sock, self._heard, self._closed, self._drained)] = _Member()
+
+    def _open_above(self, part: Part) -> Stream | None:
+        """The connection to the switch above. It may fail now, or later: the part hears of it then."""
+        try:
+            sock = begin_connecting(part.permission.parent)
+        except OSError as fault:
+            logger.warning("tree of %s stamp %d is lost: %s: %s", part.key[0], part.key[2], "the switch above", fault)
+            return None
+        stream = Stream(sock, self._heard, self._closed, self._drained, is_connecting=True)
+        self._members[stream] = _Member(part)
+        self._watches[part].streams.add(stream)
+        return stream
+
+    def _heard(self, stream: Stream, frame: Frame) -> None:
+        member = self._members[stream]
+        part, slot = member.part, member.slot
+        if part is None or isinstance(frame, frames.Attach):
+            self._attach(stream, member, frame)
+        elif slot is None:
+            part.heard_above(frame)
+        else:
+            part.heard(slot, frame)
+        self._settle()
+        if member.part is not None:
+            self._pace(member.part)
+
+    def _attach(self, stream: Stream, member: _Member, frame: Frame) -> None:
+        if not isinstance(frame, frames.Attach) or (member.part is not None and member.slot is None):
+            raise InaFrameError("out_of_turn", f"{type(frame).__name__} before an ATTACH, or from above")
+        key = frame.job, frame.incarnation, frame.stamp
+        part = self._parts.get(key) or self._new_part(key)
+        slot = part.slot_of(frame.rank) if part is not None else None
+        why = Reason.UNKNOWN
+        if part is not None and slot is not None and member.slot in (None, slot):
+            refused = part.attach(slot, stream, frame)
+            if refused is None:
+                member.part, member.slot = part, slot
+                self._watches[part].streams.add(stream)
+                return
+            why = refused
+        if part is not None and not self._watches[part].streams:
+            self._forget(part)
+        logger.warning("rank %d of %s turned away: %s", frame.rank, frame.job, why.name.lower())
+        stream.send(frames.pack(frames.AttachRefused(frame.rank, why)))
+        if member.part is None:
+            stream.finish()
+
+    def _forget(self, part: Part) -> None:
+        del self._watches[part], self._parts[part.key]
+
+    def _new_part(self, key: Key) -> Part | None:
+        found = [each for each in self.root.permissions() if (each.job, each.incarnation, each.stamp) == key]
+        if not found:
+            return None
+        part = Part(found[0], self.root, self.counters, self._open_above, self._observe, self._by_rank)
+        self._parts[key] = part
+        self._watches[part] = _Watch(since=time.monotonic())
+        return part
+
+    def _closed(self, stream: Stream, reason: Reason, why: str) -> None:
+        member = self._members.pop(stream)
+        part, slot = member.part, member.slot
+        if part is None:
+            return
+        if not part.is_over:
+            who = "the switch above" if slot is None else f"ranks {sorted(slot.joined)[:8]}"
+            logger.warning("tree of %s stamp %d is lost: %s: %s", part.key[0], part.key[2], who, why)
+        if slot is None:
+            if part.up is stream:
+                part.lost_above(reason)
+        elif slot.peer is stream:
+            part.hung_up(slot, reason)
+        watch = self._watches.get(part)
+        if watch is not None:
+            watch.streams.discard(stream)
+            if not watch.streams:
+                self._forget(part)
+        self._pace(part)
+        self._settle()
+        self.changed.set()
+
+    def _drained(self, stream: Stream) -> None:
+        part = self._members[stream].part
+        if part is not None:
+            self._pace(part)
+
+    def _settle(self) -> None:
+        """Verdicts that had to wait reach their parts."""
+        for verdict in self.root.decided():
+            operation = verdict.operation
+            part = self._parts.get((operation.job, operation.incarnation, operation.stamp))
+            if part is not None:
+                part.decide(verdict)
+                self._pace(part)
+
+    def _pace(self, part: Part) -> None:
+        """Who may be read. What flows up is held back by who is above, what flows down by the slowest reader, and a
+        member that is ahead by itself; never both ways by one, or two switches could wait for each other."""
+        up = part.up if isinstance(part.up, Stream) else None
+        below = [slot.peer for slot in part.slots if isinstance(slot.peer, Stream)]
+        is_down_full = any(peer.queued > HIGH_BYTES for peer in below)
+        if up is not None:
+            up.read(part.is_over or not is_down_full)
+        is_up_full = is_down_full if part.is_root else up is not None and up.queued > HIGH_BYTES
+        for slot in part.slots:
+            if isinstance(slot.peer, Stream):
+                slot.peer.read(part.is_over or not (is_up_full or part.is_full(slot)))
+
+    # -- the clock ----------------------------------------------------------------------------------------------------
+    def _tick(self) -> None:
+        now = time.monotonic()
+        for stream in list(self._members):
+            member = self._members.get(stream)
+            if member is None:
+                continue
+            is_rank = member.slot is None or not member.slot.is_switch
+            if stream.queued and now - stream.moved_at > (SLOW_S if is_rank else SLOW_SWITCH_S):
+                stream.close(Reason.SLOW, "it reads nothing")
+            elif member.part is None and now - stream.made_at > SLOW_S:
+                stream.close(Reason.LIMITS, "it says nothing")
+            elif member.slot is not None and not stream.is_reading and stream.is_hung_up():
+                stream.close(Reason.LOST, "it hung up")  # not so the switch above: what it gave out is still to be read
+        for part, watch in list(self._watches.items()):
+            self._look_at(part, watch, now)
+        self._ticking = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+
+    def _look_at(self, part: Part, watch: _Watch, now: float) -> None:
+        if part.is_over:
+            watch.over_since = now if watch.over_since is None else watch.over_since
+            if now - watch.over_since > SLOW_S:
+                for stream in list(watch.streams):
+                    stream.close(Reason.SLOW, "it does not hang up")
+        elif not part.is_busy or part.progress != watch.progress:
+            watch.progress, watch.since = part.progress, now
+        elif now - watch.since > STALL_S:
+            job, _, stamp = part.key
+            logger.warning("tree of %s stamp %d is lost: %s: %s", job, stamp, "an operation", "it stands still")
+            part.lose(Reason.LIMITS)
+            self._settle()
+
+    def _observe(self, event: str, line: dict[str, Any]) -> None:
+        if self._events is not None:
+            said = {"t_ns": time.monotonic_ns(), "switch": self.name, "event": event, **line}
+            self._events.write(json.dumps(said) + "\n")

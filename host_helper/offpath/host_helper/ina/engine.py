@@ -1,0 +1,314 @@
+"""One rank's machine, driven: boundaries, operations in the tree or plain, statements, results given again.
+
+Not for two threads at once; `runtime` sees to that. Every wait of the engine turns (`_turn`): its trees and the
+gathering under way go on whatever it waits for, since another rank may wait for this one's word (`protocol.rank`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from enum import Enum, auto
+from typing import Any, Final
+
+import torch
+
+from offpath.bindings.ina.link import Link, plain_bytes
+from offpath.bindings.ports import TreeAttached, TreeLost, TreeRefused, TreeResult
+from offpath.host_helper.ina.collectives import Collectives, Pending, Shape
+from offpath.host_helper.ina.page import PageError, RankPage
+from offpath.host_helper.ina.plan import Plan
+from offpath.host_helper.ina.timeline import Entry, How, Timeline
+from offpath.host_helper.ina.trees import Trees
+from offpath.sched.ina.patterns import Pattern
+from offpath.sched.ina.protocol.rank import Give, Rank, Receive, RunPlain
+from offpath.sched.ina.protocol.records import Operation, RankState
+
+logger = logging.getLogger(__name__)
+DTYPES: Final[dict[Any, str]] = {
+    torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int32: "int32",
+}  # fmt: skip
+"""What a switch adds up."""
+_TURN_S: Final = 0.02
+
+
+class _Way(Enum):
+    """How the operation under way goes on."""
+
+    TREE = auto()
+    PLAIN = auto()
+    DONE = auto()
+
+
+class Engine:
+    """``patience_s``: an operation under a grant without an end for so long counts as a loss of the tree.
+
+    Raises, from whatever waits: RuntimeError: a rank of the job is gone, and gloo says so.
+    """
+
+    def __init__(
+        self,
+        machine: Rank,
+        collectives: Collectives,
+        trees: Trees,
+        page: RankPage | None,
+        *,
+        link: Link | None = None,
+        shape: Shape | None = None,
+        patience_s: float = 5.0,
+    ) -> None:
+        self.machine = machine
+        self.timeline = Timeline()
+        self._collectives = collectives
+        self._trees = trees
+        self._page = page
+        self._link = link
+        self._shape = shape
+        self._patience_s = patience_s
+        self._plan = Plan()
+        self._boundary: Pending | None = None
+        self._gathering: tuple[int, Pending] | None = None
+        self._sharing: tuple[Receive | Give, Pending] | None = None
+        self._way: _Way | None = None
+        """Of the operation under way, if there is one."""
+        self._tensor: Any = None
+        self._result: Any = None
+        self._how = How.PLAIN
+        self._kept: tuple[int, Any] = (-1, None)
+        """The last result that a tree brought, for ranks that it did not reach: index and bytes."""
+        self._told: RankState | None = None
+        self.index = 0
+        self.step = 0
+        self.is_due = False
+        """The MIN of the boundary that was passed has not begun."""
+        self.is_quiet = False
+        """No operation can use a tree and nobody waits for a statement: plain operations need no engine."""
+        self._look()
+
+    # -- boundaries ---------------------------------------------------------------------------------------------------
+    def agree(self) -> None:
+        """A step begins: what the previous boundary's MIN gave holds from here on. `offer` is to follow, soon."""
+        if self.is_due:  # a step so short that nobody came to it
+            self.offer()
+        previous = None
+        if self._boundary is not None:
+            if not self.is_quiet:
+                self._await(self._boundary)
+            previous = self._boundary.result()
+        applied = self.machine.agreed(previous)
+        if applied.epoch is not None:
+            self._plan.adopt(applied.epoch)
+            logger.debug("rank %d applies epoch %d", self.machine.rank, applied.epoch.stamp)
+        self._plan.begin()
+        self.step += 1
+        self.is_due = True
+        if applied.epoch is not None or not self.is_quiet:
+            self._recover()
+            self._look()
+
+    def offer(self) -> None:
+        """This boundary's MIN begins. It needs to end by the next boundary only: in a long step it is left to `idle`,
+        out of the first operations' way."""
+        self.is_due = False
+        self._read_page()
+        self._boundary = self._collectives.least(self.machine.boundary())
+
+    # -- operations ---------------------------------------------------------------------------------------------------
+    def plain_now(self, tensor: Any) -> Any:
+        """An all-reduce while `is_quiet`: gloo's own Work."""
+        self.machine.issue(tensor.nbytes, "", False)
+        self.machine.complete(self.index)
+        self.index += 1
+        return self._collectives.sum_now(tensor)
+
+    def run(self, tensor: Any, asked_ns: int) -> None:
+        """Sum ``tensor`` over all ranks, in place; contiguous."""
+        while self.machine.waits or self._sharing is not None:
+            self._turn(_TURN_S)
+        begin_ns = time.monotonic_ns()
+        dtype = DTYPES.get(tensor.dtype, "") if tensor.device.type == "cpu" and tensor.numel() else ""
+        operation = self.machine.issue(tensor.nbytes, dtype, bool(dtype) and self._plan.wants())
+        self._tensor, self._way = tensor, _Way.TREE if operation else _Way.PLAIN
+        self._how = How.PLAIN
+        if operation is not None:
+            self._in_tree(operation)
+        if self._way is _Way.PLAIN:
+            self._run_plain()
+        self.machine.complete(self.index)
+        how = self._how
+        self._plan.ended(used_ina=how is How.INA)
+        self._tensor = self._way = None
+        entry = Entry(self.index, self.step, tensor.nbytes, how, asked_ns, begin_ns, time.monotonic_ns())
+        self.index += 1
+        self.timeline.add(entry)
+        self._recover()
+        self._look()
+
+    def _in_tree(self, operation: Operation) -> None:
+        """Until it is done, or is to run plain. The input stays as it was until the result is whole."""
+        self._result = torch.empty_like(self._tensor)
+        if not self._trees.start(operation, _bytes(self._tensor), _bytes(self._result)):
+            self._lose(operation.stamp)
+        while self._way is _Way.TREE:
+            self._turn(_TURN_S)
+
+    def _run_plain(self) -> None:
+        """With a grant a plain one that hangs is a sign, too: another rank may wait for what a switch never said."""
+        epoch = self.machine.epoch
+        began = time.monotonic()
+        pending = self._collectives.sum(self._tensor, self._shape)
+        if self._link is not None:
+            self._link.owe(plain_bytes(self._tensor.nbytes, self.machine.ranks), began)
+        if epoch is None or epoch.grant is None:
+            pending.result()
+            while self._link is not None and (left := self._link.owed_s()):
+                time.sleep(min(left, _TURN_S))
+            return
+        pending.on_done(self._trees.wake)
+        deadline = 0.0
+        while True:
+            owed = self._link.owed_s() if self._link is not None else 0.0
+            if pending.is_done() and not owed:
+                break
+            self._turn(min(owed, _TURN_S) if owed else _TURN_S)
+            if owed:
+                deadline = 0.0
+            elif not deadline:
+                deadline = time.monotonic() + self._patience_s
+            elif time.monotonic() > deadline:
+                self._lose(epoch.stamp)
+                deadline = float("inf")
+        pending.result()
+
+    # -- what moves ---------------------------------------------------------------------------------------------------
+    def idle(self) -> None:
+        """Nothing is asked for: hear trees, settle statements, look for news on the page. Does not wait."""
+        self._turn(0.0)
+        if self.is_due:
+            self.offer()
+        self._read_page()
+        self._recover()
+        self._look()
+
+    def _await(self, pending: Pending) -> None:
+        pending.on_done(self._trees.wake)
+        while not pending.is_done():
+            self._turn(_TURN_S)
+
+    def _turn(self, timeout_s: float) -> None:
+        """Take in what trees say, within ``timeout_s``."""
+        self._recover()
+        for stamp, event in self._trees.poll(timeout_s):
+            match event:
+                case TreeAttached():
+                    self.machine.ready(stamp)
+                case TreeRefused():
+                    if self.machine.refused(event.index):
+                        self._way, self._how = _Way.PLAIN, How.REFUSED
+                case TreeResult():
+                    self._arrived(event.index)
+                case TreeLost():
+                    logger.warning("the tree of epoch %d is lost: %s", stamp, event.reason)
+                    self._lose(stamp)
+        self._recover()
+
+    def _arrived(self, index: int) -> None:
+        if self._way is _Way.TREE and index == self.index and not self.machine.waits:
+            self._tensor.copy_(self._result)
+            self._kept = index, self._result
+            self._way, self._how = _Way.DONE, How.INA
+
+    def _lose(self, stamp: int) -> None:
+        self.machine.lost(stamp)
+        self._trees.drop(stamp)
+
+    def _recover(self) -> None:
+        """Statements, one after the other, each with what comes of it."""
+        while True:
+            if self._sharing is not None:
+                shared, pending = self._sharing
+                if not pending.is_done():
+                    return
+                self._shared(shared, pending.result())
+            elif self._gathering is not None:
+                stamp, gathered = self._gathering
+                if not gathered.is_done():
+                    return
+                self._gathering = None
+                for redo in self.machine.gathered(stamp, gathered.result()):
+                    self._redo(redo)
+            elif (statement := self.machine.statement()) is not None:
+                gathering = self._collectives.gather(statement.value)
+                gathering.on_done(self._trees.wake)
+                self._gathering = statement.stamp, gathering
+            else:
+                return
+
+    def _redo(self, redo: Give | Receive | RunPlain) -> None:
+        if isinstance(redo, RunPlain):
+            self._way, self._how = _Way.PLAIN, How.REDONE
+            return
+        if isinstance(redo, Give):
+            assert self._kept[0] == redo.index, "the result that all wait for was not kept"
+            buffer = self._kept[1].view(-1).view(torch.uint8)
+        else:
+            buffer = torch.empty(redo.nbytes, dtype=torch.uint8)
+        pending = self._collectives.give(buffer, redo.source)
+        pending.on_done(self._trees.wake)
+        self._sharing = redo, pending
+
+    def _shared(self, redo: Give | Receive, buffer: Any) -> None:
+        self._sharing = None
+        if isinstance(redo, Receive) and redo.is_needed:
+            self._tensor.view(-1).view(torch.uint8).copy_(buffer)
+            self._kept = redo.index, self._tensor.clone()
+            self._way, self._how = _Way.DONE, How.REDONE
+
+    # -- the page -----------------------------------------------------------------------------------------------------
+    def _read_page(self) -> None:
+        if self._page is not None and (epoch := self._page.read_epoch()) is not None:
+            self.machine.hold(epoch)
+
+    def show(self, pattern: Pattern) -> None:
+        """For the controller's Plan."""
+        if self._page is not None:
+            try:
+                self._page.write_pattern(pattern)
+            except (PageError, OSError) as fault:
+                logger.warning("the pattern is not published: %s", fault)
+
+    def _look(self) -> None:
+        """After anything that may have changed the machine: what follows from it for trees, page and `is_quiet`."""
+        trees = self.machine.trees()
+        self._trees.follow(trees)
+        state = self.machine.state()
+        self.is_quiet = (
+            self.machine.is_settled and self._sharing is None and self._link is None and self._shape is None
+            and all(each.stamp != state.applied for each in trees)
+        )  # fmt: skip
+        told = self._told
+        if self._page is not None and (
+            told is None or (told.held, told.applied, told.lost) != (state.held, state.applied, state.lost)
+        ):
+            self._told = state
+            try:
+                self._page.write_state(state)
+            except OSError as fault:
+                logger.warning("the rank's state is not published: %s", fault)
+
+    def close(self, timeout_s: float) -> None:
+        """After the last operation: leave the epoch with all others, for one of them may need the last result."""
+        self.machine.close()
+        self._look()
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            self._turn(_TURN_S)
+            if self.machine.is_settled and self._sharing is None:
+                break
+        else:
+            logger.warning("not all ranks have left epoch %d within %g s", self.machine.state().applied, timeout_s)
+        self._look()
+
+
+def _bytes(tensor: Any) -> memoryview:
+    return memoryview(tensor.view(-1).view(torch.uint8).numpy())

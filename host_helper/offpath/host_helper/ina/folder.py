@@ -1,0 +1,196 @@
+"""The helper's side of the pages: which ranks are there, what each says, and epochs for them.
+
+The folder is asked again and again (every 50 ms or less): there is no word between helper and ranks but what the pages
+hold, so that either may start, end and start again in any order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from offpath.host_helper.ina.page import (
+    EPOCH,
+    PATTERN,
+    STATE,
+    SUFFIX,
+    Area,
+    PageError,
+    PageFile,
+    parse_name,
+)
+from offpath.sched.ina.patterns import Pattern
+from offpath.sched.ina.protocol.records import EpochRecord, RankState, epoch_to_data
+
+_MOST_PAGES: Final = 4096
+"""Of one host: a folder that somebody fills costs no more than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A rank's pattern: its all-reduces as DDP's buckets are now."""
+
+    job: str
+    incarnation: int
+    rank: int
+    pattern: Pattern
+
+
+@dataclass(slots=True)
+class _Page:
+    file: PageFile
+    state: RankState
+    seen: dict[Area, int]
+    published: int = -1
+
+
+class PageFolder:
+    """The pages in ``directory``, which need not exist yet. `poll` reads them, `publish` writes to them.
+
+    One thread. ``ignored`` counts what was in the folder or in a page and was none of ours.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.ignored = 0
+        self._pages: dict[str, _Page] = {}
+        self._refused: dict[str, int] = {}
+        self._epochs: dict[tuple[str, int], EpochRecord] = {}
+        self._patterns: list[Measured] = []
+
+    def poll(self) -> tuple[RankState, ...]:
+        """The states that changed since the last call, also those of new pages; with ``is_gone`` once a rank has ended.
+
+        A page whose rank has ended without removing it is removed.
+        """
+        try:
+            with os.scandir(self.directory) as found:
+                names = {each.name: each.inode() for each in found if each.name.endswith(SUFFIX)}
+        except OSError:
+            names = {}
+        self._refused = {name: mark for name, mark in self._refused.items() if name in names}
+        changed = []
+        for name in [name for name in self._pages if name not in names]:
+            changed.append(self._drop(name))
+        for name in sorted(names.keys() - self._pages.keys())[: _MOST_PAGES - len(self._pages)]:
+            if self._refused.get(name) != names[name] and not self._open(name):
+                self._refused[name] = names[name]
+                self.ignored += 1
+        for name, page in list(self._pages.items()):
+            is_free = self._is_free(page.file)  # before its last word is read
+            if (state := self._read(page)) is not None:
+                changed.append(state)
+            if is_free:
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(self.directory, name))
+                changed.append(self._drop(name))
+        return tuple(changed)
+
+    def states(self) -> tuple[RankState, ...]:
+        """Of all ranks that are there, as of the last `poll`."""
+        return tuple(page.state for page in self._pages.values())
+
+    def patterns(self) -> tuple[Measured, ...]:
+        """Those that `poll` found since the last call."""
+        found, self._patterns = tuple(self._patterns), []
+        return found
+
+    def publish(self, epoch: EpochRecord) -> int:
+        """Leave ``epoch`` to the job's ranks here, also to those whose page comes later; how many have it now.
+
+        Older than what was published: nothing happens. (A rank trusts nobody's order but the stamps' anyway.)
+        """
+        key = epoch.job, epoch.incarnation
+        newest = self._epochs.get(key)
+        if newest is None or epoch.stamp >= newest.stamp:
+            self._epochs[key] = epoch
+        return sum(self._hand(page) for page in self._pages.values() if (page.state.job, page.state.incarnation) == key)
+
+    def close(self) -> None:
+        """Let go of all pages; the ranks keep theirs."""
+        for page in self._pages.values():
+            page.file.close()
+        self._pages.clear()
+
+    # -- one page -----------------------------------------------------------------------------------------------------
+    def _open(self, name: str) -> bool:
+        """False: it is no page of ours."""
+        try:
+            job, incarnation, rank = parse_name(name)
+            fd = os.open(os.path.join(self.directory, name), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return True  # it went just now
+        except (PageError, OSError):
+            return False
+        file = PageFile(fd)
+        try:
+            if os.fstat(fd).st_uid != os.getuid():
+                raise PageError("head", "another user's")
+            ranks, told_rank, told_incarnation = file.head()
+            if (told_rank, told_incarnation) != (rank, incarnation):
+                raise PageError("head", "not its name's")
+        except (PageError, OSError):
+            file.close()
+            return False
+        page = self._pages[name] = _Page(file, RankState(job, incarnation, rank, ranks), {})
+        self._hand(page)
+        return True
+
+    def _read(self, page: _Page) -> RankState | None:
+        """Its state if that is another now."""
+        if (pattern := self._news(page, PATTERN)) is not None:
+            self._patterns.append(Measured(page.state.job, page.state.incarnation, page.state.rank, pattern))
+        state, known = self._news(page, STATE), page.state
+        if state is None:
+            return None
+        if (state.job, state.incarnation, state.rank, state.ranks, state.is_gone) != (
+            known.job, known.incarnation, known.rank, known.ranks, False,
+        ):  # fmt: skip
+            self.ignored += 1  # somebody else's
+            return None
+        page.state = state
+        return page.state
+
+    def _news(self, page: _Page, area: Area) -> Any:
+        """The record in ``area`` if it was written since it was read; else None."""
+        sequence = page.file.sequence(area)
+        if sequence == page.seen.get(area, 0) or (sequence > 0 and sequence & 1):
+            return None
+        page.seen[area] = sequence
+        try:
+            return page.file.read(area)
+        except PageError:
+            self.ignored += 1
+            return None
+
+    def _hand(self, page: _Page) -> bool:
+        epoch = self._epochs.get((page.state.job, page.state.incarnation))
+        if epoch is None or epoch.stamp == page.published:
+            return epoch is not None
+        try:
+            page.file.write(EPOCH, epoch_to_data(epoch))
+        except (PageError, OSError):
+            return False
+        page.published = epoch.stamp
+        return True
+
+    def _drop(self, name: str) -> RankState:
+        page = self._pages.pop(name)
+        page.file.close()
+        job = page.state.job, page.state.incarnation
+        if not any((each.state.job, each.state.incarnation) == job for each in self._pages.values()):
+            self._epochs.pop(job, None)
+        return replace(page.state, is_gone=True)
+
+    @staticmethod
+    def _is_free(file: PageFile) -> bool:
+        """True: nobody holds the page's lock, so its rank has ended."""
+        try:
+            fcntl.flock(file.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        fcntl.flock(file.fd, fcntl.LOCK_UN)
+        return True

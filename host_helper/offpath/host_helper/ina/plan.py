@@ -1,0 +1,54 @@
+"""The Plan of the epoch that holds, asked once for each operation: alike on all ranks, for all that it reads is."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from offpath.sched.ina.decision import Epoch, decision
+from offpath.sched.ina.patterns import Timed
+from offpath.sched.ina.protocol.records import EpochRecord, Wants
+
+
+class Plan:
+    """Where a step is, and what the next operation wants."""
+
+    def __init__(self) -> None:
+        self._record: EpochRecord | None = None
+        self._epoch: Epoch | None = None
+        self._verdicts: list[bool] = []
+
+    def adopt(self, record: EpochRecord) -> None:
+        """``record`` holds from here on."""
+        self._record, self._epoch = record, _epoch(record)
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._verdicts.clear()
+
+    def wants(self) -> bool:
+        """Whether the step's next operation asks for INA; one beyond the pattern does not: nobody planned for it."""
+        if self._record is None or self._record.grant is None:
+            return False
+        if self._record.wants is Wants.ALWAYS or self._epoch is None:
+            return True
+        place = len(self._verdicts)
+        return place < len(self._epoch.pattern.starts) and _wants(self._epoch, place, tuple(self._verdicts))
+
+    def ended(self, *, used_ina: bool) -> None:
+        """How the operation ran, on all ranks."""
+        if self._epoch is not None and len(self._verdicts) <= len(self._epoch.pattern.starts):
+            self._verdicts.append(used_ina)
+
+
+def _epoch(record: EpochRecord) -> Epoch | None:
+    """None: the record has no step that a decision could be made with."""
+    step = record.step
+    if step is None or not all((*step.plain_ns, *step.ina_ns)):
+        return None
+    timed = Timed(record.job, step.starts_ns, step.plain_ns, step.ina_ns, step.duration_ns)
+    return Epoch(record.number, timed, record.is_shared)
+
+
+@lru_cache(maxsize=4096)
+def _wants(epoch: Epoch, place: int, verdicts: tuple[bool, ...]) -> bool:
+    return decision(epoch, place, verdicts).wants_ina

@@ -1,0 +1,319 @@
+"""`Runtime`: carries one job's data-parallel all-reduces, by INA where the epoch that holds says so, else plain.
+
+Where nothing is granted an all-reduce is handed to gloo in the caller's own thread: no other thread has to wake. Else
+it goes to the communication thread, one at a time and in the order of issue. Without agent, folder, fabric or switch
+there is never a grant, and so never anything but plain all-reduces.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections import Counter, deque
+from datetime import timedelta
+from typing import Any, Final, Self
+
+import torch
+import torch.distributed as dist
+
+from offpath.bindings.errors import OffpathError, ResourceClosed
+from offpath.bindings.ina.connection import SwitchFabric
+from offpath.bindings.ina.link import Link
+from offpath.bindings.ports import InaFabric
+from offpath.bindings.runtime import runtime_directory
+from offpath.host_helper.ina.collectives import Collectives, Shape, left_to_right
+from offpath.host_helper.ina.engine import Engine
+from offpath.host_helper.ina.page import FOLDER, RankPage, make_folder
+from offpath.host_helper.ina.patterns import Collector
+from offpath.host_helper.ina.timeline import Entry, How, Timeline
+from offpath.host_helper.ina.trees import Trees
+from offpath.sched.ina.protocol.rank import Rank
+
+logger = logging.getLogger(__name__)
+JOB: Final = "OFFPATH_INA_JOB"
+DIRECTORY: Final = "OFFPATH_INA_DIRECTORY"
+LINK: Final = "OFFPATH_INA_LINK"
+EVERY: Final = 16
+"""Operations from one boundary to the next in a job that names no steps."""
+TIMEOUT: Final = timedelta(minutes=30)
+_LOOK_S: Final = 0.01
+"""How often the thread looks at the page while nothing is asked for."""
+_CLOSE_S: Final = 30.0
+_EXIT_S: Final = 2.0
+
+
+class Runtime:
+    """Made by `start`, on all ranks of the group together. `all_reduce` from one thread at a time, as gloo's order
+    wants it; `close` after the last one, on all ranks. A context manager."""
+
+    @classmethod
+    def start(
+        cls,
+        group: Any = None,
+        *,
+        job: str | None = None,
+        fabric: InaFabric | None = None,
+        link: Link | None = None,
+        directory: str | None = None,
+        deterministic: bool | Shape = False,
+        every: int = EVERY,
+        trace: bool = False,
+        timeout: timedelta = TIMEOUT,
+        patience_s: float = 5.0,
+    ) -> Self:
+        """A collective.
+
+        Args:
+            group: the process group whose ranks are the job's; default: all.
+            job: as the controller calls it; default: ``$OFFPATH_INA_JOB``; "": no INA.
+            fabric: how trees are joined; default: emulated switches, over ``link`` if there is one.
+            link: the rank's emulated link; plain all-reduces take its time, too. Default: that of the file
+                ``$OFFPATH_INA_LINK``, else none.
+            directory: of the pages; default: ``$OFFPATH_INA_DIRECTORY``, else ``ina`` in the runtime directory.
+            deterministic: plain sums are made in one order: True: ((0 + 1) + 2) + …, as one switch makes it; a shape:
+                as a tree of switches makes it. Slower: every rank gathers all parts.
+            every: operations between two boundaries where `step_boundary` is never called.
+            trace: `timeline` also holds plain all-reduces that went past the communication thread.
+            patience_s: a tree in which nothing moves for so long is given up.
+        """
+        parent = group if group is not None else dist.group.WORLD
+        return cls(
+            _store(parent), dist.get_rank(parent), dist.get_world_size(parent), job=job, fabric=fabric, link=link,
+            directory=directory, deterministic=deterministic, every=every, trace=trace, timeout=timeout,
+            patience_s=patience_s,
+        )  # fmt: skip
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        ranks: int,
+        *,
+        job: str | None = None,
+        fabric: InaFabric | None = None,
+        link: Link | None = None,
+        directory: str | None = None,
+        deterministic: bool | Shape = False,
+        every: int = EVERY,
+        trace: bool = False,
+        timeout: timedelta = TIMEOUT,
+        patience_s: float = 5.0,
+    ) -> None:
+        """As `start`, over a store of the ranks' own."""
+        job = os.environ.get(JOB, "") if job is None else job
+        if link is None and (path := os.environ.get(LINK)):
+            link = Link(path=path)
+        if fabric is None and job:
+            fabric = SwitchFabric(link if link is not None else Link(), patience_s)
+        self.rank, self.ranks, self.job, self.link = rank, ranks, job, link
+        self._collectives = Collectives(store, rank, ranks, timeout)
+        self.incarnation = self._collectives.incarnation()
+        machine = Rank(job or "-", self.incarnation, rank, ranks)
+        self._page = self._make_page(machine, directory) if job else None
+        self._trees = Trees(fabric if job else None, rank)
+        shape = left_to_right(ranks) if deterministic is True else (None if deterministic is False else deterministic)
+        self._engine = Engine(
+            machine, self._collectives, self._trees, self._page, link=link, shape=shape, patience_s=patience_s
+        )
+        self._other: Any = None
+        self._collector = Collector(job)
+        self._every, self._trace = every, trace
+        self._since = 0
+        self._begins = True
+        self._began_s = 0.0
+        self._has_steps = False
+        self._mutex = threading.Lock()
+        """For the engine, but while the thread `_is_busy` with it; and for what follows here."""
+        self._asked: deque[tuple[Any, Any, bool, int]] = deque()
+        self._is_busy = False
+        """The thread has the engine for an operation: all others go behind it."""
+        self._fault: Exception | None = None
+        self._leave_s: float | None = None
+        """It ends, and may take so long for that."""
+        self._thread = threading.Thread(target=self._communicate, name="offpath-ina", daemon=True)
+        self._thread.start()
+        atexit.register(self._exit)
+
+    def _make_page(self, machine: Rank, directory: str | None) -> RankPage | None:
+        where = directory or os.environ.get(DIRECTORY) or os.path.join(runtime_directory(), FOLDER)
+        try:
+            make_folder(where)
+            return RankPage(where, machine.state())
+        except (OffpathError, OSError) as fault:
+            logger.warning("no page in %s, so no INA: %s", where, fault)
+            return None
+
+    # -- what training code calls -----------------------------------------------------------------------------------
+    def step_boundary(self) -> None:
+        """The next all-reduce is the first of a step. Where it is called at all, it is called at every step."""
+        self._begins = self._has_steps = True
+
+    def all_reduce(self, tensor: Any) -> Any:
+        """Sum ``tensor`` over all ranks in place; a `torch.futures.Future` of [tensor]. Contiguous; not to be touched
+        before the future is done.
+
+        Raises: ResourceClosed: after `close`; RuntimeError: an earlier one failed (a rank is gone).
+        """
+        begins = self._begins or (self._since >= self._every and not self._has_steps)
+        if begins:
+            self._begins, self._since = False, 0
+        self._since += 1
+        watch = self._trace or (self._has_steps and self._collector.is_watching)
+        asked_ns = time.monotonic_ns() if watch else 0
+        with self._mutex:
+            if self._fault is not None or self._leave_s is not None:
+                self._refuse()
+            if self._has_steps:
+                if begins and (pattern := self._collector.step()) is not None:
+                    self._engine.show(pattern)
+                self._collector.issued(tensor.nbytes, asked_ns)
+            engine = self._engine
+            if engine.is_quiet and not self._is_busy and not self._asked:
+                if begins:
+                    engine.agree()
+                if engine.is_quiet:
+                    future = engine.plain_now(tensor).get_future()
+                    if begins and self._is_short():
+                        engine.offer()
+                    if watch:
+                        self._watch(future, tensor.nbytes, asked_ns)
+                    return future
+                if begins:
+                    engine.offer()
+                    begins = False
+            future = torch.futures.Future()
+            self._asked.append((tensor, future, begins, asked_ns or time.monotonic_ns()))
+        self._trees.wake()
+        return future
+
+    @property
+    def is_closed(self) -> bool:
+        """Nothing is carried any more: closed, or a rank is gone."""
+        return not self._thread.is_alive()
+
+    def other_group(self) -> Any:
+        """gloo, for collectives that need no order with ours. A collective, at its first call."""
+        if self._other is None:
+            self._other = self._collectives.another()
+        return self._other
+
+    @property
+    def timeline(self) -> Timeline:
+        """When each operation ran, and how."""
+        return self._engine.timeline
+
+    @property
+    def state(self) -> Any:
+        """The rank's `RankState`, as the helper sees it on the page."""
+        with self._mutex:
+            return self._engine.machine.state()
+
+    def close(self, timeout_s: float = _CLOSE_S) -> None:
+        """After what was asked for: leave the tree with all other ranks, which wait for each other's close for so long.
+        May be repeated."""
+        with self._mutex:
+            if self._leave_s is None:
+                self._leave_s = timeout_s
+        self._trees.wake()
+        self._thread.join()
+        atexit.unregister(self._exit)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+    def _refuse(self) -> None:
+        if self._fault is not None:
+            raise RuntimeError(f"an earlier all-reduce failed: {self._fault}") from self._fault
+        raise ResourceClosed("an all-reduce after the runtime's close")
+
+    def _is_short(self) -> bool:
+        """The step before this one was too short for the thread to look in between."""
+        began, self._began_s = self._began_s, time.monotonic()
+        return self._began_s - began < 2 * _LOOK_S
+
+    def _watch(self, future: Any, nbytes: int, asked_ns: int) -> None:
+        index, step = self._engine.index - 1, self._engine.step
+
+        def ended(_: Any) -> None:
+            now = time.monotonic_ns()
+            self._collector.complete(now)
+            if self._trace:
+                self._engine.timeline.add(Entry(index, step, nbytes, How.PLAIN, asked_ns, asked_ns, now))
+
+        future.add_done_callback(ended)
+
+    def _communicate(self) -> None:
+        """The communication thread."""
+        try:
+            while self._turn():
+                pass
+        finally:
+            self._trees.close()
+            if self._page is not None:
+                self._page.close()
+
+    def _turn(self) -> bool:
+        """One operation, or one look at what else there is; False: the thread ends."""
+        with self._mutex:
+            asked = self._asked.popleft() if self._asked else None
+            self._is_busy = asked is not None
+            leave_s = self._leave_s
+        if asked is not None:
+            return self._run(*asked)
+        try:
+            if leave_s is not None:
+                self._engine.close(leave_s)
+                return False
+            self._trees.wait(_LOOK_S)
+            with self._mutex:
+                if not self._asked:
+                    self._engine.idle()
+        except Exception as fault:
+            self._fail(fault)
+            return False
+        return True
+
+    def _run(self, tensor: Any, future: Any, begins: bool, asked_ns: int) -> bool:
+        try:
+            if begins:
+                self._engine.agree()
+                self._engine.offer()
+            self._engine.run(tensor, asked_ns)
+        except Exception as fault:
+            future.set_exception(fault)
+            self._fail(fault)
+            return False
+        self._collector.complete(time.monotonic_ns())
+        future.set_result([tensor])
+        return True
+
+    def _fail(self, fault: Exception) -> None:
+        """A rank is gone (gloo raises RuntimeError), or we have a bug: whoever waits hears of it, and nobody hangs."""
+        if not isinstance(fault, RuntimeError):
+            logger.error("a fault of ours in the communication thread: report it", exc_info=fault)
+        with self._mutex:
+            self._fault = fault
+            left, self._asked = self._asked, deque()
+        for _, future, _, _ in left:
+            future.set_exception(fault)
+
+    def _exit(self) -> None:
+        self.close(_EXIT_S)
+
+
+_named: Counter[str] = Counter()
+"""Runtimes by group: one that follows another on the same group needs other names in its store."""
+
+
+def _store(group: Any) -> Any:
+    name = str(group.group_name)
+    _named[name] += 1
+    store = dist.distributed_c10d._get_process_group_store(group)
+    return dist.PrefixStore(f"offpath-ina/{name}/{_named[name]}", store)

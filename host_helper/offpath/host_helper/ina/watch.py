@@ -1,0 +1,90 @@
+"""The helper's part of INA sharing: what the ranks' pages say goes to the daemon, epochs come back. It decides nothing.
+
+Whatever is lost on the way is said again: the agent asks for everything when it is new, and the controller sends an
+epoch again to who does not hold it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+from offpath.bindings.errors import ControlError, OffpathError
+from offpath.bindings.wire import control, parts
+from offpath.host_helper.ina.folder import Measured, PageFolder
+from offpath.host_helper.ina.page import make_folder, pattern_to_data
+from offpath.sched.ina.protocol.records import RankState, RecordError, epoch_from_data, state_to_data
+
+POLL_S: Final = 0.02
+IDLE_S: Final = 0.25
+"""Between two looks while no rank is there."""
+
+
+class PageWatch:
+    """The pages in ``directory``, as messages of the host channel. One thread; nothing here blocks for long."""
+
+    def __init__(self, directory: str) -> None:
+        self._folder = PageFolder(directory)
+        self._patterns: dict[tuple[str, int], Measured] = {}
+        self._said: dict[tuple[str, int, int], RankState] = {}
+        self._joiner = parts.Joiner()
+        with contextlib.suppress(OSError, OffpathError):  # then no rank can leave a page, and there are none
+            make_folder(directory)
+
+    @property
+    def pause_s(self) -> float:
+        """Until pages are to be looked at again."""
+        return POLL_S if self._folder.states() else IDLE_S
+
+    def changes(self) -> Iterator[control.InaStates]:
+        """What ranks said since the last call; nothing if nothing."""
+        states = [state for state in self._folder.poll() if self._is_news(state)]
+        patterns = [each for each in self._folder.patterns() if each.rank == 0]  # ranks of a job measure alike
+        for each in patterns:
+            self._patterns[each.job, each.incarnation] = each
+        there = {(state.job, state.incarnation) for state in self._folder.states()}
+        self._patterns = {key: each for key, each in self._patterns.items() if key in there}
+        if states or patterns:
+            yield from _messages(states, patterns, is_all=False)
+
+    def _is_news(self, state: RankState) -> bool:
+        """How far a rank is with its operations changes all the time, and nobody else needs to know."""
+        key, said = (state.job, state.incarnation, state.rank), replace(state, index=0)
+        is_news = self._said.get(key) != said
+        self._said[key] = said
+        if state.is_gone:
+            del self._said[key]
+        return is_news
+
+    def heard(self, message: control.InaEpoch | control.InaAsk) -> Iterator[control.InaStates]:
+        """Publish, or say everything. An epoch that is none is left alone: the daemon checked it."""
+        if isinstance(message, control.InaAsk):
+            yield from self.changes()  # who has ended is in no later answer
+            yield from _messages(self._folder.states(), self._patterns.values(), is_all=True)
+            return
+        with contextlib.suppress(ControlError, RecordError, ValueError, RecursionError):
+            text = self._joiner.add(message.part.encode(), message.is_last)
+            if text is not None:
+                self._folder.publish(epoch_from_data(json.loads(text)))
+
+    def close(self) -> None:
+        """Let go of the pages; the ranks keep theirs."""
+        self._folder.close()
+
+
+def _messages(
+    states: Iterable[RankState], patterns: Iterable[Measured], *, is_all: bool
+) -> Iterator[control.InaStates]:
+    data: dict[str, Any] = {
+        "states": [state_to_data(state) for state in states],
+        "patterns": [
+            {"job": each.job, "incarnation": each.incarnation, "pattern": pattern_to_data(each.pattern)}
+            for each in patterns
+        ],
+    }
+    text = json.dumps(data, separators=(",", ":")).encode("ascii")
+    for part, is_last in parts.cut(text, control.MAX_PART_CHARACTERS):
+        yield control.InaStates(part=part.decode("ascii"), is_last=is_last, is_all=is_all)

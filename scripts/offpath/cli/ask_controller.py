@@ -1,0 +1,43 @@
+"""The client of a controller's admin socket, and what its commands share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from offpath.bindings.runtime import CONTROLLER_SOCKET
+from offpath.bindings.wire import ina_admin
+from offpath.cli import ask
+
+
+def client(runtime_dir: str | None) -> ask.AdminClient:
+    """Raises: DaemonUnreachable, NotPermitted."""
+    return ask.AdminClient(runtime_dir, CONTROLLER_SOCKET, ina_admin.FROM_CONTROLLER_ADMIN)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of every command that asks a controller."""
+    parser.add_argument("--runtime-dir", metavar="DIR", help="where the controller's socket is")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def pages(turn: Callable[[Any], Any], first: Any) -> Iterator[Any]:
+    """Every page: ``turn`` asks for the one after a place; 0 or empty ends it."""
+    after = first
+    while True:
+        page = turn(after)
+        yield page
+        if not page.next:
+            return
+        after = page.next
+
+
+def job_text(job: ina_admin.InaJobLine) -> str:
+    """A job in two lines."""
+    tree = f"may use {job.tree}" if job.tree else "without a tree"
+    return (
+        f"job {job.job}: {job.state}, {tree}\n"
+        f"  {job.ranks_per_host} ranks on each of {', '.join(job.hosts) or 'no hosts'}; {job.ranks} live;"
+        f" since {job.age_ms / 1e3:.1f} s"
+    )

@@ -1,0 +1,88 @@
+"""One rank of `ina-live`: what it is to do is its one argument, JSON; what it found is its one line of output."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from offpath.host_helper.ina.runtime import Runtime
+
+Reduce = Callable[[Any], Any]
+_COMPUTE_S: Final = 0.01
+"""Between two steps' all-reduces, as a job does; a real one computes for longer."""
+
+
+def overhead(asked: dict[str, Any], runtime: Runtime) -> dict[str, Any]:
+    """µs per all-reduce by way, one for each block; ways by turns, step by step, from a common start."""
+    raw = runtime.other_group()
+
+    def by_gloo(tensor: Any) -> Any:
+        return dist.all_reduce(tensor, async_op=True).get_future()
+
+    def by_raw(tensor: Any) -> Any:
+        return raw.allreduce([tensor], dist.AllreduceOptions()).get_future()
+
+    ways: dict[str, Reduce] = {"gloo": by_gloo, "raw": by_raw, "runtime": runtime.all_reduce}
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    tensors = [torch.zeros(asked["elements"]) for _ in range(asked["operations"])]
+    together = torch.zeros(1)
+    layer = torch.randn(256, 256)
+    for block in range(-2, asked["blocks"]):
+        took: dict[str, list[int]] = {name: [] for name in ways}
+        for _ in range(asked["steps"]):
+            for name, way in ways.items():
+                until = time.perf_counter() + _COMPUTE_S
+                while time.perf_counter() < until:
+                    layer = torch.tanh(layer @ layer)
+                raw.allreduce([together], dist.AllreduceOptions()).wait()
+                begun = time.perf_counter_ns()
+                if name == "runtime":
+                    runtime.step_boundary()
+                for future in [way(tensor) for tensor in tensors]:
+                    future.wait()
+                took[name].append(time.perf_counter_ns() - begun)
+        if block >= 0:  # those before it warm up, and collect the pattern
+            for name, each in took.items():
+                found[name].append(statistics.quantiles(each, n=10)[0] / 1e3 / len(tensors))
+    return found
+
+
+def steps(asked: dict[str, Any], runtime: Runtime) -> dict[str, Any]:
+    """So many steps; when each began and which epoch held, and how long each operation took, µs by way."""
+    seen = []
+    tensors = [torch.zeros(asked["elements"]) for _ in range(asked["operations"])]
+    for _ in range(asked["steps"]):
+        begun = time.monotonic_ns()
+        for number, tensor in enumerate(tensors):
+            if not number:
+                runtime.step_boundary()
+            runtime.all_reduce(tensor).wait()
+        seen.append((begun, runtime.state.applied))
+        time.sleep(asked["pause_s"])
+    entries = runtime.timeline.entries()[20:]
+    return {"steps": seen, "timeline": [(each.how, (each.end_ns - each.asked_ns) / 1e3) for each in entries]}
+
+
+def main() -> None:
+    """See the module."""
+    asked = json.loads(sys.argv[1])
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{asked['store']}", rank=asked["rank"], world_size=asked["ranks"]
+    )
+    part = {"overhead": overhead, "steps": steps}[asked["part"]]
+    with Runtime.start(job=asked["job"], directory=asked["pages"], trace=asked["part"] == "steps") as runtime:
+        found = part(asked, runtime)
+    print(json.dumps(found), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

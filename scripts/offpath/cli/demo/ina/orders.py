@@ -1,0 +1,60 @@
+"""What the ranks of a running job are told: from which step on they compute for how long, and when to end.
+
+Rank 0 reads what its operator wants and writes down from which step on it holds, a few steps ahead: no rank can be
+further than one step from another, so all find it in time and change at the same step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from typing import Final
+
+_AHEAD: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """``number``: one more than the last one's; ``padding_s``: how long a step's computation is made to last beyond its
+    own arithmetic; ``ends``: there is no such step any more."""
+
+    number: int
+    padding_s: float
+    ends: bool = False
+    from_step: int = 0
+
+
+def write(path: str, order: Order) -> None:
+    """Whole or not at all."""
+    with open(f"{path}.new", "w", encoding="ascii") as file:
+        json.dump(asdict(order), file)
+    os.replace(f"{path}.new", path)
+
+
+def read(path: str) -> Order | None:
+    """None: there is none yet."""
+    try:
+        with open(path, encoding="ascii") as file:
+            return Order(**json.load(file))
+    except FileNotFoundError:
+        return None
+
+
+class Orders:
+    """A rank's view. ``wanted``: the operator's file; ``agreed``: rank 0's, one file for each order."""
+
+    def __init__(self, wanted: str, agreed: str, rank: int, first: Order) -> None:
+        self._wanted, self._agreed, self._rank = wanted, agreed, rank
+        self._now, self._seen = first, first.number
+
+    def at(self, step: int) -> Order:
+        """What holds at ``step``, which this rank is about to begin."""
+        if self._rank == 0 and (order := read(self._wanted)) is not None and order.number > self._seen:
+            self._seen = order.number
+            told = Order(order.number, order.padding_s, order.ends, step + _AHEAD)
+            write(f"{self._agreed}.{order.number}", told)
+        following = read(f"{self._agreed}.{self._now.number + 1}")
+        if following is not None and following.from_step <= step:
+            self._now = following
+        return self._now

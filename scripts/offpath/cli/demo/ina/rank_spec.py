@@ -1,0 +1,29 @@
+"""What a rank of the demo is started with. Without torch, for whoever starts it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One rank. ``directory``: the job's, where its files lie; ``pages``: where its host's helper looks; ``link``: the
+    file with the rate of all links; ``seed``: of the training; ``first``: the first order; ``checkpoint_every``: steps,
+    0: none. A job with a checkpoint goes on from there."""
+
+    job: str
+    rank: int
+    ranks: int
+    port: int
+    directory: str
+    pages: str
+    link: str
+    seed: int
+    first: dict[str, Any]
+    checkpoint_every: int = 0
+
+    def path(self, name: str) -> str:
+        """A file of the job."""
+        return os.path.join(self.directory, name)

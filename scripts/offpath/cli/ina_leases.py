@@ -1,0 +1,33 @@
+"""`offpath ina leases`: who takes a place at which switch, since when, and what it is waited for."""
+
+from __future__ import annotations
+
+import argparse
+
+from offpath.bindings.wire import ina_admin
+from offpath.cli import ask, ask_controller
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    ask_controller.add_arguments(parser)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Print the permissions that take places."""
+    with ask_controller.client(arguments.runtime_dir) as client:
+        holds: list[ina_admin.HoldLine] = []
+        for page in ask_controller.pages(lambda n: client.ask(ina_admin.HoldsRequest(after=n), ina_admin.Holds), 0):
+            holds += page.holds
+    if arguments.json:
+        ask.print_json([each.model_dump(mode="json") for each in holds])
+        return 0
+    rows = [
+        (
+            hold.switch, hold.job, f"{hold.stamp >> 32}.{hold.stamp & 0xFFFF_FFFF}", hold.slot,
+            f"{hold.since_ms / 1e3:.1f}", hold.why,
+        )
+        for hold in holds
+    ]  # fmt: skip
+    print(ask.table(rows, ("switch", "job", "epoch", "place of", "since s", "why")))
+    return 0

@@ -1,0 +1,25 @@
+"""`offpath job cancel NAME`: the job gets no tree any more, and its hosts are free for others."""
+
+from __future__ import annotations
+
+import argparse
+
+from offpath.bindings.wire import ina_admin
+from offpath.cli import ask, ask_controller
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    ask_controller.add_arguments(parser)
+    parser.add_argument("name", metavar="NAME", help="the job's")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Cancel it; its processes are not ended."""
+    with ask_controller.client(arguments.runtime_dir) as client:
+        found = client.ask(ina_admin.CancelRequest(job=arguments.name), ina_admin.InaJob)
+    if arguments.json:
+        ask.print_json(found)
+        return 0
+    print(ask_controller.job_text(found.job))
+    return 0

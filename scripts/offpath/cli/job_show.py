@@ -1,0 +1,34 @@
+"""`offpath job show NAME`: one training job, with its ranks."""
+
+from __future__ import annotations
+
+import argparse
+
+from offpath.bindings.wire import ina_admin
+from offpath.cli import ask, ask_controller
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    ask_controller.add_arguments(parser)
+    parser.add_argument("name", metavar="NAME", help="the job's")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Print the job."""
+    with ask_controller.client(arguments.runtime_dir) as client:
+        found = client.ask(ina_admin.JobRequest(job=arguments.name), ina_admin.InaJob)
+    if arguments.json:
+        ask.print_json(found)
+        return 0
+    print(ask_controller.job_text(found.job))
+    for rank in found.ranks:
+        where = "gone" if rank.is_gone else rank.host or "?"
+        lost = f", lost the tree of {_epoch(rank.lost)}" if rank.lost else ""
+        print(f"  rank {rank.rank} on {where}: holds epoch {_epoch(rank.held)}, applied {_epoch(rank.applied)}{lost}")
+    return 0
+
+
+def _epoch(stamp: int) -> str:
+    """Term and number."""
+    return f"{stamp >> 32}.{stamp & 0xFFFF_FFFF}"

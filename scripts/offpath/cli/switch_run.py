@@ -1,0 +1,52 @@
+"""`offpath switch run`: an emulated switch that aggregates all-reduces along trees."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags."""
+    where = ", unix://PATH or tcp://HOST:PORT"
+    parser.add_argument("--listen", required=True, metavar="ADDR", help="where ranks and other switches come" + where)
+    parser.add_argument("--control", required=True, metavar="ADDR", help="where a controller comes" + where)
+    parser.add_argument("--name", required=True, help="what the switch is called in its log and statistics")
+    parser.add_argument("--capacity", type=int, default=1, metavar="N", help="operations it has room for at once")
+    parser.add_argument("--order", choices=("rank", "arrival"), default="rank",
+                        help="of summation: rank gives the same bits each time")  # fmt: skip
+    parser.add_argument("--events", metavar="FILE", help="append one JSON line per event of an operation")
+    parser.add_argument("--log", choices=("text", "json"), default="text", help="the log's style")
+    parser.add_argument("--fault", action="append", default=[], metavar="POINT=ACTION[@N]",
+                        help="make it fail, for a test; see `offpath doctor --fault-points`")  # fmt: skip
+    parser.add_argument("--cpu", type=int, metavar="N", help="pin the switch to this core")
+    parser.add_argument("--json", action="store_true", help="print closing statistics as one JSON object")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT."""
+    if arguments.capacity < 1:
+        print("offpath: --capacity must be 1 or more", file=sys.stderr)
+        return 2
+    if arguments.cpu is not None:
+        os.sched_setaffinity(0, {arguments.cpu})
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from offpath.bindings import faults
+    from offpath.dpu_daemon.switch.serve import run  # numpy comes with it, after the line above
+
+    if arguments.fault:
+        faults.arm(" ".join(arguments.fault))
+
+    def ready(listens: str, control: str) -> None:
+        said = f"offpath switch {arguments.name} ready at {listens} (control {control})"
+        print(said, file=sys.stderr, flush=True)
+
+    statistics = run(
+        arguments.name, arguments.listen, arguments.control, ready, capacity=arguments.capacity,
+        by_rank=arguments.order == "rank", events=arguments.events, log=arguments.log,
+    )  # fmt: skip
+    if arguments.json:
+        print(json.dumps(statistics))
+    return 0

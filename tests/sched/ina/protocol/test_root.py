@@ -1,0 +1,205 @@
+"""The root's admission: nothing that was not allowed, one verdict, and a place that is held to the last delivery."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from offpath.sched.ina.protocol.records import Operation, Permission
+from offpath.sched.ina.protocol.root import Abort, Reason, Root
+
+
+def permission(job: str, stamp: int = 1, incarnation: int = 1, term: int = 1, group: str = "") -> Permission:
+    return Permission(job, incarnation, term, stamp, f"{job}{stamp}", 2, local=(0, 1), group=group)
+
+
+def operation(job: str, index: int, stamp: int = 1, nbytes: int = 8, incarnation: int = 1) -> Operation:
+    return Operation(job, incarnation, stamp, index, nbytes, "f")
+
+
+def opened(*jobs: str, capacity: int = 1, group: str = "") -> Root:
+    root = Root(capacity)
+    for job in jobs:
+        assert root.allow(permission(job, group=group))
+        assert root.attach(job, 1, 1, 0, f"{job}1")
+        assert root.attach(job, 1, 1, 1, f"{job}1")
+    return root
+
+
+def test_nothing_is_admitted_that_was_not_allowed() -> None:
+    root = Root()
+    assert not root.attach("a", 1, 1, 0, "a1")
+    assert root.ask(operation("a", 0), 0).reason is Reason.NOT_ALLOWED
+
+
+def test_a_token_is_asked_for_and_a_rank_joins_once() -> None:
+    root = Root()
+    root.allow(permission("a"))
+    assert not root.attach("a", 1, 1, 0, "b1")
+    assert not root.attach("a", 1, 1, 2, "a1")
+    assert root.attach("a", 1, 1, 0, "a1")
+    assert not root.attach("a", 1, 1, 0, "a1")
+    assert root.ask(operation("a", 0), 0).reason is Reason.NOT_ATTACHED
+
+
+def test_the_verdict_sticks_when_the_tree_is_free_again() -> None:
+    root = opened("a", "b")
+    assert root.ask(operation("a", 0), 0).is_admitted
+    first = root.ask(operation("b", 0), 0)
+    assert (first.is_admitted, first.reason, first.is_first) == (False, Reason.FULL, True)
+    root.delivered(operation("a", 0), 0)
+    assert root.in_flight == 1
+    root.delivered(operation("a", 0), 1)
+    assert root.in_flight == 0
+    again = root.ask(operation("b", 0), 1)
+    assert (again.is_admitted, again.is_first) == (False, False)
+
+
+def test_a_group_takes_turns_however_much_room_there_is() -> None:
+    root = opened("a", "b", capacity=2, group="g")
+    assert root.ask(operation("a", 0), 0).is_admitted
+    assert not root.ask(operation("b", 0), 0).is_admitted
+    assert opened("a", "b", capacity=2).ask(operation("b", 0), 0).is_admitted
+
+
+def test_the_next_operation_waits_for_the_last_delivery_of_its_own_job() -> None:
+    root = opened("a")
+    root.ask(operation("a", 0), 0)
+    root.delivered(operation("a", 0), 0)
+    assert root.ask(operation("a", 1), 0).waits
+    root.delivered(operation("a", 0), 1)
+    (verdict,) = root.decided()
+    assert (verdict.operation.index, verdict.is_admitted, verdict.is_first) == (1, True, True)
+    assert root.ask(operation("a", 1), 1).is_admitted
+
+
+def test_ranks_that_speak_differently_are_refused_reported_and_nobody_waits() -> None:
+    root = opened("a")
+    root.ask(operation("a", 0), 0)
+    odd = root.ask(operation("a", 0, nbytes=9), 1)
+    assert odd.reason is Reason.MISMATCH
+    assert odd.abort == Abort("a", 1, 1, (0, 1), Reason.MISMATCH)
+    assert root.mismatches == 1
+
+
+def test_a_header_that_comes_after_its_successors_is_no_mismatch() -> None:
+    root = opened("b", "a")
+    root.ask(operation("a", 0), 0)
+    assert not root.ask(operation("b", 0), 0).is_admitted
+    root.ask(operation("b", 1), 0)
+    assert root.ask(operation("b", 0), 1).reason is Reason.PAST
+    assert root.mismatches == 0
+
+
+def test_an_aborted_operation_holds_its_place_until_nothing_more_is_handed_out() -> None:
+    root = opened("a", "b")
+    root.ask(operation("a", 0), 0)
+    assert root.gone("a", 1, 1, 0) == (Abort("a", 1, 1, (1,), Reason.GONE),)
+    assert not root.ask(operation("b", 0), 0).is_admitted
+    assert root.gone("a", 1, 1, 1) == ()
+    assert root.in_flight == 0
+    assert not root.attach("a", 1, 1, 0, "a1")
+    root.allow(permission("a"))  # said again: what was aborted stays so
+    assert not root.attach("a", 1, 1, 0, "a1")
+
+
+def test_a_fence_is_done_when_all_are_gone_and_holds_for_older_incarnations() -> None:
+    root = opened("a")
+    root.ask(operation("a", 0), 0)
+    aborts = root.fence(1, "a", 1, 5)
+    assert aborts == (Abort("a", 1, 1, (0, 1), Reason.FENCED),)
+    assert not root.is_clear("a", 1, 5)
+    for rank in (0, 1):
+        root.gone("a", 1, 1, rank)
+    assert root.is_clear("a", 1, 5)
+    assert root.permissions() == ()
+    assert not root.allow(permission("a", stamp=5))
+    assert not root.allow(permission("a", stamp=9, incarnation=0))
+    assert root.allow(permission("a", stamp=6))
+
+
+def test_an_old_controller_is_not_listened_to() -> None:
+    root = Root()
+    assert root.led_by(2)
+    assert not root.allow(permission("a", term=1))
+    assert root.fence(1, "a", 1, 1) is None
+    assert root.allow(permission("a", term=2))
+
+
+class Any(RuleBasedStateMachine):
+    """Any calls in any order, right and wrong: never too many in flight, and no verdict twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Root(2)
+        self.verdicts: dict[Operation, bool] = {}
+        self.missing: dict[Operation, set[int]] = {}
+
+    @rule(job=st.sampled_from("abc"), stamp=st.integers(1, 3), group=st.sampled_from(["", "g"]))
+    def allow(self, job: str, stamp: int, group: str) -> None:
+        self.root.allow(permission(job, stamp, group=group))
+
+    @rule(job=st.sampled_from("abc"), stamp=st.integers(1, 3), rank=st.integers(0, 1))
+    def attach(self, job: str, stamp: int, rank: int) -> None:
+        self.root.attach(job, 1, stamp, rank, f"{job}{stamp}")
+
+    @rule(
+        job=st.sampled_from("abc"), stamp=st.integers(1, 3), index=st.integers(0, 5), rank=st.integers(0, 1),
+        nbytes=st.sampled_from([8, 8, 8, 9]),
+    )  # fmt: skip
+    def ask(self, job: str, stamp: int, index: int, rank: int, nbytes: int) -> None:
+        asked = operation(job, index, stamp, nbytes)
+        verdict = self.root.ask(asked, rank)
+        if not verdict.waits:
+            self._hear(asked, verdict.is_admitted, verdict.is_first)
+
+    def _hear(self, asked: Operation, is_admitted: bool, is_first: bool) -> None:
+        if is_first:
+            assert asked not in self.verdicts
+            self.verdicts[asked] = is_admitted
+            if is_admitted:
+                self.missing[asked] = {0, 1}
+        elif is_admitted:
+            assert self.verdicts[asked]
+
+    @rule(data=st.data(), rank=st.integers(0, 1))
+    def deliver(self, data: st.DataObject, rank: int) -> None:
+        if self.missing:
+            done = data.draw(st.sampled_from(sorted(self.missing, key=repr)))
+            self.root.delivered(done, rank)
+            self._miss(done, rank)
+        self._decided()
+
+    @rule(job=st.sampled_from("abc"), stamp=st.integers(1, 3), rank=st.integers(0, 1))
+    def gone(self, job: str, stamp: int, rank: int) -> None:
+        attached = self.root._trees.get((job, 1, stamp))
+        was = attached is not None and rank in attached.attached
+        self.root.gone(job, 1, stamp, rank)
+        for each in [each for each in self.missing if was and (each.job, each.stamp) == (job, stamp)]:
+            self._miss(each, rank)
+        self._decided()
+
+    @rule(job=st.sampled_from("abc"), stamp=st.integers(0, 3))
+    def fence(self, job: str, stamp: int) -> None:
+        for abort in self.root.fence(1, job, 1, stamp) or ():
+            for rank in abort.ranks:
+                self.gone(abort.job, abort.stamp, rank)
+        self._decided()
+
+    def _miss(self, done: Operation, rank: int) -> None:
+        self.missing[done].discard(rank)
+        if not self.missing[done]:
+            del self.missing[done]
+
+    def _decided(self) -> None:
+        for verdict in self.root.decided():
+            self._hear(verdict.operation, verdict.is_admitted, verdict.is_first)
+
+    @invariant()
+    def fits(self) -> None:
+        assert len(self.missing) <= 2
+        assert self.root.in_flight == len(self.missing)
+        assert len({each.job for each in self.missing}) == len(self.missing)
+
+
+TestAny = Any.TestCase
