@@ -211,6 +211,16 @@ ENTRIES: Final = (
         ("NotPermitted", "the daemon does not let this user in", f"see exit code {EX_NOPERM}"),
         ("Refused", "the admin socket cannot answer", "see the admin codes"),
         ("DemoFailed", "the demo's own checks failed", "its text says which; " + _BUG),
+        (
+            "ClusterFailed",
+            "a process of `demo ina` ended, or something did not come about in time",
+            "its text says which",
+        ),
+        (
+            "TrainMissing",
+            "torch is not installed, which training needs",
+            "./scripts/demo ina installs it (extra `train`)",
+        ),
         ("RecordError", "an epoch, a rank's state or a permission is none", "use programs of one release"),
         ("SchedError", "a caller broke a contract of the scheduler", _BUG),
         (
