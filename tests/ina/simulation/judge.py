@@ -34,9 +34,7 @@ class Judge:
         self._carried: dict[Operation, tuple[SimSwitch, int, set[int]]] = {}
         """Admitted: the root, its boot, the ranks that have the result."""
         self._newest: dict[str, int] = {}
-        self.counts = dict.fromkeys(
-            ("admitted", "refused", "given", "redone", "plain", "changes", "fenced", "migrations"), 0
-        )
+        self.counts = dict.fromkeys(("admitted", "refused", "given", "redone", "plain", "changes", "fenced"), 0)
 
     # -- ranks ----------------------------------------------------------------------------------------------------
     def applied(self, rank: SimRank, boundary: int, stamp: int, before: int) -> None:
