@@ -6,6 +6,7 @@
 - ``epochs``: how many step boundaries pass from an epoch's publication to its use.
 - ``fabric``: the switches alone (`ina_live_fabric`).
 - ``controller``: a thousand emulated agents on one controller (`ina_live_controller`).
+- ``dead``: the gaps between all-reduces of two trainings with the controller there and killed (`ina_live_dead`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from offpath.bindings.ina.connection import SwitchFabric
 from offpath.bindings.ina.link import Link
 from offpath.cli.bench.command import Bar, Report
 from offpath.cli.bench.ina_live_controller import measure as measure_controller
+from offpath.cli.bench.ina_live_dead import measure as measure_dead
 from offpath.cli.bench.ina_live_fabric import measure_fabric
 from offpath.cli.bench.measure import machine
 from offpath.cli.switches import Switches
@@ -36,6 +38,8 @@ from offpath.sched.ina.protocol.records import EpochRecord, Grant, Wants
 DESCRIPTION: Final = "the INA runtime in a training job: added time, refusals, changes of epoch; agents on a controller"
 ADDED_US: Final = 20.0
 STEP_SHARE: Final = 0.005
+GAP_RATIO: Final = 1.2
+"""Of the 99th percentiles with the controller dead and there."""
 STEP_S: Final = 0.3
 """The step that the share is of: as in the demonstration of training jobs."""
 _RANKS: Final = 2
@@ -57,7 +61,7 @@ def run(arguments: argparse.Namespace) -> Report:
     lines: list[str] = []
     parts: dict[str, Callable[[bool], tuple[dict[str, Any], list[Bar], str]]] = {
         "overhead": overhead, "refusal": refusal, "epochs": epochs, "fabric": fabric,
-        "controller": controller,
+        "controller": controller, "dead": dead,
     }  # fmt: skip
     for name, part in parts.items():
         if name in (arguments.only or parts):
@@ -269,3 +273,14 @@ def controller(quick: bool) -> tuple[dict[str, Any], list[Bar], str]:
         f" {row['change_ms']['median']:.0f} ms; CPU at rest {row['cpu_at_rest']:.3f}, {row['rss_mib']:.0f} MiB"
     )
     return row, [], text
+
+
+def dead(quick: bool) -> tuple[dict[str, Any], list[Bar], str]:
+    """See `ina_live_dead`."""
+    row = measure_dead(4 if quick else 10, 60)
+    text = (
+        f"gaps between all-reduces, controller there / dead: p50 {row['alive']['p50_ms']} / {row['dead']['p50_ms']} ms,"
+        f" p99 {row['alive']['p99_ms']} / {row['dead']['p99_ms']} ms ({row['alive']['n']} and {row['dead']['n']} gaps);"
+        f" with INA {row['with_ina']['alive']:.0%} / {row['with_ina']['dead']:.0%} of them"
+    )
+    return row, [Bar("p99 of the gaps, controller dead over there", row["ratio"], GAP_RATIO)], text
