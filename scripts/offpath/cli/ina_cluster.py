@@ -157,10 +157,12 @@ class InaCluster:
             "daemon": ["daemon", "run", "--config", self.path(f"{host}.toml")],
             "helper": ["helper", "run", self.path("kernels.py")],
         }[role]
-        command = [sys.executable, "-P", "-m", "offpath.cli.main", "-v", *words]
+        command = [sys.executable, "-P", "-m", "offpath.cli.child", "-v", *words]  # ends with us
         command += ["--runtime-dir", self.path(host or "controller")]
         with open(self.path(f"{name}.log"), "ab") as log:
-            environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **self._environment}
+            environment = {
+                **os.environ, "OPENBLAS_NUM_THREADS": "1", "OFFPATH_PARENT": str(os.getpid()), **self._environment,
+            }  # fmt: skip
             self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
     def await_line(self, name: str, words: str, times: int = 1) -> None:

@@ -81,12 +81,14 @@ class Switches:
         listen, control = (
             "tcp://127.0.0.1:0" if self._tcp else f"unix://{self.path(name, what)}" for what in ("sock", "control")
         )
-        command = [sys.executable, "-P", "-m", "offpath.cli.main", "-v", "switch", "run", "--name", name, "--json"]
+        command = [sys.executable, "-P", "-m", "offpath.cli.child", "-v", "switch", "run", "--name", name, "--json"]
         command += ["--listen", listen, "--control", control, "--capacity", str(self._capacity)]
         command += ["--order", self._order, "--log", "json", "--events", self.path(name, "events")]
         command += [f"--fault={each}" for each in self._faults.get(name, "").split()]
         with open(self.path(name, "log"), "w") as log, open(self.path(name, "stats"), "w") as stats:
-            self.processes[name] = subprocess.Popen(command, stdout=stats, stderr=log)
+            self.processes[name] = subprocess.Popen(
+                command, stdout=stats, stderr=log, env={**os.environ, "OFFPATH_PARENT": str(os.getpid())}
+            )
 
     def _await(self, name: str) -> None:
         until = time.monotonic() + _START_S

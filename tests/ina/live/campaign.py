@@ -15,7 +15,8 @@ from random import Random
 
 from offpath.bindings.ina.link import write_rate
 from offpath.cli.demo.ina import log, orders, training
-from offpath.cli.demo.ina.cluster import HOSTS, RANKS, ROOT, SWITCHES, Cluster, Process
+from offpath.cli.demo.ina.cluster import HOSTS, RANKS, SWITCHES, Cluster
+from offpath.cli.switches import ROOT
 
 JOBS = {"left": 21, "right": 22}
 PADDING_S = 0.03
@@ -79,35 +80,24 @@ class Campaign:
         if kind == "switch" and self.random.random() < 0.7:
             self.uses_ina_again()
             self.goes_on(4)
-        process = self._victim(kind)
+        victim = self._victim(kind)
         time.sleep(self.random.random() * 0.2)
-        process.kill()
+        self.cluster.kill(victim)
         if self.random.random() < 0.5:
             self.goes_on()
-        process.start()
+        self.cluster.revive(victim)
         return kind
 
-    def _victim(self, kind: str) -> Process:
+    def _victim(self, kind: str) -> str:
         if kind == "controller":
-            return self.cluster.controller
+            return "controller"
         if kind == "agent":
-            return self.cluster.daemons[self.random.choice(HOSTS)]
-        return self.cluster.switches[ROOT if self.random.random() < 0.4 else self.random.choice(SWITCHES)]
+            return f"daemon-{self.random.choice(HOSTS)}"
+        return ROOT if self.random.random() < 0.4 else self.random.choice(SWITCHES)
 
     def uses_ina_again(self) -> None:
         """When all are back, both jobs are granted a tree again, and apply it."""
-
-        def is_so() -> bool:
-            try:
-                held = [self.cluster.job(job) for job in JOBS]
-            except Exception:
-                return False  # a controller that has just been started
-            return all(
-                each.job.stamp and each.ranks and all(rank.applied >= each.job.stamp for rank in each.ranks)
-                for each in held
-            )
-
-        self.cluster.wait(is_so, "granted trees again", BACK_S)
+        self.cluster.wait(lambda: all(map(self.cluster.has_tree, JOBS)), "granted trees again", BACK_S)
 
     def end(self, found: Found) -> None:
         """Both trainings end, with the weights that they would have without all this."""

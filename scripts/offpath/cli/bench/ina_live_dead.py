@@ -39,12 +39,11 @@ def _measure(directory: str, blocks: int, steps: int) -> dict[str, Any]:
         windows: dict[str, list[dict[str, tuple[int, int]]]] = {"alive": [], "dead": []}
         _await(cluster, logs, 5)
         for _ in range(blocks):
-            cluster.wait(lambda: _is_shared(cluster), "granted trees", _READY_S)
+            cluster.wait(lambda: all(map(cluster.has_tree, _JOBS)), "granted trees", _READY_S)
             windows["alive"].append(_await(cluster, logs, steps))
-            cluster.controller.kill()
+            cluster.kill("controller")
             windows["dead"].append(_await(cluster, logs, steps))
-            cluster.controller.start()
-            cluster.wait(cluster.controller.says_ready, "ready again", _READY_S)
+            cluster.revive("controller")
         for job in _JOBS:
             orders.write(os.path.join(cluster.folder(job), "wanted.json"), orders.Order(1, 0.0, True))
         ends = [os.path.join(cluster.folder(job), "end.json") for job in _JOBS]
@@ -54,13 +53,6 @@ def _measure(directory: str, blocks: int, steps: int) -> dict[str, Any]:
     told: dict[str, Any] = {name: _percentiles(found) for name, found in gaps.items()}
     told["with_ina"] = {name: _with_ina(ops, found) for name, found in windows.items()}
     return {**told, "ratio": round(told["dead"]["p99_ms"] / told["alive"]["p99_ms"], 3)}
-
-
-def _is_shared(cluster: Cluster) -> bool:
-    held = [cluster.job(job) for job in _JOBS]
-    return all(
-        each.job.stamp and each.ranks and all(rank.applied >= each.job.stamp for rank in each.ranks) for each in held
-    )
 
 
 def _await(cluster: Cluster, logs: dict[str, log.Reader], more: int) -> dict[str, tuple[int, int]]:
