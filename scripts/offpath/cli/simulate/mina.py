@@ -32,6 +32,8 @@ SEEDS: Final = 10
 UPS: Final = tuple(range(1, 9))
 KS: Final = tuple(range(1, 11))
 BEST: Final = ("mina-gainers", "mina-weighed")
+PAIR_RULES: Final = ("mina-paper", "greedy", "plan", "plan-tuned", "mina-weighed")
+"""Of figure 12."""
 Piece = tuple[str, dict[str, Any]]
 
 
@@ -116,7 +118,7 @@ def _figure_14(folder: str | None, seeds: range, quick: bool) -> list[Piece]:
 def _figure_12(folder: str | None, seeds: range, quick: bool) -> list[Piece]:
     return [
         (f"12 {rule}", {"kind": "pairs", "folder": folder, "rule": rule, "told": {"part": "figure_12"}})
-        for rule in ("mina-paper", "greedy", "plan", "plan-tuned", "mina-weighed")
+        for rule in PAIR_RULES
     ]
 
 
