@@ -242,10 +242,10 @@ def test_slots_above_the_quota_are_not_given(cluster: Cluster) -> None:
 def test_too_much_is_refused_with_a_typed_code_before_anything_is_made(
     cluster: Cluster, tenant: str, changes: dict[str, int], code: str, can_wait: bool
 ) -> None:
-    before = cluster.daemon.open_fds()
+    before = cluster.daemon.open_fds()  # with what the test before left behind and is not closed yet
     refused = refusal(cluster, tenant, **changes)
     assert (refused.code, refused.retry_after_ms > 0) == (code, can_wait)
-    until(lambda: cluster.daemon.open_fds() == before)
+    until(lambda: cluster.daemon.open_fds() <= before)
     assert "MemoryError" not in cluster.daemon.errors
 
 
@@ -275,7 +275,7 @@ def test_memory_is_given_back_however_the_session_ends(cluster: Cluster) -> None
                     peer.say(kind="goodbye")
                     assert peer.hear() is None
         until(lambda: admits(cluster, "poor", slots=8))
-        until(lambda before=before: cluster.daemon.open_fds() == before)
+        until(lambda before=before: cluster.daemon.open_fds() <= before)
 
 
 # -- tickets -------------------------------------------------------------------------------------------------------
