@@ -16,6 +16,7 @@ from offpath.dpu_daemon.controller.plan import Planner, Settings
 from offpath.dpu_daemon.controller.planning import Mina, Mode, Share, grouped, one_root, over_capacity
 from offpath.dpu_daemon.controller.plugin_child import INA_SHARING, PLACEMENT, TREE_BUILDER
 from offpath.dpu_daemon.controller.seats import Building, Placing, Seat, SharingOut
+from offpath.dpu_daemon.controller.tuning import Tuner
 from offpath.dpu_daemon.plugins import PluginError
 from offpath.sched.ina.conflicts import HDR, Limit, Per
 from offpath.sched.ina.protocol.events import JobView
@@ -38,10 +39,9 @@ def tree(hosts: tuple[int, ...], n: int = 0) -> Tree:
     return build(TOPOLOGY, hosts, roots(TOPOLOGY, hosts)[n])
 
 
-def planner(mode: str = "shared", capacity: int = 1, **more: Any) -> Planner:
-    return Planner(
-        TOPOLOGY, ADDRESSES, Mina(5, Random(0)), Mode(mode), Settings(mode, capacity, **more)
-    )  # fmt: skip
+def planner(mode: str = "shared", capacity: int = 1, *, tuner: Tuner | None = None, **more: Any) -> Planner:
+    settings = Settings(mode, capacity, **more)
+    return Planner(TOPOLOGY, ADDRESSES, Mina(5, Random(0)), Mode(mode), settings, tuner or Tuner())
 
 
 def view(job: str, *hosts: int, incarnation: int = 1) -> JobView:

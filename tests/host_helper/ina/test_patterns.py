@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from offpath.host_helper.ina.patterns import STEPS, Collector
 from offpath.host_helper.ina.plan import Plan
@@ -79,6 +80,13 @@ def wanted(epoch: EpochRecord, operations: int = 3) -> list[bool]:
 
 def test_only_what_shortens_the_step_asks_where_the_tree_is_shared() -> None:
     assert wanted(EpochRecord("job", 1, 1, 1, GRANT, step=STEP)) == [False, True, False]
+
+
+def test_a_job_that_expects_ina_for_the_rest_of_its_step_asks_less() -> None:
+    hidden = Step(125 * MS, (0, 50 * MS), (60 * MS, 90 * MS), (30 * MS, 45 * MS))
+    assert wanted(EpochRecord("job", 1, 1, 1, GRANT, step=hidden)) == [True, True, False]
+    trusting = replace(hidden, trust_percent=100)
+    assert wanted(EpochRecord("job", 1, 1, 1, GRANT, step=trusting)) == [False, True, False]
 
 
 def test_alone_on_its_tree_a_job_asks_for_all_of_its_pattern() -> None:

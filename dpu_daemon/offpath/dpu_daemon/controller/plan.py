@@ -7,7 +7,7 @@ job's step.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -20,16 +20,20 @@ from offpath.dpu_daemon.controller.planning import (
     grouped,
     one_root,
 )
+from offpath.dpu_daemon.controller.tuning import Tuner
 from offpath.sched.errors import SchedError
 from offpath.sched.ina import patterns
 from offpath.sched.ina.conflicts import Limit, Per
 from offpath.sched.ina.protocol import events
-from offpath.sched.ina.protocol.records import Step
+from offpath.sched.ina.protocol.records import Step, Wants
 from offpath.sched.ina.trees import Tree
+from offpath.sched.sim.ina.tuning import DEFAULT
 from offpath.sched.topology.graph import Topology
 
 logger = logging.getLogger(__name__)
 MS: Final = 1_000_000
+_UNKNOWN_PERCENT: Final = round(100 * DEFAULT)
+"""What a job expects beside others that nothing is known of."""
 _STEADY: Final = 0.2
 """A step that is as long as before but for this part is the same: a new epoch for each measurement helps nobody."""
 
@@ -57,9 +61,10 @@ class Planner:
 
     def __init__(
         self, topology: Topology, addresses: Mapping[str, str], builder: TreeBuilder, sharing: Sharing,
-        settings: Settings,
+        settings: Settings, tuner: Tuner,
     ) -> None:  # fmt: skip
         self._topology = topology
+        self._tuner = tuner
         self._addresses = addresses
         self._builder, self._sharing = builder, sharing
         self.settings = settings
@@ -102,7 +107,13 @@ class Planner:
     ) -> Mapping[str, events.Assignment]:
         """See `events.Planner`. Jobs keep the tree that they had if it still will do."""
         turn = now_ns // (self.settings.alternate_ms * MS) if self.settings.mode == "alternate" else 0
-        seen = (self._changes, turn, tuple((v.job, v.incarnation, v.hosts) for v in views), frozenset(capacities))
+        seen = (
+            self._changes,
+            self._tuner.found,
+            turn,
+            tuple((v.job, v.incarnation, v.hosts) for v in views),
+            frozenset(capacities),
+        )
         if seen != self._seen:
             self._seen = seen
             self._plan(views, capacities.keys(), turn)
@@ -145,9 +156,9 @@ class Planner:
             shares |= now
             without |= {job: "it is another job's turn at the root" for job in group if job not in now}
         self.plan = Plan(trees, groups, shares, without)
-        steps = {view.job: self._step(view) for view in views if view.job in shares}
+        steps = self._steps([view for view in views if view.job in shares], shares, groups.values())
         self._assignments = {
-            job: events.Assignment(laid[job], self._group(job, groups), share.wants, share.is_shared, steps[job])
+            job: events.Assignment(laid[job], self._group(job, groups), share.wants, share.is_shared, steps.get(job))
             for job, share in shares.items()
         }
 
@@ -163,12 +174,25 @@ class Planner:
         path = "+".join(names[switch] for switch in tree.switches)
         return events.Tree(f"{names[tree.root]}:{path}"[:255], laid.parts, laid.attach)
 
-    def _step(self, view: events.JobView) -> Step | None:
+    def _steps(
+        self, views: Iterable[events.JobView], shares: Mapping[str, Share], groups: Iterable[Sequence[str]]
+    ) -> dict[str, Step]:
+        """Of the jobs whose pattern is known; those that share by the Plan expect what suits their group."""
+        timed = {view.job: each for view in views if (each := self._timed(view)) is not None}
+        trust: dict[str, int] = {}
+        for group in groups:
+            planned = [job for job in group if job in shares and shares[job].wants is Wants.PLAN]
+            if len(planned) > 1 and all(job in timed for job in planned):
+                found = self._tuner.trusts([timed[job] for job in planned])
+                trust |= {job: round(100 * each) for job, each in zip(planned, found, strict=True)}
+        return {
+            job: Step(each.duration_ns, each.starts, each.plain, each.ina, trust.get(job, _UNKNOWN_PERCENT))
+            for job, each in timed.items()
+        }
+
+    def _timed(self, view: events.JobView) -> patterns.Timed | None:
         pattern = self._patterns.get((view.job, view.incarnation))
-        if pattern is None:
-            return None
-        timed = patterns.timed(pattern, network(self.settings, len(view.hosts)))
-        return Step(timed.duration_ns, timed.starts, timed.plain, timed.ina)
+        return None if pattern is None else patterns.timed(pattern, network(self.settings, len(view.hosts)))
 
 
 def _is_alike(one: patterns.Pattern, other: patterns.Pattern) -> bool:

@@ -30,6 +30,7 @@ from offpath.dpu_daemon.controller.plugin_child import PLACEMENT, TREE_BUILDER
 from offpath.dpu_daemon.controller.seats import Building, Placing, Seat, SharingOut
 from offpath.dpu_daemon.controller.store import Store
 from offpath.dpu_daemon.controller.switches import Switches
+from offpath.dpu_daemon.controller.tuning import Tuner
 from offpath.dpu_daemon.notify import Notifier
 from offpath.dpu_daemon.operators import Desk, OperatorSocket
 from offpath.sched.gpu.plugin import PREFIX
@@ -66,9 +67,11 @@ async def running_controller(loaded: Loaded, directory: str) -> AsyncIterator[Co
             held.callback(seat.close)
         number_of = {name: number for number, name in enumerate(topology.names)}
         usable = frozenset(number_of[switch.name] for switch in config.switch)
+        tuner = Tuner()
+        held.callback(tuner.close)
         planner = Planner(
             topology, {switch.name: switch.address for switch in config.switch},
-            Building(building, loaded.text, usable), SharingOut(sharing), settings(policy),
+            Building(building, loaded.text, usable), SharingOut(sharing), settings(policy), tuner,
         )  # fmt: skip
         store = Store(config.operation.state)
         store.open()

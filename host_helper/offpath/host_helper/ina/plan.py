@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import lru_cache
 
 from offpath.sched.ina.decision import Epoch, decision
@@ -34,6 +35,13 @@ class Plan:
         place = len(self._verdicts)
         return place < len(self._epoch.pattern.starts) and _wants(self._epoch, place, tuple(self._verdicts))
 
+    @property
+    def is_last(self) -> bool:
+        """Whether the next operation is known to be its step's last: then the tree is free for a while."""
+        if self._record is None or self._record.wants is not Wants.PLAN or self._epoch is None:
+            return False
+        return len(self._verdicts) == len(self._epoch.pattern.starts) - 1
+
     def ended(self, *, used_ina: bool) -> None:
         """How the operation ran, on all ranks."""
         if self._epoch is not None and len(self._verdicts) <= len(self._epoch.pattern.starts):
@@ -46,7 +54,7 @@ def _epoch(record: EpochRecord) -> Epoch | None:
     if step is None or not all((*step.plain_ns, *step.ina_ns)):
         return None
     timed = Timed(record.job, step.starts_ns, step.plain_ns, step.ina_ns, step.duration_ns)
-    return Epoch(record.number, timed, record.is_shared)
+    return Epoch(record.number, timed, record.is_shared, Fraction(step.trust_percent, 100))
 
 
 @lru_cache(maxsize=4096)

@@ -36,7 +36,7 @@ terms, counts = st.integers(0, (1 << 31) - 1), st.integers(0, (1 << 32) - 1)
 def steps(draw: st.DrawFn) -> Step:
     many = draw(st.integers(1, 5))
     lists = [tuple(draw(st.lists(numbers, min_size=many, max_size=many))) for _ in range(3)]
-    return Step(draw(numbers), *lists)
+    return Step(draw(numbers), *lists, draw(st.integers(0, 100)))
 
 
 grants = st.builds(Grant, names, st.lists(names, min_size=1, max_size=4).map(tuple), names)

@@ -39,12 +39,14 @@ class Wants(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A job's step as the Plan needs it, in ns: see `ina.patterns.Timed`."""
+    """A job's step as the Plan needs it, in ns: see `ina.patterns.Timed`. ``trust_percent``: `ina.decision.Epoch.trust`
+    in percent."""
 
     duration_ns: int
     starts_ns: tuple[int, ...]
     plain_ns: tuple[int, ...]
     ina_ns: tuple[int, ...]
+    trust_percent: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +152,11 @@ def epoch_from_data(data: Any) -> EpochRecord:
         grant = Grant(_name(part.get("tree"), "tree"), attach, _name(part.get("token"), "token"))
     if it.get("step") is not None:
         part = _object("a step", it["step"])
-        lists = [_integers(part, name, MOST_OPERATIONS) for name in ("starts_ns", "plain_ns", "ina_ns")]
-        if not lists[0] or len({len(each) for each in lists}) != 1:
+        starts, plain, ina = (_integers(part, name, MOST_OPERATIONS) for name in ("starts_ns", "plain_ns", "ina_ns"))
+        if not starts or not len(starts) == len(plain) == len(ina):
             raise RecordError("a step whose lists are empty or of different lengths")
-        step = Step(_integer(part, "duration_ns"), *lists)
+        trust = _integer({"trust_percent": 0, **part}, "trust_percent", 100)
+        step = Step(_integer(part, "duration_ns"), starts, plain, ina, trust)
     wants = it.get("wants", Wants.PLAN)
     if wants not in tuple(Wants):
         raise RecordError(f"wants is {wants!r:.80}")

@@ -33,14 +33,25 @@ def span_ns(group: Sequence[Timed]) -> int:
 
 
 @lru_cache(maxsize=4096)
-def trusts(group: tuple[Timed, ...], compiled: bool | None = None) -> tuple[Fraction, ...]:
+def trusts(
+    group: tuple[Timed, ...], compiled: bool | None = None, most_operations: int | None = None
+) -> tuple[Fraction, ...]:
     """One of `VALUES` for each job of a group that shares one place.
 
     Two jobs: the best of all pairs of values. More: from `DEFAULT` on, each in turn takes the best for it, twice round.
+    ``most_operations``: to be run in all; the group is run for less time, and with less than a step not at all.
+
+    Raises: EngineError: a step is too long for the engine.
     """
     if not 1 < len(group) <= MOST:
         return (DEFAULT,) * len(group)
     until_ns = span_ns(group)
+    if most_operations is not None:
+        runs = len(VALUES) ** 2 if len(group) == 2 else 2 * len(group) * len(VALUES) + 1
+        rate = sum(Fraction(len(each.starts), each.all_ns) for each in group)
+        until_ns = min(until_ns, int(most_operations / runs / rate))
+        if until_ns < max(each.none_ns for each in group):
+            return (DEFAULT,) * len(group)
     if len(group) == 2:
         return max(product(VALUES, repeat=2), key=lambda each: saved(group, each, until_ns, compiled))
     found = [DEFAULT] * len(group)
