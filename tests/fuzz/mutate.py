@@ -237,7 +237,7 @@ def ina_mutation(noise: Random, data: bytes, numbers: Numbers) -> tuple[bytes, N
         body[noise.choice((16, 24, len(body))) :] = noise.randbytes(noise.choice((0, 1, 8, 16, 24, 30)))
     else:  # head: kind, version, reserved, rank, index; then fields of eight bytes, or shorter ones
         begin, width = noise.choice(
-            ((1, 1), (2, 2), (4, 4), (8, 8), (16, 8), (24, 8), (32, 1), (32, 4), (36, 2), (40, 1))
+            ((1, 1), (2, 2), (4, 4), (8, 8), (16, 8), (24, 8), (32, 1), (32, 4), (33, 1), (36, 2), (40, 1))
         )
         body[begin : begin + width] = edge(noise, width).to_bytes(width, "little")
     data = b"".join(len(each).to_bytes(4, "little") + each for each in found)

@@ -318,7 +318,7 @@ def _ina(m: Modules) -> Target:
 
     codes = {
         "frame_length", "version", "kind", "rank", "index", "reserved", "body_length", "name", "integer", "dtype",
-        "operation_bytes", "offset", "reason",
+        "operation_bytes", "offset", "reason", "flag",
     }  # fmt: skip
     return Target(
         "ina_frames", run, (errors.InaFrameError,), check, ina_mutation, frozenset(codes),

@@ -53,7 +53,7 @@ BUGS = [
     ("ina_frames", "ina", "or nbytes % size:", ":"),
     ("ina_frames", "ina", "if offset % CHUNK_BYTES or", "if"),
     ("ina_frames", "ina", "if version != VERSION or zero:", "if version != VERSION:"),
-    ("ina_frames", "ina", "    _zero(body[17:])\n", ""),
+    ("ina_frames", "ina", "    _zero(body[18:])\n", ""),
     ("ina_frames", "ina", "            self._start = begin + length\n", "            self._start = self._end\n"),
     ("rank_page", "page", "if sequence & 1 or not", "if not"),
     ("rank_page", "page", "if zlib.crc32(body) != crc:", "if crc == 0:"),

@@ -445,12 +445,15 @@ TreeEvent = TreeAttached | TreeRefused | TreeResult | TreeLost
 class TreeSession(Protocol):
     """A rank's place in a tree, for one epoch. Driven by one thread, by calling `poll`."""
 
-    def start(self, index: int, dtype: str, source: memoryview, target: memoryview) -> None:
+    def start(
+        self, index: int, dtype: str, source: memoryview, target: memoryview, *, is_last: bool = False
+    ) -> None:  # fmt: skip
         """Begin an all-reduce (SUM): ``source`` is read and ``target`` written until its event comes, which is one of
         `TreeResult` and `TreeRefused`; or the session is lost, and ``target`` is then worth nothing.
 
         ``dtype``: fp32, fp16, bf16 or int32; both are flat bytes of one length, a whole number of elements. One at a
-        time, ``index`` rising. Does not block. Raises: ValueError: not so; ResourceClosed: the session is over.
+        time, ``index`` rising. ``is_last``: computation follows, and others may count on the place that it leaves. Does
+        not block. Raises: ValueError: not so; ResourceClosed: the session is over.
         """
 
     def poll(self, timeout_s: float) -> TreeEvent | None:

@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 
 from offpath.bindings.errors import FabricAddressError, PeerGone
 from offpath.bindings.ina.address import parse_address
-from offpath.bindings.ina.connection import SwitchFabric
+from offpath.bindings.ina.connection import SwitchFabric, TreeConnection
 from offpath.bindings.ina.link import Link
 from offpath.bindings.ports import TreeAttached, TreeLost, TreeRefused, TreeResult
 from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.cli.switches import Switches
 from offpath.dpu_daemon.switch.control import SwitchControl, SwitchRefused
+from offpath.dpu_daemon.switch.switch import WAIT_LOOK_S
 
-from .ranks import all_reduce, close_all, event_of, inputs_of, job_of, lost_at, settled
+from .ranks import all_reduce, close_all, event_of, expected, inputs_of, job_of, lost_at, settled
 
 HOSTS = (0, 1)
 
@@ -86,6 +90,53 @@ def test_the_capacity_changes_while_jobs_run(switches: Switches) -> None:
     assert {type(event) for event, _ in all_reduce(two, 2, "fp32", inputs)} == {TreeRefused}
     with pytest.raises(SwitchRefused):
         asyncio.run(switches.controls["s0"].capacity(0))
+    close_all(one, two)
+    settled(switches)
+
+
+FOUR = (0, 0, 1, 1)
+SLOW = 1_000_000
+"""Bytes a second: a chunk is some 66 ms."""
+
+
+def begin(ranks: Sequence[TreeConnection], index: int, nbytes: int, *, is_last: bool) -> None:
+    for rank in ranks:
+        rank.start(index, "fp32", memoryview(bytes(nbytes)), memoryview(bytearray(nbytes)), is_last=is_last)
+
+
+def test_the_last_operation_of_a_step_is_waited_for(switches: Switches) -> None:
+    one, two = (
+        job_of(switches, f"{name} of a step", FOUR, group="g", rates=[rate] * 4)
+        for name, rate in (("last", 10 * SLOW), ("first", 0))
+    )
+    begin(one, 0, 1 << 18, is_last=True)
+    inputs = inputs_of("fp32", 4, 1 << 18)
+    with ThreadPoolExecutor(4) as pool:
+        ends = [pool.submit(event_of, rank) for rank in one]
+        while not switches.stats()["in_flight"]:
+            time.sleep(0.001)
+        results = all_reduce(two, 0, "fp32", inputs)
+        assert {type(each.result(20)) for each in ends} == {TreeResult}
+    assert {type(event) for event, _ in results} == {TreeResult}
+    assert all(np.array_equal(found, expected("fp32", inputs, FOUR)) for _, found in results)
+    close_all(one, two)
+    settled(switches)
+
+
+def test_a_last_operation_that_stands_still_is_not_waited_for_long(switches: Switches) -> None:
+    one, two = (job_of(switches, name, FOUR, group="g") for name in ("stands", "goes on"))
+    begin(one[:3], 0, 1 << 12, is_last=True)
+    assert one[0].poll(0.2) is None
+    inputs = inputs_of("fp32", 4, 1 << 14)
+    assert {type(event) for event, _ in all_reduce(two, 0, "fp32", inputs)} == {TreeRefused}
+    before = time.monotonic()
+    for index in range(1, 21):
+        assert {type(event) for event, _ in all_reduce(two, index, "fp32", inputs)} == {TreeRefused}
+    assert time.monotonic() - before < 20 * WAIT_LOOK_S + 10, "waited for once, not each time"
+    begin(one[3:], 0, 1 << 12, is_last=True)
+    with ThreadPoolExecutor(4) as pool:
+        assert {type(event) for event in pool.map(event_of, one)} == {TreeResult}
+    assert {type(event) for event, _ in all_reduce(two, 21, "fp32", inputs)} == {TreeResult}
     close_all(one, two)
     settled(switches)
 

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from .world import World
 
 
+_COUNTED = (
+    "admitted", "refused", "waited", "waited_in_vain", "given", "redone", "plain", "changes", "fenced",
+)  # fmt: skip
+
+
 class Violation(AssertionError):
     """A promise was broken."""
 
@@ -34,7 +39,7 @@ class Judge:
         self._carried: dict[Operation, tuple[SimSwitch, int, set[int]]] = {}
         """Admitted: the root, its boot, the ranks that have the result."""
         self._newest: dict[str, int] = {}
-        self.counts = dict.fromkeys(("admitted", "refused", "given", "redone", "plain", "changes", "fenced"), 0)
+        self.counts = dict.fromkeys(_COUNTED, 0)
 
     # -- ranks ----------------------------------------------------------------------------------------------------
     def applied(self, rank: SimRank, boundary: int, stamp: int, before: int) -> None:

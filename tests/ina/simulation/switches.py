@@ -12,6 +12,8 @@ from offpath.sched.ina.protocol.root import Abort, Root, Verdict
 if TYPE_CHECKING:
     from .world import World
 
+_GIVES_UP = 0.03
+"""How likely a switch gives up an operation that waits for a place, whenever it acts."""
 Frame = tuple[Any, ...]
 Key = tuple[str, int, int]
 
@@ -57,7 +59,8 @@ class SimSwitch:
     def start(self) -> None:
         self.boot += 1
         self.is_alive, self.is_frozen = True, False
-        self.root = Root(self.capacity)
+        self.root = Root(self.capacity, self._left)
+        self.waited: set[Operation] = set()
         self.conns: list[Conn] = []
         self.parents: dict[str, Conn] = {}
         self.members: dict[Key, dict[int, Conn]] = {}
@@ -85,10 +88,12 @@ class SimSwitch:
     def act(self) -> bool:
         if not self.is_alive or self.is_frozen:
             return False
+        if self._gives_up():
+            return True
         ready = [conn for conn in self.conns if conn.to_switch or conn.is_down_closed]
         above = [(name, conn) for name, conn in self.parents.items() if conn.from_switch or conn.is_up_closed]
         if not ready and not above:
-            return False
+            return bool(self.root.awaited())
         n = int(self.world.random.random() * (len(ready) + len(above)))
         if n < len(ready):
             conn = ready[n]
@@ -101,6 +106,20 @@ class SimSwitch:
             self._from_above(name, conn.read_down())
         self._tell(*self.root.decided())
         self._confirm()
+        return True
+
+    def _left(self, operation: Operation) -> int:
+        """Bytes: little or much."""
+        return self.world.random.choice((0, 0, 1 << 40))
+
+    def _gives_up(self) -> bool:
+        """Sooner or later whoever waits for a place is refused."""
+        awaited = self.root.awaited()
+        self.waited.update(awaited)
+        if not awaited or self.world.random.random() > _GIVES_UP:
+            return False
+        self.root.give_up(next(iter(awaited)))
+        self._tell(*self.root.decided())
         return True
 
     def control(self, session: Any, command: Allow | Fence) -> None:
@@ -177,7 +196,7 @@ class SimSwitch:
         if permission.parent:
             self._pass(permission, operation, rank, parts)
             return
-        verdict = self.root.ask(operation, rank)
+        verdict = self.root.ask(operation, rank, is_last=operation.index % 2 == 1)
         if parts:
             self.sums.setdefault(operation, {}).update(parts)
         self._tell(verdict)
@@ -200,6 +219,9 @@ class SimSwitch:
             operation = verdict.operation
             if verdict.abort:
                 self._aborted(verdict.abort)
+            if verdict.is_first and operation in self.waited:
+                self.waited.discard(operation)
+                self.world.judge.counts["waited" if verdict.is_admitted else "waited_in_vain"] += 1
             if verdict.is_first and verdict.is_admitted:
                 self.world.judge.admitted(operation, self)
                 self._sum(operation)

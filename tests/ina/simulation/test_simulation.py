@@ -16,7 +16,8 @@ from ...support.evidence import keep
 SCHEDULES = {"quick": 100, "ci": 5_000, "full": 100_000}[SIZE]
 CHUNK = 250
 NEEDED = {
-    "admitted": 5.0, "refused": 0.3, "given": 0.3, "redone": 0.3, "plain": 100.0, "changes": 4.0, "fenced": 3.0,
+    "admitted": 5.0, "refused": 0.3, "waited": 0.05, "waited_in_vain": 0.01, "given": 0.3, "redone": 0.3,
+    "plain": 100.0, "changes": 4.0, "fenced": 3.0,
 }  # fmt: skip
 """How often each happens at least, per schedule: a sample with less has lost what it is for."""
 STEPS = 800

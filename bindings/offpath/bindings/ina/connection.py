@@ -83,7 +83,9 @@ class TreeConnection:
         """See `TreeSession.fileno`."""
         return self._sock.fileno() if self._sock is not None else -1
 
-    def start(self, index: int, dtype: str, source: memoryview, target: memoryview) -> None:
+    def start(
+        self, index: int, dtype: str, source: memoryview, target: memoryview, *, is_last: bool = False
+    ) -> None:  # fmt: skip
         """See `TreeSession.start`."""
         if self._sock is None:
             raise ResourceClosed("the tree is lost")
@@ -104,7 +106,7 @@ class TreeConnection:
         self._running = _Running(index, source.cast("B"), target.cast("B"))
         self._link.begin()
         self._moved_at = time.monotonic()
-        self._say(frames.Operation(self.rank, index, self.stamp, source.nbytes, dtype))
+        self._say(frames.Operation(self.rank, index, self.stamp, source.nbytes, dtype, is_last))
         self._write()
 
     def poll(self, timeout_s: float) -> TreeEvent | None:
@@ -231,6 +233,7 @@ class TreeConnection:
         try:
             for frame in self._reader.received(count):
                 self._heard(frame)
+                self._finish()  # before the next frame: it may say that the tree is lost
                 if self.is_over:
                     break
         except InaFrameError as fault:

@@ -27,7 +27,7 @@ _LONGEST_NAME: Final = 255
 _LENGTH = struct.Struct("<I")
 _HEAD = struct.Struct("<BBHIQ")
 _ATTACH = struct.Struct("<QQIHH")
-_OPERATION = struct.Struct("<QQB7x")
+_OPERATION = struct.Struct("<QQBB6x")
 _OFFSET = struct.Struct("<Q")
 _ABORT = struct.Struct("<QB7x")
 HEAD_BYTES: Final = _LENGTH.size + _HEAD.size
@@ -114,13 +114,14 @@ class AttachRefused:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """``rank``: who asked; above a leaf, the first one of its part."""
+    """``rank``: who asked; above a leaf, the first one of its part. ``is_last``: of its step, as far as is planned."""
 
     rank: int
     index: int
     stamp: int
     nbytes: int
     dtype: str
+    is_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ def pack(frame: Frame) -> bytes:
             return chunk_head(Kind.RESULT, 0, frame.index, frame.offset, len(frame.payload)) + frame.payload
         case Operation():
             code = DTYPES[frame.dtype][0]
-            body = _OPERATION.pack(frame.stamp, frame.nbytes, code)
+            body = _OPERATION.pack(frame.stamp, frame.nbytes, code, frame.is_last)
             return _frame(Kind.OPERATION, frame.rank, frame.index, body)
         case Refused():
             return _frame(Kind.REFUSED, 0, frame.index)
@@ -263,14 +264,16 @@ def _integer(value: int) -> int:
 
 
 def _operation(rank: int, index: int, body: Any) -> Operation:
-    stamp, nbytes, code = _OPERATION.unpack(_fixed(body, _OPERATION.size))
-    _zero(body[17:])
+    stamp, nbytes, code, is_last = _OPERATION.unpack(_fixed(body, _OPERATION.size))
+    _zero(body[18:])
     if code not in _DTYPE_NAMES:
         raise InaFrameError("dtype", str(code))
+    if is_last > 1:
+        raise InaFrameError("flag", str(is_last))
     name, size = _DTYPE_NAMES[code]
     if not 0 < nbytes <= MOST_OPERATION_BYTES or nbytes % size:
         raise InaFrameError("operation_bytes", f"{nbytes} of {name}")
-    return Operation(rank, index, _integer(stamp), nbytes, name)
+    return Operation(rank, index, _integer(stamp), nbytes, name, bool(is_last))
 
 
 def _chunk(body: Any) -> tuple[int, bytes]:

@@ -130,6 +130,11 @@ class Part:
         """An operation has begun and not ended."""
         return any(not run.is_refused for run in self._running.values())
 
+    def left(self, operation: Operation) -> int:
+        """Bytes of its result that have not gone down yet."""
+        run = self._running.get(operation.index)
+        return run.nbytes - run.told if run is not None else 0
+
     @property
     def is_empty(self) -> bool:
         """Nobody is connected any more."""
@@ -225,7 +230,7 @@ class Part:
             self._counters.refused += 1
             self._tell("refused", operation, "too_large")
             return
-        verdict = self._root.ask(operation, said.rank)
+        verdict = self._root.ask(operation, said.rank, is_last=said.is_last)
         if verdict.abort is not None:
             self._tell("aborted", operation, "mismatch")
             self.lose(Reason.MISMATCH)

@@ -21,7 +21,7 @@ from offpath.bindings.ina.frames import Frame, Reason
 from offpath.bindings.loopback.sockets import listening_socket
 from offpath.dpu_daemon.switch.part import Counters, Key, Part, Slot
 from offpath.dpu_daemon.switch.stream import HIGH_BYTES, Stream
-from offpath.sched.ina.protocol.records import Permission
+from offpath.sched.ina.protocol.records import Operation, Permission
 from offpath.sched.ina.protocol.root import Root
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,10 @@ SLOW_SWITCH_S: Final = SLOW_S + 2.0
 """For a switch below to read: it stops for a slow member of its own, which it is to find and name first."""
 STALL_S: Final = 10.0
 """An operation without any progress: ranks give up after 5 s; members that do not are not honest."""
+WAIT_LOOK_S: Final = 0.05
+"""How often an operation that is waited for must have come nearer to its end."""
+WAIT_MOST_S: Final = 1.0
+"""To wait for a place; then the operation runs plain."""
 _TICK_S: Final = 0.25
 _BACKLOG: Final = 256
 _SPARE_FDS: Final = 64
@@ -83,6 +87,16 @@ class _Watch:
     streams: set[Stream] = field(default_factory=set)
 
 
+@dataclass(slots=True)
+class _Awaited:
+    """What an operation waits for: the end of ``holder``, of which ``left`` bytes were missing at the last look."""
+
+    holder: Operation
+    since: float
+    left: int
+    timer: asyncio.TimerHandle
+
+
 class Switch:
     """One emulated switch. ``by_rank``: sums are made in the order of ranks, so that they are the same each time; else
     in the order in which members came. ``events``: a file that takes one JSON line for each thing that happens to an
@@ -90,7 +104,7 @@ class Switch:
 
     def __init__(self, name: str, capacity: int = 1, *, by_rank: bool = True, events: str | None = None) -> None:
         self.name = name
-        self.root = Root(capacity)
+        self.root = Root(capacity, self._left)
         self.counters = Counters()
         self.life: Final = secrets.token_hex(8)
         """Another one after each start: what was allowed before is not any more."""
@@ -100,6 +114,8 @@ class Switch:
         self._parts: dict[Key, Part] = {}
         self._members: dict[Stream, _Member] = {}
         self._watches: dict[Part, _Watch] = {}
+        self._awaited: dict[Operation, _Awaited] = {}
+        """Operations that wait for a place at this root."""
         self._most_connections = min(MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_FDS)
         self._listening: socket.socket | None = None
         self._address = ""
@@ -130,6 +146,9 @@ class Switch:
             await asyncio.sleep(0.01)
         for stream in list(self._members):
             stream.close(Reason.ENDING, "the switch ends")
+        for waiting in self._awaited.values():
+            waiting.timer.cancel()
+        self._awaited.clear()
         if self._ticking is not None:
             self._ticking.cancel()
         if self._events is not None:
@@ -271,14 +290,42 @@ class Switch:
         if part is not None:
             self._pace(part)
 
+    def _left(self, operation: Operation) -> int:
+        part = self._parts.get((operation.job, operation.incarnation, operation.stamp))
+        return part.left(operation) if part is not None else 0
+
     def _settle(self) -> None:
-        """Verdicts that had to wait reach their parts."""
+        """Verdicts that had to wait reach their parts; who waits for a place is watched."""
+        if self._awaited or self.root.awaited():
+            self._watch_waiting()
         for verdict in self.root.decided():
             operation = verdict.operation
             part = self._parts.get((operation.job, operation.incarnation, operation.stamp))
             if part is not None:
                 part.decide(verdict)
                 self._pace(part)
+
+    def _watch_waiting(self) -> None:
+        awaited = self.root.awaited()
+        for operation in [each for each in self._awaited if each not in awaited]:
+            self._awaited.pop(operation).timer.cancel()
+        now = time.monotonic()
+        for operation, holder in awaited.items():
+            if operation not in self._awaited:
+                timer = asyncio.get_running_loop().call_later(WAIT_LOOK_S, self._look_at_waiting, operation)
+                self._awaited[operation] = _Awaited(holder, now, self._left(holder), timer)
+
+    def _look_at_waiting(self, operation: Operation) -> None:
+        """It goes on waiting while the other comes nearer to its end, but not for long: it can always run plain."""
+        waiting = self._awaited[operation]
+        left = self._left(waiting.holder)
+        if left < waiting.left and time.monotonic() - waiting.since < WAIT_MOST_S:
+            waiting.left = left
+            waiting.timer = asyncio.get_running_loop().call_later(WAIT_LOOK_S, self._look_at_waiting, operation)
+            return
+        del self._awaited[operation]
+        self.root.give_up(operation)
+        self._settle()
 
     def _pace(self, part: Part) -> None:
         """Who may be read. What flows up is held back by who is above, what flows down by the slowest reader, and a

@@ -147,7 +147,8 @@ class Engine:
     def _in_tree(self, operation: Operation) -> None:
         """Until it is done, or is to run plain. The input stays as it was until the result is whole."""
         self._result = torch.empty_like(self._tensor)
-        if not self._trees.start(operation, _bytes(self._tensor), _bytes(self._result)):
+        source, target = _bytes(self._tensor), _bytes(self._result)
+        if not self._trees.start(operation, source, target, is_last=self._plan.is_last):
             self._lose(operation.stamp)
         while self._way is _Way.TREE:
             self._turn(_TURN_S)

@@ -51,12 +51,12 @@ class Trees:
                 continue
             self._sessions[stamp] = session
 
-    def start(self, operation: Operation, source: memoryview, target: memoryview) -> bool:
-        """False: the tree was lost this moment, and `poll` says so."""
+    def start(self, operation: Operation, source: memoryview, target: memoryview, *, is_last: bool) -> bool:
+        """``is_last``: of its step. False: the tree was lost this moment, and `poll` says so."""
         session = self._sessions.get(operation.stamp)
         if session is None or session.fileno() < 0:
             return False
-        session.start(operation.index, operation.dtype, source, target)
+        session.start(operation.index, operation.dtype, source, target, is_last=is_last)
         self._active = session
         return True
 

@@ -165,6 +165,7 @@ ENTRIES: Final = (
         ("operation_bytes", "nothing, more than 2⁴⁰ bytes, or no whole number of elements", _FABRIC),
         ("offset", "a chunk that begins at no multiple of 64 KiB", _FABRIC),
         ("reason", "an unknown reason", _FABRIC),
+        ("flag", "a flag that is neither 0 nor 1", _FABRIC),
         ("out_of_turn", "a frame that has no place where it came", _FABRIC),
     ),
     *entries(

@@ -118,6 +118,105 @@ def test_a_fence_is_done_when_all_are_gone_and_holds_for_older_incarnations() ->
     assert root.allow(permission("a", stamp=6))
 
 
+# -- waiting for a place ----------------------------------------------------------------------------------------------
+def sharing(left: int, *jobs: str, ranks: int = 4, capacity: int = 1) -> Root:
+    """Jobs of one group; ``left`` bytes of any operation in flight are missing."""
+    root = Root(capacity, lambda operation: left)
+    for job in jobs:
+        root.allow(Permission(job, 1, 1, 1, job, ranks, local=tuple(range(ranks)), group="g"))
+        assert all(root.attach(job, 1, 1, rank, job) for rank in range(ranks))
+    return root
+
+
+def end(root: Root, done: Operation, ranks: int = 4) -> None:
+    for rank in range(ranks):
+        root.delivered(done, rank)
+
+
+def test_who_finds_the_last_operation_of_a_step_near_its_end_waits_and_is_admitted() -> None:
+    root = sharing(4, "a", "b")
+    assert root.ask(operation("a", 0), 0, is_last=True).is_admitted
+    verdict = root.ask(operation("b", 0), 0)
+    assert (verdict.waits, verdict.is_first) == (True, False)
+    assert root.ask(operation("b", 0), 1).waits
+    assert root.awaited() == {operation("b", 0): operation("a", 0)}
+    assert root.decided() == ()
+    end(root, operation("a", 0))
+    (late,) = root.decided()
+    assert (late.operation, late.is_admitted, late.is_first) == (operation("b", 0), True, True)
+    assert (root.awaited(), root.in_flight) == ({}, 1)
+
+
+def test_nobody_waits_where_it_would_be_longer_or_more_is_to_come() -> None:
+    """Of 8 bytes a ring of four moves 12: four more than a tree."""
+    for left, is_last, ranks in ((5, True, 4), (0, False, 4), (1, True, 2)):
+        root = sharing(left, "a", "b", ranks=ranks)
+        assert root.ask(operation("a", 0), 0, is_last=is_last).is_admitted
+        assert root.ask(operation("b", 0), 0).reason is Reason.FULL
+    apart = opened("a", "b")
+    assert apart.ask(operation("a", 0), 0, is_last=True).is_admitted
+    assert apart.ask(operation("b", 0), 0).reason is Reason.FULL
+
+
+def test_one_waits_at_a_time() -> None:
+    root = sharing(0, "a", "b", "c")
+    assert root.ask(operation("a", 0), 0, is_last=True).is_admitted
+    assert root.ask(operation("b", 0), 0).waits
+    assert root.ask(operation("c", 0), 0).reason is Reason.FULL
+
+
+def test_who_is_waited_for_and_at_its_next_step_already_comes_after() -> None:
+    root = sharing(0, "a", "b")
+    assert root.ask(operation("a", 0), 0, is_last=True).is_admitted
+    assert root.ask(operation("b", 0), 0).waits
+    root.delivered(operation("a", 0), 0)
+    assert root.ask(operation("a", 1), 0).waits
+    end(root, operation("a", 0))
+    assert [(each.operation.job, each.is_admitted) for each in root.decided()] == [("b", True), ("a", False)]
+    late = sharing(0, "a", "b")
+    assert late.ask(operation("a", 0), 0, is_last=True).is_admitted
+    late.delivered(operation("a", 0), 0)
+    assert late.ask(operation("a", 1), 0).waits
+    assert late.ask(operation("b", 0), 0).reason is Reason.FULL, "the place is not free soon"
+
+
+def test_a_wait_that_is_given_up_is_a_refusal_and_nobody_waits_there_again() -> None:
+    root = sharing(0, "a", "b", "c")
+    assert root.ask(operation("a", 0), 0, is_last=True).is_admitted
+    assert root.ask(operation("b", 0), 0).waits
+    root.give_up(operation("c", 0))
+    root.give_up(operation("b", 0))
+    root.give_up(operation("b", 0))
+    (late,) = root.decided()
+    assert (late.operation, late.is_admitted, late.reason) == (operation("b", 0), False, Reason.FULL)
+    assert root.ask(operation("b", 0), 1).reason is Reason.FULL
+    assert root.ask(operation("c", 0), 0).reason is Reason.FULL
+    end(root, operation("a", 0))
+    assert root.ask(operation("a", 1), 0, is_last=True).is_admitted
+    assert root.ask(operation("c", 1), 0).waits, "it was that operation, not the job"
+
+
+def test_a_waiting_job_that_is_fenced_or_loses_a_rank_waits_no_more() -> None:
+    root = sharing(0, "a", "b")
+    assert root.ask(operation("a", 0), 0, is_last=True).is_admitted
+    assert root.ask(operation("b", 0), 0).waits
+    assert root.gone("b", 1, 1, 2)
+    assert root.awaited() == {}
+    end(root, operation("a", 0))
+    assert (root.decided(), root.in_flight) == ((), 0)
+
+
+def test_the_place_of_an_aborted_operation_is_given_on_when_nothing_more_is_handed_out() -> None:
+    root = sharing(0, "a", "b")
+    assert root.ask(operation("a", 0), 0, is_last=True).is_admitted
+    assert root.ask(operation("b", 0), 0).waits
+    for rank in range(3):
+        root.gone("a", 1, 1, rank)
+    assert root.decided() == ()
+    root.gone("a", 1, 1, 3)
+    assert [each.is_admitted for each in root.decided()] == [True]
+
+
 def test_an_old_controller_is_not_listened_to() -> None:
     root = Root()
     assert root.led_by(2)
@@ -131,7 +230,8 @@ class Any(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.root = Root(2)
+        self.left = 0
+        self.root = Root(2, lambda operation: self.left)
         self.verdicts: dict[Operation, bool] = {}
         self.missing: dict[Operation, set[int]] = {}
 
@@ -145,11 +245,11 @@ class Any(RuleBasedStateMachine):
 
     @rule(
         job=st.sampled_from("abc"), stamp=st.integers(1, 3), index=st.integers(0, 5), rank=st.integers(0, 1),
-        nbytes=st.sampled_from([8, 8, 8, 9]),
+        nbytes=st.sampled_from([8, 8, 8, 9]), is_last=st.booleans(), left=st.sampled_from([0, 0, 1]),
     )  # fmt: skip
-    def ask(self, job: str, stamp: int, index: int, rank: int, nbytes: int) -> None:
-        asked = operation(job, index, stamp, nbytes)
-        verdict = self.root.ask(asked, rank)
+    def ask(self, job: str, stamp: int, index: int, rank: int, nbytes: int, is_last: bool, left: int) -> None:
+        asked, self.left = operation(job, index, stamp, nbytes), left
+        verdict = self.root.ask(asked, rank, is_last=is_last)
         if not verdict.waits:
             self._hear(asked, verdict.is_admitted, verdict.is_first)
 
@@ -179,6 +279,14 @@ class Any(RuleBasedStateMachine):
             self._miss(each, rank)
         self._decided()
 
+    @rule()
+    def give_up(self) -> None:
+        for waiting in self.root.awaited():
+            self.root.give_up(waiting)
+            self._decided()
+            assert waiting not in self.root.awaited()
+            assert not self.verdicts[waiting]
+
     @rule(job=st.sampled_from("abc"), stamp=st.integers(0, 3))
     def fence(self, job: str, stamp: int) -> None:
         for abort in self.root.fence(1, job, 1, stamp) or ():
@@ -200,6 +308,7 @@ class Any(RuleBasedStateMachine):
         assert len(self.missing) <= 2
         assert self.root.in_flight == len(self.missing)
         assert len({each.job for each in self.missing}) == len(self.missing)
+        assert set(self.root.awaited().values()) <= set(self.missing), "what is waited for can end"
 
 
 TestAny = Any.TestCase

@@ -8,10 +8,15 @@ What the tree itself does with data is the switch's affair.
 A place is not free because an operation was aborted: a switch below may still be handing its result out. Whoever drives
 this machine says `gone` for a rank when nothing more of that epoch will go to it (its connection is closed, or the
 switch below said so); that frees.
+
+An operation that finds its group's place taken by the last operation of another job's step waits for it where that is
+shorter than to run plain: that job computes next and wants nothing. Whoever drives this machine bounds the wait
+(`give_up`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -53,8 +58,8 @@ class Abort:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """On one operation, for all ranks. ``is_first``: to be told to them all, if it is no; later ones repeat it.
-    ``waits``: the job's last operation is still being delivered; the verdict comes by `Root.decided`. ``abort``: what
-    its ranks said of it can never come together."""
+    ``waits``: the job's last operation is still being delivered, or a place is about to be free; the verdict comes by
+    `Root.decided`. ``abort``: what its ranks said of it can never come together."""
 
     operation: Operation
     is_admitted: bool
@@ -73,14 +78,24 @@ class _Tree:
     missing: set[int] = field(default_factory=set)
     """Ranks that may still get something of the operation in flight; none: nothing is."""
     waiting: Operation | None = None
+    for_place: Operation | None = None
+    """The operation of another job whose place ``waiting`` waits for; None: its own job's last one is not over."""
+    is_last: bool = False
+    """Of ``waiting``, or of ``last``: no other of its step comes after it."""
 
 
 class Root:
-    """What of a switch decides: it is the root for the permissions that name no parent, a passage for the others."""
+    """What of a switch decides: it is the root for the permissions that name no parent, a passage for the others.
 
-    def __init__(self, capacity: int = 1) -> None:
+    ``left``: the bytes of an operation in flight whose result is still to come; None: nobody waits for a place.
+    """
+
+    def __init__(self, capacity: int = 1, left: Callable[[Operation], int] | None = None) -> None:
         if capacity < 1:
             raise ValueError("a capacity of 1 or more")
+        self._left = left
+        self._slow: set[Operation] = set()
+        """In flight, and waited for in vain."""
         self.capacity = capacity
         """May be set anew; what is in flight stays."""
         self.term = 0
@@ -147,8 +162,8 @@ class Root:
         tree.attached.add(rank)
         return True
 
-    def ask(self, operation: Operation, rank: int) -> Verdict:
-        """A header came, from ``rank`` or from the first rank of a switch below."""
+    def ask(self, operation: Operation, rank: int, *, is_last: bool = False) -> Verdict:
+        """A header came, from ``rank`` or from the first rank of a switch below. ``is_last``: of its step."""
         tree = self._trees.get((operation.job, operation.incarnation, operation.stamp))
         if tree is None:
             return Verdict(operation, False, Reason.NOT_ALLOWED)
@@ -165,6 +180,7 @@ class Root:
             if operation == last.operation:
                 return Verdict(operation, last.is_admitted, last.reason)
             return self._odd(tree, operation, operation.index < last.operation.index)
+        tree.is_last = is_last
         if self._is_busy(operation.job, operation.incarnation):
             tree.waiting = operation
             return Verdict(operation, False, waits=True)
@@ -189,9 +205,28 @@ class Root:
         return (abort,) if abort else ()
 
     def decided(self) -> tuple[Verdict, ...]:
-        """Verdicts on operations that had to wait; to be asked for after `delivered`, `gone` and `fence`."""
+        """Verdicts on operations that had to wait; to be asked for after `delivered`, `gone`, `fence`, `give_up`."""
         out, self._decided = tuple(self._decided), []
         return out
+
+    def awaited(self) -> dict[Operation, Operation]:
+        """Operations that wait for a place, and whose."""
+        return {
+            tree.waiting: tree.for_place
+            for tree in self._trees.values()
+            if tree.waiting is not None and tree.for_place is not None
+        }
+
+    def give_up(self, operation: Operation) -> None:
+        """It has waited for a place long enough: it is refused, and nobody waits for that place again. Harmless for one
+        that does not wait."""
+        tree = self._trees.get((operation.job, operation.incarnation, operation.stamp))
+        if tree is None or tree.waiting != operation or tree.for_place is None:
+            return
+        self._slow.add(tree.for_place)
+        tree.waiting = tree.for_place = None
+        tree.last = Verdict(operation, False, Reason.FULL)
+        self._decided.append(Verdict(operation, False, Reason.FULL, is_first=True))
 
     # -- inside ---------------------------------------------------------------------------------------------------
     def _is_fenced(self, key: _Key) -> bool:
@@ -215,6 +250,10 @@ class Root:
         if len(tree.attached) < tree.permission.ranks:
             reason = Reason.NOT_ATTACHED
         elif self.in_flight >= self.capacity or self._is_group_busy(tree.permission.group):
+            tree.for_place = self._worth_waiting(tree, operation)
+            if tree.for_place is not None:
+                tree.waiting = operation
+                return Verdict(operation, False, waits=True)
             reason = Reason.FULL
         else:
             tree.missing = set(range(tree.permission.ranks))
@@ -224,24 +263,55 @@ class Root:
     def _is_group_busy(self, group: str) -> bool:
         return bool(group) and any(tree.missing and tree.permission.group == group for tree in self._trees.values())
 
+    def _worth_waiting(self, tree: _Tree, operation: Operation) -> Operation | None:
+        """Whose place is free soon, for ``operation`` to have it.
+
+        Of a group's jobs one is in the tree. If what its last operation has still to bring is less than what a ring of
+        our ranks would move beyond a tree, 2(n-1)/n - 1 of our bytes, waiting is shorter. One waits at a time.
+        """
+        group, ranks = tree.permission.group, tree.permission.ranks
+        if self._left is None or not group or self.in_flight > self.capacity:
+            return None
+        if any(each.for_place is not None and each.permission.group == group for each in self._trees.values()):
+            return None
+        for each in self._trees.values():
+            if each.missing and each.permission.group == group and each.is_last and each.waiting is None:
+                assert each.last is not None
+                holder = each.last.operation
+                if holder not in self._slow and self._left(holder) * ranks <= (ranks - 2) * operation.nbytes:
+                    return holder
+        return None
+
     def _miss_less(self, tree: _Tree, rank: int) -> None:
         if rank not in tree.missing:
             return
         tree.missing.discard(rank)
-        if not tree.missing:
-            self._decide_waiting(tree.permission.job, tree.permission.incarnation)
+        if tree.missing:
+            return
+        assert tree.last is not None
+        over = tree.last.operation
+        self._slow.discard(over)
+        for each in self._trees.values():  # whoever waited for the place before the job's own next operation
+            if each.for_place == over:
+                each.for_place = None
+                self._decide_waiting(each)
+        for key, each in self._trees.items():
+            if key[:2] == (over.job, over.incarnation) and each.for_place is None:
+                self._decide_waiting(each)
 
-    def _decide_waiting(self, job: str, incarnation: int) -> None:
-        for key, tree in self._trees.items():
-            if key[:2] == (job, incarnation) and tree.waiting is not None and not self._is_busy(job, incarnation):
-                operation, tree.waiting = tree.waiting, None
-                self._decided.append(self._decide(tree, operation))
+    def _decide_waiting(self, tree: _Tree) -> None:
+        if tree.waiting is None or self._is_busy(tree.permission.job, tree.permission.incarnation):
+            return
+        operation, tree.waiting = tree.waiting, None
+        verdict = self._decide(tree, operation)
+        if not verdict.waits:
+            self._decided.append(verdict)
 
     def _abort(self, key: _Key, reason: Reason) -> Abort | None:
         tree = self._trees[key]
         if tree.is_aborted:
             return None
-        tree.is_aborted, tree.waiting = True, None
+        tree.is_aborted, tree.waiting, tree.for_place = True, None, None
         return Abort(*key, tuple(sorted(tree.attached)), reason)
 
     def _forget(self) -> None:

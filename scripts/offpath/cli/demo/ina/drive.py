@@ -45,7 +45,7 @@ class Setting:
         return round(plain_bytes(BYTES_PER_STEP, RANKS) / seconds)
 
 
-SETTINGS: Final = (Setting("computing binds", 0.42, 0.425), Setting("communication binds", 0.24, 0.665))
+SETTINGS: Final = (Setting("computing binds", 0.42, 0.425), Setting("communication binds", 0.24, 0.68))
 
 
 @dataclass(frozen=True, slots=True)
