@@ -42,8 +42,9 @@ def star(hosts: Sequence[str]) -> str:
 class InaCluster:
     """Started by ``with``, and ended there. ``directory`` takes everything: keys, configurations, sockets, logs.
 
-    ``switches``: name → (address, control address); ``policy``: the controller's table of that name; ``faults``: of a
-    process (controller, daemon-HOST, helper-HOST), what is armed there (`offpath.bindings.faults`).
+    ``switches``: name → (address, control address). ``topology``: the text of a topology.conf, or the words of a
+    regular one (`leaf-spine:2x1x2`), which name its hosts and switches. ``policy``: the controller's table of that
+    name. ``environment``: more of it, for all.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class InaCluster:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._switches = switches
         self._topology = topology if topology is not None else star(hosts)
+        self._is_regular = "\n" not in self._topology
         self._policy = dict(policy or {})
         self._ranks_per_host = ranks_per_host
         self._environment = dict(environment or {})
@@ -116,8 +118,9 @@ class InaCluster:
             file.write(secrets.token_hex(24))
         with open(self.path("kernels.py"), "w") as file:
             file.write(_KERNELS)
-        with open(self.path("topology.conf"), "w") as file:
-            file.write(self._topology)
+        if not self._is_regular:
+            with open(self.path("topology.conf"), "w") as file:
+                file.write(self._topology)
         self.configure()
         for host in self.hosts:
             with open(self.path(f"{host}.toml"), "w") as file:
@@ -126,7 +129,8 @@ class InaCluster:
     def configure(self) -> None:
         """Write the controller's configuration as it is to be at its next start."""
         lines = [
-            f"topology = {_text(self.path('topology.conf'))}", f"ranks_per_host = {self._ranks_per_host}",
+            f"topology = {_text(self._topology if self._is_regular else self.path('topology.conf'))}",
+            f"ranks_per_host = {self._ranks_per_host}",
             "[agents]", f"bind = {_text('ipc://' + self.path('agents'))}",
             f"key_file = {_text(self.path('keys', 'controller.key'))}", f"allowed = {_text(self.path('allowed'))}",
             "[operation]", 'log = "json"', f"state = {_text(self.path('controller', 'state.sqlite'))}",

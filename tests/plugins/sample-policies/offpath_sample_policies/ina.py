@@ -55,6 +55,19 @@ class LowestRoot:
         return found
 
 
+class Turning(LowestRoot):
+    """All jobs have one root, another one whenever a job comes or goes: trees move."""
+
+    def build(
+        self, topology: Topology, jobs: Mapping[str, Sequence[int]], former: Mapping[str, Tree], limit: Limit
+    ) -> Mapping[str, Tree]:
+        found = {}
+        for job, hosts in jobs.items():
+            known = roots(topology, hosts)
+            found[job] = build(topology, hosts, known[len(jobs) % len(known)])
+        return found
+
+
 class Crowded(LowestRoot):
     """Over capacity: every job a root of its own, whoever it meets."""
 
