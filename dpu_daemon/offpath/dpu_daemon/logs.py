@@ -47,6 +47,7 @@ KINDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "switch %s refuses: %s": ("switch_refuses", ("switch", "detail")),
     "job %s is over": ("job_over", ("job",)),
     "job %s moved to another tree: %.0f ms without one": ("job_migrated", ("job", "downtime_ms")),
+    "a group of %d jobs could not be run: %s": ("group_not_run", ("jobs", "detail")),
     "mode %s, capacity %d": ("mode_changed", ("mode", "capacity")),
     "the controller remembers nothing from here on: %s": ("memory_failed", ("detail",)),
     "the controller's memory is made anew: %s": ("memory_remade", ("detail",)),
