@@ -17,7 +17,7 @@ import orjson
 
 from offpath.bindings.ina import frames as ina
 from offpath.bindings.mig import gpu_model
-from offpath.bindings.wire import control
+from offpath.bindings.wire import cluster, control, ina_admin
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.frames import frame
 from offpath.bindings.wire.header import Tensor, pack_answer, pack_request, pack_tensors
@@ -185,6 +185,26 @@ def messages(name: str) -> list[Any]:
             control.InaEpoch(part="x" * control.MAX_PART_CHARACTERS, is_last=False),
             control.InaAsk(),
             control.Closing(code="refused", detail=""),
+        ],
+        "control_agent_to_controller": [
+            cluster.AgentHello(host="h1"),
+            cluster.AgentReport(term=0, states=[]),
+            cluster.AgentReport(
+                term=(1 << 31) - 1, is_whole=True, states=[PAGES[0][0]] * 3,
+                patterns=[{"job": "job", "incarnation": 7, "pattern": PAGES[1][0]}],
+            ),
+        ],
+        "control_controller_to_agent": [
+            cluster.AskAll(term=1), cluster.NewEpoch(epoch=PAGES[2][0]), cluster.Farewell(code="deposed", detail=""),
+        ],
+        "control_operator_to_controller": [
+            ina_admin.StatusRequest(),
+            ina_admin.SubmitRequest(job="job", on=["h1", "h2"]),
+            ina_admin.SubmitRequest(job="j" * 63, hosts=65_536, ranks_per_host=1024),
+            ina_admin.JobsRequest(after="a", limit=1),
+            *(kind(job="job") for kind in (ina_admin.JobRequest, ina_admin.ExplainRequest, ina_admin.CancelRequest)),
+            ina_admin.GroupsRequest(), ina_admin.HoldsRequest(), ina_admin.TreesRequest(after=1),
+            ina_admin.ModeRequest(mode="shared", link_bytes_per_s=1e9), ina_admin.ModeRequest(),
         ],
     }  # fmt: skip
     return every[name]

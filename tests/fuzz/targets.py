@@ -16,7 +16,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from types import ModuleType
+from types import ModuleType, UnionType
 from typing import Any, get_args
 
 import orjson
@@ -25,7 +25,7 @@ from offpath.bindings import errors
 from offpath.bindings.doca import pieces
 from offpath.bindings.ina import frames as ina
 from offpath.bindings.loopback import fabric
-from offpath.bindings.wire import control, frames, header, host
+from offpath.bindings.wire import cluster, control, frames, header, host, ina_admin
 from offpath.bindings.zeromq import frames as sessions
 from offpath.dpu_daemon import config
 from offpath.host_helper.ina import page
@@ -61,6 +61,8 @@ class Modules:
     host: ModuleType = host
     frames: ModuleType = frames
     control: ModuleType = control
+    cluster: ModuleType = cluster
+    ina_admin: ModuleType = ina_admin
     fabric: ModuleType = fabric
     sessions: ModuleType = sessions
     pieces: ModuleType = pieces
@@ -367,6 +369,8 @@ def _within(raw: Any, full: Any) -> bool:
         return raw.keys() <= full.keys() and all(_within(raw[key], full[key]) for key in raw)
     if isinstance(raw, list) and isinstance(full, list):
         return len(raw) == len(full) and all(map(_within, raw, full))
+    if isinstance(full, float) and type(raw) is int:  # a number that may have a fraction and was sent without one
+        return raw == full
     return same_json(raw, full)
 
 
@@ -380,10 +384,13 @@ def words_of(adapter: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 _DIRECTIONS = {
-    "to_daemon": ("TO_DAEMON", "ToDaemon"),
-    "to_requester": ("TO_REQUESTER", "ToRequester"),
-    "host_to_daemon": ("HOST_TO_DAEMON", "HostToDaemon"),
-    "daemon_to_host": ("DAEMON_TO_HOST", "DaemonToHost"),
+    "to_daemon": ("control", "TO_DAEMON", "ToDaemon"),
+    "to_requester": ("control", "TO_REQUESTER", "ToRequester"),
+    "host_to_daemon": ("control", "HOST_TO_DAEMON", "HostToDaemon"),
+    "daemon_to_host": ("control", "DAEMON_TO_HOST", "DaemonToHost"),
+    "agent_to_controller": ("cluster", "TO_CONTROLLER", "ToController"),
+    "controller_to_agent": ("cluster", "TO_AGENT", "ToAgent"),
+    "operator_to_controller": ("ina_admin", "TO_CONTROLLER_ADMIN", "Request"),
 }
 
 
@@ -391,9 +398,9 @@ def _controls(m: Modules) -> list[Target]:
     return [_control(m, *names) for names in ((f"control_{key}", *value) for key, value in _DIRECTIONS.items())]
 
 
-def _control(m: Modules, name: str, adapter_name: str, union_name: str) -> Target:
-    adapter = getattr(m.control, adapter_name)
-    models = get_args(get_args(getattr(m.control, union_name))[0])
+def _control(m: Modules, name: str, module: str, adapter_name: str, union_name: str) -> Target:
+    adapter, union = (getattr(getattr(m, module), each) for each in (adapter_name, union_name))
+    models = get_args(union) if isinstance(union, UnionType) else get_args(get_args(union)[0])
 
     def check(data: bytes, numbers: Numbers, got: Any) -> None:
         assert type(got) in models

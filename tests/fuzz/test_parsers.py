@@ -99,6 +99,9 @@ def longest(name: str) -> Iterator[Callable[[int], Case]]:
         ),
         (b'{"kind":"helper_hello","name":"a","pid":1,"gpu_count":1,"kernels":[', b"{},", b"{}]}"),
         (b'{"kind":"goodbye","token":"', b"t", b'"}'),
+        (b'{"kind":"agent_report","term":1,"states":[', b"{},", b"{}]}"),
+        (b'{"kind":"new_epoch","epoch":{', b'"%x":[],', b'"a":1}}'),
+        (b'{"kind":"job_submit","job":"a","on":[', b'"h",', b'"h"]}'),
     ):
         yield lambda n, start=start, unit=unit, end=end: filled(start, unit, end, n)
 
