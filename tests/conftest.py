@@ -38,12 +38,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 _SLOW = (
     "tests/bindings/conformance/test_copy_engine.py", "tests/bindings/conformance/test_host_channel.py",
-    "tests/bindings/doca/", "tests/bindings/zeromq/", "tests/cli/test_networks.py", "tests/cli/test_simulate_mina.py",
+    "tests/bindings/doca/", "tests/bindings/zeromq/", "tests/cli/test_demo.py", "tests/cli/test_networks.py",
+    "tests/cli/test_simulate_figures.py", "tests/cli/test_simulate_mina.py",
     "tests/dpu_daemon/controller/", "tests/dpu_daemon/switch/",
     "tests/dpu_daemon/test_comch_channel.py", "tests/dpu_daemon/test_doca_copies.py",
-    "tests/dpu_daemon/test_zmq_channel.py", "tests/host_helper/ina/test_backend.py",
-    "tests/host_helper/ina/test_runtime.py", "tests/host_helper/ina/test_wheel.py", "tests/sched/ina/",
-    "tests/sched/placement/", "tests/sched/sim/test_mina.py", "tests/sched/topology/", "tests/test_rxe_vm.py",
+    "tests/dpu_daemon/test_hostile_peer.py", "tests/dpu_daemon/test_zmq_channel.py", "tests/fuzz/test_planted_bugs.py",
+    "tests/host_helper/ina/test_backend.py", "tests/host_helper/ina/test_runtime.py",
+    "tests/host_helper/ina/test_wheel.py", "tests/sched/ina/", "tests/sched/placement/",
+    "tests/sched/sim/test_merging.py", "tests/sched/sim/test_mina.py", "tests/sched/sim/test_tuning.py",
+    "tests/sched/topology/", "tests/test_rxe_vm.py", "tests/test_units.py",
 )  # fmt: skip
 """Whole files that take seconds: processes, engines, sweeps."""
 
