@@ -33,7 +33,7 @@ from offpath.sched.topology.graph import Topology
 logger = logging.getLogger(__name__)
 MS: Final = 1_000_000
 _UNKNOWN_PERCENT: Final = round(100 * DEFAULT)
-"""What a job expects beside others that nothing is known of."""
+"""What a job expects that nothing is known of."""
 _STEADY: Final = 0.2
 """A step that is as long as before but for this part is the same: a new epoch for each measurement helps nobody."""
 
@@ -65,6 +65,8 @@ class Planner:
     ) -> None:  # fmt: skip
         self._topology = topology
         self._tuner = tuner
+        self._trust: dict[str, int] = {}
+        """In percent, by job: see `_steps`."""
         self._addresses = addresses
         self._builder, self._sharing = builder, sharing
         self.settings = settings
@@ -177,16 +179,18 @@ class Planner:
     def _steps(
         self, views: Iterable[events.JobView], shares: Mapping[str, Share], groups: Iterable[Sequence[str]]
     ) -> dict[str, Step]:
-        """Of the jobs whose pattern is known; those that share by the Plan expect what suits their group."""
+        """Of the jobs whose pattern is known; those that share by the Plan expect what suits their group. Until that is
+        known they expect what they did: one job's new pattern is no new epoch for the others, only its answer is."""
         timed = {view.job: each for view in views if (each := self._timed(view)) is not None}
-        trust: dict[str, int] = {}
-        for group in groups:
-            planned = [job for job in group if job in shares and shares[job].wants is Wants.PLAN]
-            if len(planned) > 1 and all(job in timed for job in planned):
-                found = self._tuner.trusts([timed[job] for job in planned])
-                trust |= {job: round(100 * each) for job, each in zip(planned, found, strict=True)}
+        sharing = [[job for job in group if job in shares and shares[job].wants is Wants.PLAN] for group in groups]
+        sharing = [jobs for jobs in sharing if len(jobs) > 1 and all(job in timed for job in jobs)]
+        found = self._tuner.trusts([timed[job] for job in jobs] for jobs in sharing)
+        for jobs, trusts in zip(sharing, found, strict=True):
+            if trusts is not None:
+                self._trust |= {job: round(100 * each) for job, each in zip(jobs, trusts, strict=True)}
+        self._trust = {job: percent for job, percent in self._trust.items() if job in timed}
         return {
-            job: Step(each.duration_ns, each.starts, each.plain, each.ina, trust.get(job, _UNKNOWN_PERCENT))
+            job: Step(each.duration_ns, each.starts, each.plain, each.ina, self._trust.get(job, _UNKNOWN_PERCENT))
             for job, each in timed.items()
         }
 

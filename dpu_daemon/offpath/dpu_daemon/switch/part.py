@@ -370,6 +370,8 @@ class Part:
         if self.is_over:
             return
         self.is_over = True
+        if self.is_root:
+            self._root.lost(*self.key)
         self._counters.aborts += 1
         self._running.clear()
         word = frames.pack(frames.Abort(self.permission.stamp, reason))
@@ -389,11 +391,11 @@ class Part:
             return
         slot.peer = None
         self.lose(reason)
-        was_in_flight = self._root.in_flight
+        held = self._root.holds(*self.key)
         for rank in sorted(slot.joined):
             self._root.gone(*self.key, rank)
         slot.joined.clear()
-        if self._root.in_flight < was_in_flight:
+        if held and not self._root.holds(*self.key):
             self._observe("freed", self._line())
         self._leave_if_empty()
 

@@ -206,6 +206,22 @@ def test_a_waiting_job_that_is_fenced_or_loses_a_rank_waits_no_more() -> None:
     assert (root.decided(), root.in_flight) == ((), 0)
 
 
+def test_a_job_whose_tree_is_lost_waits_no_more_and_takes_nobodys_place() -> None:
+    root = sharing(0, "a", "b", "c")
+    assert root.ask(operation("a", 0), 0, is_last=True).is_admitted
+    assert root.holds("a", 1, 1)
+    assert root.ask(operation("b", 0), 0).waits
+    root.lost("b", 1, 1)
+    root.lost("b", 1, 9)
+    end(root, operation("a", 0))
+    assert (root.decided(), root.holds("a", 1, 1), root.holds("b", 1, 1)) == ((), False, False)
+    assert root.ask(operation("b", 1), 0).reason is Reason.ABORTED
+    assert root.ask(operation("c", 0), 0).is_admitted
+    root.lost("c", 1, 1)
+    assert root.holds("c", 1, 1), "some may still be handed the result"
+    assert [root.holds("c", 1, 1) for rank in range(4) if root.gone("c", 1, 1, rank) == ()] == [True] * 3 + [False]
+
+
 def test_the_place_of_an_aborted_operation_is_given_on_when_nothing_more_is_handed_out() -> None:
     root = sharing(0, "a", "b")
     assert root.ask(operation("a", 0), 0, is_last=True).is_admitted

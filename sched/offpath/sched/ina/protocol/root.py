@@ -78,8 +78,7 @@ class _Tree:
     missing: set[int] = field(default_factory=set)
     """Ranks that may still get something of the operation in flight; none: nothing is."""
     waiting: Operation | None = None
-    for_place: Operation | None = None
-    """The operation of another job whose place ``waiting`` waits for; None: its own job's last one is not over."""
+    """For the end of its own job's last one, or for a place: `Root._for_place`."""
     is_last: bool = False
     """Of ``waiting``, or of ``last``: no other of its step comes after it."""
 
@@ -94,6 +93,8 @@ class Root:
         if capacity < 1:
             raise ValueError("a capacity of 1 or more")
         self._left = left
+        self._for_place: dict[_Key, Operation] = {}
+        """Trees whose ``waiting`` waits for a place, and whose operation has it."""
         self._slow: set[Operation] = set()
         """In flight, and waited for in vain."""
         self.capacity = capacity
@@ -204,6 +205,16 @@ class Root:
         self._forget()
         return (abort,) if abort else ()
 
+    def lost(self, job: str, incarnation: int, stamp: int) -> None:
+        """The tree is lost for this epoch: nothing of it is admitted any more. Its place is free as `gone` says."""
+        if (job, incarnation, stamp) in self._trees:
+            self._abort((job, incarnation, stamp), Reason.GONE)
+
+    def holds(self, job: str, incarnation: int, stamp: int) -> bool:
+        """Whether an operation of this epoch has a place."""
+        tree = self._trees.get((job, incarnation, stamp))
+        return tree is not None and bool(tree.missing)
+
     def decided(self) -> tuple[Verdict, ...]:
         """Verdicts on operations that had to wait; to be asked for after `delivered`, `gone`, `fence`, `give_up`."""
         out, self._decided = tuple(self._decided), []
@@ -211,20 +222,18 @@ class Root:
 
     def awaited(self) -> dict[Operation, Operation]:
         """Operations that wait for a place, and whose."""
-        return {
-            tree.waiting: tree.for_place
-            for tree in self._trees.values()
-            if tree.waiting is not None and tree.for_place is not None
-        }
+        waiting = {key: self._trees[key].waiting for key in self._for_place}
+        return {each: self._for_place[key] for key, each in waiting.items() if each is not None}
 
     def give_up(self, operation: Operation) -> None:
         """It has waited for a place long enough: it is refused, and nobody waits for that place again. Harmless for one
         that does not wait."""
-        tree = self._trees.get((operation.job, operation.incarnation, operation.stamp))
-        if tree is None or tree.waiting != operation or tree.for_place is None:
+        key = operation.job, operation.incarnation, operation.stamp
+        if key not in self._for_place or self._trees[key].waiting != operation:
             return
-        self._slow.add(tree.for_place)
-        tree.waiting = tree.for_place = None
+        self._slow.add(self._for_place.pop(key))
+        tree = self._trees[key]
+        tree.waiting = None
         tree.last = Verdict(operation, False, Reason.FULL)
         self._decided.append(Verdict(operation, False, Reason.FULL, is_first=True))
 
@@ -250,9 +259,10 @@ class Root:
         if len(tree.attached) < tree.permission.ranks:
             reason = Reason.NOT_ATTACHED
         elif self.in_flight >= self.capacity or self._is_group_busy(tree.permission.group):
-            tree.for_place = self._worth_waiting(tree, operation)
-            if tree.for_place is not None:
+            holder = self._worth_waiting(tree, operation)
+            if holder is not None:
                 tree.waiting = operation
+                self._for_place[operation.job, operation.incarnation, operation.stamp] = holder
                 return Verdict(operation, False, waits=True)
             reason = Reason.FULL
         else:
@@ -272,7 +282,7 @@ class Root:
         group, ranks = tree.permission.group, tree.permission.ranks
         if self._left is None or not group or self.in_flight > self.capacity:
             return None
-        if any(each.for_place is not None and each.permission.group == group for each in self._trees.values()):
+        if any(self._trees[key].permission.group == group for key in self._for_place):
             return None
         for each in self._trees.values():
             if each.missing and each.permission.group == group and each.is_last and each.waiting is None:
@@ -291,12 +301,11 @@ class Root:
         assert tree.last is not None
         over = tree.last.operation
         self._slow.discard(over)
-        for each in self._trees.values():  # whoever waited for the place before the job's own next operation
-            if each.for_place == over:
-                each.for_place = None
-                self._decide_waiting(each)
+        for key in [key for key, holder in self._for_place.items() if holder == over]:
+            del self._for_place[key]  # whoever waited for the place comes before the job's own next operation
+            self._decide_waiting(self._trees[key])
         for key, each in self._trees.items():
-            if key[:2] == (over.job, over.incarnation) and each.for_place is None:
+            if key[:2] == (over.job, over.incarnation) and key not in self._for_place:
                 self._decide_waiting(each)
 
     def _decide_waiting(self, tree: _Tree) -> None:
@@ -311,7 +320,8 @@ class Root:
         tree = self._trees[key]
         if tree.is_aborted:
             return None
-        tree.is_aborted, tree.waiting, tree.for_place = True, None, None
+        tree.is_aborted, tree.waiting = True, None
+        self._for_place.pop(key, None)
         return Abort(*key, tuple(sorted(tree.attached)), reason)
 
     def _forget(self) -> None:

@@ -33,7 +33,12 @@ def span_ns(group: Sequence[Timed]) -> int:
 
 
 @lru_cache(maxsize=4096)
-def trusts(
+def trusts(group: tuple[Timed, ...], compiled: bool | None = None) -> tuple[Fraction, ...]:
+    """`tuned`, kept."""
+    return tuned(group, compiled)
+
+
+def tuned(
     group: tuple[Timed, ...], compiled: bool | None = None, most_operations: int | None = None
 ) -> tuple[Fraction, ...]:
     """One of `VALUES` for each job of a group that shares one place.
