@@ -129,6 +129,13 @@ def _figure_12(rows: list[dict[str, Any]]) -> list[str]:
     ]
 
 
+_FIGURE_13_ENDS: Final = {
+    "8:1": {"random": 0.034, "first-n": 0.234, "fragments": 0.369},
+    "8:8": {"random": 0.376, "first-n": 0.806, "fragments": 0.900},
+}
+"""The paper's, by links down : up."""
+
+
 def _figure_13(rows: list[dict[str, Any]]) -> list[str]:
     lines = ["Figure 13: score by oversubscription (random, first-n, fragments)"]
     gains = []
@@ -136,6 +143,10 @@ def _figure_13(rows: list[dict[str, Any]]) -> list[str]:
         by = {jp: _of(each, "efficiency_score") for (jp,), each in _by(cells, "placement").items()}
         gains.append(statistics.fmean(by["fragments"]) - statistics.fmean(by["first-n"]))
         lines.append(f"  {up}  " + "  ".join(f"{name} {spread(values)}" for name, values in by.items()))
+        lines.append("       " + _jct([cell for cell in cells if cell["placement"] == "fragments"]) + ", fragments")
+        for name, paper in _FIGURE_13_ENDS.get(up, {}).items():
+            if name in by:
+                lines.append(f"       {name}, paper {paper:.3f}: {'met' if within(paper, by[name]) else 'NOT met'}")
     lines.append(
         f"  fragments over first-n: mean {statistics.fmean(gains):+.3f} (paper +0.131), most {max(gains):+.3f} (+0.173)"
     )
@@ -144,7 +155,7 @@ def _figure_13(rows: list[dict[str, Any]]) -> list[str]:
 
 def _figure_14(rows: list[dict[str, Any]]) -> list[str]:
     return ["Figure 14: score and time of a plan by candidates k"] + [
-        f"  k {k:2}  {spread(_of(cells, 'efficiency_score'))}  {spread(_of(cells, 'plan_ms'), 1)} ms"
+        f"  k {k:2}  {spread(_of(cells, 'efficiency_score'))}  {spread(_of(cells, 'plan_ms'), 1)} ms  {_jct(cells)}"
         for (k,), cells in _by(rows, "k").items()
     ]
 
