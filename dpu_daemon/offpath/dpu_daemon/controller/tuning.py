@@ -42,8 +42,9 @@ class Tuner:
         What is no group of this plan is not begun any more.
         """
         keys = [tuple(replace(each, name="") for each in group) for group in groups]
-        for key in [key for key in self._waiting if key not in keys]:
-            self._waiting[key].cancel()
+        for key, work in list(self._waiting.items()):  # a copy: the other thread takes out what it has done
+            if key not in keys:
+                work.cancel()
         return [self._trusts(key) for key in keys]
 
     def _trusts(self, key: Group) -> tuple[Fraction, ...] | None:

@@ -276,8 +276,8 @@ class Root:
     def _worth_waiting(self, tree: _Tree, operation: Operation) -> Operation | None:
         """Whose place is free soon, for ``operation`` to have it.
 
-        Of a group's jobs one is in the tree. If what its last operation has still to bring is less than what a ring of
-        our ranks would move beyond a tree, 2(n-1)/n - 1 of our bytes, waiting is shorter. One waits at a time.
+        Of a group's jobs one is in the tree. If what its last operation has still to bring is no more than what a ring
+        of our ranks would move beyond a tree, 2(n-1)/n - 1 of our bytes, waiting is shorter. One waits at a time.
         """
         group, ranks = tree.permission.group, tree.permission.ranks
         if self._left is None or not group or self.in_flight > self.capacity:
