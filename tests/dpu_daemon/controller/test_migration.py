@@ -74,7 +74,7 @@ def test_a_tree_moves_and_comes_back_with_each_job_that_comes_and_goes(cluster: 
                 roots.append(root_of(cluster, "stays"))
             with cluster.client() as client:
                 client.ask(ina_admin.CancelRequest(job=guest), ina_admin.InaJob)
-            until(lambda: cluster.status().migrations == 2 * (number + 1))  # noqa: B023
+            until(lambda wanted=2 * (number + 1): cluster.status().migrations == wanted)
             roots.append(root_of(cluster, "stays"))
         status = cluster.status()
     assert len({*roots[::2]}) == len({*roots[1::2]}) == 1

@@ -6,12 +6,14 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 
 import pytest
 
 from offpath.dpu_daemon.controller import tuning
 from offpath.dpu_daemon.controller.tuning import Tuner
 from offpath.sched.ina.patterns import Timed
+from offpath.sched.sim.ina import tuning as group_tuning
 from offpath.sched.sim.ina.tuning import DEFAULT, tuned
 
 from .test_policies import UP, planner, view
@@ -90,14 +92,20 @@ def test_answers_are_kept_within_bounds(thread: ThreadPoolExecutor, monkeypatch:
     settled(tuner, thread)
 
 
-def test_the_work_for_a_group_is_bounded() -> None:
+@pytest.mark.parametrize("jobs", [2, 3])
+def test_the_work_for_a_group_is_bounded(jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wider a step, the fewer of them are run; with less than one there is nothing to see."""
-    wide = tuple(Timed("w", (0,) * n, (20,) * n, (10,) * n, 5) for n in (200, 300))
-    begun = time.process_time()
-    found = tuned(wide, False, 20_000)
-    assert time.process_time() - begun < 20, "some 0.3 s; unbounded it is 250 times as much"
-    assert len(found) == 2
-    assert tuned(wide, False, 2_000) == HALF
+    wide = tuple(Timed("w", (0,) * n, (20,) * n, (10,) * n, 5) for n in (200, 300, 100)[:jobs])
+    run: list[Fraction] = []
+
+    def saved(group: tuple[Timed, ...], trust: object, until_ns: int, compiled: object = None) -> float:
+        run.append(sum((Fraction(until_ns * len(each.starts), each.all_ns) for each in group), Fraction()))
+        return 0.0
+
+    monkeypatch.setattr(group_tuning, "saved", saved)
+    assert len(tuned(wide, False, 80_000)) == jobs
+    assert 40_000 < sum(run) <= 80_000
+    assert tuned(wide, False, 2_000) == (DEFAULT,) * jobs
 
 
 def test_a_plan_is_made_anew_when_a_groups_answer_has_come(thread: ThreadPoolExecutor) -> None:

@@ -23,7 +23,6 @@ from offpath.bindings.ports import TreeAttached, TreeLost, TreeRefused, TreeResu
 from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.cli.switches import Switches
 from offpath.dpu_daemon.switch.control import SwitchControl, SwitchRefused
-from offpath.dpu_daemon.switch.switch import WAIT_LOOK_S
 
 from .ranks import all_reduce, close_all, event_of, expected, inputs_of, job_of, lost_at, settled
 
@@ -123,16 +122,14 @@ def test_the_last_operation_of_a_step_is_waited_for(switches: Switches) -> None:
     settled(switches)
 
 
-def test_a_last_operation_that_stands_still_is_not_waited_for_long(switches: Switches) -> None:
+def test_a_last_operation_that_stands_still_ends_the_wait_and_keeps_its_place(switches: Switches) -> None:
     one, two = (job_of(switches, name, FOUR, group="g") for name in ("stands", "goes on"))
     begin(one[:3], 0, 1 << 12, is_last=True)
     assert one[0].poll(0.2) is None
     inputs = inputs_of("fp32", 4, 1 << 14)
     assert {type(event) for event, _ in all_reduce(two, 0, "fp32", inputs)} == {TreeRefused}
-    before = time.monotonic()
     for index in range(1, 21):
         assert {type(event) for event, _ in all_reduce(two, index, "fp32", inputs)} == {TreeRefused}
-    assert time.monotonic() - before < 20 * WAIT_LOOK_S + 10, "waited for once, not each time"
     begin(one[3:], 0, 1 << 12, is_last=True)
     with ThreadPoolExecutor(4) as pool:
         assert {type(event) for event in pool.map(event_of, one)} == {TreeResult}
