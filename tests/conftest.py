@@ -43,8 +43,9 @@ _SLOW = (
     "tests/dpu_daemon/controller/", "tests/dpu_daemon/switch/",
     "tests/dpu_daemon/test_comch_channel.py", "tests/dpu_daemon/test_doca_copies.py",
     "tests/dpu_daemon/test_hostile_peer.py", "tests/dpu_daemon/test_zmq_channel.py", "tests/fuzz/test_planted_bugs.py",
-    "tests/host_helper/ina/test_backend.py", "tests/host_helper/ina/test_runtime.py",
-    "tests/host_helper/ina/test_wheel.py", "tests/sched/ina/", "tests/sched/placement/",
+    "tests/host_helper/ina/test_backend.py", "tests/host_helper/ina/test_odd_tensors.py",
+    "tests/host_helper/ina/test_runtime.py", "tests/host_helper/ina/test_wheel.py",
+    "tests/sched/ina/", "tests/sched/placement/",
     "tests/sched/sim/test_merging.py", "tests/sched/sim/test_mina.py", "tests/sched/sim/test_tuning.py",
     "tests/sched/topology/", "tests/test_rxe_vm.py", "tests/test_units.py",
 )  # fmt: skip

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from .support.sources import ROOT, tree
+
 DOC = (ROOT / "docs" / "security.md").read_text("utf-8")
 
 
@@ -28,9 +28,8 @@ def test_every_protection_names_tests_that_exist() -> None:
         for each in named:
             file, _, function = each.partition("::")
             if file not in functions:
-                tree = ast.parse((ROOT / "tests" / file).read_text("utf-8"))
                 kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-                functions[file] = {node.name for node in tree.body if isinstance(node, kinds)}
+                functions[file] = {node.name for node in tree(ROOT / "tests" / file).body if isinstance(node, kinds)}
             assert function in functions[file], f"{threat}: no {each}"
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable
 
 import pytest
 
 from offpath.bindings.faults import POINTS
 
 from .support.command import offpath
+from .support.sources import ROOT, product
 
-ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("bindings", "sched", "dpu_daemon", "host_helper")
 WALL_CLOCKS = {
     "time": {"time", "time_ns", "localtime", "gmtime", "ctime", "asctime", "strftime", "CLOCK_REALTIME"},
@@ -24,21 +23,16 @@ MAY = {
     "dpu_daemon/offpath/dpu_daemon/doctor/keys.py": "a certificate's end is a date, and only reported",
     "dpu_daemon/offpath/dpu_daemon/controller/conductor.py": "where a controller without a memory begins to"
     " count terms; where the clock is behind, agents and switches say what they have heard of",
+    "host_helper/offpath/host_helper/supervisor.py": "the line that says that it joined carries the time",
     "host_helper/offpath/host_helper/ina/collectives.py": "a job's later run is a newer incarnation; one that the clock"
     " calls older gets no INA, and runs",
 }
 
 
-def sources(*folders: str) -> Iterator[tuple[str, ast.Module]]:
-    for folder in folders:
-        for path in sorted((ROOT / folder / "offpath").rglob("*.py")):
-            yield str(path.relative_to(ROOT)), ast.parse(path.read_text("utf-8"))
-
-
-def wall_clocks(tree: ast.AST) -> list[str]:
+def wall_clocks(nodes: Iterable[ast.AST]) -> list[str]:
     """Every way to ask what o'clock it is, as `module.name`, also by ``from time import time``."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             if node.attr in WALL_CLOCKS.get(node.value.id, ()):
                 found.append(f"{node.value.id}.{node.attr}")
@@ -57,19 +51,19 @@ def wall_clocks(tree: ast.AST) -> list[str]:
     ["import time\ntime.time()", "from time import time_ns", "from datetime import datetime", "import time as t"],
 )
 def test_the_reader_of_sources_finds_a_wall_clock(text: str) -> None:
-    assert wall_clocks(ast.parse(text))
+    assert wall_clocks(ast.walk(ast.parse(text)))
 
 
 def test_nothing_is_decided_by_the_wall_clock() -> None:
     """A clock that is set back or forth by an hour expires nothing and stops nothing."""
-    asked = {path: found for path, tree in sources(*PRODUCT) if (found := wall_clocks(tree))}
+    asked = {str(path.relative_to(ROOT)): found for path, nodes in product(*PRODUCT) if (found := wall_clocks(nodes))}
     assert set(asked) == set(MAY), asked
 
 
 def test_every_fault_point_is_a_place_in_the_source_and_the_doctor_lists_them() -> None:
     hit = []
-    for _, tree in sources(*PRODUCT):
-        for node in ast.walk(tree):
+    for _, nodes in product(*PRODUCT):
+        for node in nodes:
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "faults.hit":
                 (point,) = node.args
                 assert isinstance(point, ast.Constant)

@@ -213,16 +213,51 @@ def test_the_example_with_everything_switched_on_is_accepted_and_leaves_nothing_
         assert set(shown) == set(table.model_fields), table.__name__
 
 
+def test_every_credential_that_the_example_names_is_passed_by_the_unit_from_a_folder_that_is_made() -> None:
+    named = set(re.findall(r"\$\{CREDENTIALS_DIRECTORY\}/([a-z]+)_", EXAMPLE))
+    assert {"tokens", "tls", "zmq", "ina"} <= named
+    passed = dict(each.split(":") for each in read(ROOT / "systemd" / "offpathd.service")["LoadCredential"])
+    assert passed == {name: f"/etc/offpath/{name}" for name in named}
+    made = {
+        line.split()[1]: line.split()[2]
+        for line in (ROOT / "systemd/offpath.tmpfiles").read_text().splitlines()
+        if line[0] == "d"
+    }
+    assert [made.get(folder) for folder in passed.values()] == ["0700"] * len(passed)
+
+
+@needs_systemd
+def test_the_drop_in_of_docs_hosts_gives_a_helper_a_network_where_no_socket_unit_is(
+    staged: Path, tmp_path: Path
+) -> None:
+    text = (ROOT / "docs" / "hosts.md").read_text()
+    drop_in = re.search(r"```ini\n(.*?)```", text, re.DOTALL)
+    assert drop_in is not None
+    shutil.copy(staged / "usr/lib/systemd/system/offpath-helper.service", tmp_path)
+    folder = tmp_path / "offpath-helper.service.d"
+    folder.mkdir()
+    (folder / "zmq.conf").write_text(drop_in[1])
+    unit = str(tmp_path / "offpath-helper.service")
+    assert systemd("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", unit, folder=tmp_path) == (0, "")
+    shipped, changed = read(Path(unit)), read(folder / "zmq.conf")
+    assert "Requires" not in shipped, "the unit starts without the socket"
+    for key in ("PrivateNetwork", "IPAddressDeny", "RestrictAddressFamilies"):
+        assert shipped[key], "and each restriction that keeps it from the network is lifted"
+        assert changed[key] != shipped[key]
+    keys = ("HOST_CHANNEL", "DAEMON", "KEY", "SERVER_KEY")
+    assert [line.partition("=")[0] for line in changed["Environment"]] == [f"OFFPATH_HELPER_{key}" for key in keys]
+
+
 # -- under the sandbox --------------------------------------------------------------------------------------------
-def allowed_calls() -> set[str]:
-    """The unit's SystemCallFilter= lines as systemd reads them: a list, then what is taken from it."""
+def allowed_calls(service: str = "offpathd.service") -> set[str]:
+    """A unit's SystemCallFilter= lines as systemd reads them: a list, then what is taken from it."""
 
     def members(group: str) -> set[str]:
         lines = systemd("systemd-analyze", "syscall-filter", "--no-pager", group)[1].splitlines()[1:]
         names = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
         return set().union(*(members(name) if name.startswith("@") else {name} for name in names))
 
-    given, taken = read(ROOT / "systemd" / "offpathd.service")["SystemCallFilter"]
+    given, taken = read(ROOT / "systemd" / service)["SystemCallFilter"]
     allowed = set().union(*(members(group) for group in given.split()))
     return allowed - set().union(*(members(group) for group in taken.removeprefix("~").split()))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from offpath.cli.main import main
+from offpath.dpu_daemon.config import Sources, lastgood
 
 SECRET = "do-not-show-this-token-0123"
 
@@ -74,3 +75,94 @@ def test_every_value_is_shown_with_its_origin_and_no_secret(
     assert said["leasing.lanes"] == {"value": 3, "origin": "OFFPATH_LEASING_LANES"}
     assert main(["config", "show", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["leasing.lanes"] == 3
+
+
+def test_a_fault_has_its_line_its_tenant_and_a_suggestion_in_our_own_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "offpathd.toml"
+    path.write_text(
+        """
+max_jobs = 0
+lanes = 2
+
+[leasing]  # a comment with = and [brackets]
+'landing_byte' = 4096
+policy = '''
+shiped'''
+
+[[tenant]]
+name = "ada"
+wieght = 2
+uids = [1,
+  2, -7]
+
+[[tenant]]
+"name" = "bob" # = 3
+weight = "heavy"
+token_file = true
+
+[datapath]
+copy_engine = "docca"
+
+[limmits]
+drain_ms = 1
+"""
+    )
+    assert main(["config", "check", str(path), "--json"]) == 78
+    faults = {
+        fault["path"]: (fault["text"], fault.get("line"), fault.get("tenant"))
+        for fault in json.loads(capsys.readouterr().out)["faults"]
+    }
+    assert faults.pop("leasing.policy")[1] == 7
+    assert faults == {
+        "max_jobs": ("must be 1 or more, is 0", 2, None),
+        "lanes": ('is not a key; did you mean "leasing.lanes"?', 3, None),
+        "leasing.landing_byte": ('is not a key; did you mean "landing_bytes"?', 6, None),
+        "tenant.0.wieght": ('is not a key; did you mean "weight"?', 12, "ada"),
+        "tenant.0.uids.2": ("must be 0 or more, is -7", 13, "ada"),
+        "tenant.1.weight": ("must be a whole number, is text", 18, "bob"),
+        "tenant.1.token_file": ("must be text, is true or false", 19, "bob"),
+        "datapath.copy_engine": (
+            "must be one of 'loopback', 'verbs' or 'doca'; did you mean \"doca\"?", 22, None
+        ),
+        "limmits": ('is not a key; did you mean "limits"?', 24, None),
+    }  # fmt: skip
+    assert main(["config", "check", str(path)]) == 78
+    error = capsys.readouterr().err
+    assert '  tenant.0.wieght: is not a key; did you mean "weight"? (tenant ada, line 12)' in error
+    assert "pydantic" not in error.lower()
+    assert "input" not in error.lower()
+
+
+def test_names_that_are_almost_right_are_suggested(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(file.read_text() + '[[lease]]\ntenant = "adda"\nprofile = "1g.5g"\n')
+    assert main(["config", "check", str(file), "--set", "leasing.lane=3"]) == 78
+    error = capsys.readouterr().err
+    assert '--set leasing.lane: names no key; did you mean "leasing.lanes"?' in error
+    assert main(["config", "check", str(file)]) == 78
+    error = capsys.readouterr().err
+    assert 'lease.0.tenant: lease of an unknown tenant: adda; did you mean "ada"?' in error
+    assert "no GPU model has a profile '1g.5g'; did you mean \"1g.5gb\"?" in error
+
+
+def test_what_a_reload_would_refuse_is_known_before_it(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = file.parent / "run"
+    run.mkdir()
+    check = ["config", "check", str(file), "--reload", "--runtime-dir", str(run)]
+    assert main(check) == 69
+    assert "no running daemon" in capsys.readouterr().err
+    lastgood.keep(str(run), "lineage", Sources(str(file)).read().config)
+    assert main(check) == 0
+    file.write_text("host_uids = [5]\n" + file.read_text() + "[leasing]\nlanes = 3\ngrow_after_ms = 7\n")
+    assert main(check[:3]) == 0
+    capsys.readouterr()
+    assert main(check) == 78
+    error = capsys.readouterr().err
+    assert "  leasing.lanes: needs a restart: 2 is in force (line " in error
+    assert "  host_uids: needs a restart: [] is in force (line 1)" in error
+    assert "grow_after_ms" not in error
+    assert (
+        main([*check, "--set", "leasing.lanes=2", "--set", "host_uids=", "--set", "leasing.policy=plugin:none"]) == 78
+    )
+    assert "leasing.policy" in capsys.readouterr().err

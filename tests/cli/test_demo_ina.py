@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
 
-from offpath.cli.demo.ina import orders
+from offpath.cli.demo.ina import orders, quiet
+from offpath.cli.demo.ina.command import exit_code, judged
 from offpath.cli.demo.ina.drive import BYTES_PER_STEP, SETTINGS
 from offpath.cli.demo.ina.score import Block, bound, demand, runs
 
@@ -57,3 +60,74 @@ def test_the_links_rate_is_reckoned_with_the_models_bytes() -> None:
     for setting in SETTINGS:
         seconds = 1.5 * BYTES_PER_STEP / setting.rate
         assert seconds / (seconds + setting.compute_s) == pytest.approx(setting.share, rel=1e-4)
+
+
+# -- whether the machine was quiet ------------------------------------------------------------------------------------
+QUIET, DISTURBED = 0.03, 0.41
+BEFORE = "cpu  450566 442216 97558 255433 2076 0 2225 2035 0 0\ncpu0 1 2 3 4\n"
+AFTER = "cpu  450966 442716 97608 255483 2076 0 2225 2035 0 0\ncpu0 1 2 3 4\n"
+"""Of two cores, 5 s apart: 950 of 1000 ticks busy."""
+
+
+def test_what_others_took_is_the_busy_time_that_is_not_ours() -> None:
+    (total, busy), (later, busier) = quiet.cores_of(BEFORE), quiet.cores_of(AFTER)
+    assert (later - total, busier - busy) == (1000, 950)
+    before = quiet.Cores(total, busy, 200)
+    assert quiet.taken_by_others(before, quiet.Cores(later, busier, 1100)) == pytest.approx(0.05)
+    assert quiet.taken_by_others(before, quiet.Cores(later, busier, 300)) == pytest.approx(0.85)
+    assert quiet.taken_by_others(before, quiet.Cores(later, busier, 1300)) == 0, "ticks of two files never quite agree"
+    assert quiet.taken_by_others(before, before) == 0
+
+
+def test_ours_are_the_demos_process_and_its_descendants_only() -> None:
+    def stat(pid: int, parent: int, ticks: int, name: str = "python) S 1") -> str:
+        return f"{pid} ({name}) S {parent} 0 0 0 0 0 0 0 0 0 {ticks} 0 0 0 20 0"
+
+    stats = [stat(10, 1, 5), stat(11, 10, 7), stat(12, 11, 11), stat(13, 1, 1000), stat(14, 13, 1000), stat(15, 15, 99)]
+    assert quiet.ticks_of(stats, 10) == 23
+
+
+def test_a_look_at_this_machine_counts_our_own_work_as_ours() -> None:
+    before = quiet.look()
+    end = time.process_time() + 0.3
+    while time.process_time() < end:
+        pass
+    after = quiet.look()
+    assert after.ours - before.ours >= 0.25 * os.sysconf("SC_CLK_TCK")
+    assert after.busy - before.busy >= 0.25 * os.sysconf("SC_CLK_TCK")
+    assert 0 <= quiet.taken_by_others(before, after) <= 1
+
+
+@pytest.mark.parametrize(
+    ("taken", "goes_on", "chosen"),
+    [
+        ([QUIET] * 4, True, ([0, 1, 2, 3], True)),
+        ([QUIET] * 5, False, ([0, 1, 2, 3, 4], True)),
+        ([QUIET, DISTURBED, QUIET, QUIET, QUIET], True, ([0, 2, 3, 4], True)),
+        ([QUIET, DISTURBED, QUIET, QUIET, QUIET, QUIET], False, ([0, 2, 3, 4, 5], True)),
+        ([DISTURBED] * 7, True, ([0, 1, 2, 3, 4, 5, 6], False)),
+        ([DISTURBED] * 8, False, ([0, 1, 2, 3, 4, 5, 6, 7], False)),
+        ([DISTURBED] * 6 + [QUIET] * 3 + [DISTURBED], False, ([6, 7, 8], True)),
+    ],
+)
+def test_a_disturbed_block_is_repeated_up_to_a_bound_and_does_not_count(
+    taken: list[float], goes_on: bool, chosen: tuple[list[int], bool]
+) -> None:
+    """Five are wanted: ten are run at most, three quiet ones give a verdict."""
+    assert quiet.goes_on(taken, 5) is goes_on
+    assert quiet.chosen(taken, 5) == chosen
+
+
+def test_the_verdict_is_the_bars_where_it_was_quiet_and_none_where_it_was_not() -> None:
+    """0.886 of the bound was measured beside other work, 0.942 on quiet cores."""
+    assert judged("s", 0.2, 0.942, [QUIET] * 5, 5) == ([], "")
+    faults, busy = judged("s", 0.2, 0.886, [QUIET] * 5, 5)
+    assert [fault for fault in faults if "0.886 of the best" in fault]
+    assert (busy, exit_code(faults, [])) == ("", 1)
+    for of_bound in (0.886, 0.942):
+        faults, busy = judged("s", 0.05, of_bound, [DISTURBED] * 8, 5)
+        assert faults == []
+        assert "the machine was busy: 0 of 5" in busy
+        assert exit_code(faults, [busy]) == os.EX_TEMPFAIL
+    assert exit_code(["weights"], ["busy"]) == 1
+    assert exit_code([], []) == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -15,18 +14,18 @@ from offpath.cli.errors.registry import families, look_up, registered
 from offpath.cli.exits import TEXT
 
 from ..support.command import offpath
+from ..support.sources import ROOT, product
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCES = [
-    path
-    for folder in ("bindings", "dpu_daemon", "host_helper", "sched", "scripts")
-    for path in (ROOT / folder / "offpath").rglob("*.py")
-]
-TREES = {path: ast.parse(path.read_text("utf-8")) for path in SOURCES}
+FOLDERS = ("bindings", "dpu_daemon", "host_helper", "sched", "scripts")
 ROOTS = {"OffpathError", "SchedError"}
 OTHER_FAMILIES = {"NegotiationRefused": "session", "AskedWrongly": "admin", "JobRefused": "admin"}
 SCANNED = {"reason", "status", "exception", "exit", "admin", "session"}
 BY_KEYWORD = {"Closing": "session", "Refused": "session", "Fault": "admin"}
+
+
+def nodes_of_all() -> Iterator[ast.AST]:
+    for _, nodes in product(*FOLDERS):
+        yield from nodes
 
 
 def name_of(node: ast.expr) -> str:
@@ -41,10 +40,7 @@ def text_of(node: ast.expr | None) -> str:
 def exceptions() -> frozenset[str]:
     """Classes below our roots, by the names of their bases."""
     bases = {
-        node.name: {name_of(base) for base in node.bases}
-        for tree in TREES.values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
+        node.name: {name_of(base) for base in node.bases} for node in nodes_of_all() if isinstance(node, ast.ClassDef)
     }
     found = set(ROOTS)
     while more := {name for name, of in bases.items() if of & found} - found:
@@ -52,24 +48,25 @@ def exceptions() -> frozenset[str]:
     return frozenset(found - {"OffpathError"})
 
 
-def raised() -> Iterator[tuple[str, str]]:
+@cache
+def raised() -> frozenset[tuple[str, str]]:
     """(family, code) of every call that names a code."""
-    for tree in TREES.values():
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.Call):
-                continue
-            name = name_of(node.func)
-            first = text_of(node.args[0]) if node.args else ""
-            if name in OTHER_FAMILIES and first:
-                yield OTHER_FAMILIES[name], first
-            elif name.endswith("Error") and name in families() and first:
-                yield name, first
-            elif name == "session_ended" and len(node.args) > 1 and text_of(node.args[1]):
-                yield "session", text_of(node.args[1])
-            elif name in BY_KEYWORD:
-                code = next((text_of(each.value) for each in node.keywords if each.arg == "code"), "")
-                if code:
-                    yield BY_KEYWORD[name], code
+    return frozenset(code for node in nodes_of_all() if isinstance(node, ast.Call) for code in codes_of(node))
+
+
+def codes_of(node: ast.Call) -> Iterator[tuple[str, str]]:
+    name = name_of(node.func)
+    first = text_of(node.args[0]) if node.args else ""
+    if name in OTHER_FAMILIES and first:
+        yield OTHER_FAMILIES[name], first
+    elif name.endswith("Error") and name in families() and first:
+        yield name, first
+    elif name == "session_ended" and len(node.args) > 1 and text_of(node.args[1]):
+        yield "session", text_of(node.args[1])
+    elif name in BY_KEYWORD:
+        code = next((text_of(each.value) for each in node.keywords if each.arg == "code"), "")
+        if code:
+            yield BY_KEYWORD[name], code
 
 
 def expected() -> set[tuple[str, str]]:
@@ -82,7 +79,7 @@ def expected() -> set[tuple[str, str]]:
 
 
 def test_the_scan_finds_codes_of_every_kind() -> None:
-    found = set(raised())
+    found = raised()
     for sample in (
         ("session", "denied"), ("session", "ticket_expired"), ("session", "peer_gone"), ("admin", "no_id"),
         ("HeaderError", "crc"), ("DoorbellError", "slot_in_use"), ("FrameError", "frame_length"),
@@ -110,8 +107,7 @@ def test_every_error_class_with_codes_is_a_family() -> None:
     """One that raises with a literal code and is no family would be missed by the scan."""
     with_codes = {
         name_of(node.func)
-        for tree in TREES.values()
-        for node in ast.walk(tree)
+        for node in nodes_of_all()
         if isinstance(node, ast.Call)
         and name_of(node.func) in exceptions()
         and len(node.args) >= 1

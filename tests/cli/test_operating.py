@@ -19,6 +19,7 @@ from offpath.bindings.wire import admin
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.cli.ask import AdminClient, Refused
 from offpath.cli.lease_plan import proposal
+from offpath.cli.top import Seen, rates_of
 from offpath.host_helper import RequestFailed
 
 from ..support.cluster import TIMEOUT, Cluster
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    made = Cluster({"ada": {}, **dict.fromkeys(("bob", "cyd", "dee", "eve"), NARROW)})
+    made = Cluster({"ada": {}, **dict.fromkeys(("bob", "cyd", "dee", "eve", "fay"), NARROW)})
     try:
         made.start_helper()
         yield made
@@ -86,6 +87,40 @@ def test_a_request_that_fails_says_why_in_the_document_and_by_its_exit_code(clus
     assert "no luck" in done.err
 
 
+def test_a_kernel_that_raises_leaves_its_traceback_with_the_helper_and_its_text_with_the_operator(
+    cluster: Cluster,
+) -> None:
+    """Also where the session has no room for the text; what a terminal would act on is in neither."""
+    text = b"no such digit\x1b[2J\nERROR forged"
+    with cluster.connect("ada", result_bytes=8) as ada:
+        with pytest.raises(RequestFailed):
+            ada.submit("fail", [np.frombuffer(text, np.uint8)], timeout=TIMEOUT)
+        job = f"{ada.welcome.session}/1"
+    told = ask(cluster, "request", "explain", job)
+    assert "kernel: its kernel raised an exception (lease " in told.out
+    assert "): RuntimeError: no such digit [2J ERROR forged\n" in told.out
+    assert cluster.helper is not None
+    log = cluster.helper.errors
+    said = log[log.index("kernel fail raised in job ") :]
+    assert "  | Traceback (most recent call last):" in said
+    assert "in fail\n  |     raise RuntimeError(message.tobytes().decode())\n" in said
+    assert "  | RuntimeError: no such digit [2J\n  | ERROR forged\n" in said
+    assert "worker.py" not in said, "frames of ours are of no use to the kernel's author"
+    assert "\x1b" not in told.out + log
+
+
+def test_an_ended_request_is_explained_with_its_stages(cluster: Cluster) -> None:
+    with cluster.connect("ada") as ada:
+        slept = ada.submit("sleep", seconds(0.02), timeout=TIMEOUT).stages
+        name = f"{ada.welcome.session}/1"
+    told = ask(cluster, "request", "explain", name, "--json").document
+    assert told["stages_ms"] == [ns / 1e6 for ns in slept]
+    assert told["stages_ms"][3] >= 20
+    text = ask(cluster, "request", "explain", name).out.splitlines()
+    assert [line.split()[0] for line in text[3:9]] == ["queued", "copy", "launch", "kernel", "back", "total"]
+    assert text[6].split()[1] == f"{told['stages_ms'][3]:.3f}"
+
+
 def test_an_operator_cancels_a_request_of_somebody(cluster: Cluster) -> None:
     with cluster.connect("bob") as bob:
         pending = bob.begin("sleep", seconds(20))
@@ -94,9 +129,43 @@ def test_an_operator_cancels_a_request_of_somebody(cluster: Cluster) -> None:
         assert (done.code, done.document["job"]["state"]) == (0, "cancelled")
         with pytest.raises(RequestFailed) as failed:
             pending.result(TIMEOUT)
-        assert failed.value.status is Status.CANCELLED
+        assert (failed.value.status, failed.value.reason) == (Status.CANCELLED, Reason.CANCELLED_BY_OPERATOR)
         again = ask(cluster, "request", "cancel", f"{bob.welcome.session}/1")
         assert again.code == 0, "it is cancelled, which was the wish"
+        uid = os.getuid()
+        assert done.document["job"]["cancelled_by_uid"] == uid
+        assert f"CANCELLED (cancelled_by_operator, uid {uid})" in again.out
+        told = ask(cluster, "request", "explain", f"{bob.welcome.session}/1")
+        assert f"operator: an operator (uid {uid}) cancelled it" in told.out
+        own = bob.begin("sleep", seconds(20))
+        until(lambda: unanswered(cluster) == 1)
+        own.cancel()
+        until(lambda: unanswered(cluster) == 0)
+        shown = ask(cluster, "request", "show", f"{bob.welcome.session}/2", "--json").document["job"]
+        assert (shown["reason"], shown["cancelled_by_uid"]) == ("cancelled_by_requester", None)
+
+
+def test_a_list_by_state_finds_requests_whose_answers_were_taken(cluster: Cluster) -> None:
+    with cluster.connect("ada") as ada:
+        for _ in range(3):
+            ada.submit("echo", seconds(1), timeout=TIMEOUT)
+        with pytest.raises(RequestFailed):
+            ada.submit("fail", seconds(1), timeout=TIMEOUT)
+        session = str(ada.welcome.session)
+
+        def listed(*words: str) -> list[tuple[int, str, str]]:
+            found = ask(cluster, "request", "list", "--session", session, "--json", *words).document
+            return [(job["request_id"], job["state"], job["reason"]) for job in found]
+
+        ends = [(1, "completed", "none"), (2, "completed", "none"), (3, "completed", "none")]
+        assert listed("--state", "completed") == ends
+        assert listed("--state", "failed") == [(4, "failed", "kernel_raised")]
+        assert listed("--state", "ended") == [*ends, (4, "failed", "kernel_raised")]
+        assert listed("--state", "Completed", "--limit", "2") == ends[1:], "of many, the newest"
+        assert listed("--state", "completed", "--tenant", "bob") == []
+        assert listed("--state", "queued") == []
+        plain = ask(cluster, "request", "list", "--state", "failed", "--session", session).out
+        assert "kernel_raised" in plain
 
 
 def test_leases_and_the_picture_of_top_show_who_holds_what(cluster: Cluster) -> None:
@@ -115,6 +184,23 @@ def test_leases_and_the_picture_of_top_show_who_holds_what(cluster: Cluster) -> 
         plain = ask(cluster, "top", "--once", "--interval", "0.1").out
         assert ("cyd" in plain, "\x1b" in plain) == (True, False), "no terminal, no terminal codes"
         pending.cancel()
+
+
+def test_top_does_not_count_what_is_copied_ahead_as_running(cluster: Cluster) -> None:
+    with cluster.connect("fay", slots=8) as fay:
+        pending = [fay.begin("sleep", seconds(20)) for _ in range(4)]
+        until(lambda: states(cluster, "fay") == ["launched", "copied", "queued", "queued"])
+        top = ask(cluster, "top", "--once", "--interval", "0.1", "--json").document
+        (line,) = (each for each in top["tenants"] if each["tenant"] == "fay")
+        assert (line["jobs"], line["running"], line["queued"]) == (4, 1, 2)
+        head, row = (
+            line.split() for line in ask(cluster, "top", "--once", "--interval", "0.1").out.splitlines()
+            if line.startswith(("tenant", "fay"))
+        )  # fmt: skip
+        shown = dict(zip(head, row, strict=False))
+        assert (shown["running"], shown["placed"], shown["queued"]) == ("1", "1", "2")
+        for each in pending:
+            each.cancel()
 
 
 def lease_line(
@@ -160,6 +246,20 @@ def test_a_plan_is_asked_of_a_daemon_that_runs(cluster: Cluster) -> None:
 def leases(cluster: Cluster) -> list[admin.LeaseLine]:
     with AdminClient(str(cluster.run_folder)) as client:
         return client.ask(admin.LeasesRequest(), admin.Leases).leases
+
+
+def seen(uptime_ms: int, completed: int) -> Seen:
+    ended = {"completed": completed}
+    line = admin.TenantLine(
+        tenant="ada", jobs=0, queued=0, running=0, sessions=0, leases=0, held_share=0, max_share=100, ended=ended,
+        p50_ms=0.0, p99_ms=0.0,
+    )  # fmt: skip
+    return admin.Statistics(uptime_ms=uptime_ms, counters={}, tenants=[line], next=""), [line]
+
+
+def test_top_counts_from_the_start_of_a_daemon_that_was_started_again() -> None:
+    assert rates_of(seen(60_000, 500), seen(61_000, 520)) == {"ada": 20.0}
+    assert rates_of(seen(61_000, 520), seen(2_000, 30)) == {"ada": 15.0}
 
 
 def test_top_redraws_a_terminal_and_ends_with_ctrl_c(cluster: Cluster) -> None:
@@ -227,6 +327,8 @@ def test_lists_come_in_pages(cluster: Cluster) -> None:
             client.ask(admin.JobsRequest(state="sleepy"), admin.Jobs)
         listed = ask(cluster, "request", "list", "--tenant", "dee", "--state", "queued", "--json").document
         assert [job["request_id"] for job in listed] == [3, 4, 5]
+        copied = ask(cluster, "request", "list", "--tenant", "dee", "--state", "copied", "--json").document
+        assert [job["request_id"] for job in copied] == [2], "a word that the list shows can be asked for"
         assert "sleep" in ask(cluster, "request", "list", "--limit", "1").out
         assert ask(cluster, "request", "list", "--tenant", "no such name!").code == 1
         for each in pending:
@@ -248,7 +350,7 @@ def test_a_drain_lets_what_runs_finish_turns_the_rest_away_and_ends_the_daemon(m
         until(lambda: unanswered(cluster) == 1)
         drain = subprocess.Popen(
             [sys.executable, "-m", "offpath.cli.main", "daemon", "drain", "--stop", "--json", "--runtime-dir",
-             str(cluster.run_folder)], stdout=subprocess.PIPE,
+             str(cluster.run_folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         until(lambda: is_draining(cluster))
         with pytest.raises(RequestFailed) as failed:
@@ -258,9 +360,64 @@ def test_a_drain_lets_what_runs_finish_turns_the_rest_away_and_ends_the_daemon(m
         with pytest.raises(NegotiationRefused, match="draining"):
             cluster.connect("ada")
         assert running.result(TIMEOUT).array.item() == 1.5
-    out, _ = drain.communicate(timeout=TIMEOUT)
+    out, said = drain.communicate(timeout=TIMEOUT)
     assert (drain.returncode, json.loads(out)["is_drained"]) == (0, True)
+    assert b"draining: 1 requests unanswered; at most 30 s more" in said
     assert cluster.daemon.ended() == 0
+
+
+def warnings_of(log: str) -> list[str]:
+    return [line for line in log.splitlines() if "WARNING" in line or "ERROR" in line]
+
+
+def test_ordinary_ends_are_no_warnings_and_a_start_after_drain_and_stop_warns_of_nothing() -> None:
+    """A helper is restarted while it holds leases, then the daemon is drained and stopped, and another one started."""
+    cluster = Cluster({"ada": NARROW}, {})
+    try:
+        restart_helper_drain_and_start_again(cluster)
+    finally:
+        cluster.kill()
+
+
+def restart_helper_drain_and_start_again(cluster: Cluster) -> None:
+    for _ in range(2):
+        helper = cluster.start_helper()
+        with cluster.connect("ada") as ada:
+            ada.submit("echo", seconds(1), timeout=TIMEOUT)
+        helper.finish()
+        until(lambda: not has_helper(cluster))
+    assert warnings_of(cluster.daemon.errors) == []
+    done = ask(cluster, "daemon", "drain", "--stop")
+    assert (done.code, "drained, the daemon ends" in done.err) == (0, True)
+    cluster.daemon.ended()
+    log = cluster.folder / "again.err"
+    again = ["daemon", "run", "--config", str(cluster.config_file), "--runtime-dir", str(cluster.run_folder), "--keep"]
+    with open(log, "wb") as errors:
+        process = subprocess.Popen([sys.executable, "-m", "offpath.cli.main", "-v", *again], stderr=errors)
+    try:
+        until(lambda: "offpathd ready" in log.read_text())
+        assert "replayed" in log.read_text(), "it goes on with the journal of the one that was drained"
+        assert not is_draining(cluster)
+        assert warnings_of(log.read_text()) == []
+    finally:
+        process.terminate()
+        process.wait(TIMEOUT)
+
+
+def test_the_workers_of_a_lease_that_closes_because_it_is_idle_are_not_reported_lost(make_cluster: Make) -> None:
+    """They lose their channel, come back at once, and find their lease closing; its helper takes 2 s to kill them."""
+    cluster = make_cluster({"ada": NARROW}, keep={}, leasing={"keep_warm_ms": 1, "min_hold_ms": 1})
+    cluster.start_helper(environment={"OFFPATH_FAULTS": "helper.close=sleep"})
+    with cluster.connect("ada") as ada:
+        for _ in range(2):
+            ada.submit("echo", seconds(0), timeout=TIMEOUT)
+            until(lambda: ask(cluster, "lease", "list", "--json").document == [])
+    assert warnings_of(cluster.daemon.errors) == []
+
+
+def has_helper(cluster: Cluster) -> bool:
+    with AdminClient(str(cluster.run_folder)) as client:
+        return client.ask(admin.StatusRequest(), admin.Status).has_helper
 
 
 def is_draining(cluster: Cluster) -> bool:
@@ -273,10 +430,29 @@ def test_a_drain_that_takes_too_long_says_so_and_can_be_called_off(cluster: Clus
         pending = bob.begin("sleep", seconds(20))
         until(lambda: unanswered(cluster) == 1)
         done = ask(cluster, "daemon", "drain", "--limit-ms", "100")
-        assert (done.code, "1 requests were not done" in done.err) == (1, True)
+        assert (done.code, "not drained after 0.1 s: 1 requests unanswered" in done.err) == (1, True)
         assert is_draining(cluster)
         assert ask(cluster, "daemon", "drain", "--off").code == 0
         assert not is_draining(cluster)
         pending.cancel()
     with cluster.connect("ada") as ada:
         assert ada.submit("echo", seconds(3), timeout=TIMEOUT).array == 3
+
+
+def test_a_wait_that_is_no_number_is_a_usage_error_and_drains_nothing() -> None:
+    for text in ("-3", "1e3", "x", "9" * 13):
+        done = offpath("daemon", "drain", f"--limit-ms={text}", "--runtime-dir", "/nowhere")
+        assert (done.code, "is no number of milliseconds" in done.err) == (2, True)
+
+
+def test_a_full_disk_or_a_reader_that_left_is_no_traceback() -> None:
+    words = [sys.executable, "-m", "offpath.cli.main", "errors"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "offpath: standard output or a file cannot be written: No space left on device\n"
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")

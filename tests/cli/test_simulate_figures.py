@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from offpath.sched.sim.conspirator import measure
 
 from ..support.command import offpath
 
+ROOT = Path(__file__).resolve().parents[2]
 PODS = str(samples.DATA / "openb_sample.csv")
 
 
@@ -28,6 +30,15 @@ def test_figure_2_prints_and_draws_a_table_and_runs_no_window(tmp_path: Path) ->
     assert ["resnet", "64", "0.58", "0.89", "1.00", "0.96", "1.00", "3g.20gb"] in table
     assert ["bert", "8", "-", "-", "0.52", "0.57", "1.00", "7g.40gb"] in table
     assert "paper: ResNet152" in done.err
+
+
+def test_figure_2_needs_no_traces_and_writes_below_out(tmp_path: Path) -> None:
+    done = offpath("simulate", "conspirator", "--figure", "2", "--json", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert len(done.document["figure_2"]["rows"]) == 32
+    assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*.svg")] == [Path("out/simulate/figure-2.svg")]
+    ignored = subprocess.run(["git", "check-ignore", "-q", "out/simulate/figure-2.svg"], cwd=ROOT)
+    assert ignored.returncode == 0 or not (ROOT / ".git").exists()
 
 
 @pytest.mark.slow

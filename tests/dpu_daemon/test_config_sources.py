@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Callable
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 
 from offpath.dpu_daemon.config import ConfigError, LeaseTable, Sources, TenantTable, parse_config
 from offpath.dpu_daemon.config.checks import warnings
+from offpath.dpu_daemon.config.files import place_paths
+from offpath.dpu_daemon.config.restart import NEEDS_RESTART
 from offpath.dpu_daemon.config.sources import KEYS, PREFIX, values
-from offpath.dpu_daemon.reload import NEEDS_RESTART
 from offpath.sched.jobs.records import MS
 
 from ..support.certificates import Authority
@@ -76,13 +78,13 @@ def test_a_flag_goes_before_the_environment_that_before_the_file_that_before_the
     assert set(said) == {path for path, _ in values(loaded.config)}
 
 
-def test_lines_are_not_guessed_where_a_string_goes_over_several(write: Write) -> None:
+def test_lines_are_known_also_where_a_string_goes_over_several(write: Write) -> None:
     file = write('max_jobs = 5\n[operation]\nlog = """\\\nmax_jobs = 9\\\n"""\n' + ADA)
     with pytest.raises(ConfigError, match=r"operation\.log"):
         Sources(file).read()
     assert str(Sources(write('x = """\n"""\n' + ADA), {}).file) == file
     loaded = Sources(write("max_jobs = 5\n" + ADA + 'profile = """1g.5gb"""\n')).read()
-    assert (loaded.config.tenant[0].profile, str(loaded.origins["max_jobs"])) == ("1g.5gb", file)
+    assert (loaded.config.tenant[0].profile, str(loaded.origins["max_jobs"])) == ("1g.5gb", f"{file}:1")
 
 
 @pytest.mark.parametrize("text", ["7,8", " 7 , 8 ", "[7, 8]"])
@@ -253,6 +255,9 @@ def test_the_limits_reach_the_book_in_its_own_units() -> None:
     settings_ = parse_config({"tenant": [{"name": "ada"}], "limits": limits}, "x").book_settings()
     assert (settings_.kernel_ns, settings_.open_ns, settings_.scrub_ns) == (MS, 2 * MS, 3 * MS)
     assert (settings_.drain_ns, settings_.linger_ns) == (4 * MS, 2_000 * MS)
+    for word, kills in (("kill", True), ("finish", False)):
+        config = parse_config({"tenant": [{"name": "ada"}], "limits": {"on_expiry": word}}, "x")
+        assert config.book_settings().kills_expired is kills
 
 
 # -- the page -----------------------------------------------------------------------------------------------------
@@ -271,3 +276,31 @@ def test_the_page_names_every_key_with_its_default_and_what_a_reload_does() -> N
     tables = {"tenant": TenantTable, "lease": LeaseTable}
     fields = {f"{name}.{key}": default(info) for name, t in tables.items() for key, info in t.model_fields.items()}
     assert {path: row[0] for path, row in said.items() if path not in wanted} == fields
+
+
+def test_a_relative_path_is_relative_to_the_file_wherever_the_daemon_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one of a flag or the environment to the working directory."""
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    for folder in (home, elsewhere):
+        folder.mkdir()
+    (home / "keys").mkdir()
+    (home / "keys" / "ada.token").write_text("a-token-of-ada-0123456789\n")
+    (home / "keys" / "ada.token").chmod(0o600)
+    text = '[[tenant]]\nname = "ada"\ntoken_file = "keys/ada.token"\n[doca]\npath = "doca"\n[zmq]\nkey_file = ""\n'
+    (home / "offpathd.toml").write_text(text)
+    starts = {home: "offpathd.toml", elsewhere: "../home/offpathd.toml", tmp_path: "home/offpathd.toml"}
+    for folder, file in starts.items():
+        monkeypatch.chdir(folder)
+        config = Sources(file).read().config
+        assert config.tenant[0].token_file == str(home / "keys" / "ada.token")
+        assert (config.doca.path, config.zmq.key_file) == (str(home / "doca"), "")
+        assert Sources(file, flags=["doca.path=other"]).read().config.doca.path == "other"
+
+
+def test_a_credentials_path_and_a_value_of_another_type_stay_as_they_are(tmp_path: Path) -> None:
+    raw = {"tenant": [{"token_file": "$CREDENTIALS_DIRECTORY/ada"}, {"token_file": 3}, 4], "tls": "x", "doca": None}
+    before = copy.deepcopy(raw)
+    place_paths(raw, str(tmp_path / "offpathd.toml"))
+    assert raw == before

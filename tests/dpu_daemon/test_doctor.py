@@ -164,6 +164,7 @@ def test_a_daemon_that_answers_is_told_from_one_that_hangs(make_cluster: Callabl
     assert found(check_directory(directory, None), "daemon")[0][1] is Severity.NOTE
 
 
+@pytest.mark.slow
 def test_a_tcp_carrier_that_nobody_serves_is_an_error(make_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
     """The daemon was started without it, so the configuration on disk is not the one that runs."""
     cluster = make_cluster({"alpha": {}})

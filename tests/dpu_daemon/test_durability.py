@@ -18,15 +18,20 @@ from typing import Any
 import pytest
 
 from offpath.bindings.errors import NegotiationRefused
+from offpath.bindings.loopback.fabric import LoopbackFabricSession
 from offpath.bindings.wire import control
 from offpath.bindings.wire.codes import Reason, Status
+from offpath.dpu_daemon.config import parse_config
+from offpath.dpu_daemon.fdstore import open_notify_socket
 from offpath.dpu_daemon.journal.ring import HEADER_PAGE, RECORD_BYTES, ReadOnlyFile, Ring
+from offpath.dpu_daemon.notify import Notifier
+from offpath.dpu_daemon.serve import running_daemon
 from offpath.host_helper import Options, Requester, RequestFailed
 from offpath.host_helper.errors import UnknownKernel
 from offpath.host_helper.resume import Way
 
 from ..support.cluster import TIMEOUT, Cluster, pids_of, said
-from ..support.clusters import Make, path_array, seconds
+from ..support.clusters import NARROW, Make, path_array, seconds, until_read
 from ..support.processes import BOUND_S, Process, until
 from ..support.toml import to_toml
 from .test_metrics import scraped, watched
@@ -80,6 +85,24 @@ def kept(make_cluster: Make) -> Callable[..., Cluster]:
         return make_cluster(tenants, keep={"starts": 0, **(keep or {})}, durability=DURABLE, **tables)
 
     return make
+
+
+# -- what the book has learnt --------------------------------------------------------------------------------------
+def test_how_long_kernels_take_survives_kill_9_and_locks_no_deadline_out_of_an_idle_daemon(make_cluster: Make) -> None:
+    """A kernel of a second; after the kill a budget of half of that is hopeless behind it, and fine on an idle lane."""
+    cluster = make_cluster({"ada": NARROW}, keep={"starts": 0}, durability=DURABLE, leasing={"lanes": 1})
+    cluster.start_helper()
+    soon = Options(budget_ms=500)
+    with cluster.connect("ada") as ada:
+        ada.submit("sleep", seconds(1.0), timeout=TIMEOUT)
+        assert kill_kept(cluster) == cluster.lineage
+        ada.submit("echo", seconds(0), timeout=TIMEOUT)  # the session is resumed: what follows arrives in order
+        running = ada.begin("sleep", seconds(3.0))
+        behind = ada.begin("sleep", seconds(0), options=soon)
+        assert terminal(behind) == (Status.REJECTED, Reason.DEADLINE_UNREACHABLE)
+        assert terminal(running) is None
+        on_idle = terminal(ada.begin("sleep", seconds(0), options=soon))
+        assert on_idle in (None, (Status.EXPIRED, Reason.DEADLINE_PASSED)), "expired on a machine that is this slow"
 
 
 # -- the journal cannot be written --------------------------------------------------------------------------------
@@ -293,7 +316,7 @@ def test_a_tenant_taken_out_while_the_daemon_was_dead_is_gone_and_what_it_queued
         running = bob.begin("where", seconds(0.5), options=Options(demand=100))
         queued = [bob.begin("mark", path_array(path), options=Options(demand=100)) for _ in range(3)]
         mine = ada.begin("where", seconds(0.5))
-        time.sleep(0.1)  # until the daemon has read the doorbells
+        until_read(cluster, ada, bob)
         cluster.config["tenant"] = [each for each in cluster.config["tenant"] if each["name"] == "ada"]
         cluster.config_file.write_text(to_toml(cluster.config))
         assert kill_kept(cluster) == cluster.lineage
@@ -314,7 +337,7 @@ def test_sizes_that_changed_while_the_daemon_was_dead_hold_for_what_comes_and_lo
     with cluster.connect("ada") as ada:
         running = ada.begin("where", seconds(0.4))
         queued = [ada.begin("echo", seconds(n)) for n in range(6)]
-        time.sleep(0.1)
+        until_read(cluster, ada)
         cluster.config["leasing"] |= {"landing_bytes": 8 << 20, "lanes": 2}
         cluster.config["max_jobs"] = 64
         cluster.config_file.write_text(to_toml(cluster.config))
@@ -336,7 +359,7 @@ def test_without_the_memory_of_its_sessions_a_daemon_runs_nothing_twice_and_ever
         running = requester.begin("mark", path_array(path), options=Options(demand=100))
         until(lambda: lines(path))
         queued = [requester.begin("mark", path_array(behind), options=Options(demand=100)) for _ in range(3)]
-        time.sleep(0.1)
+        until_read(cluster, requester)
         assert kill_kept(cluster) == cluster.lineage
         for each in (running, *queued):
             assert terminal(each) == (Status.OUTCOME_UNKNOWN, Reason.DAEMON_RESTARTED)
@@ -367,3 +390,20 @@ def test_an_error_of_ours_ends_the_process_and_the_next_goes_on_from_the_journal
         assert "went on with 1 sessions" in errors
     finally:
         cluster.kill()
+
+
+async def test_what_comes_after_the_end_is_no_error_and_leaves_the_journal_to_the_next_process(tmp_path: Path) -> None:
+    """The loop turns on while its threads end, and timers that were armed are due meanwhile."""
+    config = parse_config({"tenant": [{"name": "ada"}]}, "test")
+    broken: list[bool] = []
+    with open_notify_socket(str(tmp_path / "notify")):
+        notifier = Notifier(str(tmp_path / "notify"))
+        async with running_daemon(config, str(tmp_path / "run"), None, notifier) as (daemon, _):
+            daemon.on_broken = lambda: broken.append(True)
+            daemon.session_opened(1, "ada", LoopbackFabricSession(1, 4096, 4096), '[1,4096,4096,""]')
+            assert daemon.is_durable
+        before = (tmp_path / "run" / "journal").read_bytes()
+        daemon.session_ended(daemon.sessions[1], "peer_gone", "nobody came back in time")
+        daemon._tick()
+        assert broken == []
+        assert (tmp_path / "run" / "journal").read_bytes() == before

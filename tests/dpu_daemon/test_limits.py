@@ -9,11 +9,13 @@ import time
 import pytest
 
 from offpath.bindings.errors import PeerGone
-from offpath.bindings.wire import control
+from offpath.bindings.wire import admin, control
 from offpath.bindings.wire.codes import Reason, Status
+from offpath.cli.ask import AdminClient
 from offpath.host_helper import Options, RequestFailed
+from offpath.host_helper.requester import Pending
 
-from ..support.cluster import TIMEOUT
+from ..support.cluster import TIMEOUT, Cluster
 from ..support.clusters import NARROW, Make, first_pid, path_array, seconds
 from ..support.fakehost import FakeHost
 from ..support.processes import until
@@ -21,28 +23,54 @@ from ..support.processes import until
 pytestmark = pytest.mark.slow
 
 
+TRIES = 5
+
+
+def oldest_ms(client: AdminClient) -> float:
+    """The age of the oldest job, on the daemon's clock."""
+    return max((job.age_ms for job in client.ask(admin.JobsRequest(), admin.Jobs).jobs), default=0.0)
+
+
+def reason_of(pending: Pending) -> Reason:
+    """How it ended; NONE: it completed."""
+    try:
+        pending.result(TIMEOUT)
+    except RequestFailed as failed:
+        return Reason(failed.reason)
+    return Reason.NONE
+
+
 def test_an_endless_kernel_fails_its_worker_dies_and_the_lane_beside_it_finishes(make_cluster: Make) -> None:
+    """The kernel beside it ends when the worker is seen to be dead, so that its lease was not free before. It began
+    later, so it has that much of its own limit left; where the machine let even that pass, the try says nothing."""
     cluster = make_cluster({"ada": {"max_share": 42, "profile": "3g.20gb"}}, limits={"kernel_ms": 1000})
     cluster.start_helper()
-    path = cluster.folder / "endless"
-    with cluster.connect("ada") as ada:
-        endless = ada.begin("mark", path_array(path))
-        pid = first_pid(path)
-        time.sleep(0.4)
-        beside = ada.begin("sleep", seconds(0.8))
-        with pytest.raises(RequestFailed) as failed:
-            endless.result(TIMEOUT)
-        assert (failed.value.status, failed.value.reason) == (Status.FAILED, Reason.KERNEL_OVERRAN)
-        until(lambda: not os.path.exists(f"/proc/{pid}"), 5.0)
-        assert not beside.done, "the worker died before its lease was free"
-        assert beside.result(TIMEOUT).array == 0.8
+    with cluster.connect("ada") as ada, AdminClient(str(cluster.run_folder)) as admin_client:
+        for attempt in range(1, TRIES + 1):
+            paths = [cluster.folder / f"{name}-{attempt}" for name in ("endless", "beside")]
+            endless = ada.begin("mark", path_array(paths[0]))
+            pid = first_pid(paths[0])
+            until(lambda: oldest_ms(admin_client) >= 500)
+            beside = ada.begin("held", path_array(paths[1]))
+            neighbour = first_pid(paths[1])
+            with pytest.raises(RequestFailed) as failed:
+                endless.result(TIMEOUT)
+            assert (failed.value.status, failed.value.reason) == (Status.FAILED, Reason.KERNEL_OVERRAN)
+            until(lambda pid=pid: not os.path.exists(f"/proc/{pid}"))
+            paths[1].unlink()
+            if (ended := reason_of(beside)) is Reason.NONE:
+                assert beside.result(TIMEOUT).array.item() == neighbour
+                break
+            assert ended is Reason.KERNEL_OVERRAN
+        else:
+            raise AssertionError(f"the worker died only when the lane beside it had ended, {TRIES} times")
         assert ada.submit("echo", seconds(2), timeout=TIMEOUT).array == 2
-    assert cluster.statistics()["workers_killed"] == 1
+    assert cluster.statistics()["workers_killed"] == 2 * attempt - 1
 
 
 @pytest.mark.slow
 def test_a_kernel_that_runs_on_after_its_request_expired_is_killed(make_cluster: Make) -> None:
-    cluster = make_cluster({"ada": NARROW})
+    cluster = make_cluster({"ada": NARROW}, limits={"on_expiry": "kill"})
     cluster.start_helper()
     path = cluster.folder / "lingers"
     with cluster.connect("ada") as ada:
@@ -53,8 +81,43 @@ def test_a_kernel_that_runs_on_after_its_request_expired_is_killed(make_cluster:
             pending.result(TIMEOUT)
         assert failed.value.status is Status.EXPIRED
         assert os.path.exists(f"/proc/{pid}")
-        until(lambda: not os.path.exists(f"/proc/{pid}"), 10.0)
+        until(lambda: not os.path.exists(f"/proc/{pid}"))
         assert ada.submit("echo", seconds(2), timeout=TIMEOUT).array == 2
+    statistics = cluster.statistics()
+    assert (statistics["expired_running"], statistics["workers_killed"]) == (1, 1)
+
+
+def test_a_kernel_whose_request_expired_may_finish_where_that_is_configured(make_cluster: Make) -> None:
+    """It runs for four times as long as `kill` would let it, on the only lane; the next request has the same worker."""
+    cluster = make_cluster({"ada": NARROW}, limits={"on_expiry": "finish"}, leasing={"lanes": 1})
+    cluster.start_helper()
+    with cluster.connect("ada") as ada:
+        ada.submit("echo", seconds(1), timeout=TIMEOUT)
+        expired = ada.begin("sleep", seconds(8.0), options=Options(budget_ms=500))
+        with pytest.raises(RequestFailed) as failed:
+            expired.result(TIMEOUT)
+        assert failed.value.status is Status.EXPIRED
+        assert ada.submit("echo", seconds(2), timeout=TIMEOUT).array == 2
+    statistics = cluster.statistics()
+    assert statistics["expired_running"] == 1
+    assert "workers_killed" not in statistics
+    assert statistics["leases_opened"] == 1, "no worker was lost, and no lease"
+
+
+def test_a_reload_decides_for_the_kernel_that_runs(make_cluster: Make) -> None:
+    cluster = make_cluster({"ada": NARROW}, limits={"on_expiry": "finish"})
+    cluster.start_helper()
+    path = cluster.folder / "spared"
+    with cluster.connect("ada") as ada:
+        ada.submit("echo", seconds(1), timeout=TIMEOUT)
+        pending = ada.begin("mark", path_array(path), options=Options(budget_ms=500))
+        pid = first_pid(path)
+        with pytest.raises(RequestFailed):
+            pending.result(TIMEOUT)
+        cluster.config["limits"] = {"on_expiry": "kill"}
+        assert cluster.reload()
+        until(lambda: not os.path.exists(f"/proc/{pid}"))
+    assert cluster.statistics()["workers_killed"] == 1
 
 
 def test_a_helper_that_stands_still_is_lost_and_serves_again_when_it_moves(make_cluster: Make) -> None:
@@ -63,7 +126,7 @@ def test_a_helper_that_stands_still_is_lost_and_serves_again_when_it_moves(make_
     with cluster.connect("ada") as ada:
         ada.submit("echo", seconds(1), timeout=TIMEOUT)
         with helper.stopped():
-            until(lambda: "silent for" in cluster.daemon.errors, 10.0)
+            until(lambda: "silent for" in cluster.daemon.errors)
             pending = ada.begin("echo", seconds(2))
         assert pending.result(TIMEOUT).array == 2
     assert "lost: silent for" in cluster.daemon.errors
@@ -105,7 +168,7 @@ def test_a_helper_at_work_on_an_instance_may_be_silent_for_as_long_as_a_scrub(ma
         started = time.monotonic()
         while heard(fake) is not None:
             pass
-        assert 0.8 < time.monotonic() - started < 10
+        assert 0.8 < time.monotonic() - started < 18, "the limit is scrub_ms, not open_ms"
 
 
 def test_a_lease_that_never_opens_is_closed_and_tried_again(make_cluster: Make) -> None:
@@ -144,11 +207,22 @@ def test_workers_that_die_at_birth_are_forked_ever_more_rarely(make_cluster: Mak
     cluster.start_helper(stillborn="ada")
     with cluster.connect("ada") as ada, cluster.connect("bob") as bob:
         ada.begin("echo", seconds(1))
-        until(lambda: cluster.daemon.errors.count(": ada gets") == 3)
-        tries = cluster.daemon.errors.count(": ada gets")
+        until(lambda: forked(cluster) >= 3)
         assert bob.submit("echo", seconds(2), timeout=TIMEOUT).array == 2
-        time.sleep(1.5)
-        assert cluster.daemon.errors.count(": ada gets") == tries, "the third pause is four seconds"
+        seen = [(forked(cluster), time.monotonic())]
+
+        def stands() -> bool:
+            if (tries := forked(cluster)) != seen[-1][0]:
+                seen.append((tries, time.monotonic()))
+            return time.monotonic() - seen[-1][1] > 1.5
+
+        until(stands)
+    assert seen[-1][0] <= 5, "the first pauses take 1, 2, 4, 8 and 16 s; were each a second, none would stand so long"
+
+
+def forked(cluster: Cluster) -> int:
+    """How often a lease was opened for ada."""
+    return cluster.daemon.errors.count(": ada gets")
 
 
 def test_the_supervisor_reaps_a_worker_that_it_killed(make_cluster: Make) -> None:
@@ -159,7 +233,7 @@ def test_the_supervisor_reaps_a_worker_that_it_killed(make_cluster: Make) -> Non
         pending = ada.begin("mark", path_array(path))
         pid = first_pid(path)
         until(lambda: pending.done or ada.poll(0.05) or pending.done)
-        until(lambda: not os.path.exists(f"/proc/{pid}"), 10.0)
+        until(lambda: not os.path.exists(f"/proc/{pid}"))
         assert ada.submit("echo", seconds(2), timeout=TIMEOUT).array == 2
     assert "as ordered" in helper.errors
     helper.signal(signal.SIGTERM)

@@ -97,6 +97,7 @@ def test_queued_requests_complete_after_the_helper_comes_back(make_cluster: Make
         assert [each.result(TIMEOUT).array.item() for each in (*queued, late)] == [0, 1, 2, 3, 4, 5, 9]
 
 
+@pytest.mark.slow
 def test_a_daemon_that_ends_leaves_the_outcome_of_what_ran_unknown(make_cluster: Make) -> None:
     cluster = make_cluster({"ada": {}})
     cluster.start_helper()
@@ -170,6 +171,7 @@ def test_three_tenants_that_each_want_the_whole_gpu_take_turns_and_find_it_clean
     assert_isolated(runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("break_acquire", [False, True], ids=["with acquire", "without acquire"])
 def test_bytes_that_become_visible_late_are_right_only_because_of_acquire(
     make_cluster: Make, break_acquire: bool

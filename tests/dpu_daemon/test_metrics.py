@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -180,3 +181,43 @@ def test_an_address_that_is_taken_is_a_fault_of_the_configuration(make_cluster: 
     finally:
         shutil.rmtree(folder)
     assert (done.code, "operation.metrics_listen" in done.err) == (78, True)
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("application/openmetrics-text; version=1.0.0", "application/openmetrics-text"),
+        ("application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4", "application/openmetrics-text"),
+        ("application/openmetrics-text", "application/openmetrics-text"),
+        ("text/plain", "text/plain"),
+        ("", "text/plain"),
+        ("application/openmetrics-text; version=", "text/plain"),
+        ("application/openmetrics-text; version=one", "text/plain"),
+        ("application/openmetrics-text; version=1.0.0.0.x", "text/plain"),
+        ("application/openmetrics-text; escaping=none; version", "text/plain"),
+        ("text/plain; version=zero", "text/plain"),
+        ("," * 5000 + ";=;version", "text/plain"),
+    ],
+)
+def test_whatever_a_peer_accepts_it_gets_metrics(metrics_port: int, accept: str, kind: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", metrics_port, timeout=15)
+    try:
+        connection.request("GET", "/metrics", headers={"Accept": accept})
+        response = connection.getresponse()
+        text = response.read().decode()
+        assert (response.status, (response.headers["Content-Type"] or "").split(";")[0]) == (200, kind), text[:500]
+        assert "offpath_requests" in text
+    finally:
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def metrics_port() -> Iterator[int]:
+    """One daemon for all of them, which must have complained of nothing."""
+    port = free_port()
+    cluster = Cluster({"ada": {}}, operation={"metrics_listen": f"127.0.0.1:{port}"})
+    try:
+        yield port
+        cluster.close()
+    finally:
+        cluster.kill()

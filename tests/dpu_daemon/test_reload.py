@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
+import sys
+import threading
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +18,9 @@ import pytest
 
 from offpath.bindings.errors import NegotiationRefused, PeerGone
 from offpath.bindings.wire.codes import Reason, Status
+from offpath.dpu_daemon.config import Sources, config_error, lastgood, parse_config
+from offpath.dpu_daemon.config.files import file_faults
+from offpath.dpu_daemon.reload import Reloader
 from offpath.host_helper import RequestFailed, connect
 
 from ..support.certificates import Authority
@@ -248,3 +256,104 @@ def test_a_hangup_in_the_middle_of_another_is_served_too(make_cluster: Make) -> 
         cluster.daemon.signal(signal.SIGHUP)
     assert cluster.reload()
     assert cluster.statistics()["reloads"] >= 1
+
+
+def test_a_file_made_to_break_its_reader_is_a_refused_reload(make_cluster: Make) -> None:
+    """Nesting without end, keys without end, a pipe in the place of a file: the daemon stays, with what it has."""
+    cluster = make_cluster({"ada": {}})
+    right = to_toml(cluster.config)
+    os.mkfifo(pipe := cluster.folder / "pipe", 0o600)
+    token = cluster.config["tenant"][0]["token_file"]
+    bombs = {
+        "dotted": ".".join(["a"] * 3000) + " = 1\n" + right,
+        "headers": right + "\n[" + ".".join(["a"] * 3000) + "]\n",
+        "lists": "a = " + "[" * 5000 + "]" * 5000 + "\n" + right,
+        "tables": "a = " + "{a=" * 3000 + "1" + "}" * 3000 + "\n" + right,
+        "one line": "a = [" + "1," * 100_000 + "]\n" + right,
+        "many keys": right + "".join(f"[x{n}]\n" for n in range(70_000)),
+        "many tenants": right + '[[tenant]]\nname = "Q"\n' * 20_000,
+        "a pipe for a token": right.replace(token, str(pipe)),
+    }
+    for name, text in bombs.items():
+        assert not cluster.reload(text), name
+        with cluster.connect("ada"):
+            pass
+    cluster.config_file.unlink()
+    os.mkfifo(cluster.config_file, 0o600)
+    before = cluster.daemon.errors.count("stays in force")
+    cluster.daemon.signal(signal.SIGHUP)
+    until(lambda: cluster.daemon.errors.count("stays in force") > before)
+    cluster.config_file.unlink()
+    assert cluster.reload(right)
+    counted = cluster.statistics()
+    assert (counted["reloads"], counted["reloads_failed"]) == (1, len(bombs) + 1)
+
+
+def test_a_thousand_tenants_with_one_token_are_named_in_time_that_grows_with_them(tmp_path: Path) -> None:
+    """Counted in lines of Python that run, so that the machine's load has no say."""
+    token = tmp_path / "token"
+    token.write_text("x" * 24)
+    token.chmod(0o600)
+
+    def lines_run(tenants: int) -> int:
+        config = parse_config({"tenant": [{"name": f"t{n}", "token_file": str(token)} for n in range(tenants)]}, "x")
+        count = 0
+
+        def tracer(frame: Any, event: str, argument: Any) -> Any:
+            nonlocal count
+            count += event == "line"
+            return tracer
+
+        before = sys.gettrace()
+        sys.settrace(tracer)
+        try:
+            faults = list(file_faults(config))
+        finally:
+            sys.settrace(before)
+        assert len(faults) == tenants - 1
+        assert len(str(config_error("x", faults, {}))) < 20_000
+        return count
+
+    assert lines_run(1000) < 10.5 * lines_run(100)
+
+
+async def test_sources_are_read_beside_the_loop() -> None:
+    """The reading waits for the loop to turn a hundred times: on the loop it would wait for ever."""
+    loop, turned = asyncio.get_running_loop(), threading.Event()
+
+    def turn(left: int) -> None:
+        if left:
+            loop.call_soon(turn, left - 1)
+        else:
+            turned.set()
+
+    class Waiting(Sources):
+        def read(self) -> Any:
+            loop.call_soon_threadsafe(turn, 100)
+            assert turned.wait(30), "the loop stands still while the sources are read"
+            raise RecursionError("of whatever kind")
+
+    daemon = SimpleNamespace(
+        journal=None, counters=Counter(), config=None, config_generation=1, plugin=SimpleNamespace(drop=lambda: None)
+    )
+    reloader = Reloader(daemon, None, Waiting("no file"))  # type: ignore[arg-type]  # it comes to neither
+    assert not await reloader.reload()
+    assert turned.is_set()
+    assert daemon.counters == {"reloads_failed": 1}
+
+
+async def test_a_configuration_is_kept_for_a_restart_before_anybody_is_told_that_it_is_in_force(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[tuple[int, str]] = []
+
+    class Taken(Reloader):
+        async def _try(self) -> None:
+            """All is in force."""
+
+    daemon = SimpleNamespace(journal="one", counters=Counter(), config=None, config_generation=2, lineage="l")
+    monkeypatch.setattr(lastgood, "keep", lambda *_: told.append((daemon.counters["reloads"], caplog.text)))
+    assert await Taken(daemon, None, None, "a directory").reload()  # type: ignore[arg-type]  # it comes to none of them
+    assert told == [(0, "")]
+    assert daemon.counters == {"reloads": 1}
+    assert "configuration 2 is in force" in caplog.text

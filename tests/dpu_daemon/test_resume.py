@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpath.bindings.errors import NegotiationRefused
+from offpath.bindings.errors import NegotiationRefused, PeerGone
 from offpath.bindings.wire import control
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.host_helper import AsyncRequester, Options, Requester, RequestFailed
@@ -21,7 +21,7 @@ from offpath.host_helper.requester import Pending
 from offpath.host_helper.resume import Way
 
 from ..support.cluster import TIMEOUT, Cluster, pids_of, said
-from ..support.clusters import Make, path_array, seconds
+from ..support.clusters import Make, path_array, seconds, until_read
 from ..support.processes import until
 
 pytestmark = pytest.mark.slow
@@ -58,7 +58,7 @@ def test_what_runs_while_the_daemon_is_killed_completes_once_and_is_answered(kep
         first = said(requester.submit("where", seconds(0), timeout=TIMEOUT))
         running = requester.begin("where", seconds(0.8))
         queued = [requester.begin("echo", seconds(n)) for n in range(6)]
-        time.sleep(0.2)
+        until_read(cluster, requester)
         kill_daemon(cluster)
         assert [each.result(TIMEOUT).array.item() for each in queued] == [0, 1, 2, 3, 4, 5]
         after = said(running.result(TIMEOUT))
@@ -148,7 +148,7 @@ def test_a_helper_that_dies_with_the_daemon_is_lost_and_the_next_one_serves_what
         running = requester.begin("mark", path_array(path))
         until(lambda: lines(path))
         behind = [requester.begin("echo", seconds(n), options=Options(demand=100)) for n in range(3)]
-        time.sleep(0.1)  # until the daemon has read the doorbells
+        until_read(cluster, requester)
         helper.kill()
         os.kill(daemon_pid(cluster), signal.SIGKILL)
         assert cluster.daemon.hear()["lineage"] == cluster.lineage
@@ -165,7 +165,7 @@ def test_a_cut_connection_to_a_living_daemon_is_taken_up_again(make_cluster: Mak
     with cluster.connect("ada") as requester:
         requester.submit("echo", seconds(0), timeout=TIMEOUT)
         running = requester.begin("where", seconds(0.3))
-        time.sleep(0.1)
+        until_read(cluster, requester)
         cut(requester)
         assert said(running.result(TIMEOUT))["tenant"] == "ada"
         assert requester.submit("echo", seconds(4), timeout=TIMEOUT).array == 4
@@ -184,7 +184,7 @@ def test_a_requester_that_dies_is_waited_for_only_as_long_as_the_daemon_says(mak
     requester = cluster.connect("ada")
     requester.submit("echo", seconds(0), timeout=TIMEOUT)
     requester.begin("sleep", seconds(0.1))
-    time.sleep(0.05)
+    until_read(cluster, requester)
     requester._link.session.close()
     requester._link.negotiation.abandon()
     with pytest.raises(NegotiationRefused, match="sessions"):
@@ -227,4 +227,47 @@ def test_without_a_keeper_a_killed_daemon_leaves_outcomes_unknown_soon(make_clus
         with pytest.raises(RequestFailed) as failed:
             pending.result(TIMEOUT)
         assert failed.value.status is Status.OUTCOME_UNKNOWN
+    cluster.kill()
+
+
+def test_a_kernel_is_asked_for_only_when_the_connection_is_back(kept: Callable[..., Cluster]) -> None:
+    """A requester that does not know the kernel yet learns it from the next welcome, not from the lost connection."""
+    cluster = kept()
+    cluster.start_helper()
+    with cluster.connect("ada") as requester:
+        requester.submit("echo", seconds(0), timeout=TIMEOUT)
+        for _ in range(3):
+            requester._link.negotiation.kernels.clear()
+            cut(requester)
+            assert requester.submit("echo", seconds(2), timeout=TIMEOUT).array == 2
+
+
+def test_an_async_requester_asks_for_a_kernel_only_when_its_connection_is_back(kept: Callable[..., Cluster]) -> None:
+    cluster = kept()
+    cluster.start_helper()
+
+    async def work() -> None:
+        token = cluster.folder / "ada.token"
+        async with await AsyncRequester.open(cluster.address, tenant="ada", token_file=token) as requester:
+            await requester.submit("echo", seconds(0), timeout=TIMEOUT)
+            for _ in range(3):
+                requester._link.negotiation.kernels.clear()
+                requester._link.session._bell.shutdown(2)
+                requester._link.negotiation._sock.shutdown(2)
+                assert (await requester.submit("echo", seconds(2), timeout=TIMEOUT)).array == 2
+
+    asyncio.run(work())
+
+
+def test_while_no_daemon_is_there_every_call_ends_in_a_typed_error(make_cluster: Make) -> None:
+    cluster = make_cluster({"ada": {}}, durability={"resume_ttl_s": 60})
+    cluster.start_helper()
+    with cluster.connect("ada") as requester:
+        requester.submit("echo", seconds(0), timeout=TIMEOUT)
+        cluster.daemon.kill()
+        until(lambda: not requester.poll() and requester._return)
+        assert not requester.is_durable()
+        with pytest.raises(PeerGone, match="no way back"):
+            requester.submit("another", seconds(0), timeout=TIMEOUT)
+        assert not requester.is_durable()
     cluster.kill()

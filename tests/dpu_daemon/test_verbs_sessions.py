@@ -176,14 +176,19 @@ def test_a_peer_that_is_nowhere_is_refused_and_holds_nobody_up(
 
 
 # -- what is lost -----------------------------------------------------------------------------------------------------
-def test_a_link_that_is_down_for_two_seconds_costs_no_request(connect: Callable[..., Requester]) -> None:
-    """The queue pairs fail, the sessions wait, the requester comes back when the port has held."""
+def test_a_link_that_is_down_for_two_seconds_costs_no_request(
+    cluster: Cluster, connect: Callable[..., Requester]
+) -> None:
+    """The queue pairs fail, the sessions wait, the requester comes back when the port has held. The link stays down
+    until the daemon has met the failure, and for two seconds at least."""
     requester = connect(slots=4)
     requester.submit("echo", [noise(8)], timeout=BOUND_S)
+    lost = f"session {requester.welcome.session} of ada lost its peer"
+    before, down = cluster.daemon.errors.count(lost), time.monotonic()
     running = [requester.begin("sleep", [np.array([0.5])]) for _ in range(2)]
     ip("link", "set", "rdma1", "down")
     try:
-        time.sleep(2)
+        until(lambda: cluster.daemon.errors.count(lost) > before and time.monotonic() - down >= 2, BOUND_S)
     finally:
         ip("link", "set", "rdma1", "up")
     until(lambda: choose_is_well("rxe1"), BOUND_S)

@@ -174,6 +174,7 @@ def messages(name: str) -> list[Any]:
         ],
         "control_daemon_to_host": [
             control.HostWelcome(generation=1, kernel_ids={"echo": 1, "sum": 2}),
+            control.HostKernels(kernel_ids={"echo": 1, "sum": 2}),
             control.OpenInstance(
                 lease=1, generation=1, tenant="ada", gpu="GPU-1", profile="1g.5gb", start=0, lanes=2, landing_bytes=1,
                 result_bytes=1, scrub_first=True, token=token,

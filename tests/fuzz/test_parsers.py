@@ -55,7 +55,7 @@ def test_the_kept_cases_reach_every_code_of_their_parser(name: str, known: dict[
     [
         ("HeaderError", {"too_many_dims"}),  # raised when packing only
         # Of the channel, before a parser sees the message; of a session's account (bindings/zeromq/test_sessions.py).
-        ("HostMessageError", {"descriptors", "session", "credit", "flood", "key"}),
+        ("HostMessageError", {"descriptors", "session", "credit", "flood", "key", "endless"}),
         ("FrameError", set()),
         ("ControlError", {"too_long", "part"}),  # of texts in parts (bindings/wire/test_parts.py)
         ("InaFrameError", {"out_of_turn"}),  # of a connection's account

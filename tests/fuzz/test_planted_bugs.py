@@ -58,7 +58,7 @@ BUGS = [
     ("rank_page", "page", "if sequence & 1 or not", "if not"),
     ("rank_page", "page", "if zlib.crc32(body) != crc:", "if crc == 0:"),
     ("rank_page", "page", "except SchedError as fault:", "except TypeError as fault:"),
-    ("control_to_daemon", "control", "except (orjson.JSONDecodeError, RecursionError)", "except RecursionError"),
+    ("control_to_daemon", "control", "raw = document.read(body)", "raw = orjson.loads(body)"),
     ("control_to_daemon", "control", "frozen=True, strict=True", "frozen=True"),
     ("control_host_to_daemon", "control", 'extra="forbid", ', ""),
     ("control_to_requester", "control", "if isinstance(raw, dict) and raw", "if raw"),
@@ -67,7 +67,7 @@ BUGS = [
     ("ticket_reply", "fabric", "or descriptors != 3 or", "or descriptors > 3 or"),
     ("config", "config.tables", 'extra="forbid", ', ""),
     ("config", "config.checks", "setdefault(tenant.name, at) != at:", "setdefault(tenant.name, at) < at - 1:"),
-    ("config_toml", "config.sources", "Error, ValueError, RecursionError) as", "Error,) as"),
+    ("config_toml", "config.sources", "except (tomllib.TOMLDecodeError, ValueError) as", "except KeyError as"),
 ]  # fmt: skip
 
 

@@ -143,6 +143,7 @@ class Node:
         for name, process in alive.items():
             left = process.hear(2 * BOUND_S)
             assert left == {"left": []}, f"seed {self.seed}: {name} never got {left}"
+            process.finish(is_told=True)  # it ends by itself; a SIGTERM could still kill it on its way out
         nothing = {"jobs": 0, "leases": 0, "sessions": 0}
         until(lambda: held_by(self.cluster) == nothing, BOUND_S)
         books = self.books()

@@ -424,6 +424,8 @@ class SimHelper:
             self.linger_ns = order.linger_ms * MS
             for lease in [lease for lease in self.instances if lease not in order.keep]:
                 self._drop(lease, scrub=True)
+        elif isinstance(order, control.HostKernels):
+            self.kernel_ids = dict(order.kernel_ids)
         elif isinstance(order, control.Ping):
             self._send(control.Pong(number=order.number))
         elif isinstance(order, control.KillWorker):

@@ -401,7 +401,7 @@ class Judge:
             ("needy tenants", ledger.needy),
             ("departing tenants", ledger.departing), ("sessions", daemon.sessions), ("jobs of the shell", daemon.refs),
             ("unwritten answers", daemon.results.unwritten), ("awaited lanes", host.reunion.awaited),
-            ("copies", daemon._copies), ("result copies", daemon.results.copies),
+            ("copies", daemon.copies.in_flight),
             ("held answers", daemon.results.held), ("what waits for copies", host.landings._waiting),
             ("lane copies", host.landings.leases()), ("helpers that leave", host._parting),
             ("strangers", host.strangers.waiting), ("grants", world.admission._grants),

@@ -47,13 +47,27 @@ class SimManager:
         self._memories = memories
         self.kept: dict[str, SessionMemory] = {}
 
-    def store(self, name: str, fds: Sequence[int]) -> bool:
+    pending = retries = 0
+
+    def keep(self, name: str, fds: Sequence[int], when_sent: Callable[[], None], when_held: Callable[[], None]) -> None:
         self.kept[name] = self._memories[fds[0]]
+        when_sent()
+        when_held()
+
+    def forget(self, name: str) -> None:
+        self.kept.pop(name, None)
+
+    def adopt(self, name: str) -> None:
+        """It holds it still."""
+
+    def is_held(self, name: str) -> bool:
+        return name in self.kept
+
+    def flush(self, timeout_s: float) -> bool:
         return True
 
-    def forget(self, name: str) -> bool:
-        self.kept.pop(name, None)
-        return True
+    def close(self) -> None:
+        """It outlives whoever uses it."""
 
     def stored(self, keep: Callable[[SessionMemory], int]) -> dict[str, list[int]]:
         """As the next process gets it."""

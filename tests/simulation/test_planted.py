@@ -12,7 +12,9 @@ from ..conftest import SIZE
 from ..support.evidence import keep
 from .planted import ROLES, ROOT, PatchFailed, apply, hunt, patches
 
-MOST = {"quick": 1_200, "ci": 1_200, "full": 5_000}[SIZE]
+MOST = {"quick": 1_200, "ci": 2_000, "full": 5_000}[SIZE]
+"""Schedules: the bug that is hardest to find (44) shows itself at seed 1 235. Which seed finds a bug is luck, and moves
+with every draw that a world makes."""
 LEAST = 50
 
 

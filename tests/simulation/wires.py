@@ -432,6 +432,10 @@ class SimFabricListener:
             self.pending[sock] = None
         return sock
 
+    @staticmethod
+    def address_of(sock: SimSocket) -> int:
+        return 0  # all of one machine's user
+
     def take_ticket(self, sock: SimSocket, now_ns: int) -> tuple[bytes, Any]:
         self.pending.pop(sock, None)
         if not sock.ticket:

@@ -193,7 +193,7 @@ class World:
         notifier: Any = self.manager if journal is not None else None
         self.daemon = Daemon(
             self.config, channel, engine=self.engine, now_ns=self.loop.clock_ns, token=self._token, journal=journal,
-            book=book, notifier=notifier,
+            book=book, notifier=notifier, store=notifier,
         )  # fmt: skip
         self.daemon._secret = IDENTITY.secret
         self._offer_plugin()

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
+import struct
+import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from offpath.bindings.wire import admin
+from offpath.cli.ask import AdminClient
+from offpath.host_helper import Requester
 
 from .cluster import Cluster
 from .processes import until
@@ -33,6 +40,16 @@ def make_cluster() -> Iterator[Make]:
     finally:
         for cluster in made:
             cluster.kill()
+
+
+def until_read(cluster: Cluster, *requesters: Requester) -> None:
+    """The daemon has handled every doorbell that they rang: none is left in the socket, and its loop, which reads and
+    handles one at a time, has turned since."""
+    for requester in requesters:
+        bell = requester._link.session.fileno()
+        until(lambda bell=bell: not struct.unpack("i", fcntl.ioctl(bell, termios.TIOCOUTQ, bytes(4)))[0])
+    with AdminClient(str(cluster.run_folder)) as client:
+        client.ask(admin.StatusRequest(), admin.Status)
 
 
 def seconds(value: float) -> list[Any]:

@@ -12,10 +12,11 @@ _ALLOW = 0x7FFF0000
 _REFUSE = 0x00050000 | errno.EPERM
 
 
-def confine(calls: Sequence[str]) -> None:
-    """From here on only ``calls``; another one gets EPERM, as with SystemCallErrorNumber=. Raises: OSError."""
+def confine(calls: Sequence[str], *, deny_exec: bool = True) -> None:
+    """From here on only ``calls``; another one gets EPERM, as with SystemCallErrorNumber=. ``deny_exec``: as
+    MemoryDenyWriteExecute= does. Raises: OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_MDWE, _MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) and ctypes.get_errno() != errno.EINVAL:
+    if deny_exec and libc.prctl(_PR_SET_MDWE, _MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) and ctypes.get_errno() != errno.EINVAL:
         raise OSError(ctypes.get_errno(), "PR_SET_MDWE")  # kernels before 6.3 have none
     seccomp = ctypes.CDLL("libseccomp.so.2")
     seccomp.seccomp_init.restype = ctypes.c_void_p

@@ -1,7 +1,7 @@
 """A daemon as its own process: CONFIG.toml DIRECTORY. Says one line when ready, its statistics at the end.
 
 Told ``block`` on its standard input, its loop does nothing for four seconds, as if a disk or a driver held it; told
-``jam``, its copy engine's thread is no more.
+``jam``, its copy engine's thread is no more. `clocks.CLOCK` gives it clocks of its own.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ import ctypes
 import json
 import logging
 import os
+import resource
 import sys
 import time
 from pathlib import Path
 
+from clocks import shift_clocks  # the script's own folder is first on sys.path
+
 from offpath.dpu_daemon.config import Sources
+from offpath.dpu_daemon.config.lastgood import read_or_last_good
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.serve import run
 
@@ -38,12 +42,16 @@ def told(daemon: Daemon) -> None:
 
 
 if __name__ == "__main__":
+    shift_clocks()
     ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: it never outlives the test
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    if few := os.environ.get("OFFPATH_TEST_NOFILE"):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(few), int(few)))
     if calls := os.environ.get("OFFPATH_TEST_CALLS"):
-        from confine import confine  # the script's own folder is first on sys.path
+        from confine import confine
 
         confine(Path(calls).read_text().split())
     where, directory = sys.argv[1:]
     sources = Sources(where)
-    print(json.dumps(run(sources.read().config, directory, ready, sources)), flush=True)
+    loaded = read_or_last_good(sources, directory)
+    print(json.dumps(run(loaded.config, directory, ready, sources, loaded.refused)), flush=True)

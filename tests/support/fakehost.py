@@ -7,6 +7,8 @@ import time
 from types import TracebackType
 from typing import Any
 
+import orjson
+
 from offpath.bindings.errors import PeerGone
 from offpath.bindings.loopback.channel import LoopbackConnection, connect_channel
 from offpath.bindings.loopback.region import sealed_memfd
@@ -110,7 +112,8 @@ class FakeHost:
             "export": {"offset": 0, "nbytes": nbytes}, "landing_bytes": order.landing_bytes,
             "result_bytes": order.result_bytes,
         }  # fmt: skip
-        self.say(control.LaneReady(**{**ready, **changes}), connection, (fd,))
+        honest = orjson.loads(control.encode(control.LaneReady(**ready)))
+        assert connection.send(orjson.dumps({**honest, **changes}), (fd,))  # a liar is held to no schema
 
     def open_lanes(self) -> tuple[control.OpenInstance, list[LoopbackConnection]]:
         """Serve the next OpenInstance honestly."""

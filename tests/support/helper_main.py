@@ -13,9 +13,11 @@ import time
 from typing import Any
 
 import numpy as np
+from clocks import shift_clocks  # the script's own folder is first on sys.path
 from numpy.typing import NDArray
 
-from offpath.bindings.loopback.gpu import EmulatedLane
+from offpath.bindings.errors import DeviceError
+from offpath.bindings.loopback.gpu import EmulatedGpu, EmulatedLane
 from offpath.bindings.ports import MemoryExport
 from offpath.bindings.verbs.lane import LaneEnd
 from offpath.host_helper import Helper, LaneContext, current_lane, host_channel
@@ -118,6 +120,18 @@ def mark(path: Array) -> Array:
     return np.array([attempts])
 
 
+@helper.kernel("held", demand=14)
+def held(path: Array) -> Array:
+    """Makes the file with this worker's pid, then stays until somebody takes it away, 20 s at most."""
+    name = path.tobytes().decode()
+    with open(name, "w") as file:
+        file.write(f"{os.getpid()}\n")
+    end = time.monotonic() + 20
+    while os.path.exists(name) and time.monotonic() < end:
+        time.sleep(0.002)
+    return np.array([os.getpid()])
+
+
 @helper.kernel("tally", demand=14)
 def tally(tag: Array) -> Array:
     """Writes the tag down, so that its launches can be counted, then computes for two milliseconds."""
@@ -156,7 +170,22 @@ def text(value: object) -> Array:
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
+def failing(scrub: Any, times: int) -> Any:
+    """A scrub that the device refuses so often."""
+    left = [times]
+
+    def failing_scrub(gpu: EmulatedGpu, instance: int) -> int:
+        if left[0]:
+            left[0] -= 1
+            raise DeviceError("injected")
+        scrubbed: int = scrub(gpu, instance)
+        return scrubbed
+
+    return failing_scrub
+
+
 if __name__ == "__main__":
+    shift_clocks()
     ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: it never outlives the test
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     channel, given = sys.argv[1:]
@@ -164,6 +193,8 @@ if __name__ == "__main__":
     stillborn = options.pop("stillborn", "")
     if options.pop("break_acquire", False):
         EmulatedLane.acquire = lambda self, nbytes: None  # type: ignore[method-assign]
+    if times := options.pop("fail_scrub", 0):
+        EmulatedGpu.scrub_instance = failing(EmulatedGpu.scrub_instance, times)  # type: ignore[method-assign]
     if once := options.pop("break_link", ""):
         LaneEnd.export = lying(LaneEnd.export, once)  # type: ignore[method-assign]
     for kernel in options.pop("without", ()):

@@ -4,16 +4,21 @@
 
 ``train``: a small network by SGD. ``by``: ddp (DDP alone), hook, fp16 (torch's hook alone), wrap (the same over the
 runtime). ``sum``: all-reduces of whole numbers, where any order of sums is the right one; answers with what was wrong.
+``odd``: tensors that training code seldom has, each compared with gloo's own all-reduce; answers by name with how each
+ended, and with how each operation ran.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +27,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from offpath.host_helper.ina.carried import TensorRejected
 from offpath.host_helper.ina.hook import register
 from offpath.host_helper.ina.runtime import Runtime
 
@@ -105,6 +111,125 @@ class Ranked:
                 time.sleep(said.get("pause_s", 0.0) + slow)
             told = self.told(runtime)
         return {"wrong": wrong, **told}
+
+    def odd(self, said: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, str] = {}
+        with self.start(said) as runtime:
+            # Until the grant is applied, if there is to be one; at the same step on all ranks.
+            for _ in range(said.get("steps", 0)):
+                runtime.step_boundary()
+                runtime.all_reduce(torch.ones(8)).wait()
+                time.sleep(said.get("pause_s", 0.0))
+            for _ in range(said.get("rounds", 1)):
+                runtime.step_boundary()
+                for name, make in ODD.items():
+                    how = compared(runtime, make(self.rank))
+                    if found.get(name, how) == how:
+                        found[name] = how
+                    else:
+                        found[name] += f", then {how}"
+            told = self.told(runtime)
+        return {"found": found, **told}
+
+    def threads(self, said: dict[str, Any]) -> dict[str, Any]:
+        """Two threads that take turns, in one order on all ranks; then both at once with equal tensors."""
+        wrong: list[int] = []
+        turn = [threading.Event(), threading.Event()]
+
+        def work(me: int, count: int, ordered: bool) -> None:
+            for n in range(count):
+                if ordered:
+                    turn[me].wait()
+                    turn[me].clear()
+                tensor = torch.full((1000,), 2 * n + me if ordered else 7, dtype=torch.int32)
+                future = runtime.all_reduce(tensor)
+                if ordered:
+                    turn[1 - me].set()
+                future.wait()
+                if not (tensor == self.ranks * (2 * n + me if ordered else 7)).all():
+                    wrong.append(n)
+
+        with self.start(said) as runtime:
+            for ordered in (True, False):
+                both = [threading.Thread(target=work, args=(me, said["steps"], ordered)) for me in (0, 1)]
+                for each in both:
+                    each.start()
+                turn[0].set()
+                for each in both:
+                    each.join()
+            told = self.told(runtime)
+        return {"wrong": wrong, **told}
+
+
+def _f32(*values: float) -> Any:
+    return torch.tensor(values)
+
+
+ODD: dict[str, Callable[[int], Any]] = {
+    "empty": lambda rank: torch.zeros(0),
+    "empty of two dimensions": lambda rank: torch.zeros(3, 0),
+    "no dimension": lambda rank: torch.tensor(float(rank)),
+    "one element, odd strides": lambda rank: torch.full((9,), float(rank))[::9],
+    "slice": lambda rank: torch.full((64,), float(rank))[7:40],
+    "float64": lambda rank: torch.full((5,), 2.0**60 + rank, dtype=torch.float64),
+    "int8 over its range": lambda rank: torch.full((5,), 100 + rank, dtype=torch.int8),
+    "uint8 over its range": lambda rank: torch.full((5,), 200 + rank, dtype=torch.uint8),
+    "int32 over its range": lambda rank: torch.full((5,), 2**31 - 1 - rank, dtype=torch.int32),
+    "int64 over its range": lambda rank: torch.full((5,), 2**63 - 1 - rank),
+    "bool": lambda rank: torch.tensor([True, rank == 1, False]),
+    "complex64": lambda rank: torch.tensor([1 + 2j, rank * 1j]),
+    "complex128": lambda rank: torch.tensor([1 + 2j, rank * 1j], dtype=torch.complex128),
+    "not finite": lambda rank: _f32(math.nan, math.inf, -math.inf if rank else math.inf, float(rank)),
+    "NaN of one rank": lambda rank: _f32(math.nan if rank == 1 else 1.0, 1.0),
+    "subnormal": lambda rank: _f32(1e-42, -1e-45, 2.0**-149),
+    "fp16 over its range": lambda rank: torch.full((4,), 60000.0, dtype=torch.float16),
+    "fp16 subnormal": lambda rank: torch.full((4,), 6e-8, dtype=torch.float16),
+    "bf16 of odd count": lambda rank: torch.full((3,), float(rank), dtype=torch.bfloat16),
+    "requires a gradient": lambda rank: torch.full((3,), float(rank), requires_grad=True),
+    "result of a graph": lambda rank: torch.ones(3, requires_grad=True) * rank,
+    "parameter": lambda rank: torch.nn.Parameter(torch.full((3,), float(rank))),
+    "strided view": lambda rank: torch.arange(8.0)[::2],
+    "transposed": lambda rank: torch.arange(6.0).view(2, 3).t(),
+    "expanded": lambda rank: torch.ones(1).expand(4),
+    "2 TiB declared": lambda rank: torch.ones(1).expand(1 << 39),
+    "channels last": lambda rank: torch.ones(1, 2, 2, 4).to(memory_format=torch.channels_last),
+    "sparse": lambda rank: _f32(0.0, 1.0).to_sparse(),
+    "conjugated": lambda rank: torch.tensor([1 + 2j]).conj(),
+    "negated view": lambda rank: torch.tensor([1 + 2j]).conj().imag,
+    "int16": lambda rank: torch.ones(3, dtype=torch.int16),
+    "float8": lambda rank: torch.ones(3).to(torch.float8_e4m3fn),
+    "uint64": lambda rank: torch.ones(3, dtype=torch.int64).view(torch.uint64),
+    "quantized": lambda rank: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
+    "meta": lambda rank: torch.ones(3, device="meta"),
+    "a list": lambda rank: [1.0],
+    "None": lambda rank: None,
+}
+"""By name: makes it, for a rank."""
+
+
+def compared(runtime: Runtime, tensor: Any) -> str:
+    """``same`` as gloo's to the bit (any NaN is any other), ``rejected``, or what else went on."""
+    is_small = isinstance(tensor, torch.Tensor) and tensor.numel() < 1 << 20
+    own = tensor.detach().clone() if is_small else tensor
+    try:
+        (result,) = runtime.all_reduce(tensor).wait()
+    except TensorRejected:
+        return "rejected"
+    except Exception as fault:
+        return f"{type(fault).__name__}: {fault}"
+    if result is not tensor:
+        return "not the tensor that was given"
+    dist.all_reduce(own)
+    return "same" if torch.equal(_bits(own), _bits(tensor.detach())) else f"differs: {tensor} and {own}"
+
+
+def _bits(tensor: Any) -> Any:
+    real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    if real.dtype is torch.bool:  # gloo adds up bytes: any but 0 is True
+        return real.view(torch.uint8) != 0
+    if real.is_floating_point():
+        real = real.where(~real.isnan(), torch.full_like(real, math.nan))
+    return real.contiguous().view(-1).view(torch.uint8)
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """A tenant at work: ADDRESS TENANT TOKEN_FILE SESSIONS SLOTS POLITE KERNEL. Says one line when ready, then answers
 lines of its standard input: "count" gives what it has done so far, "polite" keeps POLITE requests in flight per
-session, "flood" as many as there are slots, "stop" ends it."""
+session, "flood" as many as there are slots, "stop" ends it. KERNEL "sleep:0.002" is one that takes 2 ms, "sleep" 8."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Tenant:
     def __init__(self, address: str, tenant: str, token_file: str, sessions: int, slots: int, kernel: str) -> None:
         self.counted: Counter[str] = Counter()
         self._random = np.random.default_rng(1)
-        self._kernel = kernel
+        self._kernel, _, seconds = kernel.partition(":")
+        self._seconds = float(seconds or 0.008)
         self._who = (address, tenant, token_file)
         self.sessions: list[Requester] = []
         for _ in range(sessions):
@@ -42,7 +43,7 @@ class Tenant:
         """Fill every session up, take what has come, and a short while to wait if nothing has."""
         for requester, flying in zip(self.sessions, self._flying, strict=True):
             while len(flying) < self.in_flight:
-                payload: Any = np.array([0.008])
+                payload: Any = np.array([self._seconds])
                 if self._kernel != "sleep":
                     payload = self._random.integers(0, 256, int(self._random.integers(1, 20_000)), np.uint8)
                 self.counted["sent"] += 1

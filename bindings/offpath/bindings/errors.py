@@ -14,6 +14,9 @@ OffpathError
 │   └── PlacementTaken       an illegal start, or slices in use
 ├── PeerGone                 the other process ended or closed; open a new session
 │   └── KeyNotListed         the daemon lists no such key of ours; its operator should look
+├── DaemonNotTrusted         the daemon's socket belongs to an unexpected user; nothing was sent to it
+├── OptionRefused            an argument, variable or file of the caller's that cannot be used; also a ValueError
+│   └── TokenRefused         a token file is unreadable, open to others, or holds no token
 ├── HostChannelError         the host channel's carrier cannot be used as it is set up; an operator should look
 │   ├── ZmqMissing           pyzmq cannot be imported
 │   ├── KeyFileRefused       a key file is unreadable, open to others, or holds no key
@@ -108,6 +111,18 @@ class KeyNotListed(PeerGone):
     """The daemon is there and refuses our key: it is not on its list, or the domain is not ours."""
 
 
+class DaemonNotTrusted(OffpathError):
+    """The daemon's directory, socket or process belongs to a user that is not trusted as a daemon."""
+
+
+class OptionRefused(OffpathError, ValueError):
+    """An argument, an environment variable or a file that the caller named cannot be used. Its text has no secret."""
+
+
+class TokenRefused(OptionRefused):
+    """A token file is unreadable, open to others, or holds no token. Its text never has what is in the file."""
+
+
 class HostChannelError(OffpathError):
     """The carrier of the host channel cannot be used as it is set up."""
 
@@ -137,7 +152,7 @@ class HandoverError(OffpathError):
 
 
 class PlaceUnusable(OffpathError):
-    """A socket, port or file that we need cannot be had: another process has it, or we may not make it."""
+    """A socket, port or file cannot be created or bound: another process has it, or this one may not make it."""
 
 
 class FabricAddressError(OffpathError):

@@ -26,7 +26,7 @@ class AdminServer:
         self._daemon = daemon
         self._answers = Answers(daemon)
         desk = Desk(self._read, self._answer, lambda: daemon.config.operation.admin_uids, self._done, self._broke)
-        self._socket = OperatorSocket(desk, path, inherited)
+        self._socket = OperatorSocket(desk, path, inherited, daemon.count, places=daemon.places)
         daemon.on_reconfigured.append(self._socket.set_mode)
 
     async def start(self) -> None:
@@ -48,11 +48,11 @@ class AdminServer:
             logger.warning("an operator ends the daemon")
             os.kill(os.getpid(), signal.SIGTERM)
 
-    async def _answer(self, asked: admin.Request) -> admin.Reply:
+    async def _answer(self, asked: admin.Request, uid: int) -> admin.Reply:
         if isinstance(asked, admin.HealthRequest):
             return await self._health()
         try:
-            return self._answers.to(asked)
+            return self._answers.to(asked, uid)
         except AskedWrongly as wrong:
             return admin.Fault(code=wrong.code, detail=wrong.detail)
 

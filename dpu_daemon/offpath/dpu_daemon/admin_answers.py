@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.wire import admin
+from offpath.dpu_daemon.logs import printable
 from offpath.dpu_daemon.tally import Histogram, Kept
 from offpath.sched.jobs import view
 from offpath.sched.jobs.drain import is_drained
@@ -23,7 +24,15 @@ if TYPE_CHECKING:
 
 _STARTS_SHOWN: Final = 24
 _HOLDERS_SHOWN: Final = 32
-_STATES: Final = {state.name.lower(): state for state in JobState}
+_Wish = tuple[tuple[JobState, ...], bool | None]
+_WISHES: Final[dict[str, _Wish]] = {
+    **{state.name.lower(): ((state,), None) for state in JobState},
+    "copying": ((JobState.COPYING,), False),
+    "copied": ((JobState.COPYING,), True),
+    "ended": (tuple(state for state in JobState if state >= FIRST_TERMINAL), None),
+}
+"""Words for states as lists show them: the state, and whether the job waits on its lane for share."""
+_ANY: Final[_Wish] = ((), None)
 _EMPTY: Final = Histogram()
 
 
@@ -45,15 +54,15 @@ class Answers:
         self._started_ns = daemon.now_ns()
         self._release = metadata.version("offpath")
 
-    def to(self, asked: admin.Request) -> admin.Reply:
-        """Raises: AskedWrongly."""
+    def to(self, asked: admin.Request, uid: int) -> admin.Reply:
+        """``uid``: whose request it is. Raises: AskedWrongly."""
         match asked:
             case admin.StatusRequest():
                 return self._status()
             case admin.JobsRequest():
                 return self._jobs(asked)
             case admin.JobRequest() | admin.ExplainRequest() | admin.CancelRequest():
-                return self._one_job(asked)
+                return self._one_job(asked, uid)
             case admin.LeasesRequest():
                 return self._leases(asked)
             case admin.SessionsRequest():
@@ -77,17 +86,19 @@ class Answers:
         return admin.Status(
             release=self._release, lineage=daemon.lineage, pid=os.getpid(),
             uptime_ms=(daemon.now_ns() - self._started_ns) // MS, is_draining=daemon.is_draining,
+            is_last_good=daemon.is_last_good,
             drain_ms=daemon.config.limits.drain_ms, has_helper=daemon.host.has_helper(), gpus=gpus,
             kernels=[info.name for info in daemon.kernels.infos()], tenants=len(ledger.tenants),
             sessions=len(ledger.sessions), leases=len(ledger.leases), unanswered=ledger.unanswered,
-            queued=sum(tenant.queued for tenant in ledger.tenants.values()), leaving=len(ledger.leaving),
+            queued=sum(tenant.backlog for tenant in ledger.tenants.values()), leaving=len(ledger.leaving),
         )  # fmt: skip
 
     def _drain(self, asked: admin.DrainRequest) -> admin.Drained:
         self._daemon.drain(asked.is_on)
         return admin.Drained(
             is_draining=self._daemon.is_draining, is_drained=is_drained(self._ledger),
-            unanswered=self._ledger.unanswered, limit_ms=self._daemon.config.limits.drain_ms,
+            unanswered=self._ledger.unanswered, leaving=len(self._ledger.leaving),
+            limit_ms=self._daemon.config.limits.drain_ms,
         )  # fmt: skip
 
     def _statistics(self, asked: admin.StatisticsRequest) -> admin.Statistics:
@@ -107,22 +118,31 @@ class Answers:
         record = view.tenant_record(self._ledger.tenants[name])
         latency = self._daemon.tally.latency.get(name, _EMPTY)
         return admin.TenantLine(
-            tenant=name, jobs=record.jobs, queued=record.queued, sessions=sessions, leases=record.leases,
-            held_share=record.held_share, max_share=record.max_share, ended=dict(ended),
+            tenant=name, jobs=record.jobs, queued=record.queued, running=record.running, sessions=sessions,
+            leases=record.leases, held_share=record.held_share, max_share=record.max_share, ended=dict(ended),
             p50_ms=latency.quantile_ns(0.5) / MS, p99_ms=latency.quantile_ns(0.99) / MS,
         )  # fmt: skip
 
     # -- lists ----------------------------------------------------------------------------------------------------
     def _jobs(self, asked: admin.JobsRequest) -> admin.Jobs:
-        state = None
-        if asked.state is not None and (state := _STATES.get(asked.state.lower())) is None:
-            raise AskedWrongly("unknown_state", f"{asked.state}: one of {', '.join(_STATES)}")
-        found = view.jobs(
-            self._ledger, self._daemon.now_ns(), tenant=asked.tenant, session=asked.session, state=state,
-            after=asked.after, limit=asked.limit,
+        """Those that the book holds; where ended ones are asked for, also those whose answers were taken."""
+        states, is_waiting = _ANY
+        if asked.state is not None:
+            if (wish := _WISHES.get(asked.state.lower())) is None:
+                raise AskedWrongly("unknown_state", f"{asked.state}: one of {', '.join(_WISHES)}")
+            states, is_waiting = wish
+        held = view.jobs(
+            self._ledger, self._daemon.now_ns(), tenant=asked.tenant, session=asked.session, states=states,
+            is_waiting_for_share=is_waiting, after=asked.after, limit=asked.limit,
         )  # fmt: skip
-        is_full = len(found) == asked.limit
-        return admin.Jobs(jobs=[self._job_line(each) for each in found], next=found[-1].job if is_full else 0)
+        lines = {each.job: self._job_line(each) for each in held}
+        if terminal := [state for state in states if state >= FIRST_TERMINAL]:
+            ended = self._daemon.tally.ended(
+                tenant=asked.tenant, session=asked.session, states=terminal, after=asked.after, limit=asked.limit
+            )
+            lines |= {each.job: self._line(each) for each in ended}  # these say why they ended
+        page = [lines[job] for job in sorted(lines)[: asked.limit]]
+        return admin.Jobs(jobs=page, next=page[-1].job if len(page) == asked.limit else 0)
 
     def _leases(self, asked: admin.LeasesRequest) -> admin.Leases:
         found = [each for each in view.leases(self._ledger, self._daemon.now_ns()) if each.lease > asked.after]
@@ -150,12 +170,12 @@ class Answers:
         return admin.Sessions(sessions=lines, next=found[-1].session if len(found) == asked.limit else 0)
 
     # -- one job --------------------------------------------------------------------------------------------------
-    def _one_job(self, asked: admin.JobRequest | admin.ExplainRequest | admin.CancelRequest) -> admin.Reply:
+    def _one_job(self, asked: admin.JobRequest | admin.ExplainRequest | admin.CancelRequest, uid: int) -> admin.Reply:
         """An unanswered job is the book's, an answered one is looked up among the last ended."""
         job = self._find(asked)
         if isinstance(asked, admin.CancelRequest):
             if isinstance(job, Job) and (ref := self._daemon.kept_job(job.job)) is not None:
-                self._daemon.cancel(ref)
+                self._daemon.cancel(ref, operator_uid=uid)
                 return admin.Cancelled(job=self._line(self._find(asked)))
             return admin.Cancelled(job=self._line(job))
         gpus = tuple(self._daemon.book.leasing.gpus)
@@ -169,9 +189,10 @@ class Answers:
             return admin.Job(job=self._line(job), stages_ms=[ns / MS for ns in answer.stages])
         ended = Ended(
             job.job, job.tenant, job.demand or self._kernel_demand(job.kernel), job.payload_bytes, job.budget_ms,
-            answer.state, answer.reason, answer.retry_after_ms, answer.lease, answer.stages,
+            answer.state, answer.reason, answer.retry_after_ms, answer.lease, answer.stages, job.kernel, job.priority,
+            job.operator_uid, printable(job.detail.decode("utf-8", "replace")),
         )  # fmt: skip
-        return self._explanation(job, explain_end(ended, self._ledger, gpus))
+        return self._explanation(job, explain_end(ended, self._ledger, gpus, self._daemon.now_ns()))
 
     def _find(self, asked: admin.JobRequest | admin.ExplainRequest | admin.CancelRequest) -> Job | Kept:
         job: Job | None
@@ -201,7 +222,7 @@ class Answers:
             kernel=self._kernel_name(job.kernel), priority=job.priority,
             demand=job.demand or self._kernel_demand(job.kernel), payload_bytes=job.payload_bytes,
             state=answer.state.name.lower(), reason=answer.reason.value, age_ms=(now_ns - job.at_ns) / MS,
-            lease=answer.lease, is_ended=True,
+            lease=answer.lease, is_ended=True, cancelled_by_uid=job.operator_uid,
         )  # fmt: skip
 
     def _job_line(self, each: view.JobRecord) -> admin.JobLine:
@@ -216,16 +237,16 @@ class Answers:
         )  # fmt: skip
 
     def _kernel_name(self, number: int) -> str:
-        return next((k.name for k in self._daemon.kernels.infos() if k.kernel_id == number), f"#{number}")
+        return self._daemon.kernels.name(number)
 
     def _kernel_demand(self, number: int) -> int:
-        return next((k.demand for k in self._daemon.kernels.infos() if k.kernel_id == number), 0)
+        return self._daemon.kernels.demand(number)
 
     def _explanation(self, job: Job | Kept, told: Explanation) -> admin.Explanation:
         estimate = told.estimate_ns / MS if told.estimate_ns is not None else None
         return admin.Explanation(
             job=self._line(job), where=told.where, holds=_hold_lines(told.holds), ahead=told.ahead,
-            estimate_ms=estimate,
+            estimate_ms=estimate, stages_ms=[ns / MS for ns in job.answer.stages] if isinstance(job, Kept) else [],
         )  # fmt: skip
 
 

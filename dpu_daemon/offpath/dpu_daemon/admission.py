@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol
 
@@ -23,9 +23,10 @@ from offpath.bindings.errors import NegotiationRefused
 from offpath.bindings.ports import FabricListener
 from offpath.bindings.slots import slot_stride
 from offpath.bindings.wire import control
+from offpath.bindings.wire.frames import MAX_FRAME_BYTES
 from offpath.dpu_daemon.config import DaemonConfig, TenantTable, read_token
 from offpath.dpu_daemon.daemon import Daemon
-from offpath.dpu_daemon.sessions import Session
+from offpath.dpu_daemon.sessions import Session, memory_name
 from offpath.sched.jobs.admission import DRAIN_RETRY_MS
 
 TICKET_TTL_S: Final = 5
@@ -204,15 +205,14 @@ class Admission:
         self._fabric.offer(grant.ticket, terms.slots, terms.payload_bytes, terms.result_bytes, expires_ns)
         self._by_ticket[grant.ticket.encode()] = grant
         grant.expiry = self._loop.call_later(TICKET_TTL_S + 0.1, self._expired, grant)
-        peer.say(
-            control.Welcome(
-                session=grant.session, tenant=grant.tenant.table.name, lineage=self._daemon.lineage, slots=terms.slots,
-                payload_bytes=terms.payload_bytes, result_bytes=terms.result_bytes, resume_token=resume_token,
-                resume_ttl_s=self._config.durability.resume_ttl_s, ticket=grant.ticket, ticket_ttl_s=TICKET_TTL_S,
-                fabric=self._offer,
-                kernels=self._daemon.kernels.infos(), resumed=resumed,
-            ),
+        welcome = control.Welcome(
+            session=grant.session, tenant=grant.tenant.table.name, lineage=self._daemon.lineage, slots=terms.slots,
+            payload_bytes=terms.payload_bytes, result_bytes=terms.result_bytes, resume_token=resume_token,
+            resume_ttl_s=self._config.durability.resume_ttl_s, ticket=grant.ticket, ticket_ttl_s=TICKET_TTL_S,
+            fabric=self._offer, kernels=self._daemon.kernels.infos(), resumed=resumed,
         )  # fmt: skip
+        for message in welcome_messages(welcome):
+            peer.say(message)
 
     def reload(self, config: DaemonConfig, known: Mapping[str, tuple[TenantTable, str | None]]) -> None:
         """Another configuration with its `credentials`. Tenants that stay keep what their sessions hold; those that go
@@ -286,7 +286,14 @@ class Admission:
             is_answered = answered.get(request)
             resumed.append(control.Resumed(request_id=request, state=_STATE[is_answered]))
         self._welcome(grant, peer, resume.token, resumed)
+        if self._daemon.store.is_held(memory_name(grant.session)):
+            self.held(grant)
         return grant
+
+    def held(self, grant: Grant) -> None:
+        """The service manager has acknowledged the session's memory: tell its requester."""
+        if grant.peer is not None and not grant.is_over:
+            grant.peer.say(control.Durable(session=grant.session))
 
     def came_back(self, grant: Grant) -> None:
         """Its peer is connected: nobody waits for it any more, whatever was under way."""
@@ -393,6 +400,16 @@ class Admission:
         for grant in self._grants.values():
             if grant.peer is not None:
                 grant.peer.say(message)
+
+
+def welcome_messages(welcome: control.Welcome) -> Iterator[BaseModel]:
+    """The welcome; if it would pass a frame, the kernels in a message of their own behind it. Each then fits one,
+    whatever the limits allow (tests/dpu_daemon/test_largest_welcome.py)."""
+    if welcome.resumed and len(control.encode(welcome)) > MAX_FRAME_BYTES:
+        yield welcome.model_copy(update={"kernels": []})
+        yield control.Kernels(kernels=welcome.kernels)
+    else:
+        yield welcome
 
 
 def _digest(token: str) -> str:

@@ -19,11 +19,12 @@ from typing import Any, Final
 
 from offpath.bindings import faults
 from offpath.bindings.loopback.copy import LoopbackCopyEngine
-from offpath.bindings.ports import CopyEngine, FabricSession, HostListener
+from offpath.bindings.ports import CopyCompletion, CopyEngine, FabricSession, HostListener
 from offpath.bindings.wire import host
 from offpath.bindings.wire.header import FLAG_IDEMPOTENT, RequestHeader, pack_answer
 from offpath.dpu_daemon.codes import REASON, STATUS
 from offpath.dpu_daemon.config import DaemonConfig
+from offpath.dpu_daemon.copies import Copies
 from offpath.dpu_daemon.host import HostSide
 from offpath.dpu_daemon.journal.gauges import journal_metrics
 from offpath.dpu_daemon.journal.log import Journal
@@ -31,10 +32,13 @@ from offpath.dpu_daemon.journal.ring import JournalError
 from offpath.dpu_daemon.kernels import KernelRegistry
 from offpath.dpu_daemon.links import LaneLink
 from offpath.dpu_daemon.notify import Notifier
+from offpath.dpu_daemon.pacing import Pacing
+from offpath.dpu_daemon.places import Places
 from offpath.dpu_daemon.plugins import PluginSeat, plugin_metrics
 from offpath.dpu_daemon.probe import PathProbe
 from offpath.dpu_daemon.results import Results
 from offpath.dpu_daemon.sessions import JobRef, Session, memory_name
+from offpath.dpu_daemon.storing import Store, store_metrics
 from offpath.dpu_daemon.tally import Tally
 from offpath.sched.gpu.plugin import Advice
 from offpath.sched.gpu.registry import make
@@ -43,7 +47,10 @@ from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.states import EndReason, JobState
 
 logger = logging.getLogger(__name__)
+_FLUSH_S: Final = 1.0  # at the end: a manager that takes nothing for so long holds nothing more of ours
 _MS: Final = 1_000_000
+_LARGEST: Final = (1 << 64) - 1
+"""Of a number in a message: what peers say adds up, and must not keep an operator from the other counters."""
 _WITH_RESULT: Final = (JobState.COMPLETED, JobState.FAILED)
 _WITHOUT_RESULT: Final = (EndReason.KERNEL_OVERRAN, EndReason.COPY_FAILED)
 """A job may expire, or its time be over, at the very moment its result comes: that answer must not carry it."""
@@ -63,6 +70,7 @@ class Daemon:
         journal: Journal | None = None,
         book: JobBook | None = None,
         notifier: Notifier | None = None,
+        store: Store | None = None,
     ) -> None:
         """``engine`` is the daemon's own from here on; without one it copies by loopback. ``now_ns`` and ``token`` (a
         fresh secret at each call) are arguments for the simulation, which brings its own world. ``book`` is the one
@@ -72,6 +80,9 @@ class Daemon:
         self.token = token
         self.journal = journal
         self.notifier = notifier or Notifier()
+        self.places = Places()
+        self.store = store or Store(self.notifier)
+        """What of the sessions' memory outlives this process."""
         self.lineage = journal.identity.lineage if journal is not None else secrets.token_hex(8)
         self._secret = journal.identity.secret if journal is not None else secrets.token_bytes(32)
         self.book = book or JobBook(
@@ -80,9 +91,14 @@ class Daemon:
         self.is_read_only = False
         """The journal failed: what was accepted is finished, nothing is accepted."""
         self.engine: CopyEngine = engine or LoopbackCopyEngine()
-        self.kernels = KernelRegistry()
+        self.copies = Copies(self.engine)
+        self.kernels = KernelRegistry(self.book.ledger)
         self.sessions: dict[int, Session] = {}
+        self.pacing = Pacing(now_ns)
+        self.pacing.weigh((table.name, table.weight) for table in config.tenant)
         self.config_generation = 1
+        self.is_last_good = False
+        """At this start the sources were refused, and none was taken in since."""
         self.counters: Counter[str] = Counter()
         self.counters["restarts"] = journal.restarts if journal is not None else 0
         self.ended: Counter[JobState] = Counter()
@@ -103,15 +119,14 @@ class Daemon:
         """Jobs without an answer."""
         self.leaving: dict[int, JobRef] = {}
         """After a restart: answered jobs that still run."""
-        self._copies: dict[int, tuple[JobRef, int, LaneLink]] = {}
         self.results = Results(self)
-        self._next_token = 1
         self._events: deque[events.Event] = deque()
         self._is_dispatching = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
         self.plugin = PluginSeat(self)
         self.extra_metrics |= plugin_metrics(self)
+        self.extra_metrics |= store_metrics(self.store)
         self._carry: dict[type, Callable[[Any], None]] = {
             commands.Copy: self._copy,
             commands.Launch: self._launch,
@@ -126,7 +141,7 @@ class Daemon:
         }
         self.host = HostSide(self, channel)
         self.probe = PathProbe(self)
-        self._loop.add_reader(self.engine.fileno(), self._copies_done)
+        self._loop.add_reader(self.engine.fileno(), self.copies.poll)
         if journal is not None:
             journal.checkpoint(self.book, self.now_ns())
 
@@ -205,6 +220,10 @@ class Daemon:
         self._timer = None
         self.dispatch(events.Tick())
 
+    def count(self, what: str) -> None:
+        """One more in `statistics`."""
+        self.counters[what] += 1
+
     @property
     def is_draining(self) -> bool:
         """True while nothing new is taken in."""
@@ -249,8 +268,8 @@ class Daemon:
         self._fold(session)
         for told in self.on_session_ended:  # before its doorbells close: a peer that asks why then knows it already
             told(session, code, detail)
+        self.store.forget(memory_name(session.number))  # before its descriptors close: it may still wait to be sent
         session.close()
-        self.notifier.forget(memory_name(session.number))
 
     def _fold(self, session: Session) -> None:
         self.counters["header_bytes_read"] += session.fabric.header_bytes_read
@@ -276,9 +295,12 @@ class Daemon:
         """The requester took the answer."""
         self.dispatch(events.CreditReturned(ref.job))
 
-    def cancel(self, ref: JobRef) -> None:
-        """The requester gives the job up."""
-        self.dispatch(events.CancelRequested(ref.job))
+    def cancel(self, ref: JobRef, operator_uid: int | None = None) -> None:
+        """The requester gives the job up, or an operator does."""
+        if operator_uid is not None:
+            ref.operator_uid = operator_uid
+            logger.info("job %d of %s is cancelled by uid %d", ref.job, ref.session.tenant, operator_uid)
+        self.dispatch(events.CancelRequested(ref.job, operator_uid))
 
     # -- commands -------------------------------------------------------------------------------------------------
     def _copy(self, command: commands.Copy) -> None:
@@ -291,40 +313,26 @@ class Daemon:
             return
         link.ref = ref
         fabric = ref.session.fabric
-        token = self.take_token()
+        token = self.copies.take_token()
         done = self.engine.post(
             token, fabric.slots, fabric.payload_offset(ref.slot), link.memory, 0, ref.header.payload_bytes
         )
         if done is None:
-            self._copies[token] = (ref, command.attempt, link)
+            self.copies.in_flight[token] = self._payload_landed, (ref, command.attempt, link)
             self.host.landings.started(link.lease)
         else:
             self._events.append(events.CopyDone(command.job, command.attempt, done.error is not None))
 
-    def take_token(self) -> int:
-        """The name of a copy."""
-        token = self._next_token
-        self._next_token = token + 1
-        return token
-
     def copies_in_flight(self) -> set[tuple[int, int]]:
         """Payloads on their way: job, attempt."""
-        return {(ref.job, attempt) for ref, attempt, _ in self._copies.values()}
+        return {(ref.job, attempt) for ref, attempt, _ in self.copies.contexts(self._payload_landed)}
 
-    def _copies_done(self) -> None:
-        for done in self.engine.poll():
-            copied = self._copies.pop(done.token, None)
-            if copied is not None:
-                ref, attempt, link = copied
-                self._landed(link, done.error)
-                self.dispatch(events.CopyDone(ref.job, attempt, done.error is not None))
-            elif done.token < 0:
-                self.probe.copied(done)
-            else:
-                self._landed(self.results.copies[done.token][1], done.error)
-                self.results.copied(done)
+    def _payload_landed(self, copied: tuple[JobRef, int, LaneLink], done: CopyCompletion) -> None:
+        ref, attempt, link = copied
+        self.landed(link, done.error)
+        self.dispatch(events.CopyDone(ref.job, attempt, done.error is not None))
 
-    def _landed(self, link: LaneLink, error: str | None) -> None:
+    def landed(self, link: LaneLink, error: str | None) -> None:
         """A lane that cannot be copied to any more is lost before its copy is: the job may then run elsewhere."""
         self.host.landings.ended(link.lease)
         if error is not None:
@@ -362,6 +370,8 @@ class Daemon:
         result = ref.result
         ref.result = None
         self.ended[command.state] += 1
+        if command.state is JobState.EXPIRED and self.book.ledger.is_still_running(command.job):
+            self.counters["expired_running"] += 1
         status, reason = STATUS[command.state], REASON[command.reason]
         self.tally.answered(ref, command, status, reason, self.now_ns())
         if not session.is_closed:
@@ -411,6 +421,7 @@ class Daemon:
 
     def _tenant_gone(self, command: commands.TenantGone) -> None:
         logger.info("tenant %s is gone", command.tenant)
+        self.pacing.tenant_gone(command.tenant)
         for told in self.on_tenant_gone:
             told(command.tenant)
 
@@ -418,6 +429,8 @@ class Daemon:
         """Another configuration is in force from here on. What cannot change live must be as it was."""
         self.config = config
         self.config_generation += 1
+        self.is_last_good = False
+        self.pacing.weigh((table.name, table.weight) for table in config.tenant)
         self.host.limits_changed()
         self.dispatch(events.ConfigChanged(config.tenant_specs(), config.book_settings(), config.pins()))
         self.plugin.adopt()
@@ -446,10 +459,10 @@ class Daemon:
         for session in self.sessions.values():
             counters["header_bytes_read"] += session.fabric.header_bytes_read
             counters["answer_bytes_written"] += session.fabric.answer_bytes_written
-        counters["dma_bytes"] = self.engine.bytes_copied - self.probe.bytes_copied
+        counters["dma_bytes"] = self.copies.bytes_copied
         for state, count in self.ended.items():
             counters[f"ended_{state.name.lower()}"] = count
-        return dict(sorted(counters.items()))
+        return {name: min(count, _LARGEST) for name, count in sorted(counters.items())}
 
     def kernels_changed(self) -> None:
         """Tell every session's negotiation."""
@@ -465,6 +478,7 @@ class Daemon:
         """End at once: sessions first, then the host side. What is durable is only left alone: the next process goes
         on with it."""
         if self.is_durable:
+            self.store.flush(_FLUSH_S)
             for session in self.sessions.values():
                 session.close()
         else:
@@ -475,11 +489,16 @@ class Daemon:
         self._loop.remove_reader(self.engine.fileno())
         self.engine.close()  # before the helper is let go: nothing may land where it scrubs
         self.host.close(is_final=not self.is_durable)
+        # Late timers and callbacks find a dispatch under way that never ends: what they say is the next process's to
+        # find out, and the loop may turn for seconds yet (a thread that makes a session's memory has to end).
+        self._is_dispatching = True
         if self.journal is not None:
             if not self.notifier.has_manager:
                 self.journal.retire()
             self.journal.close()
         self.probe.close()
+        self.store.close()
         self.plugin.close()
+        self.pacing.close()
         for told in self.on_closed:
             told()

@@ -6,8 +6,11 @@ silent, the longest silent goes first, or an honest one would be locked out."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from offpath.bindings import faults
@@ -15,12 +18,14 @@ from offpath.bindings.errors import ControlError, PeerGone, RegionError, TicketR
 from offpath.bindings.loopback.fabric import LoopbackFabricListener, LoopbackFabricSession
 from offpath.bindings.ports import FabricSession
 from offpath.bindings.wire import control
+from offpath.dpu_daemon.accepting import Acceptor, Unidentified
 from offpath.dpu_daemon.admission import TICKET_TTL_S, Admission, Grant, Peer
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.sessions import Session, memory_name
 
 logger = logging.getLogger(__name__)
-_ACCEPTS: Final = 16  # in one turn of the loop: who only connects holds nobody up
+STORE_WAIT_S: Final = 1.0
+"""A service manager that takes no message for so long leaves sessions to live as long as this process."""
 MAX_PENDING_TICKETS: Final = 63  # the listener itself turns peers away from 64 on
 
 
@@ -43,16 +48,40 @@ class Door(Protocol):
         """
 
 
-def opened(daemon: Daemon, grant: Grant, fabric: FabricSession) -> Session:
-    """A first connection: the session is known, and journalled; its memory outlives this process if that has a
-    keeper."""
-    notifier = daemon.notifier
+def opened(
+    daemon: Daemon,
+    admission: Admission,
+    grant: Grant,
+    fabric: FabricSession,
+    then: Callable[[], None],
+    or_else: Callable[[], None] = lambda: None,
+) -> None:
+    """A first connection: the session is known, and journalled; its memory outlives this process if that has a manager.
+
+    ``then`` is called once the memory is in the manager's queue, mostly in this call, or after `STORE_WAIT_S`: so what
+    a requester submits at once survives our death. ``or_else``: meanwhile the session ended, or its requester came back
+    by another negotiation, whose ticket brings it what it needs.
+    """
+    peer = grant.peer
     memory = [fabric.slots.fd, fabric.answers.fd]
-    if notifier.has_manager and not notifier.store(memory_name(grant.session), memory):
-        logger.warning("session %d would not outlive this process: its memory could not be stored", grant.session)
-    if faults.armed:
-        faults.hit("daemon.session")
-    return daemon.session_opened(grant.session, grant.tenant.table.name, fabric, grant.origin)
+    grant.live = daemon.session_opened(grant.session, grant.tenant.table.name, fabric, grant.origin)
+    is_called = False
+
+    def go_on() -> None:
+        nonlocal is_called
+        if is_called:
+            return
+        is_called = True
+        timer.cancel()
+        if faults.armed:
+            faults.hit("daemon.session")
+        if grant.is_over or grant.peer is not peer:
+            or_else()
+        else:
+            then()
+
+    timer = asyncio.get_running_loop().call_later(STORE_WAIT_S, go_on)
+    daemon.store.keep(memory_name(grant.session), memory, go_on, lambda: admission.held(grant))
 
 
 class FabricDoor:
@@ -64,10 +93,22 @@ class FabricDoor:
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._drops: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._waiting = Unidentified(MAX_PENDING_TICKETS, partial(daemon.count, "connections_evicted"))
+        self.acceptor = Acceptor(
+            "fabric", self._accept, self._refuse, self._waiting, partial(daemon.count, "descriptors_exhausted")
+        )
 
     def open(self) -> None:
         """See `Door.open`."""
-        self._loop.add_reader(self._listener.fileno(), self._accept)
+        self.acceptor.open(self._listener.fileno())
+
+    def replace(self, sock: socket.socket) -> None:
+        """Listen on another socket from here on; who waits at the one before is let in first."""
+        with contextlib.suppress(OSError):
+            while self._accept():
+                pass
+        self.acceptor.open(sock.fileno())
+        self._listener.replace(sock)
 
     def check(self) -> None:
         """See `Door.check`: it always can be."""
@@ -78,32 +119,43 @@ class FabricDoor:
 
     def close(self) -> None:
         """See `Door.close`: who waits is turned away."""
-        self._loop.remove_reader(self._listener.fileno())
-        for timer in self._drops.values():
-            timer.cancel()
+        self.acceptor.close()
         for sock in list(self._drops):
-            self._loop.remove_reader(sock.fileno())
+            self._drop(sock)
         self._listener.close()
 
-    def _accept(self) -> None:
-        for _ in range(_ACCEPTS):
-            if len(self._drops) >= MAX_PENDING_TICKETS:
-                self._drop(next(iter(self._drops)))
-            if (sock := self._listener.accept()) is None:
-                return
-            self._drops[sock] = self._loop.call_later(TICKET_TTL_S, self._drop, sock)
-            self._loop.add_reader(sock.fileno(), self._ticket, sock)
+    def _accept(self) -> bool:
+        if (sock := self._listener.accept()) is None:
+            return False
+        try:
+            address = self._listener.address_of(sock)
+        except OSError:
+            self._listener.drop(sock)
+            return True
+        self._waiting.add(sock, address, lambda: self._drop(sock))
+        self._drops[sock] = self._loop.call_later(TICKET_TTL_S, self._drop, sock)
+        self._loop.add_reader(sock.fileno(), self._ticket, sock)
+        return True
+
+    def _refuse(self) -> bool:
+        if (sock := self._listener.accept()) is None:
+            return False
+        self._listener.drop(sock)
+        return True
 
     def _drop(self, sock: socket.socket) -> None:
+        self._forget(sock)
+        self._listener.drop(sock)
+
+    def _forget(self, sock: socket.socket) -> None:
         timer = self._drops.pop(sock, None)
         if timer is not None:
             timer.cancel()
             self._loop.remove_reader(sock.fileno())
-        self._listener.drop(sock)
+        self._waiting.remove(sock)
 
     def _ticket(self, sock: socket.socket) -> None:
-        self._drops.pop(sock).cancel()
-        self._loop.remove_reader(sock.fileno())
+        self._forget(sock)
         try:
             ticket, offer = self._listener.take_ticket(sock, self._daemon.now_ns())
         except TicketRefused as refused:
@@ -137,7 +189,11 @@ class FabricDoor:
             sock.close()
             return
         # Before the peer has its memory: what it submits at once survives our death.
-        grant.live = opened(self._daemon, grant, fabric)
+        hand_over = partial(self._hand_over, sock, grant, fabric)
+        opened(self._daemon, self._admission, grant, fabric, hand_over, sock.close)
+
+    def _hand_over(self, sock: socket.socket, grant: Grant, fabric: LoopbackFabricSession) -> None:
+        assert grant.live is not None
         try:
             fabric.hand_over(sock)
         except OSError:

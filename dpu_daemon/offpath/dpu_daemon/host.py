@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -49,7 +49,9 @@ class HostSide:
         self.on_ina: Callable[[control.InaStates | None], None] = lambda said: None
         """What the helper says of its ranks, and None when it has joined."""
         self.reunion = Reunion(daemon, self)
-        self.strangers = Strangers(listener, self._meet_helper, self._meet_worker)
+        self.strangers = Strangers(
+            listener, self._meet_helper, self._meet_worker, on_contact=self.reunion.seen, count=daemon.count
+        )
 
     # -- the helper -----------------------------------------------------------------------------------------------
     def _meet_helper(self, connection: HostConnection, hello: control.HelperHello) -> None:
@@ -69,6 +71,8 @@ class HostSide:
         try:
             if (received := helper.connection.receive()) is not None:
                 close_all(received[1])
+                if not helper.is_joined:
+                    self.reunion.seen()
                 if helper.pulse is not None:
                     helper.pulse.heard()
                 self._helper_said(helper, control.decode(control.HOST_TO_DAEMON, received[0]))
@@ -83,6 +87,8 @@ class HostSide:
             helper.pulse.answered(message)
         elif isinstance(message, control.WorkerDied):
             self._worker_died(message)
+        elif isinstance(message, control.Goodbye):
+            self._helper_gone(helper, "it ends", is_orderly=True)
         elif isinstance(message, control.InaStates) and helper.is_joined:
             self.on_ina(message)
         elif isinstance(message, control.InstanceHeld) and not helper.is_joined:
@@ -149,25 +155,39 @@ class HostSide:
             lambda why: self._helper_gone(helper, why),
         )  # fmt: skip
         keep = self.reunion.come_back(helper) if self.reunion.helper else None
-        linger_ms = 2 * self._daemon.config.durability.adopt_ms if self._daemon.is_durable else 0
-        self._to_helper(
-            control.HostWelcome(generation=helper.number, kernel_ids=ids, keep=keep or [], linger_ms=linger_ms)
-        )
-        self.on_ina(None)
+        durability = self._daemon.config.durability
+        longest_ms = max(durability.adopt_ms, durability.adopt_max_ms)  # the next process may wait for so long
+        linger_ms = durability.adopt_ms + longest_ms if self._daemon.is_durable else 0
+        welcome = control.HostWelcome(generation=helper.number, kernel_ids=ids, keep=keep or [], linger_ms=linger_ms)
         if keep is not None:
+            for message in host_welcome_messages(welcome):
+                self._to_helper(message)
+            self.on_ina(None)
             self.reunion.reconcile(helper, set(keep))
             return
         self.gpu_names = [gpu.gpu for gpu in helper.gpus]
         logger.info("helper %s joined: %d GPUs, kernels %s", helper.hello.name, len(helper.gpus), ", ".join(ids))
         kernels = tuple(events.Kernel(ids[k.name], k.demand, k.name) for k in helper.hello.kernels)
         joined = events.HelperJoined(helper.number, tuple(helper.gpus), kernels, helper.hello.incarnation)
+        helper.outbox = []
         self._daemon.dispatch(joined)
+        orders, helper.outbox = helper.outbox, None
+        for message in (
+            *host_welcome_messages(welcome),
+            *orders,
+        ):  # the kernels' numbers are in the journal before anybody is told them
+            self._to_helper(message)
+        self.on_ina(None)
         self._daemon.kernels_changed()
 
-    def _helper_gone(self, helper: HelperLink, why: str) -> None:
+    def _helper_gone(self, helper: HelperLink, why: str, *, is_orderly: bool = False) -> None:
         if self._helper is not helper:
             return
-        logger.warning("helper %s lost: %s", helper.hello.name, why)
+        if is_orderly:
+            logger.info("helper %s ends", helper.hello.name)
+            self._dismiss_workers()
+        else:
+            logger.warning("helper %s lost: %s", helper.hello.name, why)
         self._helper = None
         if helper.pulse is not None:
             helper.pulse.stop()
@@ -180,6 +200,12 @@ class HostSide:
         self.landings.when_landed(self.landings.leases(), partial(self._part, helper.connection))
         if helper.is_joined:
             self._daemon.dispatch(events.HelperLost(helper.number))
+
+    def _dismiss_workers(self) -> None:
+        """Their helper ends them: one that is not told would come back for its lane, and be turned away."""
+        closing = control.encode(control.Closing(code="helper_ends", detail="its helper ends"))
+        for link in self.lanes.values():
+            self._to_worker(link, closing)
 
     def _part(self, connection: HostConnection) -> None:
         self._parting.discard(connection)
@@ -265,6 +291,9 @@ class HostSide:
         helper = self._helper
         if helper is None or helper.is_lost:
             return  # HelperLost is on its way to the book, which forgets these leases
+        if helper.outbox is not None:
+            helper.outbox.append(message)
+            return
         try:
             if not helper.connection.send(control.encode(message)):
                 raise PeerGone("it has stopped reading")
@@ -290,6 +319,10 @@ class HostSide:
     def _meet_worker(self, connection: HostConnection, hello: control.WorkerHello) -> None:
         order = self.orders.get(hello.lease)
         key = (hello.lease, hello.lane)
+        if order is not None and order.is_closing and secrets.compare_digest(order.token, hello.token):
+            # `close_lease` closed its channel and the helper has not killed it yet: its end is no loss.
+            self.strangers.turn_away(connection, "its lease is closing", is_expected=True)
+            return
         if (
             order is None
             or not secrets.compare_digest(order.token, hello.token)
@@ -334,6 +367,7 @@ class HostSide:
             received = link.connection.receive()
             if received is None:
                 return
+            self.reunion.seen()
             body, fds = received
             try:
                 ready = control.decode(control.HOST_TO_DAEMON, body)
@@ -367,7 +401,11 @@ class HostSide:
             if message is None:
                 return
             if message[0] == host.KIND_RESULT:
+                since_ns = self._daemon.now_ns()
+                ref = link.ref
                 self._daemon.results.arrived(link, host.parse_result(message))
+                if ref is not None:
+                    self._daemon.pacing.of(ref.session.tenant).charge(since_ns)
                 return
             said = control.decode(control.HOST_TO_DAEMON, message)
             if isinstance(said, control.Pong):
@@ -448,3 +486,13 @@ class HostSide:
             self._unwatch(self._helper.connection)
             self._helper.connection.close()
             self._helper = None
+
+
+def host_welcome_messages(welcome: control.HostWelcome) -> Iterator[BaseModel]:
+    """The welcome; if it is too long for the host channel, the kernels' numbers in a message behind it. Each then fits,
+    whatever the limits allow (tests/dpu_daemon/test_largest_welcome.py)."""
+    if len(control.encode(welcome)) > host.MAX_MESSAGE_BYTES:
+        yield welcome.model_copy(update={"kernel_ids": {}})
+        yield control.HostKernels(kernel_ids=welcome.kernel_ids)
+    else:
+        yield welcome

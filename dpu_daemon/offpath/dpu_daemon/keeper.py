@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NoReturn
 
-from offpath.bindings.errors import PlaceUnusable
-from offpath.bindings.loopback.sockets import listening_socket
+from offpath.bindings.errors import PlaceUnusable, RegionError
+from offpath.bindings.loopback.sockets import SocketFile, listening_socket
 from offpath.bindings.runtime import NOTIFY_SOCKET, make_runtime_directory
+from offpath.dpu_daemon.boot import BOOT_ID, kernels_boot_id, some_boot_id
 from offpath.dpu_daemon.fdstore import DescriptorStore, open_notify_socket, read_notification
 from offpath.dpu_daemon.inherited import LISTENING
 from offpath.dpu_daemon.notify import FIRST_FD
@@ -75,6 +76,7 @@ class Keeper:
         self._command = list(command)
         self._settings = settings or KeeperSettings()
         self._listening: dict[str, socket.socket] = {}
+        self._files: dict[str, SocketFile] = {}
         self._store = DescriptorStore(self._settings.store_max)
         self._selector = selectors.DefaultSelector()
         self._starts: deque[float] = deque()
@@ -85,6 +87,7 @@ class Keeper:
         self._was_ever_ready = False
         self._is_stopping = False
         self._owes_hangup = False
+        self._boot = kernels_boot_id() or some_boot_id()
         self._lives = 0
         self._short_lives = 0
         self._ready_s = 0.0
@@ -120,13 +123,15 @@ class Keeper:
         for name, (file, kind) in LISTENING.items():
             path = os.path.join(self._directory, file)
             try:
-                self._listening[name] = held.enter_context(listening_socket(path, kind))
+                self._listening[name] = listening_socket(path, kind)
             except OSError as fault:
                 raise PlaceUnusable(f"{path}: {fault.strerror or fault}") from None
-            held.callback(_remove, path)
+            self._files[name] = SocketFile(path, is_own=True)
+            held.callback(self._unlisten, name)
         self._notify_path = os.path.join(os.path.abspath(self._directory), NOTIFY_SOCKET)
-        self._notify = held.enter_context(open_notify_socket(self._notify_path))
-        held.callback(_remove, self._notify_path)
+        self._notify = open_notify_socket(self._notify_path)
+        self._notify_file = SocketFile(self._notify_path, is_own=True)
+        held.callback(self._unnotify)
         self._woken, waker = socket.socketpair()
         held.enter_context(self._woken)
         held.enter_context(waker)
@@ -138,6 +143,44 @@ class Keeper:
         self._selector.register(self._notify, selectors.EVENT_READ)
         self._selector.register(self._woken, selectors.EVENT_READ)
         held.callback(self._end_child)  # first of all, should we be the one that fails
+
+    def _unlisten(self, name: str) -> None:
+        self._files[name].remove()
+        self._listening.pop(name).close()
+
+    def _unnotify(self) -> None:
+        self._notify_file.remove()
+        self._notify.close()
+
+    def _remake(self) -> None:
+        """Have each socket's file again if somebody removed it: a daemon that cannot say READY would be started without
+        end. While the daemon runs it makes the listening ones anew itself; those are dead with it."""
+        try:
+            for name, file in self._files.items():
+                if not file.is_there():
+                    make_runtime_directory(self._directory)
+                    former, self._listening[name] = self._listening[name], file.remake(LISTENING[name][1])
+                    former.close()
+                    logger.warning("listening socket %s was removed: made anew", file.path)
+        except (OSError, RegionError) as fault:
+            logger.error("listening socket %s was removed, and cannot be made anew: %s", file.path, fault)
+        self._remake_notify()
+
+    def _remake_notify(self) -> None:
+        if self._notify_file.is_there():
+            return
+        try:
+            make_runtime_directory(self._directory)
+            sock = open_notify_socket(self._notify_path)
+        except (OSError, RegionError, PlaceUnusable) as fault:
+            logger.error("socket %s was removed, and cannot be made anew: %s", self._notify_path, fault)
+            return
+        self._hear()
+        self._selector.unregister(self._notify)
+        self._notify.close()
+        self._notify, self._notify_file = sock, SocketFile(self._notify_path, is_own=True)
+        self._selector.register(sock, selectors.EVENT_READ)
+        logger.warning("socket %s was removed: made anew", self._notify_path)
 
     # -- one life of the daemon -----------------------------------------------------------------------------------
     def _may_start(self) -> bool:
@@ -152,6 +195,7 @@ class Keeper:
         return True
 
     def _start(self) -> None:
+        self._remake()
         names, fds = list(self._listening), [sock.fileno() for sock in self._listening.values()]
         for name, fd in self._store.entries():
             names.append(name)
@@ -190,6 +234,7 @@ class Keeper:
             pid = str(os.getpid())
             environment = {**os.environ, "NOTIFY_SOCKET": self._notify_path, "LISTEN_PID": pid}
             environment |= {"LISTEN_FDS": str(len(fds)), "LISTEN_FDNAMES": ":".join(names)}
+            environment.setdefault(BOOT_ID, self._boot)
             if self._lives > 1:
                 environment.pop("OFFPATH_FAULTS", None)  # an armed fault strikes the first life, not each anew
                 if self._lives == 2 and "OFFPATH_FAULTS_AGAIN" in environment:
@@ -207,6 +252,7 @@ class Keeper:
     def _attend(self) -> int:
         """Until the child has ended; what it said before is taken in. Returns: exit code, or minus the signal."""
         while not self._turn(self._deadline_s - time.monotonic()):
+            self._remake_notify()
             if time.monotonic() >= self._deadline_s:
                 self._too_late()
         self._hear()  # with its pid still its own: it is not reaped yet
@@ -324,8 +370,3 @@ class Keeper:
 
 def _only_wake(number: int, frame: object) -> None:
     """The wake-up descriptor has the number already."""
-
-
-def _remove(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)

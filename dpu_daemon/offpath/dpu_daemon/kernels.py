@@ -1,43 +1,57 @@
-"""Kernel names and their numbers in request headers: given once per daemon life, never reused for another name."""
+"""Kernel names and their numbers in request headers, as the journalled book knows them: a number is never given twice,
+neither after a restart nor after its name was forgotten."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Final
 
 from offpath.bindings.errors import ProtocolError
-from offpath.bindings.wire.control import MAX_KERNELS, KernelInfo, KernelOffer
+from offpath.bindings.wire.control import KernelInfo, KernelOffer
+from offpath.sched.jobs.ledger import Ledger
+
+_MOST_FORMER: Final = 1024
+_LARGEST: Final = 0xFFFF_FFFF
+"""A request header has 32 bits for the number."""
 
 
 class KernelRegistry:
-    """What helpers have offered so far."""
+    """Gives numbers; what it gave is the ledger's with the `HelperJoined` that follows."""
 
-    def __init__(self) -> None:
-        self._known: dict[str, KernelInfo] = {}
-        self._next = 1
-
-    def restore(self, offers: Iterable[tuple[int, KernelOffer]]) -> None:
-        """After a restart: the numbers that requesters and the book use."""
-        for number, offer in offers:
-            self._known[offer.name] = KernelInfo(name=offer.name, kernel_id=number, demand=offer.demand)
-            self._next = max(self._next, number + 1)
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._names = {known.kernel: known.name for known in ledger.known.values()}
 
     def learn(self, offers: Sequence[KernelOffer]) -> dict[str, int]:
-        """Take a helper's kernels in; returns their numbers by name.
+        """A helper's kernels and their numbers: the ones they have, or new ones.
 
-        Raises: ProtocolError: names beyond what a welcome can list; none is learnt then.
+        Raises: ProtocolError: the numbers are used up; only a new lineage of the journal has more.
         """
-        if len(self._known.keys() | {offer.name for offer in offers}) > MAX_KERNELS:
-            raise ProtocolError("kernels", f"more than {MAX_KERNELS} kernel names since the daemon started")
-        ids = {}
+        known = {each.name: each.kernel for each in self._ledger.known.values()}
+        last = self._ledger.last_kernel
         for offer in offers:
-            before = self._known.get(offer.name)
-            number = before.kernel_id if before is not None else self._next
-            if before is None:
-                self._next += 1
-            self._known[offer.name] = KernelInfo(name=offer.name, kernel_id=number, demand=offer.demand)
-            ids[offer.name] = number
+            if offer.name not in known:
+                known[offer.name] = last = last + 1
+        if last > _LARGEST:
+            raise ProtocolError("kernels", f"no number above {_LARGEST} is left for a new kernel name")
+        ids = {offer.name: known[offer.name] for offer in offers}
+        self._names.update((number, name) for name, number in ids.items())
+        for number in list(self._names)[:-_MOST_FORMER]:
+            del self._names[number]
         return ids
 
     def infos(self) -> list[KernelInfo]:
-        """For the welcome."""
-        return list(self._known.values())
+        """For the welcome: all that are not forgotten."""
+        return [
+            KernelInfo(name=each.name, kernel_id=each.kernel, demand=each.share) for each in self._ledger.known.values()
+        ]
+
+    def name(self, number: int) -> str:
+        """For people; of a forgotten one too, while this process remembers it."""
+        known = self._ledger.known.get(number)
+        return known.name if known is not None else self._names.get(number, f"#{number}")
+
+    def demand(self, number: int) -> int:
+        """The kernel's R in percent of a GPU; 0: it is forgotten."""
+        known = self._ledger.known.get(number)
+        return known.share if known is not None else 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pydantic import BaseModel
+
 from offpath.bindings.ports import HostConnection, Invitation, Memory
 from offpath.bindings.wire import control
 from offpath.dpu_daemon.pulse import Pulse
@@ -48,6 +50,8 @@ class HelperLink:
     pulse: Pulse | None = None
     is_lost: bool = False
     """A message did not reach it: nothing may follow."""
+    outbox: list[BaseModel] | None = None
+    """Held back until its welcome is sent; None: nothing is."""
 
 
 @dataclass(slots=True)

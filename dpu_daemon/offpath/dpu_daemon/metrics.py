@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from offpath.dpu_daemon import plugins
+from offpath.dpu_daemon import plugins, storing
 from offpath.dpu_daemon.journal import gauges
 from offpath.dpu_daemon.tally import BOUNDS_NS, STAGES
 from offpath.sched.jobs.states import LeaseState
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _BOUNDS: Final = tuple(f"{ns / 1e9:g}" for ns in BOUNDS_NS)
 PLAIN: Final[dict[str, tuple[str, str]]] = {
     "offpath_requests": ("requests", "Requests taken from a doorbell with a valid header."),
+    "offpath_expired_running": ("expired_running", "Requests that expired during their kernel, which kept its lane."),
     "offpath_violations": ("violations", "Messages, doorbells and headers that broke a rule of the protocol."),
     "offpath_copied_bytes": ("dma_bytes", "Bytes the copy engine moved for requests and results."),
     "offpath_header_read_bytes": ("header_bytes_read", "Bytes of request headers that the daemon's CPU read."),
@@ -37,6 +38,14 @@ PLAIN: Final[dict[str, tuple[str, str]]] = {
     "offpath_leases_opened": ("leases_opened", "Leases the book asked the helper to open."),
     "offpath_leases_closed": ("leases_closed", "Leases the book asked the helper to close."),
     "offpath_restarts": ("restarts", "Processes that went on with this lineage's journal after the first."),
+    "offpath_connections_evicted": (
+        "connections_evicted",
+        "Connections closed before they identified themselves, because others waited.",
+    ),
+    "offpath_descriptors_exhausted": (
+        "descriptors_exhausted",
+        "Connections not accepted because the process or the machine was out of descriptors or memory.",
+    ),
     "offpath_config_reloads": ("reloads", "Configurations taken in while running."),
 }
 """Counters without labels: metric → key of `Daemon.statistics`, help."""
@@ -53,6 +62,7 @@ class Snapshot:
     jobs: dict[str, tuple[int, int]] = field(default_factory=dict)
     sessions: dict[str, int] = field(default_factory=dict)
     held_share: dict[str, tuple[int, int]] = field(default_factory=dict)
+    paused_ns: dict[str, int] = field(default_factory=dict)
     leases: dict[tuple[str, str], int] = field(default_factory=dict)
     running_share: dict[str, int] = field(default_factory=dict)
     latency: dict[str, Buckets] = field(default_factory=dict)
@@ -61,9 +71,12 @@ class Snapshot:
     uptime_s: float = 0.0
     has_helper: bool = False
     is_draining: bool = False
+    is_last_good: bool = False
     lineage: str = ""
     extra: dict[str, tuple[str, float]] = field(
-        default_factory=lambda: {name: (text, 0.0) for name, text in (gauges.NAMES | plugins.NAMES).items()}
+        default_factory=lambda: {
+            name: (text, 0.0) for name, text in (gauges.NAMES | plugins.NAMES | storing.NAMES).items()
+        }
     )
 
 
@@ -84,9 +97,10 @@ def take(daemon: Daemon, lag_s: float, uptime_s: float) -> Snapshot:
     return Snapshot(
         counters=daemon.statistics(),
         ends={(tenant, s.name.lower(), r.name.lower()): n for (tenant, s, r), n in tally.ends().items()},
-        jobs={tenant.spec.name: (tenant.jobs, tenant.queued) for tenant in tenants},
+        jobs={tenant.spec.name: (tenant.jobs, tenant.backlog) for tenant in tenants},
         sessions=dict(Counter(session.tenant for session in ledger.sessions.values())),
         held_share={tenant.spec.name: (tenant.held_share, tenant.spec.max_share) for tenant in tenants},
+        paused_ns={tenant: turns.paused_ns for tenant, turns in daemon.pacing.turns.items()},
         leases=dict(leases),
         running_share=running,
         latency={tenant: (h.counts(), h.sum_ns) for tenant, h in tally.latency.items()},
@@ -95,6 +109,7 @@ def take(daemon: Daemon, lag_s: float, uptime_s: float) -> Snapshot:
         uptime_s=uptime_s,
         has_helper=daemon.host.has_helper(),
         is_draining=daemon.is_draining,
+        is_last_good=daemon.is_last_good,
         lineage=daemon.lineage,
         extra={name: (text, value()) for name, (text, value) in daemon.extra_metrics.items()},
     )
@@ -123,10 +138,12 @@ def families(now: Snapshot) -> Iterator[Metric]:
     yield _gauge("offpath_uptime_seconds", "Time since this process took its first event.", now.uptime_s)
     yield _gauge("offpath_helper_joined", "1 while a helper has joined.", now.has_helper)
     yield _gauge("offpath_draining", "1 while nothing new is taken in.", now.is_draining)
+    yield _gauge("offpath_config_last_good", "1 while the sources of the configuration are refused.", now.is_last_good)
     yield _gauge("offpath_loop_lag_seconds", "Longest delay of the loop's clockwork since the last scrape.", now.lag_s)
     for name, (key, text) in PLAIN.items():
         yield CounterMetricFamily(name, text, value=now.counters.get(key, 0))
     yield _answers(now)
+    yield _paused(now)
     yield from _levels(now)
     yield _histogram(
         "offpath_request_duration_seconds", "Acceptance to answer of completed requests.", "tenant", now.latency
@@ -151,6 +168,17 @@ def _answers(now: Snapshot) -> Metric:
     for labels, count in now.ends.items():
         answers.add_metric(list(labels), count)
     return answers
+
+
+def _paused(now: Snapshot) -> Metric:
+    paused = CounterMetricFamily(
+        "offpath_tenant_paused_seconds",
+        "Time in which a tenant's doorbells were not read: it was over its share of the event loop.",
+        labels=["tenant"],
+    )
+    for tenant, paused_ns in now.paused_ns.items():
+        paused.add_metric([tenant], paused_ns / 1e9)
+    return paused
 
 
 def _levels(now: Snapshot) -> Iterator[Metric]:

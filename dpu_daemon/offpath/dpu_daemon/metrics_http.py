@@ -10,6 +10,8 @@ import contextlib
 import io
 import json
 import logging
+import re
+import select
 import socket
 import sys
 import threading
@@ -23,6 +25,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from offpath.dpu_daemon.accepting import LOG_EVERY_S, PAUSE_S, SPARE, is_exhaustion
 from offpath.dpu_daemon.config import ConfigError
 from offpath.dpu_daemon.metrics import DaemonCollector, Snapshot, take
 from offpath.dpu_daemon.probe import ANSWER_S, Checkup
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 MAX_PEERS: Final = 8
 PEER_S: Final = 5.0
+_OPENMETRICS: Final = "application/openmetrics-text"
+_VERSION_1: Final = re.compile(r"1(\.0){0,2}", re.ASCII)
+_MOST_ELEMENTS: Final = 64
 _LAG_EVERY_S: Final = 0.25
 Application = Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]
 _SWITCH_S: Final = 0.0005  # while text is made the loop waits so long for the interpreter, not 5 ms
@@ -66,7 +72,7 @@ class MetricsServer:
             return
         host, _, port = self._listen.rpartition(":")
         try:
-            self._server = _Server((host.strip("[]"), int(port)), self._application())
+            self._server = _Server((host.strip("[]"), int(port)), self._application(), self._exhausted)
         except (OSError, OverflowError) as fault:
             raise ConfigError(f"operation.metrics_listen: cannot listen on {self._listen}: {fault}") from None
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
@@ -103,6 +109,10 @@ class MetricsServer:
         except Exception as fault:  # whatever it is, the scrape is to say so, not the loop
             told.set_exception(fault)
 
+    def _exhausted(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._daemon.count, "descriptors_exhausted")
+
     # -- in the threads -------------------------------------------------------------------------------------------
     def _snapshot(self) -> Snapshot:
         told: Future[Snapshot] = Future()
@@ -127,7 +137,7 @@ class MetricsServer:
                 return _say(start, "405 Method Not Allowed", {"error": "GET only"})
             if path == "/metrics":
                 try:
-                    return metrics(environ, start)
+                    return metrics({**environ, "HTTP_ACCEPT": _accepted(environ.get("HTTP_ACCEPT", ""))}, start)
                 except (TimeoutError, RuntimeError):
                     return _say(start, "503 Service Unavailable", {"error": "the daemon's loop does not answer"})
                 except Exception:
@@ -143,6 +153,17 @@ class MetricsServer:
             return _say(start, "200 OK" if is_well else "503 Service Unavailable", said)
 
         return application
+
+
+def _accepted(header: str) -> str:
+    """What of an ``Accept`` header the encoder may see: it raises for a version that is none. OpenMetrics 1 where the
+    peer takes it (RFC 9110 section 12.5.1: an element that makes no sense is passed over), else "": the plain text."""
+    for element in header.split(",")[:_MOST_ELEMENTS]:
+        media, *parameters = (part.strip() for part in element.split(";"))
+        versions = [part.partition("=")[2] for part in parameters if part.partition("=")[0].strip() == "version"]
+        if media == _OPENMETRICS and (not versions or _VERSION_1.fullmatch(versions[0].strip())):
+            return f"{_OPENMETRICS}; version=1.0.0"
+    return ""
 
 
 def _say(start: StartResponse, status: str, body: dict[str, str]) -> list[bytes]:
@@ -172,7 +193,10 @@ class _Server(ThreadingMixIn, WSGIServer):
     allow_reuse_address = True
     request_queue_size = 16
 
-    def __init__(self, address: tuple[str, int], application: Any) -> None:
+    def __init__(self, address: tuple[str, int], application: Any, count: Callable[[], None]) -> None:
+        """``count`` is called for each time no connection could be accepted, from any thread."""
+        self._count = count
+        self._logged_s = -LOG_EVERY_S
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         self._peers: dict[socket.socket, float] = {}
@@ -187,6 +211,32 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
+
+    def get_request(self) -> tuple[Any, Any]:
+        """The next connection. Out of descriptors, who waits is refused by the spare ones, and the thread pauses: the
+        selector would call again at once. Raises: OSError: there is none, which `serve_forever` passes over."""
+        try:
+            return self.socket.accept()
+        except OSError as fault:
+            if not isinstance(fault, BlockingIOError | ConnectionAbortedError):
+                self._count()
+                if is_exhaustion(fault):
+                    SPARE.use(self._refuse)
+                self._log("a connection could not be accepted", fault)
+                time.sleep(PAUSE_S)
+            raise
+
+    def _refuse(self) -> bool:
+        if not select.select([self.socket], [], [], 0)[0]:
+            return False
+        self.socket.accept()[0].close()
+        return True
+
+    def _log(self, what: str, fault: BaseException) -> None:
+        now_s = time.monotonic()
+        if now_s - self._logged_s >= LOG_EVERY_S:
+            self._logged_s = now_s
+            logger.warning("metrics: %s: %s", what, fault)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """One more peer; the longest there makes room."""
@@ -216,9 +266,11 @@ class _Server(ThreadingMixIn, WSGIServer):
                     _cut(peer)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A peer that breaks off is no news."""
-        if not isinstance(sys.exc_info()[1], (OSError, TimeoutError)):
-            logger.exception("metrics: a request could not be served")
+        """A peer that breaks off is no news; what else goes wrong, such as a thread that cannot be started, is logged
+        once a second."""
+        fault = sys.exc_info()[1]
+        if fault is not None and not isinstance(fault, OSError):
+            self._log("a request could not be served", fault)
 
 
 def _cut(sock: socket.socket) -> None:

@@ -1,34 +1,37 @@
 """The daemon's side of the negotiation: one protocol, two carriers (Unix socket, TCP with TLS 1.3).
 
 Who is let in `admission` decides; the regions are made only when the ticket is redeemed (`doors`). A connection that
-says nothing for five seconds, or too much, is closed; a welcomed one lives as long as its session.
+says nothing for five seconds, or too much, is closed, its TLS handshake included in the bound on how many there may be;
+a welcomed one lives as long as its session.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
 import ssl
-import struct
-import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from pydantic import BaseModel
 
 from offpath.bindings.errors import ControlError, FrameError, NegotiationRefused, PeerGone, PlaceUnusable
 from offpath.bindings.loopback.fabric import LoopbackFabricListener, LoopbackFabricSession
-from offpath.bindings.loopback.sockets import listening_socket
+from offpath.bindings.loopback.sockets import SocketFile, listening_socket, peer_credentials
 from offpath.bindings.ports import FabricSession
 from offpath.bindings.wire import control
 from offpath.bindings.wire.frames import FrameReader, frame
+from offpath.dpu_daemon.accepting import Unidentified
 from offpath.dpu_daemon.admission import Admission, Carrier, Grant
 from offpath.dpu_daemon.config import DaemonConfig, TenantTable, server_context
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.doors import Door, FabricDoor
+from offpath.dpu_daemon.streams import StreamDoor, Talk, prime
 
 logger = logging.getLogger(__name__)
 HELLO_TIMEOUT_S: Final = 5.0
@@ -81,21 +84,18 @@ class Negotiator:
             self._open_verbs()
         else:
             self._open_loopback()
-        self._servers: list[asyncio.Server] = []
-        self._tls_socket: socket.socket | None = None
-        self._tls_server: asyncio.Server | None = None
-        self._pending: dict[asyncio.StreamWriter, None] = {}  # who has not said hello yet, longest first
-        self._is_closing = False
-        self.accepted = 0
-        self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting = Unidentified(MAX_PENDING, partial(daemon.count, "connections_evicted"))
+        self._unix: StreamDoor | None = None
+        self._tls: StreamDoor | None = None
+        self._file: SocketFile | None = None
 
     def _open_loopback(self) -> None:
         listener = LoopbackFabricListener(self.endpoints.fabric, self.endpoints.fabric_socket)
         offer = control.FabricOffer(carrier="loopback", address=self.endpoints.fabric)
         self.admission = Admission(self._daemon, self._config, listener, offer)
         self.make_fabric = LoopbackFabricSession
-        self._door = FabricDoor(self._daemon, self.admission, listener)
+        self._door = door = FabricDoor(self._daemon, self.admission, listener)
+        self._daemon.places.add(listener.file, socket.SOCK_SEQPACKET, door.replace)
 
     def _open_verbs(self) -> None:
         """Raises: VerbsMissing, VerbsError: no port to use."""
@@ -114,35 +114,43 @@ class Negotiator:
 
     async def start(self) -> None:
         """Listen on every configured carrier. Raises: PlaceUnusable, OSError: it cannot be had."""
+        await prime()
         sock = self.endpoints.negotiate_socket or listening_socket(self.endpoints.negotiate, socket.SOCK_STREAM)
+        self._unix = self._door_on("negotiation", sock, self._unix_peer)
+        self._file = SocketFile(self.endpoints.negotiate, is_own=self.endpoints.negotiate_socket is None)
+        self._daemon.places.add(self._file, socket.SOCK_STREAM, self._unix.replace)
         self.set_modes(self._config)
-        if sys.version_info >= (3, 13):  # it would remove the file even of a socket that was handed down
-            server = await asyncio.start_unix_server(self._unix_peer, sock=sock, cleanup_socket=False)
-        else:
-            server = await asyncio.start_unix_server(self._unix_peer, sock=sock)
-        self._servers.append(server)
+        self._unix.open()
         tls = self._config.tls
         if tls is not None:
             try:
-                self._tls_socket = _tcp_listener(tls.listen)
+                sock = _tcp_listener(tls.listen)
             except OSError as fault:  # a port is no file, so the error does not name it
                 raise PlaceUnusable(f"tls.listen: {tls.listen}: {fault.strerror or fault}") from None
-            self.endpoints.tls = self._tls_socket.getsockname()[:2]
-            await self.renew_tls(server_context(tls))
+            self.endpoints.tls = sock.getsockname()[:2]
+            self._tls = self._door_on("negotiation over TLS", sock, self._tls_peer)
+            self.renew_tls(server_context(tls))
+            self._tls.open()
         self._door.open()
 
-    async def renew_tls(self, context: ssl.SSLContext) -> None:
-        """Handshakes from here on use these keys and this authority; connections that stand are left alone.
+    def _door_on(self, name: str, sock: socket.socket, talk: Talk) -> StreamDoor:
+        exhausted = partial(self._daemon.count, "descriptors_exhausted")
+        return StreamDoor(name, sock, talk, self._waiting, exhausted=exhausted)
 
-        The new server listens on the same socket before the old one stops, so nobody is turned away.
-        """
-        assert self._tls_socket is not None, "the carrier is on since the start, or not at all"
-        before = self._tls_server
-        self._tls_server = await asyncio.start_server(
-            self._tls_peer, sock=self._tls_socket.dup(), ssl=context, ssl_handshake_timeout=5.0
-        )
-        if before is not None:
-            before.close()
+    def renew_tls(self, context: ssl.SSLContext) -> None:
+        """Handshakes from here on use these keys and this authority; connections that stand are left alone."""
+        assert self._tls is not None, "the carrier is on since the start, or not at all"
+        self._tls.context = context
+
+    @property
+    def accepted(self) -> int:
+        """Connections over the Unix socket, so far."""
+        return self._unix.acceptor.taken if self._unix is not None else 0
+
+    @property
+    def fabric_accepted(self) -> int:
+        """Connections to the fabric's own socket, so far."""
+        return self._door.acceptor.taken if isinstance(self._door, FabricDoor) else 0
 
     def reload(self, config: DaemonConfig, known: Mapping[str, tuple[TenantTable, str | None]]) -> None:
         """Another configuration is in force; its keys come by `renew_tls`."""
@@ -154,65 +162,44 @@ class Negotiator:
         return (self.endpoints.fabric,) if self._config.datapath.fabric == "loopback" else ()
 
     def set_modes(self, config: DaemonConfig) -> None:
-        """Other users may connect only if one of them is listed; who they are is checked for each connection.
-
-        Raises: OSError: a socket's file is gone.
-        """
+        """Other users may connect only if one of them is listed; who they are is checked for each connection."""
+        self._daemon.places.look()
         is_open = any(uid != os.getuid() for t in config.tenant for uid in t.uids)
         for path in (self.endpoints.negotiate, *self.fabric_paths()):
-            if os.stat(path).st_uid == os.geteuid():  # else its maker, a service manager, decides who may connect
-                os.chmod(path, 0o666 if is_open else 0o600)
+            with contextlib.suppress(FileNotFoundError):  # `places` could not make it anew, and has logged why
+                if os.stat(path).st_uid == os.geteuid():  # else its maker, a service manager, decides who may connect
+                    os.chmod(path, 0o666 if is_open else 0o600)
 
     async def close(self) -> None:
         """Stop listening, tell every peer, forget unredeemed tickets."""
-        self._is_closing = True
-        for server in (*self._servers, *([self._tls_server] if self._tls_server else ())):
-            server.close()
-        if self._tls_socket is not None:
-            self._tls_socket.close()
+        doors = [door for door in (self._unix, self._tls) if door is not None]
+        if self._file is not None:
+            self._file.remove()
+        for door in doors:
+            door.stop()
         self.admission.close()
         self._door.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._servers and self.endpoints.negotiate_socket is None and os.path.exists(self.endpoints.negotiate):
-            os.unlink(self.endpoints.negotiate)
+        for door in doors:
+            await door.close()
 
     # -- carriers -------------------------------------------------------------------------------------------------
     async def _unix_peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.accepted += 1
-        sock = writer.get_extra_info("socket")
-        raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        await self._owned(self._talk(Carrier(uid=struct.unpack("3i", raw)[1]), reader, writer))
+        assert self._unix is not None
+        _, uid, _ = peer_credentials(writer.get_extra_info("socket"))
+        await self._talk(Carrier(uid=uid), self._unix, reader, writer)
 
     async def _tls_peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert self._tls is not None
         certified = _tenant_of(writer.get_extra_info("peercert"))
-        await self._owned(self._talk(Carrier(certified=certified), reader, writer))
+        await self._talk(Carrier(certified=certified), self._tls, reader, writer)
 
-    async def _owned(self, talk: Awaitable[None]) -> None:
-        """The stream server made this task; remember it, so that `close` can end it."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            await talk
-        except asyncio.CancelledError:
-            if not self._is_closing:
-                raise  # only `close` cancels on purpose, and the stream server would log that as a fault
-        finally:
-            self._tasks.discard(task)
-
-    async def _talk(self, carrier: Carrier, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _talk(
+        self, carrier: Carrier, door: StreamDoor, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """One connection from hello to goodbye."""
         grant: Grant | None = None
         peer = StreamPeer(writer)
         is_goodbye = False
-        if len(self._pending) >= MAX_PENDING:
-            # The longest silent makes room: an honest hello comes at once, turning the newest away would lock all out.
-            silent = next(iter(self._pending))
-            del self._pending[silent]
-            silent.transport.abort()
-        self._pending[writer] = None
         try:
             frames, rest = FrameReader(), list[bytes]()
             async with asyncio.timeout(HELLO_TIMEOUT_S):
@@ -222,7 +209,7 @@ class Negotiator:
                 raise ControlError("hello", f"{message.kind} came first")
             self._door.check()
             grant = self.admission.admit(carrier, message, peer)
-            self._pending.pop(writer, None)
+            door.identified(writer)
             while True:
                 said = control.decode(control.TO_DAEMON, await _next_frame(reader, frames, rest))
                 if isinstance(said, control.Goodbye):
@@ -240,7 +227,6 @@ class Negotiator:
         except (PeerGone, TimeoutError, OSError):
             pass  # nobody is left to answer; what it held is given back below
         finally:
-            self._pending.pop(writer, None)
             if grant is not None:
                 self.admission.peer_left(grant, peer, is_goodbye=is_goodbye)
             writer.close()

@@ -42,6 +42,7 @@ class Notifier:
 
     def __init__(self, address: str = "") -> None:
         """``address``: a path, or ``@`` and a name for Linux's abstract sockets; other kinds count as none."""
+        self._sock: socket.socket | None = None
         self._address = "\0" + address[1:] if address.startswith("@") else address
         if address and address[0] not in "/@":
             logger.warning("NOTIFY_SOCKET is neither a path nor abstract: nobody is notified")
@@ -110,15 +111,39 @@ class Notifier:
         finally:
             os.close(ours)
 
+    def connected(self) -> socket.socket:
+        """A non-blocking socket to the manager, for `offpath.dpu_daemon.storing`. Raises: OSError: there is none."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        try:
+            sock.connect(self._address)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
     def _send(self, message: str, fds: Sequence[int] = ()) -> bool:
         if not self._address:
             return False
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as sock:
-                sock.connect(self._address)  # each time anew: the manager may have been replaced
-                return self._try(sock, message.encode("utf-8", "replace"), fds)
-        except (OSError, ValueError) as fault:  # ValueError: a path with a NUL
-            return self._failed(str(fault))
+        # The socket is kept: a process that is out of descriptors must still feed its watchdog.
+        for is_fresh in (self._sock is None, True):
+            try:
+                if self._sock is None:
+                    self._sock = self.connected()
+                return self._try(self._sock, message.encode("utf-8", "replace"), fds)
+            except (OSError, ValueError) as fault:  # ValueError: a path with a NUL
+                self.close()
+                if is_fresh:
+                    return self._failed(str(fault))
+        return False  # the manager was replaced, and again
+
+    def close(self) -> None:
+        """Give the socket back; the next message takes another. Repeating it is harmless."""
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+    def __del__(self) -> None:
+        self.close()  # one datagram socket, which nothing waits for: to own a notifier asks for no block
 
     def _try(self, sock: socket.socket, message: bytes, fds: Sequence[int]) -> bool:
         for _ in range(_TRIES):

@@ -31,6 +31,8 @@ READY: Final = "ready"
 RAISED: Final = "raised"
 ANSWER: Final = "answer"
 _PR_SET_PDEATHSIG: Final = 1
+_MOST_DATA: Final = 2 << 30
+"""Bytes that a plug-in may map for itself; more is a MemoryError, and so a fault of its own."""
 _SAID: Final[dict[type, Callable[[Any], Answer]]] = {
     Placement: lambda said: Answer(placement=said),
     LeasePlan: lambda said: Answer(plan=said),
@@ -122,6 +124,8 @@ def serve(fd: int, name: str, load: Callable[[str], Host]) -> None:
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")  # if memory runs out, it is ours
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(ValueError):  # the daemon itself may have less
+        resource.setrlimit(resource.RLIMIT_DATA, (_MOST_DATA, _MOST_DATA))
     sock = socket.socket(fileno=fd)
     os.set_inheritable(fd, False)
     try:

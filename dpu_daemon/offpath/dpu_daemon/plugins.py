@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from offpath.bindings.errors import OffpathError
+from offpath.bindings.errors import ControlError, OffpathError
+from offpath.bindings.wire import document
 from offpath.dpu_daemon.plugin_child import ANSWER, LENGTH, RAISED, READY
 from offpath.sched.gpu.plugin import PREFIX, START, Advice, AdvisorError, PluginPolicy, one_line
 from offpath.sched.jobs import events
@@ -156,8 +157,8 @@ class PluginProcess:
         if nbytes > self._most_bytes:
             raise AdvisorError("nonsense", f"a reply of {nbytes} bytes")
         try:
-            said = orjson.loads(self._exactly(nbytes, until_s))
-        except orjson.JSONDecodeError:
+            said = document.read(self._exactly(nbytes, until_s))
+        except ControlError:
             raise AdvisorError("nonsense", "a reply that is not JSON") from None
         return said if isinstance(said, list) else [said]
 

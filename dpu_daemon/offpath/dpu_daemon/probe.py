@@ -54,7 +54,7 @@ class Checkup:
 
 
 class PathProbe:
-    """Runs checkups in the daemon's loop. Negative tokens of the copy engine are its own."""
+    """Runs checkups in the daemon's loop."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
@@ -62,7 +62,6 @@ class PathProbe:
         self._waiting: deque[Checkup] = deque(maxlen=_KEPT)
         self._is_copying = False
         self._count = 0
-        self.bytes_copied = 0
 
     def run(self, checkup: Checkup) -> None:
         """In the loop: start the tests. One copy is in flight at most; checkups that come meanwhile share it."""
@@ -102,16 +101,15 @@ class PathProbe:
         mark = self._count.to_bytes(_MARK_BYTES, "little")
         source.view[:_MARK_BYTES] = source.view[_NBYTES - _MARK_BYTES : _NBYTES] = mark
         self._is_copying = True
-        done = self._daemon.engine.post(-self._count, source, 0, target, 0, _NBYTES)
+        done = self._daemon.copies.post(source, 0, target, 0, _NBYTES, self._copied, mark)
         if done is not None:
-            self.copied(done)
+            self._copied(mark, done)
 
-    def copied(self, done: CopyCompletion) -> None:
-        """The probe's copy ended."""
+    def _copied(self, mark: bytes, done: CopyCompletion) -> None:
         assert self._memory is not None
         self._is_copying = False
-        self.bytes_copied += _NBYTES if done.error is None else 0
-        view, mark = self._memory[1].view, (-done.token).to_bytes(_MARK_BYTES, "little")
+        self._daemon.copies.own_bytes += _NBYTES if done.error is None else 0
+        view = self._memory[1].view
         is_there = view[:_MARK_BYTES] == mark == view[_NBYTES - _MARK_BYTES : _NBYTES]
         self._tell("ok" if is_there and done.error is None else f"the bytes did not arrive: {done.error}")
 

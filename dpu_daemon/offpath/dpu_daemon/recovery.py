@@ -17,7 +17,6 @@ import orjson
 from offpath.bindings import faults
 from offpath.bindings.errors import HeaderError, RegionError
 from offpath.bindings.ports import FabricSession
-from offpath.bindings.wire.control import KernelOffer
 from offpath.bindings.wire.header import FIXED_BYTES, RequestHeader, parse_answer, parse_request
 from offpath.dpu_daemon.admission import Admission
 from offpath.dpu_daemon.daemon import Daemon
@@ -71,7 +70,6 @@ class Recovery:
         """Sessions, then jobs, then the host side; the book learns of what is lost."""
         daemon = self._daemon
         ledger = daemon.book.ledger
-        daemon.kernels.restore((k.kernel, KernelOffer(name=k.name, demand=k.share)) for k in ledger.kernels.values())
         sessions = {session.session: self._session(session) for session in ledger.sessions.values()}
         self._close_strangers()
         daemon.host.reunion.restore()
@@ -96,7 +94,8 @@ class Recovery:
             daemon.dispatch(events.CreditReturned(number))
         self._end_copies()
         self._reconfigure()
-        daemon.drain(False)  # whoever drained the process before us wanted it to end
+        if daemon.is_draining:  # whoever drained the process before us wanted it to end: no news to an operator
+            daemon.dispatch(events.Drain(False))
         for number in lost:
             daemon.dispatch(events.SlotLost(number))
         for number, session in sessions.items():
@@ -135,10 +134,11 @@ class Recovery:
         except (RegionError, ValueError) as fault:
             logger.warning("session %d of %s cannot be gone on with: %s", known.session, known.tenant, fault)
             close_all(fds)
-            daemon.notifier.forget(memory_name(known.session))
+            daemon.store.forget(memory_name(known.session))
             return None
         session = Session(daemon, known.session, known.tenant, fabric)
         daemon.sessions[known.session] = session
+        daemon.store.adopt(memory_name(known.session))
         self._admission.restored(session, known.origin)
         return session
 
@@ -147,7 +147,7 @@ class Recovery:
         while self._stored:
             name, fds = self._stored.popitem()
             close_all(fds)
-            self._daemon.notifier.forget(name)
+            self._daemon.store.forget(name)
 
     # -- jobs -----------------------------------------------------------------------------------------------------
     def _job(self, job: Job, session: Session | None, lost: list[int]) -> None:

@@ -11,11 +11,15 @@ from offpath.bindings.wire import host
 from offpath.dpu_daemon.codes import RESULT_REASON
 from offpath.dpu_daemon.links import LaneLink
 from offpath.dpu_daemon.sessions import JobRef
+from offpath.dpu_daemon.tally import DETAIL_BYTES
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.states import EndReason, JobState
 
 if TYPE_CHECKING:
     from offpath.dpu_daemon.daemon import Daemon
+
+_Copied = tuple[JobRef, LaneLink, host.Result]
+"""A result on its way out of a lane."""
 
 
 class Results:
@@ -23,8 +27,6 @@ class Results:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        self.copies: dict[int, tuple[JobRef, LaneLink, host.Result]] = {}
-        """By token: results on their way out of a lane."""
         self.held: dict[int, commands.Answer] = {}
         """Answers of jobs whose result is still on its way: it must not land after them."""
         self.unwritten: dict[int, commands.Answer] = {}
@@ -55,12 +57,15 @@ class Results:
         if ref.is_answered or ref.session.is_closed:
             self._finished(ref, result, RESULT_REASON[result.status])
             return
+        if result.status != host.RESULT_OK:
+            ref.detail = result.inline[:DETAIL_BYTES]
         fabric = ref.session.fabric
         if result.result_bytes > fabric.result_bytes:
             status, text = result.status, result.inline
             if status == host.RESULT_OK:
                 status = host.RESULT_TOO_LARGE
                 text = f"a result of {result.result_bytes} bytes; the session asked for {fabric.result_bytes}".encode()
+                ref.detail = text[:DETAIL_BYTES]
             text = text[: fabric.result_bytes]  # what follows in memory is the next slot's answer
             result = host.Result(
                 result.job, result.generation, status, result.started_ns, result.finished_ns, len(text), True, b"",
@@ -108,20 +113,23 @@ class Results:
         assert link.memory is not None
         fabric = ref.session.fabric
         ref.fetching = link
-        token = self._daemon.take_token()
-        self.copies[token] = (ref, link, result)
-        done = self._daemon.engine.post(
-            token, link.memory, link.landing_bytes, fabric.answers, fabric.result_offset(ref.slot),
-            result.result_bytes,
+        copied = ref, link, result
+        done = self._daemon.copies.post(
+            link.memory, link.landing_bytes, fabric.answers, fabric.result_offset(ref.slot), result.result_bytes,
+            self._landed, copied,
         )  # fmt: skip
         if done is None:
             self._daemon.host.landings.started(link.lease)
         else:
-            self.copied(done)
+            self._copied(copied, done)
 
-    def copied(self, done: CopyCompletion) -> None:
+    def _landed(self, copied: _Copied, done: CopyCompletion) -> None:
+        self._daemon.landed(copied[1], done.error)
+        self._copied(copied, done)
+
+    def _copied(self, copied: _Copied, done: CopyCompletion) -> None:
         """A large result is where its requester reads it, or is not."""
-        ref, link, result = self.copies.pop(done.token)
+        ref, link, result = copied
         ref.fetching = None
         waiting, ref.waiting = ref.waiting, None
         held = self.held.pop(ref.job, None)
@@ -162,9 +170,9 @@ class Results:
             self._finished(ref, result, reason)
 
     def _finished(self, ref: JobRef, result: host.Result, reason: EndReason) -> None:
-        """Times are the worker's word; the future is not taken over, for no count of ours could hold all of it."""
+        """Times are those of the worker's clock, which is another machine's: the book takes only their difference."""
         if ref.is_answered or ref.session.is_closed:
             ref.result = None
-        now_ns = self._daemon.now_ns()
-        started_ns, finished_ns = min(result.started_ns, now_ns), min(result.finished_ns, now_ns)
-        self._daemon.dispatch(events.ResultArrived(result.job, result.generation, reason, started_ns, finished_ns))
+        self._daemon.dispatch(
+            events.ResultArrived(result.job, result.generation, reason, result.started_ns, result.finished_ns)
+        )

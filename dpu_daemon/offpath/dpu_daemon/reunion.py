@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from offpath.dpu_daemon.links import HelperLink, LaneLink, Order
+from offpath.dpu_daemon.patience import Patience
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.states import LeaseState
 
@@ -29,6 +30,8 @@ class Reunion:
         """Lanes whose workers are expected back."""
         self.helper = ""
         """The incarnation that is; empty: none."""
+        self._loop = asyncio.get_running_loop()
+        self._patience: Patience | None = None
         self.on_lane_back: Callable[[LaneLink], None] = lambda link: None
 
     def restore(self) -> None:
@@ -45,12 +48,31 @@ class Reunion:
                 self.awaited |= {(number, lane) for lane in range(lease.view.lanes) if lane not in lease.lost}
         if leasing.helper:
             self.helper = leasing.origin or "unknown"
-        asyncio.get_running_loop().call_later(self._daemon.config.durability.adopt_ms / 1e3, self._stop_waiting)
+        durability = self._daemon.config.durability
+        self._patience = Patience(self._loop.time(), durability.adopt_ms / 1e3, durability.adopt_max_ms / 1e3)
+        self._look()
+
+    def seen(self) -> None:
+        """Evidence that the helper or a worker is on its way: a connection, a hello, an offer."""
+        if self._patience is not None and (self.helper or self.awaited):
+            self._patience.seen(self._loop.time())
+
+    def _look(self) -> None:
+        if self._patience is None:
+            return
+        wait_s = self._patience.next_look_s(self._loop.time())
+        if wait_s is None:
+            self._patience = None
+            self._stop_waiting()
+        else:
+            self._loop.call_later(wait_s, self._look)
 
     def come_back(self, helper: HelperLink) -> list[int] | None:
         """The helper is the one the book knows: the leases it keeps. None: another process, with nothing of ours."""
         book = self._daemon.book
-        if helper.hello.incarnation != self.helper or tuple(helper.gpus) != tuple(book.leasing.gpus):
+        served = {(kernel.name, kernel.share) for kernel in book.ledger.kernels.values()}
+        is_same = served == {(offer.name, offer.demand) for offer in helper.hello.kernels}
+        if not is_same or helper.hello.incarnation != self.helper or tuple(helper.gpus) != tuple(book.leasing.gpus):
             self._forget_helper()
             return None
         self.helper = ""

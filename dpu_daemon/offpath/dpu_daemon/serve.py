@@ -7,11 +7,13 @@ import contextlib
 import gc
 import logging
 import os
+import resource
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import uvloop
 
@@ -22,7 +24,7 @@ from offpath.bindings.doca.load import load
 from offpath.bindings.errors import HostChannelError, PlaceUnusable
 from offpath.bindings.loopback.channel import LoopbackChannelListener
 from offpath.bindings.ports import CopyEngine, HostListener
-from offpath.bindings.runtime import JOURNAL, make_runtime_directory
+from offpath.bindings.runtime import JOURNAL, LAST_GOOD, make_runtime_directory
 from offpath.bindings.verbs.copy import VerbsCopyEngine
 from offpath.bindings.verbs.devices import choose
 from offpath.bindings.verbs.domain import Device
@@ -30,6 +32,7 @@ from offpath.bindings.zeromq.keys import read_allowed
 from offpath.dpu_daemon import logs
 from offpath.dpu_daemon.admin import AdminServer
 from offpath.dpu_daemon.agent import shell as agent
+from offpath.dpu_daemon.boot import boot_id
 from offpath.dpu_daemon.config import DaemonConfig, Sources, zmq_secret
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.inherited import LISTENING, Inherited, take_inherited
@@ -42,12 +45,14 @@ from offpath.dpu_daemon.plugins import PluginError, PluginProcess, started
 from offpath.dpu_daemon.recovery import Recovery
 from offpath.dpu_daemon.reload import Reloader
 from offpath.dpu_daemon.selfcheck import SelfCheck, feed_watchdog
+from offpath.dpu_daemon.storing import Store
 from offpath.sched.jobs.book import JobBook
 
 if TYPE_CHECKING:
     from offpath.bindings.zeromq.listener import ZmqListener
 
 logger = logging.getLogger(__name__)
+ANNOUNCE_S: Final = 0.2
 
 
 @contextlib.asynccontextmanager
@@ -92,23 +97,26 @@ async def running_daemon(
                 daemon.plugin.adopt()
             else:
                 Recovery(daemon, negotiator.admission, inherited.stored, negotiator.make_fabric).run()
-            _drop_stored(inherited, notifier)
+            _drop_stored(inherited, daemon.store)
             with _making_places():
                 await negotiator.start()
                 for watcher in watchers:
                     await watcher.start()
             inherited.close_unused()
             agent.start(daemon)
+            daemon.places.open()
             yield daemon, negotiator
         finally:
+            daemon.places.close()  # what is removed from here on is removed on purpose
             for watcher in watchers:
                 await watcher.close()
             await negotiator.close()
     finally:
         daemon.close()
         if journal is not None and not daemon.is_durable:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(directory, JOURNAL))  # nobody will go on with it
+            for name in (JOURNAL, LAST_GOOD):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(directory, name))  # nobody will go on with it
 
 
 async def _plugin(config: DaemonConfig) -> tuple[PluginProcess | None, PluginError | None]:
@@ -144,8 +152,24 @@ def _daemon(
         channel.close()
         raise
     book = replayed.book if replayed is not None else None
-    daemon = Daemon(config, channel, engine=engine, notifier=notifier, journal=journal, book=book)
+    now_ns = continued_clock(replayed.time_ns) if replayed is not None else time.monotonic_ns
+    daemon = Daemon(config, channel, engine=engine, now_ns=now_ns, notifier=notifier, journal=journal, book=book)
+    if isinstance(channel, LoopbackChannelListener):
+        daemon.places.add(channel.file, socket.SOCK_SEQPACKET, partial(daemon.host.strangers.replace, channel))
     return daemon, journal, book
+
+
+def continued_clock(last_ns: int, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> Callable[[], int]:
+    """The clock of a daemon that resumes a journal whose last event happened at ``last_ns``: never earlier than that.
+
+    `CLOCK_MONOTONIC` restarts with a reboot only, and another boot never resumes a journal. A process that is restored
+    from a checkpoint, or started in another time namespace, still sees it go back; the book must not.
+    """
+    behind_ns = last_ns - monotonic_ns()
+    if behind_ns <= 0:
+        return monotonic_ns
+    logger.warning("the monotonic clock went back by %.3f s since the journal's last event", behind_ns / 1e9)
+    return lambda: monotonic_ns() + behind_ns
 
 
 def host_listener(config: DaemonConfig, directory: str, inherited: Inherited) -> HostListener:
@@ -196,7 +220,7 @@ def _journal(config: DaemonConfig, directory: str) -> tuple[Journal | None, Repl
         return None, None
     storage = MappedFile(os.path.join(directory, JOURNAL), journal_bytes(mib))
     try:
-        ring, replayed, why = open_journal(storage, _boot_id())
+        ring, replayed, why = open_journal(storage, boot_id())
     except JournalCorrupt as fault:
         storage.close()
         raise JournalCorrupt(
@@ -213,17 +237,12 @@ def _journal(config: DaemonConfig, directory: str) -> tuple[Journal | None, Repl
     return journal, replayed
 
 
-def _boot_id() -> str:
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
-
-
-def _drop_stored(inherited: Inherited, notifier: Notifier) -> None:
+def _drop_stored(inherited: Inherited, store: Store) -> None:
     """What nobody knows any more is kept no longer."""
     while inherited.stored:
         name, fds = inherited.stored.popitem()
         logger.warning("%d stored descriptors called %s belong to nothing; they are dropped", len(fds), name)
-        notifier.forget(name)
+        store.forget(name)
         close_all(fds)
 
 
@@ -234,8 +253,11 @@ async def serve(
     sources: Sources | None = None,
     inherited: Inherited | None = None,
     notifier: Notifier | None = None,
+    refused: str = "",
 ) -> dict[str, int]:
     """Serve until SIGTERM or SIGINT; returns the closing statistics. SIGHUP reads ``sources`` again, if given.
+
+    ``refused``: not empty, ``config`` is the last good one, because the sources were refused for this reason.
 
     The notifier hears READY when everything listens, STOPPING at the end, and WATCHDOG between as long as the daemon's
     check of itself finds no fault.
@@ -244,27 +266,44 @@ async def serve(
     notifier = notifier or Notifier()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(logs.loop_fault)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     interval_s = watchdog_interval_s()
     serving = running_daemon(config, directory, inherited, notifier)
-    async with serving as (daemon, negotiator), asyncio.TaskGroup() as reloads:
+    async with serving as (daemon, negotiator), asyncio.TaskGroup() as tasks:
+        beside: set[asyncio.Task[None]] = set()
+
+        def start(work: Coroutine[Any, Any, None], name: str) -> None:
+            task = tasks.create_task(work, name=name)
+            beside.add(task)
+            task.add_done_callback(beside.discard)
+
+        def hung_up() -> None:
+            if not stop.is_set():
+                start(_reload(reloader, daemon), "reload")
+
         daemon.on_broken = partial(os._exit, os.EX_SOFTWARE)
         if sources is not None:
-            reloader = Reloader(daemon, negotiator, sources)
-            loop.add_signal_handler(signal.SIGHUP, lambda: reloads.create_task(_reload(reloader, daemon)))
+            reloader = Reloader(daemon, negotiator, sources, directory)
+            if refused:
+                daemon.is_last_good = True
+                logger.error("the configuration is refused, the last good one is in force: %s", refused)
+            else:
+                await reloader.keep()
+            loop.add_signal_handler(signal.SIGHUP, hung_up)
+        check = SelfCheck(daemon, negotiator) if interval_s is not None else None  # its memory, while there is some
         gc.collect()
         gc.freeze()  # what start-up made stays; a full collection then walks requests only
-        notifier.ready(f"lineage {daemon.lineage}")
+        is_announced = notifier.ready(f"lineage {daemon.lineage}")
         ready(daemon)
-        async with asyncio.TaskGroup() as tasks:
-            feeding: asyncio.Task[None] | None = None
-            if interval_s is not None:
-                check = SelfCheck(daemon, negotiator)
-                feeding = tasks.create_task(feed_watchdog(notifier, interval_s, check), name="feed-watchdog")
-            await stop.wait()
-            if feeding is not None:
-                feeding.cancel()
+        if not is_announced:
+            start(announce(notifier, f"lineage {daemon.lineage}"), "announce")
+        if interval_s is not None and check is not None:
+            start(feed_watchdog(notifier, interval_s, check), "feed-watchdog")
+        await stop.wait()
+        for task in list(beside):  # a reload too: what it waits for (a slow file, the manager) may never come
+            task.cancel()
         notifier.stopping()
         return daemon.statistics()
 
@@ -273,11 +312,26 @@ async def _reload(reloader: Reloader, daemon: Daemon) -> None:
     daemon.notifier.reloading()
     if await reloader.reload():
         logs.set_up(daemon.config.operation.log)
-    daemon.notifier.ready(f"configuration {daemon.config_generation}")
+    await announce(daemon.notifier, f"configuration {daemon.config_generation}")
+
+
+async def announce(notifier: Notifier, status: str) -> None:
+    """READY=1, repeated until the manager's socket has it: without it a start or a reload ends at its time limit."""
+    while not notifier.ready(status) and notifier.has_manager:
+        await asyncio.sleep(ANNOUNCE_S)
 
 
 def run(
-    config: DaemonConfig, directory: str, ready: Callable[[Daemon], None], sources: Sources | None = None
+    config: DaemonConfig,
+    directory: str,
+    ready: Callable[[Daemon], None],
+    sources: Sources | None = None,
+    refused: str = "",
 ) -> dict[str, int]:
-    """`serve` on uvloop, with what a service manager handed down; blocks. Raises: HandoverError: it makes no sense."""
-    return uvloop.run(serve(config, directory, ready, sources, take_inherited(), Notifier.from_environment()))
+    """`serve` on uvloop, with what a service manager handed down and as many descriptors as are allowed; blocks.
+
+    Raises: HandoverError: what was handed down makes no sense.
+    """
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return uvloop.run(serve(config, directory, ready, sources, take_inherited(), Notifier.from_environment(), refused))

@@ -39,9 +39,13 @@ def memory_name(session: int) -> str:
 class JobRef:
     """The shell's side of a job: where its bytes are. ``result`` waits here between worker and answer; ``fetching`` is
     the lane out of which a result is being copied, ``waiting`` a later attempt's result that comes next. ``is_spoilt``:
-    after a restart the slot's header is not what was accepted."""
+    after a restart the slot's header is not what was accepted. ``operator_uid``: of the operator who cancelled it.
+    ``detail``: what the worker said of a failure, whether or not the requester has room for it."""
 
-    __slots__ = ("fetching", "header", "is_answered", "is_spoilt", "job", "result", "session", "slot", "waiting")
+    __slots__ = (
+        "detail", "fetching", "header", "is_answered", "is_spoilt", "job", "operator_uid", "result", "session", "slot",
+        "waiting",
+    )  # fmt: skip
 
     def __init__(self, job: int, session: Session, slot: int, header: RequestHeader) -> None:
         self.job = job
@@ -53,6 +57,8 @@ class JobRef:
         self.fetching: LaneLink | None = None
         self.waiting: tuple[LaneLink, Result] | None = None
         self.is_spoilt = False
+        self.operator_uid: int | None = None
+        self.detail = b""
 
 
 class Session:
@@ -72,6 +78,9 @@ class Session:
         self._end: asyncio.Handle | None = None
         self._when_told: Callable[[], None] | None = None
         self._pause: asyncio.TimerHandle | None = None
+        self.turns = daemon.pacing.of(tenant)
+        self.is_parked = False
+        """See `offpath.dpu_daemon.pacing`: the loop does not watch it."""
         self._waits_until_ns = 0
         self._crossed = 0
         self._fd = -1
@@ -98,6 +107,8 @@ class Session:
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
+        elif self.is_parked:
+            self.turns.forget(self)
         else:
             self._loop.remove_reader(self._fd)
         if self._unsent:
@@ -129,6 +140,22 @@ class Session:
 
     def _readable(self) -> None:
         """One doorbell a turn: sessions take turns, and no read ends in an exception to say that there is no more."""
+        turns = self.turns
+        if turns.is_paused:
+            self._loop.remove_reader(self._fd)
+            turns.park(self)
+            return
+        clock, share = turns.now_ns, turns.share
+        since_ns = clock()
+        self.take_doorbell()
+        now_ns = clock()
+        share.used_ns += now_ns - since_ns  # `Turns.charge`, written out: a call costs as much as all of this
+        if share.used_ns >= share.limit_ns:
+            turns.settle(now_ns)
+
+    def take_doorbell(self) -> bool:
+        """Handle one doorbell, and what else its arrival may mean. False: there was none."""
+        imm = None
         try:
             imm = self.fabric.poll()
             if imm is not None:
@@ -142,6 +169,11 @@ class Session:
         except DoorbellError as broken:
             self._daemon.counters["violations"] += 1
             self._daemon.session_ended(self, broken.code, broken.detail)
+        return imm is not None
+
+    def unpark(self) -> None:
+        """See `offpath.dpu_daemon.pacing.Waiting.unpark`."""
+        self._loop.add_reader(self._fd, self._readable)
 
     def _doorbell(self, imm: int) -> None:
         kind, slot = imm >> 24, imm & IMM_SLOT_MASK
@@ -256,7 +288,10 @@ class Session:
         elif self._crossed < CROSSED:
             self._crossed += 1
         elif self._pause is None and self._fd >= 0:
-            self._loop.remove_reader(self._fd)
+            if self.is_parked:
+                self.turns.forget(self)
+            else:
+                self._loop.remove_reader(self._fd)
             self._pause = self._loop.call_later(wait_ms / 1e3, self._unpause)
 
     def _unpause(self) -> None:

@@ -6,16 +6,21 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from offpath.bindings.errors import PeerGone, ProtocolError
+from offpath.bindings.loopback.channel import LoopbackChannelListener
 from offpath.bindings.ports import HostConnection, HostListener
 from offpath.bindings.wire import control
+from offpath.dpu_daemon.accepting import Acceptor, Unidentified
 
 logger = logging.getLogger(__name__)
 HELLO_TIMEOUT_S: Final = 5.0
-_ACCEPTS: Final = 16  # in one turn of the loop, so that a flood of strangers does not hold up who is in
+MAX_STRANGERS: Final = 256
+"""A helper and the workers of all its lanes may come at once, and say hello at once."""
 
 
 class Strangers:
@@ -27,21 +32,47 @@ class Strangers:
         listener: HostListener,
         meet_helper: Callable[[HostConnection, control.HelperHello], None],
         meet_worker: Callable[[HostConnection, control.WorkerHello], None],
+        *,
+        on_contact: Callable[[], None],
+        count: Callable[[str], None],
     ) -> None:
+        """``count`` gets the names of counters: ``connections_evicted``, ``descriptors_exhausted``."""
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._meet_helper = meet_helper
         self._meet_worker = meet_worker
+        self._on_contact = on_contact
         self.waiting: dict[HostConnection, asyncio.TimerHandle] = {}
-        self._loop.add_reader(listener.fileno(), self._accept)
+        self._unidentified = Unidentified(MAX_STRANGERS, partial(count, "connections_evicted"))
+        self.acceptor = Acceptor(
+            "host channel", self._accept, self._refuse, self._unidentified, partial(count, "descriptors_exhausted")
+        )
+        self.acceptor.open(listener.fileno())
 
-    def _accept(self) -> None:
-        for _ in range(_ACCEPTS):
-            if (connection := self._listener.accept()) is None:
-                return
-            timer = self._loop.call_later(HELLO_TIMEOUT_S, self._no_hello, connection)
-            self.waiting[connection] = timer
-            self._loop.add_reader(connection.fileno(), self._first_message, connection)
+    def _accept(self) -> bool:
+        if (connection := self._listener.accept()) is None:
+            return False
+        self._on_contact()
+        timer = self._loop.call_later(HELLO_TIMEOUT_S, self._no_hello, connection)
+        self._unidentified.add(connection, connection.peer, lambda: self.turn_away(connection, "others wait"))
+        self.waiting[connection] = timer
+        self._loop.add_reader(connection.fileno(), self._first_message, connection)
+        return True
+
+    def _refuse(self) -> bool:
+        if (connection := self._listener.accept()) is None:
+            return False
+        connection.close()
+        return True
+
+    def replace(self, listener: LoopbackChannelListener, sock: socket.socket) -> None:
+        """Have ``listener``, the one that is watched, listen on another socket; who waits at the one before is let in
+        first."""
+        with contextlib.suppress(PeerGone, OSError):
+            while self._accept():
+                pass
+        self.acceptor.open(sock.fileno())
+        listener.replace(sock)
 
     def _no_hello(self, connection: HostConnection) -> None:
         """Time is up. If it was us who slept, the hello is here."""
@@ -49,17 +80,18 @@ class Strangers:
         if connection in self.waiting:
             self.turn_away(connection, "no hello in time")
 
-    def turn_away(self, connection: HostConnection, why: str) -> None:
-        """Close a connection that is neither helper nor worker (yet)."""
+    def turn_away(self, connection: HostConnection, why: str, *, is_expected: bool = False) -> None:
+        """Close a connection that is neither helper nor worker (yet). ``is_expected``: nothing is wrong with it."""
         timer = self.waiting.pop(connection, None)
+        self._unidentified.remove(connection)
         if timer is not None:
             timer.cancel()
         self._loop.remove_reader(connection.fileno())
         logger.log(
-            logging.DEBUG if connection.is_ours else logging.WARNING,
+            logging.DEBUG if connection.is_ours or is_expected else logging.WARNING,
             "host channel: turned away pid %d (%s): %s", connection.peer_pid, connection.peer, why,
         )  # fmt: skip
-        with contextlib.suppress(PeerGone):  # it may have left before we can say so
+        with contextlib.suppress(PeerGone, OSError):  # it may have left before we can say so
             connection.send(control.encode(control.Closing(code="refused", detail=why[:500])))
         connection.close()
 
@@ -68,9 +100,10 @@ class Strangers:
             received = connection.receive()
             if received is None:
                 return
+            self._on_contact()
             close_all(received[1])
             message = control.decode(control.HOST_TO_DAEMON, received[0])
-        except (PeerGone, ProtocolError) as fault:
+        except (PeerGone, ProtocolError, OSError) as fault:
             self.turn_away(connection, str(fault))
             return
         if isinstance(message, control.HelperHello):
@@ -83,11 +116,12 @@ class Strangers:
     def known(self, connection: HostConnection) -> None:
         """It has a name now, and is watched by whoever met it."""
         self.waiting.pop(connection).cancel()
+        self._unidentified.remove(connection)
         self._loop.remove_reader(connection.fileno())
 
     def close(self) -> None:
         """Nobody is let in any more."""
-        self._loop.remove_reader(self._listener.fileno())
+        self.acceptor.close()
         self._listener.close()
         for connection in list(self.waiting):
             self.turn_away(connection, "the daemon ends")

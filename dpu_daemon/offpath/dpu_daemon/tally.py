@@ -5,8 +5,11 @@ Nothing is aggregated here that can be added up when somebody looks (`metrics`, 
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from offpath.bindings.wire.codes import Reason, Status
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from offpath.dpu_daemon.sessions import JobRef
 
 ENDED_KEPT: Final = 4096
+DETAIL_BYTES: Final = 512
+"""Of what a worker says of a failure."""
 STAGES: Final = ("queued", "copy", "launch", "kernel", "back")
 _LOWEST: Final = 13
 _HIGHEST: Final = 36
@@ -64,6 +69,9 @@ class Kept(NamedTuple):
     budget_ms: int
     answer: Answer
     at_ns: int
+    operator_uid: int | None
+    detail: bytes
+    """UTF-8, perhaps cut within a character; `DETAIL_BYTES` at most."""
 
 
 class Tally:
@@ -82,7 +90,8 @@ class Tally:
         self._ended.append(  # as `Kept`, which takes five times as long to make
             (
                 ref.job, session.number, tenant, header.request_id, header.kernel_id, header.priority, header.demand,
-                header.payload_bytes, header.budget_ms, answer, now_ns,
+                header.payload_bytes, header.budget_ms, answer, now_ns, ref.operator_uid,
+                ref.detail,
             )
         )  # fmt: skip
         if answer.state is not JobState.COMPLETED:
@@ -112,6 +121,26 @@ class Tally:
             (tenant, Status.COMPLETED, Reason.NONE): sum(latency.bits) for tenant, latency in self.latency.items()
         }
         return {**completed, **self._not_completed}
+
+    def ended(
+        self,
+        *,
+        tenant: str | None = None,
+        session: int | None = None,
+        states: Collection[JobState],
+        after: int = 0,
+        limit: int = 128,
+    ) -> list[Kept]:
+        """Ended jobs in one of ``states`` while they are kept, by rising number, from behind ``after``."""
+        fitting = (
+            kept
+            for kept in self._ended
+            if kept[0] > after
+            and (tenant is None or kept[2] == tenant)
+            and (session is None or kept[1] == session)
+            and kept[9].state in states
+        )
+        return [Kept(*kept) for kept in heapq.nsmallest(limit, fitting, key=itemgetter(0))]
 
     def find(self, *, job: int = 0, session: int = 0, request_id: int = 0) -> Kept | None:
         """The newest ended job of that number, or of that session and request id, while it is kept."""

@@ -246,9 +246,13 @@ class VerbsDoor:
         except BaseException:
             fabric.close()
             raise
-        grant.live = opened(self._daemon, grant, fabric)
-        peer.say(control.Redeemed(end=as_message(ours)))
-        grant.live.attach()
+
+        def then() -> None:
+            assert grant.live is not None
+            peer.say(control.Redeemed(end=as_message(ours)))
+            grant.live.attach()
+
+        opened(self._daemon, self._admission, grant, fabric, then)
 
     def _again(self, grant: Grant, session: Session, ends: list[End], line: Line, peer: Peer) -> None:
         """A peer that came back gets a new queue pair to the same memory."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
@@ -48,10 +49,10 @@ class AsyncRequester:
     @classmethod
     async def open(
         cls,
-        address: str | None = None,
+        address: str | os.PathLike[str] | None = None,
         *,
         tenant: str | None = None,
-        token_file: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
         tls: Tls | None = None,
         **options: Any,
     ) -> AsyncRequester:
@@ -130,19 +131,30 @@ class AsyncRequester:
             self._lost(gone)
 
     async def _kernel_id(self, name: str) -> int:
-        info = self._link.negotiation.kernels.get(name)
-        if info is None:
-            asked = self._times_asked
-            async with self._asking:  # one thread at a time reads the negotiation, for all who wait meanwhile
-                if asked == self._times_asked:
-                    negotiation = self._link.negotiation
-                    await self._loop.run_in_executor(None, negotiation.update, news_wait_s(negotiation))
-                    self._times_asked += 1
-            info = self._link.negotiation.kernels.get(name)
-        if info is None:
-            known = ", ".join(sorted(self._link.negotiation.kernels)) or "none"
-            raise UnknownKernel(f"no helper serves {name!r}; served: {known}")
+        """A lost connection is taken up again first, because its welcome lists the kernels."""
+        asked: Link | None = None
+        while (info := self._link.negotiation.kernels.get(name)) is None:
+            if self._returning is not None:
+                await asyncio.wait((self._returning,))
+            elif self._gone is not None:
+                raise self._gone
+            elif asked is self._link:
+                known = ", ".join(sorted(self._link.negotiation.kernels)) or "none"
+                raise UnknownKernel(f"no helper serves {name!r}; served: {known}")
+            else:
+                asked = self._link
+                await self._ask_news()
+                if self._returning is None and self._gone is None:
+                    self._readable()  # the connection may be lost, and the loop not have noticed yet
         return info.kernel_id
+
+    async def _ask_news(self) -> None:
+        asked = self._times_asked
+        async with self._asking:  # one thread at a time reads the negotiation, for all who wait meanwhile
+            if asked == self._times_asked:
+                negotiation = self._link.negotiation
+                await self._loop.run_in_executor(None, negotiation.update, news_wait_s(negotiation))
+                self._times_asked += 1
 
     def _readable(self) -> None:
         try:

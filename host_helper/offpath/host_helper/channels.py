@@ -10,7 +10,7 @@ from offpath.bindings.doca.channel import SERVER, ComchConnector
 from offpath.bindings.errors import HostChannelError
 from offpath.bindings.loopback.channel import LoopbackConnector
 from offpath.bindings.ports import HostConnector
-from offpath.bindings.runtime import HOST_SOCKET, runtime_directory
+from offpath.bindings.runtime import HOST_SOCKET, local_socket
 
 KINDS: Final = ("unix", "zmq", "comch")
 
@@ -31,7 +31,7 @@ def host_channel(
 
     Args:
         kind: ``unix`` (default), ``zmq`` or ``comch``.
-        path: ``unix``: the daemon's host socket; default: in the runtime directory.
+        path: ``unix``: the daemon's host socket; default: that of the local daemon.
         daemon: ``zmq``: the daemon's address, tcp://HOST:PORT or ipc://PATH.
         key, server_key: ``zmq``: files of our secret key (mode 0600) and of the daemon's public key.
         comch_name: ``comch``: the server's name; default: offpath.
@@ -47,7 +47,7 @@ def host_channel(
 
     chosen = kind or ("unix" if path is not None else said(None, "HOST_CHANNEL") or "unix")
     if chosen == "unix":
-        return LoopbackConnector(path or os.path.join(runtime_directory(), HOST_SOCKET))
+        return LoopbackConnector(path or local_socket(HOST_SOCKET))
     if chosen == "comch":
         # DOCA is loaded by whoever connects: it is not for processes that fork.
         return ComchConnector(doca_path, doca_device, said(comch_name, "COMCH_NAME") or SERVER)

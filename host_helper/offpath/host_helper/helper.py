@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from offpath.bindings.doca.lane import HostDevice
@@ -43,6 +43,7 @@ class Helper(KernelTable):
         doca_device: str = "",
         doca_path: str = "",
         pages: str | None = None,
+        tell: Callable[[str], None] = lambda line: None,
     ) -> None:
         """Serve the daemon until SIGTERM or SIGINT. Call it from the main thread, before threads exist: it forks.
 
@@ -63,6 +64,8 @@ class Helper(KernelTable):
                 them.
             pages: the folder where ranks of training jobs that share aggregation trees leave their pages; default:
                 ``ina`` beside the daemon's host socket, or in the runtime directory; empty: none is looked for.
+            tell: gets a line with what is served on which GPUs, then one whenever it joins a daemon, loses it, or
+                cannot join.
             break_scrub: a planted fault: workers confirm scrubs they did not do.
         Raises: ValueError: no kernel is registered.
         """
@@ -88,8 +91,9 @@ class Helper(KernelTable):
             _host_name(), connector, offered, self,
             break_scrub=break_scrub, rdma=partial(choose, device=rdma_device, netdev=rdma_netdev, near=rdma_near),
             doca=HostDevice(doca_device, doca_path),
-            pages=_pages(channel) if pages is None else pages,
+            pages=_pages(channel) if pages is None else pages, tell=tell,
         )  # fmt: skip
+        tell(self._offer(offered))
         before = {s: signal.signal(s, lambda *_: supervisor.stop()) for s in (signal.SIGTERM, signal.SIGINT)}
         try:
             supervisor.run()
@@ -98,6 +102,15 @@ class Helper(KernelTable):
                 signal.signal(number, handler)
             for gpu in offered:
                 gpu.close()
+
+    def _offer(self, gpus: Sequence[Gpu]) -> str:
+        """What is served, on what."""
+        served = ", ".join(f"{kernel.name} ({kernel.demand} %)" for kernel in self.kernels.values())
+        emulated = ", emulated"
+        on = ", ".join(
+            f"{gpu.uuid} ({gpu.model.name}{emulated if isinstance(gpu, EmulatedGpu) else ''})" for gpu in gpus
+        )
+        return f"serves {served} on {on}"
 
 
 def _pages(channel: str | HostConnector | None) -> str:

@@ -1,6 +1,8 @@
 """The requester's side of the negotiation, blocking: once per session, on either carrier.
 
-Addresses: ``unix:/path/negotiate.sock`` (tenant by token) or ``tls:host:port`` (tenant by client certificate).
+Addresses: none (the local daemon), a daemon's runtime directory, ``unix:/path/negotiate.sock`` (tenant by token), or
+``tls:host:port`` (tenant by client certificate). Nothing is sent before the daemon is known to be one: on the Unix
+socket by its user (`offpath.bindings.trust`), by TLS by its certificate.
 """
 
 from __future__ import annotations
@@ -11,13 +13,16 @@ import ssl
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from offpath.bindings.errors import FrameError, NegotiationRefused, PeerGone
+from pydantic import BaseModel, ValidationError
+
+from offpath.bindings.errors import FrameError, NegotiationRefused, OptionRefused, PeerGone
 from offpath.bindings.loopback.fabric import redeem_ticket
-from offpath.bindings.loopback.sockets import connect_within
 from offpath.bindings.ports import RequesterSession
-from offpath.bindings.runtime import NEGOTIATE_SOCKET, runtime_directory
+from offpath.bindings.runtime import NEGOTIATE_SOCKET, local_socket
+from offpath.bindings.tokens import read_token_file
+from offpath.bindings.trust import connect_daemon
 from offpath.bindings.wire import control
 from offpath.bindings.wire.frames import FrameReader, frame
 
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PAYLOAD_BYTES: Final = 1 << 20
 DEFAULT_RESULT_BYTES: Final = 1 << 16
+_MOST_TIMEOUT_S: Final = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,8 @@ class Negotiation:
         self._timeout_s = timeout_s
         self.kernels: dict[str, control.KernelInfo] = {}
         self.closing: control.Closing | None = None
+        self.is_durable = False
+        """The daemon said that the session outlives its process."""
 
     def hello(self, hello: control.Hello) -> control.Welcome:
         """Ask for a session. Raises: NegotiationRefused, PeerGone, ControlError."""
@@ -100,8 +108,7 @@ class Negotiation:
                     raise NegotiationRefused(answer.code, answer.detail, answer.retry_after_ms)
                 if isinstance(answer, control.Closing):
                     raise PeerGone(f"{answer.code}: {answer.detail}")
-                if isinstance(answer, control.Kernels):
-                    self.kernels = {k.name: k for k in answer.kernels}
+                self._note(answer)
         except OSError as fault:
             self.update()  # it may have said why
             said = f"{self.closing.code}: {self.closing.detail}" if self.closing is not None else str(fault)
@@ -118,8 +125,8 @@ class Negotiation:
             while True:
                 message = control.decode(control.TO_REQUESTER, self._next(deadline))
                 if isinstance(message, control.Kernels):
-                    self.kernels = {k.name: k for k in message.kernels}
                     deadline = 0.0  # a newer list may be here already
+                self._note(message)
                 if isinstance(message, control.Closing):
                     self.closing = message
                     return
@@ -128,11 +135,17 @@ class Negotiation:
         except PeerGone:
             return  # the doorbell says the same, with the place it matters
 
+    def _note(self, message: BaseModel) -> None:
+        if isinstance(message, control.Kernels):
+            self.kernels = {k.name: k for k in message.kernels}
+        if isinstance(message, control.Durable):
+            self.is_durable = True
+
     def _next(self, deadline: float) -> bytes:
         while not self._frames:
             left = deadline - time.monotonic()
-            self._sock.settimeout(max(left, 0.0) or 0.0)
             try:
+                self._sock.settimeout(max(left, 0.0))
                 data = self._sock.recv(65536)
             except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
                 raise TimeoutError("the daemon said nothing in time") from None
@@ -163,10 +176,10 @@ class Negotiation:
 
 
 def open_session(
-    address: str | None,
+    address: str | os.PathLike[str] | None,
     *,
     tenant: str | None = None,
-    token_file: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
     tls: Tls | None = None,
     slots: int = 16,
     payload_bytes: int = DEFAULT_PAYLOAD_BYTES,
@@ -178,20 +191,27 @@ def open_session(
     """Negotiate and redeem the ticket.
 
     Args:
-        address: see the module; None takes the runtime directory's Unix socket.
+        address: see the module; None: the local daemon.
         tenant, token_file: who we are on the Unix carrier; the file holds the token and must be ours alone.
         slots, payload_bytes, result_bytes: credits and room per request; the daemon may give less, never more.
+        timeout_s: seconds for each step, above 0 and at most a day.
         resume: the session to come back to, instead of a new one; the sizes are then those it has.
         rdma: our port, if the daemon's fabric is `verbs`; None: as the environment says.
-    Raises: NegotiationRefused, TicketRefused, PeerGone, ControlError, VerbsError; ValueError: a malformed address or
-    token file.
+    Raises: NegotiationRefused, TicketRefused, PeerGone, ControlError, VerbsError. DaemonNotTrusted: another user than
+    expected listens at the address. OptionRefused (a ValueError; TokenRefused of the token file): an argument cannot be
+    used. No error has a token in its text.
     """
+    check_timeout(timeout_s)
     rdma = rdma or Rdma.from_environment()
-    address = address or f"unix:{os.path.join(runtime_directory(), NEGOTIATE_SOCKET)}"
-    hello = control.Hello(
-        client="offpath", tenant=tenant, token=_read_token(token_file) if token_file else None, slots=slots,
-        payload_bytes=payload_bytes, result_bytes=result_bytes, resume=resume,
-    )  # fmt: skip
+    address = resolved(address)
+    token = read_token_file(os.fspath(token_file)) if token_file else None
+    try:
+        hello = control.Hello(
+            client="offpath", tenant=tenant, token=token, slots=slots, payload_bytes=payload_bytes,
+            result_bytes=result_bytes, resume=resume,
+        )  # fmt: skip
+    except ValidationError as fault:
+        _refuse(fault)
     with ExitStack() as undo:
         ready: VerbsRequesterSession | None = None
         if rdma != Rdma():  # it will be verbs: what takes long is done before a ticket's seconds run
@@ -200,7 +220,8 @@ def open_session(
             ready = prepared(rdma, slots, payload_bytes, result_bytes)
             undo.callback(ready.close)
         negotiation = Negotiation(_connect(address, tls, timeout_s), timeout_s)
-        undo.callback(negotiation.close)
+        # A goodbye would give up the session that the next attempt is to come back to.
+        undo.callback(negotiation.close if resume is None else negotiation.abandon)
         try:
             welcome = negotiation.hello(hello)
         except TimeoutError:
@@ -218,37 +239,100 @@ def open_session(
         return negotiation, welcome, session
 
 
+_RULES: Final = {
+    "tenant": "a tenant's name is 1 to 64 letters, digits and ._:/+-",
+    "slots": "slots is a whole number from 1 to 1024",
+    "payload_bytes": "payload_bytes is a whole number of bytes, 0 or more",
+    "result_bytes": "result_bytes is a whole number of bytes, 0 or more",
+}
+
+
+def _refuse(fault: ValidationError) -> NoReturn:
+    """In our own words: pydantic's would show what was given. Raises: OptionRefused."""
+    names = dict.fromkeys(str(error["loc"][0]) if error["loc"] else "" for error in fault.errors(include_input=False))
+    raise OptionRefused("; ".join(_RULES.get(name, f"{name}: cannot be sent") for name in names)) from None
+
+
+def check_timeout(timeout_s: float) -> None:
+    """Raises: OptionRefused: no number of seconds, or not one that a socket can wait for."""
+    if not isinstance(timeout_s, (int, float)) or not 0 < timeout_s <= _MOST_TIMEOUT_S:
+        raise OptionRefused(f"timeout_s is a number of seconds above 0 and at most {_MOST_TIMEOUT_S}")
+
+
+def resolved(address: str | os.PathLike[str] | None) -> str:
+    """``address`` with its scheme: ``unix:PATH of a socket`` or ``tls:HOST:PORT``; see the module.
+
+    Raises: OptionRefused: neither a path nor an address.
+    """
+    if address is None or address == "":
+        return f"unix:{local_socket(NEGOTIATE_SOCKET)}"
+    text = os.fspath(address)
+    if not isinstance(text, str) or "\0" in text:
+        raise OptionRefused("an address is text without NUL")
+    if text.startswith("tls:"):
+        return text
+    is_path = isinstance(address, os.PathLike) or text.startswith(("/", "./", "../")) or os.path.isdir(text)
+    if not is_path and not text.startswith("unix:"):
+        raise OptionRefused(
+            "an address is a runtime directory, unix:/path or tls:host:port; without one, the local daemon"
+        )
+    path = text if is_path else text.removeprefix("unix:")
+    return f"unix:{os.path.join(path, NEGOTIATE_SOCKET) if os.path.isdir(path) else path}"
+
+
 def _connect(address: str, tls: Tls | None, timeout_s: float) -> socket.socket:
     scheme, _, rest = address.partition(":")
     try:
         if scheme == "unix":
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
             try:
-                connect_within(sock, rest, timeout_s)
+                connect_daemon(sock, rest, timeout_s)
                 sock.settimeout(timeout_s)
             except BaseException:
                 sock.close()
                 raise
             return sock
-        if scheme == "tls" and tls is not None:
-            host, _, port = rest.rpartition(":")
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            context.minimum_version = ssl.TLSVersion.TLSv1_3
-            context.load_verify_locations(tls.ca_file)
-            context.load_cert_chain(tls.cert_file, tls.key_file)
-            plain = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
-            try:
-                return context.wrap_socket(plain, server_hostname=tls.server_name)
-            except BaseException:
-                plain.close()
-                raise
-    except OSError as fault:
+        if tls is None:
+            raise OptionRefused("an address tls:host:port needs tls=Tls(...)")
+        host, _, port = rest.rpartition(":")
+        if not host or not (port.isascii() and port.isdigit()) or len(port) > 5 or int(port) > 65535:
+            raise OptionRefused("an address for TLS is tls:host:port")
+        if not isinstance(tls.server_name, str) or not tls.server_name or tls.server_name.startswith("."):
+            raise OptionRefused("server_name is the name in the daemon's certificate; it is not empty")
+        context = _client_context(tls)
+        plain = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
+        try:
+            return context.wrap_socket(plain, server_hostname=tls.server_name)
+        except BaseException:
+            plain.close()
+            raise
+    except (OptionRefused, PeerGone):
+        raise
+    except (OSError, UnicodeError) as fault:  # UnicodeError: a host name that no resolver takes
         raise PeerGone(f"no daemon at {address}: {fault}") from fault
-    raise ValueError(f"{address!r}: want unix:/path or, with tls=Tls(...), tls:host:port")
 
 
-def _read_token(path: str) -> str:
-    with open(path, encoding="ascii") as file:
-        if os.fstat(file.fileno()).st_mode & 0o077:
-            raise ValueError(f"{path} may be read by others; chmod 600 it")
-        return file.read().strip()
+def _client_context(tls: Tls) -> ssl.SSLContext:
+    """Raises: OptionRefused: a file cannot be used; what is in it is not shown."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        context.load_verify_locations(tls.ca_file)
+    except (OSError, ValueError, TypeError) as fault:
+        raise OptionRefused(f"{tls.ca_file}: {_why(fault)}") from None
+    try:
+        context.load_cert_chain(tls.cert_file, tls.key_file, password=_no_password)
+    except (OSError, ValueError, TypeError) as fault:
+        raise OptionRefused(f"{tls.cert_file}, {tls.key_file}: {_why(fault)}") from None
+    return context
+
+
+def _no_password() -> str:
+    """Without this OpenSSL would ask the terminal for the password of an encrypted key, and wait."""
+    raise ValueError("the key is encrypted; give one without a password")
+
+
+def _why(fault: Exception) -> str:
+    if isinstance(fault, ssl.SSLError):
+        return f"not usable PEM ({fault.reason or 'no reason given'})"
+    return fault.strerror or "cannot be read" if isinstance(fault, OSError) else str(fault)

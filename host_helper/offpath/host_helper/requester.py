@@ -7,6 +7,7 @@ with connect(tenant="vision", token_file="vision.token") as requester:
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -25,6 +26,8 @@ from offpath.host_helper.resume import Return, Way, outcome_of
 from offpath.host_helper.slots import DEFAULT_OPTIONS, Options, Result, SlotTable, daemon_gone
 
 RETRIES = 3
+_LONGEST_WAIT_S = 86_400.0
+"""At a time: a longer patience, math.inf too, is waited for in parts. poll(2) takes no more than 24 days."""
 
 
 def news_wait_s(negotiation: Negotiation) -> float:
@@ -79,10 +82,10 @@ class Requester:
 
     def __init__(
         self,
-        address: str | None = None,
+        address: str | os.PathLike[str] | None = None,
         *,
         tenant: str | None = None,
-        token_file: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
         tls: Tls | None = None,
         **options: Any,
     ) -> None:
@@ -99,6 +102,13 @@ class Requester:
     def welcome(self) -> control.Welcome:
         """What the daemon granted."""
         return self._link.welcome
+
+    def is_durable(self) -> bool:
+        """Whether the session, and what it accepts, outlives the daemon's process: its service manager has acknowledged
+        the memory. False under none, and for a moment after the session is opened."""
+        if not self._link.negotiation.is_durable:
+            self._link.negotiation.update()
+        return self._link.negotiation.is_durable
 
     def submit(
         self,
@@ -130,12 +140,9 @@ class Requester:
         return self._begin(kernel, arrays, options, None)
 
     def _begin(self, kernel: str, arrays: Sequence[NDArray[Any]], options: Options, deadline: float | None) -> Pending:
-        number = self.kernel_id(kernel)
+        number = self._kernel_number(kernel, deadline)
         while self._gone is None and (self._lost is not None or not self._slots.has_room()):
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise RequestTimeout("no slot came free")
-            self.poll(left)
+            self._poll_until(deadline)
         if self._gone is not None:
             raise self._gone
         pending = Pending(self, -1)
@@ -144,6 +151,27 @@ class Requester:
             faults.hit("requester.filled")
         self.ring(slot)
         return pending
+
+    def _kernel_number(self, name: str, deadline: float | None) -> int:
+        """As `kernel_id`; a lost connection is taken up again first, because its welcome lists the kernels."""
+        while True:
+            while self._gone is None and self._lost is not None:
+                self._poll_until(deadline)
+            if self._gone is not None:
+                raise self._gone
+            link = self._link
+            try:
+                return self.kernel_id(name)
+            except UnknownKernel:
+                self.poll()
+                if self._link is link and self._lost is None:
+                    raise
+
+    def _poll_until(self, deadline: float | None) -> None:
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            raise RequestTimeout("no slot came free")
+        self.poll(left)
 
     def kernel_id(self, name: str) -> int:
         """The kernel's number; asks the daemon's news once if the name is not known. Raises: UnknownKernel."""
@@ -165,7 +193,7 @@ class Requester:
         """
         if self._lost is None and self._gone is None:
             try:
-                imms = self._link.session.wait(timeout)
+                imms = self._link.session.wait(None if timeout is None else min(timeout, _LONGEST_WAIT_S))
             except PeerGone as gone:
                 self._lost = gone
             else:
@@ -242,6 +270,6 @@ class Requester:
         self.close()
 
 
-def connect(address: str | None = None, **options: Any) -> Requester:
-    """A plain requester; see `Requester`. ``address`` None: the daemon of this machine's runtime directory."""
+def connect(address: str | os.PathLike[str] | None = None, **options: Any) -> Requester:
+    """A plain requester; see `Requester`. ``address`` None: the local daemon."""
     return Requester(address, **options)

@@ -5,6 +5,7 @@ The slots, the answers and the requests in them are still there; what is new is 
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -12,12 +13,21 @@ from dataclasses import dataclass
 from itertools import count, repeat
 from typing import Any, Final
 
-from offpath.bindings.errors import ControlError, DeviceError, NegotiationRefused, PeerGone, RegionError, TicketRefused
+from offpath.bindings.errors import (
+    ControlError,
+    DaemonNotTrusted,
+    DeviceError,
+    NegotiationRefused,
+    OptionRefused,
+    PeerGone,
+    RegionError,
+    TicketRefused,
+)
 from offpath.bindings.ports import RequesterSession
 from offpath.bindings.wire import control
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.host_helper.errors import RequestFailed
-from offpath.host_helper.negotiate import Negotiation, open_session
+from offpath.host_helper.negotiate import Negotiation, check_timeout, open_session
 
 _PAUSE_S: Final = 0.02
 _VERBS_PAUSE_S: Final = (0.1, 5.0)
@@ -40,7 +50,9 @@ class Link:
 class Way:
     """How a session was opened, so that it can be opened again."""
 
-    def __init__(self, address: str | None, *, timeout_s: float = 10.0, **options: Any) -> None:
+    def __init__(self, address: str | os.PathLike[str] | None, *, timeout_s: float = 10.0, **options: Any) -> None:
+        """Raises: OptionRefused: of ``timeout_s``."""
+        check_timeout(timeout_s)
         self._address = address
         self._options = {"timeout_s": timeout_s, **options}
         self._timeout_s = timeout_s
@@ -113,7 +125,7 @@ class Return:
             if time.monotonic() >= self._until:
                 self.why_not = str(fault)
             self._next = time.monotonic() + next(self._pauses)
-        except (ControlError, RegionError) as broken:
+        except (ControlError, RegionError, DaemonNotTrusted, OptionRefused) as broken:
             self.why_not = str(broken)
         return None
 

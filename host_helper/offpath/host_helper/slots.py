@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from offpath.bindings.errors import HeaderError
+from offpath.bindings.errors import HeaderError, OptionRefused
 from offpath.bindings.ports import RequesterSession
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.header import (
@@ -57,7 +57,7 @@ class Result:
 class Options:
     """How one request is treated. ``demand`` 0: the kernel's own; ``budget_ms`` 0: no deadline.
 
-    Raises: ValueError: a number that its field of the header cannot hold.
+    Raises: OptionRefused: not a whole number, or one that its field of the header cannot hold.
     """
 
     demand: int = 0
@@ -68,8 +68,9 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, most in _OPTION_LIMITS:
-            if not 0 <= getattr(self, name) <= most:
-                raise ValueError(f"{name} {getattr(self, name)} is not in 0..{most}")
+            value = getattr(self, name)
+            if not isinstance(value, (int, np.integer)) or not 0 <= value <= most:
+                raise OptionRefused(f"{name} is not a whole number from 0 to {most}")
 
 
 DEFAULT_OPTIONS: Final = Options()

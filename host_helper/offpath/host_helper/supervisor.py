@@ -26,7 +26,14 @@ from pydantic import BaseModel
 
 from offpath.bindings import faults
 from offpath.bindings.doca.lane import HostDevice
-from offpath.bindings.errors import HostChannelError, KeyNotListed, OffpathError, PeerGone
+from offpath.bindings.errors import (
+    DaemonNotTrusted,
+    HostChannelError,
+    KeyNotListed,
+    OffpathError,
+    OptionRefused,
+    PeerGone,
+)
 from offpath.bindings.ports import Gpu, HostConnection, HostConnector
 from offpath.bindings.verbs.devices import Choice, choose
 from offpath.bindings.wire import control
@@ -40,6 +47,7 @@ _PR_SET_PDEATHSIG: Final = 1
 _MIN_BACKOFF_S: Final = 0.02
 _MAX_BACKOFF_S: Final = 5.0
 _LEAVE_S: Final = 5.0
+_LAST_WORDS: Final = 4
 
 
 @dataclass(slots=True)
@@ -57,7 +65,8 @@ class Supervisor:
 
     ``rdma`` finds the port over which lanes are reached, where the daemon copies by RDMA; asked at each order.
     ``doca``: the device by which they are, where it copies by DOCA. ``pages``: the folder where ranks that share
-    trees leave their pages; none: no rank is looked for.
+    trees leave their pages; none: no rank is looked for. ``tell`` gets a line when it joins a daemon, loses it, or
+    cannot join, once until that changes.
     """
 
     def __init__(
@@ -71,7 +80,10 @@ class Supervisor:
         rdma: Callable[[], Choice] = choose,
         doca: HostDevice | None = None,
         pages: str = "",
+        tell: Callable[[str], None] = lambda line: None,
     ) -> None:
+        self._tell = tell
+        self._told = ""
         self._name = name
         self._connector = connector
         self._gpus = {gpu.uuid: gpu for gpu in gpus}
@@ -82,6 +94,8 @@ class Supervisor:
         self._pages = PageWatch(pages) if pages else None
         self._is_welcome = False
         self._instances: dict[int, _Instance] = {}
+        self._quarantined: list[tuple[Gpu, int]] = []
+        """Instances whose scrub failed: kept, so that nobody gets their memory, until a later scrub succeeds."""
         self._kernel_ids: dict[str, int] = {}
         self._selector = selectors.DefaultSelector()
         self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -131,20 +145,47 @@ class Supervisor:
         """One connection, from hello to its end; False: there was no daemon."""
         try:
             connection = self._connect()
-        except (KeyNotListed, HostChannelError) as refused:
-            logger.warning("%s", refused)
-            return False
-        except PeerGone as gone:
-            logger.debug("%s", gone)
+        except (PeerGone, HostChannelError, DaemonNotTrusted, OptionRefused) as fault:
+            is_new = self._tell_once(f"not joined: {fault}; trying again")
+            is_refused = not isinstance(fault, PeerGone) or isinstance(fault, KeyNotListed)
+            logger.log(logging.WARNING if is_new and is_refused else logging.DEBUG, "%s", fault)
             return False
         try:
             self._serve(connection)
+            if self._is_welcome:
+                self._send(connection, control.Goodbye())
             if self._instances:
                 self._take_leave(connection)
         except PeerGone as gone:
+            gone = self._last_word(connection) or gone
             logger.info("daemon gone: %s", gone)
+            if not self._stopping:
+                state = "lost the daemon" if self._is_welcome else "not joined"
+                self._tell_once(f"{state}: {gone}; trying again")
         finally:
             connection.close()  # first: the daemon should miss the helper, not its workers one by one
+        return True
+
+    def _last_word(self, connection: HostConnection) -> PeerGone | None:
+        """Why the daemon hung up, where its message and its hanging up came while we were still sending."""
+        for _ in range(_LAST_WORDS):
+            try:
+                received = connection.receive()
+                if received is not None:
+                    order = control.decode(control.DAEMON_TO_HOST, received[0])
+                    if isinstance(order, control.Closing):
+                        self._linger_s = 0.0
+                        return PeerGone(order.detail)
+            except OffpathError:  # a broken connection says so once before it gives what it still holds
+                continue
+        return None
+
+    def _tell_once(self, line: str) -> bool:
+        """True: it is not what was told last."""
+        if line == self._told:
+            return False
+        self._told = line
+        self._tell(line)
         return True
 
     def _connect(self) -> HostConnection:
@@ -228,8 +269,11 @@ class Supervisor:
             self._linger_s = order.linger_ms / 1e3
             self._is_welcome = True
             logger.info("joined as generation %d", order.generation)
+            self._tell_once(f"joined the daemon as generation {order.generation} at {time.strftime('%F %T')}")
             for lease in set(self._instances) - set(order.keep):
                 self._drop(lease, scrub=True)
+        elif isinstance(order, control.HostKernels):
+            self._kernel_ids = dict(order.kernel_ids)
         elif isinstance(order, control.OpenInstance):
             self._open(connection, order)
         elif isinstance(order, control.CloseInstance):
@@ -243,10 +287,11 @@ class Supervisor:
                 self._forward(connection, self._pages.heard(order))
         elif isinstance(order, control.Closing):
             self._linger_s = 0.0
-            raise PeerGone(f"{order.code}: {order.detail}")
+            raise PeerGone(f"{order.code}: {order.detail}" if self._is_welcome else order.detail)
 
     # -- instances ------------------------------------------------------------------------------------------------
     def _open(self, connection: HostConnection, order: control.OpenInstance) -> None:
+        self._retry_quarantined()
         try:
             gpu = self._gpus[order.gpu]
             reach = self._reach(order)
@@ -298,7 +343,12 @@ class Supervisor:
                 logger.exception("worker of lease %d lane %d", held.order.lease, lane)
             finally:
                 os._exit(status)
-        pidfd = os.pidfd_open(pid)
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:  # no descriptor is left; nobody would end this worker, or wait for it
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
         held.workers[pidfd] = (pid, lane)
         self._selector.register(pidfd, selectors.EVENT_READ, held.order.lease)
 
@@ -335,29 +385,45 @@ class Supervisor:
             os.kill(pid, signal.SIGKILL)
 
     def _drop(self, lease: int, *, scrub: bool) -> int:
-        """End the lease's workers, scrub if asked, destroy the instance. Returns the bytes scrubbed here."""
+        """End the lease's workers, scrub if asked, destroy the instance; one whose scrub fails is quarantined.
+        Returns the bytes scrubbed here: 0 tells the daemon that what was asked for did not happen."""
         held = self._instances.pop(lease)
         for pid, _ in held.workers.values():
             os.kill(pid, signal.SIGKILL)
         for pidfd in list(held.workers):
             self._forget(held, pidfd)
-        scrubbed = held.gpu.scrub_instance(held.instance) if scrub and not self._break_scrub else 0
+        scrubbed = 0
+        if scrub and not self._break_scrub:
+            try:
+                scrubbed = held.gpu.scrub_instance(held.instance)
+            except OffpathError as fault:
+                logger.error("lease %d: scrub failed, instance quarantined: %s", lease, fault)
+                self._quarantined.append((held.gpu, held.instance))
+                return 0
         if faults.armed:
             faults.hit("helper.scrub")
         held.gpu.destroy_instance(held.instance)
         return scrubbed
 
+    def _retry_quarantined(self) -> OffpathError | None:
+        """Scrub again what could not be scrubbed before; the last failure, if one is left."""
+        failed: OffpathError | None = None
+        for gpu, instance in list(self._quarantined):
+            try:
+                gpu.scrub_instance(instance)
+            except OffpathError as fault:
+                failed = fault
+                continue
+            gpu.destroy_instance(instance)
+            self._quarantined.remove((gpu, instance))
+        return failed
+
     def _drop_all(self) -> None:
         """Nobody will ask for these again, and nobody may find what they leave. Raises: DeviceError: one could not be
         scrubbed; the others were."""
-        failed: OffpathError | None = None
         for lease in list(self._instances):
-            try:
-                self._drop(lease, scrub=True)
-            except OffpathError as fault:
-                logger.error("lease %d: %s", lease, fault)
-                failed = fault
-        if failed is not None:
+            self._drop(lease, scrub=True)
+        if (failed := self._retry_quarantined()) is not None:
             raise failed
 
     def _reap(self, connection: HostConnection | None, pidfd: int) -> None:

@@ -18,13 +18,14 @@ import numpy as np
 from offpath.bindings import faults
 from offpath.bindings.doca.lane import HostDevice
 from offpath.bindings.doca.lane import LaneEnd as DocaLaneEnd
-from offpath.bindings.errors import HostChannelError, OffpathError, PeerGone
+from offpath.bindings.errors import DaemonNotTrusted, HostChannelError, OffpathError, OptionRefused, PeerGone
 from offpath.bindings.ports import Gpu, HostConnector, HostEnd, Lane, MemoryExport
 from offpath.bindings.verbs.devices import Choice
 from offpath.bindings.verbs.lane import LaneEnd
 from offpath.bindings.wire import control, host
 from offpath.bindings.wire.header import DTYPE_CODES, DTYPES, FLAG_PAYLOAD_CRC, Tensor, pack_tensors, unpack_tensors
 from offpath.host_helper.kernels import Kernel, KernelTable, LaneContext, call_kernel, enter_lane
+from offpath.host_helper.raised import Raised, summary
 from offpath.host_helper.tensors import LaneTensor
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class Worker:
         self._pid = pid
         self._linger_s = linger_s
         self._is_unwanted = False
+        self._raised = Raised(f"lease {order.lease} lane {lane}", __file__)
         self._last_job = 0
         self._last_result = b""
         self._views: dict[tuple[int, bytes, int], tuple[Any, ...]] = {}
@@ -85,7 +87,7 @@ class Worker:
         while is_new or time.monotonic() - lost_at < self._linger_s:
             try:
                 connection = connector.connect()
-            except (PeerGone, HostChannelError) as fault:
+            except (PeerGone, HostChannelError, DaemonNotTrusted, OptionRefused) as fault:
                 if is_new:
                     logger.warning("lease %d lane %d: %s", order.lease, self._lane_number, fault)
                     return
@@ -173,7 +175,7 @@ class Worker:
         self._last_job, self._last_result = launch.job, b""
         if faults.armed:
             faults.hit("worker.launch")
-        started = time.monotonic_ns()
+        started, finished = time.monotonic_ns(), 0
         status, tensors, inline, nbytes, is_inline = host.RESULT_STALE, b"", b"", 0, True
         if launch.generation == self._order.generation:
             try:
@@ -181,10 +183,13 @@ class Worker:
                 started = time.monotonic_ns()
                 status, tensors, inline, nbytes, is_inline = self._compute(launch)
             except Exception as fault:  # the boundary to code that is not ours: report it, keep serving
-                logger.info("kernel raised %s", type(fault).__name__)
-                status, inline = host.RESULT_KERNEL_RAISED, _text(f"{type(fault).__name__}: {fault}")
+                finished = time.monotonic_ns()
+                status, inline = host.RESULT_KERNEL_RAISED, _text(summary(fault))
                 tensors, nbytes, is_inline = b"", len(inline), True
-        finished = time.monotonic_ns()
+                kernel = self._kernels.get(launch.kernel_id)
+                name = kernel.name if kernel is not None else f"#{launch.kernel_id}"
+                self._raised.note(fault, name, launch.job, now_ns=finished)
+        finished = finished or time.monotonic_ns()
         return host.pack_result(
             launch.job, launch.generation, status, started, finished, nbytes, is_inline, tensors, inline
         )

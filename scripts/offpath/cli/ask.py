@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import socket
 import sys
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from offpath.bindings.errors import OffpathError, ProtocolError
-from offpath.bindings.loopback.sockets import connect_within
-from offpath.bindings.runtime import ADMIN_SOCKET, runtime_directory
+from offpath.bindings.errors import DaemonNotTrusted, OffpathError, OptionRefused, ProtocolError
+from offpath.bindings.runtime import ADMIN_SOCKET, local_socket
+from offpath.bindings.trust import connect_daemon
 from offpath.bindings.wire import admin, control
 from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.cli.exits import DaemonUnreachable, NotPermitted
@@ -34,19 +33,22 @@ class Refused(OffpathError):
 
 class AdminClient:
     """One connection to a daemon's admin socket, or to the ``name`` of another service, which answers in messages of
-    ``replies``. Raises: DaemonUnreachable, NotPermitted."""
+    ``replies``. Raises: DaemonUnreachable, NotPermitted; DaemonNotTrusted: somebody else listens there."""
 
     def __init__(
         self, runtime_dir: str | None = None, name: str = ADMIN_SOCKET,
         replies: TypeAdapter[Any] = admin.FROM_ADMIN,
     ) -> None:  # fmt: skip
-        self.path = os.path.join(runtime_directory(runtime_dir), name)
+        self.path = local_socket(name, runtime_dir)
         self._replies = replies
         self._reader = FrameReader()
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            connect_within(self._sock, self.path, ANSWER_S)
+            connect_daemon(self._sock, self.path, ANSWER_S)
             self._sock.settimeout(ANSWER_S)
+        except (DaemonNotTrusted, OptionRefused):
+            self._sock.close()
+            raise
         except OSError as fault:
             self._sock.close()
             if isinstance(fault, PermissionError):
@@ -125,11 +127,22 @@ def add_id(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", type=job_id, help="a job's number, or SESSION/REQUEST")
 
 
+def asked(kind: type[_R], **words: Any) -> _R:
+    """A request made of what was typed. Raises: OffpathError: a word is out of its range, or has a wrong form."""
+    try:
+        return kind(**words)
+    except ValidationError as fault:
+        wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in fault.errors(include_input=False))
+        raise OffpathError("; ".join(wrong)) from None
+
+
 def job_id(text: str) -> dict[str, int]:
     """Fields of an admin request that name the job. Raises: argparse.ArgumentTypeError."""
     parts = text.split("/")
-    if len(parts) in (1, 2) and all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
+    if len(parts) in (1, 2) and all(part.isascii() and part.isdigit() and len(part) <= 20 for part in parts):
         numbers = [int(part) for part in parts]
+        if max(numbers) >= 1 << 64 or (len(numbers) == 2 and not numbers[1]):
+            raise argparse.ArgumentTypeError(f"{text!r} is out of range: 64 bits, and no request has the id 0")
         return {"job": numbers[0]} if len(numbers) == 1 else {"session": numbers[0], "request_id": numbers[1]}
     raise argparse.ArgumentTypeError(f"{text!r} is neither a job's number nor SESSION/REQUEST")
 

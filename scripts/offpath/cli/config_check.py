@@ -8,14 +8,19 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from offpath.bindings.runtime import ADMIN_SOCKET, local_socket
+from offpath.cli.exits import DaemonUnreachable
+
 if TYPE_CHECKING:
-    from offpath.dpu_daemon.config import Fault
+    from offpath.dpu_daemon.config import Fault, Loaded, Sources
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     parser.add_argument("file", metavar="FILE", help="TOML configuration; the environment counts too")
     add_overrides(parser)
+    parser.add_argument("--reload", action="store_true", help="also what the running daemon could not take in")
+    parser.add_argument("--runtime-dir", metavar="DIR", help="--reload: where the daemon's sockets are")
     parser.add_argument("--json", action="store_true", help="print faults and warnings as one JSON object")
 
 
@@ -28,15 +33,20 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Exit code 0, or 78 (EX_CONFIG) when the daemon would not start with it."""
+    """Exit code 0, or 78 (EX_CONFIG) when the daemon would not start with it; with ``--reload``, or not take it in."""
     from offpath.dpu_daemon.config import ConfigError, Fault
     from offpath.dpu_daemon.config.sources import process_sources
+
+    sources = process_sources(arguments.file, arguments.overrides)
 
     faults: tuple[Fault, ...] = ()
     warnings: tuple[Fault, ...] = ()
     text = ""
     try:
-        warnings = process_sources(arguments.file, arguments.overrides).read().warnings
+        loaded = sources.read()
+        warnings = loaded.warnings
+        if arguments.reload:
+            _check_reload(sources, loaded, arguments.runtime_dir)
     except ConfigError as fault:
         text, faults = str(fault), fault.faults or (Fault("", str(fault)),)
     if arguments.json:
@@ -49,5 +59,29 @@ def main(arguments: argparse.Namespace) -> int:
     return os.EX_CONFIG if faults else 0
 
 
-def _plain(faults: tuple[Fault, ...]) -> list[dict[str, str]]:
-    return [{"path": fault.path, "text": fault.text} for fault in faults]
+def _check_reload(sources: Sources, loaded: Loaded, runtime_dir: str | None) -> None:
+    """Raises: ConfigError: what a reload would refuse. DaemonUnreachable: no daemon's configuration is there."""
+    import asyncio  # a keeper imports this module, and stays small
+
+    from offpath.dpu_daemon.config import Fault, config_error, lastgood
+    from offpath.dpu_daemon.plugins import PluginError, started
+
+    directory = os.path.dirname(local_socket(ADMIN_SOCKET, runtime_dir))
+    in_force = lastgood.kept(directory)
+    if in_force is None:
+        raise DaemonUnreachable(f"{directory}: no running daemon's configuration (one without a journal keeps none)")
+    sources.check_reload(in_force[1], loaded)
+    try:
+        plugin = asyncio.run(started(loaded.config))
+    except PluginError as fault:
+        raise config_error(sources.file, [Fault("leasing.policy", str(fault))], loaded.origins) from None
+    if plugin is not None:
+        plugin.close()
+
+
+def _plain(faults: tuple[Fault, ...]) -> list[dict[str, str | int]]:
+    more = ("line", "tenant")
+    return [
+        {"path": fault.path, "text": fault.text} | {key: getattr(fault, key) for key in more if getattr(fault, key)}
+        for fault in faults
+    ]

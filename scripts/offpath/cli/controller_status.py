@@ -23,6 +23,10 @@ def main(arguments: argparse.Namespace) -> int:
     down = sorted(name for name, is_up in now.switches.items() if not is_up)
     print(f"term {now.term} for {now.uptime_ms / 1e3:.1f} s, mode {now.mode}: {now.jobs} jobs, {now.holds} permissions")
     print(f"agents: {len(now.agents)}" + (f", of which silent: {', '.join(now.silent)}" if now.silent else ""))
+    for host, code in now.quarantined.items():
+        print(f"host {host} is quarantined: {code} (release it with offpath ina hosts --release {host})")
+    if now.memory:
+        print(f"state file: {now.memory}")
     print(f"switches: {len(now.switches) - len(down)}" + (f", away: {', '.join(down)}" if down else ""))
     if now.downtime_ms:
         mean = sum(now.downtime_ms) / len(now.downtime_ms)

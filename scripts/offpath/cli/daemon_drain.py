@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from typing import Final
 
@@ -10,6 +11,7 @@ from offpath.bindings.wire import admin
 from offpath.cli import ask
 
 _LOOK_S: Final = 0.05
+_TELL_S: Final = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ask.add_arguments(parser)
     parser.add_argument("--stop", action="store_true", help="end the daemon afterwards, also when the limit has passed")
     parser.add_argument("--off", action="store_true", help="call the drain off: take in again")
-    parser.add_argument("--limit-ms", type=int, metavar="MS", help="longest wait (default: limits.drain_ms)")
+    parser.add_argument("--limit-ms", type=_milliseconds, metavar="MS", help="longest wait (default: limits.drain_ms)")
+
+
+def _milliseconds(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,12}", text):
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no number of milliseconds")
+    return int(text)
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -31,7 +39,11 @@ def main(arguments: argparse.Namespace) -> int:
         state = client.ask(admin.DrainRequest(), admin.Drained)
         limit_ms = state.limit_ms if arguments.limit_ms is None else arguments.limit_ms
         end = time.monotonic() + limit_ms / 1e3
-        while not state.is_drained and time.monotonic() < end:
+        told, told_s = "", 0.0
+        while not state.is_drained and (left_s := end - time.monotonic()) > 0:
+            if (now := left_text(state)) != told and time.monotonic() - told_s >= _TELL_S:
+                ask.say(f"draining: {now}; at most {left_s:.0f} s more")
+                told, told_s = now, time.monotonic()
             time.sleep(_LOOK_S)
             state = client.ask(admin.DrainRequest(), admin.Drained)
         if arguments.stop:
@@ -41,5 +53,12 @@ def main(arguments: argparse.Namespace) -> int:
     elif state.is_drained:
         ask.say("drained" + (", the daemon ends" if arguments.stop else ""))
     else:
-        ask.say(f"{state.unanswered} requests were not done after {limit_ms / 1e3:g} s")
+        ending = ", the daemon ends all the same" if arguments.stop else ""
+        ask.say(f"not drained after {limit_ms / 1e3:g} s: {left_text(state)}{ending}")
     return 0 if state.is_drained else 1
+
+
+def left_text(state: admin.Drained) -> str:
+    """What is still to be finished."""
+    still = f", {state.leaving} answered ones still on their lanes" if state.leaving else ""
+    return f"{state.unanswered} requests unanswered{still}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from typing import TYPE_CHECKING
 
 from offpath.bindings.runtime import runtime_directory
 from offpath.cli.config_check import add_overrides
+from offpath.cli.pin import pin
 
 if TYPE_CHECKING:
     from offpath.dpu_daemon.daemon import Daemon
@@ -50,21 +50,21 @@ def _keep(arguments: argparse.Namespace, directory: str) -> int:
 def _serve(arguments: argparse.Namespace, directory: str) -> int:
     import faulthandler
 
+    from offpath.dpu_daemon.config.lastgood import read_or_last_good
     from offpath.dpu_daemon.config.sources import process_sources
     from offpath.dpu_daemon.serve import run
 
     sources = process_sources(arguments.config, arguments.overrides)
-    loaded = sources.read()
+    loaded = read_or_last_good(sources, directory)
     for warning in loaded.warnings:
         print(f"offpath: warning: {warning.path}: {warning.text}", file=sys.stderr)
-    if arguments.cpu is not None:
-        os.sched_setaffinity(0, {arguments.cpu})
+    pin(arguments.cpu)
     faulthandler.enable()  # a watchdog's SIGABRT then says where the daemon hung
 
     def ready(daemon: Daemon) -> None:
         print(f"offpathd ready in {directory} (lineage {daemon.lineage})", file=sys.stderr, flush=True)
 
-    statistics = run(loaded.config, directory, ready, sources)
+    statistics = run(loaded.config, directory, ready, sources, loaded.refused)
     if arguments.json:
         print(json.dumps(statistics))
     return 0

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from dataclasses import asdict
-from typing import Final
 
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.faults import POINTS
 from offpath.bindings.runtime import runtime_directory
+from offpath.cli import host_doctor
+from offpath.cli.findings_text import show
 from offpath.dpu_daemon.config import load_config
 from offpath.dpu_daemon.doctor.doca import check_doca
-from offpath.dpu_daemon.doctor.findings import CODES, Finding, Severity
+from offpath.dpu_daemon.doctor.findings import CODES
 from offpath.dpu_daemon.doctor.keys import check_keys
 from offpath.dpu_daemon.doctor.machine import check_machine
 from offpath.dpu_daemon.doctor.place import check_directory, check_limits, memlock_bytes
 from offpath.dpu_daemon.doctor.plugin import check_plugin
 from offpath.dpu_daemon.doctor.rdma import check_rdma
 
-_ORDER: Final = list(Severity)
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
+    host_doctor.add_arguments(parser)
     parser.add_argument("--config", metavar="FILE", help="also check limits and keys against this configuration")
-    parser.add_argument("--runtime-dir", metavar="DIR", help="where the daemon's sockets are, or will be")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--fault-points", action="store_true", help="list the places that OFFPATH_FAULTS can arm")
     parser.add_argument("--codes", action="store_true", help="list the codes of findings")
     parser.add_argument("--memlock", action="store_true", help="print LimitMEMLOCK= for --config, in bytes")
@@ -35,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Look, print, judge."""
+    if arguments.host:
+        return host_doctor.main(arguments)
     if arguments.fault_points or arguments.codes:
         _list(POINTS if arguments.fault_points else CODES, arguments.json)
         return 0
@@ -52,9 +50,7 @@ def main(arguments: argparse.Namespace) -> int:
         findings += check_limits(config)
         findings += check_keys(config)
         findings += check_plugin(config)
-    findings.sort(key=lambda found: -_ORDER.index(found.severity))
-    _print(findings, arguments.json)
-    return int(any(found.severity is Severity.ERROR for found in findings))
+    return show(findings, as_json=arguments.json, who="daemon")
 
 
 def _list(entries: dict[str, str], as_json: bool) -> None:
@@ -64,15 +60,3 @@ def _list(entries: dict[str, str], as_json: bool) -> None:
     width = max(map(len, entries))
     for name, text in entries.items():
         print(f"{name:{width}}  {text}")
-
-
-def _print(findings: list[Finding], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps([{**asdict(found), "severity": found.severity.value} for found in findings], indent=2))
-        return
-    for found in findings:
-        print(f"{found.severity.value:8}{found.code:19}{found.what}")
-        if found.fix:
-            print(f"{'':27}{found.fix}")
-    bad = sum(found.severity is Severity.ERROR for found in findings)
-    print(f"{len(findings)} findings, {bad} of them keep the daemon from its work", file=sys.stderr)

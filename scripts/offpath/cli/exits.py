@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from offpath.bindings.errors import NegotiationRefused, OffpathError, PeerGone, PlaceUnusable
+from offpath.bindings.errors import DaemonNotTrusted, NegotiationRefused, OffpathError, PeerGone, PlaceUnusable
 
 EX_UNAVAILABLE: Final = 69
 EX_CANTCREAT: Final = 73
@@ -16,7 +16,7 @@ TEXT: Final = {
     2: "the command line is wrong: `--help` lists what there is",
     EX_UNAVAILABLE: "the daemon cannot be reached: is it running, is this its runtime directory?",
     EX_CANTCREAT: "a socket, port or file that the daemon needs cannot be had",
-    EX_NOPERM: "this user, or this token, may not do that",
+    EX_NOPERM: "this user, or this token, may not do that; or another user than expected runs the daemon",
     EX_CONFIG: "the configuration cannot be used: every fault is listed",
     130: "interrupted",
 }
@@ -36,7 +36,9 @@ def code_of(fault: OffpathError) -> int:
         return EX_UNAVAILABLE
     if isinstance(fault, PlaceUnusable):
         return EX_CANTCREAT
-    if isinstance(fault, NotPermitted) or (isinstance(fault, NegotiationRefused) and fault.code == "denied"):
+    if isinstance(fault, (NotPermitted, DaemonNotTrusted)) or (
+        isinstance(fault, NegotiationRefused) and fault.code == "denied"
+    ):
         return EX_NOPERM
     if type(fault).__name__ == "ConfigError":  # by name: its module is the daemon's and is imported only to serve
         return EX_CONFIG

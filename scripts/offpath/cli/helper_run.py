@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import runpy
+import sys
+import traceback
+from typing import Any
 
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.loopback.gpu import DEFAULT_SLICE_BYTES
-from offpath.bindings.runtime import HOST_SOCKET, INA_FOLDER, runtime_directory
+from offpath.bindings.runtime import HOST_SOCKET, INA_FOLDER, local_socket, runtime_directory
+from offpath.cli.pin import pin
 from offpath.host_helper.channels import KINDS, host_channel
 
 
@@ -41,19 +45,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
-    if arguments.cpu is not None:
-        os.sched_setaffinity(0, {arguments.cpu})
+    pin(arguments.cpu)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # workers are forked: no BLAS threads before that
     from offpath.host_helper.helper import Helper  # numpy comes with it, after the line above
 
-    helper = runpy.run_path(arguments.file).get("helper")
+    helper = _load(arguments.file).get("helper")
     if not isinstance(helper, Helper):
         raise OffpathError(f"{arguments.file} defines no `helper = Helper()`")
-    unix = arguments.host_channel == "unix" or (arguments.host_channel is None and arguments.runtime_dir is not None)
+    if not helper.kernels:
+        raise OffpathError(f"{arguments.file} registers no kernel with @helper.kernel(...)")
+    # --runtime-dir does not choose it: the unit's command has that, and a drop-in sets the channel by environment.
+    channel = arguments.host_channel or os.environ.get("OFFPATH_HELPER_HOST_CHANNEL") or "unix"
     helper.run(
         host_channel(
-            arguments.host_channel,
-            path=os.path.join(runtime_directory(arguments.runtime_dir), HOST_SOCKET) if unix else None,
+            channel,
+            path=local_socket(HOST_SOCKET, arguments.runtime_dir) if channel == "unix" else None,
             daemon=arguments.daemon,
             key=arguments.key,
             server_key=arguments.server_key,
@@ -71,5 +77,26 @@ def main(arguments: argparse.Namespace) -> int:
         doca_device=arguments.doca_device,
         doca_path=arguments.doca_path,
         pages=os.path.join(runtime_directory(arguments.runtime_dir), INA_FOLDER),
+        tell=lambda line: print(f"offpath helper: {line}", file=sys.stderr, flush=True),
     )
     return 0
+
+
+def _load(path: str) -> dict[str, Any]:
+    """The names that the file defines; its own folder is searched for what it imports, as for a script.
+
+    Raises: OffpathError: it cannot be read, or raises; then its traceback, without frames of ours, was printed."""
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as fault:
+        raise OffpathError(f"{path}: {fault.strerror or fault}") from None
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    try:
+        return runpy.run_path(path)
+    except Exception as fault:  # the boundary to code that is not ours
+        trace = fault.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename != path:
+            trace = trace.tb_next
+        traceback.print_exception(type(fault), fault, trace)
+        raise OffpathError(f"{path} cannot be loaded: {type(fault).__name__}") from None

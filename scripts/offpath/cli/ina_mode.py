@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Set it, if one is given, and print it."""
-    asked = ina_admin.ModeRequest(mode=arguments.mode, link_bytes_per_s=arguments.link)
+    asked = ask.asked(ina_admin.ModeRequest, mode=arguments.mode, link_bytes_per_s=arguments.link)
     with ask_controller.client(arguments.runtime_dir) as client:
         now = client.ask(asked, ina_admin.ModeNow)
     if arguments.json:

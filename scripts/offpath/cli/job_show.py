@@ -16,8 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the job."""
+    asked = ask.asked(ina_admin.JobRequest, job=arguments.name)
     with ask_controller.client(arguments.runtime_dir) as client:
-        found = client.ask(ina_admin.JobRequest(job=arguments.name), ina_admin.InaJob)
+        found = client.ask(asked, ina_admin.InaJob)
     if arguments.json:
         ask.print_json(found)
         return 0

@@ -20,9 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Print NAME=VALUE lines for the environment of each rank on standard output, the rest on standard error."""
-    asked = ina_admin.SubmitRequest(
-        job=arguments.name, hosts=arguments.hosts or 0, on=arguments.on.split(",") if arguments.on else [],
-        ranks_per_host=arguments.ranks_per_host,
+    asked = ask.asked(
+        ina_admin.SubmitRequest, job=arguments.name, hosts=arguments.hosts or 0,
+        on=arguments.on.split(",") if arguments.on else [], ranks_per_host=arguments.ranks_per_host,
     )  # fmt: skip
     with ask_controller.client(arguments.runtime_dir) as client:
         found = client.ask(asked, ina_admin.InaJob)

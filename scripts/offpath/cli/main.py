@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Final
 
@@ -24,10 +25,10 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("keys",): ("keys", "a pair of keys for the host channel over ZeroMQ"),
     ("daemon", "drain"): ("daemon_drain", "finish what is there, take in nothing new"),
     ("request", "submit"): ("request_submit", "one request, and its answer"),
-    ("request", "list"): ("request_list", "requests without an answer taken"),
+    ("request", "list"): ("request_list", "requests without an answer taken; with --state, ended ones too"),
     ("request", "show"): ("request_show", "one job, also a while after its end"),
     ("request", "explain"): ("request_explain", "why a job stands where it stands"),
-    ("request", "cancel"): ("request_cancel", "give a job up in its requester's name"),
+    ("request", "cancel"): ("request_cancel", "cancel a job as an operator; its requester is told so"),
     ("lease", "list"): ("lease_list", "who holds which instance"),
     ("lease", "plan"): ("lease_plan", "what could move so that GPUs come free (nothing is moved)"),
     ("controller", "run"): ("controller_run", "run the controller of INA sharing"),
@@ -41,6 +42,7 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("ina", "trees"): ("ina_trees", "which tree each job has, since when, or why none"),
     ("ina", "leases"): ("ina_leases", "who takes a place at which switch, since when, why"),
     ("ina", "mode"): ("ina_mode", "how jobs share a root"),
+    ("ina", "hosts"): ("ina_hosts", "whose agents are connected, and which hosts are quarantined"),
     ("replay",): ("replay", "handle a journal's events again, and hold every decision against what was written"),
     ("whatif",): ("whatif", "the same jobs under another policy, or on other GPUs"),
     ("place",): ("place", "which hosts a job would get on a topology, and why (nothing is taken)"),
@@ -55,30 +57,41 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
 }
 
 
-def _chosen(argv: Sequence[str]) -> tuple[str, ...] | None:
+Commands = Mapping[tuple[str, ...], tuple[str, str]]
+
+
+def release() -> str:
+    """Of the wheel that is installed, the whole one or the hosts' thin one."""
+    try:
+        return metadata.version("offpath")
+    except metadata.PackageNotFoundError:
+        return metadata.version("offpath-host")
+
+
+def _chosen(argv: Sequence[str], commands: Commands = COMMANDS) -> tuple[str, ...] | None:
     """The command that the words of ``argv`` name, if any."""
     words = [word for word in argv if not word.startswith("-")]
-    return next((command for command in COMMANDS if tuple(words[: len(command)]) == command), None)
+    return next((command for command in commands if tuple(words[: len(command)]) == command), None)
 
 
-def _is_shadowed(words: tuple[str, ...], chosen: tuple[str, ...] | None) -> bool:
+def _is_shadowed(words: tuple[str, ...], chosen: tuple[str, ...] | None, commands: Commands) -> bool:
     """A word that is a command and a noun (`demo`, `demo ina`) can be only one of both to a parser: the one chosen."""
-    if words[:1] not in COMMANDS:
+    if words[:1] not in commands:
         return False
     return words != (chosen if chosen and chosen[0] == words[0] else words[:1])
 
 
-def _parser(chosen: tuple[str, ...] | None) -> argparse.ArgumentParser:
+def _parser(chosen: tuple[str, ...] | None, commands: Commands = COMMANDS) -> argparse.ArgumentParser:
     """All commands by name; only the chosen one's module is imported for its flags, so ``offpath --help`` is quick."""
     parser = argparse.ArgumentParser(
         prog="offpath", description="The control plane of shared ML clusters, off the path."
     )
-    parser.add_argument("--version", action="version", version=metadata.version("offpath"))
+    parser.add_argument("--version", action="version", version=release())
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log more (twice: debug)")
     nouns = parser.add_subparsers(dest="noun", required=True, metavar="COMMAND")
     groups: dict[str, argparse._SubParsersAction[argparse.ArgumentParser]] = {}
-    for words, (module, text) in COMMANDS.items():
-        if _is_shadowed(words, chosen):
+    for words, (module, text) in commands.items():
+        if _is_shadowed(words, chosen, commands):
             continue
         if len(words) == 1:
             leaf = nouns.add_parser(words[0], help=text, description=text)
@@ -93,22 +106,35 @@ def _parser(chosen: tuple[str, ...] | None) -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run; exit codes 0, 1 (it did not succeed), 2 (usage), sysexits otherwise."""
+def main(argv: Sequence[str] | None = None, commands: Commands = COMMANDS) -> int:
+    """Parse and run one of ``commands``; exit codes 0, 1 (it did not succeed), 2 (usage), sysexits otherwise."""
     argv = sys.argv[1:] if argv is None else argv
-    arguments = _parser(_chosen(argv)).parse_args(argv)
+    arguments = _parser(_chosen(argv, commands), commands).parse_args(argv)
     level = {0: logging.WARNING, 1: logging.INFO}.get(arguments.verbose, logging.DEBUG)
     logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     try:
-        return int(importlib.import_module(f"offpath.cli.{arguments.module}").main(arguments))
+        code = int(importlib.import_module(f"offpath.cli.{arguments.module}").main(arguments))
+        sys.stdout.flush()  # here, where a reader that has left is no traceback
+        return code
     except OffpathError as fault:
         print(f"offpath: {fault}", file=sys.stderr)
         return code_of(fault)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 1
+    except OSError as fault:
+        if fault.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        _drop_output()
+        print(f"offpath: standard output or a file cannot be written: {fault.strerror}", file=sys.stderr)
+        return 1
+
+
+def _drop_output() -> None:
+    """What is buffered can reach nobody; without this the interpreter tries once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`offpath request cancel ID`: give a job up in its requester's name."""
+"""`offpath request cancel ID`: cancel a job as an operator; its requester is told so."""
 
 from __future__ import annotations
 
@@ -23,4 +23,6 @@ def main(arguments: argparse.Namespace) -> int:
         ask.print_json(done)
     else:
         print(job_text(done.job))
+    if done.job.state != "cancelled":
+        ask.say(f"not cancelled: job {done.job.job} had ended before")
     return 0 if done.job.state == "cancelled" else 1

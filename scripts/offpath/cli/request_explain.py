@@ -6,7 +6,7 @@ import argparse
 
 from offpath.bindings.wire import admin
 from offpath.cli import ask
-from offpath.cli.request_show import job_text
+from offpath.cli.request_show import job_text, stage_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def text(told: admin.Explanation) -> str:
     """For people."""
-    lines = [job_text(told.job), f"  {told.where}"]
+    lines = [job_text(told.job), f"  {told.where}", *stage_lines(told.stages_ms)]
     if told.ahead:
         lines.append(f"  {told.ahead} of its tenant's jobs come before it")
     if told.estimate_ms is not None:

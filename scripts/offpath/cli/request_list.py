@@ -1,18 +1,23 @@
-"""`offpath request list`: the requests a daemon holds, until their answers are taken."""
+"""`offpath request list`: the requests a daemon holds, until their answers are taken; by ``--state`` ended ones too."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import re
+from collections import deque
 from collections.abc import Iterator
 
-from pydantic import ValidationError
-
-from offpath.bindings.errors import OffpathError
 from offpath.bindings.wire import admin
+from offpath.bindings.wire.codes import Status
 from offpath.cli import ask
 
-_HEAD = ("job", "request", "tenant", "kernel", "R", "priority", "state", "lease", "age s")
+_HEAD = ("job", "request", "tenant", "kernel", "R", "priority", "state", "reason", "lease", "age s")
+_STATES = (
+    "only these: queued, copying, copied, launched; ended (of the last 4096), or one end: completed, failed, "
+    "cancelled, expired, rejected, …"
+)
+_ENDS = frozenset({"ended", *(status.name.lower() for status in Status)})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,14 +25,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ask.add_arguments(parser)
     parser.add_argument("--tenant", metavar="NAME", help="only this tenant's")
     parser.add_argument("--session", type=int, metavar="N", help="only this session's")
-    parser.add_argument("--state", metavar="STATE", help="only these: queued, copying, launched, completed, …")
-    parser.add_argument("--limit", type=int, default=100, metavar="N", help="at most so many (default 100)")
+    parser.add_argument("--state", metavar="STATE", help=_STATES)
+    parser.add_argument("--limit", type=_count, default=100, metavar="N", help="at most so many (default 100)")
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no number of requests")
+    return int(text)
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print the requests, oldest first."""
+    """Print the requests, oldest first; of ended ones the newest, where there are more than ``--limit``."""
     with ask.AdminClient(arguments.runtime_dir) as client:
-        found = list(itertools.islice(_pages(client, arguments), max(0, arguments.limit)))
+        pages, limit = _pages(client, arguments), arguments.limit
+        is_ended = (arguments.state or "").lower() in _ENDS
+        found = list(deque(pages, limit) if is_ended else itertools.islice(pages, limit))
     if arguments.json:
         ask.print_json([job.model_dump(mode="json") for job in found])
     else:
@@ -38,12 +51,9 @@ def main(arguments: argparse.Namespace) -> int:
 def _pages(client: ask.AdminClient, arguments: argparse.Namespace) -> Iterator[admin.JobLine]:
     after = 0
     while True:
-        try:
-            request = admin.JobsRequest(
-                tenant=arguments.tenant, session=arguments.session, state=arguments.state, after=after
-            )
-        except ValidationError as fault:
-            raise OffpathError("; ".join(f"{e['loc'][0]}: {e['msg']}" for e in fault.errors())) from None
+        request = ask.asked(
+            admin.JobsRequest, tenant=arguments.tenant, session=arguments.session, state=arguments.state, after=after
+        )
         page = client.ask(request, admin.Jobs)
         yield from page.jobs
         if not page.next:
@@ -54,5 +64,5 @@ def _pages(client: ask.AdminClient, arguments: argparse.Namespace) -> Iterator[a
 def _row(job: admin.JobLine) -> tuple[object, ...]:
     return (
         job.job, f"{job.session}/{job.request_id}", job.tenant, job.kernel, job.demand, job.priority, job.state,
-        job.lease or "-", f"{job.age_ms / 1e3:.3f}",
+        job.reason if job.reason not in ("", "none") else "-", job.lease or "-", f"{job.age_ms / 1e3:.3f}",
     )  # fmt: skip

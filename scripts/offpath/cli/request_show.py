@@ -23,15 +23,19 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         ask.print_json(found)
         return 0
-    print(job_text(found.job))
-    for name, spent_ms in zip(STAGES, found.stages_ms, strict=False):
-        print(f"  {name:<7} {spent_ms:10.3f} ms")
+    print("\n".join([job_text(found.job), *stage_lines(found.stages_ms)]))
     return 0
+
+
+def stage_lines(stages_ms: list[float]) -> list[str]:
+    """An ended job's stages, one a line; none while it lasts."""
+    return [f"  {name:<7} {spent_ms:10.3f} ms" for name, spent_ms in zip(STAGES, stages_ms, strict=False)]
 
 
 def job_text(job: admin.JobLine) -> str:
     """A job in one line."""
-    state = job.state.upper() + (f" ({job.reason})" if job.reason not in ("", "none") else "")
+    by = f", uid {job.cancelled_by_uid}" if job.cancelled_by_uid is not None else ""
+    state = job.state.upper() + (f" ({job.reason}{by})" if job.reason not in ("", "none") else "")
     place = f", lease {job.lease}" if job.lease else ""
     since = "ended" if job.is_ended else "accepted"
     return (

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from typing import TYPE_CHECKING, Any
 
 from offpath.bindings.errors import OffpathError
-from offpath.bindings.runtime import NEGOTIATE_SOCKET, runtime_directory
+from offpath.bindings.runtime import NEGOTIATE_SOCKET, local_socket
 from offpath.bindings.wire import admin
 from offpath.cli import ask
 from offpath.cli.request_show import STAGES
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
 _VALUES_SHOWN = 16
 _LOOKS, _LOOK_S = 20, 0.01
+_LONGEST_S = 1e9
 _REQUEST_ID = 1  # of the first request of a session
 
 
@@ -34,8 +34,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget-ms", type=int, default=0, metavar="MS", help="deadline from acceptance (0: none)")
     parser.add_argument("--priority", type=int, default=0, metavar="N", help="0 to 255, more is sooner")
     parser.add_argument("--demand", type=int, default=0, metavar="R", help="percent of a GPU (0: the kernel's own)")
-    parser.add_argument("--timeout", type=float, default=None, metavar="S", help="give up after S seconds")
+    parser.add_argument("--timeout", type=_seconds, default=None, metavar="S", help="give up after S seconds")
     parser.add_argument("--output", metavar="FILE.npy", help="write the result's only array there")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds <= _LONGEST_S:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no number of seconds above 0, up to {_LONGEST_S:g}")
+    return seconds
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -50,15 +60,15 @@ def main(arguments: argparse.Namespace) -> int:
         options = Options(demand=arguments.demand, priority=arguments.priority, budget_ms=arguments.budget_ms)
     except ValueError as fault:
         raise OffpathError(str(fault)) from None
-    address = f"unix:{os.path.join(runtime_directory(arguments.runtime_dir), NEGOTIATE_SOCKET)}"
-    try:
-        requester = Requester(
-            address, tenant=arguments.tenant, token_file=arguments.token_file, slots=1, payload_bytes=max(4096, nbytes)
-        )
-    except ValueError as fault:
-        raise OffpathError(str(fault)) from None
+    requester = Requester(
+        f"unix:{local_socket(NEGOTIATE_SOCKET, arguments.runtime_dir)}", tenant=arguments.tenant,
+        token_file=arguments.token_file, slots=1, payload_bytes=max(4096, nbytes),
+    )  # fmt: skip
     with requester:
-        pending = requester.begin(arguments.kernel, arrays, options=options)
+        try:
+            pending = requester.begin(arguments.kernel, arrays, options=options)
+        except TypeError as fault:  # of a dtype that has no place on the wire
+            raise OffpathError(str(fault)) from None
         said: dict[str, Any] = {"session": requester.welcome.session, "request_id": _REQUEST_ID}
         said["job"] = _job_number(arguments.runtime_dir, requester)
         name = f"{requester.welcome.session}/{_REQUEST_ID}"
@@ -74,8 +84,6 @@ def main(arguments: argparse.Namespace) -> int:
                 ask.print_json(said)
             ask.say(f"offpath: {failed}")
             return 1
-    if arguments.output:
-        np.save(arguments.output, result.array, allow_pickle=False)
     if arguments.json:
         shown = [{"dtype": a.dtype.name, "shape": list(a.shape), "values": _values(a)} for a in result.arrays]
         stages_ms = {stage: ns / 1e6 for stage, ns in zip(STAGES, result.stages, strict=True)}
@@ -83,6 +91,11 @@ def main(arguments: argparse.Namespace) -> int:
     else:
         for array in result.arrays:
             print(f"{array.dtype.name}{list(array.shape)}: {np.array2string(array, threshold=_VALUES_SHOWN)}")
+    if arguments.output:
+        try:
+            np.save(arguments.output, result.array, allow_pickle=False)
+        except (OSError, ValueError) as fault:
+            raise OffpathError(f"--output {arguments.output}: {fault}") from None
     return 0
 
 
@@ -95,9 +108,13 @@ def _arrays(arguments: argparse.Namespace) -> list[Any]:
         if arguments.bytes is not None:
             with open(arguments.bytes, "rb") as file:
                 return [np.frombuffer(file.read(), np.uint8)]
-    except (OSError, ValueError) as fault:
+    except (OSError, ValueError, EOFError) as fault:
         raise OffpathError(f"{arguments.array or arguments.bytes}: {fault}") from None
-    return [np.frombuffer(arguments.text.encode(), np.uint8)] if arguments.text is not None else []
+    return (
+        [np.frombuffer(arguments.text.encode("utf-8", "surrogateescape"), np.uint8)]
+        if arguments.text is not None
+        else []
+    )
 
 
 def _values(array: Any) -> Any:

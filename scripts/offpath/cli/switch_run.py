@@ -7,6 +7,8 @@ import json
 import os
 import sys
 
+from offpath.cli.pin import pin
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
@@ -30,8 +32,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.capacity < 1:
         print("offpath: --capacity must be 1 or more", file=sys.stderr)
         return 2
-    if arguments.cpu is not None:
-        os.sched_setaffinity(0, {arguments.cpu})
+    pin(arguments.cpu)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from offpath.bindings import faults
     from offpath.dpu_daemon.switch.serve import run  # numpy comes with it, after the line above

@@ -10,7 +10,19 @@ from offpath.bindings.wire import admin
 from offpath.cli import ask, lease_list
 
 _HOME_AND_CLEAR = "\x1b[H\x1b[J"
-_TENANTS = ("tenant", "jobs/s", "running", "queued", "sessions", "leases", "share", "p50 ms", "p99 ms", "failed")
+_TENANTS = (
+    "tenant",
+    "jobs/s",
+    "running",
+    "placed",
+    "queued",
+    "sessions",
+    "leases",
+    "share",
+    "p50 ms",
+    "p99 ms",
+    "failed",
+)
 _FAILED = ("failed", "expired", "rejected", "retry_safe", "outcome_unknown")
 
 
@@ -48,9 +60,10 @@ Seen = tuple[admin.Statistics, list[admin.TenantLine]]
 
 
 def rates_of(before: Seen, now: Seen) -> dict[str, float]:
-    """Completed jobs per second by tenant, between the two."""
-    passed_s = max(1, now[0].uptime_ms - before[0].uptime_ms) / 1e3
-    earlier = {each.tenant: each.ended.get("completed", 0) for each in before[1]}
+    """Completed jobs per second by tenant, between the two; since its start, if the daemon was started in between."""
+    is_another = now[0].uptime_ms < before[0].uptime_ms
+    passed_s = max(1, now[0].uptime_ms - (0 if is_another else before[0].uptime_ms)) / 1e3
+    earlier = {} if is_another else {each.tenant: each.ended.get("completed", 0) for each in before[1]}
     return {each.tenant: (each.ended.get("completed", 0) - earlier.get(each.tenant, 0)) / passed_s for each in now[1]}
 
 
@@ -73,10 +86,12 @@ def picture(status: admin.Status, now: Seen, leases: list[admin.LeaseLine], rate
         f"offpathd {status.release} pid {status.pid}, up {status.uptime_ms / 1e3:.0f} s, {helper}, "
         f"{status.sessions} sessions, {status.unanswered} unanswered, {status.queued} queued"
         + (", DRAINING" if status.is_draining else "")
+        + (", LAST GOOD CONFIGURATION (the file is refused; see `offpath config check`)" if status.is_last_good else "")
     )
     rows = [
         (
-            each.tenant, f"{rates[each.tenant]:.1f}", each.jobs - each.queued, each.queued, each.sessions, each.leases,
+            each.tenant, f"{rates[each.tenant]:.1f}", each.running, each.jobs - each.queued - each.running,
+            each.queued, each.sessions, each.leases,
             each.held_share, f"{each.p50_ms:.2f}", f"{each.p99_ms:.2f}", sum(each.ended.get(end, 0) for end in _FAILED),
         )
         for each in now[1]

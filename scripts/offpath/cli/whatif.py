@@ -73,12 +73,16 @@ class Source:
     left_out: int = 0
 
 
+Place = tuple[int, str, int]
+"""GPU by its place in the fleet (the two sides may spell its name differently), profile, first memory slice."""
+
+
 @dataclass(slots=True)
 class Side:
-    """One simulated run."""
+    """One simulated run. ``placed``: where each row's lease was opened, see `Place`."""
 
     hours: GpuHours
-    placed: dict[int, tuple[str, str, int]]
+    placed: dict[int, Place]
     answers: dict[int, tuple[JobState, int]]
     plugin_faults: list[str]
 
@@ -211,10 +215,11 @@ class _Reader:
 
 def simulate(source: Source, policy: str, gpus: list[GpuSpec], plugin_s: float = DEADLINE_S) -> Side:
     """One side, to the end of its last job. Raises: WhatIfError: no such policy. PluginError."""
-    placed: dict[int, tuple[str, str, int]] = {}
+    placed: dict[int, Place] = {}
+    ordinal = {gpu.gpu: n for n, gpu in enumerate(gpus)}
 
     def note(row: int, lease: commands.OpenLease) -> None:
-        placed[row] = lease.gpu, lease.profile, lease.start
+        placed[row] = ordinal[lease.gpu], lease.profile, lease.start
 
     try:
         decider = make_simulated(policy)
@@ -337,5 +342,5 @@ def text(data: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _at(place: tuple[str, str, int] | None) -> str:
-    return f"{place[0]} {place[1]} at {place[2]}" if place is not None else "nowhere"
+def _at(place: Place | None) -> str:
+    return f"GPU {place[0]} {place[1]} at {place[2]}" if place is not None else "nowhere"

@@ -7,6 +7,9 @@ import fcntl
 import mmap
 import os
 import socket
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +19,7 @@ from typing import Any
 import pytest
 
 from offpath.bindings.errors import DoorbellError, PeerGone, TicketRefused
-from offpath.bindings.loopback.channel import connect_channel
+from offpath.bindings.loopback.channel import LoopbackChannelListener, connect_channel
 from offpath.bindings.loopback.fabric import (
     LoopbackFabricListener,
     LoopbackFabricSession,
@@ -24,7 +27,48 @@ from offpath.bindings.loopback.fabric import (
     TicketBook,
     redeem_ticket,
 )
+from offpath.bindings.loopback.sockets import _LOCK, SocketFile, listening_socket
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
+OTHER_UID = 65534
+LOCKS_ALL = """
+import fcntl, os, sys, time
+held = []
+for path in (sys.argv[1], *(os.path.join(sys.argv[1], name) for name in os.listdir(sys.argv[1]))):
+    try:
+        held.append(os.open(path, os.O_RDONLY))
+    except OSError:
+        continue
+    fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    print("locked", path, flush=True)
+time.sleep(600)
+"""
+LISTENS = """
+import socket, sys
 from offpath.bindings.loopback.sockets import listening_socket
+with listening_socket(sys.argv[1], socket.SOCK_STREAM):
+    print("listening", flush=True)
+"""
+
+
+def open_to_all(directory: Path) -> None:
+    """Other users may enter and read it."""
+    directory.chmod(0o755)
+    for parent in directory.parents[:3]:
+        parent.chmod(parent.stat().st_mode | 0o011)
+
+
+@contextlib.contextmanager
+def running_as(uid: int, program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A Python process of another user, ended at the end. What it imports is loaded before it changes its user."""
+    become = f"import os, offpath.bindings.loopback.sockets\nos.setgroups([])\nos.setresuid({uid}, {uid}, {uid})\n"
+    command = [sys.executable, "-c", become + program, *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
 
 
 class Hostage:
@@ -288,6 +332,63 @@ class TestListeningSocket:
                 listening_socket(path, socket.SOCK_SEQPACKET)
             assert os.path.exists(path)
 
+    def test_of_two_that_start_at_once_one_gets_the_path(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The first is held between finding the stale file and removing it, until the second has finished, or waits."""
+        listening_socket(path := str(tmp_path / "s"), socket.SOCK_STREAM).close()
+        first_is_there, second_is_done_or_waits = threading.Event(), threading.Event()
+        unlink, sleep = os.unlink, time.sleep
+
+        def held(where: str) -> None:
+            if not first_is_there.is_set():
+                first_is_there.set()
+                assert second_is_done_or_waits.wait(30)
+            unlink(where)
+
+        def waits(seconds: float) -> None:
+            second_is_done_or_waits.set()
+            sleep(seconds)
+
+        monkeypatch.setattr(os, "unlink", held)
+        monkeypatch.setattr(time, "sleep", waits)
+
+        def start() -> socket.socket | str:
+            try:
+                return listening_socket(path, socket.SOCK_STREAM)
+            except OSError as fault:
+                return str(fault.strerror)
+
+        with ThreadPoolExecutor(2) as threads:
+            first = threads.submit(start)
+            assert first_is_there.wait(30)
+            second = threads.submit(start)
+            second.add_done_callback(lambda done: second_is_done_or_waits.set())
+            ends = [first.result(30), second.result(30)]
+        winners = [end for end in ends if isinstance(end, socket.socket)]
+        for winner in winners:
+            winner.close()
+        assert len(winners) == 1, "two listen at one path, and one of them can be reached by nobody"
+        assert ends[1] == "another process listens there"
+
+    def test_a_listener_that_closes_does_not_remove_its_successors_socket(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A successor starts at the worst moment: between the two steps of closing, in whatever order they are."""
+        path = str(tmp_path / "s")
+        before, successors = LoopbackChannelListener(path, frozenset()), []
+        unlink = os.unlink
+
+        def start_before(where: str) -> None:
+            monkeypatch.setattr(os, "unlink", unlink)
+            with contextlib.suppress(OSError):  # refused while the former still listens
+                successors.append(listening_socket(path, socket.SOCK_SEQPACKET))
+            unlink(where)
+
+        monkeypatch.setattr(os, "unlink", start_before)
+        before.close()
+        assert not successors or os.path.exists(path)
+        for each in successors:
+            each.close()
+
     def test_who_connects_waits_for_a_full_backlog_but_not_for_ever(self, tmp_path: Path) -> None:
         path = str(tmp_path / "s")
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as busy, contextlib.ExitStack() as waiting:
@@ -322,3 +423,31 @@ class TestListeningSocket:
                 listening_socket(path, socket.SOCK_SEQPACKET)
             for sock in waiting:
                 sock.close()
+
+
+@needs_root
+def test_no_other_user_can_hold_up_whoever_makes_a_socket(tmp_path: Path) -> None:
+    """A runtime directory of mode 0755, as the shipped unit has it, and a lock file left behind. Another user
+    locks all that it can open there."""
+    listening_socket(path := str(tmp_path / "s"), socket.SOCK_STREAM).close()
+    assert os.listdir(tmp_path) == ["s"]
+    (tmp_path / _LOCK).touch(0o600)
+    open_to_all(tmp_path)
+    with running_as(OTHER_UID, LOCKS_ALL, str(tmp_path)) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == f"locked {tmp_path}\n"
+        with listening_socket(path, socket.SOCK_STREAM):
+            os.unlink(path)
+            with SocketFile(path, is_own=True).remake(socket.SOCK_STREAM):
+                assert os.listdir(tmp_path) == ["s"]
+
+
+@needs_root
+def test_a_lock_that_a_killed_process_of_root_left_holds_up_nobody(tmp_path: Path) -> None:
+    (tmp_path / _LOCK).touch(0o600)
+    open_to_all(tmp_path)
+    os.chown(tmp_path, OTHER_UID, OTHER_UID)
+    with running_as(OTHER_UID, LISTENS, str(tmp_path / "s")) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "listening\n"
+    assert os.listdir(tmp_path) == ["s"]

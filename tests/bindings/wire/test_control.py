@@ -197,14 +197,14 @@ def test_an_offer_of_any_gpu_of_the_table_fits_the_host_channel(model: str) -> N
 
 
 def test_the_largest_orders_and_hellos_fit_the_host_channel() -> None:
-    name, most, token = "n" * 64, (1 << 63) - 1, "t" * 256
+    name, most, token = "n" * 64, (1 << 64) - 1, "t" * 256
     order = control.OpenInstance(
-        lease=most, generation=most, tenant=name, gpu=name, profile=name, start=15, lanes=64, landing_bytes=most,
-        result_bytes=most, scrub_first=False, token=token,
+        lease=(1 << 32) - 1, generation=most, tenant=name, gpu=name, profile=name, start=15, lanes=64,
+        landing_bytes=most, result_bytes=most, scrub_first=False, token=token,
     )  # fmt: skip
     kernels = [control.KernelOffer(name=name, demand=100)] * 32
     hello = control.HelperHello(name=name, pid=(1 << 32) - 1, kernels=kernels, gpu_count=16)
-    worker = control.WorkerHello(lease=most, lane=63, pid=(1 << 32) - 1, token=token)
+    worker = control.WorkerHello(lease=(1 << 32) - 1, lane=63, pid=(1 << 32) - 1, token=token)
     welcome = control.HostWelcome(generation=most, kernel_ids={name[:-2] + f"{n:02}": (1 << 32) - 1 for n in range(32)})
     for message in (order, hello, worker, welcome):
         assert len(control.encode(message)) <= MAX_MESSAGE_BYTES

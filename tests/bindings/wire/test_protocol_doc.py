@@ -269,7 +269,8 @@ def type_text(schema: dict[str, Any]) -> str:
     kind = schema.get("type", "any")
     if kind == "integer":
         bounds = (schema.get("minimum"), schema.get("maximum"))
-        short = {(0, 0xFFFF): "u16", (0, 0xFFFF_FFFF): "u32", (0, 2**63 - 1): "u63", (None, None): "integer"}
+        short = {(0, 2**bits - 1): f"u{bits}" for bits in (8, 16, 32, 64)}
+        short |= {(1, 2**64 - 1): "u64 from 1", (None, None): "integer"}
         return short.get(bounds, f"integer {bounds[0]}..{bounds[1]}")
     if kind == "array":
         inner, low, high = type_text(schema["items"]), schema.get("minItems", 0), schema.get("maxItems")
@@ -278,7 +279,8 @@ def type_text(schema: dict[str, Any]) -> str:
         inner = schema.get("additionalProperties", True)
         return "object" + (f" of {type_text(inner)}" if isinstance(inner, dict) else "")
     if kind == "string" and "pattern" in schema:
-        return {64: "Name", 256: "Token", control.MAX_PART_CHARACTERS: "Part"}[schema["maxLength"]]
+        token = "TenantToken" if "x20" in schema["pattern"] else "Token"
+        return {64: "Name", 256: token, control.MAX_PART_CHARACTERS: "Part"}[schema["maxLength"]]
     if kind == "string":
         return f"string ≤ {schema['maxLength']}" if "maxLength" in schema else "string"
     return str(kind)
@@ -307,7 +309,15 @@ def test_directions_list_their_messages(direction: str) -> None:
     assert documented == [(model.model_fields["kind"].default, model.__name__) for model in models]
 
 
-@pytest.mark.parametrize(("alias", "name"), [(control.Name, "Name"), (control.Token, "Token"), (control.Part, "Part")])
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        (control.Name, "Name"),
+        (control.Token, "Token"),
+        (control.TenantToken, "TenantToken"),
+        (control.Part, "Part"),
+    ],
+)
 def test_the_patterns_of_names_and_tokens_are_quoted(alias: Any, name: str) -> None:
     rule = get_args(alias)[1]
     assert f"`{name}`: {rule.min_length} to {rule.max_length} characters, `{rule.pattern}`" in DOC

@@ -175,7 +175,7 @@ def test_a_take_over_without_memory_raises_the_term_above_what_agents_have_heard
     until(lambda: world.cluster.status().term > term)
     found = world.cluster.granted(["orphan"])
     assert found["orphan"] >> 32 > term
-    assert ("is made anew" in world.cluster.log("controller")) or damage == "lost"
+    assert ("state is rebuilt from agents" in world.cluster.log("controller")) or damage == "lost"
 
 
 @pytest.mark.parametrize("name", ["daemon-h1", "helper-h1"])

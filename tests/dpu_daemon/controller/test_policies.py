@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -163,13 +165,27 @@ def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 HOSTILE = ["raises", "nonsense", "sleeps", "dies"]
 DEADLINE_S = 1.0
+PATIENT_S = 60.0
+"""Of plug-ins that answer, well or badly: on a busy machine they are late."""
+
+
+def new_peak_kib() -> int:
+    """The peak of our resident memory counts from here on (proc(5), clear_refs); returns: what it is now."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return peak_kib()
+
+
+def peak_kib() -> int:
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1])
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_an_installed_placement_decides_and_a_hostile_one_is_quarantined() -> None:
     cluster = Cluster(TOPOLOGY, (0, 1))
-    good = Placing(Seat.of(PLACEMENT, "plugin:last", FirstN(), DEADLINE_S), WORDS)
+    good = Placing(Seat.of(PLACEMENT, "plugin:last", FirstN(), PATIENT_S), WORDS)
     assert good.place(cluster, Request(2)).hosts == (6, 7)
     assert good.seat.is_advised
     good.seat.close()
@@ -181,10 +197,70 @@ def test_an_installed_placement_decides_and_a_hostile_one_is_quarantined() -> No
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("huge", "a reply of 100000000 bytes"),
+        ("many", "a reply of 15000015 bytes"),
+        ("drips", "no answer in"),
+        ("deep", "not JSON"),
+        ("nan", "not JSON"),
+        ("no-json", "not JSON"),
+        ("forked", "no answer in"),
+        ("closes", "its process ended"),
+        ("stops", "no answer in"),
+        ("kills-its-group", "its process ended"),
+        ("allocates", "MemoryError"),
+        ("before", "not in the topology"),
+        ("beyond", "not in the topology"),
+    ],
+)
+def test_a_plug_in_that_turns_on_the_controller_costs_it_an_answer(
+    name: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither its memory nor its processes: the built-in answers, and nothing of the plug-in's is left to reap."""
+    seat = Seat.of(PLACEMENT, f"plugin:{name}", FirstN(), DEADLINE_S if why == "no answer in" else PATIENT_S)
+    process = seat.process
+    assert process is not None
+    before_kib = new_peak_kib()
+    with caplog.at_level(logging.WARNING):
+        assert Placing(seat, WORDS).place(Cluster(TOPOLOGY, (0, 1)), Request(2)).hosts == (2, 3)
+    assert why in caplog.text
+    assert (seat.faults, seat.is_advised) == (1, False)
+    assert process._process.returncode is not None, "it was reaped"
+    assert peak_kib() - before_kib < 32 << 10
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("installed")
+def test_an_answer_to_another_question_is_held_against_this_one_and_prints_are_no_answers() -> None:
+    twice = Placing(Seat.of(PLACEMENT, "plugin:twice", FirstN(), PATIENT_S), WORDS)
+    assert twice.place(Cluster(TOPOLOGY, (0, 1)), Request(2)).hosts == (6, 7)
+    assert twice.place(Cluster(TOPOLOGY, (0, 1, 6, 7)), Request(2)).hosts == (2, 3)
+    assert twice.seat.faults == 1
+    prints = Placing(Seat.of(PLACEMENT, "plugin:prints", FirstN(), PATIENT_S), WORDS)
+    assert [prints.place(Cluster(TOPOLOGY, (0, 1)), Request(2)).hosts for _ in range(5)] == [(6, 7)] * 5
+    prints.seat.close()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("installed")
+def test_the_reasons_of_a_plug_in_are_few_short_and_printable() -> None:
+    """They go to operators' terminals and into the state file, as they are."""
+    placing = Placing(Seat.of(PLACEMENT, "plugin:verbose", FirstN(), DEADLINE_S), WORDS)
+    decision = placing.place(Cluster(TOPOLOGY, (0, 1)), Request(2))
+    placing.seat.close()
+    assert (decision.hosts, placing.seat.faults) == ((6, 7), 0), "the choice itself is legal"
+    assert decision.reasons[:2] == ("?[2J?mine", "w" * 160)
+    assert len(decision.reasons) == 16
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("installed")
 def test_an_installed_tree_builder_decides_and_a_hostile_one_is_quarantined() -> None:
     jobs = {"one": (0, 2), "two": (1, 3)}
     built_in = Mina(5, Random(0))
-    good = Building(Seat.of(TREE_BUILDER, "plugin:lowest-root", built_in, DEADLINE_S), WORDS, SWITCHES)
+    good = Building(Seat.of(TREE_BUILDER, "plugin:lowest-root", built_in, PATIENT_S), WORDS, SWITCHES)
     trees = good.build(TOPOLOGY, jobs, {}, HDR)
     assert {job: found.root for job, found in trees.items()} == dict.fromkeys(jobs, tree((0, 2)).root)
     assert good.build(TOPOLOGY, jobs, trees, HDR) == trees
@@ -200,7 +276,7 @@ def test_an_installed_tree_builder_decides_and_a_hostile_one_is_quarantined() ->
 @pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_an_installed_sharing_decides_and_a_hostile_one_is_quarantined() -> None:
-    good = SharingOut(Seat.of(INA_SHARING, "plugin:last-come", Mode("shared"), DEADLINE_S))
+    good = SharingOut(Seat.of(INA_SHARING, "plugin:last-come", Mode("shared"), PATIENT_S))
     assert good.share(("one", "two"), 0) == {"two": Share(Wants.ALWAYS, is_shared=False)}
     assert good.seat.is_advised
     good.seat.close()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import socket
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,10 @@ from offpath.bindings.ina.link import Link
 from offpath.bindings.ports import TreeAttached, TreeLost, TreeRefused, TreeResult
 from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.cli.switches import Switches
-from offpath.dpu_daemon.switch.control import SwitchControl, SwitchRefused
+from offpath.dpu_daemon.switch import control as control_module
+from offpath.dpu_daemon.switch.control import ControlServer, SwitchControl, SwitchRefused
+from offpath.dpu_daemon.switch.switch import Switch
+from offpath.sched.ina.protocol.records import Permission
 
 from .ranks import all_reduce, close_all, event_of, expected, inputs_of, job_of, lost_at, settled
 
@@ -188,3 +193,57 @@ def test_nonsense_is_refused_and_the_switch_goes_on(said: bytes, switches: Switc
     if answer:  # what is no JSON is hung up on
         assert orjson.loads(FrameReader().feed(answer)[0])["kind"] == "refused"
     assert switches.stats()["name"] == "s0"
+
+
+@pytest.fixture
+def _few_descriptors() -> Iterator[None]:
+    """As a shell gives them: one address then may have no more than 16 connections that have not said anything."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def standing(folder: Path, fences: int) -> tuple[Switch, ControlServer, list[asyncio.Task[None]]]:
+    """A switch, and fences of as many jobs that wait because a rank of each is still attached."""
+    switch = Switch("s0", 1)
+    switch.start(f"unix://{folder}/ranks")
+    server = ControlServer(switch)
+    control = SwitchControl(await server.start(f"unix://{folder}/control"))
+    for job in map(str, range(fences)):
+        assert switch.allow(Permission(job, 1, 1, 1 << 32 | 1, "token", 1, local=(0,)))
+        assert switch.root.attach(job, 1, 1 << 32 | 1, 0, "token")
+    waiting = [asyncio.ensure_future(control.fence(1, str(n), 1, 1 << 32 | 1)) for n in range(fences)]
+    async with asyncio.timeout(20):
+        while not all(switch.root._is_fenced((job, 1, 1 << 32 | 1)) for job in map(str, range(fences))):
+            await asyncio.sleep(0.001)
+    return switch, server, waiting
+
+
+@pytest.mark.usefixtures("_few_descriptors")
+async def test_no_order_that_is_waited_for_makes_room_for_others(tmp_path: Path) -> None:
+    """A controller fences forty jobs at once: each order stands until the job's last rank is gone."""
+    switch, server, waiting = await standing(tmp_path, 40)
+    for job in range(40):
+        switch.root.gone(str(job), 1, 1 << 32 | 1, 0)
+    switch.changed.set()
+    assert await asyncio.gather(*waiting, return_exceptions=True) == [None] * 40
+    await server.close()
+    await switch.close()
+
+
+async def test_fences_that_wait_are_bounded_and_hold_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_module, "MOST_FENCES", 3)
+    switch, server, waiting = await standing(tmp_path, 5)
+    done, _ = await asyncio.wait(waiting, timeout=20, return_when=asyncio.FIRST_EXCEPTION)
+    for job in range(5):
+        switch.root.gone(str(job), 1, 1 << 32 | 1, 0)
+    switch.changed.set()
+    ends = await asyncio.gather(*waiting, return_exceptions=True)
+    assert done
+    assert sum(end is None for end in ends) == 3
+    assert all("ask again" in str(end) for end in ends if end is not None)
+    await server.close()
+    await switch.close()

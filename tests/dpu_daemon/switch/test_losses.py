@@ -122,15 +122,16 @@ def test_a_leaf_that_dies_after_delivery_to_one_of_its_two_ranks(tmp_path: Path)
         close_all(ranks)
 
 
-@pytest.mark.parametrize(("chunk", "after_s"), [(2, 0.0), (4, 1.0)], ids=["one of many", "the last"])
-def test_a_dropped_chunk_costs_the_tree_and_not_the_job(chunk: int, after_s: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("chunk", "why"), [(2, "rules"), (4, "no progress")], ids=["one of many", "the last"])
+def test_a_dropped_chunk_costs_the_tree_and_not_the_job(chunk: int, why: str, tmp_path: Path) -> None:
     """A gap breaks the rules; where nothing follows, ranks lose their patience."""
     with Switches(str(tmp_path), leaves=2, faults={"s1": f"switch.chunk=raise@{chunk}"}) as switches:
         ranks = job_of(switches, "job", HOSTS, patience_s=1.0)
         began = time.monotonic()
         found = all_reduce(ranks, 0, "fp32", inputs_of("fp32", 4, 60_000))
+        assert {event.reason for event, _ in found if isinstance(event, TreeLost)} in ({why}, {why, "lost"})
         assert all(isinstance(event, TreeLost) for event, _ in found)
-        assert after_s <= time.monotonic() - began < after_s + 0.9
+        assert why != "no progress" or time.monotonic() - began >= 1.0
 
 
 def test_a_switch_that_hangs_is_given_up_on(tmp_path: Path) -> None:
@@ -177,7 +178,7 @@ def test_sigterm_tells_everybody_and_ends_in_order(tmp_path: Path) -> None:
         ranks = job_of(switches, "job", HOSTS)
         found = lost_at(ranks, switches.processes["s0"].terminate)
         assert {why for why, _ in found} == {"ending"}
-        assert switches.processes["s0"].wait(5) == 0
+        assert switches.processes["s0"].wait(30) == 0
         assert not Path(switches.path("s0", "sock")).exists()
         assert not Path(switches.path("s0", "control")).exists()
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch", reason="no torch: ./scripts/test installs the extra `train`, and then nothing is skipped")
+torch = pytest.importorskip(
+    "torch", reason="no torch: ./scripts/test installs the extra `train`, and then nothing is skipped"
+)
+dist = pytest.importorskip("torch.distributed")
+from offpath.host_helper.ina.backend import CARRIED, RuntimeGroup  # noqa: E402  # it needs torch
+
 RANKS = 2
+BOUND_S = 240  # torch alone takes half a minute to import on a busy machine
 PROGRAM = """
 import hashlib, sys, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -56,6 +63,15 @@ print(said + [again.item()])
 """
 
 
+def spoken(ranks: list[subprocess.Popen[str]]) -> list[tuple[str, str]]:
+    """What each printed, once all have ended; none outlives this."""
+    try:
+        return [each.communicate(timeout=BOUND_S) for each in ranks]
+    finally:
+        for each in ranks:
+            each.kill()
+
+
 def run(backend: str, folder: Path) -> list[str]:
     """What each rank printed."""
     folder.mkdir()
@@ -65,7 +81,7 @@ def run(backend: str, folder: Path) -> list[str]:
         subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
         for rank in range(RANKS)
     ]
-    said = [each.communicate(timeout=90) for each in ranks]
+    said = spoken(ranks)
     assert [each.returncode for each in ranks] == [0] * RANKS, said
     return [out for out, _ in said]
 
@@ -73,3 +89,79 @@ def run(backend: str, folder: Path) -> list[str]:
 def test_by_its_name_alone_everything_comes_out_as_with_gloo(tmp_path: Path) -> None:
     """Weights to the bit; other collectives, other operators, other groups; and a second life after the first."""
     assert run("offpath", tmp_path / "ours") == run("gloo", tmp_path / "gloo")
+
+
+DEATH = """
+import os, sys, torch, torch.distributed as dist
+import offpath.host_helper.ina.backend
+dist.init_process_group("offpath", init_method="file://" + sys.argv[2], rank=int(sys.argv[3]), world_size=2)
+first = torch.ones(2)
+dist.all_reduce(first)
+assert first.tolist() == [2.0, 2.0]
+if dist.get_rank() == 1:
+    os._exit(9)
+said = []
+for is_async in (False, True, False):
+    tensor = torch.ones(2)
+    try:
+        work = dist.all_reduce(tensor, async_op=is_async)
+        if is_async:
+            work.wait()
+        said.append(tensor.tolist())
+    except RuntimeError:
+        said.append("raised")
+try:
+    odd = torch.ones(2, dtype=torch.int16)
+    dist.all_reduce(odd)
+    said.append(odd.tolist())
+except RuntimeError:
+    said.append("raised")
+print(said, flush=True)
+os._exit(0)
+"""
+
+
+def test_a_ranks_death_is_raised_and_no_sum_is_silently_left_out(tmp_path: Path) -> None:
+    """torch's work over a future waits for its end and does not raise what it holds."""
+    command = [sys.executable, "-c", DEATH, "offpath", str(tmp_path / "store")]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True, env=env) for rank in range(RANKS)
+    ]
+    said = spoken(ranks)
+    assert [each.returncode for each in ranks] == [0, 9]
+    assert said[0][0].strip() == str(["raised"] * 4)
+
+
+VIEWS = """
+import faulthandler, sys, torch, torch.distributed as dist
+import offpath.host_helper.ina.backend
+faulthandler.dump_traceback_later(float(sys.argv[2]), exit=True)
+dist.init_process_group("offpath", init_method="file://" + sys.argv[1], rank=0, world_size=1)
+for _ in range(10_000):
+    dist._broadcast_coalesced(dist.group.WORLD, [torch.zeros(64)[:32] for _ in range(3)], 128, 0)
+dist.destroy_process_group()
+print("done")
+"""
+
+
+def test_a_collective_that_torch_begins_itself_waits_for_gloo_without_the_interpreters_lock(
+    tmp_path: Path,
+) -> None:
+    """DDP's broadcast of buffers: gloo's thread, which holds the lock of its queue, wants the interpreter's to drop a
+    view, and torch, which held the interpreter's, wanted the queue's."""
+    command = [sys.executable, "-c", VIEWS, str(tmp_path / "store"), str(BOUND_S / 2)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S)
+    assert done.stdout == "done\n", done.stderr
+
+
+def test_every_function_that_torch_looks_for_in_python_is_overridden() -> None:
+    """As torch's own header names them; what this torch has no function for cannot be called."""
+    header = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d/PyProcessGroup.hpp"
+    text = header.read_text().split("using ProcessGroup::ProcessGroup;")[1]
+    names = set(re.findall(r"WORK_OVERRIDE\((?:\s*//[^\n]*)*\s*ProcessGroup,[^\n]*\n\s*(\w+)", text))
+    names |= set(re.findall(r'get_override\(\s*static_cast<const ProcessGroup\*>\(this\),\s*"(\w+)"', text))
+    assert {"allreduce", "broadcast", "send", "recv", "alltoall_base", "reduce_scatter_single_coalesced"} <= names
+    assert names == {*CARRIED, "allreduce"}
+    missing = {name for name in names if name not in vars(RuntimeGroup)}
+    assert [name for name in missing if hasattr(dist.ProcessGroup, name)] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,10 +11,20 @@ import venv
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from offpath.bindings.wire import admin
+from offpath.cli.ask import AdminClient
+
+from ...support.cluster import TIMEOUT, Cluster
+from ...support.clusters import Make, make_cluster
+from ...support.processes import until
+
+__all__ = ["make_cluster"]
 ROOT = Path(__file__).resolve().parents[3]
 MOST_BYTES = 400_000
+ENTRY = "import sys; from offpath.cli.host import main; sys.exit(main())"
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +47,16 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "python"
 
 
+def alone(folder: Path) -> dict[str, str]:
+    """The environment of a process that finds no other install of ours."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL"))}
+    return environment | {"PYTHONPATH": sysconfig.get_paths()["purelib"], "XDG_RUNTIME_DIR": str(folder)}
+
+
 def run(python: Path, code: str, folder: Path) -> str:
     """The paths of PYTHONPATH are no site directories: what an editable install left there is not read."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL"))}
-    environment |= {"PYTHONPATH": sysconfig.get_paths()["purelib"], "XDG_RUNTIME_DIR": str(folder)}
     done = subprocess.run(
-        [str(python), "-c", code], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+        [str(python), "-c", code], cwd=folder, env=alone(folder), capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -52,7 +67,7 @@ def test_it_is_thin(wheel: Path) -> None:
         names = [name for name in archive.namelist() if ".dist-info" not in name]
     assert wheel.stat().st_size < MOST_BYTES
     parts = {name.split("/")[1] for name in names}
-    assert parts == {"bindings", "host_helper", "sched"}
+    assert parts == {"bindings", "cli", "host_helper", "sched"}
     assert {name for name in names if name.startswith("offpath/sched/") and "/protocol/" not in name} == {
         f"offpath/sched/{name}"
         for name in ("__init__.py", "py.typed", "errors.py", "ina/__init__.py", "ina/decision.py", "ina/patterns.py")
@@ -65,12 +80,67 @@ def test_alone_it_has_the_helper_and_the_requester_and_not_the_daemon(python: Pa
         python,
         "import importlib.util, offpath.host_helper as h\n"
         "print([getattr(h, name).__name__ for name in h.__all__])\n"
-        "print(h.__file__, [importlib.util.find_spec(f'offpath.{n}') for n in ('dpu_daemon', 'cli')])\n",
+        "print(h.__file__, [importlib.util.find_spec(f'offpath.{n}') for n in ('dpu_daemon',)])\n",
         tmp_path,
     )
     assert "'Helper'" in said
     assert str(python.parent.parent) in said
-    assert said.endswith("[None, None]\n")
+    assert said.endswith("[None]\n")
+
+
+def command(python: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`offpath` as the wheel's entry point starts it."""
+    return subprocess.run(
+        [str(python), "-c", ENTRY, *words], cwd=folder, env=alone(folder), capture_output=True, text=True, timeout=120
+    )
+
+
+def test_alone_it_has_the_commands_that_the_docs_give_hosts_and_no_other(
+    wheel: Path, python: Path, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
+        assert "offpath = offpath.cli.host:main" in archive.read(name).decode()
+    shown = command(python, tmp_path, "--help")
+    assert all(word in shown.stdout for word in ("helper", "keys", "doctor"))
+    assert "daemon run" not in shown.stdout
+    assert command(python, tmp_path, "--version").returncode == 0
+    made = command(python, tmp_path, "keys", "host-a", "--directory", str(tmp_path))
+    assert (made.returncode, (tmp_path / "host-a.key").stat().st_mode & 0o777) == (0, 0o600), made.stderr
+    looked = command(python, tmp_path, "doctor", "--json", "--runtime-dir", str(tmp_path))
+    found = {(each["code"], each["severity"]) for each in json.loads(looked.stdout)}
+    assert looked.returncode == 0, looked.stderr
+    assert {("kernel", "ok"), ("package", "ok"), ("daemon", "note")} <= found
+    assert command(python, tmp_path, "daemon", "run").returncode == 2
+
+
+def test_alone_its_helper_serves_a_daemon_of_the_whole_install(
+    make_cluster: Make, python: Path, tmp_path: Path
+) -> None:
+    cluster = make_cluster({"ada": {}})
+    (tmp_path / "serve.py").write_text(
+        "from offpath.host_helper import Helper\nhelper = Helper()\n"
+        "@helper.kernel('echo', demand=14)\ndef echo(array):\n    return array\n"
+    )
+    words = ["helper", "run", "serve.py", "--runtime-dir", str(cluster.run_folder)]
+    helper = subprocess.Popen([str(python), "-c", ENTRY, *words], cwd=tmp_path, env=alone(tmp_path))
+    try:
+        until(lambda: _is_served(cluster))
+        with cluster.connect("ada") as ada:
+            assert ada.submit("echo", [np.arange(3)], timeout=TIMEOUT).array.tolist() == [0, 1, 2]
+        looked = command(python, tmp_path, "doctor", "--json", "--runtime-dir", str(cluster.run_folder))
+        daemon = next(each for each in json.loads(looked.stdout) if each["code"] == "daemon")
+        assert daemon["severity"] == "ok"
+        helper.terminate()
+        assert helper.wait(TIMEOUT) == 0
+    finally:
+        helper.kill()
+        helper.wait(TIMEOUT)
+
+
+def _is_served(cluster: Cluster) -> bool:
+    with AdminClient(str(cluster.run_folder)) as client:
+        return client.ask(admin.StatusRequest(), admin.Status).has_helper
 
 
 def test_alone_it_carries_a_training_job(python: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 - capacity: at each switch, operations from admission to the last delivery; groups from the permission on
 - an old incarnation is admitted nowhere once a newer one was
 - stamps of a rank and terms of a switch never go back; one stamp is one epoch
+- a controller ends for a later controller only, whatever hosts say of terms
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ class Judge:
         key = epoch.job, epoch.incarnation, epoch.stamp
         if self._epochs.setdefault(key, epoch) != epoch:
             raise Violation(f"two epochs with stamp {epoch.stamp}")
+
+    def deposed(self, term: int) -> None:
+        if self._world.newest_term <= term:
+            raise Violation(f"the controller of term {term} ended, and no later one began")
 
     def issued(self, rank: SimRank, operation: Operation) -> None:
         key = rank.job, rank.incarnation, operation.index

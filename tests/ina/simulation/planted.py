@@ -9,10 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ...simulation.planted import ROOT, Hunt, PatchFailed, apply
+from ...simulation.planted import HUNG_S, ROOT, Hunt, PatchFailed, apply
 
 BUGS = Path(__file__).with_name("bugs")
-_TIMEOUT_S = 300
 
 
 def patches() -> list[Path]:
@@ -32,7 +31,7 @@ def hunt(patch: Path, folder: Path, most: int) -> Hunt:
         [sys.executable, "-m", "tests.ina.simulation.run", "--schedules", str(most), "--until-broken",
          "--packages", str(root)],
         cwd=root, env={**os.environ, "PYTHONPATH": str(root / "sched"), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
+        capture_output=True, text=True, timeout=HUNG_S, check=False,
     )  # fmt: skip
     shutil.rmtree(root)
     if done.returncode not in (0, 1) or not done.stdout:

@@ -11,7 +11,8 @@ import pytest
 from ...support.evidence import keep
 from .planted import hunt, patches
 
-MOST = 1_500
+MOST = 2_500
+"""Schedules: the bug that is hardest to find (25) shows itself at seed 1502."""
 LEAST = 15
 
 

@@ -10,6 +10,7 @@ frozen for good: every job whose ranks live must end all the same.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
@@ -26,6 +27,8 @@ from offpath.sched.ina.protocol.events import (
     Deposed,
     Event,
     Fence,
+    HostQuarantined,
+    HostReleased,
     JobEnded,
     JobSubmitted,
     JobView,
@@ -70,16 +73,22 @@ class SimController:
         self.is_deaf = False
         """No agent's word reaches it: it does not learn that it was replaced."""
         tokens = iter(range(1 << 30))
+        world.newest_term = max(world.newest_term, term)
         self.machine = Controller(
             term, world.draw_planner(), lambda: f"{term}-{next(tokens)}", patience_ns=1_000 * _STEP_NS,
-            repeat_ns=60 * _STEP_NS, rest_ns=100 * _STEP_NS,
+            repeat_ns=60 * _STEP_NS, rest_ns=100 * _STEP_NS, proof=f"of {term}", is_proven=self._is_proven,
         )  # fmt: skip
         self.sessions: dict[str, Session] = {}
+
+    def _is_proven(self, term: int, proof: str) -> bool:
+        return proof == f"of {term}"
 
     def handle(self, event: Event) -> None:
         if self.is_alive:
             for command in self.machine.handle(event, now_ns=self.world.now_ns):
                 self.world.carry_out(self, command)
+            if self.machine.is_deposed:
+                self.world.judge.deposed(self.machine.term)
 
     def act(self) -> bool:
         """Reconnect to a switch, or let time pass."""
@@ -112,6 +121,9 @@ class SimHost:
         self.world, self.name = world, name
         self.is_alive = True
         self.is_cut_off = False
+        self.is_liar = False
+        self.newest: dict[str, int] = defaultdict(int)
+        """Stamps that the controllers have sent, by job."""
         self.agent = Agent(name)
 
     def start(self) -> None:
@@ -125,7 +137,10 @@ class SimHost:
             return False
         rank = self.world.random.choice(here)
         is_gone = not rank.is_alive or rank.is_done
-        report = self.agent.page(replace(rank.page.state, is_gone=is_gone))
+        state = rank.page.state
+        if self.is_liar:  # it says that its ranks have left whatever the controller wants them to leave
+            state = replace(state, held=self.newest[rank.job], applied=self.newest[rank.job])
+        report = self.agent.page(replace(state, is_gone=is_gone))
         if report is not None:
             self.send(report)
         return report is not None
@@ -138,10 +153,11 @@ class SimHost:
         if not self.is_alive:
             return
         if isinstance(command, Ask):
-            report = self.agent.asked(command.term)
+            report = self.agent.asked(command.term, command.proof)
             if report is not None:
                 self.send(report)
             return
+        self.newest[command.epoch.job] = max(self.newest[command.epoch.job], command.epoch.stamp)
         handed = self.agent.epoch(command.epoch)
         if handed is not None:
             for rank in self.world.ranks:
@@ -168,6 +184,8 @@ class World:
         self.ranks: list[SimRank] = []
         self.running: list[SimRank] = []
         self._incarnations: dict[str, int] = {}
+        self.quarantined: set[str] = set()
+        self.newest_term = 0
         self._restarts = 3
         self._switches, self._hosts = list(self.switches.values()), list(self.hosts.values())
         self.pace = self.random.choice((0.15, 0.35))
@@ -267,7 +285,8 @@ class World:
             "rank": self._kill_rank, "controller": self._replace_controller, "zombie": self._second_controller,
             "agent": self._kill_agent, "switch": self._kill_switch, "freeze": self._freeze_switch,
             "partition": self._cut_off, "session": self._hang_up, "end": self._end_job, "restart": self._restart_job,
-            "drop": self._drop_tree,
+            "drop": self._drop_tree, "lie": self._lie, "quarantine": self._quarantine,
+            "drained": self._begin_to_lie,
         }  # fmt: skip
 
     def _kill_rank(self) -> None:
@@ -297,6 +316,8 @@ class World:
             self.random.choice(waiting or linked).drop()
 
     def _connect(self, controller: SimController) -> None:
+        for name in sorted(self.quarantined):
+            controller.handle(HostQuarantined(name))
         for host in self.hosts.values():
             if host.is_alive:
                 controller.handle(AgentUp(host.name))
@@ -337,6 +358,29 @@ class World:
     def _hang_up(self) -> None:
         if self.open_sessions:
             self.random.choice(self.open_sessions).is_open = False
+
+    def _lie(self) -> None:
+        """A host names a term that no controller issued, with a proof of another one, or one that is replayed."""
+        host = self.random.choice(self._hosts)
+        newest = max(each.machine.term for each in self.controllers)
+        term = self.random.choice((newest + 1, newest + 100, (1 << 31) - 2, (1 << 31) - 1))
+        proof = self.random.choice(("", f"of {newest}", f"of {self.random.randint(1, newest)}", "of 0"))
+        host.send(Report(host.name, term, (), self.random.random() < 0.5, proof))
+
+    def _begin_to_lie(self) -> None:
+        """All hosts of a job may be in one hand."""
+        for host in self._hosts:
+            host.is_liar = self.random.random() < 0.7
+
+    def _quarantine(self) -> None:
+        """An operator, or the shell after a lie; released at some time, or never."""
+        host = self.random.choice(self._hosts)
+        for controller in self.controllers:
+            if host.name in self.quarantined:
+                controller.handle(HostReleased(host.name, host.is_alive))
+            else:
+                controller.handle(HostQuarantined(host.name))
+        self.quarantined ^= {host.name}
 
     def _end_job(self) -> None:
         job = self.random.choice(sorted(self._incarnations))

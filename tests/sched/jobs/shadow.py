@@ -27,6 +27,7 @@ from offpath.sched.jobs.records import MS, BookSettings, TenantSpec
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
 
 from ..gpus import is_legal
+from .shadow_kernels import ShadowKernels
 from .shadow_records import Occupant, ShadowJob, ShadowLease, promise
 
 LeaseEvent = events.LaneReady | events.InstanceFailed | events.WorkerLost | events.LaneScrubbed | events.InstanceClosed
@@ -50,7 +51,8 @@ class Shadow:
         self.is_draining = False
         self.gpus: dict[str, GpuSpec] = {}
         self.offered: tuple[GpuSpec, ...] = ()
-        self.kernels: dict[int, int] = {}
+        self.offered_kernels = ShadowKernels()
+        self.kernels = self.offered_kernels.served
         self.sessions: dict[int, str] = {}
         self.last_id: dict[int, int] = {}
         self.jobs: dict[int, ShadowJob] = {}
@@ -71,6 +73,11 @@ class Shadow:
         promise(now_ns >= self.now_ns, "the world's clock runs forwards")
         self.now_ns = now_ns
         self._may, self._must, self._submitted = {}, set(), None
+        self.offered_kernels.forget_overdue(self.settings.kernel_gone_ns, now_ns)
+        overdue = self.offered_kernels.take_overdue()
+        for job in [job for job in self.live.values() if job.phase == "queued" and job.event.kernel in overdue]:
+            self._expect(job, JobState.CANCELLED)
+            job.lost_its_kernel = True
         match event:
             case events.SessionOpened():
                 self.sessions[event.session] = event.tenant
@@ -86,7 +93,7 @@ class Shadow:
                         self._expect(job, JobState.CANCELLED)
             case events.JobSubmitted():
                 share = event.share or self.kernels.get(event.kernel, 0)
-                job = ShadowJob(event, self.sessions[event.session], share, len(self.jobs))
+                job = ShadowJob(event, self.sessions[event.session], share, len(self.jobs), way=[now_ns])
                 self.jobs[event.job] = self.live[event.job] = self._submitted = job
                 self.uncredited[event.session].add(event.job)
             case events.CancelRequested():
@@ -106,7 +113,8 @@ class Shadow:
                 self.helper = event.helper
                 self.gpus = {gpu.gpu: gpu for gpu in event.gpus}
                 self.offered = event.gpus
-                self.kernels = {kernel.kernel: kernel.share for kernel in event.kernels}
+                self.offered_kernels.joined(event.kernels, self.now_ns)
+                self.seen["stranded"] += len(self.stranded())
                 self._expect_withdrawn()
             case events.HelperLost():
                 if event.helper == self.helper:
@@ -114,6 +122,7 @@ class Shadow:
                         self._gone(lease, is_clean=False)
                     self.helper = 0
                     self.gpus = {}
+                    self.offered_kernels.lost(self.now_ns)
             case events.Drain():
                 self.is_draining = event.is_on
             case events.ConfigChanged():
@@ -122,6 +131,10 @@ class Shadow:
                 pass
             case _:
                 self._lease_fact(event)
+
+    def stranded(self) -> list[ShadowJob]:
+        """Queued for a kernel that the helper does not serve."""
+        return [job for job in self.live.values() if job.phase == "queued" and job.event.kernel not in self.kernels]
 
     def _config_changed(self, event: events.ConfigChanged) -> None:
         self.settings = event.settings
@@ -189,7 +202,7 @@ class Shadow:
                         self._free(lease, lane)
                         self._expect(occupant.job, JobState.FAILED)
                     else:
-                        occupant.phase = occupant.job.phase = "waiting"
+                        occupant.goes_on("waiting", self.now_ns)
                         lease.waiting.append(occupant)
                     return
 
@@ -233,10 +246,10 @@ class Shadow:
         if occupant.phase == "running" and not may_repeat:
             self._expect(job, JobState.OUTCOME_UNKNOWN)
         elif self._is_withdrawn(job):
-            job.phase = "withdrawn"
+            job.falls_back("withdrawn")
             self._expect(job, JobState.CANCELLED)
         else:
-            job.phase = "queued"
+            job.falls_back("queued")
             self.seen["requeued"] += 1
 
     def _free(self, lease: ShadowLease, lane: int) -> None:
@@ -301,9 +314,8 @@ class Shadow:
         return [job for job, one in self.live.items() if one.event.session == session]
 
     def _holds_nothing(self, tenant: str) -> bool:
-        return tenant not in self.sessions.values() and not any(
-            lease.opened.tenant == tenant for lease in self.leases.values()
-        )
+        has_lease = any(lease.opened.tenant == tenant for lease in self.leases.values())
+        return tenant not in self.sessions.values() and not has_lease
 
     def _judge_admission(self, job: ShadowJob, commands: tuple[Command, ...]) -> None:
         event, spec = job.event, self.tenants[job.tenant]
@@ -355,24 +367,22 @@ class Shadow:
     def _judge_copy(self, command: Copy) -> None:
         lease, job = self._lane_of(command)
         promise(job.phase == "queued", f"{command}: the job is {job.phase}")
+        promise(job.event.kernel in self.kernels, f"{command}: nobody serves its kernel")
         promise(command.attempt > job.attempt, f"{command}: the attempt is not new")
         promise(command.lane not in lease.lanes, f"{command}: its previous job has not left the lane")
         promise(not lease.lost, f"{command}: the lease drains")
         promise(job.share <= lease.alpha, f"{command}: R exceeds α")
         first = min(
-            (other for other in self.live.values() if self._is_queued_beside(job, other)),
+            (other for other in self.live.values() if other.is_queued_like(job) and other.event.kernel in self.kernels),
             key=lambda other: (-other.event.priority, other.order),
         )
         promise(first is job, f"{command}: job {first.event.job} was before it")
-        job.phase, job.attempt = "copying", command.attempt
+        job.goes_on("copying", self.now_ns)
+        job.attempt = command.attempt
         lease.lanes[command.lane] = Occupant(job, command.attempt)
         lease.flying.add((command.job, command.attempt))
         if lease.running_share + job.share > lease.alpha:
             self.seen["prefetch"] += 1
-
-    @staticmethod
-    def _is_queued_beside(job: ShadowJob, other: ShadowJob) -> bool:
-        return other.phase == "queued" and (other.tenant, other.share) == (job.tenant, job.share)
 
     def _judge_launch(self, command: Launch) -> None:
         lease, job = self._lane_of(command)
@@ -381,11 +391,11 @@ class Shadow:
         promise(occupant is not None and occupant.job is job, f"{command}: the lane does not hold the job")
         assert occupant is not None
         promise(occupant.attempt == command.attempt and occupant.phase == "waiting", f"{command}: before its CopyDone")
+        promise(command.kernel in self.kernels, f"{command}: nobody serves its kernel")
         promise((command.share, command.kernel) == (job.share, job.event.kernel), f"{command}: not what was asked for")
         promise(lease.running_share + job.share <= lease.alpha, f"{command}: the sum of R exceeds α")
         lease.waiting.remove(occupant)
-        occupant.phase = job.phase = "running"
-        job.launched_ns = self.now_ns
+        occupant.goes_on("running", self.now_ns)
         job.launches += 1
         promise(job.launches <= (MAX_ATTEMPTS if job.event.is_idempotent else 1), f"{command}: launched too often")
         if job.launches > 1:
@@ -405,13 +415,13 @@ class Shadow:
         is_retry = command.state is JobState.REJECTED and command.reason in RETRYABLE
         low, high = (1, 5_000) if is_retry else (0, 0)
         promise(low <= command.retry_after_ms <= high, f"{command}: retry_after")
-        promise(command.stages[5] >= 0 and min(command.stages) >= 0, f"{command}: negative times")
+        promise(job.has_stages(command, self.now_ns), f"{command}: stages of a job that went {job.way}")
         self.seen[command.state.name] += 1
         self.seen[f"{command.state.name} while {job.phase}"] += 1
         self.seen[command.reason.value] += 1
-        promise(
-            command.reason is not EndReason.TENANT_REMOVED or job.event.session in self.leaving, f"{command}: it stays"
-        )
+        is_out = job.event.session in self.leaving
+        promise(command.reason is not EndReason.TENANT_REMOVED or is_out, f"{command}: it stays")
+        promise(command.reason is not EndReason.KERNEL_GONE or job.lost_its_kernel, f"{command}: its kernel is known")
         job.answer, job.phase, job.answered_ns = command, "answered", self.now_ns
         del self.live[command.job]
         for lease in self.leases.values():
@@ -476,7 +486,7 @@ class Shadow:
         assert occupant is not None
         job, now_ns = occupant.job, self.now_ns
         is_late = job.event.session in self.leaving or job.event.session not in self.sessions
-        has_overrun = 0 < self._overruns_ns(occupant) <= now_ns
+        has_overrun = 0 < occupant.overruns_ns(self.settings) <= now_ns
         if is_late and self.leave_ns.get(job.tenant, now_ns + 1) <= now_ns:
             self.seen["kill at the drain limit"] += 1
             if has_overrun and job.phase != "answered":
@@ -491,15 +501,6 @@ class Shadow:
             job.phase = "overran"
             self._expect(job, JobState.FAILED)
 
-    def _overruns_ns(self, occupant: Occupant) -> int:
-        """When what runs in a lane has run for too long; 0 for never."""
-        job, settings = occupant.job, self.settings
-        if occupant.phase != "running":
-            return 0
-        launched = job.launched_ns + settings.kernel_ns if settings.kernel_ns else 0
-        lingers = job.answered_ns + settings.linger_ns if job.phase == "answered" and settings.linger_ns else 0
-        return min(launched or lingers, lingers or launched)
-
     # -- after a step ---------------------------------------------------------------------------------------------
     def after(self, book: JobBook) -> None:
         """What had to be answered is; nothing that could go on waits; the book's tables are bounded and right."""
@@ -509,10 +510,11 @@ class Shadow:
         promise(ledger.unanswered == len(self.live), "accepted = answered + in flight")
         promise(set(ledger.leases) == set(self.leases), "the leases are those that were opened and not closed")
         queued: dict[str, list[ShadowJob]] = {}
+        stranded = Counter(job.tenant for job in self.stranded())
         count: Counter[str] = Counter()
         for job in self.live.values():
             count[job.tenant] += 1
-            if job.phase == "queued":
+            if job.phase == "queued" and job.event.kernel in self.kernels:
                 queued.setdefault(job.tenant, []).append(job)
         promise(set(ledger.tenants) == set(self.tenants), "tenants")
         ready = {one for one in self.leaving & self.sessions.keys() if not self._unanswered(one)}
@@ -525,8 +527,11 @@ class Shadow:
             held = sum(lease.alpha for lease in self.leases.values() if lease.opened.tenant == name)
             most = self.most_jobs[name]
             promise(tenant.jobs == count[name] <= most, f"{name} has {count[name]} jobs, not {tenant.jobs}")
-            promise(name not in self.removed or not waiting, f"{name} was removed and has jobs queued")
+            promise(len(tenant.stranded) == stranded[name], f"{name}'s jobs whose kernel nobody serves")
+            promise(name not in self.removed or not waiting + stranded[name], f"{name} was removed and has jobs queued")
             promise(tenant.queued == waiting == sum(len(q) for q in tenant.queues.values()), f"{name}'s queue")
+            promise(sum(tenant.waiting.values()) == waiting >= len(tenant.waiting), f"{name}'s queue by kinds")
+            self.offered_kernels.explain(tenant.service)
             promise(tenant.held_share == held, f"{name} holds {held}, not {tenant.held_share}")
             for queue in tenant.queues.values():
                 entries = len(queue._entries)
@@ -563,7 +568,7 @@ class Shadow:
     def _after_limits(self, book: JobBook, lease: ShadowLease, state: LeaseState) -> None:
         """Somebody will look before anything overruns; nothing of a removed tenant is left on a lane at its limit."""
         settings, tenant = self.settings, lease.opened.tenant
-        due = [due for occupant in lease.lanes.values() if (due := self._overruns_ns(occupant))]
+        due = [due for occupant in lease.lanes.values() if (due := occupant.overruns_ns(self.settings))]
         if state is LeaseState.CREATING and settings.open_ns:
             due.append(lease.since_ns + settings.open_ns)
         if state is LeaseState.SCRUBBING and settings.scrub_ns and lease.asked and lease.closing is None:
@@ -580,6 +585,9 @@ class Shadow:
         next_ns = book.next_deadline_ns()
         deadlines = [job.event.deadline_ns for job in self.live.values() if job.event.deadline_ns]
         deadlines += [self.now_ns + max(settings.grow_after_ns, MS) for jobs in queued.values() if jobs]
+        self.offered_kernels.agrees(ledger)
+        if settings.kernel_gone_ns:
+            deadlines += [since_ns + settings.kernel_gone_ns for since_ns in self.offered_kernels.gone.values()]
         promise(not deadlines or (next_ns is not None and next_ns <= min(deadlines)), "next_deadline_ns is late")
         promise(set(ledger.needy) == {name for name, jobs in queued.items() if jobs}, "who waits is needy, nobody else")
         lanes = sum(len(lease.lanes) for lease in self.leases.values())
@@ -587,6 +595,6 @@ class Shadow:
         promise(set(ledger.jobs) == kept, "the jobs kept are those whose credit is out")
         promise(len(ledger.leaving) <= lanes, f"{len(ledger.leaving)} jobs are leaving {lanes} lanes")
         promise(set(ledger.sessions) == set(self.sessions), "sessions")
-        live = len(self.live) + 4 * len(self.leases) + 2 * len(self.tenants) + 2
+        live = len(self.live) + 4 * len(self.leases) + 2 * len(self.tenants) + len(self.offered_kernels.gone) + 2
         promise(len(ledger.timers) <= max(257, 2 * live + 1), f"{len(ledger.timers)} timers for {live} live things")
         promise(not ledger.out, "no command is kept back")

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import Answer, CloseLease, OpenLease
+from offpath.sched.jobs.records import BookSettings
+from offpath.sched.jobs.states import EndReason, JobState
 
 
 class Violation(AssertionError):
@@ -28,9 +30,34 @@ class ShadowJob:
     phase: str = "queued"
     attempt: int = -1
     launches: int = 0
-    launched_ns: int = 0
     answered_ns: int = 0
     answer: Answer | None = None
+    lost_its_kernel: bool = False
+    way: list[int] = field(default_factory=list)
+    """When it was accepted, and when its last attempt was placed, copied and launched, as far as it came."""
+
+    def goes_on(self, phase: str, now_ns: int) -> None:
+        self.phase = phase
+        self.way.append(now_ns)
+
+    def falls_back(self, phase: str) -> None:
+        """Its attempt is void: what passed counts as queued."""
+        self.phase = phase
+        del self.way[1:]
+
+    def has_stages(self, answer: Answer, now_ns: int) -> bool:
+        """The stages add up, and are as far as the job came. The worker's clock parts only what follows the copy."""
+        *parts, total = answer.stages
+        so_far = [end - start for start, end in zip(self.way, [*self.way[1:], now_ns], strict=True)]
+        if answer.state is JobState.COMPLETED or answer.reason in (EndReason.KERNEL_RAISED, EndReason.RESULT_TOO_LARGE):
+            right = parts[:2] == so_far[:2] and min(parts) >= 0
+        else:
+            right = parts == so_far + [0] * (5 - len(so_far))
+        return right and sum(parts) == total == now_ns - self.way[0]
+
+    def is_queued_like(self, other: ShadowJob) -> bool:
+        """It is queued, for its tenant and demand."""
+        return self.phase == "queued" and (self.tenant, self.share) == (other.tenant, other.share)
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +67,22 @@ class Occupant:
     job: ShadowJob
     attempt: int
     phase: str = "copying"
+
+    def goes_on(self, phase: str, now_ns: int) -> None:
+        self.phase = phase
+        self.job.goes_on(phase, now_ns)
+
+    def overruns_ns(self, settings: BookSettings) -> int:
+        """When what runs has run for too long; 0 for never."""
+        if self.phase != "running":
+            return 0
+        job = self.job
+        launched = job.way[-1] + settings.kernel_ns if settings.kernel_ns else 0
+        is_limited = bool(settings.linger_ns) and job.answer is not None
+        if job.answer is not None and job.answer.state is JobState.EXPIRED:
+            is_limited &= settings.kills_expired
+        lingers = job.answered_ns + settings.linger_ns if is_limited else 0
+        return min(launched or lingers, lingers or launched)
 
 
 @dataclass(slots=True, eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -75,7 +76,7 @@ def test_lanes_too_large_for_any_instance_are_a_matter_of_memory() -> None:
     assert isinstance(answer, Answer)
     assert (answer.state, answer.reason) == (JobState.REJECTED, EndReason.NO_INSTANCE_FITS)
     ended = replace(ENDED, reason=answer.reason)
-    (hold,) = explain_end(ended, desk.book.ledger, (a100(),)).holds
+    (hold,) = explain_end(ended, desk.book.ledger, (a100(),), 5 * MS).holds
     assert (hold.cause, Lift.CONFIGURATION in hold.lifted_by) == (Cause.MEMORY, True)
     assert "7g.40gb of A100-40GB" in hold.text
 
@@ -87,7 +88,7 @@ def test_a_job_that_waits_ends_when_a_helper_comes_whose_gpus_hold_no_lease_for_
     out = desk.say(3, events.HelperJoined(2, (a30(),), KERNELS))
     (answer,) = (command for command in out if isinstance(command, Answer))
     assert (answer.job, answer.state, answer.reason) == (1, JobState.CANCELLED, EndReason.NO_INSTANCE_FITS)
-    (hold,) = explain_end(replace(ENDED, reason=answer.reason), desk.book.ledger, (a30(),)).holds
+    (hold,) = explain_end(replace(ENDED, reason=answer.reason), desk.book.ledger, (a30(),), 5 * MS).holds
     assert "4g.24gb of A30-24GB" in hold.text
 
 
@@ -148,7 +149,7 @@ def test_an_estimate_is_given_once_a_job_has_finished() -> None:
     desk.result(12, 1, 1)
     for job in (2, 3, 4):
         desk.submit(12, job)
-    assert told(desk, 4, 13).estimate_ns == 10 * MS, "10 ms a job, two lanes, none queued before it"
+    assert told(desk, 4, 13).estimate_ns == 30 * MS, "10 ms a job, two before it, and each takes all of the share"
 
 
 def test_a_deadline_that_will_be_missed_is_a_cause() -> None:
@@ -158,25 +159,65 @@ def test_a_deadline_that_will_be_missed_is_a_cause() -> None:
     assert "in 48.0 ms" in told(desk, 1, 2).holds[1].text
 
 
-ENDED = Ended(1, "ada", 14, 100, 50, JobState.REJECTED, EndReason.NONE, 0, 0, (0, 0, 0, 0, 0, 5 * MS))
+@pytest.mark.parametrize(
+    ("settings", "kept", "killed"),
+    [
+        (
+            {"linger_ns": 20 * MS},
+            "until it ends; after 20.0 ms its worker is killed",
+            "; its worker is killed in 15.0 ms",
+        ),
+        (
+            {"linger_ns": 20 * MS, "kernel_ns": 100 * MS, "kills_expired": False},
+            "until it ends or has run for 100.0 ms in all",
+            "; its worker is killed in 77.0 ms",
+        ),
+        ({"linger_ns": 20 * MS, "kills_expired": False}, "until it ends (limits.on_expiry)", ""),
+    ],
+)
+def test_a_budget_that_ends_during_a_kernel_is_said_to_keep_the_lane(
+    settings: dict[str, Any], kept: str, killed: str
+) -> None:
+    desk = Desk(settings=replace(SETTINGS, lanes=1, **settings), pins=(PinnedLease("ada", 0, "1g.5gb", 0),))
+    desk.warm(1, 1, lanes=1)
+    desk.run(2, 1, by_ms=20)
+    (hold,) = told(desk, 1, 5).holds
+    assert hold.cause is Cause.DEADLINE
+    assert "its deadline is in 15.0 ms" in hold.text
+    assert f"then it ends EXPIRED, and its kernel keeps the lane {kept}" in hold.text
+    desk.submit(6, 2)
+    assert "1 run" in told(desk, 2, 7).holds[0].text
+    desk.tick(20)
+    assert "1 of these for requests that have expired or were cancelled" in told(desk, 2, 21).holds[0].text
+    expired = replace(ENDED, state=JobState.EXPIRED, reason=EndReason.DEADLINE_PASSED, lease=1)
+    (hold,) = explain_end(expired, desk.book.ledger, (a100(),), 25 * MS).holds
+    assert hold.text == (
+        f"its budget of 50 ms passed on lease 1; its kernel still runs and keeps lane 0 until it ends{killed}"
+    )
+    desk.result(30, 1, 1)
+    (hold,) = explain_end(expired, desk.book.ledger, (a100(),), 31 * MS).holds
+    assert hold.text == "its budget of 50 ms passed on lease 1"
+
+
+ENDED = Ended(1, "ada", 14, 100, 50, JobState.REJECTED, EndReason.NONE, 0, 0, (0, 0, 0, 0, 0, 5 * MS), SMALL, 0)
 
 
 @pytest.mark.parametrize("reason", [reason for reason in EndReason if reason is not EndReason.NONE])
 def test_every_end_has_a_cause_and_something_that_would_change_it(reason: EndReason) -> None:
     desk = Desk()
-    (hold,) = explain_end(replace(ENDED, reason=reason), desk.book.ledger, (a100(),)).holds
+    (hold,) = explain_end(replace(ENDED, reason=reason), desk.book.ledger, (a100(),), 5 * MS).holds
     assert hold.text
     assert hold.lifted_by
 
 
 def test_a_payload_that_is_too_large_is_told_both_sizes() -> None:
     ended = replace(ENDED, payload_bytes=2 * MIB, reason=EndReason.PAYLOAD_TOO_LARGE)
-    (hold,) = explain_end(ended, Desk().book.ledger, ()).holds
+    (hold,) = explain_end(ended, Desk().book.ledger, (), 5 * MS).holds
     assert (hold.cause, str(2 * MIB) in hold.text, str(MIB) in hold.text) == (Cause.MEMORY, True, True)
 
 
 def test_a_completed_job_was_held_back_by_nothing() -> None:
-    assert explain_end(replace(ENDED, state=JobState.COMPLETED), Desk().book.ledger, ()).holds == ()
+    assert explain_end(replace(ENDED, state=JobState.COMPLETED), Desk().book.ledger, (), 5 * MS).holds == ()
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -11,6 +11,7 @@ from offpath.sched.gpu.policy import Lift, Obstacle, Refusal
 from offpath.sched.jobs import events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.commands import Answer, CloseLease, Copy, Launch, OpenLease, ScrubLane
+from offpath.sched.jobs.leasing import LARGEST_LEASE
 from offpath.sched.jobs.records import MS, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 
@@ -134,7 +135,7 @@ def test_a_lost_helper_ends_what_ran_and_queues_the_rest_for_the_next_one() -> N
     desk.run(2, 1)
     desk.run(2, 2)
     desk.submit(3, 3)
-    unknown = Answer(1, ADA, JobState.OUTCOME_UNKNOWN, EndReason.HELPER_LOST, 0, 1, 0, (0, 0, 0, 0, 0, 3 * MS))
+    unknown = Answer(1, ADA, JobState.OUTCOME_UNKNOWN, EndReason.HELPER_LOST, 0, 1, 0, (0, 0, 0, 3 * MS, 0, 3 * MS))
     assert desk.say(5, events.HelperLost(1)) == (unknown,)
     assert desk.say(6, events.HelperLost(1)) == ()
     joined = desk.say(7, events.HelperJoined(2, (a100(),), KERNELS))
@@ -368,3 +369,14 @@ def test_many_far_deadlines_do_not_fill_the_timers() -> None:
     assert len(desk.book.ledger.timers) <= 257
     assert not desk.book.ledger.jobs
     assert not desk.book.ledger.tenants["ada"].queues
+
+
+def test_after_the_largest_number_leases_are_numbered_anew_and_no_live_one_twice() -> None:
+    """An answer's header has 32 bits for the number."""
+    desk = Desk(pins=(PinnedLease("bob", 0, "1g.5gb", 0),))
+    desk.book.leasing.next_lease = LARGEST_LEASE
+    desk.submit(1, 1, ADA, SMALL)
+    desk.submit(2, 2, CYD, SMALL)
+    assert sorted(desk.book.ledger.leases) == [1, 2, LARGEST_LEASE]
+    generations = [lease.generation for lease in desk.book.ledger.leases.values()]
+    assert len(set(generations)) == 3

@@ -69,6 +69,30 @@ def test_a_kernel_that_runs_on_after_its_job_was_answered_is_killed_soon(how: st
     assert desk.tick(30) == (KillLane(1, 0, 1, 1), ScrubLane(1, 1, 1))
 
 
+def test_a_kernel_of_an_expired_job_may_finish_where_that_is_configured_but_no_longer_than_a_kernel_may() -> None:
+    desk = Desk(settings=replace(SHORT, kills_expired=False), pins=(PIN,))
+    desk.warm(1, 1)
+    desk.run(2, 1, by_ms=10)
+    assert desk.tick(10) == (ended(1, JobState.EXPIRED, EndReason.DEADLINE_PASSED, 8, lease=1),)
+    assert desk.tick(101) == ()
+    assert desk.tick(102) == (KillLane(1, 0, 1, 1), ScrubLane(1, 1, 1))
+    desk = Desk(settings=replace(SHORT, kills_expired=False), pins=(PIN,))
+    desk.warm(1, 1)
+    desk.run(2, 1, by_ms=10)
+    desk.tick(10)
+    assert desk.result(90, 1, 1) == ()
+    assert desk.tick(500) == ()
+    assert desk.state(1) is LeaseState.WARM
+
+
+def test_a_cancelled_kernel_is_killed_soon_also_where_expired_ones_may_finish() -> None:
+    desk = Desk(settings=replace(SHORT, kills_expired=False), pins=(PIN,))
+    desk.warm(1, 1)
+    desk.run(2, 1, by_ms=60)
+    desk.say(10, events.CancelRequested(1))
+    assert desk.tick(30) == (KillLane(1, 0, 1, 1), ScrubLane(1, 1, 1))
+
+
 @pytest.mark.parametrize("lost", [events.WorkerLost(1, 1, 1), events.HelperLost(1)])
 def test_nothing_is_launched_on_a_lane_whose_loss_is_being_told(lost: events.Event) -> None:
     """Before the loss its time is taken in: a kernel has overrun, and its share would go to who waits on the lane."""

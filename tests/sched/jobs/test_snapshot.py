@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -11,9 +12,14 @@ import orjson
 import pytest
 
 from offpath.sched.errors import PlainError
+from offpath.sched.jobs import events
 from offpath.sched.jobs.book import JobBook
+from offpath.sched.jobs.commands import Answer
+from offpath.sched.jobs.records import MS, PinnedLease, TenantSpec
 from offpath.sched.jobs.snapshot import restore, schema, snapshot
+from offpath.sched.jobs.states import EndReason
 
+from .desk import ADA, HALF, SETTINGS, SMALL, Desk
 from .world import World, drive
 
 SEEDS = {"quick": 12, "ci": 60, "full": 600}[os.environ.get("OFFPATH_TEST_SIZE", "ci")]
@@ -42,6 +48,47 @@ def test_a_book_restored_at_any_moment_gives_the_same_commands_from_there_on(see
         assert book.handle(event, now_ns) == due + commands
         due = ()
     assert restored
+
+
+def with_many_kinds(jobs: int, *, kernel: int = SMALL, room: int = 0) -> Desk:
+    """``jobs`` jobs of priority 0 wait, then one of each of the priorities 1 to 69: more kinds than a forecast reads.
+    Kernel SMALL takes 10 ms; how long others take is not known. The tenant may submit ``room`` more."""
+    settings = replace(SETTINGS, max_jobs=9_999)
+    ada = TenantSpec("ada", max_share=14, max_jobs=jobs + 69 + room)
+    desk = Desk((ada,), settings, (PinnedLease("ada", 0, "1g.5gb", 0),))
+    desk.warm(1, 1)
+    desk.run(2, 1)
+    desk.result(12, 1, 1)
+    for job in range(2, jobs + 2):
+        desk.submit(12, job, kernel=kernel, share=14)
+    for priority in range(1, 70):
+        desk.submit(12, jobs + 1 + priority, priority=priority)
+    return desk
+
+
+def answered_alike(desk: Desk, event: events.Event) -> EndReason:
+    """The reason of the answer that the book gives, and one restored from its snapshot too."""
+    again = through_json(desk.book)
+    (live,) = desk.book.handle(event, 12 * MS)
+    assert isinstance(live, Answer)
+    assert again.handle(event, 12 * MS) == (live,)
+    return live.reason
+
+
+def test_of_more_kinds_than_a_forecast_reads_it_reads_the_same_ones_after_a_restore() -> None:
+    """Which are read depends on the order in which they came, not on the one in which they are queued."""
+    late = events.JobSubmitted(9_000, ADA, 9_000, SMALL, 0, 0, 1_012 * MS, 0, False)
+    assert answered_alike(with_many_kinds(600, room=1), late) is EndReason.DEADLINE_UNREACHABLE
+    full = events.JobSubmitted(9_000, ADA, 9_000, SMALL, 0, 0, 0, 0, False)
+    assert answered_alike(with_many_kinds(600, kernel=HALF), full) is EndReason.TENANT_QUEUE_FULL
+
+
+def test_a_snapshot_whose_queues_are_not_what_its_tenant_counts_is_refused() -> None:
+    data = snapshot(with_many_kinds(3).book)
+    ((_, queues, *_),) = data["tenants"]
+    queues[0][1].pop()
+    with pytest.raises(PlainError, match="do not add up"):
+        restore(data)
 
 
 def full_snapshot() -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 from offpath.sched.gpu.greedy import GreedyFirstFit
 from offpath.sched.jobs import events
@@ -92,7 +93,7 @@ def draw_setup(random: Random) -> Setup:
     return Setup(tenants, settings, pins, random.choice((0, 7, 1_000_000)))
 
 
-def draw_limits(random: Random) -> dict[str, int]:
+def draw_limits(random: Random) -> dict[str, Any]:
     """All off in half of the worlds: they end much that would else go on."""
     if random.random() < 0.5:
         return {}
@@ -100,7 +101,8 @@ def draw_limits(random: Random) -> dict[str, int]:
         "kernel_ns": (0, 3, 50), "linger_ns": (0, 1, 20), "open_ns": (0, 5, 100), "scrub_ns": (0, 5, 100),
         "drain_ns": (0, 5, 1_000),
     }  # fmt: skip
-    return {name: random.choice(values) * MS for name, values in choices.items()}
+    limits: dict[str, Any] = {name: random.choice(values) * MS for name, values in choices.items()}
+    return limits | {"kills_expired": random.random() < 0.6}
 
 
 class World:
@@ -109,6 +111,13 @@ class World:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.setup = draw_setup(self.random)
+        self.offers = Random(f"{seed} kernels")
+        self.is_fickle = self.offers.random() < 0.5
+        """Helpers serve other kernels than those before them."""
+        if self.is_fickle:
+            self.setup = replace(self.setup, settings=self._with_a_limit(self.setup.settings))
+        self.numbers = {kernel.kernel: kernel.kernel for kernel in KERNELS}
+        self.last_number = len(KERNELS)
         self.book = self.setup.book()
         self.shadow = Shadow(self.setup.tenants, self.setup.settings)
         self.now_ns = self.random.choice((0, 0, 1, 10**18))
@@ -175,7 +184,10 @@ class World:
         """What is due comes first; `replay` leaves these ticks out, as a shell does that is late."""
         next_ns = self.book.next_deadline_ns()
         if next_ns is not None and next_ns <= self.now_ns:
-            self.implied.add(len(self.log))
+            # Before a loss the tick is not the same as none: alone it may launch on what is about to be lost, and the
+            # book that sees both at once does not (`test_limits` says so by hand). So a replay keeps it.
+            if not isinstance(event, events.HelperLost | events.WorkerLost):
+                self.implied.add(len(self.log))
             self.step(events.Tick())
         self.step(event)
 
@@ -212,8 +224,10 @@ class World:
 
     def rest(self) -> None:
         """No further request, no further fault: every job gets its answer, every lease that is not pinned closes."""
+        if self.shadow.helper and self.shadow.stranded():
+            self.step(events.HelperLost(self.shadow.helper))
         if not self.shadow.helper:
-            self.step(self._join_now())
+            self.step(self._join_now(is_whole=True))
         limit_ns = self.now_ns + 1_000_000 * MS
         for _ in range(REST_STEPS):
             if not self._serve_one() and not self._sleep(limit_ns):
@@ -299,7 +313,12 @@ class World:
             retry_open_ns=random.choice((1, 50, 1_000)) * MS,
             **draw_limits(random),
         )
+        if self.is_fickle:
+            settings = self._with_a_limit(settings)
         return events.ConfigChanged(draw_tenants(random, names, pins), settings, pins)
+
+    def _with_a_limit(self, settings: BookSettings) -> BookSettings:
+        return replace(settings, kernel_gone_ns=self.offers.choice((0, 1, 5, 100, 2_000)) * MS)
 
     def _submit(self) -> events.Event | None:
         random = self.random
@@ -326,8 +345,8 @@ class World:
         if random.random() < 0.35:
             deadline = max(1, self.now_ns + random.choice((-1, 0, 1, MS, 5 * MS, 50 * MS, 1_000 * MS)))
         return events.JobSubmitted(
-            self._number("job"), session, request, kernel, share, random.choice((0, 0, 1, 7)), deadline, payload,
-            random.random() < 0.3,
+            self._number("job"), session, request, self.numbers.get(kernel, kernel), share,
+            random.choice((0, 0, 1, 7)), deadline, payload, random.random() < 0.3,
         )  # fmt: skip
 
     def _cancel(self) -> events.Event | None:
@@ -374,10 +393,22 @@ class World:
     def _join(self) -> events.Event | None:
         return None if self.shadow.helper else self._join_now()
 
-    def _join_now(self) -> events.Event:
+    def _join_now(self, *, is_whole: bool = False) -> events.Event:
         make = a30 if self.random.random() < 0.15 else a100
         gpus = (make("gpu-0"), make("gpu-1"))
-        return events.HelperJoined(self._number("helper"), gpus, KERNELS)
+        return events.HelperJoined(self._number("helper"), gpus, self._served(is_whole))
+
+    def _served(self, is_whole: bool) -> tuple[events.Kernel, ...]:
+        """What the next helper serves, under the numbers the shell gives: a forgotten name gets a new one."""
+        kernels = self.shadow.offered_kernels
+        kernels.forget_overdue(self.shadow.settings.kernel_gone_ns, self.now_ns)
+        serves_all = is_whole or not self.is_fickle or self.offers.random() < 0.4
+        served = KERNELS if serves_all else self.offers.sample(KERNELS, self.offers.choice((1, 2, 3)))
+        for kernel in served:
+            if self.numbers[kernel.kernel] in kernels.forgotten:
+                self.last_number += 1
+                self.numbers[kernel.kernel] = self.last_number
+        return tuple(replace(kernel, kernel=self.numbers[kernel.kernel]) for kernel in served)
 
     def _lose_helper(self) -> events.Event | None:
         if self.random.random() < 0.2:

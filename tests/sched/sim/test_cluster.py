@@ -65,8 +65,8 @@ def test_the_book_decides_as_the_transcription_row_by_row() -> None:
         cluster.on_decision = note
         cluster.run()
         assert decided == expected, seed
+        assert len(decided) == len(stream.jobs), seed
         assert max(cluster.waited_ns) == 0
-    assert {"quick": 5, "ci": 40, "full": 1_000}[SIZE] <= STREAMS
 
 
 @pytest.mark.slow

@@ -67,6 +67,10 @@ class Link:
         self.heard_ns = self.said_ns = now_ns
         self.leave_ns = now_ns + OPEN_NS
         """It is shown out then; 0: not."""
+        self.fault: PeerGone | None = None
+        """A send failed: nothing more is said to it."""
+        self.cut_ns = 0
+        """It is expelled then for `fault`, unless DOCA tells of its end before; 0: not."""
 
     def say(self, frame: bytes) -> None:
         """Have it sent, after what was said before."""
@@ -193,7 +197,7 @@ class Poller:
             self._gone(event.connection, "disconnected")
         elif isinstance(event, SendFailed):
             if (link := self.links.get(event.connection)) is not None:
-                self.expel(link, PeerGone(f"host channel: {event.fault}"))  # what follows would come without it
+                self._cut(link, PeerGone(f"host channel: {event.fault}"))
         else:
             link = self.links.get(event.connection) or self._met(event.connection, now_ns)
             if isinstance(event, Received):
@@ -228,7 +232,7 @@ class Poller:
                 if not self._sent(link, link.out[0]):
                     break
             except (PeerGone, DocaError) as fault:
-                self.expel(link, PeerGone(f"host channel: {fault}"))
+                self._cut(link, PeerGone(f"host channel: {fault}"))
                 break
             link.out.popleft()
             link.said_ns = time.monotonic_ns()
@@ -239,7 +243,7 @@ class Poller:
 
     def queue(self, link: Link, frame: bytes) -> None:
         """Send it when there is room."""
-        if link.number not in self.links:
+        if link.number not in self.links or link.fault is not None:
             return
         pieces = cut(frame, self._piece_bytes())
         if len(link.out) > MOST_WAITING * most_pieces(self._piece_bytes()):
@@ -247,6 +251,19 @@ class Poller:
             return
         link.out.extend(pieces)
         self._to_say.add(link)
+
+    def _cut(self, link: Link, fault: PeerGone) -> None:
+        """A send failed: send nothing more, because it would arrive without the message that failed.
+
+        DOCA may report messages that a peer sent before its end only after the failed send, so receiving continues for
+        `LINGER_NS`.
+        """
+        link.out.clear()
+        if link.leave_ns:
+            self.dismiss(link, 0)
+        elif link.fault is None:
+            link.fault = fault
+            link.cut_ns = time.monotonic_ns() + LINGER_NS
 
     def dismiss(self, link: Link, linger_ns: int) -> None:
         """Show it out after that time at the latest."""
@@ -268,7 +285,7 @@ class Poller:
         if link is not None:
             self._to_say.discard(link)
             if link.mailbox is not None:
-                link.mailbox.lose(PeerGone(f"host channel: {why}"))
+                link.mailbox.lose(link.fault or PeerGone(f"host channel: {why}"))
 
     def _look(self, now_ns: int) -> None:
         """From time to time: who is silent, who should have left, to whom we were silent. Raises: DeviceError."""
@@ -281,9 +298,16 @@ class Poller:
                 self._gone(link.number, "shown out")  # DOCA does not say so, and nobody waits for it
             elif link.leave_ns and now_ns >= link.leave_ns:
                 self._show_out(link)
+            elif link.fault is not None and now_ns >= link.cut_ns:
+                self.expel(link, link.fault)
             elif now_ns - link.heard_ns > LOSS_NS:
                 self.expel(link, PeerGone(f"host channel: silent for {LOSS_NS / 1e9:g} s"))
-            elif now_ns - link.said_ns > HEARTBEAT_NS and not link.out and link.mailbox is not None:
+            elif (
+                now_ns - link.said_ns > HEARTBEAT_NS
+                and not link.out
+                and link.mailbox is not None
+                and link.fault is None
+            ):
                 link.out.append(HEARTBEAT)
                 self._to_say.add(link)
 

@@ -68,6 +68,8 @@ class TreeConnection:
         self._issued = -1
         self._is_attached = False
         self._moved_at = time.monotonic()
+        self._fault = ""
+        """The switch takes no more bytes, and why; what it sent before is still read."""
         self._sock: socket.socket | None = None
         try:
             self._sock = begin_connecting(address)
@@ -139,6 +141,8 @@ class TreeConnection:
             self._finish()
             if not has_moved:
                 break
+        if self._fault and self._sock is not None and not self._events:
+            self._lose(self._fault)
         self._look_at_the_clock()
 
     def _wait(self, left_s: float) -> None:
@@ -184,6 +188,8 @@ class TreeConnection:
     def _write(self) -> bool:
         """True if bytes left."""
         assert self._sock is not None
+        if self._fault:
+            return False
         try:
             if self._out:
                 return self._flush()
@@ -199,7 +205,7 @@ class TreeConnection:
         except BlockingIOError:
             return False
         except OSError as fault:
-            self._lose(self._why(fault))
+            self._fault = self._why(fault)
             return False
 
     def _flush(self) -> bool:
@@ -217,7 +223,8 @@ class TreeConnection:
 
     def _read(self) -> bool:
         """True if bytes came."""
-        if self._sock is None or (self._running is not None and self._link.wait_s(Direction.IN)):
+        is_held = self._running is not None and not self._fault and self._link.wait_s(Direction.IN)
+        if self._sock is None or is_held:
             return False
         try:
             count = self._sock.recv_into(self._reader.room(CHUNK_BYTES))

@@ -12,13 +12,14 @@ from typing import Final
 from offpath.bindings.errors import HostMessageError, PeerGone
 from offpath.bindings.loopback.sockets import (
     GONE,
-    connect_within,
+    SocketFile,
     listening_socket,
     peer_credentials,
     peer_pidfd,
     receive_with_fds,
     send_with_fds,
 )
+from offpath.bindings.trust import connect_daemon
 from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
 
 _MAX_FDS: Final = 4
@@ -28,10 +29,15 @@ class LoopbackConnection:
     """Implements `offpath.bindings.ports.HostEnd` over one connected socket, which it owns; the daemon's end too."""
 
     def __init__(self, sock: socket.socket) -> None:
+        """Raises: OSError: no descriptor is left to watch the peer's process by; ``sock`` is closed."""
         sock.setblocking(True)  # only wait_message may block: everything else says MSG_DONTWAIT
         self._sock = sock
-        self._pid, self.peer_uid, _ = peer_credentials(sock)
-        self._pidfd = peer_pidfd(sock)
+        try:
+            self._pid, self.peer_uid, _ = peer_credentials(sock)
+            self._pidfd = peer_pidfd(sock)
+        except OSError:
+            sock.close()
+            raise
 
     @property
     def peer_pid(self) -> int:
@@ -158,8 +164,8 @@ class LoopbackChannelListener:
     def __init__(self, path: str, allowed_uids: frozenset[int], inherited: socket.socket | None = None) -> None:
         self.address = path
         self._allowed = allowed_uids
-        self._owns_path = inherited is None
         self._sock = inherited or listening_socket(path, socket.SOCK_SEQPACKET)
+        self.file = SocketFile(path, is_own=inherited is None)
 
     def fileno(self) -> int:
         """Readable when a connection waits."""
@@ -177,6 +183,11 @@ class LoopbackChannelListener:
             return None
         return connection
 
+    def replace(self, sock: socket.socket) -> None:
+        """Listen on ``sock`` instead, which takes over the path; connections that were accepted stay."""
+        self._sock.close()
+        self._sock = sock
+
     def knock(self) -> LoopbackConnection:
         """See `HostListener.knock`."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
@@ -192,9 +203,8 @@ class LoopbackChannelListener:
     def close(self) -> None:
         """Stop listening and remove the socket file."""
         if self._sock.fileno() >= 0:
+            self.file.remove()
             self._sock.close()
-            if self._owns_path and os.path.exists(self.address):
-                os.unlink(self.address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +220,15 @@ class LoopbackConnector:
 
 
 def connect_channel(path: str, timeout_s: float = 5.0) -> LoopbackConnection:
-    """The host's end. Raises: PeerGone: no daemon listens at ``path``."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    """The host's end. Raises: PeerGone: no daemon listens at ``path``, or no descriptor is left. DaemonNotTrusted:
+    somebody else listens there. OptionRefused: as `connect_daemon`."""
     try:
-        connect_within(sock, path, timeout_s)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        try:
+            connect_daemon(sock, path, timeout_s)
+            return LoopbackConnection(sock)
+        except BaseException:
+            sock.close()
+            raise
     except OSError as fault:
-        sock.close()
         raise PeerGone(f"no daemon at {path}: {fault.strerror or fault}") from None
-    return LoopbackConnection(sock)

@@ -21,12 +21,14 @@ from offpath.bindings.errors import DoorbellError, PeerGone, RegionError, Ticket
 from offpath.bindings.loopback.region import Region
 from offpath.bindings.loopback.sockets import (
     GONE,
-    connect_within,
+    SocketFile,
     listening_socket,
+    peer_credentials,
     receive_with_fds,
     send_with_fds,
 )
 from offpath.bindings.slots import SlotMemory, slot_stride
+from offpath.bindings.trust import connect_daemon
 from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES
 
 _TICKET_BYTES: Final = 256
@@ -172,13 +174,18 @@ class LoopbackFabricListener:
     def __init__(self, path: str, inherited: socket.socket | None = None) -> None:
         self.path = path
         self.tickets = TicketBook()
-        self._owns_path = inherited is None
         self._sock = inherited or listening_socket(path, socket.SOCK_SEQPACKET)
+        self.file = SocketFile(path, is_own=inherited is None)
         self.pending: set[socket.socket] = set()
 
     def fileno(self) -> int:
         """Readable when a connection waits."""
         return self._sock.fileno()
+
+    def replace(self, sock: socket.socket) -> None:
+        """Listen on ``sock`` instead, which takes over the path; peers that were accepted stay."""
+        self._sock.close()
+        self._sock = sock
 
     def offer(self, ticket: str, slots: int, payload_bytes: int, result_bytes: int, expires_ns: int) -> None:
         """See `FabricListener.offer`."""
@@ -200,6 +207,11 @@ class LoopbackFabricListener:
             return None
         self.pending.add(sock)
         return sock
+
+    @staticmethod
+    def address_of(sock: socket.socket) -> int:
+        """The uid of the process that connected. Raises: OSError: ``sock`` is closed, or the kernel does not say."""
+        return peer_credentials(sock)[1]
 
     def take_ticket(self, sock: socket.socket, now_ns: int) -> tuple[bytes, Offer]:
         """Read the ticket a peer sent and use it up; the peer is told when it is no good.
@@ -234,11 +246,10 @@ class LoopbackFabricListener:
         """Stop listening, drop waiting peers, remove the socket file."""
         if self._sock.fileno() < 0:
             return
+        self.file.remove()
         self._sock.close()
         for sock in list(self.pending):
             self.drop(sock)
-        if self._owns_path and os.path.exists(self.path):
-            os.unlink(self.path)
 
 
 class LoopbackRequesterSession:
@@ -363,16 +374,17 @@ def _wait(fd: int, event: int, timeout_s: float | None) -> bool:
 def redeem_ticket(path: str, ticket: str, timeout_s: float = 5.0) -> LoopbackRequesterSession:
     """The requester's way in: show the ticket, get the regions and the doorbell.
 
-    Raises: TicketRefused: unknown, used or late. PeerGone: no daemon there. RegionError: what came is unusable.
+    Raises: TicketRefused: unknown, used or late. PeerGone: no daemon there, or no descriptor is left. RegionError: what
+    came is unusable. DaemonNotTrusted: somebody else listens there; the ticket was not sent.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as sock:
-        try:
-            connect_within(sock, path, timeout_s)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as sock:
+            connect_daemon(sock, path, timeout_s)
             sock.settimeout(timeout_s)
             sock.send(ticket.encode())
             message, fds, _ = receive_with_fds(sock, 64, 3)
-        except OSError as fault:
-            raise PeerGone(f"fabric at {path}: {fault}") from None
+    except OSError as fault:
+        raise PeerGone(f"fabric at {path}: {fault}") from None
     try:
         slots, payload_bytes, result_bytes = parse_taken(message, len(fds))
     except TicketRefused:

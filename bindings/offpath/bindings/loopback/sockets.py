@@ -5,10 +5,13 @@ from __future__ import annotations
 import array
 import contextlib
 import errno
+import fcntl
 import os
 import socket
+import stat
 import struct
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from offpath.bindings.errors import HandoverError
@@ -16,6 +19,8 @@ from offpath.bindings.errors import HandoverError
 _UCRED = struct.Struct("3i")
 _TIMEVAL = struct.Struct("@ll")
 _SO_PEERPIDFD: Final = 77  # Linux 6.5: the peer's pidfd, free of pid reuse
+_ALONE_S: Final = 5.0
+_LOCK: Final = ".sockets.lock"
 GONE: Final = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ECONNREFUSED, errno.EBADF, errno.ESHUTDOWN)
 
 
@@ -27,15 +32,21 @@ def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
 
 
 def peer_pidfd(sock: socket.socket) -> int:
-    """A pidfd of the peer's process (ours to close), or -1 when it is gone or the kernel cannot say."""
+    """A pidfd of the peer's process (ours to close), or -1 when it is gone or the kernel cannot say.
+
+    Raises: OSError: there is no descriptor left for it, which says nothing of the peer.
+    """
     try:
         raw = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4)
         return int(struct.unpack("i", raw)[0])
-    except OSError:
-        pass
+    except OSError as fault:
+        if fault.errno in (errno.EMFILE, errno.ENFILE):
+            raise
     try:
         return os.pidfd_open(peer_credentials(sock)[0])
-    except OSError:
+    except OSError as fault:
+        if fault.errno in (errno.EMFILE, errno.ENFILE):
+            raise
         return -1
 
 
@@ -45,11 +56,29 @@ def connect_within(sock: socket.socket, path: str, timeout_s: float) -> None:
 
     Raises: OSError; of EAGAIN: the backlog stayed full.
     """
-    seconds, rest = divmod(max(timeout_s, 1e-3), 1.0)
+    until = time.monotonic() + max(timeout_s, 1e-3)
     sock.setblocking(True)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(seconds), int(rest * 1e6)))
-    sock.connect(path)
+    while True:
+        seconds, rest = divmod(max(until - time.monotonic(), 1e-3), 1.0)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(seconds), int(rest * 1e6)))
+        sock.connect(path)
+        if _is_connected(sock):
+            break
+        if time.monotonic() >= until:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(0, 0))
+
+
+def _is_connected(sock: socket.socket) -> bool:
+    """False after a `connect` that a signal interrupted: Python waits until the socket is writable, which an
+    unconnected one is, and returns as if it were connected (Python 3.11, seen)."""
+    try:
+        sock.getpeername()
+    except OSError as fault:
+        if fault.errno == errno.ENOTCONN:
+            return False
+        raise
+    return True
 
 
 def send_with_fds(sock: socket.socket, message: bytes, fds: Sequence[int], flags: int = 0) -> None:
@@ -69,11 +98,134 @@ def receive_with_fds(sock: socket.socket, nbytes: int, most: int, flags: int = 0
     return message, list(fds), said
 
 
-def listening_socket(path: str, kind: socket.SocketKind) -> socket.socket:
+class SocketFile:
+    """The file of a listening Unix socket: which one it is, and whether this process may remove it.
+
+    A path says nothing of who listens there: the file may have been removed, and another process may have made one.
+    """
+
+    def __init__(self, path: str, *, is_own: bool) -> None:
+        """``is_own``: this process made it. Otherwise its maker removes it."""
+        self.path = path
+        self.is_own = is_own
+        self.mode, self.gid = 0o600, -1
+        self._identity: tuple[int, int] | None = None
+        if is_own or not _is_dead(path):
+            self._look()
+
+    def _look(self) -> tuple[int, int] | None:
+        """(device, inode) of what is at the path now."""
+        try:
+            found = os.lstat(self.path)
+        except OSError:
+            return None
+        if self._identity is None:
+            self._identity = found.st_dev, found.st_ino
+        if self._identity == (found.st_dev, found.st_ino):
+            self.mode, self.gid = stat.S_IMODE(found.st_mode), found.st_gid
+        return found.st_dev, found.st_ino
+
+    def is_there(self) -> bool:
+        """The path leads to this file. Remembers its mode and group."""
+        return self._identity is not None and self._look() == self._identity
+
+    def remake(self, kind: socket.SocketKind) -> socket.socket:
+        """A new listening socket at the path, with the mode and group of the former file. Does not wait.
+
+        Raises: OSError: the path is taken, or cannot be made, or not with that group; nothing is left there then.
+        """
+        sock = listening_socket(self.path, kind, wait_s=0.0)
+        try:
+            made = os.lstat(self.path)
+            if self.mode >> 3 & ~self.mode & 0o7 and self.gid != made.st_gid:  # the group may more than others
+                os.chown(self.path, -1, self.gid)
+            os.chmod(self.path, self.mode)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
+            sock.close()
+            raise
+        self._identity, self.is_own = (made.st_dev, made.st_ino), True
+        return sock
+
+    def remove(self) -> None:
+        """Remove it if this process made it and nobody has replaced it. Repeating it is harmless."""
+        if self.is_own and self.is_there():
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path)
+
+
+def _is_dead(path: str) -> bool:
+    """No socket is bound to the file at ``path`` (or there is no file). Makes no connection: the kind differs."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+        return probe.connect_ex(path) in (errno.ECONNREFUSED, errno.ENOENT)
+
+
+@contextlib.contextmanager
+def _alone_in(directory: str, wait_s: float) -> Iterator[None]:
+    """Of all processes that make sockets in ``directory``, one at a time.
+
+    The lock is a file of mode 0600, removed at the end. A lock on the directory itself would need no file, but every
+    user who may read the directory could take it and keep it.
+
+    Raises: OSError; of EADDRINUSE: another process held the lock for ``wait_s``.
+    """
+    path = os.path.join(directory, _LOCK)
+    until = time.monotonic() + wait_s
+    while (fd := _locked(path)) < 0:
+        if time.monotonic() >= until:
+            raise OSError(errno.EADDRINUSE, "another process is making a socket there", directory)
+        time.sleep(0.005)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        os.close(fd)
+
+
+def _locked(path: str) -> int:
+    """A descriptor of the lock file at ``path``, with the lock; -1: another process has it, or just removed the file.
+
+    Raises: OSError: the file cannot be made, or belongs to another user in a directory that is not ours.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags, 0o600)
+    except PermissionError:
+        us = os.geteuid()
+        if not os.path.lexists(path) or os.lstat(path).st_uid == us or os.stat(os.path.dirname(path)).st_uid != us:
+            raise
+        os.unlink(path)  # left behind by a process of root that was killed
+        return -1
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        locked, there = os.fstat(fd), os.lstat(path)
+        if (locked.st_dev, locked.st_ino) == (there.st_dev, there.st_ino):
+            return fd
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except BaseException:
+        os.close(fd)
+        raise
+    os.close(fd)
+    return -1
+
+
+def listening_socket(path: str, kind: socket.SocketKind, *, wait_s: float = _ALONE_S) -> socket.socket:
     """A bound, non-blocking Unix socket of mode 0600 at ``path``; a stale file there is replaced.
 
-    Raises: OSError: the path is taken by a live listener, or cannot be made.
+    Of several that start at once one gets the path. Without the lock a second one could find the stale file, and
+    remove the socket that the first had put in its place meanwhile, or find it bound and not listening yet.
+
+    Raises: OSError: the path is taken by a live listener, or cannot be made; or others made sockets in its directory
+    for ``wait_s``.
     """
+    with _alone_in(os.path.dirname(path) or ".", wait_s):
+        return _listening_socket(path, kind)
+
+
+def _listening_socket(path: str, kind: socket.SocketKind) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
         if os.path.exists(path):

@@ -10,7 +10,19 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from offpath.bindings.wire.control import PROTOCOL_VERSION, U16, U32, U63, Name
+from offpath.bindings.wire.control import (
+    PROTOCOL_VERSION,
+    U8,
+    U16,
+    U32,
+    U64,
+    Lanes,
+    LeaseNumber,
+    Name,
+    RequestId,
+    Slices,
+    Start,
+)
 
 PAGE: Final = 64
 Text = Annotated[str, Field(max_length=2048)]
@@ -18,7 +30,7 @@ Page = Annotated[int, Field(ge=1, le=PAGE)]
 
 
 class _Message(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
 
 class StatusRequest(_Message):
@@ -29,13 +41,13 @@ class StatusRequest(_Message):
 
 
 class JobsRequest(_Message):
-    """Jobs whose credit has not come back."""
+    """Jobs whose credit has not come back; with a ``state`` in which jobs end, also the last ended ones."""
 
     kind: Literal["jobs"] = "jobs"
     tenant: Name | None = None
-    session: U63 | None = None
+    session: U64 | None = None
     state: Name | None = None
-    after: U63 = 0
+    after: U64 = 0
     limit: Page = PAGE
 
 
@@ -43,34 +55,34 @@ class JobRequest(_Message):
     """One job, also a while after its end: by its number, or by session and request id."""
 
     kind: Literal["request"] = "request"
-    job: U63 | None = None
-    session: U63 | None = None
-    request_id: U63 | None = None
+    job: U64 | None = None
+    session: U64 | None = None
+    request_id: RequestId | None = None
 
 
 class ExplainRequest(_Message):
     """Why a job stands where it stands; named as in JobRequest."""
 
     kind: Literal["explain"] = "explain"
-    job: U63 | None = None
-    session: U63 | None = None
-    request_id: U63 | None = None
+    job: U64 | None = None
+    session: U64 | None = None
+    request_id: RequestId | None = None
 
 
 class CancelRequest(_Message):
-    """Give a job up in its requester's name; named as in JobRequest."""
+    """Cancel a job as an operator; named as in JobRequest."""
 
     kind: Literal["cancel"] = "cancel"
-    job: U63 | None = None
-    session: U63 | None = None
-    request_id: U63 | None = None
+    job: U64 | None = None
+    session: U64 | None = None
+    request_id: RequestId | None = None
 
 
 class LeasesRequest(_Message):
     """The leases."""
 
     kind: Literal["leases"] = "leases"
-    after: U63 = 0
+    after: U64 = 0
     limit: Page = PAGE
 
 
@@ -79,7 +91,7 @@ class SessionsRequest(_Message):
 
     kind: Literal["sessions"] = "sessions"
     tenant: Name | None = None
-    after: U63 = 0
+    after: U64 = 0
     limit: Page = PAGE
 
 
@@ -110,8 +122,8 @@ class GpuLine(_Message):
 
     gpu: Name
     model: Name
-    compute_slices: U16
-    held_share: U16
+    compute_slices: Slices
+    held_share: U32
 
 
 class Status(_Message):
@@ -122,8 +134,9 @@ class Status(_Message):
     release: Annotated[str, Field(max_length=64)]
     lineage: Annotated[str, Field(max_length=64)]
     pid: U32
-    uptime_ms: U63
+    uptime_ms: U64
     is_draining: bool
+    is_last_good: bool
     drain_ms: U32
     has_helper: bool
     gpus: list[GpuLine]
@@ -137,23 +150,25 @@ class Status(_Message):
 
 
 class JobLine(_Message):
-    """A job; ``deadline_in_ms`` null without one; an ended one has a ``reason`` and the age of its end."""
+    """A job; ``deadline_in_ms`` null without one; an ended one has a ``reason`` and the age of its end, and one that an
+    operator cancelled ``cancelled_by_uid``."""
 
-    job: U63
-    session: U63
-    request_id: U63
+    job: U64
+    session: U64
+    request_id: RequestId
     tenant: Name
     kernel: Annotated[str, Field(max_length=64)]
     demand: U16
-    priority: U16
-    payload_bytes: U63
+    priority: U8
+    payload_bytes: U64
     state: Name
     reason: Annotated[str, Field(max_length=64)]
     age_ms: float
     deadline_in_ms: float | None = None
-    lease: U63 = 0
-    attempt: U16 = 0
+    lease: LeaseNumber = 0
+    attempt: U32 = 0
     is_ended: bool = False
+    cancelled_by_uid: U32 | None = None
 
 
 class Jobs(_Message):
@@ -161,7 +176,7 @@ class Jobs(_Message):
 
     kind: Literal["jobs"] = "jobs"
     jobs: list[JobLine]
-    next: U63
+    next: U64
 
 
 class Job(_Message):
@@ -175,11 +190,11 @@ class Job(_Message):
 class HolderLine(_Message):
     """A lease that holds what a job needs."""
 
-    lease: U63
+    lease: LeaseNumber
     tenant: Annotated[str, Field(max_length=64)]
     gpu: Name
     profile: Name
-    start: U16
+    start: Start
     state: Name
     jobs: U32
 
@@ -189,8 +204,8 @@ class StartLine(_Message):
 
     gpu: Name
     profile: Name
-    start: U16
-    leases: list[U63]
+    start: Start
+    leases: list[LeaseNumber]
     reserved_for: Annotated[str, Field(max_length=64)]
 
 
@@ -205,7 +220,8 @@ class HoldLine(_Message):
 
 
 class Explanation(_Message):
-    """Why a job stands where it stands; ``ahead`` jobs of its tenant come first, ``estimate_ms`` until its end."""
+    """Why a job stands where it stands; ``ahead`` jobs of its tenant come first, ``estimate_ms`` until its end;
+    ``stages_ms`` of an ended one as in Job."""
 
     kind: Literal["explain"] = "explain"
     job: JobLine
@@ -213,6 +229,7 @@ class Explanation(_Message):
     holds: list[HoldLine]
     ahead: U32
     estimate_ms: float | None = None
+    stages_ms: list[float] = []
 
 
 class Cancelled(_Message):
@@ -225,14 +242,14 @@ class Cancelled(_Message):
 class LeaseLine(_Message):
     """A lease; ``running_share`` of ``alpha`` percent of its GPU is in use."""
 
-    lease: U63
-    generation: U63
+    lease: LeaseNumber
+    generation: U64
     tenant: Name
     gpu: Name
     profile: Name
-    start: U16
+    start: Start
     alpha: U16
-    lanes: U16
+    lanes: Lanes
     state: Name
     is_pinned: bool
     jobs: U32
@@ -246,17 +263,17 @@ class Leases(_Message):
 
     kind: Literal["leases"] = "leases"
     leases: list[LeaseLine]
-    next: U63
+    next: U64
 
 
 class SessionLine(_Message):
     """A session; ``jobs`` are those whose credit has not come back."""
 
-    session: U63
+    session: U64
     tenant: Name
     credits: U32
     jobs: U32
-    last_request_id: U63
+    last_request_id: U64
 
 
 class Sessions(_Message):
@@ -264,7 +281,7 @@ class Sessions(_Message):
 
     kind: Literal["sessions"] = "sessions"
     sessions: list[SessionLine]
-    next: U63
+    next: U64
 
 
 class TenantLine(_Message):
@@ -273,11 +290,12 @@ class TenantLine(_Message):
     tenant: Name
     jobs: U32
     queued: U32
+    running: U32
     sessions: U32
     leases: U32
     held_share: U32
     max_share: U32
-    ended: dict[str, int]
+    ended: dict[str, U64]
     p50_ms: float
     p99_ms: float
 
@@ -286,8 +304,8 @@ class Statistics(_Message):
     """Counters of the daemon, and a page of tenants."""
 
     kind: Literal["statistics"] = "statistics"
-    uptime_ms: U63
-    counters: dict[str, int]
+    uptime_ms: U64
+    counters: dict[str, U64]
     tenants: list[TenantLine]
     next: Annotated[str, Field(max_length=64)]
 
@@ -302,12 +320,14 @@ class Health(_Message):
 
 
 class Drained(_Message):
-    """The drain as it stands; ``limit_ms`` is how long it may take by configuration."""
+    """The drain as it stands: ``unanswered`` jobs, and ``leaving`` ones that are answered and still copy or run;
+    ``limit_ms`` is how long it may take by configuration."""
 
     kind: Literal["drain"] = "drain"
     is_draining: bool
     is_drained: bool
     unanswered: U32
+    leaving: U32
     limit_ms: U32
 
 

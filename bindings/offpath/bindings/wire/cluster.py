@@ -10,14 +10,15 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from offpath.bindings.wire.control import PROTOCOL_VERSION, U16, Name
+from offpath.bindings.wire.control import PROTOCOL_VERSION, U16, Name, Term
 
 MOST_STATES: Final = 4096
-Term = Annotated[int, Field(ge=0, le=(1 << 31) - 1)]
+Proof = Annotated[str, Field(max_length=64, pattern=r"^[0-9a-f]*$")]
+"""Of a term, by the controller that issued it; empty: none. Agents return it unread."""
 
 
 class _Message(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
 
 class AgentHello(_Message):
@@ -30,10 +31,12 @@ class AgentHello(_Message):
 
 class AgentReport(_Message):
     """Of the ranks on this host: of those that changed, or ``is_whole``, in answer to AskAll. ``term``: the greatest
-    that this agent has heard of; a greater one than the controller's tells that another has taken over."""
+    that this agent has heard of, with the ``proof`` that came with it; a greater one than the controller's tells that
+    another has taken over, if its proof holds."""
 
     kind: Literal["agent_report"] = "agent_report"
     term: Term
+    proof: Proof = ""
     is_whole: bool = False
     states: Annotated[list[dict[str, Any]], Field(max_length=MOST_STATES)]
     patterns: Annotated[list[dict[str, Any]], Field(max_length=MOST_STATES)] = []
@@ -45,6 +48,7 @@ class AskAll(_Message):
     kind: Literal["ask_all"] = "ask_all"
     version: U16 = PROTOCOL_VERSION
     term: Term
+    proof: Proof = ""
 
 
 class NewEpoch(_Message):

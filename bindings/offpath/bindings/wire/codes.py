@@ -43,6 +43,8 @@ class Reason(IntEnum):
     DRAINING = 43
     JOURNAL_FAILED = 44
     TENANT_REMOVED = 45
+    CANCELLED_BY_OPERATOR = 46
+    KERNEL_GONE = 47
     # faults
     KERNEL_RAISED = 60
     RESULT_TOO_LARGE = 61

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from offpath.bindings.wire.admin import Fault
-from offpath.bindings.wire.control import PROTOCOL_VERSION, U16, U32, U63, Name
+from offpath.bindings.wire.control import PROTOCOL_VERSION, U16, U32, U64, Name, Term
 
 PAGE: Final = 64
 Text = Annotated[str, Field(max_length=2048)]
@@ -17,7 +17,7 @@ Host = Annotated[str, Field(min_length=1, max_length=255)]
 
 
 class _Message(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
 
 class StatusRequest(_Message):
@@ -70,7 +70,7 @@ class GroupsRequest(_Message):
     """Who shares which root."""
 
     kind: Literal["ina_groups"] = "ina_groups"
-    after: U32 = 0
+    after: U64 = 0
     limit: Page = PAGE
 
 
@@ -78,7 +78,7 @@ class TreesRequest(_Message):
     """Which tree is whose, as planned and as granted."""
 
     kind: Literal["ina_trees"] = "ina_trees"
-    after: U32 = 0
+    after: U64 = 0
     limit: Page = PAGE
 
 
@@ -86,7 +86,7 @@ class HoldsRequest(_Message):
     """Who takes a place at which switch, since when, why."""
 
     kind: Literal["ina_leases"] = "ina_leases"
-    after: U32 = 0
+    after: U64 = 0
     limit: Page = PAGE
 
 
@@ -98,24 +98,38 @@ class ModeRequest(_Message):
     link_bytes_per_s: Annotated[float, Field(gt=0, le=1e15)] | None = None
 
 
+class HostsRequest(_Message):
+    """The hosts whose agents are connected or that are quarantined. With ``host`` and ``is_quarantined``: quarantine it
+    or release it first."""
+
+    kind: Literal["ina_hosts"] = "ina_hosts"
+    host: Annotated[str, Field(max_length=255)] = ""
+    is_quarantined: bool | None = None
+    after: U64 = 0
+    limit: Page = PAGE
+
+
 class ControllerStatus(_Message):
-    """The controller in one record. ``silent``: hosts whose agent is connected and has not said what its ranks hold."""
+    """The controller in one record. ``silent``: hosts whose agent is connected and has not said what its ranks hold;
+    ``quarantined``: by host, the code of the reason; ``memory``: what is wrong with the state file, empty: nothing."""
 
     kind: Literal["ina_status"] = "ina_status"
     version: U16 = PROTOCOL_VERSION
-    term: U63
+    term: Term
     pid: U32
-    uptime_ms: U63
+    uptime_ms: U64
     mode: Name
     capacity: U32
     agents: list[Host]
     silent: list[Host]
+    quarantined: dict[str, str]
+    memory: Text
     switches: dict[str, bool]
     jobs: U32
     holds: U32
-    migrations: U63
+    migrations: U64
     downtime_ms: list[float]
-    counters: dict[str, int]
+    counters: dict[str, U64]
 
 
 class InaJobLine(_Message):
@@ -127,8 +141,8 @@ class InaJobLine(_Message):
     hosts: list[str]
     ranks_per_host: U32
     ranks: U32
-    incarnation: U63
-    stamp: U63
+    incarnation: U64
+    stamp: U64
     tree: str
     root: str
     age_ms: float
@@ -148,9 +162,9 @@ class RankLine(_Message):
 
     rank: U32
     host: str
-    held: U63
-    applied: U63
-    lost: U63
+    held: U64
+    applied: U64
+    lost: U64
     is_gone: bool
 
 
@@ -186,7 +200,7 @@ class Groups(_Message):
     kind: Literal["ina_groups"] = "ina_groups"
     mode: str
     groups: list[GroupLine]
-    next: U32
+    next: U64
 
 
 class TreeLine(_Message):
@@ -197,7 +211,7 @@ class TreeLine(_Message):
     switches: list[str]
     attach: list[str]
     is_granted: bool
-    stamp: U63
+    stamp: U64
     since_ms: float
     why: Text
 
@@ -207,7 +221,7 @@ class TreeLines(_Message):
 
     kind: Literal["ina_trees"] = "ina_trees"
     trees: list[TreeLine]
-    next: U32
+    next: U64
 
 
 class HoldLine(_Message):
@@ -215,8 +229,8 @@ class HoldLine(_Message):
 
     switch: str
     job: str
-    incarnation: U63
-    stamp: U63
+    incarnation: U64
+    stamp: U64
     slot: str
     since_ms: float
     is_allowed: bool
@@ -228,7 +242,26 @@ class Holds(_Message):
 
     kind: Literal["ina_leases"] = "ina_leases"
     holds: list[HoldLine]
-    next: U32
+    next: U64
+
+
+class HostLine(_Message):
+    """A host. ``is_silent``: it has not said in this term what its ranks hold; ``quarantine``: the code of the reason,
+    empty: its reports count."""
+
+    host: str
+    is_connected: bool
+    is_silent: bool
+    quarantine: str
+    detail: Text
+
+
+class Hosts(_Message):
+    """A page of them; ``next``: where to go on, 0: that was all."""
+
+    kind: Literal["ina_hosts"] = "ina_hosts"
+    hosts: list[HostLine]
+    next: U64
 
 
 class ModeNow(_Message):
@@ -242,8 +275,8 @@ class ModeNow(_Message):
 
 Request = (
     StatusRequest | SubmitRequest | JobsRequest | JobRequest | ExplainRequest | CancelRequest | GroupsRequest
-    | TreesRequest | HoldsRequest | ModeRequest
+    | TreesRequest | HoldsRequest | ModeRequest | HostsRequest
 )  # fmt: skip
-Reply = ControllerStatus | InaJobs | InaJob | InaExplanation | Groups | TreeLines | Holds | ModeNow | Fault
+Reply = ControllerStatus | InaJobs | InaJob | InaExplanation | Groups | TreeLines | Holds | ModeNow | Hosts | Fault
 TO_CONTROLLER_ADMIN: Final[TypeAdapter[Request]] = TypeAdapter(Annotated[Request, Field(discriminator="kind")])
 FROM_CONTROLLER_ADMIN: Final[TypeAdapter[Reply]] = TypeAdapter(Annotated[Reply, Field(discriminator="kind")])

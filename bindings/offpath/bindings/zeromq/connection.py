@@ -1,15 +1,20 @@
 """The host's end: a DEALER of its own for the supervisor and for each worker, with a context of its own.
 
+libzmq's sockets are not for two threads at once: a lock lets the owner and the attendant (`ZmqEnd.attend`) take turns.
+
 A connection is one TCP (or IPC) connection and one session: libzmq's reconnecting is off, for what it had queued would
 reach a daemon that knows nothing of it. Whoever is lost connects anew.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import select
+import threading
 import time
+import weakref
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,6 +36,8 @@ from offpath.bindings.zeromq.library import HOST, Pace, has_news, monitored, nex
 
 _LINGER_MS: Final = 1000
 _READ_AT_ONCE: Final = 256
+ATTEND_S: Final = 30.0
+"""A listener probes a silent peer after minutes, and cuts it off after an hour (`zeromq.watch`)."""
 _LOST: Final = (zmq.EVENT_DISCONNECTED, zmq.EVENT_CLOSED)
 _REFUSED: Final = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH,
@@ -71,6 +78,11 @@ class ZmqEnd:
         self.is_opened = False
         """The daemon knows the session."""
         self.why_refused = ""
+        """It answered that our key is not listed."""
+        self.why_broken = ""
+        """The handshake ended without such an answer."""
+        self._lock = threading.RLock()
+        self._ended = threading.Event()
         try:
             self._sock.connect(address)
         except zmq.ZMQError as fault:
@@ -81,11 +93,12 @@ class ZmqEnd:
     def send(self, message: bytes, fds: tuple[int, ...] = ()) -> bool:
         """See `HostConnection.send`. Descriptors are refused: HostMessageError."""
         check_message(message, fds)
-        if self._is_closed or self._session.is_over:
-            raise PeerGone("host channel closed")
-        if not self._session.has_room:
-            self._pump()  # word of what was taken may be here
-        return self._session.has_room and self._say(DATA, message)
+        with self._lock:
+            if self._is_closed or self._session.is_over:
+                raise PeerGone("host channel closed")
+            if not self._session.has_room:
+                self._pump()  # word of what was taken may be here
+            return self._session.has_room and self._say(DATA, message)
 
     def _say(self, kind: int, body: bytes = b"") -> bool:
         try:
@@ -102,8 +115,10 @@ class ZmqEnd:
         session = self._session
         is_lost = False
         while (event := next_event(self._monitor)) is not None:
-            if event[0] in _REFUSED:
+            if event[0] == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 self.why_refused = f"handshake refused ({event[1]})"
+            elif event[0] in _REFUSED:
+                self.why_broken = "it broke off the handshake; a wrong public key of the daemon has that effect"
             is_lost = is_lost or event[0] in _LOST or event[0] in _REFUSED
         is_rest = True
         try:
@@ -116,6 +131,9 @@ class ZmqEnd:
         except HostMessageError as fault:
             session.broke(fault)
         session.is_over = session.is_over or is_lost
+        if session.is_probed and not session.is_over:
+            session.is_probed = False  # `_say` may come back here
+            self._say(CREDIT)
         self._show(session.is_readable or is_rest)
 
     def _show(self, is_readable: bool) -> None:
@@ -130,16 +148,17 @@ class ZmqEnd:
 
     def receive_message(self) -> bytes | None:
         """See `HostConnection.receive_message`."""
-        if self._is_closed:
-            raise PeerGone("host channel closed")
-        if not self._session.inbox:
-            self._pump()
-        message = self._session.take()
-        if self._session.owes_credit:
-            self._say(CREDIT)
-        if not self._session.is_readable:
-            self._pump()
-        return message
+        with self._lock:
+            if self._is_closed:
+                raise PeerGone("host channel closed")
+            if not self._session.inbox:
+                self._pump()
+            message = self._session.take()
+            if self._session.owes_credit:
+                self._say(CREDIT)
+            if not self._session.is_readable:
+                self._pump()
+            return message
 
     def wait_message(self) -> bytes:
         """See `HostEnd.wait_message`."""
@@ -151,13 +170,14 @@ class ZmqEnd:
         """Block until the daemon knows the session. Raises: PeerGone, KeyNotListed."""
         end = time.monotonic() + timeout_s
         while not self.is_opened:
-            self._pump()
+            with self._lock:
+                self._pump()
             if self.is_opened:
                 return
             if self.why_refused:
                 raise KeyNotListed(f"the daemon does not let our key in: {self.why_refused}")
             if self._session.is_over:
-                raise PeerGone("nobody listens there, or it hung up")
+                raise PeerGone(self.why_broken or "nobody listens there, or it hung up")
             if (left := end - time.monotonic()) <= 0:
                 raise PeerGone(f"no answer in {timeout_s:g} s")
             self._poll.poll(left)
@@ -172,31 +192,60 @@ class ZmqEnd:
 
     def has_ended(self) -> bool:
         """See `HostConnection.has_ended`."""
-        if not self._is_closed:
-            self._pump()
-        return self._session.is_over and not self._session.inbox
+        with self._lock:
+            if not self._is_closed:
+                self._pump()
+            return self._session.is_over and not self._session.inbox
+
+    def attend(self) -> None:
+        """Start a thread that reads what came each `ATTEND_S`, until `close`: it answers probes while the owner runs
+        a kernel, unless the kernel holds the GIL all the time."""
+        attendant = threading.Thread(target=_attend, args=(weakref.ref(self), self._ended), name="zmq", daemon=True)
+        with contextlib.suppress(RuntimeError):  # no thread can be started now: only a kernel of an hour needs it
+            attendant.start()
+
+    def look(self) -> None:
+        """Read what came, unless another thread uses the connection just now."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if not self._is_closed:
+                    self._pump()
+            finally:
+                self._lock.release()
 
     def finish(self) -> None:
         """See `HostConnection.finish`."""
-        if not self._is_closed and not self._session.is_over:
-            self._say(END)
+        with self._lock:
+            if not self._is_closed and not self._session.is_over:
+                self._say(END)
 
     def close(self, *, at_once: bool = False) -> None:
         """Hang up; waits a second at most until what was sent is on its way, ``at_once``: not at all. Repeating it is
         harmless."""
-        if self._is_closed:
+        self._ended.set()
+        with self._lock:
+            if self._is_closed:
+                return
+            is_over = self._session.is_over or at_once
+            if not is_over:
+                self._say(BYE)
+            self._session.is_over = True
+            unmonitored(self._sock, self._monitor)
+            self._sock.close(0 if is_over else _LINGER_MS)
+            self._is_closed = True
+            if self._is_own:
+                self._context.term()
+            self._poll.close()
+            os.close(self._wake)
+
+
+def _attend(reference: weakref.ref[ZmqEnd], ended: threading.Event) -> None:
+    while not ended.wait(ATTEND_S):
+        end = reference()
+        if end is None:
             return
-        is_over = self._session.is_over or at_once
-        if not is_over:
-            self._say(BYE)
-        self._session.is_over = True
-        unmonitored(self._sock, self._monitor)
-        self._sock.close(0 if is_over else _LINGER_MS)
-        self._is_closed = True
-        if self._is_own:
-            self._context.term()
-        self._poll.close()
-        os.close(self._wake)
+        end.look()
+        del end
 
 
 def _eventfd_clear(fd: int, _: int) -> None:
@@ -231,4 +280,5 @@ class ZmqConnector:
         except BaseException:
             end.close()
             raise
+        end.attend()
         return end

@@ -20,7 +20,8 @@ OPENED: Final = 2
 """Daemon → host: it is known."""
 DATA: Final = 3
 CREDIT: Final = 4
-"""Nothing but the count of messages taken."""
+"""Nothing but the count of messages taken. One from the daemon that tells nothing new is a probe: the host answers it
+with its own."""
 END: Final = 5
 """The sender says no more, and still reads."""
 BYE: Final = 6
@@ -72,13 +73,15 @@ def check_message(message: bytes, fds: tuple[int, ...]) -> None:
 class Session:
     """One end: what waits to be read, and what may be said."""
 
-    __slots__ = ("_fault", "_is_ended", "_said", "_sent", "_taken", "_theirs", "inbox", "is_over", "nonce")
+    __slots__ = ("_fault", "_is_ended", "_said", "_sent", "_taken", "_theirs", "inbox", "is_over", "is_probed", "nonce")
 
     def __init__(self, nonce: bytes) -> None:
         self.nonce = nonce
         self.inbox: deque[bytes] = deque()
         self.is_over = False
         """The peer hung up, was lost or broke the rules: nothing more is sent, nothing more comes."""
+        self.is_probed = False
+        """The peer wants to hear anything at all."""
         self._is_ended = False
         self._fault: HostMessageError | None = None
         self._sent = self._theirs = 0
@@ -103,6 +106,7 @@ class Session:
     def said(self, kind: int) -> None:
         """A frame of this kind, made just now, went out."""
         self._said = self._taken
+        self.is_probed = False
         self._sent += kind == DATA
 
     @property
@@ -137,6 +141,8 @@ class Session:
             self._is_ended = True
         elif frame.kind == BYE:
             self.is_over = True
+        elif frame.kind == CREDIT:
+            self.is_probed = self.is_probed or not taken
         elif frame.kind == OPEN:
             raise HostMessageError("frame", "opened twice")
 

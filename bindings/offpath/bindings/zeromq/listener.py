@@ -32,6 +32,7 @@ from offpath.bindings.zeromq.frames import (
     parse,
 )
 from offpath.bindings.zeromq.library import HOST, Pace, has_news, monitored, next_event, set_limits, unmonitored, zmq
+from offpath.bindings.zeromq.watch import MOST_BYTES, PartWatch
 
 MAX_CONNECTIONS: Final = 1024
 _READ_AT_ONCE: Final = 64
@@ -50,6 +51,8 @@ class ZmqHostConnection:
         self._routing_id = routing_id
         self._session = session
         self.peer = peer
+        self.tcp_fd = -1
+        """Its connection's descriptor, which libzmq owns; -1: it was gone before the session began."""
         self.is_ours = peer == OURSELVES
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._is_awake = False
@@ -138,10 +141,15 @@ class ZmqHostConnection:
         if self._wake >= 0 and not self._session.is_over:
             self._say(END)
 
-    def cut(self, why: str) -> None:
+    def cut(self, fault: HostMessageError) -> None:
         """It may not go on: as if it had broken the rules."""
-        self._session.broke(HostMessageError("key", why))
+        self._session.broke(fault)
         self._show()
+
+    def probe(self) -> None:
+        """A frame that the peer answers, whatever its owner is at."""
+        if self._wake >= 0 and not self._session.is_over:
+            self._say(CREDIT)
 
     def close(self) -> None:
         """Hang up. Repeating it is harmless."""
@@ -185,9 +193,12 @@ class ZmqListener:
             raise
         self._sock = self._context.socket(zmq.ROUTER)
         self._monitor = monitored(self._sock)
+        self._parts = PartWatch()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll = select.epoll(select.EPOLL_CLOEXEC)
-        for fd in (int(self._sock.FD), int(self._monitor.FD), self._authority.fileno(), self._wake):
+        for fd in (
+            int(self._sock.FD), int(self._monitor.FD), self._authority.fileno(), self._wake, self._parts.fileno()
+        ):  # fmt: skip
             self._poll.register(fd, select.EPOLLIN)
         set_limits(self._sock, pace)
         self._sock.setsockopt(zmq.LINGER, _LINGER_MS)
@@ -223,7 +234,7 @@ class ZmqListener:
         self._authority.allow({**allowed, self._own_public: OURSELVES} if allowed else {})
         for connection in list(self._connections.values()):
             if connection.peer not in self._authority.names:
-                connection.cut(f"the key of {connection.peer} is not listed any more")
+                connection.cut(HostMessageError("key", f"the key of {connection.peer} is not listed any more"))
 
     def knock(self) -> ZmqEnd:
         """See `HostListener.knock`."""
@@ -255,6 +266,8 @@ class ZmqListener:
         else:
             is_rest = True
             self._part(self._turn - _PATIENCE)
+        if self._parts.is_due():
+            self._look_at_parts()
         self._show(is_rest or bool(self._waiting))
 
     def _watch(self) -> None:
@@ -263,10 +276,28 @@ class ZmqListener:
             kind, fd = event
             if kind == zmq.EVENT_ACCEPTED:
                 self._open.add(fd)
+                self._parts.came(fd)
             elif kind == zmq.EVENT_DISCONNECTED:
                 self._open.discard(fd)
+                self._parts.left(fd)
                 if (gone := self._by_fd.pop(fd, None)) is not None:
                     self._parted.append((self._turn, gone))
+
+    def _look_at_parts(self) -> None:
+        """Whose parts make no whole message is probed, and cut off before they fill our memory."""
+        found = self._parts.look()
+        for fd in found.quiet:
+            if (connection := self._by_fd.get(fd)) is not None:
+                connection.probe()
+        for fd in found.over:
+            self._parts.cut(fd)
+            if (connection := self._by_fd.get(fd)) is not None:
+                connection.cut(HostMessageError("endless", f"more than {MOST_BYTES} bytes that made no whole message"))
+
+    @property
+    def cut_off(self) -> int:
+        """Connections that were cut because what they sent made no whole message."""
+        return self._parts.cut_off
 
     def _part(self, turn: int) -> None:
         """Who was gone by that turn has been heard out."""
@@ -294,6 +325,8 @@ class ZmqListener:
             frame = fault
         connection = self._connections.get(routing_id)
         if connection is not None:
+            if isinstance(frame, Frame):
+                self._parts.heard(connection.tcp_fd)
             connection.heard(frame)
         elif isinstance(frame, Frame) and frame.kind == OPEN and self._is_listening:
             self._opened(routing_id, frame, str(message.get("User-Id")), int(message.get(zmq.SRCFD)))
@@ -311,6 +344,8 @@ class ZmqListener:
             is_there = False
         if is_there:
             self._by_fd[fd] = connection
+            connection.tcp_fd = fd
+            self._parts.heard(fd)
         else:
             self._parted.append((self._turn, connection))
         self._waiting.append(connection)
@@ -355,6 +390,7 @@ class ZmqListener:
         unmonitored(self._sock, self._monitor)
         self._sock.close()
         self._context.term()
+        self._parts.close()
         self._poll.close()
         os.close(self._wake)
 

@@ -70,7 +70,7 @@ class ControllerLink:
         """Looked at again and again until the controller knows the session: there is no news to wait for before."""
         end = self._shaking
         assert end is not None
-        why = "" if not end.has_ended() else end.why_refused or "nobody listens there"
+        why = "" if not end.has_ended() else end.why_refused or end.why_broken or "nobody listens there"
         if not why and end.is_opened:
             self._shaking, self._timer = None, None
             self._talk = Talk(end, self._said, self._gone)

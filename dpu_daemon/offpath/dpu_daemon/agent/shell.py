@@ -14,11 +14,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
 from pydantic import BaseModel
 
 from offpath.bindings.errors import ControlError, OffpathError, ProtocolError
-from offpath.bindings.wire import cluster, control, parts
+from offpath.bindings.wire import cluster, control, document, parts
 from offpath.dpu_daemon.agent.link import ControllerLink
 from offpath.dpu_daemon.config import agent_keys
 from offpath.sched.ina.protocol.agent import Agent, Report
@@ -58,8 +57,8 @@ class InaAgent:
         self._patterns: dict[tuple[str, int], dict[str, Any]] = {}
         self._is_whole = False
         """The helper has said everything since it joined, or we began."""
-        self._asked: int | None = None
-        """A controller's question that waits for it."""
+        self._asked: tuple[int, str] | None = None
+        """A controller's question that waits for it: its term and the proof."""
         self._gone: deque[tuple[str, int, int]] = deque()
         self._joiner = parts.Joiner()
 
@@ -70,7 +69,7 @@ class InaAgent:
         if isinstance(message, cluster.Farewell):
             raise ProtocolError(message.code, message.detail)
         if isinstance(message, cluster.AskAll):
-            self._asked = message.term
+            self._asked = message.term, message.proof
             self._answer()
             return
         record = epoch_from_data(message.epoch)
@@ -88,7 +87,7 @@ class InaAgent:
         if self._asked is None or not self._is_whole:
             return
         asked, self._asked = self._asked, None
-        report = self.machine.asked(asked)
+        report = self.machine.asked(*asked)
         if report is None:
             self._depose()
         else:
@@ -96,7 +95,7 @@ class InaAgent:
 
     def _depose(self) -> None:
         """An old controller speaks: it is told of the greater term, and nothing else."""
-        self._report(Report(self.machine.host, self.machine.term, ()), [])
+        self._report(self.machine.greater(), [])
 
     # -- the helper's words ---------------------------------------------------------------------------------------
     def helper_said(self, message: control.InaStates | None) -> None:
@@ -121,7 +120,7 @@ class InaAgent:
         for each in fresh[:_MOST_PATTERNS]:
             self._patterns[each["job"], each["incarnation"]] = each
         if fresh:
-            self._report(Report(self.machine.host, self.machine.term, ()), fresh)
+            self._report(self.machine.greater(), fresh)
         if message.is_all:
             self._is_whole = True
             self._answer()
@@ -144,18 +143,15 @@ class InaAgent:
         self.reports += 1
         self._tell_controller(
             cluster.AgentReport(
-                term=report.term, is_whole=report.is_whole, states=[state_to_data(state) for state in report.states],
-                patterns=patterns,
+                term=report.term, proof=report.proof, is_whole=report.is_whole,
+                states=[state_to_data(state) for state in report.states], patterns=patterns,
             )
         )  # fmt: skip
 
 
 def _read(text: bytes) -> tuple[list[RankState], list[dict[str, Any]]]:
     """Raises: ControlError, RecordError."""
-    try:
-        data = orjson.loads(text)
-    except (orjson.JSONDecodeError, RecursionError) as fault:
-        raise ControlError("json", str(fault)[:200]) from None
+    data = document.read(text)
     if not isinstance(data, dict) or not all(isinstance(data.get(name), list) for name in ("states", "patterns")):
         raise ControlError("model", "no lists of states and patterns")
     if len(data["states"]) > MOST_RANKS:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from offpath.bindings.mig import GpuModel, MigProfile, gpu_models
 from offpath.dpu_daemon.config.faults import Fault
+from offpath.dpu_daemon.config.places import nearest
 from offpath.dpu_daemon.config.tables import DaemonConfig, LeaseTable
 
 _MAX_PORT = 65535
@@ -18,6 +19,11 @@ _MAX_PORT = 65535
 
 def _alpha(model: GpuModel, profile: MigProfile) -> int:
     return 100 * profile.compute_slices // model.compute_slices
+
+
+def _no_profile(name: str) -> str:
+    every = tuple({profile.name for model in gpu_models().values() for profile in model.profiles})
+    return f"no GPU model has a profile {name[:40]!r}{nearest(name, every)}"
 
 
 def _known(name: str) -> list[tuple[GpuModel, MigProfile]]:
@@ -46,7 +52,10 @@ def _tenants(config: DaemonConfig) -> Iterator[Fault]:
             continue
         known = _known(tenant.profile)
         if not known:
-            yield Fault(f"tenant.{at}.profile", f"no GPU model has a profile {tenant.profile!r}")
+            yield Fault(
+                f"tenant.{at}.profile",
+                _no_profile(tenant.profile),
+            )
         elif min(_alpha(*one) for one in known) > tenant.max_share:
             yield Fault(f"tenant.{at}.profile", f"{tenant.profile} is more than the tenant's max_share")
 
@@ -59,9 +68,14 @@ def _pins(config: DaemonConfig) -> Iterator[Fault]:
         owner = tenants.get(lease.tenant)
         known = _known(lease.profile)
         if owner is None:
-            yield Fault(f"lease.{at}.tenant", f"lease of an unknown tenant: {lease.tenant}")
+            yield Fault(
+                f"lease.{at}.tenant", f"lease of an unknown tenant: {lease.tenant}{nearest(lease.tenant, tenants)}"
+            )
         if not known:
-            yield Fault(f"lease.{at}.profile", f"no GPU model has a profile {lease.profile!r}")
+            yield Fault(
+                f"lease.{at}.profile",
+                _no_profile(lease.profile),
+            )
             continue
         if not any(lease.start in profile.starts for _, profile in known):
             starts = sorted({start for _, profile in known for start in profile.starts})
@@ -80,12 +94,14 @@ def _pins(config: DaemonConfig) -> Iterator[Fault]:
 def _together(leases: Sequence[tuple[int, LeaseTable]]) -> Iterator[Fault]:
     """Faults of the leases pinned on one GPU: each is named with the first that it cannot be beside."""
     clash = False
-    for index, (at, lease) in enumerate(leases):
-        for other, before in leases[:index]:
+    firsts: dict[tuple[str, int], tuple[int, LeaseTable]] = {}  # MIG has some dozens; there may be a thousand leases
+    for at, lease in leases:
+        for other, before in firsts.values():
             if not any(_fits(model, [before, lease]) for model in gpu_models().values()):
                 yield Fault(f"lease.{at}", f"cannot be on one GPU with lease.{other} ({before.profile})")
                 clash = True
                 break
+        firsts.setdefault((lease.profile, lease.start), (at, lease))
     if not clash and not any(_fits(model, [lease for _, lease in leases]) for model in gpu_models().values()):
         yield Fault(
             f"lease.{leases[-1][0]}", f"no GPU model holds all {len(leases)} leases pinned on GPU {leases[0][1].gpu}"

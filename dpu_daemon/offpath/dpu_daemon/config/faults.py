@@ -10,10 +10,13 @@ from offpath.bindings.errors import OffpathError
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``path`` is the key's path, e.g. ``tenant.0.weight``; empty: the whole configuration."""
+    """``path`` is the key's path, e.g. ``tenant.0.weight``; empty: the whole configuration. ``line``: of the file, 0
+    where it is not the file's. ``tenant``: the name of the tenant whose table it is in, if it has one."""
 
     path: str
     text: str
+    line: int = 0
+    tenant: str = ""
 
 
 class ConfigError(OffpathError):

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import ssl
+import stat
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
-from offpath.bindings.errors import HostChannelError
+from offpath.bindings.errors import HostChannelError, TokenRefused
+from offpath.bindings.tokens import read_token_file
 from offpath.bindings.zeromq.keys import read_allowed, read_public, read_secret
 from offpath.dpu_daemon.config.faults import ConfigError, Fault
 from offpath.dpu_daemon.config.tables import DaemonConfig, TlsTable
 
-_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{16,256}")
 _CREDENTIAL: Final = re.compile(r"\$(?:CREDENTIALS_DIRECTORY|\{CREDENTIALS_DIRECTORY\})/(.*)", re.DOTALL)
+
+
+_PATHS: Final = {
+    "tls": ("ca_file", "cert_file", "key_file"),
+    "zmq": ("key_file", "allowed"),
+    "ina": ("server_key_file", "key_file"),
+    "doca": ("path",),
+    "tenant": ("token_file",),
+}
+"""Keys whose values name files."""
+
+
+def place_paths(raw: dict[str, Any], file: str) -> None:
+    """Relative paths in ``raw``, the tables of ``file``, become paths from the folder of ``file``, so that they mean
+    the same wherever the daemon is started. Values of the wrong type stay: the gate refuses them."""
+    folder = os.path.dirname(os.path.abspath(file))
+    for name, keys in _PATHS.items():
+        found = raw.get(name)
+        tables = [table for table in (found if isinstance(found, list) else [found]) if isinstance(table, dict)]
+        for table, key in itertools.product(tables, keys):
+            path = table.get(key)
+            if isinstance(path, str) and path and _CREDENTIAL.fullmatch(path) is None:
+                table[key] = os.path.join(folder, path)
 
 
 def secret_path(path: str) -> str:
@@ -34,20 +59,13 @@ def secret_path(path: str) -> str:
 
 
 def read_token(given: str) -> str:
-    """A tenant's token. Raises: ConfigError: unreadable, too short, or readable by others."""
+    """A tenant's token. Raises: ConfigError: unreadable, no token, or readable by others."""
     path = secret_path(given)
     # A manager may let us read a credential by an access list, which shows in the group's bits.
-    others = 0o077 if path == given else 0o007
     try:
-        with open(path, encoding="ascii") as file:
-            if os.fstat(file.fileno()).st_mode & others:
-                raise ConfigError(f"{path} may be read by others; chmod 600 it")
-            token = file.read(4096).strip()
-    except (OSError, ValueError) as fault:
-        raise ConfigError(f"{path}: {fault}") from None
-    if not _TOKEN.fullmatch(token):
-        raise ConfigError(f"{path}: a token is 16 to 256 letters, digits, - and _ (`openssl rand -hex 24` makes one)")
-    return token
+        return read_token_file(path, others=0o077 if path == given else 0o007)
+    except TokenRefused as fault:
+        raise ConfigError(str(fault)) from None
 
 
 def server_context(tls: TlsTable) -> ssl.SSLContext:
@@ -55,15 +73,60 @@ def server_context(tls: TlsTable) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
+    for name in (tls.ca_file, tls.cert_file, tls.key_file):  # OpenSSL would wait for a pipe's writer
+        _check_regular(secret_path(name))
     try:
         context.load_verify_locations(secret_path(tls.ca_file))
     except (OSError, ValueError) as fault:  # ssl.SSLError is an OSError
         raise ConfigError(f"{tls.ca_file}: {fault}") from None
     try:
-        context.load_cert_chain(secret_path(tls.cert_file), secret_path(tls.key_file))
+        context.load_cert_chain(secret_path(tls.cert_file), secret_path(tls.key_file), password=_no_password)
     except (OSError, ValueError) as fault:
         raise ConfigError(f"{tls.cert_file}, {tls.key_file}: {fault}") from None
     return context
+
+
+def _check_regular(path: str) -> None:
+    """Raises: ConfigError: no regular file."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError) as fault:
+        raise ConfigError(f"{path}: {getattr(fault, 'strerror', None) or 'cannot be read'}") from None
+    if not stat.S_ISREG(mode):
+        raise ConfigError(f"{path} is not a regular file")
+
+
+def _no_password() -> str:
+    """Without this OpenSSL would ask the terminal for the password of an encrypted key, and wait."""
+    raise ValueError("the key is encrypted; give one without a password")
+
+
+def read_text(path: str, most: int) -> str:
+    """A regular file of ``most`` bytes of UTF-8; never waits for a writer. Raises: ConfigError."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as fault:
+        raise ConfigError(f"{path}: {fault.strerror}") from None
+    except ValueError:
+        raise ConfigError("the path of the configuration contains NUL") from None
+    try:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISDIR(mode):
+            raise ConfigError(f"{path}: is a directory")
+        if not stat.S_ISREG(mode):
+            raise ConfigError(f"{path} is not a regular file")
+        with open(fd, "rb", closefd=False) as file:
+            data = file.read(most + 1)
+    except OSError as fault:
+        raise ConfigError(f"{path}: {fault.strerror}") from None
+    finally:
+        os.close(fd)
+    if len(data) > most:
+        raise ConfigError(f"{path}: larger than {most >> 20} MiB")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as fault:
+        raise ConfigError(f"{path}: not UTF-8 at byte {fault.start}") from None
 
 
 def zmq_secret(given: str) -> bytes:
@@ -95,22 +158,30 @@ def _ina_faults(config: DaemonConfig) -> Iterator[Fault]:
             yield Fault("ina", str(fault))
 
 
-def file_faults(config: DaemonConfig) -> Iterator[Fault]:
-    """Files that cannot be used, and tenants whom nobody could tell apart."""
-    by_token: dict[str, list[int]] = {}
+def token_faults(config: DaemonConfig) -> Iterator[tuple[int, int | None, str]]:
+    """(tenant, the other tenant with whom it clashes if it does, what is wrong) of each token that cannot be used."""
+    claimed: dict[str, dict[int, int]] = {}  # token → uid → the first tenant that it would let in
     for at, tenant in enumerate(config.tenant):
         if tenant.token_file is None:
             continue
         try:
             token = read_token(tenant.token_file)
         except ConfigError as fault:
-            yield Fault(f"tenant.{at}.token_file", str(fault))
+            yield at, None, str(fault)
             continue
-        for other in by_token.get(token, ()):
-            if set(tenant.uids or [os.getuid()]) & set(config.tenant[other].uids or [os.getuid()]):
-                first = config.tenant[other].name
-                yield Fault(f"tenant.{at}.token_file", f"same token and uid as {first}: each could pass for both")
-        by_token.setdefault(token, []).append(at)
+        first = claimed.setdefault(token, {})
+        uids = tenant.uids or [os.getuid()]
+        if (other := next((first[uid] for uid in uids if uid in first), None)) is not None:
+            name = config.tenant[other].name
+            yield at, other, f"same token and uid as {name}: each could pass for both"
+        for uid in uids:
+            first.setdefault(uid, at)
+
+
+def file_faults(config: DaemonConfig) -> Iterator[Fault]:
+    """Files that cannot be used, and tenants whom nobody could tell apart."""
+    for at, _, text in token_faults(config):
+        yield Fault(f"tenant.{at}.token_file", text)
     if config.tls is not None:
         try:
             server_context(config.tls)

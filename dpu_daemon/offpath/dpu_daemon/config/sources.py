@@ -1,7 +1,8 @@
 """Where a configuration comes from: flag, environment, file, default, the first that speaks counts.
 
 Environment: ``OFFPATH_<TABLE>_<KEY>`` (``OFFPATH_LEASING_LANES=3``), ``OFFPATH_MAX_JOBS`` and ``OFFPATH_HOST_UIDS``.
-Tenants and pinned leases come from the file only. Lists are comma-separated, or a TOML array.
+Tenants and pinned leases come from the file only. Lists are comma-separated, or a TOML array. A relative path in the
+file is relative to the file's folder; one in the environment or a flag is relative to the working directory.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import re
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from offpath.dpu_daemon.config import checks
+from offpath.dpu_daemon.config import checks, words
 from offpath.dpu_daemon.config.faults import ConfigError, Fault
-from offpath.dpu_daemon.config.files import file_faults
+from offpath.dpu_daemon.config.files import file_faults, place_paths, read_text
+from offpath.dpu_daemon.config.places import Places, nearest
+from offpath.dpu_daemon.config.restart import restart_faults
 from offpath.dpu_daemon.config.tables import (
     DaemonConfig,
     DatapathTable,
@@ -34,7 +37,14 @@ from offpath.dpu_daemon.config.tables import (
 )
 
 PREFIX: Final = "OFFPATH_"
-MAX_FILE_BYTES: Final = 4 << 20
+MAX_FILE_BYTES: Final = 1 << 20
+MAX_LINE: Final = 16_384
+"""Characters of a line: Python's TOML parser takes quadratic time for a key of many parts, and a key is on one line."""
+MAX_DEPTH: Final = 8
+MAX_ITEMS: Final = 65_536
+"""Keys and list entries of the whole file."""
+MOST_SHOWN: Final = 100
+"""Faults that a message lists."""
 _TABLES: Final[dict[str, type[BaseModel]]] = {
     "leasing": LeasingTable, "tls": TlsTable, "durability": DurabilityTable, "limits": LimitsTable,
     "datapath": DatapathTable,
@@ -73,6 +83,8 @@ class Loaded:
     config: DaemonConfig
     origins: Mapping[str, Origin]
     warnings: tuple[Fault, ...] = ()
+    refused: str = ""
+    """Not empty: this is the last good configuration, because the sources were refused, for this reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +100,8 @@ class Sources:
 
     def read(self) -> Loaded:
         """Parse and check everything, files that are named included. Raises: ConfigError: with every fault."""
-        raw, lines = _read_file(self.file)
+        raw, places = _read_file(self.file)
+        lines = ((path, places.line(path)) for path, _ in _leaves(raw, ""))
         origins = {path: Origin("file", f"{self.file}:{line}" if line else self.file) for path, line in lines}
         faults: list[Fault] = []
         for path, text, origin in (*self._environment(faults), *self._flags(faults)):
@@ -99,12 +112,18 @@ class Sources:
                 origins[path] = origin
         faults += _faults_of(raw)
         if faults:
-            raise config_error(self.file, faults, origins)
+            raise config_error(self.file, faults, origins, places, raw)
         config = DaemonConfig.model_validate(raw)
         if faults := list(file_faults(config)):
-            raise config_error(self.file, faults, origins)
+            raise config_error(self.file, faults, origins, places, raw)
         every = {path: origins.get(path, Origin("default")) for path, _ in values(config)}
         return Loaded(config, every, checks.warnings(config))
+
+    def check_reload(self, in_force: DaemonConfig, loaded: Loaded) -> None:
+        """Raises: ConfigError: ``loaded``, which was read from here, has values that need a restart."""
+        if faults := restart_faults(in_force, loaded.config):
+            places = _read_file(self.file)[1]
+            raise config_error(self.file, faults, loaded.origins, places)
 
     def _environment(self, faults: list[Fault]) -> Iterator[tuple[str, str, Origin]]:
         for name in sorted(self.environment):
@@ -112,7 +131,8 @@ class Sources:
                 yield _VARIABLES[name], self.environment[name], Origin("environment", name)
             elif name.startswith(_NAMESPACE) or name in (f"{PREFIX}TENANT", f"{PREFIX}LEASE"):
                 is_table = name.startswith(tuple(f"{PREFIX}{table.upper()}" for table in _FROM_FILE_ONLY))
-                faults.append(Fault(name, "comes from the file only" if is_table else "names no key"))
+                text = "comes from the file only" if is_table else f"names no key{nearest(name, _VARIABLES)}"
+                faults.append(Fault(name, text))
 
     def _flags(self, faults: list[Fault]) -> Iterator[tuple[str, str, Origin]]:
         for flag in self.flags:
@@ -121,7 +141,8 @@ class Sources:
                 faults.append(Fault(f"--set {flag[:80]}", "want KEY=VALUE"))
             elif path not in KEYS:
                 is_table = path.split(".")[0] in _FROM_FILE_ONLY
-                faults.append(Fault(f"--set {path[:80]}", "comes from the file only" if is_table else "names no key"))
+                text = "comes from the file only" if is_table else f"names no key{nearest(path, KEYS)}"
+                faults.append(Fault(f"--set {path[:80]}", text))
             else:
                 yield path, text, Origin("flag", f"--set {path}")
 
@@ -151,39 +172,35 @@ def _whole(text: str) -> int | str:
         return text
 
 
-def _read_file(path: str) -> tuple[dict[str, Any], list[tuple[str, int]]]:
-    """The file's tables, and the line of each key where that is known. Raises: ConfigError."""
+def _read_file(path: str) -> tuple[dict[str, Any], Places]:
+    """The file's tables, and where each key is. Raises: ConfigError: unreadable, no TOML, or beyond the limits."""
+    text = read_text(path, MAX_FILE_BYTES)
+    for number, line in enumerate(text.split("\n"), start=1):
+        if len(line) > MAX_LINE:
+            raise ConfigError(f"{path}:{number}: the line is longer than {MAX_LINE} characters")
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-        if len(data) > MAX_FILE_BYTES:
-            raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB")
-        text = data.decode()
         raw = tomllib.loads(text)
-    except OSError as fault:
-        raise ConfigError(f"{path}: {fault.strerror}") from None
-    except (tomllib.TOMLDecodeError, ValueError, RecursionError) as fault:  # ValueError: not UTF-8, a NUL in the name
-        raise ConfigError(f"{path}: {fault}") from None
-    lines = _lines(text)
-    return raw, [(key, lines.get(key, 0)) for key, _ in _leaves(raw, "")]
+    except RecursionError:
+        raise ConfigError(f"{path}: lists and tables are nested too deeply") from None
+    except (tomllib.TOMLDecodeError, ValueError) as fault:
+        raise ConfigError(f"{path}: not TOML: {fault}") from None
+    _bounded(path, raw)
+    place_paths(raw, path)
+    return raw, Places(text)
 
 
-def _lines(text: str) -> dict[str, int]:
-    """Line of each key, as far as a look at line beginnings tells: none when a string goes over several lines."""
-    if '"""' in text or "'''" in text:
-        return {}
-    found: dict[str, int] = {}
-    count: dict[str, int] = {}
-    table = ""
-    for number, line in enumerate(text.splitlines(), start=1):
-        if head := re.match(r"\s*\[\[\s*(\w+)\s*\]\]", line):
-            count[head[1]] = count.get(head[1], -1) + 1
-            table = f"{head[1]}.{count[head[1]]}."
-        elif head := re.match(r"\s*\[\s*(\w+)\s*\]", line):
-            table = f"{head[1]}."
-        elif key := re.match(r"\s*([A-Za-z0-9_.-]+)\s*=", line):
-            found.setdefault(table + key[1], number)
-    return found
+def _bounded(path: str, raw: dict[str, Any]) -> None:
+    """Raises: ConfigError: deeper or larger than what comes after may be given, which recurses and lists faults."""
+    level: list[Any] = [raw]
+    count = 0
+    for _ in range(MAX_DEPTH):
+        inner = [each for value in level for each in (value.values() if isinstance(value, dict) else value)]
+        count += len(inner)
+        if count > MAX_ITEMS:
+            raise ConfigError(f"{path}: more than {MAX_ITEMS} keys and list entries")
+        if not (level := [value for value in inner if isinstance(value, (dict, list))]):
+            return
+    raise ConfigError(f"{path}: lists and tables are nested deeper than {MAX_DEPTH}")
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -208,18 +225,48 @@ def _faults_of(raw: dict[str, Any]) -> list[Fault]:
     try:
         config = DaemonConfig.model_validate(raw)
     except ValidationError as fault:
-        return [Fault(".".join(str(place)[:80] for place in e["loc"]), e["msg"]) for e in fault.errors()]
+        errors = fault.errors(include_url=False)
+        return [Fault(".".join(str(place)[:80] for place in e["loc"]), words.text_of(e)) for e in errors]
     return list(checks.semantic_faults(config))
 
 
-def config_error(where: str, faults: Sequence[Fault], origins: Mapping[str, Origin]) -> ConfigError:
-    """One line per fault; a value that is not the file's is named with the variable or flag that set it."""
-    lines = []
+def config_error(
+    where: str,
+    faults: Sequence[Fault],
+    origins: Mapping[str, Origin],
+    places: Places | None = None,
+    raw: Mapping[str, Any] | None = None,
+) -> ConfigError:
+    """One line per fault, with the tenant's name and the file's line; a value that is not the file's is named with the
+    variable or flag that set it."""
+    lines, placed = [], []
     for fault in faults:
         origin = origins.get(fault.path) or origins.get(fault.path.rpartition(".")[0])  # or the list it is in
-        by = f"{origin} ({fault.path})" if origin is not None and origin.kind in ("environment", "flag") else fault.path
-        lines.append(f"  {by or '(file)'}: {fault.text}")
-    return ConfigError(f"{where}:\n" + "\n".join(lines), faults)
+        is_elsewhere = origin is not None and origin.kind in ("environment", "flag")
+        line = places.line(fault.path) if places is not None and not is_elsewhere else 0
+        placed.append(fault := replace(fault, line=line, tenant=_tenant_at(fault.path, raw or {})))
+        by = f"{origin} ({fault.path})" if is_elsewhere else fault.path or "(file)"
+        at = [f"tenant {fault.tenant}"] if fault.tenant else []
+        at += [f"line {line}"] if line else []
+        lines.append(f"  {by}: {fault.text}{_within(at)}")
+    if len(lines) > MOST_SHOWN:
+        lines[MOST_SHOWN:] = [f"  and {len(lines) - MOST_SHOWN} more"]
+    return ConfigError(f"{where}:\n" + "\n".join(lines), placed)
+
+
+def _within(at: Sequence[str]) -> str:
+    return f" ({', '.join(at)})" if at else ""
+
+
+def _tenant_at(path: str, raw: Mapping[str, Any]) -> str:
+    """The name of the tenant in whose table ``path`` is; empty: it has none that could be shown."""
+    table, _, rest = path.partition(".")
+    tenants, number = raw.get("tenant"), rest.partition(".")[0]
+    if table != "tenant" or not number.isdigit() or not isinstance(tenants, list) or int(number) >= len(tenants):
+        return ""
+    tenant = tenants[int(number)]
+    name = tenant.get("name") if isinstance(tenant, dict) else None
+    return name if isinstance(name, str) and re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,62}", name) else ""
 
 
 def parse_config(raw: dict[str, Any], where: str) -> DaemonConfig:
@@ -228,7 +275,7 @@ def parse_config(raw: dict[str, Any], where: str) -> DaemonConfig:
     Raises: ConfigError: every fault with its key path.
     """
     if faults := _faults_of(raw):
-        raise config_error(where, faults, {})
+        raise config_error(where, faults, {}, None, raw)
     return DaemonConfig.model_validate(raw)
 
 

@@ -27,7 +27,8 @@ Address = Annotated[str, StringConstraints(pattern=r"^.+:[0-9]{1,5}$")]
 TenantName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 
 LINGER_MS: Final = 2000
-"""How long a kernel may run on after its job was cancelled or expired; then its worker is killed."""
+"""How long a kernel may run on after its job was cancelled or, with ``on_expiry = "kill"``, expired; then its worker is
+killed."""
 
 
 class _Table(BaseModel):
@@ -97,7 +98,9 @@ class DurabilityTable(_Table):
     resume_ttl_s: Annotated[int, Field(ge=0, le=3600)] = 60
     """A session whose connection was lost is kept this long for its requester; 0: not at all."""
     adopt_ms: Annotated[int, Field(ge=0, le=600_000)] = 3000
-    """How long the helper and its workers may take to come back to a restarted daemon."""
+    """How long the helper and its workers may take to come back to a restarted daemon; anew with each sign of them."""
+    adopt_max_ms: Annotated[int, Field(ge=0, le=600_000)] = 30_000
+    """How long in all, while signs of them come in; never less than ``adopt_ms``."""
 
 
 class LimitsTable(_Table):
@@ -105,12 +108,18 @@ class LimitsTable(_Table):
 
     kernel_ms: Milliseconds = 600_000
     """Longest run of a kernel; 0: no limit. Past it its worker is killed and the job FAILED."""
+    on_expiry: Literal["kill", "finish"] = "kill"
+    """When a budget ends during the kernel: ``kill`` its worker after `LINGER_MS`, or let it ``finish`` (`kernel_ms`
+    still holds). The job is EXPIRED at once either way."""
     open_ms: SomeMilliseconds = 30_000
     scrub_ms: SomeMilliseconds = 30_000
     helper_ms: Annotated[int, Field(ge=100, le=_MOST_MS)] = 5000
     """A helper that is silent for so long is lost."""
     drain_ms: Milliseconds = 30_000
     """What runs may take to finish when the daemon, or a removed tenant, is drained."""
+    kernel_gone_ms: Milliseconds = 600_000
+    """How long a kernel may be without a helper that serves it; 0: no limit. Past it its name is forgotten and its
+    queued jobs are CANCELLED."""
 
 
 class DatapathTable(_Table):
@@ -217,9 +226,11 @@ class DaemonConfig(_Table):
             min_hold_ns=table.min_hold_ms * MS,
             kernel_ns=limits.kernel_ms * MS,
             linger_ns=LINGER_MS * MS,
+            kills_expired=limits.on_expiry == "kill",
             open_ns=limits.open_ms * MS,
             scrub_ns=limits.scrub_ms * MS,
             drain_ns=limits.drain_ms * MS,
+            kernel_gone_ns=limits.kernel_gone_ms * MS,
             policy=table.policy,
         )
 

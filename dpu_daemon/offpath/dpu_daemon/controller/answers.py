@@ -49,6 +49,8 @@ class Answers:
                     return self._holds(asked)
                 case ina_admin.ModeRequest():
                     return self._mode(asked)
+                case ina_admin.HostsRequest():
+                    return self._hosts(asked)
         except JobRefused as refused:
             return Fault(code=refused.code, detail=refused.detail[:512])
 
@@ -61,8 +63,36 @@ class Answers:
             silent=sorted(set(it.door.hosts) - it.heard), switches=it.switches.states(), jobs=len(it.jobs.known()),
             holds=len(it.machine.ledger.holds()), migrations=it.counters["migrations"],
             downtime_ms=[ns / _MS for ns in it.tracking.downtime_ns][-64:],
-            counters={**it.counters, "agents_refused": it.door.refused, "plugin_faults": self._modes.faults},
+            quarantined={host: each.code for host, each in sorted(it.trust.quarantined.items())},
+            memory=self._memory(),
+            counters={
+                **it.counters, "agents_refused": it.door.refused, "connections_cut": it.door.cut_off,
+                "plugin_faults": self._modes.faults,
+            },
         )  # fmt: skip
+
+    def _memory(self) -> str:
+        store = self._conductor.store
+        if store.lost:
+            return f"not written: {store.lost[:400]}"
+        return f"the former one was moved aside: {store.remade[:400]}" if store.remade else ""
+
+    def _hosts(self, asked: ina_admin.HostsRequest) -> ina_admin.Hosts:
+        it = self._conductor
+        if asked.host and asked.is_quarantined is not None:
+            it.judge_host(asked.host, asked.is_quarantined)
+        connected, held = it.door.hosts, it.trust.quarantined
+        names = sorted({*connected, *held})
+        lines = []
+        for name in names[asked.after : asked.after + asked.limit]:
+            why = held.get(name)
+            lines.append(
+                ina_admin.HostLine(
+                    host=name, is_connected=name in connected, is_silent=name not in it.heard,
+                    quarantine=why.code if why else "", detail=why.detail if why else "",
+                )
+            )  # fmt: skip
+        return ina_admin.Hosts(hosts=lines, next=self._cut(asked.after, asked.limit, len(names)))
 
     # -- jobs -----------------------------------------------------------------------------------------------------
     def _submit(self, asked: ina_admin.SubmitRequest) -> ina_admin.Reply:

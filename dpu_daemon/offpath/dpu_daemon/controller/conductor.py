@@ -10,17 +10,20 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from offpath.bindings.errors import PlaceUnusable
 from offpath.bindings.wire import cluster
 from offpath.dpu_daemon.controller.door import Door
-from offpath.dpu_daemon.controller.jobs import Jobs
+from offpath.dpu_daemon.controller.jobs import JobRefused, Jobs
 from offpath.dpu_daemon.controller.plan import Planner
 from offpath.dpu_daemon.controller.store import Store
 from offpath.dpu_daemon.controller.switches import Switches
 from offpath.dpu_daemon.controller.tracking import Tracking
+from offpath.dpu_daemon.controller.trust import BY_OPERATOR, CLOCKS_APART_NS, TERM_NOT_ISSUED, Trust
 from offpath.sched.ina.protocol import events
 from offpath.sched.ina.protocol.agent import Report
 from offpath.sched.ina.protocol.controller import Controller
 from offpath.sched.ina.protocol.records import (
+    MOST_TERM,
     RankState,
     RecordError,
     epoch_to_data,
@@ -34,8 +37,10 @@ YOUNG_S: Final = 10.0
 """So long after its start a controller that hears of a greater term takes over from that one too: its memory was lost.
 Later it is the one that was taken over from."""
 TERMS_BEGAN_S: Final = 1_577_836_800
-"""2020-01-01: terms are seconds since then, or above whatever was heard of; they last until 2088."""
+"""2020-01-01: terms are seconds since then, or above whatever was heard of; they last until 2087."""
 _MOST_RESTARTS: Final = 1 << 24
+CLAIMS_AGAIN_S: Final = 1.0
+"""Hosts whose states were refused because another host has the rank are asked again so often."""
 _MS: Final = 1_000_000
 
 
@@ -43,9 +48,10 @@ class Conductor:
     """One controller. Made inside a running loop; `start` begins to act. ``on_deposed``: another has taken over."""
 
     def __init__(
-        self, planner: Planner, store: Store, jobs: Jobs, *, now_ns: Callable[[], int] = time.monotonic_ns
-    ) -> None:
-        self.planner, self.store, self.jobs = planner, store, jobs
+        self, planner: Planner, store: Store, jobs: Jobs, trust: Trust, *,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:  # fmt: skip
+        self.planner, self.store, self.jobs, self.trust = planner, store, jobs, trust
         self.now_ns = now_ns
         self.started_ns = now_ns()
         self.counters: Counter[str] = Counter()
@@ -61,26 +67,39 @@ class Conductor:
         self._events: list[events.Event] = []
         self._has_granted = False
         self._is_changed = False
+        self._contested: dict[str, str] = {}
+        """Hosts some of whose states were refused because another host has the rank, with one such job."""
+        self._ticks = 0
 
     def start(self, door: Door, switches: Switches) -> None:
-        """Begin to rule, under a term above that of the memory."""
+        """Begin to rule, under a term above that of the memory. Raises: PlaceUnusable: no term is left."""
         self.door, self.switches = door, switches
+        if self.store.kept.term >= MOST_TERM:
+            raise PlaceUnusable(
+                f"the state file's term {self.store.kept.term} is the last: stop agents and switches, delete the file, "
+                "make the controller a new key, and start all again"
+            )
         self._begin(max(self.store.kept.term + 1, self._second()))
         self._timer = self._loop.call_later(TICK_S, self._tick)
 
     @staticmethod
     def _second() -> int:
         """The least term that a controller without a memory begins with: no two that start apart have the same."""
-        return min(max(1, int(time.time()) - TERMS_BEGAN_S), (1 << 31) - 2)
+        return min(max(1, int(time.time()) - TERMS_BEGAN_S), MOST_TERM - _MOST_RESTARTS)
 
     def _begin(self, term: int) -> None:
         """A machine that knows nothing but the jobs' names; all agents and switches are asked."""
-        self.machine = Controller(term, self.planner, lambda: secrets.token_urlsafe(18))
+        seal = self.trust.seal
+        self.machine = Controller(
+            term, self.planner, lambda: secrets.token_urlsafe(18), proof=seal.proof(term), is_proven=seal.is_proven
+        )
         self._newest = term << 32
         """Stamp: no rank can hold a greater one of ours."""
-        self.store.term(term)
+        self.store.term(term, seal.proof(term))
         self.heard.clear()
         logger.info("rules in term %d", term)
+        for host in self.trust.quarantined:
+            self.dispatch(events.HostQuarantined(host))
         for job in self.jobs.known():
             self.dispatch(events.JobSubmitted(job.name, job.rank_hosts()))
         for host in self.door.hosts:
@@ -103,6 +122,9 @@ class Conductor:
                 self._carry(command, now_ns)
             for job in {state.job for event in waiting if isinstance(event, Report) for state in event.states}:
                 self._look_whether_moved(job, now_ns)
+        if self.machine.is_spent and not self.machine.is_deposed:
+            logger.warning("term %d has hardly any epoch numbers left: going on in the next", self.machine.term)
+            self._take_over(self.machine.term + 1)
 
     def _look_whether_moved(self, job: str, now_ns: int) -> None:
         downtime_ns = self.tracking.moved(job, self.machine.states(job), now_ns)
@@ -119,8 +141,8 @@ class Conductor:
                 if self.tracking.published(epoch, now_ns):
                     self.counters["epochs"] += 1
                 self.door.say(host, cluster.NewEpoch(epoch=epoch_to_data(epoch)))
-            case events.Ask(host, term):
-                self.door.say(host, cluster.AskAll(term=term))
+            case events.Ask(host, term, proof):
+                self.door.say(host, cluster.AskAll(term=term, proof=proof))
             case events.Allow(switch, boot, permission):
                 self.counters["permissions"] += 1
                 self._is_changed = True
@@ -133,6 +155,11 @@ class Conductor:
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK_S, self._tick)
         self.dispatch(events.Tick())
+        self._ticks += 1
+        if self._ticks % round(CLAIMS_AGAIN_S / TICK_S) == 0:
+            contested, self._contested = self._contested, {}
+            for host in contested:  # the rank's former host may have let go of it
+                self.dispatch(events.AgentUp(host))
         for job in self.jobs.over(self.now_ns()):
             logger.info("job %s is over", job)
             self.tracking.forget(job)
@@ -158,6 +185,9 @@ class Conductor:
     def reported(self, host: str, report: cluster.AgentReport) -> None:
         """A host's agent says what its ranks say. States that are none are left out and counted."""
         self.counters["reports"] += 1
+        if host in self.trust.quarantined:
+            self.counters["reports_refused"] += 1
+            return
         states: list[RankState] = []
         for data in report.states:
             try:
@@ -166,27 +196,41 @@ class Conductor:
                 self.counters["states_refused"] += 1
                 continue
             states.append(state)
-        # An agent that began anew has heard of no term, but its ranks may hold what another controller gave. Later
-        # that is a rank's invention: it may cost its own job the tree, and nobody else anything.
-        foreign = [state for state in states if state.held > self._newest]
-        believed = [state.held >> 32 for state in foreign if self._is_young and state.held >> 32 < self._unlikely()]
-        if report.term > self.machine.term or believed:
-            self.heard_of(max([report.term, *believed]))
+        rival = self.trust.rival(self.machine.term, report, states)
+        if rival is not None:
+            self.heard_of(rival)
             return
-        self.counters["states_refused"] += len(foreign)
-        states = [state for state in states if state.held <= self._newest]
+        if self.trust.is_made_up(self.machine.term, report):
+            why = f"its agent names term {report.term}, which no controller issued; this one's is {self.machine.term}"
+            self.quarantine(host, TERM_NOT_ISSUED, why)
+            return
+        possible = self._possible(host, states)
+        kept, contested = self.jobs.seen(host, possible, self.door.hosts, self.now_ns())
+        self.counters["states_refused"] += len(states) - len(kept)
+        if contested and host not in self._contested:
+            self._contested[host] = contested[0]
+            logger.warning("host %s reports ranks of job %s, which are another host's: refused", host, contested[0])
         for pattern in report.patterns:
-            self._measured(pattern)
+            self._measured(host, pattern)
         self._is_changed = True
         if report.is_whole:
             self.heard.add(host)
-        self.jobs.seen(host, states, self.now_ns())
-        live = tuple(state for state in states if not self.jobs.is_cancelled(state.job, state.incarnation))
+        live = tuple(state for state in kept if not self.jobs.is_cancelled(state.job, state.incarnation))
         self.dispatch(Report(host, report.term, live, report.is_whole))
 
-    def _measured(self, data: dict[str, object]) -> None:
+    def _possible(self, host: str, states: list[RankState]) -> list[RankState]:
+        """Without those that hold what no controller issued, or are of a time to come: ranks' inventions."""
+        latest = time.time_ns() + CLOCKS_APART_NS
+        early = next((state.job for state in states if state.incarnation > latest), None)
+        if early is not None:
+            logger.warning(
+                "host %s reports an incarnation of job %s that is more than a day ahead: refused", host, early
+            )
+        return [state for state in states if state.held <= self._newest and state.incarnation <= latest]
+
+    def _measured(self, host: str, data: dict[str, object]) -> None:
         job, incarnation = data.get("job"), data.get("incarnation")
-        if isinstance(job, str) and isinstance(incarnation, int) and self.jobs.knows(job):
+        if isinstance(job, str) and isinstance(incarnation, int) and self.jobs.runs_on(job, incarnation, host):
             if self.planner.measured(job, incarnation, data.get("pattern")):
                 self.counters["patterns"] += 1
         else:
@@ -196,15 +240,27 @@ class Conductor:
     def _is_young(self) -> bool:
         return not self._has_granted and self.now_ns() - self.started_ns < YOUNG_S * 1e9
 
-    def _unlikely(self) -> int:
-        """A term that no controller has come to."""
-        return self._second() + _MOST_RESTARTS
+    def quarantine(self, host: str, code: str, detail: str) -> None:
+        """Nothing that the host reports counts, and what its jobs hold is fenced, until `release`."""
+        self.counters["quarantines"] += 1
+        self.trust.quarantine(host, code, detail)
+        self.heard.discard(host)
+        self.jobs.quarantined(host, self.now_ns())
+        self.dispatch(events.HostQuarantined(host))
+
+    def led_elsewhere(self, switch: str, term: int) -> bool:
+        """A switch has listened to a controller of that term. False: no controller begins with it, and none ends for
+        it: what switches say is proven by nothing, and must not use the terms up."""
+        if term > MOST_TERM - _MOST_RESTARTS:
+            return False
+        self.heard_of(term)
+        return True
 
     def heard_of(self, term: int) -> None:
-        """Somebody, an agent or a switch, has listened to another controller, of that term."""
+        """Another controller process ruled in that term: an agent proves it, or a switch has listened to it."""
         if term < self.machine.term or self.machine.is_deposed:
             return
-        self.store.term(term)
+        self.store.term(term, self.trust.seal.proof(term))
         if self._is_young:
             logger.warning("a controller ruled in term %d; taking over", term)
             self._loop.call_soon(self._take_over, term + 1)
@@ -215,11 +271,27 @@ class Conductor:
         self.on_deposed()
 
     def _take_over(self, term: int) -> None:
-        if term > self.machine.term:
+        if term > MOST_TERM:
+            logger.error("no term is left above %d: this controller ends", self.machine.term)
+            self.dispatch(events.Deposed(self.machine.term))
+            self.settle()
+            self.on_deposed()
+        elif term > self.machine.term:
             self._events.clear()
             self._begin(term)
 
     # -- operators ------------------------------------------------------------------------------------------------
+    def judge_host(self, host: str, is_quarantined: bool) -> None:
+        """Quarantine a host, or release it. Raises: JobRefused."""
+        if not is_quarantined:
+            self.trust.release(host)
+            self.dispatch(events.HostReleased(host, host in self.door.hosts))
+        elif not self.door.is_host(host):
+            raise JobRefused("unknown_host", f"no host of the topology is called {host!r:.80}")
+        else:
+            self.quarantine(host, BY_OPERATOR, "an operator asked for it")
+        self.settle()
+
     def plan_again(self) -> None:
         """Settings changed: what is to be different begins at once."""
         self.dispatch(events.Tick())

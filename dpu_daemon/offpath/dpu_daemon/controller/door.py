@@ -35,7 +35,7 @@ class Door:
         left: Callable[[str], None],
     ) -> None:
         self._listener = listener
-        self._is_host = is_host
+        self.is_host = is_host
         self._heard, self._came, self._left = heard, came, left
         self._loop = asyncio.get_running_loop()
         self._strangers: dict[Talk, asyncio.TimerHandle] = {}
@@ -47,6 +47,11 @@ class Door:
     def hosts(self) -> tuple[str, ...]:
         """Whose agents are here, by name."""
         return tuple(sorted(self._hosts))
+
+    @property
+    def cut_off(self) -> int:
+        """Connections that were cut because what they sent made no whole message."""
+        return self._listener.cut_off
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTS):
@@ -84,7 +89,7 @@ class Door:
             raise ControlError("hello", "a second one")
         if hello.host != peer:
             raise ControlError("host", f"it says that it is {hello.host}; its key is listed as {peer}")
-        if not self._is_host(peer):
+        if not self.is_host(peer):
             raise ControlError("host", f"{peer} is no host of the topology")
         self._strangers.pop(talk).cancel()
         if (former := self._hosts.get(peer)) is not None:  # it came back before its old connection was missed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,10 +17,13 @@ from offpath.sched.topology.graph import Topology
 REST_NS: Final = 5_000_000_000
 """A job whose ranks have all ended may come back as a new incarnation for so long; then its hosts are free."""
 _MOST_JOBS: Final = 65_536
+MOST_RANKS_PER_HOST: Final = 1024
+"""Live ranks of all jobs that one host may report; the more are refused."""
+_MOST_INTEGER: Final = (1 << 63) - 1
 
 
 class JobRefused(RequestRefused):
-    """The controller does not take the job in, or does not know it; ``code`` is stable."""
+    """The controller does not take the job in, or does not know it or the host; ``code`` is stable."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(f"{code}: {detail}")
@@ -66,6 +69,8 @@ class Jobs:
         self._topology, self._placement, self._store = topology, placement, store
         self._most_ranks = most_ranks
         self._jobs: dict[str, Job] = {}
+        self._counts: Counter[str] = Counter()
+        """Live ranks by host."""
 
     def remember(self, now_ns: int) -> None:
         """What an earlier controller wrote down; rows that make no sense are left out."""
@@ -154,27 +159,82 @@ class Jobs:
         job = self._jobs.get(name)
         return job is not None and job.cancelled is not None and incarnation <= job.cancelled
 
-    def seen(self, host: str, states: Iterable[RankState], now_ns: int) -> None:
-        """Ranks of a host. A job that nobody submitted is taken in: its ranks are there, whoever placed them."""
+    def runs_on(self, name: str, incarnation: int, host: str) -> bool:
+        """Ranks of the job's newest incarnation, which this is, live on the host."""
+        job = self._jobs.get(name)
+        return job is not None and job.incarnation == incarnation and host in job.ranks.values()
+
+    def seen(
+        self, host: str, states: Iterable[RankState], connected: Collection[str], now_ns: int
+    ) -> tuple[list[RankState], list[str]]:
+        """Ranks of a host: the states that count, and the jobs of which some do not because they are other hosts'.
+        A job that nobody submitted is taken in: its ranks are there, whoever placed them. ``connected``: hosts whose
+        agents can be reached."""
         changed: dict[str, Job] = {}
+        kept: list[RankState] = []
+        contested: list[str] = []
         for state in states:
             job = self._jobs.get(state.job)
+            if job is None and (state.is_gone or len(self._jobs) >= _MOST_JOBS):
+                continue
+            if job is not None and not self._is_its(job, state, host, connected):
+                contested.append(job.name)
+                continue
+            is_new = not state.is_gone and (job is None or job.ranks.get(state.rank) != host)
+            if is_new and self._counts[host] >= MOST_RANKS_PER_HOST:
+                continue
             if job is None:
-                if state.is_gone or len(self._jobs) >= _MOST_JOBS:
-                    continue
                 job = self._jobs[state.job] = Job(state.job, (), 0, now_ns, ("it was met at work",), is_submitted=False)
+            kept.append(state)
             if state.incarnation < job.incarnation:
                 continue
-            if state.incarnation > job.incarnation:
-                job.incarnation, job.ranks = state.incarnation, {}
-                changed[job.name] = job
-            if state.is_gone:
-                job.ranks.pop(state.rank, None)
-            elif job.ranks.get(state.rank) != host:
-                job.ranks[state.rank] = host
+            if self._take(job, host, state):
                 changed[job.name] = job
             job.ended_ns = None if job.ranks else (job.ended_ns or now_ns)
-        for job in changed.values():
+        self._write(changed.values())
+        return kept, contested
+
+    def _is_its(self, job: Job, state: RankState, host: str, connected: Collection[str]) -> bool:
+        """Whether the host may speak for that rank of the job: not if the job was placed elsewhere, nor if another
+        host has the rank, nor for a new incarnation of a job that lives on other hosts."""
+        if job.is_submitted and job.state != "cancelled":
+            if host not in job.hosts:
+                return False
+            if state.incarnation > job.incarnation:
+                return True
+        if state.incarnation < job.incarnation:
+            return True  # of no effect
+        if state.incarnation == job.incarnation:
+            return job.ranks.get(state.rank, host) == host
+        return not job.ranks or host in job.ranks.values() or not any(at in connected for at in job.ranks.values())
+
+    def _take(self, job: Job, host: str, state: RankState) -> bool:
+        """True: it is to be written down."""
+        is_newer = state.incarnation > job.incarnation
+        if is_newer:
+            self._counts.subtract(job.ranks.values())
+            job.incarnation, job.ranks = state.incarnation, {}
+        before = job.ranks.get(state.rank)
+        if state.is_gone:
+            job.ranks.pop(state.rank, None)
+            self._counts[host] -= before is not None
+            return is_newer
+        job.ranks[state.rank] = host
+        self._counts[host] += before is None
+        return is_newer or before is None
+
+    def quarantined(self, host: str, now_ns: int) -> None:
+        """What the host said of its ranks counts no more: they are not known to live."""
+        for job in self._jobs.values():
+            there = [rank for rank, at in job.ranks.items() if at == host]
+            for rank in there:
+                del job.ranks[rank]
+            if there and not job.ranks:
+                job.ended_ns = now_ns
+        del self._counts[host]
+
+    def _write(self, changed: Iterable[Job]) -> None:
+        for job in changed:
             if not job.is_submitted:
                 job.hosts = tuple(dict.fromkeys(job.ranks[rank] for rank in sorted(job.ranks)))
                 job.ranks_per_host = max(Counter(job.ranks.values()).values(), default=0)
@@ -186,6 +246,7 @@ class Jobs:
             job.name for job in self._jobs.values() if job.ended_ns is not None and now_ns >= job.ended_ns + REST_NS
         ]  # fmt: skip
         for name in found:
+            self._counts.subtract(self._jobs[name].ranks.values())
             del self._jobs[name]
             self._store.forget(name)
         return tuple(found)
@@ -204,9 +265,12 @@ def _remembered(data: dict[str, Any], now_ns: int) -> Job | None:
         case {
             "name": str(name), "hosts": list(hosts), "ranks_per_host": int(count), "is_submitted": bool(is_submitted),
             "reasons": list(reasons), "cancelled": cancelled, "incarnation": int(incarnation),
-        } if 0 <= count <= 1024 and all(isinstance(host, str) for host in hosts):  # fmt: skip
+        } if (
+            0 <= count <= 1024 and all(isinstance(host, str) for host in hosts) and 0 < len(name) <= 255
+            and name.isprintable() and 0 <= incarnation <= _MOST_INTEGER
+        ):  # fmt: skip
             job = Job(name, tuple(hosts), count, now_ns, tuple(map(str, reasons)), is_submitted)
             job.incarnation = incarnation
-            job.cancelled = cancelled if isinstance(cancelled, int) else None
+            job.cancelled = cancelled if isinstance(cancelled, int) and 0 <= cancelled <= _MOST_INTEGER else None
             return job
     return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar
 
 from offpath.dpu_daemon.controller.planning import (
@@ -24,7 +25,7 @@ from offpath.dpu_daemon.controller.planning import (
 from offpath.dpu_daemon.controller.plugin_child import BUILD, PLACE, SHARE, TOPOLOGY
 from offpath.dpu_daemon.plugins import PluginProcess
 from offpath.sched.errors import PlainError
-from offpath.sched.gpu.plugin import PREFIX, AdvisorError
+from offpath.sched.gpu.plugin import PREFIX, AdvisorError, one_line
 from offpath.sched.ina.conflicts import Limit
 from offpath.sched.ina.trees import Tree
 from offpath.sched.placement.checker import violations
@@ -35,7 +36,11 @@ from offpath.sched.topology.graph import Topology
 
 logger = logging.getLogger(__name__)
 CHILD: Final = "offpath.dpu_daemon.controller.plugin_child"
-MOST_BYTES: Final = 16 << 20
+MOST_BYTES: Final = 1 << 20
+"""Of an answer: trees of ten thousand hosts. Reading it has no deadline but its size: 16 MiB of empty lists took the
+loop six seconds and 430 MiB."""
+MOST_REASONS: Final = 16
+"""Of a decision: operators and the state file get them, each as one line."""
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -107,7 +112,7 @@ class Placing:
             decision: Decision = from_plain(Decision, said)
             if wrong := violations(cluster, request, decision):
                 raise PolicyFault(f"over capacity or nonsense: {'; '.join(wrong)}")
-            return decision
+            return replace(decision, reasons=tuple(map(one_line, decision.reasons[:MOST_REASONS])))
 
         return self.seat.ask(
             PLACE, list(cluster.free_hosts()), request.hosts, read=read,

@@ -27,12 +27,15 @@ from offpath.dpu_daemon.controller.modes import Modes, settings, sharing_seat
 from offpath.dpu_daemon.controller.plan import Planner
 from offpath.dpu_daemon.controller.planning import Mina, Sharing, TreeBuilder
 from offpath.dpu_daemon.controller.plugin_child import PLACEMENT, TREE_BUILDER
+from offpath.dpu_daemon.controller.seal import TermSeal
 from offpath.dpu_daemon.controller.seats import Building, Placing, Seat, SharingOut
 from offpath.dpu_daemon.controller.store import Store
 from offpath.dpu_daemon.controller.switches import Switches
+from offpath.dpu_daemon.controller.trust import Trust
 from offpath.dpu_daemon.controller.tuning import Tuner
 from offpath.dpu_daemon.notify import Notifier
 from offpath.dpu_daemon.operators import Desk, OperatorSocket
+from offpath.dpu_daemon.places import Places
 from offpath.sched.gpu.plugin import PREFIX
 from offpath.sched.placement.fragments import Fragments
 from offpath.sched.placement.port import Placement
@@ -73,35 +76,40 @@ async def running_controller(loaded: Loaded, directory: str) -> AsyncIterator[Co
             topology, {switch.name: switch.address for switch in config.switch},
             Building(building, loaded.text, usable), SharingOut(sharing), settings(policy), tuner,
         )  # fmt: skip
-        store = Store(config.operation.state)
+        agents = config.agents
+        secret, allowed = zmq_secret(agents.key_file), read_allowed(agents.allowed)
+        seal = TermSeal(secret)
+        store = Store(config.operation.state, seal.is_proven)
         store.open()
         held.callback(store.close)
         jobs = Jobs(topology, Placing(placing, loaded.text), store, config.ranks_per_host)
-        conductor = Conductor(planner, store, jobs)
+        trust = Trust(seal, store)
+        trust.remember()
+        conductor = Conductor(planner, store, jobs, trust)
         jobs.remember(conductor.now_ns())
-        agents = config.agents
-        secret, allowed = zmq_secret(agents.key_file), read_allowed(agents.allowed)
         listener = ZmqListener(agents.bind, secret, allowed, agents.domain, CLUSTER)
         door = Door(
             listener, topology.host_numbers.__contains__, conductor.reported, conductor.agent_came, conductor.agent_left
         )
-        switches = Switches(config.switch, conductor.dispatch, conductor.heard_of, planner.settings.capacity)
+        switches = Switches(config.switch, conductor.dispatch, conductor.led_elsewhere, planner.settings.capacity)
         held.callback(conductor.close)
         conductor.start(door, switches)
         modes = Modes(conductor, policy, SharingOut(sharing), placing, building)
         held.callback(modes.close)
         answers = Answers(conductor, modes, config.ina_directory)
 
-        async def answer(asked: ina_admin.Request) -> ina_admin.Reply:
+        async def answer(asked: ina_admin.Request, uid: int) -> ina_admin.Reply:
             return answers.to(asked)
 
         desk = Desk(
             lambda body: control.decode(ina_admin.TO_CONTROLLER_ADMIN, body), answer,
             lambda: config.operation.admin_uids,
         )  # fmt: skip
-        operators = OperatorSocket(desk, os.path.join(directory, CONTROLLER_SOCKET))
+        places = Places()
+        operators = OperatorSocket(desk, os.path.join(directory, CONTROLLER_SOCKET), places=places)
         try:
             await operators.start()
+            places.open()
         except OSError as fault:
             raise PlaceUnusable(f"{fault.filename or directory}: {fault.strerror or fault}") from None
         try:
@@ -112,6 +120,7 @@ async def running_controller(loaded: Loaded, directory: str) -> AsyncIterator[Co
                 finally:
                     switches.close()
         finally:
+            places.close()
             await operators.close()
 
 
@@ -139,6 +148,7 @@ async def serve(loaded: Loaded, directory: str, ready: Callable[[Conductor], Non
     notifier = Notifier.from_environment()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    asyncio.get_running_loop().set_exception_handler(logs.loop_fault)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with running_controller(loaded, directory) as conductor:

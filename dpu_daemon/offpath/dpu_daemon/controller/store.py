@@ -1,8 +1,9 @@
-"""What the controller remembers in SQLite: jobs, terms, the last ledger. A cache: agents and switches know better.
+"""What the controller remembers in SQLite: jobs, its term, the last ledger, quarantined hosts. A cache: agents and
+switches know better.
 
-A file that is lost, damaged or of another form is made anew; what cannot be written is said once, and the controller
-goes on. Nothing here is needed for safety: the term is raised above whatever agents and switches have heard, and no
-tree is free because this file says so.
+A file that is damaged, of another form, or that names a term which no controller of this cluster issued is moved aside,
+and a new one is made; what cannot be written is reported once, and the controller goes on. Nothing here is needed for
+safety: the term is raised above whatever agents and switches prove, and no tree is free because this file says so.
 """
 
 from __future__ import annotations
@@ -11,15 +12,26 @@ import contextlib
 import logging
 import os
 import sqlite3
-from dataclasses import dataclass
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
+from offpath.sched.ina.protocol.records import MOST_TERM
+
 logger = logging.getLogger(__name__)
-FORM: Final = 1
+FORM: Final = 2
+ASIDE: Final = ".set-aside"
+"""Where an unusable file goes, after its name; the one before it is replaced."""
+_OF_THE_MACHINE: Final = frozenset({
+    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
+})  # fmt: skip
 _TABLES: Final = (
-    "CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",
+    "CREATE TABLE term (one INTEGER PRIMARY KEY CHECK (one = 1), term INTEGER NOT NULL, proof TEXT NOT NULL)",
+    "CREATE TABLE quarantine (host TEXT PRIMARY KEY, data TEXT NOT NULL)",
     "CREATE TABLE job (name TEXT PRIMARY KEY, data TEXT NOT NULL)",
     "CREATE TABLE ledger (place TEXT PRIMARY KEY, data TEXT NOT NULL)",
 )
@@ -27,23 +39,32 @@ _TABLES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What an earlier controller left. ``term``: its own, 0: none is known; ``ledger``: for people to read."""
+    """What an earlier controller left. ``term``: its own, 0: none is known; ``ledger``: for people to read;
+    ``quarantine``: by host, why."""
 
     term: int = 0
     jobs: tuple[dict[str, Any], ...] = ()
     ledger: tuple[dict[str, Any], ...] = ()
+    quarantine: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class Store:
-    """One file, or nothing where ``path`` is empty. Calls block for a moment: they are rare, and nothing is synced."""
+    """One file, or nothing where ``path`` is empty. Calls block for a moment: they are rare, and nothing is synced.
 
-    def __init__(self, path: str) -> None:
+    ``is_proven``: whether the proof of a term holds; see `seal.TermSeal`."""
+
+    def __init__(self, path: str, is_proven: Callable[[int, str], bool]) -> None:
         self._path = path
+        self._is_proven = is_proven
         self._database: sqlite3.Connection | None = None
+        self._judged = (0, 0)
+        """Device and inode of what was opened last."""
         self.kept = Kept()
         """As the file was when it was opened."""
         self.remade = ""
-        """Why the file was made anew; empty: it was not."""
+        """Why the file was moved aside; empty: it was not."""
+        self.lost = ""
+        """Why nothing is written any more; empty: it is."""
 
     def open(self) -> None:
         """Read what there is; whatever is wrong with it, there is an empty store afterwards, or none at all."""
@@ -51,69 +72,124 @@ class Store:
             return
         try:
             self._open()
-        except (sqlite3.Error, ValueError, KeyError, TypeError) as fault:
-            self.remade = str(fault) or type(fault).__name__
+        except (sqlite3.Error, ValueError, KeyError, TypeError, OSError) as fault:
             self.close()
-            for path in (self._path, f"{self._path}-journal", f"{self._path}-wal", f"{self._path}-shm"):
-                with contextlib.suppress(OSError):
-                    os.unlink(path)
-            logger.warning("the controller's memory is made anew: %s", self.remade)
+            self.kept = Kept()
+            if _is_of_the_machine(fault):
+                self._lost(fault)
+                return
+            if os.path.lexists(self._path):
+                self._set_aside(str(fault) or type(fault).__name__)
             try:
                 self._open()
-            except sqlite3.Error as again:
+            except (sqlite3.Error, ValueError, OSError) as again:
                 self._lost(again)
 
-    def _open(self) -> None:
-        is_new = not os.path.exists(self._path) or not os.path.getsize(self._path)
-        if is_new:
+    def _set_aside(self, why: str) -> None:
+        """Nothing of it is believed; it is kept for people to look at, and the controller learns from agents and
+        switches what it needs."""
+        aside = f"{self._path}{ASIDE}"
+        with contextlib.suppress(OSError):
+            found = os.stat(self._path)
+            if (found.st_dev, found.st_ino) != self._judged != (0, 0):
+                return  # another controller has moved it aside, and made a new one
+        self.remade = why
+        try:
+            if os.path.isdir(aside) and not os.path.islink(aside):
+                os.rename(aside, f"{aside}.{os.getpid()}")  # it may hold something
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(aside)  # a folder replaces no file
+            os.rename(self._path, aside)
+        except OSError as fault:
+            logger.error("state file %s cannot be used (%s) nor moved aside: %s", self._path, why, fault)
+            return
+        for path in (f"{self._path}-journal", f"{self._path}-wal", f"{self._path}-shm"):
             with contextlib.suppress(OSError):
-                os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+                os.unlink(path)
+        logger.error(
+            "state file %s is unusable (%s): moved to %s, state is rebuilt from agents and switches",
+            self._path, why, aside,
+        )  # fmt: skip
+
+    def _open(self) -> None:
+        if not os.path.lexists(self._path):
+            os.close(os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK, 0o600))
+        found = os.stat(self._path)
+        self._judged = found.st_dev, found.st_ino
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("it is no regular file")
         self._database = database = sqlite3.connect(self._path, isolation_level=None, timeout=0.2)
         database.execute("PRAGMA synchronous=OFF")
-        if is_new:
-            for statement in _TABLES:
-                database.execute(statement)
-            database.execute(f"PRAGMA user_version={FORM}")
+        if _is_empty(database):
+            with _transaction(database):
+                if _is_empty(database):  # still: another controller may have filled it meanwhile
+                    for statement in _TABLES:
+                        database.execute(statement)
+                    database.execute(f"PRAGMA user_version={FORM}")
         (form,) = database.execute("PRAGMA user_version").fetchone()
         if form != FORM:
             raise ValueError(f"it is of form {form}, not {FORM}")
         (verdict,) = database.execute("PRAGMA quick_check").fetchone()
         if verdict != "ok":
             raise ValueError(str(verdict)[:200])
-        term = database.execute("SELECT value FROM meta WHERE name='term'").fetchone()
+        terms = database.execute("SELECT term, proof FROM term").fetchall()
+        term = self._proven(*terms[0]) if terms else 0
         jobs = [_object(data) for (data,) in database.execute("SELECT data FROM job ORDER BY name")]
         ledger = [_object(data) for (data,) in database.execute("SELECT data FROM ledger ORDER BY place")]
-        self.kept = Kept(_count(term[0]) if term is not None else 0, tuple(jobs), tuple(ledger))
+        hosts = database.execute("SELECT host, data FROM quarantine ORDER BY host")
+        self.kept = Kept(term, tuple(jobs), tuple(ledger), {str(host): _object(data) for host, data in hosts})
 
-    def term(self, term: int) -> None:
-        """This one is ours."""
-        self._write("INSERT OR REPLACE INTO meta VALUES ('term', ?)", [(term,)])
+    def _proven(self, term: Any, proof: Any) -> int:
+        """Raises: ValueError: no controller of this cluster issued the term."""
+        if not isinstance(term, int) or not 0 <= term <= MOST_TERM:
+            raise ValueError(f"a term of {term!r:.40}")
+        if not isinstance(proof, str) or not self._is_proven(term, proof):
+            raise ValueError(f"term {term}, which no controller with this key issued")
+        return term
+
+    def term(self, term: int, proof: str) -> None:
+        """The controller's own, from now on. One that another controller wrote meanwhile stays if it is higher."""
+        self._write((
+            "INSERT INTO term VALUES (1, ?, ?) ON CONFLICT (one) DO UPDATE"
+            " SET term=excluded.term, proof=excluded.proof WHERE excluded.term >= term.term",
+            [(term, proof)],
+        ))  # fmt: skip
+
+    def quarantine(self, host: str, data: dict[str, Any]) -> None:
+        """Reports of the host do not count."""
+        self._write(("INSERT OR REPLACE INTO quarantine VALUES (?, ?)", [(host, orjson.dumps(data).decode())]))
+
+    def release(self, host: str) -> None:
+        """They do."""
+        self._write(("DELETE FROM quarantine WHERE host=?", [(host,)]))
 
     def job(self, name: str, data: dict[str, Any]) -> None:
         """A job as it is now."""
-        self._write("INSERT OR REPLACE INTO job VALUES (?, ?)", [(name, orjson.dumps(data).decode())])
+        self._write(("INSERT OR REPLACE INTO job VALUES (?, ?)", [(name, orjson.dumps(data).decode())]))
 
     def forget(self, name: str) -> None:
         """A job that is of no interest any more."""
-        self._write("DELETE FROM job WHERE name=?", [(name,)])
+        self._write(("DELETE FROM job WHERE name=?", [(name,)]))
 
     def ledger(self, entries: dict[str, dict[str, Any]]) -> None:
         """Who holds what now."""
-        self._write("DELETE FROM ledger", [()])
-        self._write(
-            "INSERT INTO ledger VALUES (?, ?)", [(n, orjson.dumps(data).decode()) for n, data in entries.items()]
-        )
+        rows = [(place, orjson.dumps(data).decode()) for place, data in entries.items()]
+        self._write(("DELETE FROM ledger", [()]), ("INSERT INTO ledger VALUES (?, ?)", rows))
 
-    def _write(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+    def _write(self, *statements: tuple[str, list[tuple[Any, ...]]]) -> None:
+        """All of it or nothing: another controller that is about to take over has the file open too."""
         if self._database is None:
             return
         try:
-            self._database.executemany(statement, rows)
+            with _transaction(self._database):
+                for statement, rows in statements:
+                    self._database.executemany(statement, rows)
         except sqlite3.Error as fault:
             self._lost(fault)
 
     def _lost(self, fault: Exception) -> None:
-        logger.error("the controller remembers nothing from here on: %s", fault)
+        self.lost = str(fault) or type(fault).__name__
+        logger.error("state file %s is not written any more: %s", self._path, self.lost)
         self.close()
 
     def close(self) -> None:
@@ -124,14 +200,33 @@ class Store:
             self._database = None
 
 
+def _is_empty(database: sqlite3.Connection) -> bool:
+    """Nobody has made a table in it, and nobody has said of what form it is."""
+    (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    (form,) = database.execute("PRAGMA user_version").fetchone()
+    return (tables, form) == (0, 0)
+
+
+@contextlib.contextmanager
+def _transaction(database: sqlite3.Connection) -> Iterator[None]:
+    """Nobody else writes meanwhile. Raises: sqlite3.Error: it is locked, and none of it was written."""
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            database.execute("ROLLBACK")
+        raise
+
+
+def _is_of_the_machine(fault: Exception) -> bool:
+    """It says nothing about the file's content: another process has it locked, the disk is full, reads fail."""
+    return isinstance(fault, sqlite3.Error) and getattr(fault, "sqlite_errorcode", 0) & 0xFF in _OF_THE_MACHINE
+
+
 def _object(text: Any) -> dict[str, Any]:
     data = orjson.loads(text)
     if not isinstance(data, dict):
         raise ValueError("a row that is no object")
     return data
-
-
-def _count(value: Any) -> int:
-    if not isinstance(value, int) or not 0 <= value < 1 << 31:
-        raise ValueError(f"a term of {value!r:.40}")
-    return value

@@ -45,16 +45,16 @@ class _Link:
 
 
 class Switches:
-    """``dispatch`` gets what switches say; ``heard_of`` a greater term that one has listened to. `run` speaks to
-    them."""
+    """``dispatch`` gets what switches say; ``led_elsewhere`` its name and the term, this one or a greater one, that
+    it listens to another controller in; False: no controller can have that term. `run` speaks to them."""
 
     def __init__(
-        self, tables: Sequence[SwitchTable], dispatch: Callable[[events.Event], None], heard_of: Callable[[int], None],
-        capacity: int,
+        self, tables: Sequence[SwitchTable], dispatch: Callable[[events.Event], None],
+        led_elsewhere: Callable[[str, int], bool], capacity: int,
     ) -> None:  # fmt: skip
         """Raises: FabricAddressError: an address is none."""
         self._links = {table.name: _Link(table) for table in tables}
-        self._dispatch, self._heard_of = dispatch, heard_of
+        self._dispatch, self._led_elsewhere = dispatch, led_elsewhere
         self._capacity = capacity
         self._term = 0
         self._leader = secrets.token_hex(8)
@@ -116,7 +116,8 @@ class Switches:
             led = await link.control.lead(term, self._leader)
             boot = _boot(led.life)
             if not led.is_led:
-                self._heard_of(led.term)
+                if not self._led_elsewhere(link.name, led.term):
+                    self._leave(link, led.term)
                 return True
             if led.capacity != capacity:
                 await link.control.capacity(capacity)
@@ -141,6 +142,17 @@ class Switches:
             link.capacity = capacity
             self._dispatch(events.SwitchUp(link.name, boot, capacity))
         return True
+
+    def _leave(self, link: _Link, term: int) -> None:
+        """What the switch says makes no sense: nothing is granted through it."""
+        if not link.is_told:
+            logger.error(
+                "switch %s names term %d, which no controller can have: it is not used until it is restarted",
+                link.name, term,
+            )  # fmt: skip
+        if link.is_up:
+            self._dispatch(events.SwitchDown(link.name))
+        link.is_up, link.is_told, link.life = False, True, ""
 
     # -- orders ---------------------------------------------------------------------------------------------------
     def allow(self, switch: str, boot: int, permission: Permission) -> None:

@@ -20,10 +20,10 @@ from offpath.dpu_daemon.inherited import LISTENING
 MIB: Final = 1 << 20
 _ANSWER_TIMEOUT_S: Final = 2.0
 _ANY_ADDRESS: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
-_FDS_PER_SESSION: Final = 4  # slots, answers, doorbell, negotiation
-_FDS_PER_LANE: Final = 3  # channel, pidfd, memory
+_FDS_PER_SESSION: Final = 6  # slots and answers, each mapped by a duplicate; doorbell; negotiation
+_FDS_PER_LANE: Final = 4  # channel, pidfd, memory and the duplicate that maps it
 _MOST_LANES: Final = 512
-_FDS_AT_REST: Final = 64
+_FDS_AT_REST: Final = 64 + 2 * 256 + 63 + 16 + 8  # and peers that have not identified themselves, by every listener
 
 
 def memlock_bytes(config: DaemonConfig) -> int:

@@ -219,6 +219,39 @@ class Entry:
     data: bytes
 
 
+def _newest_header(view: memoryview, records: int) -> tuple[int, Identity, int, list[int]] | None:
+    """The newer of the two good copies: how many came before, whose it is, restarts, checkpoints."""
+    best: tuple[int, Identity, int, list[int]] | None = None
+    for at in _COPY_AT:
+        packed = bytes(view[at : at + _HEADER.size])
+        (crc,) = _CRC.unpack_from(view, at + _HEADER.size)
+        magic, boot, lineage, secret, schema, held, copies, restarts, count, *checkpoints = _HEADER.unpack(packed)
+        if magic != _MAGIC or zlib.crc32(packed) != crc or count > _CHECKPOINTS or held != records:
+            continue
+        if best is None or copies > best[0]:
+            boot, lineage, schema = (each.decode("ascii", "replace") for each in (boot, lineage, schema))
+            best = (copies, Identity(boot, lineage, secret, schema), restarts, checkpoints[:count])
+    return best
+
+
+def identity_of(path: str) -> Identity | None:
+    """Whose journal the file is, without reading the rest or changing anything; None: there is none."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        nbytes, page = os.fstat(fd).st_size, os.read(fd, HEADER_PAGE)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    best = (
+        _newest_header(memoryview(page), (nbytes - HEADER_PAGE) // RECORD_BYTES) if len(page) == HEADER_PAGE else None
+    )
+    return best[1] if best is not None else None
+
+
 class Ring:
     """Appends entries, reads them back. Make one with `fresh` or `opened`."""
 
@@ -256,20 +289,7 @@ class Ring:
     def opened(cls, storage: Storage) -> Ring:
         """The ring that is there, its torn tail not yet looked for: `entries` does. Raises: JournalForeign."""
         view = storage.view()
-        best: tuple[int, Identity, int, list[int]] | None = None  # copies, whose, restarts, checkpoints
-        for at in _COPY_AT:
-            packed = bytes(view[at : at + _HEADER.size])
-            (crc,) = _CRC.unpack_from(view, at + _HEADER.size)
-            magic, boot, lineage, secret, schema, records, copies, restarts, count, *checkpoints = _HEADER.unpack(
-                packed
-            )
-            if magic != _MAGIC or zlib.crc32(packed) != crc or count > _CHECKPOINTS:
-                continue
-            if records != (len(view) - HEADER_PAGE) // RECORD_BYTES:
-                continue
-            if best is None or copies > best[0]:
-                boot, lineage, schema = (each.decode("ascii", "replace") for each in (boot, lineage, schema))
-                best = (copies, Identity(boot, lineage, secret, schema), restarts, checkpoints[:count])
+        best = _newest_header(view, (len(view) - HEADER_PAGE) // RECORD_BYTES)
         if best is None:
             raise JournalForeign("no journal of this size")
         ring = cls(storage, best[1])

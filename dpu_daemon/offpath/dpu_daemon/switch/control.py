@@ -15,10 +15,13 @@ from typing import Any, Final
 
 import orjson
 
-from offpath.bindings.errors import FrameError, PeerGone, RequestRefused
+from offpath.bindings.errors import ControlError, FrameError, PeerGone, RequestRefused
 from offpath.bindings.ina.address import parse_address
 from offpath.bindings.loopback.sockets import peer_credentials
+from offpath.bindings.wire import document
 from offpath.bindings.wire.frames import FrameReader, frame
+from offpath.dpu_daemon.accepting import Unidentified
+from offpath.dpu_daemon.streams import StreamDoor
 from offpath.dpu_daemon.switch.switch import Switch, listen
 from offpath.sched.ina.protocol.records import Permission, RecordError, permission_from_data, permission_to_data
 
@@ -30,6 +33,10 @@ MOST_CAPACITY: Final = 1 << 16
 _READ_BYTES: Final = 65_536
 _MOST_INTEGER: Final = (1 << 63) - 1
 _LONGEST_LEADER: Final = 64
+_MOST_PEERS: Final = 1024
+"""Connections that have not given their order; the oldest one leaves for a new one."""
+MOST_FENCES: Final = 512
+"""That are waited for; a controller gives 256 orders at once at most."""
 
 
 class SwitchRefused(RequestRefused):
@@ -42,11 +49,12 @@ class ControlServer:
 
     def __init__(self, switch: Switch) -> None:
         self._switch = switch
-        self._server: asyncio.Server | None = None
+        self._door: StreamDoor | None = None
         self._path = ""
         self._leader = ""
         """Who leads in the root's term."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._fences = 0
+        """That are waited for."""
 
     async def start(self, address: str) -> str:
         """Listen; the address to be found at. Raises: FabricAddressError, PlaceUnusable."""
@@ -54,39 +62,31 @@ class ControlServer:
         family, target = parse_address(found)
         if family == socket.AF_UNIX:
             self._path = str(target)
-        self._server = await asyncio.start_server(self._peer, sock=sock) if family != socket.AF_UNIX else (
-            await asyncio.start_unix_server(self._peer, sock=sock)
-        )  # fmt: skip
+        self._door = StreamDoor("switch control", sock, self._peer, Unidentified(_MOST_PEERS))
+        self._door.open()
         return found
 
     async def close(self) -> None:
         """Stop listening and hang up on everybody."""
-        if self._server is not None:
-            self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._door is not None:
+            await self._door.close()
         if self._path and os.path.exists(self._path):
             os.unlink(self._path)
 
     async def _peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
         try:
             sock = writer.get_extra_info("socket")
             if sock.family == socket.AF_UNIX and peer_credentials(sock)[1] not in (0, os.getuid()):
                 return
             async with asyncio.timeout(ANSWER_S + CLEAR_S):
-                writer.write(frame(orjson.dumps(await self._answer(await _one(reader)))))
+                said = await _one(reader)
+                assert self._door is not None
+                self._door.identified(writer)  # its order may have to wait, and is not to make room for others
+                writer.write(frame(orjson.dumps(await self._answer(said))))
                 await writer.drain()
         except (PeerGone, FrameError, TimeoutError, OSError):
             pass  # it left, or said nothing that can be answered
-        except asyncio.CancelledError:
-            if self._server is not None and self._server.is_serving():
-                raise  # only `close` cancels on purpose
         finally:
-            self._tasks.discard(task)
             writer.close()
 
     async def _answer(self, said: Any) -> dict[str, Any]:
@@ -132,6 +132,9 @@ class ControlServer:
         if not self._switch.fence(term, job, incarnation, stamp):
             return _refused("an old term")
         logger.info("%s is fenced up to stamp %d", job, stamp)
+        if self._fences >= MOST_FENCES:
+            return _refused("it is fenced, and too many fences are waited for: ask again")
+        self._fences += 1
         try:
             async with asyncio.timeout(CLEAR_S):
                 while not self._switch.root.is_clear(job, incarnation, stamp):
@@ -139,6 +142,8 @@ class ControlServer:
                     await self._switch.changed.wait()
         except TimeoutError:
             return _refused("it is fenced, and not clear yet: ask again")
+        finally:
+            self._fences -= 1
         return {"kind": "fenced"}
 
 
@@ -166,9 +171,9 @@ async def _one(reader: asyncio.StreamReader) -> Any:
             raise PeerGone("the other end of a switch's control socket hung up")
         waiting = frames.feed(data)
     try:
-        return orjson.loads(waiting[0])
-    except orjson.JSONDecodeError:
-        raise FrameError("frame_length", "no JSON in it") from None
+        return document.read(waiting[0])
+    except ControlError as fault:
+        raise FrameError("frame_length", f"no JSON in it: {fault}") from None
 
 
 # -- the controller's end -------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ async def serve(
     """
     logs.set_up(log)
     stop = asyncio.Event()
+    asyncio.get_running_loop().set_exception_handler(logs.loop_fault)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     switch = Switch(name, capacity, by_rank=by_rank, events=events)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import os
@@ -11,6 +10,7 @@ import resource
 import secrets
 import socket
 import time
+from collections.abc import Hashable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from offpath.bindings.ina import frames
 from offpath.bindings.ina.address import begin_connecting, parse_address
 from offpath.bindings.ina.frames import Frame, Reason
 from offpath.bindings.loopback.sockets import listening_socket
+from offpath.dpu_daemon.accepting import Acceptor, Unidentified, address_of
 from offpath.dpu_daemon.switch.part import Counters, Key, Part, Slot
 from offpath.dpu_daemon.switch.stream import HIGH_BYTES, Stream
 from offpath.sched.ina.protocol.records import Operation, Permission
@@ -118,6 +119,8 @@ class Switch:
         """Operations that wait for a place at this root."""
         self._most_connections = min(MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_FDS)
         self._listening: socket.socket | None = None
+        self._acceptor: Acceptor | None = None
+        self._strangers = Unidentified(4 * MOST_STRANGERS)  # of one address a quarter
         self._address = ""
         self._ticking: asyncio.TimerHandle | None = None
         self._events = open(events, "a", buffering=1, encoding="ascii") if events is not None else None  # noqa: SIM115
@@ -126,19 +129,21 @@ class Switch:
     def start(self, address: str) -> str:
         """Listen; the address to be found at. Raises: FabricAddressError, PlaceUnusable."""
         self._listening, self._address = listen(address)
-        asyncio.get_running_loop().add_reader(self._listening.fileno(), self._accept)
+        self._acceptor = Acceptor("switch", self._accept, self._refuse, self._strangers)
+        self._acceptor.open(self._listening.fileno())
         self._tick()
         return self._address
 
     async def close(self) -> None:
         """Tell everybody, give what is queued a second, hang up."""
         if self._listening is not None:
-            asyncio.get_running_loop().remove_reader(self._listening.fileno())
-            self._listening.close()
-            self._listening = None
+            if self._acceptor is not None:
+                self._acceptor.close()
             family, target = parse_address(self._address)
             if family == socket.AF_UNIX and os.path.exists(str(target)):
-                os.unlink(str(target))
+                os.unlink(str(target))  # while we listen nobody else can have put theirs there
+            self._listening.close()
+            self._listening = None
         for part in list(self._parts.values()):
             part.lose(Reason.ENDING)
         until = time.monotonic() + 1.0
@@ -190,20 +195,35 @@ class Switch:
         }  # fmt: skip
 
     # -- connections --------------------------------------------------------------------------------------------------
-    def _accept(self) -> None:
+    def _next(self) -> socket.socket | None:
         assert self._listening is not None
-        with contextlib.suppress(OSError):  # nobody waits any more, or there is no descriptor: the loop calls again
-            for _ in range(_BACKLOG):
-                self._let_in(self._listening.accept()[0])
+        try:
+            return self._listening.accept()[0]
+        except (BlockingIOError, ConnectionAbortedError):
+            return None
 
-    def _let_in(self, sock: socket.socket) -> None:
-        if len(self._members) >= self._most_connections:
+    def _accept(self) -> bool:
+        if (sock := self._next()) is None:
+            return False
+        try:
+            if len(self._members) >= self._most_connections:
+                sock.close()
+            else:
+                self._let_in(sock, address_of(sock))
+        except OSError:  # it has left already
             sock.close()
-            return
-        strangers = [stream for stream, member in self._members.items() if member.part is None]
-        if len(strangers) >= MOST_STRANGERS:
-            strangers[0].close(Reason.LIMITS, "others wait")
-        self._members[Stream(sock, self._heard, self._closed, self._drained)] = _Member()
+        return True
+
+    def _refuse(self) -> bool:
+        if (sock := self._next()) is None:
+            return False
+        sock.close()
+        return True
+
+    def _let_in(self, sock: socket.socket, address: Hashable) -> None:
+        stream = Stream(sock, self._heard, self._closed, self._drained)
+        self._strangers.add(stream, address, lambda: stream.close(Reason.LIMITS, "others wait"))
+        self._members[stream] = _Member()
 
     def _open_above(self, part: Part) -> Stream | None:
         """The connection to the switch above. It may fail now, or later: the part hears of it then."""
@@ -241,6 +261,7 @@ class Switch:
             refused = part.attach(slot, stream, frame)
             if refused is None:
                 member.part, member.slot = part, slot
+                self._strangers.remove(stream)
                 self._watches[part].streams.add(stream)
                 return
             why = refused
@@ -264,6 +285,7 @@ class Switch:
         return part
 
     def _closed(self, stream: Stream, reason: Reason, why: str) -> None:
+        self._strangers.remove(stream)
         member = self._members.pop(stream)
         part, slot = member.part, member.slot
         if part is None:

@@ -15,36 +15,88 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from offpath.host_helper.ina.carried import rejection
 from offpath.host_helper.ina.runtime import Runtime
 
 NAME: Final = "offpath"
 
 
+class FutureWork(dist._Work):
+    """A `Work` over a runtime's future. torch's own (`_create_work_from_future`) waits for the end and raises nothing:
+    after a rank's death training would go on with sums that were never made."""
+
+    def __init__(self, future: Any) -> None:
+        super().__init__()
+        self._future = future
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Until it is done. Raises: RuntimeError: the all-reduce failed. ``timeout`` is that of the group."""
+        self._future.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        """Also when it failed."""
+        return bool(self._future.done())
+
+    def get_future(self) -> Any:
+        """A future of a list of one tensor."""
+        return self._future
+
+
 class RuntimeGroup(dist.ProcessGroup):
-    """A process group whose all-reduces are the runtime's; all else is ``gloo``'s."""
+    """A process group whose all-reduces are the runtime's; all else is ``gloo``'s.
+
+    torch calls a virtual function of a Python process group with the GIL held, even one that Python does not override.
+    gloo's threads may wait for the GIL while they hold the mutex of their work queue, which a new collective waits for:
+    a deadlock, seen in DDP's broadcast of buffers. So this class overrides every such function (`CARRIED`) and forwards
+    it to ``_plain``, a C++ process group over the same gloo, whose Python bindings release the GIL.
+    """
 
     def __init__(self, runtime: Runtime, gloo: Any) -> None:
         super().__init__(runtime.rank, runtime.ranks)
         self.runtime = runtime
         self._gloo = gloo
-        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
-        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        self._plain = dist.ProcessGroup(runtime.rank, runtime.ranks)
+        for each in (self, self._plain):
+            each._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+            each._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
 
     def getBackendName(self) -> str:
         """As torch asks for it."""
         return NAME
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        """SUM of one tensor: the runtime's. Else gloo's, in an order of its own."""
+        """SUM of one tensor that the runtime carries: the runtime's. Else gloo's, in an order of its own; what gloo
+        does not add up either raises RuntimeError at the work's `wait`, as with gloo."""
         each = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
-        if len(each) == 1 and op == dist.ReduceOp.SUM and each[0].is_contiguous():
-            return torch._C._distributed_c10d._create_work_from_future(self.runtime.all_reduce(each[0]))
+        if len(each) == 1 and op == dist.ReduceOp.SUM and not rejection(each[0]):
+            return FutureWork(self.runtime.all_reduce(each[0]))
         return self._gloo.allreduce(each, dist.AllreduceOptions() if opts is None else opts)
 
     def shutdown(self) -> None:
         """`destroy_process_group`."""
         self.runtime.close()
+
+
+CARRIED: Final = (
+    "all_gather_single_coalesced", "all_to_all_single", "allgather", "allgather_into_tensor_coalesced",
+    "allreduce_coalesced", "alltoall_base", "barrier", "broadcast", "recv", "reduce_scatter",
+    "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", "send",
+)  # fmt: skip
+"""What torch's group for Python (`PyProcessGroup`) looks for in Python, beside `allreduce`; old names and new ones."""
+
+
+def _plainly(name: str) -> Any:
+    def collective(self: RuntimeGroup, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._plain, name)(*args, **kwargs)
+
+    return collective
+
+
+for _name in CARRIED:
+    if hasattr(dist.ProcessGroup, _name):
+        setattr(RuntimeGroup, _name, _plainly(_name))
 
 
 def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Any:

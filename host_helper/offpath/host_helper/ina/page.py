@@ -22,7 +22,8 @@ from urllib.parse import quote, unquote
 
 import orjson
 
-from offpath.bindings.errors import OffpathError, RegionError
+from offpath.bindings.errors import ControlError, OffpathError, RegionError
+from offpath.bindings.wire import document
 from offpath.sched.errors import SchedError
 from offpath.sched.ina.patterns import Pattern, parse
 from offpath.sched.ina.protocol.records import (
@@ -93,9 +94,9 @@ def unpack(raw: bytes, area: Area) -> RankState | Pattern | EpochRecord:
     if zlib.crc32(body) != crc:
         raise PageError("torn", "its bytes do not fit its CRC")
     try:
-        data = orjson.loads(body)
+        data = document.read(body)
         return state_from_data(data) if area is STATE else _pattern(data) if area is PATTERN else epoch_from_data(data)
-    except orjson.JSONDecodeError as fault:
+    except ControlError as fault:
         raise PageError("json", str(fault)) from fault
     except SchedError as fault:
         raise PageError("record", str(fault)) from fault

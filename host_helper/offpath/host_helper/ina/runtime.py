@@ -24,6 +24,7 @@ from offpath.bindings.ina.connection import SwitchFabric
 from offpath.bindings.ina.link import Link
 from offpath.bindings.ports import InaFabric
 from offpath.bindings.runtime import runtime_directory
+from offpath.host_helper.ina.carried import check, flat
 from offpath.host_helper.ina.collectives import Collectives, Shape, left_to_right
 from offpath.host_helper.ina.engine import Engine
 from offpath.host_helper.ina.page import FOLDER, RankPage, make_folder
@@ -153,17 +154,19 @@ class Runtime:
 
     def all_reduce(self, tensor: Any) -> Any:
         """Sum ``tensor`` over all ranks in place; a `torch.futures.Future` of [tensor]. Contiguous; not to be touched
-        before the future is done.
+        before the future is done. All ranks issue the same operations in the same order, as gloo requires.
 
-        Raises: ResourceClosed: after `close`; RuntimeError: an earlier one failed (a rank is gone).
+        Raises: TensorRejected: it is no tensor that gloo adds up, see `carried.rejection`; the runtime goes on.
+        ResourceClosed: after `close`; RuntimeError: an earlier one failed (a rank is gone).
         """
-        begins = self._begins or (self._since >= self._every and not self._has_steps)
-        if begins:
-            self._begins, self._since = False, 0
-        self._since += 1
-        watch = self._trace or (self._has_steps and self._collector.is_watching)
-        asked_ns = time.monotonic_ns() if watch else 0
+        check(tensor)
         with self._mutex:
+            begins = self._begins or (self._since >= self._every and not self._has_steps)
+            if begins:
+                self._begins, self._since = False, 0
+            self._since += 1
+            watch = self._trace or (self._has_steps and self._collector.is_watching)
+            asked_ns = time.monotonic_ns() if watch else 0
             if self._fault is not None or self._leave_s is not None:
                 self._refuse()
             if self._has_steps:
@@ -175,12 +178,12 @@ class Runtime:
                 if begins:
                     engine.agree()
                 if engine.is_quiet:
-                    future = engine.plain_now(tensor).get_future()
+                    future = engine.plain_now(flat(tensor) if tensor.is_complex() else tensor).get_future()
                     if begins and self._is_short():
                         engine.offer()
                     if watch:
                         self._watch(future, tensor.nbytes, asked_ns)
-                    return future
+                    return future.then(lambda done: _as_asked(done, tensor)) if tensor.is_complex() else future
                 if begins:
                     engine.offer()
                     begins = False
@@ -285,7 +288,7 @@ class Runtime:
             if begins:
                 self._engine.agree()
                 self._engine.offer()
-            self._engine.run(tensor, asked_ns)
+            self._engine.run(flat(tensor), asked_ns)
         except Exception as fault:
             future.set_exception(fault)
             self._fail(fault)
@@ -306,6 +309,11 @@ class Runtime:
 
     def _exit(self) -> None:
         self.close(_EXIT_S)
+
+
+def _as_asked(done: Any, tensor: Any) -> list[Any]:
+    done.value()  # raises what the operation raised
+    return [tensor]
 
 
 _named: Counter[str] = Counter()

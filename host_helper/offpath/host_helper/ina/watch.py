@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from offpath.bindings.errors import ControlError, OffpathError
-from offpath.bindings.wire import control, parts
+from offpath.bindings.wire import control, document, parts
 from offpath.host_helper.ina.folder import Measured, PageFolder
 from offpath.host_helper.ina.page import make_folder, pattern_to_data
 from offpath.sched.ina.protocol.records import RankState, RecordError, epoch_from_data, state_to_data
@@ -68,7 +68,7 @@ class PageWatch:
         with contextlib.suppress(ControlError, RecordError, ValueError, RecursionError):
             text = self._joiner.add(message.part.encode(), message.is_last)
             if text is not None:
-                self._folder.publish(epoch_from_data(json.loads(text)))
+                self._folder.publish(epoch_from_data(document.read(text)))
 
     def close(self) -> None:
         """Let go of the pages; the ranks keep theirs."""

@@ -4,7 +4,8 @@ A step is a list of all-reduces, each with its earliest start (when its gradient
 duration (when the step would end if the network were infinitely fast). Operations of a job run one after the other, in
 their order; the step ends with the last of them, or after its duration if that is later.
 
-Times are integer ns: a model that is run all at once, operation by operation or by two engines gives equal numbers.
+Times are integers: a model that is run all at once, operation by operation or by two engines gives equal numbers. They
+count ticks of which `Pattern.ticks_per_s` make a second. A tick is 1 ns, as names say, unless a caller asks for more.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from typing import Any, Final
 from offpath.sched.errors import SchedError
 
 MOST_OPERATIONS: Final = 65_536
-_SECOND_NS: Final = 10**9
+NS_PER_S: Final = 10**9
+FINE_TICKS_PER_S: Final = 2**36
+"""Ticks in which the shipped patterns are exact (starts and durations are multiples of 2^-22 s), so that steps that
+computation bounds end at exactly one instant wherever they do in double precision seconds. A ns is not a multiple."""
 _LONGEST_S: Final = 86_400.0
 _MOST_BYTES: Final = 1 << 50
 
@@ -36,11 +40,12 @@ class AllReduce:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A step of a job; ``duration_ns`` is its computation."""
+    """A step of a job; ``duration_ns`` is its computation. All its times are in ticks of 1 / ``ticks_per_s``."""
 
     name: str
     operations: tuple[AllReduce, ...]
     duration_ns: int
+    ticks_per_s: int = NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +58,16 @@ class Network:
     ratio: float = 2.0
     latency_ns: int = 50_000
 
-    def plain_ns(self, nbytes: int) -> int:
-        """Without INA."""
-        return max(1, self.latency_ns + round(nbytes * _SECOND_NS / self.bandwidth))
+    def plain_ns(self, nbytes: int, ticks_per_s: int = NS_PER_S) -> int:
+        """Without INA, in ticks."""
+        return self._took(nbytes, self.bandwidth, ticks_per_s)
 
-    def ina_ns(self, nbytes: int) -> int:
-        """With INA."""
-        return max(1, self.latency_ns + round(nbytes * _SECOND_NS / (self.bandwidth * self.ratio)))
+    def ina_ns(self, nbytes: int, ticks_per_s: int = NS_PER_S) -> int:
+        """With INA, in ticks."""
+        return self._took(nbytes, self.bandwidth * self.ratio, ticks_per_s)
+
+    def _took(self, nbytes: int, bandwidth: float, ticks_per_s: int) -> int:
+        return max(1, round(self.latency_ns * ticks_per_s / NS_PER_S + nbytes * ticks_per_s / bandwidth))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +94,12 @@ class Timed:
 def timed(pattern: Pattern, network: Network, *, hosts: int = 2, gpu_speedup: float = 1.0) -> Timed:
     """``pattern`` on ``network``. One host has nothing to send: its operations take the latency alone. ``gpu_speedup``
     divides what is computation: starts and duration."""
+    ticks = pattern.ticks_per_s
     return Timed(
         pattern.name,
         tuple(round(each.start_ns / gpu_speedup) for each in pattern.operations),
-        tuple(network.plain_ns(each.nbytes if hosts > 1 else 0) for each in pattern.operations),
-        tuple(network.ina_ns(each.nbytes if hosts > 1 else 0) for each in pattern.operations),
+        tuple(network.plain_ns(each.nbytes if hosts > 1 else 0, ticks) for each in pattern.operations),
+        tuple(network.ina_ns(each.nbytes if hosts > 1 else 0, ticks) for each in pattern.operations),
         round(pattern.duration_ns / gpu_speedup),
     )
 
@@ -131,7 +140,7 @@ def rest(job: Timed, durations: Sequence[int]) -> Rest:
     return Rest(tuple(reversed(add)), tuple(reversed(least)))
 
 
-def parse(name: str, data: Any) -> Pattern:
+def parse(name: str, data: Any, *, ticks_per_s: int = NS_PER_S) -> Pattern:
     """A pattern from what JSON gives: ``{duration: s, allreduces: [{start: s, size: bytes}, …]}``.
 
     Raises: PatternError: a key is missing, a number is none, negative, too large or not finite.
@@ -152,8 +161,8 @@ def parse(name: str, data: Any) -> Pattern:
         size = _number(f"{name}: allreduces[{n}].size", each.get("size"), _MOST_BYTES)
         if size != int(size) or size < 1:
             raise PatternError(f"{name}: allreduces[{n}].size is {size:g}, not a positive number of bytes")
-        found.append(AllReduce(round(start * _SECOND_NS), int(size)))
-    return Pattern(name, tuple(found), max(1, round(duration * _SECOND_NS)))
+        found.append(AllReduce(round(start * ticks_per_s), int(size)))
+    return Pattern(name, tuple(found), max(1, round(duration * ticks_per_s)), ticks_per_s)
 
 
 def _number(what: str, value: Any, most: float) -> float:

@@ -10,9 +10,16 @@ import heapq
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from random import Random
+from typing import Protocol
 
 from offpath.sched.topology.graph import Topology
+
+
+class Draws(Protocol):
+    """What candidates are drawn by; a `random.Random` is one."""
+
+    def sample(self, population: Sequence[int], k: int) -> list[int]:
+        """``k`` of the population, without replacement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +32,7 @@ class Tree:
     links: tuple[int, ...]
 
 
-def candidates(topology: Topology, hosts: Sequence[int], k: int | None, random: Random) -> tuple[Tree, ...]:
+def candidates(topology: Topology, hosts: Sequence[int], k: int | None, random: Draws) -> tuple[Tree, ...]:
     """At most ``k`` trees (None: all), by root; which, is drawn. The paper's default is k = 5.
 
     None for a job of one host, which aggregates nothing, and for hosts that are not connected.
@@ -38,7 +45,7 @@ def candidates(topology: Topology, hosts: Sequence[int], k: int | None, random: 
     return _across(topology, hosts, k, random)
 
 
-def _draw(found: list[int], k: int | None, random: Random) -> list[int]:
+def _draw(found: list[int], k: int | None, random: Draws) -> list[int]:
     return found if k is None or len(found) <= k else sorted(random.sample(found, k))
 
 
@@ -50,7 +57,7 @@ class Known:
         self._topology = topology
         self._jobs: dict[int, tuple[list[int], dict[int, Tree]]] = {}
 
-    def candidates(self, job: int, hosts: Sequence[int], k: int | None, random: Random) -> tuple[Tree, ...]:
+    def candidates(self, job: int, hosts: Sequence[int], k: int | None, random: Draws) -> tuple[Tree, ...]:
         """Of a job that keeps its hosts until `forget`."""
         if len(hosts) < 2:
             return ()
@@ -117,7 +124,7 @@ def build(topology: Topology, hosts: Sequence[int], root: int) -> Tree:
     return Tree(root, tuple(sorted(switches)), tuple(sorted(links)))
 
 
-def _across(topology: Topology, hosts: Sequence[int], k: int | None, random: Random) -> tuple[Tree, ...]:
+def _across(topology: Topology, hosts: Sequence[int], k: int | None, random: Draws) -> tuple[Tree, ...]:
     """Where switches of a layer are joined to each other (rings, meshes): shortest ways from the roots whose farthest
     host is nearest."""
     leaves = sorted({topology.up[host][0][0] for host in hosts if topology.up[host]})

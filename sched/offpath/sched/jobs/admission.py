@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
+from offpath.sched.jobs.forecast import is_unreachable, work_ns
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import MS, Job, Session, Tenant
-from offpath.sched.jobs.states import EndReason, JobState, LeaseState
+from offpath.sched.jobs.states import EndReason, JobState
 
 _RETRYABLE = (EndReason.TENANT_QUEUE_FULL, EndReason.DAEMON_FULL)
 DRAIN_RETRY_MS = 1_000  # a drain ends with a restart or an operator's word: nothing here knows when
@@ -46,7 +47,7 @@ def refuse(
         return EndReason.TENANT_QUEUE_FULL
     if ledger.unanswered >= ledger.settings.max_jobs:
         return EndReason.DAEMON_FULL
-    if job.deadline_ns and now_ns + estimate_wait_ns(tenant) > job.deadline_ns:
+    if job.deadline_ns and is_unreachable(job, tenant, now_ns):
         return EndReason.DEADLINE_UNREACHABLE
     return EndReason.NONE
 
@@ -70,19 +71,8 @@ def _least(share: int, alphas: tuple[int, ...]) -> int:
     return alphas[at] if at < len(alphas) else 0
 
 
-def estimate_wait_ns(tenant: Tenant) -> int:
-    """When a job submitted now would probably end, in ns from now: the tenant's jobs ahead of it share its warm lanes.
-
-    0 while nothing is known (no job of the tenant has finished yet): a guess must not turn work away.
-    """
-    if not tenant.service_ns:
-        return 0
-    lanes = sum(lease.view.lanes for lease in tenant.leases.values() if lease.state is LeaseState.WARM)
-    return int(tenant.service_ns * (1 + tenant.queued / max(1, lanes)))
-
-
-def retry_after_ms(tenant: Tenant, state: JobState, reason: EndReason) -> int:
-    """When trying again is worth it: the time in which the tenant's own lanes serve half of what it has queued.
+def retry_after_ms(tenant: Tenant, state: JobState, reason: EndReason, now_ns: int) -> int:
+    """When trying again is worth it: the time in which the tenant's own leases serve half of what it has.
 
     0 when trying the same again will not help. 1 ms to 5 s.
     """
@@ -90,6 +80,4 @@ def retry_after_ms(tenant: Tenant, state: JobState, reason: EndReason) -> int:
         return DRAIN_RETRY_MS
     if state is not JobState.REJECTED or reason not in _RETRYABLE:
         return 0
-    lanes = sum(lease.view.lanes for lease in tenant.leases.values() if lease.state is LeaseState.WARM)
-    wait_ms = tenant.service_ns * tenant.jobs / max(1, lanes) / 2 / MS
-    return int(min(_MAX_RETRY_MS, max(_MIN_RETRY_MS, wait_ms)))
+    return min(_MAX_RETRY_MS, max(_MIN_RETRY_MS, work_ns(tenant, now_ns) // 2 // MS))

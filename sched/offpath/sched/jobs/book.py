@@ -14,18 +14,19 @@ from offpath.sched.jobs import events
 from offpath.sched.jobs.admission import refuse, retry_after_ms, withdraw
 from offpath.sched.jobs.commands import Answer, Command, Copy, Launch
 from offpath.sched.jobs.drain import Draining
+from offpath.sched.jobs.kernels import Kernels
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.limits import Limits
 from offpath.sched.jobs.records import BookSettings, Job, JobHeap, Lease, PinnedLease, Session, Tenant, TenantSpec
 from offpath.sched.jobs.reload import Reload
+from offpath.sched.jobs.service import run_ended
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
 from offpath.sched.jobs.timers import Key
 
 MAX_ATTEMPTS = 3
 _TIMER_ROUNDS = 8
 """Timers may arm others that are due at once; were they left for later, a tick more or less would make a difference."""
-_SERVICE_WEIGHT = 0.2  # of the newest sample in the running mean of service times
 
 
 class JobBook:
@@ -42,7 +43,8 @@ class JobBook:
         self.ledger = Ledger(tenants, pins, policy, settings or BookSettings(), first_generation)
         self.leasing = Leasing(self.ledger)
         self.limits = Limits(self.ledger, self.leasing, self._end, self._lose_lane)
-        self.reload = Reload(self.ledger, self.leasing, self.limits, self._end, self._lose_lane)
+        self.kernels = Kernels(self.ledger, self.leasing, self._end)
+        self.reload = Reload(self.ledger, self.leasing, self.limits, self.kernels, self._end, self._lose_lane)
         self._losing: events.WorkerLost | events.HelperLost | None = None
         self._handlers: dict[type, Callable[..., None]] = {
             events.JobSubmitted: self._submitted,
@@ -72,6 +74,7 @@ class JobBook:
             "round": lambda _, now_ns: self.leasing.round(now_ns),
             "watch": self.limits.timer,
             "leave": self.reload.leave_timer,
+            "kernel": self.kernels.timer,
         }
 
     def handle(self, event: events.Event, now_ns: int) -> tuple[Command, ...]:
@@ -184,18 +187,23 @@ class JobBook:
 
     def _enqueue(self, job: Job, tenant: Tenant, now_ns: int) -> None:
         job.state = JobState.QUEUED
+        if job.kernel not in self.ledger.kernels:  # nobody could run it, and it would hold up those behind it
+            tenant.stranded[job.job] = job
+            return
         share = job.demand.share
         queue = tenant.queues.get(share)
         if queue is None:
             queue = tenant.queues[share] = JobHeap()
         queue.push(job)
-        tenant.queued += 1
+        tenant.came(job)
         self.leasing.need(tenant, now_ns)
 
     def _unqueue(self, job: Job, tenant: Tenant) -> None:
         """The job (its state changed already) leaves the queue out of turn."""
+        if tenant.stranded.pop(job.job, None) is not None:
+            return
         share = job.demand.share
-        tenant.queued -= 1
+        tenant.went(job)
         tenant.queues[share].removed()
         self._tidy(tenant, share)
 
@@ -213,7 +221,7 @@ class JobBook:
             for job in heads:
                 if self._place(job, tenant, now_ns):
                     tenant.queues[job.demand.share].pop()
-                    tenant.queued -= 1
+                    tenant.went(job)
                     self._tidy(tenant, job.demand.share)
                     break
             else:
@@ -273,8 +281,7 @@ class JobBook:
         if lease.generation != event.generation:
             return
         tenant = self.ledger.tenants[job.demand.tenant]
-        served = now_ns - job.launched_ns
-        tenant.service_ns += (served - tenant.service_ns) * (_SERVICE_WEIGHT if tenant.service_ns else 1.0)
+        run_ended(tenant.service, job.kernel, now_ns - job.launched_ns, now_ns)
         self._stopped(job)
         if job.state >= FIRST_TERMINAL:
             self._leave_lane(job, now_ns)
@@ -285,7 +292,9 @@ class JobBook:
     def _cancel(self, event: events.CancelRequested, now_ns: int) -> None:
         job = self.ledger.jobs.get(event.job)
         if job is not None and job.state < FIRST_TERMINAL:
-            self._end(job, JobState.CANCELLED, EndReason.CANCELLED_BY_REQUESTER, now_ns)
+            is_operators = event.operator_uid is not None
+            reason = EndReason.CANCELLED_BY_OPERATOR if is_operators else EndReason.CANCELLED_BY_REQUESTER
+            self._end(job, JobState.CANCELLED, reason, now_ns)
 
     def _slot_lost(self, event: events.SlotLost, now_ns: int) -> None:
         job = self.ledger.jobs.get(event.job)
@@ -314,7 +323,7 @@ class JobBook:
             lease_id = job.placement.lease
             lease = ledger.leases.get(lease_id)
             generation = lease.generation if lease is not None else 0
-        wait_ms = retry_after_ms(tenant, state, reason)
+        wait_ms = retry_after_ms(tenant, state, reason, now_ns)
         stages = job.stages(now_ns, started_ns, finished_ns)
         ledger.out.append(Answer(job.job, job.session, state, reason, wait_ms, lease_id, generation, stages))
         if was_queued:
@@ -383,16 +392,20 @@ class JobBook:
         """Why the job may not wait for a lane again, if rights changed since it was accepted."""
         ledger = self.ledger
         tenant = ledger.tenants[job.demand.tenant]
+        if job.kernel not in ledger.known:
+            return EndReason.KERNEL_GONE
         return withdraw(job, ledger.sessions.get(job.session), tenant, self.leasing.known_alphas)
 
     # -- helper and leases ----------------------------------------------------------------------------------------
     def _helper_joined(self, event: events.HelperJoined, now_ns: int) -> None:
-        self.ledger.kernels = {k.kernel: k for k in event.kernels}
         self.leasing.helper_joined(event.helper, event.gpus, event.origin)
         self.reload.end_queued(now_ns)  # what waits may have no place among these GPUs
+        self.kernels.joined(event.kernels, now_ns)
         self.leasing.round(now_ns)
 
     def _helper_lost(self, event: events.HelperLost, now_ns: int) -> None:
+        if event.helper == self.leasing.helper:
+            self.kernels.lost(now_ns)
         for lease in self.leasing.helper_lost(event.helper):
             for job in list(lease.jobs.values()):
                 self._lose(job, EndReason.HELPER_LOST, now_ns)

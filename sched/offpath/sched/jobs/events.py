@@ -45,9 +45,10 @@ class JobSubmitted:
 
 @record
 class CancelRequested:
-    """The requester gives the job up."""
+    """The requester gives the job up, or an operator does: the one of ``operator_uid``."""
 
     job: int
+    operator_uid: int | None = None
 
 
 @record

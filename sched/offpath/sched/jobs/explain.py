@@ -7,21 +7,25 @@ policy nothing. `offpath.sched.jobs.obstacles` looks at what a queued job lacks;
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from offpath.sched.gpu.geometry import GpuSpec
-from offpath.sched.gpu.policy import Lift
-from offpath.sched.jobs.admission import estimate_wait_ns
+from offpath.sched.gpu.policy import Demand, Lift
+from offpath.sched.jobs.forecast import ends_in_ns, ends_on_lane_in_ns, is_unreachable
 from offpath.sched.jobs.ledger import Ledger
+from offpath.sched.jobs.limits import launch_due_ns
 from offpath.sched.jobs.obstacles import Cause, Hold, holder_of, no_profile, obstacles
-from offpath.sched.jobs.records import MS, Job
-from offpath.sched.jobs.states import EndReason, JobState, LeaseState
+from offpath.sched.jobs.records import MS, Job, Tenant
+from offpath.sched.jobs.states import EndReason, JobState
 from offpath.sched.record import record
+
+_LAST: Final = 1 << 62  # a number behind every job's
 
 
 @record
 class Explanation:
     """``ahead`` jobs of the tenant are served before it; ``estimate_ns`` until it ends, None while nothing is known
-    (no job of the tenant has finished yet, or no lease is there to run it)."""
+    (its kernel has not ended lately, runs for longer than usual, or no lease is there to run it)."""
 
     where: str
     holds: tuple[Hold, ...]
@@ -31,7 +35,8 @@ class Explanation:
 
 @record
 class Ended:
-    """What is left of an ended job: who asked for what, and its answer. ``share`` and ``budget_ms`` as asked."""
+    """What is left of an ended job: who asked for what, and its answer. ``share`` and ``budget_ms`` as asked;
+    ``operator_uid``: of the operator who cancelled it, if one did; ``detail``: what its worker said of its failure."""
 
     job: int
     tenant: str
@@ -43,6 +48,10 @@ class Ended:
     retry_after_ms: int
     lease: int
     stages: tuple[int, int, int, int, int, int]
+    kernel: int
+    priority: int
+    operator_uid: int | None = None
+    detail: str = ""
 
 
 def explain(
@@ -58,17 +67,14 @@ def explain(
     elif job.placement is not None:
         told = _on_a_lane(job, ledger, now_ns)
     if job.deadline_ns:
-        told = replace(told, holds=(*told.holds, *_deadline(job, told, now_ns)))
+        told = replace(told, holds=(*told.holds, *_deadline(job, told, ledger, now_ns)))
     return told if names_others else replace(told, holds=tuple(_nameless(h, job.demand.tenant) for h in told.holds))
 
 
 def _in_the_queue(job: Job, ledger: Ledger, gpus: tuple[GpuSpec, ...], now_ns: int) -> Explanation:
     tenant = ledger.tenants[job.demand.tenant]
     ahead = _ahead(job, ledger)
-    warm = [held.view for held in tenant.leases.values() if held.state is LeaseState.WARM]
-    estimate = None
-    if tenant.service_ns and any(view.alpha >= job.demand.share for view in warm):
-        estimate = int(tenant.service_ns * (1 + ahead / sum(view.lanes for view in warm)))
+    estimate = ends_in_ns(job, tenant, now_ns)
     where = f"queued for {_ms(now_ns - job.accepted_ns)}"
     return Explanation(where, obstacles(job, tenant, ledger, gpus, now_ns), ahead, estimate)
 
@@ -76,11 +82,10 @@ def _in_the_queue(job: Job, ledger: Ledger, gpus: tuple[GpuSpec, ...], now_ns: i
 def _on_a_lane(job: Job, ledger: Ledger, now_ns: int) -> Explanation:
     assert job.placement is not None
     lease = ledger.leases[job.placement.lease]
-    service_ns = ledger.tenants[job.demand.tenant].service_ns
+    left = ends_on_lane_in_ns(job, lease, ledger.tenants[job.demand.tenant], now_ns)
     place = f"lane {job.placement.lane} of lease {lease.view.lease} ({lease.view.profile} of {lease.view.gpu})"
     if job.is_running:
         ran = now_ns - job.launched_ns
-        left = int(max(0.0, service_ns - ran)) if service_ns else None
         return Explanation(f"its kernel has run for {_ms(ran)} in {place}", (), 0, left)
     if job.is_copying:
         copying = now_ns - job.placed_ns
@@ -92,7 +97,6 @@ def _on_a_lane(job: Job, ledger: Ledger, now_ns: int) -> Explanation:
         f"this job needs {job.demand.share}"
     )
     hold = Hold(Cause.SHARE, text, (Lift.JOB_ENDS,), (holder_of(lease),), ())
-    left = int(service_ns * (1 + ahead)) if service_ns else None
     return Explanation(f"its payload has waited for {_ms(now_ns - job.copied_ns)} in {place}", (hold,), ahead, left)
 
 
@@ -103,17 +107,29 @@ def _ahead(job: Job, ledger: Ledger) -> int:
     return sum((-o.priority, o.accepted_ns, o.job) < mine for queue in queues for o in queue.waiting())
 
 
-def _deadline(job: Job, told: Explanation, now_ns: int) -> tuple[Hold, ...]:
+def _deadline(job: Job, told: Explanation, ledger: Ledger, now_ns: int) -> tuple[Hold, ...]:
     left = job.deadline_ns - now_ns
     if told.estimate_ns is not None and told.estimate_ns <= left:
         return ()
-    if told.estimate_ns is None and not told.holds:
+    if told.estimate_ns is None and not told.holds and not job.is_running:
         return ()
     guess = (
         f"its end is {_ms(told.estimate_ns)} away by estimate" if told.estimate_ns is not None else "nothing is sure"
     )
     text = f"its deadline is in {_ms(left)}; {guess}; then it ends EXPIRED"
+    if job.is_running:
+        text += f", and its kernel keeps the lane {_kept_until(ledger)}"
     return (Hold(Cause.DEADLINE, text, (Lift.JOB_ENDS, Lift.SAME_REQUEST), (), ()),)
+
+
+def _kept_until(ledger: Ledger) -> str:
+    """How long a kernel keeps its lane once its job has expired."""
+    settings = ledger.settings
+    if settings.kills_expired and settings.linger_ns:
+        return f"until it ends; after {_ms(settings.linger_ns)} its worker is killed (limits.on_expiry)"
+    if settings.kernel_ns:
+        return f"until it ends or has run for {_ms(settings.kernel_ns)} in all (limits.on_expiry, limits.kernel_ms)"
+    return "until it ends (limits.on_expiry)"
 
 
 def _nameless(hold: Hold, own: str) -> Hold:
@@ -126,7 +142,7 @@ def _nameless(hold: Hold, own: str) -> Hold:
     return replace(hold, text=text, holders=holders)
 
 
-def explain_end(ended: Ended, ledger: Ledger, gpus: tuple[GpuSpec, ...]) -> Explanation:
+def explain_end(ended: Ended, ledger: Ledger, gpus: tuple[GpuSpec, ...], now_ns: int) -> Explanation:
     """A job that was answered, from what is left of it; the numbers, and ``gpus``, are those of now."""
     where = f"{ended.state.name} after {_ms(ended.stages[5])}"
     if ended.reason is EndReason.NONE:
@@ -135,7 +151,7 @@ def explain_end(ended: Ended, ledger: Ledger, gpus: tuple[GpuSpec, ...]) -> Expl
         hold = no_profile(ended.share, ledger.settings, gpus)
         if hold is not None:
             return Explanation(where, (hold,), 0, None)
-    text, lifts = _end_text(ended, ledger)
+    text, lifts = _end_text(ended, ledger, now_ns)
     return Explanation(where, (Hold(_END_CAUSE.get(ended.reason, Cause.FAULT), text, lifts, (), ()),), 0, None)
 
 
@@ -153,6 +169,7 @@ _END_CAUSE = {
     EndReason.DRAINING: Cause.DRAINING,
     EndReason.TENANT_REMOVED: Cause.REMOVED,
     EndReason.CANCELLED_BY_REQUESTER: Cause.REQUESTER,
+    EndReason.CANCELLED_BY_OPERATOR: Cause.OPERATOR,
     EndReason.SESSION_CLOSED: Cause.REQUESTER,
     EndReason.BAD_HEADER: Cause.REQUEST,
     EndReason.UNKNOWN_KERNEL: Cause.REQUEST,
@@ -162,10 +179,11 @@ _END_CAUSE = {
     EndReason.KERNEL_RAISED: Cause.KERNEL,
     EndReason.RESULT_TOO_LARGE: Cause.KERNEL,
     EndReason.KERNEL_OVERRAN: Cause.KERNEL,
+    EndReason.KERNEL_GONE: Cause.KERNEL,
 }
 
 
-def _end_text(ended: Ended, ledger: Ledger) -> tuple[str, tuple[Lift, ...]]:
+def _end_text(ended: Ended, ledger: Ledger, now_ns: int) -> tuple[str, tuple[Lift, ...]]:
     """What ended it, with the numbers, and what would change that."""
     reason, settings, asked = ended.reason, ledger.settings, ended.share
     tenant = ledger.tenants.get(ended.tenant)
@@ -186,14 +204,43 @@ def _end_text(ended: Ended, ledger: Ledger) -> tuple[str, tuple[Lift, ...]]:
         text = f"the daemon may have {settings.max_jobs} jobs unanswered; now it has {ledger.unanswered}"
         return text, (Lift.JOB_ENDS, Lift.CONFIGURATION)
     if reason is EndReason.DEADLINE_UNREACHABLE and tenant is not None:
-        wait = _ms(estimate_wait_ns(tenant))
-        text = f"its budget of {ended.budget_ms} ms was less than the wait; now a job would end in about {wait}"
-        return text, (Lift.JOB_ENDS, Lift.OTHER_REQUEST)
+        return _unreachable(ended, tenant, now_ns)
     if reason is EndReason.DEADLINE_PASSED:
-        place = f"on lease {ended.lease}" if ended.lease else "while it was queued"
-        return f"its budget of {ended.budget_ms} ms passed {place}", (Lift.SAME_REQUEST, Lift.OTHER_REQUEST)
+        return _expired(ended, ledger, now_ns), (Lift.SAME_REQUEST, Lift.OTHER_REQUEST)
     text, lifts = _ENDS[reason]
-    return (f"{text} (lease {ended.lease})" if ended.lease else text), lifts
+    if reason is EndReason.CANCELLED_BY_OPERATOR and ended.operator_uid is not None:
+        text = f"an operator (uid {ended.operator_uid}) cancelled it"
+    text = f"{text} (lease {ended.lease})" if ended.lease else text
+    return (f"{text}: {ended.detail}" if ended.state is JobState.FAILED and ended.detail else text), lifts
+
+
+def _expired(ended: Ended, ledger: Ledger, now_ns: int) -> str:
+    text = f"its budget of {ended.budget_ms} ms passed "
+    if not ended.lease:
+        return text + "while it was queued"
+    text += f"on lease {ended.lease}"
+    job = ledger.leaving.get(ended.job)
+    if job is None or not job.is_running or job.placement is None:
+        return text
+    due_ns = launch_due_ns(job, ledger.settings)
+    limit = f"; its worker is killed in {_ms(max(0, due_ns - now_ns))}" if due_ns else ""
+    return f"{text}; its kernel still runs and keeps lane {job.placement.lane} until it ends{limit}"
+
+
+def _unreachable(ended: Ended, tenant: Tenant, now_ns: int) -> tuple[str, tuple[Lift, ...]]:
+    """What the same request would be told now: it is accepted once those ahead of it leave it the time."""
+    again = Job(
+        _LAST, 0, 0, Demand(_LAST, ended.tenant, ended.share, ended.payload_bytes), ended.kernel, ended.priority,
+        now_ns + ended.budget_ms * MS, False, now_ns,
+    )  # fmt: skip
+    text = f"its budget of {ended.budget_ms} ms was less than the time to its end by estimate"
+    if not is_unreachable(again, tenant, now_ns):
+        return f"{text}; submitted now, it would be accepted", (Lift.SAME_REQUEST, Lift.OTHER_REQUEST)
+    ends_ns = ends_in_ns(again, tenant, now_ns)
+    if ends_ns is not None:
+        text += f"; submitted now, it would end in about {_ms(ends_ns)}"
+    text += "; it is accepted when that is within its budget, or a lane that can run it is idle"
+    return text, (Lift.JOB_ENDS, Lift.LEASE_OPENS, Lift.OTHER_REQUEST)
 
 
 _ENDS: dict[EndReason, tuple[str, tuple[Lift, ...]]] = {
@@ -210,7 +257,8 @@ _ENDS: dict[EndReason, tuple[str, tuple[Lift, ...]]] = {
         (Lift.OTHER_REQUEST, Lift.HELPER_JOINS, Lift.CONFIGURATION),
     ),
     EndReason.TENANT_SHARE_LIMIT: ("its demand exceeds its tenant's rights", (Lift.CONFIGURATION,)),
-    EndReason.CANCELLED_BY_REQUESTER: ("its requester, or an operator, gave it up", (Lift.SAME_REQUEST,)),
+    EndReason.CANCELLED_BY_REQUESTER: ("its requester cancelled it", (Lift.SAME_REQUEST,)),
+    EndReason.CANCELLED_BY_OPERATOR: ("an operator cancelled it", (Lift.SAME_REQUEST,)),
     EndReason.SESSION_CLOSED: ("its session ended before it did", (Lift.SAME_REQUEST,)),
     EndReason.DRAINING: ("the daemon was being drained", (Lift.DRAIN_ENDS, Lift.SAME_REQUEST)),
     EndReason.JOURNAL_FAILED: ("the daemon could not write its acceptance into the journal", (Lift.CONFIGURATION,)),
@@ -225,6 +273,10 @@ _ENDS: dict[EndReason, tuple[str, tuple[Lift, ...]]] = {
     EndReason.KERNEL_OVERRAN: (
         "its kernel ran for longer than a kernel may; its worker was killed",
         (Lift.OTHER_REQUEST, Lift.CONFIGURATION),
+    ),
+    EndReason.KERNEL_GONE: (
+        "no helper served its kernel for as long as the configuration allows",
+        (Lift.HELPER_JOINS, Lift.CONFIGURATION),
     ),
 }
 

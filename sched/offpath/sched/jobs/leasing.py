@@ -20,6 +20,8 @@ from offpath.sched.jobs.states import LeaseState
 _OPENING = (LeaseState.PLANNED, LeaseState.CREATING)
 _LEAVING = (LeaseState.DRAINING, LeaseState.SCRUBBING)
 FAILURES_TO_TELL = 8
+LARGEST_LEASE = 0xFFFF_FFFF
+"""An answer's header has 32 bits for the number."""
 _OPENING_FAILED = Refusal((Obstacle.OPENING_FAILED,), (Lift.LEASE_OPENS, Lift.HELPER_JOINS))
 _QUOTA = Refusal((Obstacle.QUOTA,), (Lift.LEASE_CLOSES, Lift.CONFIGURATION))
 
@@ -378,10 +380,17 @@ class Leasing:
                 return True
         return False
 
+    def _number(self) -> int:
+        """For a new lease. After the largest it begins anew: with its generation a number still names one lease."""
+        while self.next_lease in self._ledger.leases or not 0 < self.next_lease <= LARGEST_LEASE:
+            self.next_lease = self.next_lease % LARGEST_LEASE + 1
+        number = self.next_lease
+        self.next_lease = number % LARGEST_LEASE + 1
+        return number
+
     def _open(self, tenant: Tenant, plan: LeasePlan, now_ns: int, *, is_pinned: bool) -> int:
         settings = self._ledger.settings
-        lease_id = self.next_lease
-        self.next_lease += 1
+        lease_id = self._number()
         view = LeaseView(
             lease_id, tenant.spec.name, plan.gpu, plan.profile, plan.start, plan.alpha, settings.lanes,
             settings.landing_bytes,

@@ -6,7 +6,7 @@ from offpath.sched.gpu.plugin import Counsel, PluginPolicy
 from offpath.sched.gpu.policy import Policy
 from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import Command
-from offpath.sched.jobs.records import BookSettings, Job, Lease, PinnedLease, Session, Tenant, TenantSpec
+from offpath.sched.jobs.records import BookSettings, Job, KnownKernel, Lease, PinnedLease, Session, Tenant, TenantSpec
 from offpath.sched.jobs.states import FIRST_TERMINAL
 from offpath.sched.jobs.timers import Key, Timers
 
@@ -31,6 +31,11 @@ class Ledger:
         """Answered jobs whose lane still copies or runs; their credit may be back already."""
         self.leases: dict[int, Lease] = {}
         self.kernels: dict[int, events.Kernel] = {}
+        """Served by the helper that is here, or was here last: jobs for these are accepted."""
+        self.known: dict[int, KnownKernel] = {}
+        """Every kernel that is not forgotten."""
+        self.last_kernel = 0
+        """The largest number that any kernel ever had."""
         self.needy: dict[str, Tenant] = {}
         self.departing: dict[str, Tenant] = {}
         """Removed tenants that still hold something."""
@@ -60,11 +65,21 @@ class Ledger:
         held = self.leases.get(lease)
         return held if held is not None and held.generation == generation else None
 
+    def is_still_running(self, job: int) -> bool:
+        """The job was answered, and its kernel keeps its lane."""
+        held = self.leaving.get(job)
+        return held is not None and held.is_running
+
     def watch(self, lease: Lease, when_ns: int) -> None:
         """Look at the lease at ``when_ns`` at the latest; it has one timer for all that may overrun on it."""
         if not lease.watch_ns or when_ns < lease.watch_ns:
             lease.watch_ns = when_ns
             self.timers.arm(when_ns, ("watch", lease.view.lease))
+
+    def gone_for_good_ns(self, known: KnownKernel) -> int:
+        """When the kernel is forgotten; 0 for never: it is served, or there is no limit."""
+        limit_ns = self.settings.kernel_gone_ns
+        return known.gone_ns + limit_ns if limit_ns and not known.is_served else 0
 
     def _is_live(self, key: Key, when_ns: int) -> bool:
         kind, who = key
@@ -78,6 +93,9 @@ class Ledger:
         if kind == "watch":
             assert isinstance(who, int)
             return who in self.leases and self.leases[who].watch_ns == when_ns
+        if kind == "kernel":
+            assert isinstance(who, int)
+            return who in self.known and self.gone_for_good_ns(self.known[who]) == when_ns
         if kind == "leave":
             assert isinstance(who, str)
             return who in self.departing

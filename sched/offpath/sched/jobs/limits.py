@@ -6,11 +6,21 @@ from collections.abc import Callable
 
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
-from offpath.sched.jobs.records import Job, Lease
+from offpath.sched.jobs.records import BookSettings, Job, Lease
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
 
 End = Callable[[Job, JobState, EndReason, int], None]
 LoseLane = Callable[[Lease, int, int], None]
+
+
+def launch_due_ns(job: Job, settings: BookSettings) -> int:
+    """When a launch of the job, which runs, has run for too long and its worker is killed; 0 for never."""
+    launched_ns = job.launched_ns + settings.kernel_ns if settings.kernel_ns else 0
+    is_spared = job.state is JobState.EXPIRED and not settings.kills_expired
+    answered_ns = job.answered_ns + settings.linger_ns if job.answered_ns and settings.linger_ns else 0
+    if is_spared or not answered_ns:
+        return launched_ns
+    return min(launched_ns or answered_ns, answered_ns)
 
 
 class Limits:
@@ -56,12 +66,7 @@ class Limits:
 
     def _job_due_ns(self, job: Job) -> int:
         """When the job's launch has run for too long, or 0 for never."""
-        settings = self._ledger.settings
-        if not job.is_running:
-            return 0
-        launched_ns = job.launched_ns + settings.kernel_ns if settings.kernel_ns else 0
-        answered_ns = job.answered_ns + settings.linger_ns if job.answered_ns and settings.linger_ns else 0
-        return min(launched_ns or answered_ns, answered_ns or launched_ns)
+        return launch_due_ns(job, self._ledger.settings) if job.is_running else 0
 
     def _overran(self, job: Job, lease: Lease, now_ns: int) -> None:
         """An endless kernel dies at once, not when the lease has drained: its worker is killed, the others finish."""

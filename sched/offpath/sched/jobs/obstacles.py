@@ -9,7 +9,7 @@ from offpath.sched.gpu.greedy import candidates
 from offpath.sched.gpu.policy import Lift
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import MS, BookSettings, Job, Lease, Tenant
-from offpath.sched.jobs.states import LeaseState
+from offpath.sched.jobs.states import FIRST_TERMINAL, LeaseState
 from offpath.sched.record import record
 
 _OPENING = (LeaseState.PLANNED, LeaseState.CREATING)
@@ -36,6 +36,7 @@ class Cause(Enum):
     FULL = "full"
     REQUEST = "request"
     REQUESTER = "requester"
+    OPERATOR = "operator"
     KERNEL = "kernel"
     FAULT = "fault"
 
@@ -85,9 +86,21 @@ def holder_of(lease: Lease) -> Holder:
 def obstacles(job: Job, tenant: Tenant, ledger: Ledger, gpus: tuple[GpuSpec, ...], now_ns: int) -> tuple[Hold, ...]:
     """Why the queued ``job`` is on no lane of its tenant's leases, and why no further lease is there for it."""
     if not gpus:
-        text = "no helper is connected, so there is no GPU"
+        text = "no helper is connected, so there is no GPU" + _end_without_server(job, ledger, now_ns)
         return (Hold(Cause.HELPER, text, (Lift.HELPER_JOINS,), (), ()),)
+    if job.kernel not in ledger.kernels:
+        known = ledger.known.get(job.kernel)
+        name = f"kernel {known.name or job.kernel}" if known is not None else "its kernel"
+        text = f"the helper does not serve {name}" + _end_without_server(job, ledger, now_ns)
+        return (Hold(Cause.KERNEL, text, (Lift.HELPER_JOINS,), (), ()),)
     return (*_lanes(job, tenant), *_lease(job, tenant, ledger, gpus, now_ns))
+
+
+def _end_without_server(job: Job, ledger: Ledger, now_ns: int) -> str:
+    """When the job ends if no helper that serves its kernel joins; empty: it waits without a limit."""
+    known = ledger.known.get(job.kernel)
+    ends_ns = ledger.gone_for_good_ns(known) if known is not None else 0
+    return f"; unless one joins that serves its kernel, it ends in {(ends_ns - now_ns) / MS:.0f} ms" if ends_ns else ""
 
 
 def _lanes(job: Job, tenant: Tenant) -> list[Hold]:
@@ -96,9 +109,13 @@ def _lanes(job: Job, tenant: Tenant) -> list[Hold]:
     warm = [held for held in tenant.leases.values() if held.state is LeaseState.WARM]
     fitting = [held for held in warm if held.view.alpha >= share]
     if fitting:
-        running = sum(each.is_running for held in fitting for each in held.jobs.values())
+        running = [each for held in fitting for each in held.jobs.values() if each.is_running]
+        answered = sum(each.state >= FIRST_TERMINAL for each in running)
         lanes = sum(held.view.lanes for held in fitting)
-        text = f"all {lanes} lanes of its tenant's {len(fitting)} lease(s) that hold {share} % are taken, {running} run"
+        held_by = f"its tenant's {len(fitting)} lease(s) that hold {share} %"
+        text = f"all {lanes} lanes of {held_by} are taken, {len(running)} run"
+        if answered:
+            text += f", {answered} of these for requests that have expired or were cancelled"
         return [Hold(Cause.LANES, text, (Lift.JOB_ENDS, Lift.LEASE_OPENS), tuple(map(holder_of, fitting)), ())]
     if warm:
         most = max(held.view.alpha for held in warm)

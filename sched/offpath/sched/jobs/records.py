@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from offpath.sched.gpu.geometry import Slice
 from offpath.sched.gpu.policy import Demand, LeaseView, Placement, Refusal
+from offpath.sched.jobs.service import ServiceTimes
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 
 MS = 1_000_000
@@ -50,9 +51,11 @@ class BookSettings:
     from that; ``retry_open_ns`` pause after an instance failed, doubled with each failure in a row up to
     ``retry_limit_ns``.
 
-    Limits, 0 for none: ``kernel_ns`` a launch may run; ``linger_ns`` it may run on after its job was answered;
+    Limits, 0 for none: ``kernel_ns`` a launch may run; ``linger_ns`` it may run on after its job was answered (one
+    whose job expired only where ``kills_expired``, else until ``kernel_ns``);
     ``open_ns`` a lease may be CREATING; ``scrub_ns`` its workers may take to scrub; ``drain_ns`` what runs may take
-    to finish when its tenant is removed (0: no time at all). ``policy`` is the name of the one that decides, of
+    to finish when its tenant is removed (0: no time at all); ``kernel_gone_ns`` a kernel may be without a helper that
+    serves it before its name is forgotten and its queued jobs end. ``policy`` is the name of the one that decides, of
     `offpath.sched.gpu.registry`; "": the one that the book has.
     """
 
@@ -68,10 +71,23 @@ class BookSettings:
     retry_limit_ns: int = 60_000 * MS
     kernel_ns: int = 0
     linger_ns: int = 0
+    kills_expired: bool = True
     open_ns: int = 0
     scrub_ns: int = 0
     drain_ns: int = 30_000 * MS
+    kernel_gone_ns: int = 0
     policy: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class KnownKernel:
+    """A kernel's number and name, its demand R in percent of a GPU, and since when no helper serves it."""
+
+    kernel: int
+    name: str
+    share: int
+    is_served: bool = True
+    gone_ns: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -106,14 +122,36 @@ class Job:
         return 0 < self.deadline_ns <= now_ns
 
     def stages(self, now_ns: int, started_ns: int, finished_ns: int) -> tuple[int, int, int, int, int, int]:
-        """Queued, copy, launch, kernel, back, total in ns; of a job that ran no kernel to its end only the total."""
+        """Queued, copy, launch, kernel, back, total in ns. A job whose kernel did not run to its end has the stages of
+        its last attempt as far as it came; what came before that attempt counts as queued.
+
+        Args:
+            started_ns, finished_ns: by the worker's clock. Where they do not lie between the copy's end and ``now_ns``,
+                that clock is another one (the host's, not the DPU's): the kernel's time is then what they differ by,
+                bounded by the time since the copy, and the rest of that time counts as launch.
+        """
         total = now_ns - self.accepted_ns
         if not finished_ns:
-            return (0, 0, 0, 0, 0, total)
-        return (
-            self.placed_ns - self.accepted_ns, self.copied_ns - self.placed_ns, max(0, started_ns - self.copied_ns),
-            finished_ns - started_ns, max(0, now_ns - finished_ns), total,
-        )  # fmt: skip
+            return (*self._stages_so_far(now_ns), 0, total)
+        if self.copied_ns <= started_ns and finished_ns <= now_ns:
+            launch, kernel, back = started_ns - self.copied_ns, finished_ns - started_ns, now_ns - finished_ns
+        else:
+            kernel = min(finished_ns - started_ns, now_ns - self.copied_ns)
+            launch, back = now_ns - self.copied_ns - kernel, 0
+        return self.placed_ns - self.accepted_ns, self.copied_ns - self.placed_ns, launch, kernel, back, total
+
+    def _stages_so_far(self, now_ns: int) -> tuple[int, int, int, int]:
+        """Queued, copy, launch, kernel; the last of them that is not zero still went on at ``now_ns``. The start of a
+        kernel that has not ended is not known: it counts from its launch."""
+        if self.placement is None:
+            return now_ns - self.accepted_ns, 0, 0, 0
+        queued = self.placed_ns - self.accepted_ns
+        if self.is_copying or self.copied_ns < self.placed_ns:  # a failed copy leaves the time of an earlier attempt's
+            return queued, now_ns - self.placed_ns, 0, 0
+        copy = self.copied_ns - self.placed_ns
+        if self.launched_ns < self.copied_ns:
+            return queued, copy, now_ns - self.copied_ns, 0
+        return queued, copy, self.launched_ns - self.copied_ns, now_ns - self.launched_ns
 
 
 @dataclass(slots=True, eq=False)
@@ -147,7 +185,9 @@ class Tenant:
     large lease does not hold up the small ones; ``room`` are the slices that are being cleared for its next lease.
     ``failures`` counts leases in a row that could not be opened. Of a removed tenant, ``outgoing`` are the sessions
     that still wait for answers; they stay so if it is added again meanwhile. ``need_timer_ns``: when its need is looked
-    at next, 0 for never."""
+    at next, 0 for never. ``service``: how long its kernels take, by kernel; ``waiting`` counts its queued jobs by
+    (priority, kernel, R, whether it has a deadline). ``stranded``: queued jobs, by number, whose kernel no helper
+    serves; they are in no queue and not in ``waiting``."""
 
     spec: TenantSpec
     queues: dict[int, JobHeap] = field(default_factory=dict)
@@ -164,7 +204,29 @@ class Tenant:
     outgoing: dict[int, Session] = field(default_factory=dict)
     need_timer_ns: int = 0
     room: set[Slice] = field(default_factory=set)
-    service_ns: float = 0.0
+    service: dict[int, ServiceTimes] = field(default_factory=dict)
+    waiting: dict[tuple[int, int, int, bool], int] = field(default_factory=dict)
+    stranded: dict[int, Job] = field(default_factory=dict)
+
+    def came(self, job: Job) -> None:
+        """A job is queued."""
+        kind = job.priority, job.kernel, job.demand.share, job.deadline_ns > 0
+        self.waiting[kind] = self.waiting.get(kind, 0) + 1
+        self.queued += 1
+
+    def went(self, job: Job) -> None:
+        """It is queued no longer."""
+        kind = job.priority, job.kernel, job.demand.share, job.deadline_ns > 0
+        self.queued -= 1
+        if self.waiting[kind] == 1:
+            del self.waiting[kind]
+        else:
+            self.waiting[kind] -= 1
+
+    @property
+    def backlog(self) -> int:
+        """Jobs on no lane, whatever they wait for."""
+        return self.queued + len(self.stranded)
 
 
 class JobHeap:
@@ -187,6 +249,12 @@ class JobHeap:
     def waiting(self) -> Iterator[Job]:
         """Those that wait, in no order; for reading only."""
         return (e[4] for e in self._entries if e[4].state is JobState.QUEUED and e[4].attempt == e[3])
+
+    def turns(self) -> list[tuple[int, int, int, Job]]:
+        """Those that wait, in no order: what their turn goes by, and the job; for reading only."""
+        return [
+            (e[0], e[1], e[2], e[4]) for e in self._entries if e[4].state is JobState.QUEUED and e[4].attempt == e[3]
+        ]
 
     def push(self, job: Job) -> None:
         """The job is queued."""

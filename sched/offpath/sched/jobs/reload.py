@@ -14,6 +14,7 @@ from offpath.sched.gpu.registry import make
 from offpath.sched.jobs import events
 from offpath.sched.jobs.admission import withdraw
 from offpath.sched.jobs.commands import Answer, EndSession, TenantGone
+from offpath.sched.jobs.kernels import Kernels
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.limits import End, Limits, LoseLane
@@ -21,16 +22,19 @@ from offpath.sched.jobs.records import Job, PinnedLease, Session, Tenant
 from offpath.sched.jobs.states import FIRST_TERMINAL, JobState, LeaseState
 
 _LEAVING: Final = (LeaseState.DRAINING, LeaseState.SCRUBBING)
-_PAUSES: Final = frozenset({"idle", "need", "watch"})
+_PAUSES: Final = frozenset({"idle", "kernel", "need", "watch"})
 
 
 class Reload:
     """Over the ledger; ``end`` and ``lose_lane`` are the book's."""
 
-    def __init__(self, ledger: Ledger, leasing: Leasing, limits: Limits, end: End, lose_lane: LoseLane) -> None:
+    def __init__(
+        self, ledger: Ledger, leasing: Leasing, limits: Limits, kernels: Kernels, end: End, lose_lane: LoseLane
+    ) -> None:
         self._ledger = ledger
         self._leasing = leasing
         self._limits = limits
+        self._kernels = kernels
         self._end = end
         self._lose_lane = lose_lane
 
@@ -53,7 +57,7 @@ class Reload:
             if tenant_.is_leaving:
                 tenant_.is_leaving = False
                 tenant_.failures = tenant_.retry_open_ns = 0
-                tenant_.service_ns = 0.0
+                tenant_.service.clear()
             self._trim(tenant_, now_ns)
         self.end_queued(now_ns)
         self._arm_again(now_ns)
@@ -93,6 +97,7 @@ class Reload:
         ledger = self._ledger
         ledger.timers.forget(_PAUSES)
         self._leasing.arm_needs(now_ns)
+        self._kernels.arm_again()
         for lease in ledger.leases.values():
             lease.watch_ns = 0
             self._limits.watch(lease)

@@ -27,7 +27,18 @@ from offpath.sched.gpu.policy import (
 from offpath.sched.gpu.registry import make
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
-from offpath.sched.jobs.records import BookSettings, Job, JobHeap, Lease, PinnedLease, Session, Tenant, TenantSpec
+from offpath.sched.jobs.records import (
+    BookSettings,
+    Job,
+    JobHeap,
+    KnownKernel,
+    Lease,
+    PinnedLease,
+    Session,
+    Tenant,
+    TenantSpec,
+)
+from offpath.sched.jobs.service import ServiceTimes
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 from offpath.sched.jobs.timers import Key
 from offpath.sched.plain import field_names, from_plain, own_hints, to_plain
@@ -36,12 +47,14 @@ _POINTERS: Final[dict[type, frozenset[str]]] = {
     Job: frozenset(),
     Session: frozenset({"jobs"}),
     Lease: frozenset({"jobs", "waiting"}),
-    Tenant: frozenset({"queues", "leases", "outgoing"}),
+    Tenant: frozenset({"queues", "leases", "outgoing", "stranded"}),
 }
 _LEDGER: Final[dict[str, Any]] = {
     "settings": BookSettings,
     "pins": tuple[PinnedLease, ...],
     "kernels": dict[int, events.Kernel],
+    "known": dict[int, KnownKernel],
+    "last_kernel": int,
     "unanswered": int,
     "generation": int,
     "last_job": int,
@@ -80,6 +93,7 @@ def snapshot(book: JobBook) -> dict[str, Any]:
                 [[share, queue.queued()] for share, queue in tenant.queues.items()],
                 list(tenant.leases),
                 list(tenant.outgoing),
+                list(tenant.stranded),
             ]
             for tenant in ledger.tenants.values()
         ],
@@ -112,7 +126,7 @@ def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> Job
     specs: tuple[TenantSpec, ...] = tuple(tenant.spec for tenant, *_ in tenants)
     book = JobBook(specs, policy, own["settings"], own["pins"], own["generation"])
     ledger, leasing = book.ledger, book.leasing
-    for each in ("kernels", "unanswered", "last_job", "last_session", "is_draining"):
+    for each in ("kernels", "known", "last_kernel", "unanswered", "last_job", "last_session", "is_draining"):
         setattr(ledger, each, own[each])
     for each, hint in _LEASING.items():
         setattr(leasing, each, from_plain(hint, data["leasing"][each]))
@@ -128,15 +142,21 @@ def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> Job
         lease.jobs = _picked(jobs, numbers)
         lease.waiting = deque(jobs[number] for number in waiting)
         ledger.leases[lease.view.lease] = lease
-    for tenant, queues, leases, outgoing in tenants:
+    for tenant, queues, leases, outgoing, stranded in tenants:
+        waiting, tenant.waiting, tenant.queued = tenant.waiting, {}, 0
         for share, numbers in queues:
             tenant.queues[share] = heap = JobHeap()
             for number in numbers:
                 if jobs[number].state is not JobState.QUEUED:
                     raise PlainError(f"job {number} is in a queue and {jobs[number].state.name}")
                 heap.push(jobs[number])
+                tenant.came(jobs[number])
+        if tenant.waiting != waiting:
+            raise PlainError(f"the queues of tenant {tenant.spec.name} do not add up to what it counts as waiting")
+        tenant.waiting = waiting  # in its own order: a forecast looks at the first kinds only
         tenant.leases = _picked(ledger.leases, leases)
         tenant.outgoing = _picked(ledger.sessions, outgoing)
+        tenant.stranded = _picked(jobs, stranded)
         ledger.tenants[tenant.spec.name] = tenant
     ledger.needy = _picked(ledger.tenants, data["needy"])
     ledger.departing = _picked(ledger.tenants, data["departing"])
@@ -147,10 +167,11 @@ def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> Job
 
 def schema() -> str:
     """A digest of everything a journal's meaning depends on: what another build wrote, this one may misread."""
-    kinds = [*_POINTERS, BookSettings, PinnedLease, TenantSpec, GpuSpec, PolicyState, Demand]
+    kinds = [*_POINTERS, KnownKernel, BookSettings, PinnedLease, TenantSpec, GpuSpec, PolicyState, Demand, ServiceTimes]
     kinds += [Answer, Placement, LeasePlan, Refusal]  # of an `Advice`
     kinds += [kind for module in (events, commands) for kind in vars(module).values() if hasattr(kind, "__slots__")]
     lines = {f"{kind.__name__}: {own_hints(kind)}" for kind in kinds if isinstance(kind, type)}
+    lines |= {f"{kind.__name__} by number: {sorted(names)}" for kind, names in _POINTERS.items()}
     enums = (EndReason, JobState, LeaseState, Obstacle, Lift)
     lines |= {f"{kind.__name__}: {[member.name for member in kind]}" for kind in enums}
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]

@@ -46,6 +46,7 @@ class EndReason(Enum):
     DRAINING = "draining"
     JOURNAL_FAILED = "journal_failed"
     TENANT_REMOVED = "tenant_removed"
+    KERNEL_GONE = "kernel_gone"
     KERNEL_RAISED = "kernel_raised"
     RESULT_TOO_LARGE = "result_too_large"
     PAYLOAD_CHECKSUM = "payload_checksum"
@@ -54,6 +55,7 @@ class EndReason(Enum):
     HELPER_LOST = "helper_lost"
     DAEMON_RESTARTED = "daemon_restarted"
     KERNEL_OVERRAN = "kernel_overran"
+    CANCELLED_BY_OPERATOR = "cancelled_by_operator"
 
 
 class LeaseState(Enum):

@@ -6,7 +6,7 @@ Every function walks at most what it returns, but for a filter's misses; none is
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import Job, Lease, Session, Tenant
@@ -57,15 +57,16 @@ class LeaseRecord:
 
 @record
 class TenantRecord:
-    """A tenant's queue and holdings; ``held_share`` of at most ``max_share`` percent of a GPU."""
+    """A tenant's queue and holdings; ``held_share`` of at most ``max_share`` percent of a GPU. Of its unanswered
+    ``jobs`` some are ``queued`` and some ``running``; the rest is on a lane, copied ahead or waiting for share."""
 
     tenant: str
     jobs: int
     queued: int
+    running: int
     leases: int
     held_share: int
     max_share: int
-    service_ns: int
 
 
 @record
@@ -79,12 +80,16 @@ class SessionRecord:
     last_request_id: int
 
 
+def _is_waiting_for_share(job: Job) -> bool:
+    return job.state is JobState.COPYING and not job.is_copying
+
+
 def job_record(job: Job, now_ns: int) -> JobRecord:
     """One job."""
     placement = job.placement
     return JobRecord(
         job.job, job.session, job.request_id, job.demand.tenant, job.kernel, job.demand.share, job.priority,
-        job.demand.payload_bytes, job.state, job.state is JobState.COPYING and not job.is_copying,
+        job.demand.payload_bytes, job.state, _is_waiting_for_share(job),
         now_ns - job.accepted_ns, job.deadline_ns - now_ns if job.deadline_ns else None,
         placement.lease if placement is not None else 0, placement.lane if placement is not None else 0, job.attempt,
     )  # fmt: skip
@@ -96,11 +101,13 @@ def jobs(
     *,
     tenant: str | None = None,
     session: int | None = None,
-    state: JobState | None = None,
+    states: Collection[JobState] = (),
+    is_waiting_for_share: bool | None = None,
     after: int = 0,
     limit: int = 128,
 ) -> list[JobRecord]:
-    """Jobs without a returned credit, by rising number, from behind ``after``."""
+    """Jobs without a returned credit, by rising number, from behind ``after``; in one of ``states``, if any is given.
+    ``is_waiting_for_share``: of those on a lane, only jobs whose payload is there (True) or on its way (False)."""
     found: Iterator[Job] = iter(ledger.jobs.values())  # numbers rise, and so does the order of insertion
     if session is not None:
         held = ledger.sessions.get(session)
@@ -108,7 +115,10 @@ def jobs(
     fitting = (
         job
         for job in found
-        if job.job > after and (tenant is None or job.demand.tenant == tenant) and (state is None or job.state is state)
+        if job.job > after
+        and (tenant is None or job.demand.tenant == tenant)
+        and (not states or job.state in states)
+        and (is_waiting_for_share is None or _is_waiting_for_share(job) is is_waiting_for_share)
     )
     return [job_record(job, now_ns) for job in itertools.islice(fitting, limit)]
 
@@ -139,9 +149,10 @@ def leases(ledger: Ledger, now_ns: int) -> list[LeaseRecord]:
 
 def tenant_record(tenant: Tenant) -> TenantRecord:
     """One tenant."""
+    running = sum(job.state is JobState.LAUNCHED for lease in tenant.leases.values() for job in lease.jobs.values())
     return TenantRecord(
-        tenant.spec.name, tenant.jobs, tenant.queued, len(tenant.leases), tenant.held_share, tenant.spec.max_share,
-        int(tenant.service_ns),
+        tenant.spec.name, tenant.jobs, tenant.backlog, running, len(tenant.leases), tenant.held_share,
+        tenant.spec.max_share,
     )  # fmt: skip
 
 

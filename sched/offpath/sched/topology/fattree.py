@@ -17,10 +17,15 @@ from offpath.sched.topology.graph import MOST_HOSTS, MOST_LEVELS, MOST_LINKS, Po
 _WORDS: Final = {1: ("switch",), 2: ("leaf", "spine"), 3: ("leaf", "aggr", "core")}
 
 
-def regular(down: Sequence[int], up: Sequence[int]) -> Topology:
+def regular(down: Sequence[int], up: Sequence[int], *, planes_first: bool = False) -> Topology:
     """``down[i]``: children of a switch of level i + 1; ``up[i]``: parents of a node of level i.
 
-    Host x_h … x_1 (its way down from the top) has number x_1 + down[0]·(x_2 + down[1]·(x_3 + …)).
+    Host x_h … x_1 (its way down from the top) has number x_1 + down[0]·(x_2 + down[1]·(x_3 + …)). A switch's number in
+    its pod is made of the links up that lead to it. By default the highest of those counts fastest: the parents of a
+    node have consecutive numbers, and so have all cores of one plane. ``planes_first``: the lowest counts fastest, so
+    that consecutive cores are of planes 0, 1, 2, … and a leaf reaches them over different links. A planner that takes
+    the first root without a conflict (`sim.ina.planners.First`) fills one plane after the other by default, and spreads
+    over all planes with ``planes_first``.
 
     Raises: TopologyError.
     """
@@ -39,7 +44,8 @@ def regular(down: Sequence[int], up: Sequence[int]) -> Topology:
             range(prod(down[level + 1 :])), range(down[level]), range(below), range(up[level])
         ):
             low = firsts[level] + (pod * down[level] + child) * below + node
-            links.append((low, firsts[level + 1] + (pod * below + node) * up[level] + way))
+            parent = node + below * way if planes_first else node * up[level] + way
+            links.append((low, firsts[level + 1] + pod * below * up[level] + parent))
     words = _WORDS.get(height, tuple(f"level{n + 1}" for n in range(height)))
     names = [f"{word}-{n}" for word, count in zip(("host", *words), counts, strict=True) for n in range(count)]
     levels = [level for level, count in enumerate(counts) for _ in range(count)]
@@ -56,9 +62,9 @@ def _pod(first: int, down: Sequence[int]) -> Pod:
     return Pod(first, size * down[-1], children if size > 1 else ())
 
 
-def fat_tree(degree: int, up: int | None = None) -> Topology:
+def fat_tree(degree: int, up: int | None = None, *, planes_first: bool = False) -> Topology:
     """Three levels of switches with ``degree`` ports, half of them down; ``up``: links up of leaf and aggregation
-    switches, fewer than half where the network is oversubscribed (degree / 2 : up).
+    switches, fewer than half where the network is oversubscribed (degree / 2 : up). ``planes_first``: as in `regular`.
 
     Raises: TopologyError.
     """
@@ -68,7 +74,7 @@ def fat_tree(degree: int, up: int | None = None) -> Topology:
     ways = half if up is None else up
     if not 1 <= ways <= half:
         raise TopologyError(f"{ways} links up: from 1 to {half}")
-    return regular((half, half, degree), (1, ways, ways))
+    return regular((half, half, degree), (1, ways, ways), planes_first=planes_first)
 
 
 def leaf_spine(leaves: int, hosts: int, spines: int) -> Topology:

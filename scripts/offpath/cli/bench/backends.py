@@ -291,7 +291,7 @@ class Offpath:
             )
         core = cores.host if daemon_on_host else cores.dpu
         runtime = os.path.join(self._directory, "run")
-        command = [sys.executable, "-m", "offpath.cli.child", "daemon", "run", "--config", config]
+        command = [sys.executable, "-P", "-m", "offpath.cli.child", "daemon", "run", "--config", config]
         command += ["--runtime-dir", runtime] + (["--cpu", str(core)] if core is not None else [])
         self._daemon_on_host = daemon_on_host
         environment = {**os.environ, "OFFPATH_PARENT": str(os.getpid())}

@@ -75,7 +75,7 @@ class Child:
         inside = ("ip", "netns", "exec", netns) if netns else ()
         one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         process = await asyncio.create_subprocess_exec(
-            *inside, sys.executable, "-m", f"offpath.cli.{module}", *arguments,
+            *inside, sys.executable, "-P", "-m", f"offpath.cli.{module}", *arguments,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             env={**os.environ, **one_thread, "OFFPATH_PARENT": str(os.getpid()), **more}, start_new_session=True,
         )  # fmt: skip

@@ -24,6 +24,7 @@ ENTRIES: Final = (
         ("job_exists", "a training job of this name waits or runs", "cancel it, or choose another name"),
         ("jobs", "the controller knows 65 536 training jobs", "cancel some"),
         ("hosts", "neither a number of hosts nor names, both, or a name twice", "say one of the two"),
+        ("not_quarantined", "the host to be released is not quarantined", "`offpath ina hosts` lists those that are"),
         ("no_room", "not enough hosts have room for the job's ranks", "wait, ask for less, or raise `ranks_per_host`"),
         ("unknown_host", "no host of the controller's topology is called so", "compare the name with the topology"),
         ("unknown_mode", "no way to share a root is called so", "the detail lists them"),
@@ -119,6 +120,21 @@ ENTRIES: Final = (
             "compare the unit with systemd/; outside of one, unset `LISTEN_*` and `WATCHDOG_*`",
         ),
         (
+            "DaemonNotTrusted",
+            "the daemon's directory, socket or process belongs to an unexpected user; nothing was sent to it",
+            "is it your daemon? If so set OFFPATH_DAEMON_UID to the user that runs it; else find out who listens there",
+        ),
+        (
+            "OptionRefused",
+            "an argument, an environment variable or a file that was named cannot be used; its text says which",
+            "give another",
+        ),
+        (
+            "TokenRefused",
+            "a token file cannot be read, is open to others, or holds no token",
+            "its text says which; `openssl rand -hex 24 > FILE; chmod 600 FILE` makes one",
+        ),
+        (
             "PlaceUnusable",
             "a socket, port or file that the daemon needs cannot be had; its text says which and why",
             f"see exit code {EX_CANTCREAT}",
@@ -143,6 +159,11 @@ ENTRIES: Final = (
         ("SolverMissing", "OR-Tools is not installed", 'pip install "offpath[sim]"'),
         ("TooManyFillings", "too many small jobs at once to prove an optimum", "ask for an instant with fewer jobs"),
         ("SelfCheckFailed", "a part of the daemon does not do what it is for", "see the log; its keeper restarts it"),
+        (
+            "Exhausted",
+            "descriptors or memory ran out, so the daemon could not check itself; it still serves",
+            "raise LimitNOFILE, or lower max_sessions; the log names what ran out",
+        ),
         ("JournalError", "the journal cannot be used", "its text says why"),
         (
             "JournalCorrupt",
@@ -206,6 +227,11 @@ ENTRIES: Final = (
         ("RequestFailed", "a request ended in anything but COMPLETED", "see its status and reason"),
         ("RequestTimeout", "no answer within the caller's patience; it was cancelled", "`offpath request explain`"),
         ("UnknownKernel", "no helper serves a kernel of this name", "start the helper that does"),
+        (
+            "TensorRejected",
+            "a tensor of a kind that the INA runtime does not all-reduce; nothing was sent, the runtime goes on",
+            "its text says what to change: to_dense(), contiguous(), another dtype",
+        ),
         ("PayloadTooLarge", "the arrays do not fit a slot", "connect with larger `payload_bytes`, or send less"),
         ("DaemonUnreachable", "no daemon answers on its admin socket", f"see exit code {EX_UNAVAILABLE}"),
         ("NotPermitted", "the daemon does not let this user in", f"see exit code {EX_NOPERM}"),

@@ -77,6 +77,7 @@ ENTRIES: Final = (
             "connect again; what was unanswered has an unknown outcome",
         ),
         ("daemon_ends", "the daemon was ended", "connect again when it is back"),
+        ("helper_ends", "a worker is let go because its helper ends in order", "nothing"),
         ("peer_gone", "the requester went away", "nothing"),
         ("refused", "the host channel let this helper or worker not in", "one helper per daemon; see its `host_uids`"),
     ),
@@ -177,6 +178,7 @@ ENTRIES: Final = (
         ("session", "over ZeroMQ or Comch: a frame of another session", _HELPER),
         ("credit", "over ZeroMQ or Comch: it says that it took more than was sent", _HELPER),
         ("flood", "over ZeroMQ or Comch: it sends on although nothing was taken", _HELPER),
+        ("endless", "over ZeroMQ: more than 2 MiB came that made no whole message", _HELPER),
         (
             "descriptors",
             "over ZeroMQ or Comch: descriptors, which they do not carry",

@@ -45,7 +45,7 @@ ENTRIES: Final = (
         ("daemon_full", "all tenants together have `max_jobs` requests unanswered", f"{_RETRY}; or raise `max_jobs`"),
         (
             "deadline_unreachable",
-            "by the tenant's own pace its end would come after its budget",
+            "by the last runs of its kernel and of those ahead, its end would come after its budget",
             "give it more budget or priority, or the tenant more share",
         ),
         (
@@ -59,7 +59,12 @@ ENTRIES: Final = (
             "ask for less, or raise the tenant's limits",
         ),
         ("deadline_passed", "its budget passed while it was queued or ran", "give it more budget; see `offpath top`"),
-        ("cancelled_by_requester", "it was given up", "nothing"),
+        ("cancelled_by_requester", "its requester cancelled it", "nothing"),
+        (
+            "cancelled_by_operator",
+            "an operator cancelled it",
+            "ask the operator; `offpath request explain ID` has the uid",
+        ),
         ("session_closed", "its session ended first", "keep the session open until the answers are in"),
         ("draining", "the daemon finishes what it holds and takes in nothing new", _RETRY),
         (
@@ -71,6 +76,11 @@ ENTRIES: Final = (
             "tenant_removed",
             "its tenant was taken out of the configuration while it was queued or submitted",
             "use another tenant, or put it in again and connect anew",
+        ),
+        (
+            "kernel_gone",
+            "no helper has served its kernel for `limits.kernel_gone_ms`; it did not run to its end",
+            "start a helper that serves the kernel, then submit it again",
         ),
         ("kernel_raised", "the kernel raised; the answer's text says what", "mend the kernel or its input"),
         (

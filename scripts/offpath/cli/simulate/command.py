@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Final
 
+DATA: Final = "../shared/data"
 NAMES: Final = {"conspirator": "conspirator", "mina": "mina"}
 FIGURES: Final = {
     "conspirator": ("2", "8a", "8b", "8c"),
@@ -33,9 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     parser.add_argument("experiment", nargs="?", choices=sorted(NAMES), help="which; none: list them")
     parser.add_argument("--quick", action="store_true", help="a small run from inputs that come with offpath")
-    parser.add_argument("--data", default="../shared/data", metavar="DIR", help="the traces (default %(default)s)")
+    parser.add_argument("--data", metavar="DIR", help=f"the traces (default {DATA}; "
+                        "conspirator's figure 2: what comes with offpath)")  # fmt: skip
     parser.add_argument(
-        "--out", default="simulate-out", metavar="DIR", help="results and pictures (default %(default)s)"
+        "--out", default="out/simulate", metavar="DIR", help="results and pictures (default %(default)s)"
     )
     parser.add_argument("--fresh", action="store_true", help="forget what an earlier run finished")
     some = parser.add_mutually_exclusive_group()
@@ -46,6 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         + "; ".join(f"{name}: {', '.join(some)}" for name, some in FIGURES.items()) + ")",
     )  # fmt: skip
     parser.add_argument("--seeds", type=int, metavar="N", help="so many seeds (mina only; default: 10)")
+    parser.add_argument(
+        "--draws", choices=("own", "llvm"), default="own",
+        help="where random numbers come from (mina only): Python's generator, or the authors' one in their order",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
@@ -56,9 +62,14 @@ def main(arguments: argparse.Namespace) -> int:
             print(f"{name:16} {_module(module).DESCRIPTION}")
         return 0
     wrong = [each for each in arguments.figure or () if each not in FIGURES[arguments.experiment]]
-    if wrong or (arguments.seeds is not None and (arguments.seeds < 1 or arguments.experiment != "mina")):
-        what = f"--figure {wrong[0]}" if wrong else f"--seeds {arguments.seeds}"
-        print(f"offpath simulate: {arguments.experiment} has no {what}", file=sys.stderr)
+    mina = arguments.experiment == "mina"
+    wrong = [f"--figure {each}" for each in wrong]
+    if arguments.seeds is not None and (arguments.seeds < 1 or not mina):
+        wrong.append(f"--seeds {arguments.seeds}")
+    if arguments.draws != "own" and not mina:
+        wrong.append(f"--draws {arguments.draws}")
+    if wrong:
+        print(f"offpath simulate: {arguments.experiment} has no {wrong[0]}", file=sys.stderr)
         return 2
     report: Report = _module(NAMES[arguments.experiment]).run(arguments)
     if arguments.json:

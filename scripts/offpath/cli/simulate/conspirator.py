@@ -23,7 +23,7 @@ from typing import Any, Final
 from offpath.cli.bench.gpu_policy import text_8c, under_load
 from offpath.cli.demo import samples
 from offpath.cli.gpus import gpu_spec
-from offpath.cli.simulate.command import Report
+from offpath.cli.simulate.command import DATA, Report
 from offpath.cli.simulate.figure_2 import figure_2
 from offpath.cli.simulate.figure_2 import text as text_2
 from offpath.cli.simulate.sweep import SweepError, sweep
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> Report:
 def _windows(arguments: argparse.Namespace, figures: tuple[str, ...], data: dict[str, Any]) -> str:
     """Run the windows and draw them, into ``data``; returns what to print of them."""
     parts = ("reproduction",) if figures else arguments.only
-    pieces = _quick(parts) if arguments.quick else _full(arguments.data, parts or _PARTS)
+    pieces = _quick(parts) if arguments.quick else _full(arguments.data or DATA, parts or _PARTS)
     path = os.path.join(arguments.out, "conspirator-quick.jsonl" if arguments.quick else "conspirator.jsonl")
     try:
         windows = sweep(path, pieces, work, fresh=arguments.fresh or arguments.quick)

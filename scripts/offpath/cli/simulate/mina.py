@@ -1,8 +1,9 @@
 """MINA §V: Table I and figures 2 to 5 and 11 to 14, the paper's values beside ours, and what does better.
 
-Two variants of trees are run. ``figures``: what the authors' simulator did when the paper's figures were made (its
-baseline looks at trees in transmission only; candidates drawn anew each time; no second category). ``paper``: what the
-text means. Each row says which. All jobs are there at time 0, as in the paper; nothing but the network takes time.
+Two variants are run. ``figures``: what the authors' simulator did when the paper's figures were made (its baseline
+looks at trees in transmission only; candidates drawn anew each time; no second category; and what `cell` calls
+published). ``paper``: what the text means. Each row says which. All jobs are there at time 0, as in the paper; nothing
+but the network takes time.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from offpath.cli.simulate import mina_reference as reference
 from offpath.cli.simulate import mina_single
-from offpath.cli.simulate.command import FIGURES, Report
+from offpath.cli.simulate.command import DATA, FIGURES, Report
 from offpath.cli.simulate.mina_cells import VARIANTS, cell, fragments_and_conflicts, inputs, pairs
 from offpath.cli.simulate.mina_text import text
 from offpath.cli.simulate.mina_traces import TRACES
@@ -29,6 +32,11 @@ PARTS: Final = (*FIGURES["mina"], "beyond", "where")
 CELLS: Final = ((0, 0, 0), (1, 0, 0), (1, 1, 0), (1, 1, 1), (0, 1, 1), (1, 0, 1))
 """Table I: job placement, tree building, resource sharing."""
 SEEDS: Final = 10
+AUTHORS_PARTS: Final = ("table1", "11", "14")
+"""What ``--draws llvm`` can run: all that the authors' simulator draws is jobs and candidates."""
+_RULES_VERSION: Final = 2
+"""Of what a cell's name stands for: goes up when cells of the same name get other results, so that an earlier run's
+results are not gone on with."""
 UPS: Final = tuple(range(1, 9))
 KS: Final = tuple(range(1, 11))
 BEST: Final = ("mina-gainers", "mina-weighed")
@@ -37,18 +45,31 @@ PAIR_RULES: Final = ("mina-paper", "greedy", "plan", "plan-tuned", "mina-weighed
 Piece = tuple[str, dict[str, Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line says. ``folder``: of the inputs, None: as shipped; ``draws``: one of `mina_cells.DRAWS`."""
+
+    folder: str | None
+    seeds: range
+    quick: bool
+    draws: str
+
+
 def run(arguments: argparse.Namespace) -> Report:
     """What was asked for, or Table I alone where ``--quick`` is all that was said."""
-    asked = tuple(arguments.figure or arguments.only or (("table1",) if arguments.quick else PARTS))
-    unknown = [part for part in asked if part not in PARTS]
+    known = PARTS if arguments.draws == "own" else AUTHORS_PARTS
+    parts = tuple(arguments.figure or arguments.only or (("table1",) if arguments.quick else known))
+    unknown = [part for part in parts if part not in known]
     if unknown:
-        raise TraceError(f"no part {', '.join(unknown)}: there are {', '.join(PARTS)}")
-    folder = None if arguments.quick else arguments.data
+        raise TraceError(f"no part {', '.join(unknown)} with --draws {arguments.draws}: there are {', '.join(known)}")
+    folder = None if arguments.quick else arguments.data or DATA
     inputs(folder)  # a missing file is told before anything runs
-    seeds = range(1 if arguments.quick else SEEDS if arguments.seeds is None else arguments.seeds)
+    asked = Asked(folder, _seeds(arguments), arguments.quick, arguments.draws)
     begun = time.monotonic()
-    data: dict[str, Any] = {"experiment": "mina", "quick": arguments.quick, "seeds": len(seeds), "plots": []}
-    pieces = [piece for part in asked for piece in _DECLARED[part](folder, seeds, arguments.quick)]
+    data: dict[str, Any] = {
+        "experiment": "mina", "quick": asked.quick, "draws": asked.draws, "seeds": len(asked.seeds), "plots": [],
+    }  # fmt: skip
+    pieces = [piece for part in parts for piece in _DECLARED[part](asked)]
     path = os.path.join(arguments.out, "mina-quick.jsonl" if arguments.quick else "mina.jsonl")
     try:
         rows = sweep(path, pieces, work, fresh=arguments.fresh or arguments.quick)
@@ -64,88 +85,101 @@ def run(arguments: argparse.Namespace) -> Report:
     return Report(data, text(data))
 
 
+def _seeds(arguments: argparse.Namespace) -> range:
+    own = arguments.draws == "own"
+    first = 0 if own else reference.SEED
+    default = SEEDS if own and not arguments.quick else 1
+    return range(first, first + (default if arguments.seeds is None or arguments.quick else arguments.seeds))
+
+
 def work(kind: str, **arguments: Any) -> dict[str, Any]:
     """One piece, in a process of its own."""
     return _WORK[kind](**arguments)
 
 
-def _table1(folder: str | None, seeds: range, quick: bool) -> list[Piece]:
+def _table1(asked: Asked) -> list[Piece]:
     pieces = []
     for variant, (first, mina) in VARIANTS.items():
-        for jp, tb, rs in CELLS if variant == "figures" or not quick else ():
+        for jp, tb, rs in CELLS if variant == "figures" or not (asked.quick or asked.draws == "llvm") else ():
             told = {"part": "table1", "variant": variant, "jp": bool(jp), "tb": bool(tb), "rs": bool(rs)}
+            told |= _published(asked, bool(jp), bool(tb), bool(rs))
             pieces += _cells(
-                f"table1 {variant} {jp}{tb}{rs}", folder, seeds, told, "fragments" if jp else "first-n",
-                mina if tb else first, "mina-paper" if rs else "greedy",
+                f"table1 {variant} {jp}{tb}{rs}", asked, told, "fragments" if jp else "first-n",
+                mina if tb else first, "mina-paper" if rs else "greedy", published=variant == "figures",
             )  # fmt: skip
     return pieces
 
 
-def _cells(
-    key: str, folder: str | None, seeds: range, told: dict[str, Any], jp: str, trees: str, rule: str, **more: Any
-) -> list[Piece]:
-    words = {"kind": "cell", "folder": folder, "jp": jp, "trees": trees, "rule": rule, "told": told, **more}
-    return [(f"{key} seed {seed}", {**words, "seed": seed}) for seed in seeds]
+def _published(asked: Asked, jp: bool, tb: bool, rs: bool) -> dict[str, float]:
+    """What stands beside a row: the paper's score, and that of the authors' program on these draws, or over seeds."""
+    authors = reference.AUTHORS_42[jp, tb, rs] if asked.draws == "llvm" else reference.AUTHORS[jp, tb, rs].mean
+    return {"paper_score": reference.PAPER[jp, tb, rs][0], "authors_score": authors}
 
 
-def _figure_11(folder: str | None, seeds: range, quick: bool) -> list[Piece]:
+def _cells(key: str, asked: Asked, told: dict[str, Any], jp: str, trees: str, rule: str, **more: Any) -> list[Piece]:
+    words = {"kind": "cell", "folder": asked.folder, "jp": jp, "trees": trees, "rule": rule, "told": told, **more}
+    whole = f"{key} draws {asked.draws} rules {_RULES_VERSION}"
+    return [(f"{whole} seed {seed}", {**words, "draws": asked.draws, "seed": seed}) for seed in asked.seeds]
+
+
+def _figure_11(asked: Asked) -> list[Piece]:
     first, mina = VARIANTS["figures"]
     pieces = []
     for histogram in range(10):
         for which, words in (("mina", ("fragments", mina, "mina-paper")), ("baseline", ("first-n", first, "greedy"))):
             told = {"part": "figure_11", "variant": "figures", "which": which}
-            pieces += _cells(f"11 {which} {histogram}", folder, seeds, told, *words, histogram=histogram)
+            pieces += _cells(f"11 {which} {histogram}", asked, told, *words, histogram=histogram, published=True)
     return pieces
 
 
-def _figure_13(folder: str | None, seeds: range, quick: bool) -> list[Piece]:
+def _figure_13(asked: Asked) -> list[Piece]:
     pieces = []
     for up in UPS:
         for jp in ("random", "first-n", "fragments"):
             told = {"part": "figure_13", "variant": "figures"}
-            pieces += _cells(f"13 {jp} {up}", folder, seeds, told, jp, VARIANTS["figures"][1], "greedy", up=up)
+            mina = VARIANTS["figures"][1]
+            pieces += _cells(f"13 {jp} {up}", asked, told, jp, mina, "greedy", up=up, published=True)
     return pieces
 
 
-def _figure_14(folder: str | None, seeds: range, quick: bool) -> list[Piece]:
+def _figure_14(asked: Asked) -> list[Piece]:
     pieces = []
     for k in KS:
         told = {"part": "figure_14", "variant": "figures"}
-        pieces += _cells(f"14 {k}", folder, seeds, told, "fragments", VARIANTS["figures"][1], "greedy", k=k)
+        mina = VARIANTS["figures"][1]
+        pieces += _cells(f"14 {k}", asked, told, "fragments", mina, "greedy", k=k, published=True)
     return pieces
 
 
-def _figure_12(folder: str | None, seeds: range, quick: bool) -> list[Piece]:
+def _figure_12(asked: Asked) -> list[Piece]:
     return [
-        (f"12 {rule}", {"kind": "pairs", "folder": folder, "rule": rule, "told": {"part": "figure_12"}})
+        (f"12 {rule}", {"kind": "pairs", "folder": asked.folder, "rule": rule, "told": {"part": "figure_12"}})
         for rule in PAIR_RULES
     ]
 
 
-def _figure_2(folder: str | None, seeds: range, quick: bool) -> list[Piece]:
-    count = 1_000 if quick else 5_000
-    told = {"part": "figure_2"}
-    return [
-        (f"2 seed {n}", {"kind": "figure_2", "folder": folder, "seed": n, "count": count, "told": told}) for n in seeds
-    ]
+def _figure_2(asked: Asked) -> list[Piece]:
+    count = 1_000 if asked.quick else 5_000
+    words = {"kind": "figure_2", "folder": asked.folder, "count": count, "told": {"part": "figure_2"}}
+    return [(f"2 seed {seed}", {**words, "seed": seed}) for seed in asked.seeds]
 
 
-def _single(part: str) -> Callable[[str | None, range, bool], list[Piece]]:
-    return lambda folder, seeds, quick: [(part, {"kind": part, "folder": folder})]
+def _single(part: str) -> Callable[[Asked], list[Piece]]:
+    return lambda asked: [(part, {"kind": part, "folder": asked.folder})]
 
 
-def _beyond(folder: str | None, seeds: range, quick: bool) -> list[Piece]:
+def _beyond(asked: Asked) -> list[Piece]:
     """The best against MINA as the paper means it and as its figures were made, on the same jobs: where computation
     binds (Table I's setting) and where communication does."""
     pieces = []
     for setting, more in {"table1": {}, "bound": {"bandwidth": 5e9, "gpu_speedup": 1.5}}.items():
         for trees, rule in (("mina", "mina-paper"), ("mina-code", "mina-paper"), ("mina-merge", "mina-paper"), BEST):
             told = {"part": "beyond", "setting": setting}
-            pieces += _cells(f"beyond {setting} {trees} {rule}", folder, seeds, told, "fragments", trees, rule, **more)
+            pieces += _cells(f"beyond {setting} {trees} {rule}", asked, told, "fragments", trees, rule, **more)
     return pieces
 
 
-def _where(folder: str | None, seeds: range, quick: bool) -> list[Piece]:
+def _where(asked: Asked) -> list[Piece]:
     """What MINA, its baseline and the best gain in JCT, and of what INA could gain which part: bandwidth by batch and
     GPU speed; then arrivals by contention of links, over bandwidth and over oversubscription. A quick run has no
     trace to read."""
@@ -154,13 +188,14 @@ def _where(folder: str | None, seeds: range, quick: bool) -> list[Piece]:
         for batch, speed in ((4, 1.0), (4, 2.0), (16, 1.0), (16, 4.0))
         for bandwidth in (1.25e9, 2.5e9, 5e9, 12.5e9, 25e9, 50e9)
     ]
-    for arrivals in ("",) if quick else ("", *TRACES):
+    for arrivals in ("",) if asked.quick else ("", *TRACES):
         for contention in (False, True):
             world = {"arrivals": arrivals, "contention": contention}
             for bandwidth in (2.5e9, 5e9, 12.5e9, 25e9) if arrivals or contention else ():
                 worlds.append({"bandwidth": bandwidth, **world})
             worlds += [{"bandwidth": 5e9, **world, "up": up} for up in (4, 2, 1)]
     pieces = []
+    few = replace(asked, seeds=asked.seeds[:3])
     for world in worlds:
         plans = [("fragments", "mina", "mina-paper"), ("first-n", "first", "greedy"), ("fragments", *BEST)]
         if world.get("contention"):  # then nobody can tell without a run what a job takes without INA
@@ -168,11 +203,11 @@ def _where(folder: str | None, seeds: range, quick: bool) -> list[Piece]:
         for jp, trees, rule in plans:
             key = " ".join(["where", *(f"{name}={each}" for name, each in world.items()), jp, trees, rule])
             told = {"part": "where"}
-            pieces += _cells(key, folder, seeds[:3], told, jp, trees, rule, count=500, **world)
+            pieces += _cells(key, few, told, jp, trees, rule, count=500, **world)
     return pieces
 
 
-_DECLARED: Final[dict[str, Callable[[str | None, range, bool], list[Piece]]]] = {
+_DECLARED: Final[dict[str, Callable[[Asked], list[Piece]]]] = {
     "table1": _table1, "11": _figure_11, "12": _figure_12, "13": _figure_13, "14": _figure_14, "2": _figure_2,
     "3": _single("figure_4"), "4": _single("figure_4"), "5": _single("figure_5"), "beyond": _beyond, "where": _where,
 }  # fmt: skip

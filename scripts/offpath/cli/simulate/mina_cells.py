@@ -16,10 +16,12 @@ from offpath.cli.demo import samples
 from offpath.cli.simulate.mina_traces import arriving
 from offpath.cli.traces import TraceError
 from offpath.sched.ina.conflicts import NDR
-from offpath.sched.ina.patterns import Network, Pattern, PatternError, parse, timed
+from offpath.sched.ina.patterns import FINE_TICKS_PER_S, NS_PER_S, Network, Pattern, PatternError, parse, timed
+from offpath.sched.ina.trees import Draws
 from offpath.sched.placement.registry import make
 from offpath.sched.sim.ina.cluster import MIGRATION_NS, Job, Simulation, World
 from offpath.sched.sim.ina.engine import RULES, Engine
+from offpath.sched.sim.ina.llvm import Minstd
 from offpath.sched.sim.ina.merging import Merge
 from offpath.sched.sim.ina.metrics import measure
 from offpath.sched.sim.ina.planners import Code, Drawn, First, Mina, Planner
@@ -28,7 +30,7 @@ from offpath.sched.topology.fattree import fat_tree
 
 MODELS: Final = ("bert-base", "bert-large", "opt-125m", "opt-350m", "opt-1.3b", "vit-base", "vit-large")
 STEPS: Final = tuple(range(10, 101, 10))
-TREES: Final[dict[str, Callable[[Random, int], Planner]]] = {
+TREES: Final[dict[str, Callable[[Draws, int], Planner]]] = {
     "mina": lambda random, k: Mina(NDR, random, k),
     "mina-code": lambda random, k: Code(NDR, random, k),
     "mina-gainers": lambda random, k: Mina(NDR, random, k, gainers=True),
@@ -36,6 +38,10 @@ TREES: Final[dict[str, Callable[[Random, int], Planner]]] = {
     "first": lambda random, k: First(NDR, among_assigned=True),
     "first-in-transmission": lambda random, k: First(NDR, among_assigned=False),
 }
+AUTHORS_MODELS: Final = ("opt-125m", "opt-350m", "opt-1.3b", "bert-base", "bert-large", "vit-base", "vit-large")
+"""In the order in which the authors' simulator draws them."""
+DRAWS: Final = ("own", "llvm")
+"""Where random numbers come from: Python's generator, or the authors' (`llvm`), in their order."""
 VARIANTS: Final = {
     "figures": ("first-in-transmission", "mina-code"),
     "paper": ("first", "mina"),
@@ -73,25 +79,31 @@ def _json(path: str) -> Any:
         raise TraceError(f"{path}: {fault}") from None
 
 
-def patterns(data: dict[str, Any], batch: int) -> list[Pattern]:
-    """Of the models that there are in this batch size, in the order of `MODELS`. Raises: PatternError, TraceError."""
-    names = [f"{model}-{batch}" for model in MODELS]
+def patterns(data: dict[str, Any], batch: int, ticks_per_s: int = NS_PER_S) -> list[Pattern]:
+    """Of the models that there are in this batch size, in the order of `MODELS`. Raises: TraceError."""
+    known = data["patterns"]
+    names = [name for model in MODELS if (name := f"{model}-{batch}") in known]
     try:
-        return [parse(name, data["patterns"][name]) for name in names if name in data["patterns"]]
+        return [parse(name, known[name], ticks_per_s=ticks_per_s) for name in names]
     except PatternError as fault:
         raise TraceError(str(fault)) from None
 
 
 def hosts_drawn(data: dict[str, Any], histogram: int, random: Random) -> Callable[[], int]:
     """Draws a job's hosts from the list. Raises: TraceError: it is none."""
+    hosts, weights = _weighed(data, histogram)
+    cumulative = list(accumulate(weights))
+    return lambda: random.choices(hosts, cum_weights=cumulative)[0]
+
+
+def _weighed(data: dict[str, Any], histogram: int) -> tuple[list[int], list[float]]:
     try:
         pairs = [(int(hosts), float(weight)) for hosts, weight in data["host_counts"][histogram]]
     except (TypeError, ValueError, IndexError):
         raise TraceError(f"list {histogram} of hosts per job makes no sense") from None
     if not pairs or min(hosts for hosts, _ in pairs) < 1 or min(weight for _, weight in pairs) < 0:
         raise TraceError(f"list {histogram} of hosts per job makes no sense")
-    cumulative = list(accumulate(weight for _, weight in pairs))
-    return lambda: random.choices([hosts for hosts, _ in pairs], cum_weights=cumulative)[0]
+    return [hosts for hosts, _ in pairs], [weight for _, weight in pairs]
 
 
 def jobs(data: dict[str, Any], histogram: int, count: int, models: int, seed: int) -> list[Job]:
@@ -101,23 +113,46 @@ def jobs(data: dict[str, Any], histogram: int, count: int, models: int, seed: in
     return [Job(random.randrange(models), hosts(), random.choice(STEPS)) for _ in range(count)]
 
 
+def authors_jobs(data: dict[str, Any], histogram: int, count: int, seed: int) -> list[Job]:
+    """The same, drawn as the authors' simulator does: model, hosts and steps of one job after the other. Raises:
+    TraceError: the list of hosts is none."""
+    drawn = Minstd(seed)
+    hosts, weights = _weighed(data, histogram)
+    place = drawn.by_weight(weights)
+    found = []
+    for _ in range(count):
+        model = AUTHORS_MODELS[drawn.integer(0, len(AUTHORS_MODELS) - 1)]
+        found.append(Job(MODELS.index(model), hosts[place()], STEPS[drawn.integer(0, len(STEPS) - 1)]))
+    return found
+
+
 def cell(
     folder: str | None, seed: int, jp: str, trees: str, rule: str, *, count: int = 2_000, histogram: int = 0, k: int =
     5, up: int = 8, bandwidth: float = 12.5e9, ratio: float = 2.0, gpu_speedup: float = 1.0, batch: int = 4,
-    migration: bool = False, arrivals: str = "", contention: bool = False, told: dict[str, Any] | None = None,
+    migration: bool = False, arrivals: str = "", contention: bool = False, published: bool = False,
+    draws: str = "own", told: dict[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """One run of a cluster. ``arrivals``: a trace's name; "": all at time 0, as the paper. ``told`` goes into the
-    row as it is."""
+    """One run of a cluster. ``arrivals``: a trace's name; "": all at time 0, as the paper. ``published``: with what the
+    simulator of the paper's figures does beside trees and rule (docs/ina.md), without arrivals, whose times are in ns.
+    ``draws``: one of `DRAWS`. ``told`` goes into the row as it is.
+
+    Raises: TraceError: inputs are missing or wrong; ValueError: what does not go together.
+    """
+    if arrivals and (published or draws != "own"):
+        raise ValueError("a trace's arrivals with the authors' times or draws")
     data = inputs(folder)
-    known = patterns(data, batch)
+    known = patterns(data, batch, FINE_TICKS_PER_S if published else NS_PER_S)
     random = Random(f"cluster {seed}")
-    planner = TREES[trees](random, k)
+    planner = TREES[trees](Minstd(seed) if draws == "llvm" else random, k)
     network = Network(bandwidth, ratio)
     world = World(
-        fat_tree(16, up), known, network, make(jp, random), planner, RULES[rule], gpu_speedup,
-        MIGRATION_NS if migration else 0, contention=contention,
+        fat_tree(16, up, planes_first=published), known, network, make(jp, random), planner, RULES[rule], gpu_speedup,
+        MIGRATION_NS if migration else 0, contention=contention, ends_one_by_one=published,
+        single_hosts_use_ina=published,
     )  # fmt: skip
-    if arrivals:
+    if draws == "llvm":
+        queue = authors_jobs(data, histogram, count, seed)
+    elif arrivals:
         steps = [[timed(p, network, hosts=n, gpu_speedup=gpu_speedup).none_ns for n in (1, 2)] for p in known]
         queue = arriving(
             folder, arrivals, seed, count, world.topology.hosts, len(known), lambda model, n: steps[model][n > 1]
@@ -133,7 +168,7 @@ def cell(
         **(told or {}), "placement": jp, "trees": trees, "rule": rule, "seed": seed, "histogram": histogram, "k": k,
         "oversubscription": f"8:{up}", "bandwidth": bandwidth, "ratio": ratio, "gpu_speedup": gpu_speedup,
         "batch": batch, "migration_s": world.migration_ns / 1e9, "arrivals": arrivals or "at 0",
-        "contention": contention, **row, "all_reduces": run.engine.operations,
+        "contention": contention, "published": published, "draws": draws, **row, "all_reduces": run.engine.operations,
         "plans": run.plans, "plan_ms": round(run.plan_ns / run.plans / 1e6, 3), "cpu_s": round(took, 2),
         "all_reduces_per_s": round(run.engine.operations / took),
     }  # fmt: skip
@@ -141,7 +176,7 @@ def cell(
 
 def measured(run: Simulation) -> dict[str, Any]:
     """The metrics of a run as plain data."""
-    return asdict(measure(run.outcomes, run.world.topology.hosts))
+    return asdict(measure(run.outcomes, run.world.topology.hosts, run.ticks_per_s))
 
 
 def pairs(

@@ -11,7 +11,8 @@ import matplotlib as mpl
 mpl.use("svg")
 from matplotlib import pyplot as plt
 
-from offpath.cli.simulate.mina_text import TABLE_1, gains
+from offpath.cli.simulate.mina_reference import AUTHORS, PAPER
+from offpath.cli.simulate.mina_text import gains
 
 
 def draw(data: dict[str, Any], folder: str) -> list[str]:
@@ -39,10 +40,13 @@ def _one(title: str, x: str, y: str) -> tuple[Any, Any]:
 
 def _table_1(rows: list[dict[str, Any]]) -> Any:
     figure, axis = _one("MINA Table I", "JP TB RS", "INA efficiency score")
-    names = ["".join("-+"[each] for each in cell) for cell in TABLE_1]
-    axis.plot(names, [score for score, _ in TABLE_1.values()], "k_", markersize=24, label="paper")
+    names = ["".join("-+"[each] for each in cell) for cell in PAPER]
+    axis.plot(names, [score for score, _ in PAPER.values()], "k_", markersize=24, label="paper")
+    means = [AUTHORS[cell] for cell in PAPER]
+    bars = [[each.mean - each.least for each in means], [each.greatest - each.mean for each in means]]
+    axis.errorbar(names, [each.mean for each in means], bars, fmt="kx", capsize=4, label="authors' program, ten seeds")
     for variant in dict.fromkeys(row["variant"] for row in rows):
-        for name, cell in zip(names, TABLE_1, strict=True):
+        for name, cell in zip(names, PAPER, strict=True):
             found = [r for r in rows if r["variant"] == variant and (r["jp"], r["tb"], r["rs"]) == cell]
             colour = "#1b9e77" if variant == "figures" else "#7570b3"
             axis.plot([name] * len(found), [r["efficiency_score"] for r in found], "o", color=colour, alpha=0.5)

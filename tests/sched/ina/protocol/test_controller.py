@@ -16,6 +16,8 @@ from offpath.sched.ina.protocol.events import (
     Event,
     Fence,
     Fenced,
+    HostQuarantined,
+    HostReleased,
     JobView,
     Part,
     Publish,
@@ -24,7 +26,7 @@ from offpath.sched.ina.protocol.events import (
     Tree,
 )  # fmt: skip
 from offpath.sched.ina.protocol.modes import Mode, planner
-from offpath.sched.ina.protocol.records import EpochRecord, RankState, stamp
+from offpath.sched.ina.protocol.records import MOST_NUMBER, EpochRecord, RankState, stamp
 
 TURN_NS, PATIENCE_NS = 10, 1_000
 
@@ -40,8 +42,9 @@ class Driven:
     def __init__(self, mode: Mode) -> None:
         tokens = iter(range(100))
         self.controller = Controller(
-            1, planner(mode, tree_of, turn_ns=TURN_NS), lambda: str(next(tokens)), patience_ns=PATIENCE_NS
-        )
+            1, planner(mode, tree_of, turn_ns=TURN_NS), lambda: str(next(tokens)), proof="of 1",
+            is_proven=lambda term, proof: proof == f"of {term}", patience_ns=PATIENCE_NS,
+        )  # fmt: skip
         self.now_ns = 0
 
     def __call__(self, event: Event) -> tuple[Command, ...]:
@@ -62,9 +65,9 @@ def kinds(commands: tuple[Command, ...]) -> list[type[Command]]:
 
 def test_an_agent_that_comes_is_asked_until_it_answers() -> None:
     drive = Driven(Mode.NONE)
-    assert drive(AgentUp("h0")) == (Ask("h0", 1),)
+    assert drive(AgentUp("h0")) == (Ask("h0", 1, "of 1"),)
     drive.now_ns = 10**9
-    assert drive(Tick()) == (Ask("h0", 1),)
+    assert drive(Tick()) == (Ask("h0", 1, "of 1"),)
     drive(Report("h0", 1, (), True))
     drive.now_ns = 2 * 10**9
     assert drive(Tick()) == ()
@@ -89,10 +92,10 @@ def test_turns_go_over_revoked_drained_granted() -> None:
     drive.now_ns = TURN_NS
     (revoked,) = drive(Tick())
     assert isinstance(revoked, Publish)
-    assert revoked.epoch == EpochRecord("a", 1, 1, 2)
+    assert revoked.epoch == EpochRecord("a", 1, 1, 2, proof="of 1")
     assert drive.applied("a", stamp(1, 2), stamp(1, 1)) == ()  # one rank is not out of it
-    cleared, allow = drive.applied("a", stamp(1, 2), stamp(1, 2))
-    assert cleared == Fence("s0", 7, 1, "a", 1, stamp(1, 1))
+    assert drive.applied("a", stamp(1, 2), stamp(1, 2)) == (Fence("s0", 7, 1, "a", 1, stamp(1, 1)),)
+    (allow,) = drive(Fenced("s0", 7, "a", 1, stamp(1, 1)))  # ranks may lie; the switch knows
     assert isinstance(allow, Allow)
     assert allow.permission.job == "b"
 
@@ -122,7 +125,9 @@ def test_a_successor_counts_what_the_switch_still_allows() -> None:
     (revoked,) = commands
     assert isinstance(revoked, Publish)
     assert (revoked.epoch.job, revoked.epoch.term) == ("a", 2)
-    freed = second.applied("a", revoked.epoch.stamp, revoked.epoch.stamp)
+    (fence,) = second.applied("a", revoked.epoch.stamp, revoked.epoch.stamp)
+    assert isinstance(fence, Fence)
+    freed = second(Fenced("s0", 7, "a", 1, fence.stamp))
     assert {each.permission.job for each in freed if isinstance(each, Allow)} == {"a", "b"}
 
 
@@ -141,8 +146,44 @@ def test_what_does_not_drain_is_fenced_and_a_lost_tree_is_taken_back() -> None:
 
 def test_a_report_of_a_later_term_ends_the_controller() -> None:
     drive = Driven(Mode.EXCLUSIVE)
-    drive(Report("h0", 2, ()))
+    drive(Report("h0", 2, (), proof="of 2"))
+    assert drive.controller.is_deposed
     assert drive.start() == ()
+
+
+def test_a_term_without_its_proof_ends_nobody_and_the_report_counts_for_nothing() -> None:
+    drive = Driven(Mode.EXCLUSIVE)
+    for proof in ("", "of 1", "of 3"):
+        assert drive(Report("h0", 2, (RankState("a", 1, 0, 1),), True, proof)) == ()
+    assert not drive.controller.is_deposed
+    assert drive.controller.states("a") == ()
+    assert drive.start() != ()
+
+
+def test_what_a_quarantined_hosts_jobs_hold_is_fenced_and_its_word_counts_again_when_it_is_released() -> None:
+    drive = Driven(Mode.EXCLUSIVE)
+    drive.start()
+    drive(Allowed("s0", 7, "a", 1, stamp(1, 1)))
+    commands = drive(HostQuarantined("h0"))
+    assert Fence("s0", 7, 1, "a", 1, stamp(1, 1)) in commands
+    drive.applied("a", stamp(1, 1), stamp(1, 1))
+    assert drive(AgentUp("h0")) == ()
+    assert drive.controller.views() == ()
+    assert [hold.permission.job for hold in drive.controller.ledger.holds()] == ["a"], "until the switch confirms"
+    drive(Fenced("s0", 7, "a", 1, stamp(1, 1)))
+    assert drive.controller.ledger.holds() == ()
+    assert drive(HostReleased("h0", is_up=True)) == (Ask("h0", 1, "of 1"),)
+    (allow, *_) = (each for each in drive.start() if isinstance(each, Allow))
+    assert allow.permission.stamp > stamp(1, 1), "above the fence"
+
+
+def test_a_term_is_spent_before_its_numbers_run_into_the_next() -> None:
+    drive = Driven(Mode.EXCLUSIVE)
+    assert not drive.controller.is_spent
+    drive.controller._number = MOST_NUMBER - (1 << 20)
+    drive.start()
+    assert drive.controller.is_spent
+    assert stamp(1, drive.controller._number + (1 << 16)) < stamp(2, 0)
 
 
 def test_an_agent_hands_on_what_a_rank_can_use_and_no_old_controllers_word() -> None:

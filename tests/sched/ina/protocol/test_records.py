@@ -42,17 +42,18 @@ def steps(draw: st.DrawFn) -> Step:
 grants = st.builds(Grant, names, st.lists(names, min_size=1, max_size=4).map(tuple), names)
 epochs = st.builds(
     EpochRecord, names, numbers, terms, counts, st.none() | grants, st.sampled_from(Wants), st.booleans(),
-    st.none() | steps(),
+    st.none() | steps(), st.just("") | names,
 )  # fmt: skip
 
 
 @st.composite
 def states(draw: st.DrawFn) -> RankState:
     held, ranks = draw(numbers), draw(st.integers(1, 100))
-    rank, applied = draw(st.integers(0, ranks - 1)), draw(st.integers(0, held))
+    rank, applied, lost = draw(st.integers(0, ranks - 1)), draw(st.integers(0, held)), draw(st.integers(0, held))
     return RankState(
-        draw(names), draw(numbers), rank, ranks, held, applied, draw(numbers), draw(numbers), draw(st.booleans())
-    )
+        draw(names), draw(numbers), rank, ranks, held, applied, lost, draw(numbers), draw(st.booleans()),
+        draw(st.just("") | names),
+    )  # fmt: skip
 
 
 @st.composite
@@ -126,6 +127,10 @@ def test_anything_else_is_refused_with_a_record_error(reader: str, data: st.Data
         (
             {"job": "j", "incarnation": 1, "rank": 0, "ranks": 2, "held": 1, "applied": 2, "lost": 0, "index": 0},
             "holds",
+        ),
+        (
+            {"job": "j", "incarnation": 1, "rank": 0, "ranks": 2, "held": 1, "applied": 1, "lost": 2, "index": 0},
+            "lost more",
         ),
     ],
 )

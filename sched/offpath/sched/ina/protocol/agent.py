@@ -21,12 +21,14 @@ class Handed:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """To the controller. ``term``: the greatest this agent has heard of; ``is_whole``: these are all ranks here."""
+    """To the controller. ``term``: the greatest this agent has heard of, with the ``proof`` that came with it;
+    ``is_whole``: these are all ranks here."""
 
     host: str
     term: int
     states: tuple[RankState, ...]
     is_whole: bool = False
+    proof: str = ""
 
 
 class Agent:
@@ -35,6 +37,8 @@ class Agent:
     def __init__(self, host: str) -> None:
         self.host = host
         self.term = 0
+        self.proof = ""
+        """Of ``term``, as its controller gave it: the first, where two give the same term."""
         self._states: dict[tuple[str, int, int], RankState] = {}
         """By job, incarnation, rank."""
 
@@ -42,7 +46,7 @@ class Agent:
         """The controller sent an epoch. None: an old controller did, or no rank here can use it (any more)."""
         if record.term < self.term:
             return None
-        self.term = record.term
+        self._listen(record.term, record.proof)
         ours = [state for key, state in self._states.items() if key[:2] == (record.job, record.incarnation)]
         if all(state.is_gone or state.held >= record.stamp for state in ours):
             return None
@@ -55,15 +59,23 @@ class Agent:
         self._states[key] = state
         if known is not None and replace(known, index=state.index) == state:
             return None
-        return Report(self.host, self.term, (state,))
+        return Report(self.host, self.term, (state,), proof=self.proof)
 
     def removed(self, job: str, incarnation: int, rank: int) -> None:
         """The page of a rank that is gone was removed: it is in no further report."""
         self._states.pop((job, incarnation, rank), None)
 
-    def asked(self, term: int) -> Report | None:
+    def asked(self, term: int, proof: str = "") -> Report | None:
         """A controller asks what is here; None: an old one."""
         if term < self.term:
             return None
-        self.term = term
-        return Report(self.host, term, tuple(self._states.values()), is_whole=True)
+        self._listen(term, proof)
+        return Report(self.host, term, tuple(self._states.values()), is_whole=True, proof=self.proof)
+
+    def greater(self) -> Report:
+        """For an old controller: the term that this agent listens to, and its proof."""
+        return Report(self.host, self.term, (), proof=self.proof)
+
+    def _listen(self, term: int, proof: str) -> None:
+        if term > self.term:
+            self.term, self.proof = term, proof

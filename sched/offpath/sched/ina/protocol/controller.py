@@ -30,6 +30,8 @@ from offpath.sched.ina.protocol.events import (
     Event,
     Fence,
     Fenced,
+    HostQuarantined,
+    HostReleased,
     JobEnded,
     JobSubmitted,
     JobView,
@@ -40,9 +42,20 @@ from offpath.sched.ina.protocol.events import (
     Tick,
 )  # fmt: skip
 from offpath.sched.ina.protocol.ledger import Hold, Ledger
-from offpath.sched.ina.protocol.records import EpochRecord, Grant, Permission, RankState
+from offpath.sched.ina.protocol.records import (
+    MOST_NUMBER,
+    MOST_TERM,
+    EpochRecord,
+    Grant,
+    Permission,
+    RankState,
+)
 
 _ALL_STAMPS: Final = (1 << 63) - 1
+_NUMBERS_LEFT: Final = 1 << 20
+"""More epochs than the events of one turn can cause: a term with fewer left is not used any more."""
+IsProven = Callable[[int, str], bool]
+"""(term, proof) → a controller of this cluster issued the term."""
 
 
 @dataclass(slots=True)
@@ -78,17 +91,21 @@ class _Job:
 
 
 class Controller:
-    """See the module. ``new_token``: what ranks and switches know a grant by, not to be guessed; ``patience_ns``: how
+    """See the module. ``new_token``: what ranks and switches know a grant by, not to be guessed; ``proof``: of the
+    term, for agents to return; ``is_proven``: whether a proof that came back holds; ``patience_ns``: how
     long a grant or a drain may take before it is taken back, or fenced; ``repeat_ns``: when what was not answered is
     said again; ``rest_ns``: how long a job gets nothing after a grant that failed."""
 
     def __init__(
         self, term: int, planner: Planner, new_token: Callable[[], str], *,
+        proof: str = "", is_proven: IsProven = lambda term, proof: False,
         patience_ns: int = 10_000_000_000, repeat_ns: int = 500_000_000, rest_ns: int = 1_000_000_000,
     ) -> None:  # fmt: skip
-        if not 0 < term < 1 << 31:
+        if not 0 < term <= MOST_TERM:
             raise ValueError(f"term {term}")
-        self.term = term
+        self.term, self.proof = term, proof
+        self._is_proven = is_proven
+        self._quarantined: set[str] = set()
         self.ledger = Ledger()
         self.is_deposed = False
         self._planner = planner
@@ -123,6 +140,11 @@ class Controller:
             return None
         return found.epoch, found.assignment
 
+    @property
+    def is_spent(self) -> bool:
+        """The term has hardly any epoch numbers left: whoever runs this machine begins a new term."""
+        return self._number > MOST_NUMBER - _NUMBERS_LEFT
+
     # -- events ---------------------------------------------------------------------------------------------------
     def handle(self, event: Event, *, now_ns: int) -> tuple[Command, ...]:
         """One event; the commands are to be carried out in this order."""
@@ -146,11 +168,21 @@ class Controller:
                 self._submitted(job, hosts)
             case JobEnded(job):
                 self._ended(job)
+            case AgentUp(host) if host in self._quarantined:
+                pass
             case AgentUp(host):
                 self._unheard[host] = self._now_ns
-                self._out.append(Ask(host, self.term))
+                self._out.append(Ask(host, self.term, self.proof))
             case AgentGone(host):
                 self._unheard.pop(host, None)
+            case HostQuarantined(host):
+                self._quarantine(host)
+            case HostReleased(host, is_up):
+                self._quarantined.discard(host)
+                if is_up:
+                    self._take(AgentUp(host))
+            case Report(host) if host in self._quarantined:
+                pass
             case Report():
                 self._reported(event)
             case SwitchUp():
@@ -162,7 +194,7 @@ class Controller:
             case Fenced(switch, boot, job, incarnation, up_to):
                 self.ledger.fenced(switch, boot, job, incarnation, up_to)
             case Deposed(term):
-                self.is_deposed = term > self.term
+                self.is_deposed = term >= self.term
             case Tick():
                 self._repeat()
 
@@ -180,7 +212,7 @@ class Controller:
 
     def _reported(self, report: Report) -> None:
         if report.term > self.term:
-            self.is_deposed = True
+            self.is_deposed = self._is_proven(report.term, report.proof)
             return
         if report.is_whole:
             self._unheard.pop(report.host, None)
@@ -189,6 +221,22 @@ class Controller:
             self._rank(report.host, state, report.is_whole)
         for name in dict.fromkeys(state.job for state in report.states):
             self._drain(self._jobs[name])
+
+    def _quarantine(self, host: str) -> None:
+        """What the host's jobs hold is fenced at the switches, since their ranks' word on it is worth nothing; a later
+        incarnation or grant of theirs is not."""
+        self._quarantined.add(host)
+        self._unheard.pop(host, None)
+        for job in self._jobs.values():
+            there = [rank for rank in job.states if job.hosts[rank] == host]
+            if not there:
+                continue
+            if job.assignment is not None or job.pending is not None:
+                self._revoke(job)
+            for hold in self.ledger.holds(job.name):
+                self._send_fence(hold, (hold.permission.incarnation, hold.permission.stamp))
+            for rank in there:
+                del job.states[rank]
 
     def _miss(self, report: Report) -> None:
         """What is not in a whole report is not on that host (any more); if it is, its page says so again."""
@@ -213,6 +261,7 @@ class Controller:
             state.job, state.incarnation, state.rank, state.ranks,
             max(before.held, state.held), max(before.applied, state.applied), max(before.lost, state.lost),
             max(before.index, state.index), before.is_gone or state.is_gone,
+            state.proof if state.held >= before.held else before.proof,
         )  # fmt: skip
         if now.is_gone:
             self._abandon(job)
@@ -254,13 +303,10 @@ class Controller:
 
     # -- grants ---------------------------------------------------------------------------------------------------
     def _drain(self, job: _Job) -> None:
-        """What all ranks have left is free. Its switches are told, so that their memory does not fill; nothing hangs on
-        their answer."""
+        """What all ranks say that they have left is fenced: its place is free once the switches have confirmed that."""
         applied = job.applied()
         for hold in self.ledger.drained(job.name, job.incarnation, applied) if applied else ():
-            if self._is_up(hold):
-                permission = hold.permission
-                self._out.append(Fence(hold.switch, hold.boot, self.term, job.name, job.incarnation, permission.stamp))
+            self._send_fence(hold, (job.incarnation, hold.permission.stamp))
 
     def _push(self, job: _Job) -> None:
         """Publish a grant that all its switches have confirmed; take back one that a switch has forgotten."""
@@ -290,11 +336,11 @@ class Controller:
     def _next(self, job: _Job, assignment: Assignment | None) -> EpochRecord:
         self._number += 1
         if assignment is None:
-            return EpochRecord(job.name, job.incarnation, self.term, self._number)
+            return EpochRecord(job.name, job.incarnation, self.term, self._number, proof=self.proof)
         return EpochRecord(
             job.name, job.incarnation, self.term, self._number,
             Grant(assignment.tree.name, assignment.tree.attach, self._new_token()), assignment.wants,
-            assignment.is_shared, assignment.step,
+            assignment.is_shared, assignment.step, self.proof,
         )  # fmt: skip
 
     def _abandon(self, job: _Job) -> None:
@@ -308,7 +354,7 @@ class Controller:
         job.rest_ns = self._now_ns + self._rest_ns
         for host in dict.fromkeys(job.hosts[rank] for rank in sorted(job.states)):
             self._unheard[host] = self._now_ns
-            self._out.append(Ask(host, self.term))
+            self._out.append(Ask(host, self.term, self.proof))
 
     def _revoke(self, job: _Job) -> None:
         self._abandon(job)
@@ -337,7 +383,7 @@ class Controller:
 
     def _is_next(self, job: _Job, wanted: Assignment | None) -> bool:
         """What an earlier controller gave the job, if anything, goes over into what it is to have."""
-        holds = self.ledger.holds(job.name)
+        holds = [hold for hold in self.ledger.holds(job.name) if not hold.is_left]
         return not holds or (wanted is not None and all(self._is_same(hold, job, wanted) for hold in holds))
 
     def _grant(self, job: _Job, wanted: Assignment) -> None:
@@ -345,7 +391,8 @@ class Controller:
             return
         if len(wanted.tree.attach) != job.ranks:
             return
-        others = [hold for hold in self.ledger.holds(job.name) if not self._is_same(hold, job, wanted)]
+        holds = self.ledger.holds(job.name)
+        others = [hold for hold in holds if not hold.is_left and not self._is_same(hold, job, wanted)]
         if others or not all(self._has_place(part.switch, wanted.slot) for part in wanted.tree.parts):
             return
         epoch = self._next(job, wanted)
@@ -390,7 +437,7 @@ class Controller:
         for host, asked_ns in self._unheard.items():
             if self._now_ns >= asked_ns + self._repeat_ns:
                 self._unheard[host] = self._now_ns
-                self._out.append(Ask(host, self.term))
+                self._out.append(Ask(host, self.term, self.proof))
         for job in self._jobs.values():
             self._repeat_to(job)
         for hold in self.ledger.holds():

@@ -44,6 +44,21 @@ class AgentGone:
 
 
 @dataclass(frozen=True, slots=True)
+class HostQuarantined:
+    """Nothing that this host's agent reports counts any more. What its jobs hold is fenced."""
+
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostReleased:
+    """The host's reports count again; ``is_up``: its agent can be spoken to."""
+
+    host: str
+    is_up: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SwitchUp:
     """A switch was told this controller's term and answered with what it allows: `root.Root.permissions`."""
 
@@ -85,7 +100,7 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True)
 class Deposed:
-    """Somebody has heard of a controller of ``term``."""
+    """Another controller rules in ``term``, which is this one's or a greater one."""
 
     term: int
 
@@ -96,7 +111,19 @@ class Tick:
 
 
 Event = (
-    JobSubmitted | JobEnded | AgentUp | AgentGone | Report | SwitchUp | SwitchDown | Allowed | Fenced | Deposed | Tick
+    JobSubmitted
+    | JobEnded
+    | AgentUp
+    | AgentGone
+    | HostQuarantined
+    | HostReleased
+    | Report
+    | SwitchUp
+    | SwitchDown
+    | Allowed
+    | Fenced
+    | Deposed
+    | Tick
 )
 
 
@@ -136,6 +163,7 @@ class Ask:
 
     host: str
     term: int
+    proof: str = ""
 
 
 Command = Allow | Fence | Publish | Ask

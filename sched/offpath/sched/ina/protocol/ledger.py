@@ -1,8 +1,9 @@
 """Who may be using which switch: never less than what is true. No I/O.
 
-An entry is made when a permission is sent, or found at a switch; it ends when nothing can come of it any more: all
-ranks of the job have applied a newer epoch (with everything older complete), the switch has confirmed a fence, or the
-switch that knew of it is no more. What a switch is thought to carry may be too much, never too little.
+An entry is made when a permission is sent, or found at a switch; it ends when nothing can come of it any more: the
+switch has confirmed a fence, or the switch that knew of it is no more. That all ranks of a job have applied a newer
+epoch lets the job have another tree, and is why it is fenced; it frees the place for nobody else, since a host may lie.
+What a switch is thought to carry may be too much, never too little.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class Hold:
     fenced_by: tuple[int, int] | None = None
     """Its fence, (incarnation, stamp), was sent, and is not confirmed."""
     fenced_ns: int = 0
+    is_left: bool = False
+    """All ranks say that they have left it: it does not keep the job itself from another tree."""
     left_ns: int | None = None
     """When it was seen first that its job is to use it no more."""
 
@@ -70,11 +73,14 @@ class Ledger:
         return hold
 
     def drained(self, job: str, incarnation: int, applied: int) -> tuple[Hold, ...]:
-        """All ranks of the job have applied ``applied`` or more: what is older is over."""
-        return self._end(
+        """All ranks of the job say that they have applied ``applied`` or more; the entries that are left by that."""
+        left = tuple(
             hold for hold in self.holds(job)
-            if hold.permission.incarnation == incarnation and hold.permission.stamp < applied
+            if hold.permission.incarnation == incarnation and hold.permission.stamp < applied and not hold.is_left
         )  # fmt: skip
+        for hold in left:
+            hold.is_left = True
+        return left
 
     def fenced(self, switch: str, boot: int, job: str, incarnation: int, stamp: int) -> tuple[Hold, ...]:
         """The switch has nothing left of the job up to (incarnation, stamp)."""

@@ -291,9 +291,11 @@ class Rank:
 
     def state(self) -> RankState:
         """What the agent is told."""
+        held = self._epochs.get(self._held)
         return RankState(
-            self.job, self.incarnation, self.rank, self.ranks, self._held, self._applied, self._most_lost, self._index
-        )
+            self.job, self.incarnation, self.rank, self.ranks, self._held, self._applied, self._most_lost, self._index,
+            proof=held.proof if held else "",
+        )  # fmt: skip
 
     # -- inside ---------------------------------------------------------------------------------------------------
     def _share(self, index: int, source: int, reached: int, sizes: dict[int, tuple[int, str]]) -> Redo:

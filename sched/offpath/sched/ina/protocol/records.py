@@ -17,6 +17,10 @@ MOST_OPERATIONS: Final = 100_000
 """Of one step; as `ina.patterns` has it."""
 _MOST_INTEGER: Final = (1 << 63) - 1
 _LONGEST_NAME: Final = 255
+MOST_TERM: Final = (1 << 31) - 1
+MOST_NUMBER: Final = (1 << 32) - 1
+"""Of an epoch within its term."""
+_LONGEST_PROOF: Final = 64
 
 
 class RecordError(SchedError):
@@ -71,6 +75,8 @@ class EpochRecord:
     wants: Wants = Wants.PLAN
     is_shared: bool = True
     step: Step | None = None
+    proof: str = ""
+    """Of the term, by the controller that issued it: agents and ranks return it unread."""
 
     @property
     def stamp(self) -> int:
@@ -82,7 +88,8 @@ class EpochRecord:
 class RankState:
     """What a rank says of itself. ``held``, ``applied``: stamps; every operation older than the epoch ``applied`` is
     complete here (that is what frees a tree); ``lost``: the greatest stamp whose tree it lost, 0: none; ``index``: of
-    the next operation; ``is_gone``: it has ended (only its host can say so)."""
+    the next operation; ``is_gone``: it has ended (only its host can say so); ``proof``: as the epoch ``held`` brought
+    it."""
 
     job: str
     incarnation: int
@@ -93,6 +100,7 @@ class RankState:
     lost: int = 0
     index: int = 0
     is_gone: bool = False
+    proof: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +139,7 @@ def epoch_to_data(epoch: EpochRecord) -> dict[str, Any]:
     """Of JSON's types only."""
     data: dict[str, Any] = {
         "job": epoch.job, "incarnation": epoch.incarnation, "term": epoch.term, "number": epoch.number,
-        "wants": str(epoch.wants), "is_shared": epoch.is_shared,
+        "wants": str(epoch.wants), "is_shared": epoch.is_shared, "proof": epoch.proof,
     }  # fmt: skip
     if epoch.grant:
         data["grant"] = {"tree": epoch.grant.tree, "attach": list(epoch.grant.attach), "token": epoch.grant.token}
@@ -161,8 +169,8 @@ def epoch_from_data(data: Any) -> EpochRecord:
     if wants not in tuple(Wants):
         raise RecordError(f"wants is {wants!r:.80}")
     return EpochRecord(
-        _name(it.get("job"), "job"), _integer(it, "incarnation"), _integer(it, "term", (1 << 31) - 1),
-        _integer(it, "number", (1 << 32) - 1), grant, Wants(wants), _flag(it, "is_shared", True), step,
+        _name(it.get("job"), "job"), _integer(it, "incarnation"), _integer(it, "term", MOST_TERM),
+        _integer(it, "number", MOST_NUMBER), grant, Wants(wants), _flag(it, "is_shared", True), step, _proof(it),
     )  # fmt: skip
 
 
@@ -181,9 +189,11 @@ def state_from_data(data: Any) -> RankState:
     held, applied, lost, index = (_integer(it, name) for name in ("held", "applied", "lost", "index"))
     if applied > held:
         raise RecordError("a rank that applied more than it holds")
+    if lost > held:
+        raise RecordError("a rank that lost more than it holds")
     return RankState(
         _name(it.get("job"), "job"), _integer(it, "incarnation"), rank, ranks, held, applied, lost, index,
-        _flag(it, "is_gone", False),
+        _flag(it, "is_gone", False), _proof(it),
     )  # fmt: skip
 
 
@@ -209,7 +219,7 @@ def permission_from_data(data: Any) -> Permission:
     if parent == "" and len(named) != ranks:
         raise RecordError(f"a root under which {len(named)} of {ranks} ranks are")
     return Permission(
-        _name(it.get("job"), "job"), _integer(it, "incarnation"), _integer(it, "term", (1 << 31) - 1),
+        _name(it.get("job"), "job"), _integer(it, "incarnation"), _integer(it, "term", MOST_TERM),
         _integer(it, "stamp"), _name(it.get("token"), "token"), ranks, _name(parent, "parent") if parent != "" else "",
         local, tuple(below), _name(group, "group") if group != "" else "",
     )  # fmt: skip
@@ -229,6 +239,11 @@ def _name(value: Any, what: str, longest: int = _LONGEST_NAME) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= longest or not value.isprintable():
         raise RecordError(f"{what} is {value!r:.80}, not 1 to {longest} printable characters")
     return value
+
+
+def _proof(data: Mapping[str, Any]) -> str:
+    value = data.get("proof", "")
+    return _name(value, "proof", _LONGEST_PROOF) if value != "" else ""
 
 
 def _integer(data: Mapping[str, Any], name: str, most: int = _MOST_INTEGER) -> int:

@@ -14,7 +14,7 @@ from typing import Final
 
 from offpath.sched.errors import SchedError
 from offpath.sched.ina.conflicts import NDR, Limit, components, share
-from offpath.sched.ina.patterns import Network, Pattern, Timed, timed
+from offpath.sched.ina.patterns import NS_PER_S, Network, Pattern, Timed, timed
 from offpath.sched.ina.trees import Tree
 from offpath.sched.placement.checker import fragments
 from offpath.sched.placement.cluster import Cluster
@@ -36,7 +36,8 @@ class JobTooLarge(SchedError):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """``pattern``: by its number; ``steps`` of training on ``hosts``, not before ``arrival_ns``."""
+    """``pattern``: by its number; ``steps`` of training on ``hosts``, not before ``arrival_ns`` (in ticks of the
+    patterns, as all times of a run)."""
 
     pattern: int
     hosts: int
@@ -60,6 +61,9 @@ class Outcome:
     with_ina: int = 0
     refused: int = 0
     migrations: int = 0
+    migrations_in_flight: int = 0
+    """Those of them that had to wait for an operation on the old tree to end, counted when it does: the only ones that
+    the paper's simulator counts. A tree that is replaced by another while it waits is none."""
     blocked_ns: int = 0
     slowest: float = 1.0
 
@@ -92,6 +96,10 @@ class World:
     trees conflict over; ``samples``: of every so many-th job one `Sample`, 0: none; ``contention``: plain all-reduces
     share links, of which the paper's model knows nothing: factors are found anew whenever jobs begin or end, and hold
     from each job's next operation on (`contention.levels`).
+
+    As in the simulator of the paper's figures: ``ends_one_by_one``: of jobs that end at one instant each gives back its
+    hosts, and others are placed and planned, before the next does (else all give back first); ``single_hosts_use_ina``:
+    operations of a job of one host, which send nothing, count as made with INA.
     """
 
     topology: Topology
@@ -107,6 +115,8 @@ class World:
     compiled: bool | None = None
     fast_forward: bool = True
     contention: bool = False
+    ends_one_by_one: bool = False
+    single_hosts_use_ina: bool = False
 
 
 class Simulation:
@@ -118,8 +128,12 @@ class Simulation:
     ) -> None:  # fmt: skip
         """``on_plan`` is told of the trees each time they were planned; ``clock`` (ns) is for ``plan_ns`` alone.
 
-        Raises: JobTooLarge.
+        Raises: JobTooLarge; ValueError: the patterns' times are in different ticks.
         """
+        ticks = {each.ticks_per_s for each in world.patterns}
+        if len(ticks) != 1:
+            raise ValueError(f"patterns count time in {sorted(ticks)} ticks per second; one is needed")
+        (self.ticks_per_s,) = ticks
         for job in jobs:
             if not 1 <= job.hosts <= world.topology.hosts:
                 raise JobTooLarge(f"{job.hosts} hosts of {world.topology.hosts}")
@@ -148,6 +162,11 @@ class Simulation:
         self._cluster = Cluster(world.topology)
         self._running: dict[int, Placed] = {}
         self._trees: Trees = {}
+        self._leaving: dict[int, tuple[Tree, int]] = {}
+        """Jobs with an operation in flight on a tree that is not theirs any more, and until when."""
+        self._moves: dict[int, int] = {}
+        """Until when a job has no INA because its tree changed."""
+        self._migration = world.migration_ns * self.ticks_per_s // NS_PER_S
         self._links = Links(world.topology)
         self._rings: dict[int, tuple[int, ...]] = {}
         self._level: dict[int, int] = {}
@@ -167,8 +186,30 @@ class Simulation:
                 self._sample(groups)
             waits = len(self.outcomes) < len(self.jobs)
             arrival = self.jobs[len(self.outcomes)].arrival_ns if waits else FOREVER
-            for job in engine.run(arrival if arrival > engine.now_ns else FOREVER):
-                self._ended(job)
+            self._free(engine.run(arrival if arrival > engine.now_ns else FOREVER))
+
+    def _free(self, ended: Sequence[int]) -> None:
+        """Jobs ended at this instant. One by one, only the last leaves the placing to its caller.
+
+        The order is a guess. The authors' simulator goes through its sharing groups in the order of a hash table, and
+        through a group by the begin of its jobs; of the pairs that were looked at nearly all went by the youngest group
+        first, a group being as old as its oldest job.
+        """
+        left = list(ended)
+        while self.world.ends_one_by_one and len(left) > 1:
+            job = min(left, key=self._turn())
+            left.remove(job)
+            self._ended(job)
+            begun = self._place()
+            if begun:
+                self._plan(begun)
+        for job in left:
+            self._ended(job)
+
+    def _turn(self) -> Callable[[int], tuple[int, int]]:
+        trees = {job: tree for job in self._running if (tree := self._trees.get(job))}
+        oldest = {job: min(group) for group in components(trees, self.world.limit) for job in group}
+        return lambda job: (-oldest.get(job, job), job)
 
     def _place(self) -> list[int]:
         begun = []
@@ -204,16 +245,24 @@ class Simulation:
         outcome = self.outcomes[job]
         progress = self.engine.progress(job)
         outcome.ended_ns = self.engine.now_ns
-        outcome.ina_ns = progress.ina_ns if len(outcome.hosts) > 1 else 0
         outcome.with_ina, outcome.refused = progress.with_ina, progress.refused
+        if len(outcome.hosts) > 1:
+            outcome.ina_ns = progress.ina_ns
+        elif self.world.single_hosts_use_ina:
+            pattern = self._kinds[self._kind(outcome.job)]
+            outcome.ina_ns = outcome.job.steps * sum(pattern.ina)
+            outcome.with_ina = outcome.job.steps * len(pattern.ina)
+        self._land(job)
         self._cluster.release(outcome.hosts)
         del self._running[job]
         self._trees.pop(job, None)
         self._rings.pop(job, None)
+        self._moves.pop(job, None)
 
     # -- trees ----------------------------------------------------------------------------------------------------
     def _plan(self, begun: Sequence[int]) -> None:
         self.plans += 1
+        self._landed()
         in_use: list[Tree] = []
         if self.world.planner.reads_traffic:
             for job, tree in self._trees.items():
@@ -226,24 +275,44 @@ class Simulation:
         self.plan_ns += self._clock() - begin_ns
         if self._on_plan is not None:
             self._on_plan(self._trees)
-        held: list[tuple[int, Tree, int]] = []
         for job, tree in former.items():
             now = self._trees.get(job)
             if tree is None or now == tree:
                 continue
             until = self.engine.uses_until_ns(job)
             if until is not None:
-                held.append((job, tree, until))
+                self._leaving.setdefault(job, (tree, until))
             if now is not None:
                 self.outcomes[job].migrations += 1
-                if self.world.migration_ns:
-                    free = (until or self.engine.now_ns) + self.world.migration_ns
-                    self.engine.block(job, free)
-                    self.outcomes[job].blocked_ns += self.world.migration_ns
-        for job, tree, until in held:  # what is in flight keeps its old tree to its end
-            for other, new in self._trees.items():
-                if other != job and new and share(tree, new, self.world.limit):
-                    self.engine.block(other, until)
+                if self._migration:
+                    free = (until or self.engine.now_ns) + self._migration
+                    self._moves[job] = max(self._moves.get(job, 0), free)
+                    self.outcomes[job].blocked_ns += self._migration
+        self._block()
+
+    def _block(self) -> None:
+        """No INA for jobs while they move, or while a tree that is being left is in their way: an operation in flight
+        keeps its tree to its end."""
+        for job in self._running:
+            new = self._trees.get(job)
+            ways = [
+                until
+                for other, (tree, until) in self._leaving.items()
+                if other != job and new and share(tree, new, self.world.limit)
+            ]
+            self.engine.block(job, max([*ways, self._moves.get(job, 0)]))
+
+    def _landed(self) -> None:
+        for job, (_, until) in list(self._leaving.items()):
+            if until <= self.engine.now_ns:
+                self._land(job)
+
+    def _land(self, job: int) -> None:
+        """The operation that kept a tree which the job was to leave ended: the tree waiting is taken now."""
+        tree, _ = self._leaving.pop(job, (None, 0))
+        now = self._trees.get(job)
+        if tree is not None and now is not None and now != tree:
+            self.outcomes[job].migrations_in_flight += 1
 
     def _share(self) -> list[list[int]]:
         trees = {job: tree for job in self._running if (tree := self._trees.get(job))}

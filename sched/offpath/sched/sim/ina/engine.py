@@ -200,9 +200,9 @@ class Engine:
         return progress.at_ns if progress.mode == kernel.INA else None
 
     def block(self, job: int, until_ns: int) -> None:
-        """It may not use INA before ``until_ns``: its tree is being moved, or another operation is still on it."""
-        at = kernel.WIDTH * job + kernel.BLOCKED
-        self._jobs[at] = max(int(self._jobs[at]), until_ns)
+        """It may not use INA before ``until_ns``: its tree is being moved, or another operation is still on it.
+        Replaces what an earlier call said."""
+        self._jobs[kernel.WIDTH * job + kernel.BLOCKED] = until_ns
 
     # -- groups ---------------------------------------------------------------------------------------------------
     def share(

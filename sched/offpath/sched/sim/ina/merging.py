@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from random import Random
 from typing import Final
 
 from offpath.sched.ina.conflicts import Limit, components, share
 from offpath.sched.ina.patterns import Timed
-from offpath.sched.ina.trees import Tree
+from offpath.sched.ina.trees import Draws, Tree
 from offpath.sched.sim.ina.engine import Engine, Rule
 from offpath.sched.sim.ina.planners import Mina, Moment, Trees
 
@@ -51,7 +50,7 @@ class Merge:
     name = "mina-merge"
     reads_traffic = False
 
-    def __init__(self, limit: Limit, random: Random, k: int) -> None:
+    def __init__(self, limit: Limit, random: Draws, k: int) -> None:
         self._limit = limit
         self._mina = Mina(limit, random, k)
 

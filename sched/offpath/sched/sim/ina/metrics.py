@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from offpath.sched.ina.patterns import NS_PER_S
 from offpath.sched.sim.ina.cluster import Outcome
-
-_SECOND_NS = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +19,16 @@ class Metrics:
     efficiency_score_by_hosts: float
     """The same, each job counted as often as it has hosts."""
     utilisation: float
-    """Time in operations that used INA over JCT, sums over jobs."""
+    """Time in operations that used INA over JCT, sums over jobs. With `World.single_hosts_use_ina` jobs of one host
+    count."""
     avg_jct_s: float
     avg_jct_no_ina_s: float
     avg_jct_all_ina_s: float
     avg_fragments: float
     migrations: float
     """Per job: how often it got another tree."""
+    migrations_in_flight: float
+    """Per job: how often it did while an operation was in flight; what the paper counts."""
     downtime_s: float
     """Per job: for how long it had none, because of that."""
     slowest: float
@@ -37,8 +39,9 @@ class Metrics:
     host_utilisation: float
 
 
-def measure(outcomes: Sequence[Outcome], hosts: int) -> Metrics:
-    """Over jobs that ended, in a cluster of ``hosts``. Raises: ValueError: there is none."""
+def measure(outcomes: Sequence[Outcome], hosts: int, ticks_per_s: int = NS_PER_S) -> Metrics:
+    """Over jobs that ended, in a cluster of ``hosts``. ``ticks_per_s``: the unit of their times. Raises: ValueError: no
+    job ended."""
     if not outcomes:
         raise ValueError("no job ended")
     count = len(outcomes)
@@ -52,15 +55,16 @@ def measure(outcomes: Sequence[Outcome], hosts: int) -> Metrics:
         efficiency_score=_score(jct, none, everything),
         efficiency_score_by_hosts=_score(*weighed),
         utilisation=sum(each.ina_ns for each in outcomes) / jct,
-        avg_jct_s=jct / count / _SECOND_NS,
-        avg_jct_no_ina_s=none / count / _SECOND_NS,
-        avg_jct_all_ina_s=everything / count / _SECOND_NS,
+        avg_jct_s=jct / count / ticks_per_s,
+        avg_jct_no_ina_s=none / count / ticks_per_s,
+        avg_jct_all_ina_s=everything / count / ticks_per_s,
         avg_fragments=sum(each.fragments for each in outcomes) / count,
         migrations=sum(each.migrations for each in outcomes) / count,
-        downtime_s=sum(each.blocked_ns for each in outcomes) / count / _SECOND_NS,
+        migrations_in_flight=sum(each.migrations_in_flight for each in outcomes) / count,
+        downtime_s=sum(each.blocked_ns for each in outcomes) / count / ticks_per_s,
         slowest=sum(each.slowest for each in outcomes) / count,
-        queued_s=sum(each.started_ns - each.job.arrival_ns for each in outcomes) / count / _SECOND_NS,
-        makespan_s=end / _SECOND_NS,
+        queued_s=sum(each.started_ns - each.job.arrival_ns for each in outcomes) / count / ticks_per_s,
+        makespan_s=end / ticks_per_s,
         host_utilisation=weighed[0] / (hosts * end),
     )
 

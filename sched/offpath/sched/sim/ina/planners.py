@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import Protocol
 
 from offpath.sched.ina.conflicts import Instance, Limit
 from offpath.sched.ina.groups import plan
+from offpath.sched.ina.linear_time import independent_set
 from offpath.sched.ina.opportunistic import opportunistic
 from offpath.sched.ina.patterns import Timed
-from offpath.sched.ina.peeling import independent_set
-from offpath.sched.ina.trees import Known, Tree, build, candidates, roots
+from offpath.sched.ina.trees import Draws, Known, Tree, build, candidates, roots
 from offpath.sched.topology.graph import Topology
 
 Trees = dict[int, Tree | None]
@@ -87,14 +86,14 @@ class First:
 
 
 class Code:
-    """What the paper's figures were made with: ``k`` candidates drawn anew for all jobs each time, reducing and
-    peeling, and no second category: a job that is not in the set keeps the tree it had, whatever that conflicts
-    with."""
+    """What the paper's figures were made with: ``k`` candidates drawn anew for all jobs each time, an independent set
+    found in linear time (smaller than that of `ina.fast`, which `Mina` uses), and no second category: a job that is not
+    in the set keeps the tree it had, whatever that conflicts with."""
 
     name = "mina-code"
     reads_traffic = False
 
-    def __init__(self, limit: Limit, random: Random, k: int) -> None:
+    def __init__(self, limit: Limit, random: Draws, k: int) -> None:
         self._limit, self._random, self._k = limit, random, k
         self._known: Known | None = None
 
@@ -122,7 +121,7 @@ class Mina:
 
     reads_traffic = False
 
-    def __init__(self, limit: Limit, random: Random, k: int, *, gainers: bool = False) -> None:
+    def __init__(self, limit: Limit, random: Draws, k: int, *, gainers: bool = False) -> None:
         self.name = "mina-gainers" if gainers else "mina"
         self._limit, self._random, self._k, self._gainers = limit, random, k, gainers
         self.drawn: dict[int, tuple[Tree, ...]] = {}
@@ -146,7 +145,7 @@ class Drawn:
     name = "drawn"
     reads_traffic = False
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Draws) -> None:
         self._random = random
 
     def plan(self, moment: Moment) -> Trees:

@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from offpath.bindings.ina.link import plain_bytes, write_rate
-from offpath.cli.demo.ina import log, orders
+from offpath.cli.demo.ina import log, orders, quiet
 from offpath.cli.demo.ina.cluster import RANKS, Cluster
 from offpath.cli.demo.ina.score import MODES, Block
 
@@ -61,9 +61,13 @@ class Measured:
 
 @dataclass(slots=True)
 class Outcome:
-    """All that was seen. ``ends``: what rank 0 of each job said at its end; ``operations``: by job, of rank 0."""
+    """All that was seen. ``taken``: by setting, for each block, disturbed ones included, the part of the cores' time
+    that others took; ``ends``: what rank 0 of each job said at its end; ``operations``: by job, of rank 0."""
 
+    wanted: int
+    """Blocks of each setting."""
     measured: list[Measured] = field(default_factory=list)
+    taken: list[list[float]] = field(default_factory=list)
     ends: dict[str, dict[str, Any]] = field(default_factory=dict)
     operations: dict[str, list[log.Did]] = field(default_factory=dict)
     started_in_s: float = 0.0
@@ -81,7 +85,7 @@ class Drive:
 
     def run(self) -> Outcome:
         """Raises: ClusterFailed: a process ended, or something did not come about."""
-        cluster, out = self._cluster, Outcome()
+        cluster, out = self._cluster, Outcome(self._blocks)
         begun = time.monotonic()
         cluster.start()
         write_rate(cluster.link, SETTINGS[0].rate)
@@ -90,20 +94,31 @@ class Drive:
             cluster.train(job, SEEDS[job], orders.Order(0, SETTINGS[0].compute_s))
         self._await_steps(_SETTLE_STEPS + 3)
         out.started_in_s = round(time.monotonic() - begun, 1)
-        total = len(SETTINGS) * self._blocks
         for number, setting in enumerate(SETTINGS):
             if number:
                 self._command(setting.compute_s)
                 write_rate(cluster.link, setting.rate)
-            for block in range(self._blocks):
-                for mode in self._random.sample(MODES, len(MODES)):
-                    out.measured.append(self._measure(number, block, mode, setting))
-                done = number * self._blocks + block + 1
-                self._say(f"{setting.name}: block {block + 1} of {self._blocks} ({done / total:.0%})")
+            self._run_setting(number, setting, out)
         status = cluster.status()
         out.controller = {"migrations": status.migrations, "term": status.term, "counters": dict(status.counters)}
         self._end(out)
         return out
+
+    def _run_setting(self, number: int, setting: Setting, out: Outcome) -> None:
+        """Blocks of it, a disturbed one again, until there are enough or no verdict is to be had."""
+        taken: list[float] = []
+        out.taken.append(taken)
+        while quiet.goes_on(taken, self._blocks):
+            block, before = len(taken), quiet.look()
+            for mode in self._random.sample(MODES, len(MODES)):
+                out.measured.append(self._measure(number, block, mode, setting))
+            taken.append(quiet.taken_by_others(before, quiet.look()))
+            how = "quiet" if quiet.is_quiet(taken[-1]) else "disturbed"
+            had = sum(quiet.is_quiet(each) for each in taken)
+            self._say(
+                f"{setting.name}: block {block + 1} {how} (others took {taken[-1]:.0%} of the cores), {had} of "
+                f"{self._blocks} quiet"
+            )
 
     def _measure(self, number: int, block: int, mode: str, setting: Setting) -> Measured:
         self._cluster.set_mode(mode, float(setting.rate))
@@ -176,8 +191,8 @@ class Drive:
 
 
 def blocks(outcome: Outcome, setting: int) -> list[Mapping[str, Block]]:
-    """What `score.runs` wants, in the order of `MODES`."""
-    numbers = sorted({each.block for each in outcome.measured if each.setting == setting})
+    """What `score.runs` wants, in the order of `MODES`: of the blocks that count."""
+    numbers, _ = quiet.chosen(outcome.taken[setting], outcome.wanted)
     by_place = {(each.block, each.mode): each for each in outcome.measured if each.setting == setting}
     return [{mode: _block(outcome, by_place[number, mode]) for mode in MODES} for number in numbers]
 
@@ -205,10 +220,11 @@ def within(operations: Sequence[log.Did], steps: Sequence[log.Step]) -> list[log
 
 
 def communication_s(outcome: Outcome, setting: int, mode: str) -> float:
-    """How long all-reduces are under way in a step, on average over jobs and blocks."""
+    """How long all-reduces are under way in a step, on average over jobs and the blocks that count."""
+    numbers, _ = quiet.chosen(outcome.taken[setting], outcome.wanted)
     found = []
     for each in outcome.measured:
-        if each.setting == setting and each.mode == mode:
+        if each.setting == setting and each.mode == mode and each.block in numbers:
             for job, steps in zip(JOBS, each.steps, strict=True):
                 busy = sum(one.ended_ns - one.began_ns for one in within(outcome.operations[job], steps))
                 found.append(busy / 1e9 / len(steps))

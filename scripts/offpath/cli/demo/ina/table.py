@@ -16,7 +16,10 @@ def render(report: dict[str, Any]) -> str:
             "",
             f"{setting['name']}: links of {setting['link_bytes_per_s'] / 1e6:.2f} MB/s, communication "
             f"{setting['communication_share']:.0%} of a step, demand for INA {setting['ina_demand']:.2f}; the best "
-            f"schedule scores {_mean(setting['bound']):.3f}, shared {setting['shared_of_bound']:.3f} of that",
+            f"schedule scores {_mean(setting['bound']):.3f}, shared {setting['shared_of_bound']:.3f} of that"
+            + ("" if setting["is_judged"] else " (NOT JUDGED: the machine was busy)"),
+            "  blocks, and the part of the cores that others took: "
+            + ", ".join(f"{_how(each)} {each['others_took']:.0%}" for each in setting["blocks"]),
             f"  {'mode':10} {'time of each job, s':>22} {'score of each job':>19} {'mean [90 %]':>22} "
             f"{'INA / refused / plain':>24}",
         ]
@@ -41,3 +44,7 @@ def render(report: dict[str, Any]) -> str:
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
+
+
+def _how(block: dict[str, Any]) -> str:
+    return "quiet" if block["is_quiet"] else "disturbed"

@@ -1,0 +1,59 @@
+"""Which boot of the machine this is. A journal of another boot cannot be continued: the memory it speaks of is lost.
+
+The kernel's file is hidden where ``/proc`` shows processes only (``ProcSubset=pid``). So the unit passes systemd's
+``%b`` in ``OFFPATH_BOOT_ID``; `offpath daemon run --keep` passes a name of its own run. No clock tells boots apart: the
+time of boot moves with every step of the wall clock.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import uuid
+from collections.abc import Mapping
+from typing import Final
+
+logger = logging.getLogger(__name__)
+BOOT_ID: Final = "OFFPATH_BOOT_ID"
+KERNELS_FILE: Final = "/proc/sys/kernel/random/boot_id"
+
+
+def boot_id(environment: Mapping[str, str] = os.environ, kernels_file: str = KERNELS_FILE) -> str:
+    """The kernel's boot id, else ``OFFPATH_BOOT_ID``, as 36 characters with dashes. Never raises.
+
+    Where neither can be read it is a random one: no journal is continued then, which loses accepted work at a restart
+    and never confuses two boots.
+    """
+    known = kernels_boot_id(kernels_file) or _as_id(environment.get(BOOT_ID, ""))
+    if known:
+        return known
+    logger.warning(
+        "boot id unknown: no %s, no %s; nothing accepted survives a restart", kernels_file, BOOT_ID
+    )  # fmt: skip
+    return some_boot_id()
+
+
+def kernels_boot_id(kernels_file: str = KERNELS_FILE) -> str:
+    """What the kernel says, or "" where its file is hidden."""
+    try:
+        with open(kernels_file, encoding="ascii") as file:
+            return _as_id(file.read(64))
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def some_boot_id() -> str:
+    """A random one, of the same form."""
+    return str(uuid.UUID(bytes=secrets.token_bytes(16)))
+
+
+def _as_id(text: str) -> str:
+    """The one form of 32 hexadecimal digits with or without dashes; "" for anything else."""
+    digits = text.strip().replace("-", "")
+    if len(digits) != 32:
+        return ""
+    try:
+        return str(uuid.UUID(hex=digits))
+    except ValueError:
+        return ""

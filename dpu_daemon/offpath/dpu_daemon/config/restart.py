@@ -1,0 +1,33 @@
+"""What a running daemon cannot change: for a reload, and for `offpath config check` before one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from offpath.dpu_daemon.config.faults import Fault
+from offpath.dpu_daemon.config.tables import DaemonConfig
+
+NEEDS_RESTART: Final = (
+    "leasing.lanes", "leasing.landing_bytes", "leasing.result_bytes", "tls.listen", "datapath.fabric",
+    "datapath.copy_engine", "datapath.host_channel", "rdma.device", "rdma.netdev", "rdma.near", "rdma.seal",
+    "doca.device", "doca.path", "doca.representor", "doca.comch_name", "zmq.bind", "zmq.key_file", "zmq.domain",
+    "ina.controller", "ina.server_key_file", "ina.key_file", "ina.host",
+    "operation.metrics_listen", "durability.journal_mib", "host_uids",
+)  # fmt: skip
+"""Lanes and sizes: sessions and leases were cut to them. The others are held by open files and sockets."""
+
+
+def restart_faults(before: DaemonConfig, after: DaemonConfig) -> list[Fault]:
+    """Keys whose value differs although a running daemon cannot change it."""
+    return [
+        Fault(path, f"needs a restart: {_value(before, path)!r} is in force")
+        for path in NEEDS_RESTART
+        if _value(before, path) != _value(after, path)
+    ]
+
+
+def _value(config: DaemonConfig, path: str) -> object:
+    value: object = config
+    for name in path.split("."):
+        value = getattr(value, name, None)
+    return value

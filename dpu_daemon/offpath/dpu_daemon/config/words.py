@@ -1,0 +1,104 @@
+"""What the gate refuses, in our own words. A value is shown only if it is a number, or one of a few known words."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from offpath.dpu_daemon.config.places import nearest
+from offpath.dpu_daemon.config.tables import DaemonConfig
+
+_KINDS: Final = {bool: "true or false", int: "a whole number", float: "a number with a point", str: "text",
+                 list: "a list", dict: "a table", type(None): "empty"}  # fmt: skip
+_WANTED: Final = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "model_type": "a table",
+    "model_attributes_type": "a table",
+    "dict_type": "a table",
+}
+_FORMS: Final = {
+    "name": "1 to 63 lower case letters, digits, '.', '_' and '-', the first a letter or digit",
+    "tenant": "a tenant's name",
+    "listen": "HOST:PORT", "metrics_listen": "HOST:PORT, or empty",
+    "bind": "tcp://HOST:PORT or ipc:///PATH", "controller": "tcp://HOST:PORT or ipc:///PATH",
+    "near": "a PCI address such as 0000:5c:00.0", "representor": "a PCI address such as 0000:5c:00.0",
+    "domain": "1 to 64 letters, digits, '.', '_' and '-'", "host": "a host's name",
+    "comch_name": "1 to 64 printable characters", "device": "up to 64 printable characters",
+}  # fmt: skip
+_PATH: Final = "a path without NUL"
+
+
+def text_of(error: Mapping[str, Any]) -> str:
+    """One of pydantic's errors (``type``, ``loc``, ``input``, ``ctx``) as a sentence about the key."""
+    kind, value, context = str(error["type"]), error.get("input"), error.get("ctx", {})
+    if kind in _WANTED:
+        return f"must be {_WANTED[kind]}, is {_KINDS.get(type(value), 'something else')}"
+    say: Callable[[], str] | None = {
+        "missing": lambda: "is missing",
+        "extra_forbidden": lambda: f"is not a key{_meant(error['loc'])}",
+        "greater_than_equal": lambda: f"must be {context['ge']} or more{_is(value)}",
+        "less_than_equal": lambda: f"must be {context['le']} or less{_is(value)}",
+        "string_too_short": lambda: f"must have {context['min_length']} characters or more",
+        "string_too_long": lambda: f"must have {context['max_length']} characters or fewer",
+        "too_short": lambda: f"must have at least {_entries(context['min_length'])}",
+        "too_long": lambda: f"must have at most {_entries(context['max_length'])}",
+        "string_pattern_mismatch": lambda: f"must be {_FORMS.get(str(error['loc'][-1]), _PATH)}",
+        "literal_error": lambda: f"must be one of {context['expected']}{_like(value, context['expected'])}",
+        "value_error": lambda: f"{context['error']}",  # a validator of our own
+    }.get(kind)
+    return say() if say is not None else "cannot be used"
+
+
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count} entries"
+
+
+def _is(value: object) -> str:
+    return f", is {value}" if isinstance(value, int) and abs(value) < 1 << 64 else ""
+
+
+def _like(value: object, expected: str) -> str:
+    words = tuple(word.strip(" '") for word in expected.replace(" or ", ", ").split(","))
+    return nearest(value, words) if isinstance(value, str) else ""
+
+
+def _meant(loc: Sequence[int | str]) -> str:
+    """The key that an unknown one was probably meant to be: of the same table, else of another."""
+    *above, last = loc
+    return _elsewhere(str(last)) or nearest(str(last), _fields(above))
+
+
+def _fields(above: Sequence[int | str]) -> dict[str, Any]:
+    """The keys of the table at ``above``."""
+    model: type[BaseModel] = DaemonConfig
+    for part in above:
+        if isinstance(part, int):
+            continue
+        field = model.model_fields.get(part)
+        inner = _model_in(field.annotation) if field is not None else None
+        if inner is None:
+            return {}
+        model = inner
+    return dict(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in typing.get_args(annotation) if (found := _model_in(part)) is not None), None)
+
+
+def _elsewhere(key: str) -> str:
+    """The table that has a key of this very name."""
+    for table, field in DaemonConfig.model_fields.items():
+        inner = _model_in(field.annotation)
+        if inner is not None and key in inner.model_fields:
+            return f'; did you mean "{table}.{key}"?'
+    return ""

@@ -1,0 +1,96 @@
+"""The files of listening Unix sockets: a cleaner of temporary files may remove them while their sockets listen.
+
+Nobody can connect then, and connections that stand go on. A removed socket is made anew at the same path, with the mode
+and group of the former file. That holds for a socket that the service manager handed down too, where the directory
+belongs to this process's user; the manager keeps its own, whose file is gone, so the next process does the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from offpath.bindings.errors import RegionError
+from offpath.bindings.loopback.sockets import SocketFile
+from offpath.bindings.runtime import make_runtime_directory
+
+logger = logging.getLogger(__name__)
+LOOK_S: Final = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class _Place:
+    file: SocketFile
+    kind: socket.SocketKind
+    replace: Callable[[socket.socket], None]
+    directory_mode: int
+
+
+class Places:
+    """Those of one process. Each second, between `open` and `close`, costs one `lstat` per socket."""
+
+    def __init__(self) -> None:
+        self._places: list[_Place] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        self.lost: dict[str, str] = {}
+        """Paths without a socket of this process, and why it cannot be made anew. Tried again at each look."""
+
+    def add(self, file: SocketFile, kind: socket.SocketKind, replace: Callable[[socket.socket], None]) -> None:
+        """``replace`` is called with each new listening socket, which it owns then."""
+        try:
+            mode = stat.S_IMODE(os.stat(os.path.dirname(file.path) or ".").st_mode)
+        except OSError:  # of a handed-down socket: removed before this process started
+            mode = 0o700
+        self._places.append(_Place(file, kind, replace, mode))
+
+    def open(self) -> None:
+        """Look now and each `LOOK_S`, in the running loop."""
+        self.look()
+        if not self._is_closed:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self.open)
+
+    def look(self) -> bool:
+        """Make anew what was removed. False: everything was in its place. Does not block."""
+        if self._is_closed:
+            return False
+        removed = [place for place in self._places if not place.file.is_there()]
+        for place in removed:
+            self._remake(place)
+        return bool(removed)
+
+    def _remake(self, place: _Place) -> None:
+        path = place.file.path
+        try:
+            _make_directory(os.path.dirname(path) or ".", place.directory_mode)
+            sock = place.file.remake(place.kind)
+        except (OSError, RegionError) as fault:
+            why = (fault.strerror if isinstance(fault, OSError) else None) or str(fault)
+            if self.lost.get(path) != why:
+                self.lost[path] = why
+                logger.error("listening socket %s was removed, and cannot be made anew: %s", path, why)
+            return
+        self.lost.pop(path, None)
+        place.replace(sock)
+        logger.warning("listening socket %s was removed: made anew", path)
+
+    def close(self) -> None:
+        """Look no more. Repeating it is harmless."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _make_directory(path: str, mode: int) -> None:
+    """Have it, belonging to this user. Raises: RegionError: it belongs to others, or others may write. OSError."""
+    is_new = not os.path.isdir(path)
+    make_runtime_directory(path)
+    if is_new:
+        os.chmod(path, mode)

@@ -1,0 +1,109 @@
+"""What a host lacks for a helper or a requester: interpreter and kernel, packages, the daemon's sockets, devices."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import socket
+from collections.abc import Iterator
+from typing import Final
+
+from offpath.bindings import faults
+from offpath.bindings.doca.device import devices
+from offpath.bindings.doca.load import load
+from offpath.bindings.errors import DaemonNotTrusted, DeviceError, DocaMissing, OptionRefused
+from offpath.bindings.findings import Finding, Severity, ok
+from offpath.bindings.runtime import HOST_SOCKET
+from offpath.bindings.trust import connect_daemon
+from offpath.bindings.verbs.devices import ports
+
+_PACKAGES: Final = (
+    ("numpy", Severity.ERROR, "kernels and requesters exchange its arrays: pip install numpy"),
+    ("zmq", Severity.NOTE, "the host channel zmq and `offpath keys` need it: pip install pyzmq"),
+    ("torch", Severity.NOTE, "training jobs that share aggregation trees need it (docs/training.md)"),
+)
+_CONNECT_S: Final = 2.0
+
+
+def check_host(directory: str, doca_path: str = "") -> Iterator[Finding]:
+    """``directory``: where a daemon of this machine has its sockets; ``doca_path``: where DOCA's libraries lie."""
+    cpus = len(os.sched_getaffinity(0))
+    if cpus < 2:
+        yield Finding(
+            "cpu", Severity.WARNING, "one processor: helper, workers and requesters take turns on it",
+            "give this machine, or this process, a second one",
+        )  # fmt: skip
+    else:
+        yield ok("cpu", f"{cpus} processors")
+    yield _pidfds()
+    for name, need, why in _PACKAGES:
+        try:
+            importlib.import_module(name)
+            yield ok("package", f"{name} is there")
+        except ImportError as fault:
+            yield Finding("package", need, f"{name} cannot be imported: {fault}", why)
+    yield _daemon(os.path.join(directory, HOST_SOCKET))
+    found = ports()
+    if found:
+        yield ok("rdma", ", ".join(map(str, found)))
+    else:
+        yield Finding(
+            "rdma", Severity.NOTE, "this kernel shows no RDMA device: copy_engine verbs cannot reach lanes here",
+            "on a machine with a card: load its driver (mlx5_ib); `rdma link` must list it",
+        )  # fmt: skip
+    yield from _doca(doca_path)
+    if faults.armed:
+        yield Finding(
+            "fault-points", Severity.ERROR, f"armed: {', '.join(sorted(faults.armed))}; processes will fail on purpose",
+            "unset OFFPATH_FAULTS",
+        )  # fmt: skip
+
+
+def _pidfds() -> Finding:
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as fault:
+        return Finding("kernel", Severity.ERROR, f"{platform.release()} has no pidfds: {fault}", "since Linux 5.3")
+    return ok("kernel", f"{platform.release()} has pidfds")
+
+
+def _daemon(path: str) -> Finding:
+    """Whether a helper of this user would connect to the host socket. With zmq or comch the daemon runs elsewhere:
+    no local daemon is only a note."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        try:
+            connect_daemon(sock, path, _CONNECT_S)
+        except DaemonNotTrusted as fault:
+            return Finding("daemon", Severity.ERROR, str(fault), "find out who runs it; helpers do not connect to it")
+        except OptionRefused as fault:
+            return Finding("daemon", Severity.ERROR, str(fault), "name a user of this machine, or unset the variable")
+        except PermissionError:
+            return Finding(
+                "daemon", Severity.ERROR, f"{path}: this user may not connect",
+                "the daemon's user, or a uid of `host_uids`, may; see the directory's mode",
+            )  # fmt: skip
+        except OSError as fault:
+            return Finding(
+                "daemon", Severity.NOTE, f"no daemon listens at {path}: {fault.strerror or fault}",
+                "for the host channel unix: start the daemon here, or give --runtime-dir; zmq and comch need none",
+            )  # fmt: skip
+    return ok("daemon", f"a daemon listens at {path}")
+
+
+def _doca(path: str) -> Iterator[Finding]:
+    try:
+        found = devices(doca := load(path))
+    except DocaMissing as fault:
+        yield Finding(
+            "doca", Severity.NOTE, str(fault), "for a BlueField's host: install DOCA's runtime (docs/doca.md)"
+        )
+        return
+    except DeviceError as fault:
+        yield Finding("doca-device", Severity.NOTE, str(fault), "let this user open the device")
+        return
+    yield ok("doca", f"{doca.version or 'a release that does not say which'} in {doca.folder or 'the loader’s path'}")
+    if not found:
+        yield Finding("doca-device", Severity.NOTE, "DOCA shows no device", "`doca_caps --list-devs` must list it")
+    for info in found:
+        yield ok("doca-device", f"{info} can {info.able_to or 'do nothing of ours'}")

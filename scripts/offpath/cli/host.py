@@ -1,0 +1,23 @@
+"""`offpath` as the wheel `offpath-host` carries it: the commands of hosts, and no other."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from offpath.cli import main as cli
+
+COMMANDS: Final = {
+    ("helper", "run"): cli.COMMANDS["helper", "run"],
+    ("keys",): cli.COMMANDS["keys",],
+    ("doctor",): ("host_doctor", "what this host lacks for a helper, and what to do"),
+}
+
+
+def main() -> int:
+    """As `offpath.cli.main.main`."""
+    return cli.main(commands=COMMANDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
