@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -412,6 +413,16 @@ def test_the_workers_of_a_lease_that_closes_because_it_is_idle_are_not_reported_
         for _ in range(2):
             ada.submit("echo", seconds(0), timeout=TIMEOUT)
             until(lambda: ask(cluster, "lease", "list", "--json").document == [])
+    assert warnings_of(cluster.daemon.errors) == []
+
+
+def test_who_leaves_the_host_channel_before_its_hello_is_no_warning(make_cluster: Make) -> None:
+    """A worker of a closing lease may be ended between connecting and saying who it is; there is nothing to do."""
+    cluster = make_cluster({"ada": NARROW})
+    for _ in range(3):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+            silent.connect(str(cluster.run_folder / "host.sock"))
+    until(lambda: cluster.daemon.errors.count("host channel: turned away pid") == 3)
     assert warnings_of(cluster.daemon.errors) == []
 
 

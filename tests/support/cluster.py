@@ -93,7 +93,9 @@ class Cluster:
 
     def reload(self, text: str | None = None) -> bool:
         """Write the configuration (or ``text``) and have the daemon read it. False: it was refused."""
-        self.config_file.write_text(to_toml(self.config) if text is None else text)
+        written = self.config_file.with_suffix(".new")  # moved into place: an earlier signal may still be served
+        written.write_text(to_toml(self.config) if text is None else text)
+        written.replace(self.config_file)
         before = len(_RELOADED.findall(self.daemon.errors))
         self.daemon.signal(signal.SIGHUP)
         until(lambda: len(_RELOADED.findall(self.daemon.errors)) > before)

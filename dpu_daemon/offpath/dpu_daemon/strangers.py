@@ -80,7 +80,9 @@ class Strangers:
         if connection in self.waiting:
             self.turn_away(connection, "no hello in time")
 
-    def turn_away(self, connection: HostConnection, why: str, *, is_expected: bool = False) -> None:
+    def turn_away(
+        self, connection: HostConnection, why: str, *, is_expected: bool = False, level: int = logging.WARNING
+    ) -> None:
         """Close a connection that is neither helper nor worker (yet). ``is_expected``: nothing is wrong with it."""
         timer = self.waiting.pop(connection, None)
         self._unidentified.remove(connection)
@@ -88,7 +90,7 @@ class Strangers:
             timer.cancel()
         self._loop.remove_reader(connection.fileno())
         logger.log(
-            logging.DEBUG if connection.is_ours or is_expected else logging.WARNING,
+            logging.DEBUG if connection.is_ours or is_expected else level,
             "host channel: turned away pid %d (%s): %s", connection.peer_pid, connection.peer, why,
         )  # fmt: skip
         with contextlib.suppress(PeerGone, OSError):  # it may have left before we can say so
@@ -103,7 +105,10 @@ class Strangers:
             self._on_contact()
             close_all(received[1])
             message = control.decode(control.HOST_TO_DAEMON, received[0])
-        except (PeerGone, ProtocolError, OSError) as fault:
+        except PeerGone as fault:  # nothing to act on: a worker that its helper ends may be on its way back
+            self.turn_away(connection, str(fault), level=logging.INFO)
+            return
+        except (ProtocolError, OSError) as fault:
             self.turn_away(connection, str(fault))
             return
         if isinstance(message, control.HelperHello):
