@@ -11,6 +11,8 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
+from . import workers
+
 SIZE = os.environ.get("OFFPATH_TEST_SIZE", "ci")
 
 _SLOW_MACHINE = [HealthCheck.too_slow]  # two shared cores: time says nothing about the strategy
@@ -66,4 +68,39 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     out = [item for item in items if any(item.get_closest_marker(name) for name in left_out)]
     if out:
         config.hook.pytest_deselected(items=out)
-        items[:] = [item for item in items if item not in set(out)]
+        gone = set(out)
+        items[:] = [item for item in items if item not in gone]
+    if hasattr(config, "workerinput"):
+        workers.order(items)
+
+
+# -- two workers (see `workers`) ----------------------------------------------------------------------------------
+def pytest_configure(config: pytest.Config) -> None:
+    """The process that starts the workers makes their folder."""
+    if getattr(config.option, "tx", None) and not hasattr(config, "workerinput"):
+        workers.open_folder()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """And removes it."""
+    if not hasattr(config, "workerinput"):
+        workers.close_folder()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Whole units instead of single tests."""
+    return workers.scheduler(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """What measures waits until it is alone."""
+    if hasattr(item.config, "workerinput") and workers.unit_of(item.nodeid) == "alone":
+        workers.wait_alone(item.config.workerinput["workerid"], item.config.workerinput["workercount"])
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker that has ended leaves the machine to the other."""
+    if hasattr(session.config, "workerinput"):
+        workers.has_ended(session.config.workerinput["workerid"])

@@ -41,6 +41,12 @@ def apply(patch: str, root: Path) -> None:
 
     Raises: PatchFailed: they do not.
     """
+    for path, (_, text) in places(patch, root).items():
+        path.write_text(text)
+
+
+def places(patch: str, root: Path) -> dict[Path, tuple[str, str]]:
+    """The files that a unified diff changes: their text before and after it. Raises: PatchFailed: it does not fit."""
     target: Path | None = None
     hunks: list[tuple[Path, list[str]]] = []
     for line in patch.splitlines():
@@ -52,13 +58,15 @@ def apply(patch: str, root: Path) -> None:
             hunks[-1][1].append(line)
     if not hunks:
         raise PatchFailed("no hunk")
+    texts: dict[Path, tuple[str, str]] = {}
     for path, lines in hunks:
         before = "".join(f"{line[1:]}\n" for line in lines if line[0] in " -")
         after = "".join(f"{line[1:]}\n" for line in lines if line[0] in " +")
-        text = path.read_text()
+        original, text = texts.get(path) or (path.read_text(),) * 2
         if text.count(before) != 1:
             raise PatchFailed(f"{path.relative_to(root)}: {text.count(before)} places for\n{before}")
-        path.write_text(text.replace(before, after))
+        texts[path] = original, text.replace(before, after)
+    return texts
 
 
 def rare_patches() -> list[Path]:

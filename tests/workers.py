@@ -1,0 +1,93 @@
+"""Two workers: what starts processes runs on one, what only computes on the other, and what measures comes last, alone.
+
+`./scripts/test` starts pytest-xdist with two workers when no tests are named. Without it all of this does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadScopeScheduling
+
+ALONE: Final = ("tests/load/", "tests/dpu_daemon/test_flood.py")
+"""They measure under load. They run when the other worker has ended."""
+COMPUTE: Final = (
+    "tests/bindings/wire/", "tests/cli/test_simulate_", "tests/fuzz/test_parsers.py", "tests/fuzz/test_planted_bugs.py",
+    "tests/ina/simulation/", "tests/models/", "tests/sched/", "tests/simulation/", "tests/test_layout.py",
+    "tests/test_readme.py", "tests/test_rxe_vm.py",
+)  # fmt: skip
+"""They start no cluster: each file is a unit of its own, for the worker that is free."""
+_FOLDER: Final = "OFFPATH_TEST_WORKERS_FOLDER"
+_WAIT_S: Final = 3600.0
+
+
+def unit_of(nodeid: str) -> str:
+    """What a test is scheduled with: nothing of one unit runs beside another test of the same unit."""
+    path = nodeid.split("::", 1)[0]
+    if path.startswith(ALONE):
+        return "alone"
+    return path if path.startswith(COMPUTE) else "processes"
+
+
+def order(items: list[pytest.Item]) -> None:
+    """The longest unit first, so that both workers end together; what measures last. Files stay as they are."""
+    units = {"processes": 0, "alone": 2}
+    items.sort(key=lambda item: units.get(unit_of(item.nodeid), 1))
+
+
+def scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
+    """Hands out whole units, in the order of `order`."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByUnit(LoadScopeScheduling):
+        """See `unit_of`."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return unit_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return ByUnit(config, log)
+
+
+def hunters() -> int:
+    """How many processes a test that computes may keep busy: the cores that no other worker has."""
+    return 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
+
+
+def open_folder() -> None:
+    """In the process that starts the workers: where each says that it has ended."""
+    os.environ[_FOLDER] = tempfile.mkdtemp(prefix="offpath-workers-")
+
+
+def close_folder() -> None:
+    """After the last worker."""
+    if folder := os.environ.pop(_FOLDER, None):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def has_ended(worker: str) -> None:
+    """This worker runs no more tests."""
+    Path(os.environ[_FOLDER], worker).touch()
+
+
+def wait_alone(worker: str, count: int) -> None:
+    """Wait until the other workers have ended."""
+    ends = time.monotonic() + _WAIT_S
+    while not _others(worker) >= count - 1:
+        if time.monotonic() > ends:
+            pytest.fail("the other workers do not end")
+        time.sleep(0.2)
+
+
+def _others(worker: str) -> int:
+    names: Sequence[str] = os.listdir(os.environ[_FOLDER])
+    return sum(name != worker for name in names)
