@@ -23,7 +23,7 @@ from offpath.cli.simulate.mina_reference import AUTHORS, AUTHORS_42, PAPER, Spre
 from offpath.cli.simulate.mina_text import gains, interval, same_digits, verdict, within
 from offpath.cli.simulate.mina_traces import LOAD, arriving
 from offpath.cli.traces import TraceError
-from offpath.sched.sim.ina.engine import can_compile
+from offpath.sched.ina.engine import can_compile
 
 from ..support.command import offpath
 from ..support.processes import until

@@ -1,7 +1,7 @@
 """Long hunts that said yes to these very files need not be repeated whole: the verdict is kept with the files' hash.
 
-The verdicts are in docs/evidence/verdicts.json. ``OFFPATH_EVIDENCE=docs/evidence ./scripts/test FILE`` runs a hunt whole
-where its files have changed and writes its verdict anew; `./scripts/test --full` always runs it whole.
+The verdicts are in docs/evidence/verdicts.json. ``OFFPATH_EVIDENCE=docs/evidence ./scripts/test FILE`` runs a hunt
+whole where its files have changed and writes its verdict anew; `./scripts/test --full` always runs it whole.
 """
 
 from __future__ import annotations

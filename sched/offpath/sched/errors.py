@@ -3,10 +3,12 @@
 SchedError
 ├── IllegalPlacement   a start or overlap that MIG's geometry forbids
 ├── HostsHeld          a host given to two jobs (`placement.cluster`)
-├── EngineError        a simulation that cannot be run (`sim.ina.engine`)
+├── EngineError        a simulation that cannot be run (`ina.engine`)
 ├── JobTooLarge        a simulated job that no cluster of that size holds (`sim.ina.cluster`)
 ├── Mismatch           ranks of a job name one operation differently (`ina.arbitration`)
 ├── PatternError       a communication pattern that is none (`ina.patterns`): an operator's file says so
+├── TreeUnusable       a tree that does not join its hosts, or has a switch that does not aggregate (`sharing.layout`)
+├── PolicyFault        a sharing policy's answer that cannot be used (`sharing.policies`)
 ├── InvalidTransition  an event that the state does not allow; carries the story so far
 ├── TopologyError      a network that is none (`topology.graph`): an operator's file says so
 ├── RecordError        data that no record of INA can have been (`ina.protocol.records`): another process said so

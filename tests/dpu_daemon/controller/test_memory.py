@@ -16,9 +16,9 @@ import pytest
 from offpath.dpu_daemon.controller.jobs import MOST_RANKS_PER_HOST, REST_NS, JobRefused, Jobs
 from offpath.dpu_daemon.controller.seal import TermSeal
 from offpath.dpu_daemon.controller.store import ASIDE, Kept, Store
-from offpath.dpu_daemon.controller.tracking import Tracking
 from offpath.dpu_daemon.controller.trust import BY_OPERATOR, TERM_NOT_ISSUED, Quarantine, Trust
 from offpath.sched.ina.protocol.records import EpochRecord, Grant, RankState
+from offpath.sched.ina.sharing.tracking import Tracking
 from offpath.sched.placement.baselines import FirstN
 from offpath.sched.topology import imported
 

@@ -13,9 +13,6 @@ from typing import Any
 
 import pytest
 
-from offpath.dpu_daemon.controller.network import TreeUnusable, lay, roles
-from offpath.dpu_daemon.controller.plan import Planner, Settings
-from offpath.dpu_daemon.controller.planning import Mina, Mode, Share, grouped, one_root, over_capacity
 from offpath.dpu_daemon.controller.plugin_child import INA_SHARING, PLACEMENT, TREE_BUILDER
 from offpath.dpu_daemon.controller.seats import Building, Placing, Seat, SharingOut
 from offpath.dpu_daemon.controller.tuning import Tuner
@@ -23,6 +20,9 @@ from offpath.dpu_daemon.plugins import PluginError
 from offpath.sched.ina.conflicts import HDR, Limit, Per
 from offpath.sched.ina.protocol.events import JobView
 from offpath.sched.ina.protocol.records import Wants
+from offpath.sched.ina.sharing.layout import TreeUnusable, lay, roles
+from offpath.sched.ina.sharing.planner import Planner, Settings
+from offpath.sched.ina.sharing.policies import Mina, Mode, Share, grouped, one_root, over_capacity
 from offpath.sched.ina.trees import Tree, build, roots
 from offpath.sched.placement.baselines import FirstN
 from offpath.sched.placement.cluster import Cluster

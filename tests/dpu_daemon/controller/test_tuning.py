@@ -12,9 +12,9 @@ import pytest
 
 from offpath.dpu_daemon.controller import tuning
 from offpath.dpu_daemon.controller.tuning import Tuner
+from offpath.sched.ina import tuning as group_tuning
 from offpath.sched.ina.patterns import Timed
-from offpath.sched.sim.ina import tuning as group_tuning
-from offpath.sched.sim.ina.tuning import DEFAULT, tuned
+from offpath.sched.ina.tuning import DEFAULT, tuned
 
 from .test_policies import UP, planner, view
 

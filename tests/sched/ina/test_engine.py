@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from offpath.sched.ina import engine as engines
+from offpath.sched.ina import engine_kernel as kernel
 from offpath.sched.ina.decision import Epoch, decision
+from offpath.sched.ina.engine import RULES, Engine, EngineError, Rule, can_compile
 from offpath.sched.ina.patterns import Timed
-from offpath.sched.sim.ina import engine as engines
-from offpath.sched.sim.ina import kernel
-from offpath.sched.sim.ina.engine import RULES, Engine, EngineError, Rule, can_compile
-from offpath.sched.sim.ina.tuning import VALUES
+from offpath.sched.ina.tuning import VALUES
 
 from ...conftest import SIZE
 from .training import Class, drawn

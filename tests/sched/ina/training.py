@@ -1,6 +1,6 @@
 """Jobs that share a tree, slowly: every instant on its own, gains by running the rest of the step both ways.
 
-An oracle for `offpath.sched.sim.ina.engine`. It knows the model's words and the paper's rule, none of the engine's
+An oracle for `offpath.sched.ina.engine`. It knows the model's words and the paper's rule, none of the engine's
 shortcuts: no max-plus tails, no bounds, no groups beyond the one that it is given, no repeated steps.
 """
 

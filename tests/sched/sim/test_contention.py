@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from offpath.sched.ina.engine import EngineError
 from offpath.sched.sim.ina.contention import LEVELS, Links, factor, levels
-from offpath.sched.sim.ina.engine import EngineError
 from offpath.sched.topology.fattree import fat_tree, regular
 from offpath.sched.topology.graph import Pod, Topology
 

@@ -12,10 +12,10 @@ import pytest
 
 from offpath.cli.simulate.mina_cells import TREES
 from offpath.sched.ina.conflicts import HDR, share
+from offpath.sched.ina.engine import RULES, can_compile
 from offpath.sched.ina.patterns import AllReduce, Network, Pattern
 from offpath.sched.placement.registry import make
 from offpath.sched.sim.ina.cluster import MIGRATION_NS, Job, JobTooLarge, Simulation, World
-from offpath.sched.sim.ina.engine import RULES, can_compile
 from offpath.sched.sim.ina.metrics import Metrics, measure
 from offpath.sched.sim.ina.planners import Trees
 from offpath.sched.topology.fattree import fat_tree

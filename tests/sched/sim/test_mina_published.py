@@ -11,6 +11,7 @@ import pytest
 from offpath.cli.simulate.mina_cells import TREES, inputs, patterns
 from offpath.sched.ina import linear_time, peeling
 from offpath.sched.ina.conflicts import NDR, Instance
+from offpath.sched.ina.engine import RULES
 from offpath.sched.ina.patterns import (
     FINE_TICKS_PER_S,
     NS_PER_S,
@@ -23,7 +24,6 @@ from offpath.sched.ina.patterns import (
 from offpath.sched.ina.trees import candidates, roots
 from offpath.sched.placement.registry import make
 from offpath.sched.sim.ina.cluster import Job, Simulation, World
-from offpath.sched.sim.ina.engine import RULES
 from offpath.sched.sim.ina.metrics import measure
 from offpath.sched.sim.ina.planners import Code, First, Moment, Placed, Trees
 from offpath.sched.topology.fattree import fat_tree, regular

@@ -7,7 +7,7 @@ from random import Random
 
 from offpath.cli.simulate.mina_cells import inputs, patterns
 from offpath.sched.ina.patterns import Network, Timed, timed
-from offpath.sched.sim.ina.tuning import DEFAULT, MOST, VALUES, saved, span_ns, trusts
+from offpath.sched.ina.tuning import DEFAULT, MOST, VALUES, saved, span_ns, trusts
 
 from ..ina.training import drawn
 

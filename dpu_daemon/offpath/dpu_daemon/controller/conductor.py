@@ -14,10 +14,8 @@ from offpath.bindings.errors import PlaceUnusable
 from offpath.bindings.wire import cluster
 from offpath.dpu_daemon.controller.door import Door
 from offpath.dpu_daemon.controller.jobs import JobRefused, Jobs
-from offpath.dpu_daemon.controller.plan import Planner
 from offpath.dpu_daemon.controller.store import Store
 from offpath.dpu_daemon.controller.switches import Switches
-from offpath.dpu_daemon.controller.tracking import Tracking
 from offpath.dpu_daemon.controller.trust import BY_OPERATOR, CLOCKS_APART_NS, TERM_NOT_ISSUED, Trust
 from offpath.sched.ina.protocol import events
 from offpath.sched.ina.protocol.agent import Report
@@ -30,6 +28,8 @@ from offpath.sched.ina.protocol.records import (
     permission_to_data,
     state_from_data,
 )
+from offpath.sched.ina.sharing.planner import Planner
+from offpath.sched.ina.sharing.tracking import Tracking
 
 logger = logging.getLogger(__name__)
 TICK_S: Final = 0.25

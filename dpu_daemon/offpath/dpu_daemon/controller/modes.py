@@ -7,11 +7,11 @@ import logging
 from offpath.dpu_daemon.controller.conductor import Conductor
 from offpath.dpu_daemon.controller.config import PolicyTable
 from offpath.dpu_daemon.controller.jobs import JobRefused
-from offpath.dpu_daemon.controller.plan import Settings, settings_of
-from offpath.dpu_daemon.controller.planning import MODES, Mode, Sharing, TreeBuilder
 from offpath.dpu_daemon.controller.plugin_child import INA_SHARING
 from offpath.dpu_daemon.controller.seats import Seat, SharingOut
 from offpath.sched.gpu.plugin import PREFIX
+from offpath.sched.ina.sharing.planner import Settings, settings_of
+from offpath.sched.ina.sharing.policies import MODES, Mode, Sharing, TreeBuilder
 from offpath.sched.placement.port import Placement
 
 logger = logging.getLogger(__name__)

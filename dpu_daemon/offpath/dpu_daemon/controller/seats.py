@@ -11,7 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar
 
-from offpath.dpu_daemon.controller.planning import (
+from offpath.dpu_daemon.controller.plugin_child import BUILD, PLACE, SHARE, TOPOLOGY
+from offpath.dpu_daemon.plugins import PluginProcess
+from offpath.sched.errors import PlainError
+from offpath.sched.gpu.plugin import PREFIX, AdvisorError, one_line
+from offpath.sched.ina.conflicts import Limit
+from offpath.sched.ina.sharing.policies import (
     Hosts,
     PolicyFault,
     Share,
@@ -22,11 +27,6 @@ from offpath.dpu_daemon.controller.planning import (
     checked_trees,
     over_capacity,
 )
-from offpath.dpu_daemon.controller.plugin_child import BUILD, PLACE, SHARE, TOPOLOGY
-from offpath.dpu_daemon.plugins import PluginProcess
-from offpath.sched.errors import PlainError
-from offpath.sched.gpu.plugin import PREFIX, AdvisorError, one_line
-from offpath.sched.ina.conflicts import Limit
 from offpath.sched.ina.trees import Tree
 from offpath.sched.placement.checker import violations
 from offpath.sched.placement.cluster import Cluster

@@ -24,8 +24,6 @@ from offpath.dpu_daemon.controller.config import Loaded
 from offpath.dpu_daemon.controller.door import Door
 from offpath.dpu_daemon.controller.jobs import Jobs
 from offpath.dpu_daemon.controller.modes import Modes, settings, sharing_seat
-from offpath.dpu_daemon.controller.plan import Planner
-from offpath.dpu_daemon.controller.planning import Mina, Sharing, TreeBuilder
 from offpath.dpu_daemon.controller.plugin_child import PLACEMENT, TREE_BUILDER
 from offpath.dpu_daemon.controller.seal import TermSeal
 from offpath.dpu_daemon.controller.seats import Building, Placing, Seat, SharingOut
@@ -37,6 +35,8 @@ from offpath.dpu_daemon.notify import Notifier
 from offpath.dpu_daemon.operators import Desk, OperatorSocket
 from offpath.dpu_daemon.places import Places
 from offpath.sched.gpu.plugin import PREFIX
+from offpath.sched.ina.sharing.planner import Planner
+from offpath.sched.ina.sharing.policies import Mina, Sharing, TreeBuilder
 from offpath.sched.placement.fragments import Fragments
 from offpath.sched.placement.port import Placement
 from offpath.sched.placement.registry import make

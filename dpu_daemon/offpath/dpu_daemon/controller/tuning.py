@@ -1,6 +1,6 @@
 """What each job of a group should expect of INA, found beside the loop: the answer comes at a later plan.
 
-The group is run in virtual time (`sched.sim.ina.tuning`), which takes up to some seconds.
+The group is run in virtual time (`sched.ina.tuning`), which takes up to some seconds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Final
 
 from offpath.sched.ina.patterns import Timed
-from offpath.sched.sim.ina.tuning import DEFAULT, MOST, tuned
+from offpath.sched.ina.tuning import DEFAULT, MOST, tuned
 
 logger = logging.getLogger(__name__)
 _MOST_ROWS: Final = 4096

@@ -16,16 +16,16 @@ from offpath.cli.demo import samples
 from offpath.cli.simulate.mina_traces import arriving
 from offpath.cli.traces import TraceError
 from offpath.sched.ina.conflicts import NDR
+from offpath.sched.ina.engine import RULES, Engine
 from offpath.sched.ina.patterns import FINE_TICKS_PER_S, NS_PER_S, Network, Pattern, PatternError, parse, timed
 from offpath.sched.ina.trees import Draws
+from offpath.sched.ina.tuning import trusts
 from offpath.sched.placement.registry import make
 from offpath.sched.sim.ina.cluster import MIGRATION_NS, Job, Simulation, World
-from offpath.sched.sim.ina.engine import RULES, Engine
 from offpath.sched.sim.ina.llvm import Minstd
 from offpath.sched.sim.ina.merging import Merge
 from offpath.sched.sim.ina.metrics import measure
 from offpath.sched.sim.ina.planners import Code, Drawn, First, Mina, Planner
-from offpath.sched.sim.ina.tuning import trusts
 from offpath.sched.topology.fattree import fat_tree
 
 MODELS: Final = ("bert-base", "bert-large", "opt-125m", "opt-350m", "opt-1.3b", "vit-base", "vit-large")

@@ -9,9 +9,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from offpath.dpu_daemon.controller.planning import Share
 from offpath.sched.ina.conflicts import Limit, share
 from offpath.sched.ina.protocol.records import Wants
+from offpath.sched.ina.sharing.policies import Share
 from offpath.sched.ina.trees import Tree, build, roots
 from offpath.sched.placement.cluster import Cluster
 from offpath.sched.placement.port import Decision, Request

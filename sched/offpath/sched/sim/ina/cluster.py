@@ -14,16 +14,16 @@ from typing import Final
 
 from offpath.sched.errors import SchedError
 from offpath.sched.ina.conflicts import NDR, Limit, components, share
+from offpath.sched.ina.engine import Engine, Rule
+from offpath.sched.ina.engine_kernel import FOREVER
 from offpath.sched.ina.patterns import NS_PER_S, Network, Pattern, Timed, timed
 from offpath.sched.ina.trees import Tree
+from offpath.sched.ina.tuning import VALUES, trusts
 from offpath.sched.placement.checker import fragments
 from offpath.sched.placement.cluster import Cluster
 from offpath.sched.placement.port import Placement, Request
 from offpath.sched.sim.ina.contention import LEVELS, Links, factor, levels
-from offpath.sched.sim.ina.engine import Engine, Rule
-from offpath.sched.sim.ina.kernel import FOREVER
 from offpath.sched.sim.ina.planners import Moment, Placed, Planner, Trees
-from offpath.sched.sim.ina.tuning import VALUES, trusts
 from offpath.sched.topology.graph import Topology
 
 MIGRATION_NS: Final = 559_000_000

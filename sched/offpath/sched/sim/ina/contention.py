@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from offpath.sched.ina.engine import EngineError
 from offpath.sched.ina.trees import build, roots
-from offpath.sched.sim.ina.engine import EngineError
 from offpath.sched.topology.graph import Topology
 
 STEPS: Final = 4

@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import Final
 
 from offpath.sched.ina.conflicts import Limit, components, share
+from offpath.sched.ina.engine import Engine, Rule
 from offpath.sched.ina.patterns import Timed
 from offpath.sched.ina.trees import Draws, Tree
-from offpath.sched.sim.ina.engine import Engine, Rule
 from offpath.sched.sim.ina.planners import Mina, Moment, Trees
 
 STEPS: Final = 3

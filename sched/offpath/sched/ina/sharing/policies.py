@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, Protocol
 
-from offpath.bindings.errors import OffpathError
-from offpath.dpu_daemon.controller.network import TreeUnusable, roles
+from offpath.sched.errors import SchedError
 from offpath.sched.ina.conflicts import Limit, components
 from offpath.sched.ina.groups import plan
 from offpath.sched.ina.protocol.records import Wants
+from offpath.sched.ina.sharing.layout import TreeUnusable, roles
 from offpath.sched.ina.trees import Tree, candidates
 from offpath.sched.topology.graph import Topology
 
 MODES: Final = ("none", "all", "exclusive", "alternate", "trylock", "shared")
 
 
-class PolicyFault(OffpathError):
+class PolicyFault(SchedError):
     """A policy's answer cannot be used: it is not asked any more."""
 
 

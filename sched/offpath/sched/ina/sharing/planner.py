@@ -6,13 +6,18 @@ job's step.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from fractions import Fraction
+from typing import Any, Final, Protocol
 
-from offpath.dpu_daemon.controller.network import TreeUnusable, lay
-from offpath.dpu_daemon.controller.planning import (
+from offpath.sched.errors import SchedError
+from offpath.sched.ina import patterns
+from offpath.sched.ina.conflicts import Limit, Per
+from offpath.sched.ina.protocol import events
+from offpath.sched.ina.protocol.records import Step, Wants
+from offpath.sched.ina.sharing.layout import TreeUnusable, lay
+from offpath.sched.ina.sharing.policies import (
     Plan,
     Share,
     Sharing,
@@ -20,17 +25,10 @@ from offpath.dpu_daemon.controller.planning import (
     grouped,
     one_root,
 )
-from offpath.dpu_daemon.controller.tuning import Tuner
-from offpath.sched.errors import SchedError
-from offpath.sched.ina import patterns
-from offpath.sched.ina.conflicts import Limit, Per
-from offpath.sched.ina.protocol import events
-from offpath.sched.ina.protocol.records import Step, Wants
 from offpath.sched.ina.trees import Tree
-from offpath.sched.sim.ina.tuning import DEFAULT
+from offpath.sched.ina.tuning import DEFAULT
 from offpath.sched.topology.graph import Topology
 
-logger = logging.getLogger(__name__)
 MS: Final = 1_000_000
 _UNKNOWN_PERCENT: Final = round(100 * DEFAULT)
 """What a job expects that nothing is known of."""
@@ -56,12 +54,23 @@ def network(settings: Settings, ranks: int) -> patterns.Network:
     return patterns.Network(settings.link_bytes_per_s / ring, ring, round(settings.latency_us * 1e3))
 
 
+class Tuning(Protocol):
+    """What each job of a group should expect of INA. It may be found later: see ``found``."""
+
+    @property
+    def found(self) -> int:
+        """Groups whose answer has come so far. It grows when a plan made anew may learn more."""
+
+    def trusts(self, groups: Iterable[Sequence[patterns.Timed]]) -> list[tuple[Fraction, ...] | None]:
+        """`decision.Epoch.trust` of each job of each group of the plan that is being made; None: not known yet."""
+
+
 class Planner:
     """Callable as `events.Planner`. ``addresses``: of the switches that aggregate, by name."""
 
     def __init__(
         self, topology: Topology, addresses: Mapping[str, str], builder: TreeBuilder, sharing: Sharing,
-        settings: Settings, tuner: Tuner,
+        settings: Settings, tuner: Tuning,
     ) -> None:  # fmt: skip
         self._topology = topology
         self._tuner = tuner

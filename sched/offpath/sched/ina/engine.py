@@ -15,8 +15,8 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from offpath.sched.errors import SchedError
+from offpath.sched.ina import engine_kernel as kernel
 from offpath.sched.ina.patterns import Timed, rest
-from offpath.sched.sim.ina import kernel
 
 
 class EngineError(SchedError):

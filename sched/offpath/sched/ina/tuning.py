@@ -14,8 +14,8 @@ from functools import lru_cache
 from itertools import product
 from typing import Final
 
+from offpath.sched.ina.engine import Engine, Rule
 from offpath.sched.ina.patterns import Timed
-from offpath.sched.sim.ina.engine import Engine, Rule
 
 VALUES: Final = tuple(Fraction(n, 4) for n in range(5))
 DEFAULT: Final = Fraction(1, 2)

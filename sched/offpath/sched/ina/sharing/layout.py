@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from offpath.bindings.errors import OffpathError
+from offpath.sched.errors import SchedError
 from offpath.sched.ina.protocol.events import Part
 from offpath.sched.ina.trees import Tree
 from offpath.sched.topology.graph import Topology
 
 
-class TreeUnusable(OffpathError):
+class TreeUnusable(SchedError):
     """A tree does not join the hosts, or has a switch that does not aggregate."""
 
 
