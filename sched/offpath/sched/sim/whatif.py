@@ -1,0 +1,225 @@
+"""The same jobs under another policy or on other GPUs: what a journal recorded, two simulated runs, their difference.
+
+Pure: who calls brings the journal's entries or a trace's rows, and is told how far a run is.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from offpath.sched.errors import SchedError
+from offpath.sched.gpu.geometry import GpuSpec
+from offpath.sched.gpu.plugin import Advisor
+from offpath.sched.gpu.registry import make_simulated
+from offpath.sched.jobs import commands, events
+from offpath.sched.jobs.book import JobBook
+from offpath.sched.jobs.records import BookSettings, TenantSpec
+from offpath.sched.jobs.states import JobState
+from offpath.sched.sim.accounting import GpuHours
+from offpath.sched.sim.cluster import Cluster
+from offpath.sched.sim.devices import DeviceModel
+from offpath.sched.sim.workload import Stream, TraceJob
+
+_HURT: Final = 0.05
+"""A tenant counts as worse off if its p99 rises by more than this part, or fewer of its jobs complete."""
+_PARTS: Final = 1_000
+
+
+class NothingRecorded(SchedError):
+    """No job of a recording ran to its end, or no helper was there."""
+
+
+@dataclass(slots=True)
+class Source:
+    """What both sides share, and how it is now. ``recorded``: latencies in ns by row, of a journal's completed jobs."""
+
+    stream: Stream
+    gpus: list[GpuSpec]
+    policy: str
+    settings: BookSettings
+    device: DeviceModel
+    rights: dict[str, TenantSpec] = field(default_factory=dict)
+    recorded: dict[int, int] = field(default_factory=dict)
+    left_out: int = 0
+
+
+Place = tuple[int, str, int]
+"""GPU by its place in the fleet (the two sides may spell its name differently), profile, first memory slice."""
+
+
+@dataclass(slots=True)
+class Side:
+    """One simulated run. ``placed``: where each row's lease was opened, see `Place`."""
+
+    hours: GpuHours
+    placed: dict[int, Place]
+    answers: dict[int, tuple[JobState, int]]
+    plugin_faults: list[str]
+
+
+class Recording:
+    """One pass over a journal's events and commands: who submitted what when, how long it ran, how long instances
+    took."""
+
+    def __init__(self, book: JobBook) -> None:
+        """``book``: as it was at the first entry."""
+        ledger = book.ledger
+        self._policy = ledger.policy.name
+        self._settings, self._kernels, self._gpus = ledger.settings, ledger.kernels, book.leasing.gpus
+        self._rights = {name: tenant.spec for name, tenant in ledger.tenants.items()}
+        self._tenant = {number: session.tenant for number, session in ledger.sessions.items()}
+        self._jobs: dict[int, TraceJob] = {}
+        self._ran: dict[int, int] = {}
+        self._took: dict[int, int] = {}
+        self._opened: dict[int, int] = {}
+        self._closed: dict[int, int] = {}
+        self._open_ns: list[int] = []
+        self._close_ns: list[int] = []
+        self.last_ns = 0
+        """When the recording ends."""
+
+    def add(self, value: events.Event | commands.Command, now_ns: int) -> None:
+        """An event that the book was given at ``now_ns``, or a command that it answered with."""
+        self.last_ns = max(self.last_ns, now_ns)
+        if isinstance(value, events.JobSubmitted):
+            kernel = self._kernels.get(value.kernel)
+            share = value.share or (kernel.share if kernel is not None else 0)
+            tenant = self._tenant.get(value.session)
+            if tenant is not None and 1 <= share <= 100:
+                self._jobs[value.job] = TraceJob(now_ns, 0, tenant, share)
+        elif isinstance(value, events.ResultArrived):
+            self._ran[value.job] = max(0, value.finished_ns - value.started_ns)
+        elif isinstance(value, commands.Answer) and value.state is JobState.COMPLETED:
+            self._took[value.job] = value.stages[-1]
+        elif isinstance(value, events.SessionOpened):
+            self._tenant[value.session] = value.tenant
+        elif isinstance(value, events.HelperJoined):
+            self._gpus = list(value.gpus)
+            self._kernels = {kernel.kernel: kernel for kernel in value.kernels}
+        elif isinstance(value, events.ConfigChanged):
+            self._settings = value.settings
+            self._rights |= {spec.name: spec for spec in value.tenants}
+        elif isinstance(value, commands.OpenLease):
+            self._opened[value.lease] = now_ns
+        elif isinstance(value, events.LaneReady) and value.lease in self._opened:
+            self._open_ns.append(now_ns - self._opened[value.lease])
+        elif isinstance(value, commands.CloseLease):
+            self._closed[value.lease] = now_ns
+        elif isinstance(value, events.InstanceClosed) and value.lease in self._closed:
+            self._close_ns.append(now_ns - self._closed.pop(value.lease))
+
+    def source(self, name: str) -> Source:
+        """What was recorded, as the rows of a trace. Raises: NothingRecorded."""
+        ran = sorted((job, trace) for job, trace in self._jobs.items() if job in self._ran)
+        if not ran or not self._gpus:
+            raise NothingRecorded(f"{name}: no job in it ran to its end, or no helper was there")
+        rows = tuple(replace(trace, duration_ns=self._ran[job]) for job, trace in ran)
+        stream = Stream(name, "journal", rows[0].submit_ns, max(self.last_ns, rows[0].submit_ns + 1), rows)
+        device = DeviceModel(
+            "as recorded",
+            int(statistics.median(self._open_ns or [0])),
+            0,
+            0,
+            int(statistics.median(self._close_ns or [0])),
+        )
+        return Source(
+            stream, self._gpus, self._settings.policy or self._policy, self._settings, device, self._rights,
+            {row: self._took[job] for row, (job, _) in enumerate(ran) if job in self._took},
+            len(self._jobs) - len(ran),
+        )  # fmt: skip
+
+
+def simulate(
+    source: Source, policy: str, gpus: list[GpuSpec], advisor: Advisor | None, progress: Callable[[float, int], None]
+) -> Side:
+    """One side, to the end of its last job. ``advisor``: a plug-in that has started, for a policy that asks one.
+    ``progress`` gets the part of the time that has passed, and the number of unfinished jobs.
+
+    Raises: SchedError: no such policy.
+    """
+    placed: dict[int, Place] = {}
+    ordinal = {gpu.gpu: n for n, gpu in enumerate(gpus)}
+
+    def note(row: int, lease: commands.OpenLease) -> None:
+        placed[row] = ordinal[lease.gpu], lease.profile, lease.start
+
+    cluster = Cluster(
+        source.stream, gpus, make_simulated(policy), device=source.device, settings=source.settings,
+        rights=source.rights, advisor=advisor,
+    )  # fmt: skip
+    cluster.on_decision = note
+    hours = _to_the_end(cluster, source, progress)
+    return Side(hours, placed, cluster.answers, [advice.fault for advice in cluster.plugin_faults])
+
+
+def _to_the_end(cluster: Cluster, source: Source, progress: Callable[[float, int], None]) -> GpuHours:
+    """Run the window, whose hours are returned, then on until the last job has ended."""
+    begin_ns, end_ns = source.stream.begin_ns, source.stream.end_ns
+    for part in range(1, _PARTS + 1):
+        cluster.run(begin_ns + (end_ns - begin_ns) * part // _PARTS)
+        progress(part / _PARTS, len(cluster.jobs))
+    hours = cluster.meter.total(end_ns)
+    longest = max(job.duration_ns for job in source.stream.jobs)
+    until = source.stream.end_ns
+    while cluster.jobs and until < source.stream.end_ns + 100 * longest + 10**12:
+        until += max(longest, 10**9)
+        cluster.run(until)
+    return hours
+
+
+def difference(source: Source, now: Side, then: Side) -> dict[str, Any]:
+    """Decisions, latency, GPU-hours, and the tenants that are worse off."""
+    rows = range(len(source.stream.jobs))
+    moved = [row for row in rows if now.placed.get(row) != then.placed.get(row)]
+    tenants: dict[str, dict[str, list[Any]]] = {
+        name: {
+            "p99_ms": [_quantile(_latencies(source, side, name), 0.99) for side in (now, then)],
+            "completed": [len(_latencies(source, side, name)) for side in (now, then)],
+        }
+        for name in sorted({job.tenant for job in source.stream.jobs})
+    }
+    hurt = [
+        name
+        for name, each in tenants.items()
+        if _is_hurt(*each["p99_ms"]) or each["completed"][1] < each["completed"][0]
+    ]
+    return {
+        "jobs": len(rows), "left_out": source.left_out,
+        "decisions_that_differ": len(moved),
+        "first_that_differ": [
+            {"row": row, "tenant": source.stream.jobs[row].tenant, "now": now.placed.get(row), "then": place}
+            for row in moved[:10]
+            for place in [then.placed.get(row)]
+        ],
+        "completed": [len(_latencies(source, side)) for side in (now, then)],
+        "p50_ms": [_quantile(_latencies(source, side), 0.5) for side in (now, then)],
+        "p99_ms": [_quantile(_latencies(source, side), 0.99) for side in (now, then)],
+        "recorded_p50_ms": _quantile(list(source.recorded.values()), 0.5),
+        "recorded_p99_ms": _quantile(list(source.recorded.values()), 0.99),
+        "active_gpu_hours": [now.hours.active, then.hours.active],
+        "slice_hours": [now.hours.slices, then.hours.slices],
+        "tenants": tenants, "tenants_hurt": hurt, "plugin_faults": [now.plugin_faults, then.plugin_faults],
+    }  # fmt: skip
+
+
+def _is_hurt(now_ms: float | None, then_ms: float | None) -> bool:
+    """Its p99 rose."""
+    return now_ms is not None and then_ms is not None and then_ms > now_ms * (1 + _HURT)
+
+
+def _latencies(source: Source, side: Side, tenant: str | None = None) -> list[int]:
+    """Of completed jobs, in ns."""
+    rows = source.stream.jobs
+    return [
+        ns
+        for row, (state, ns) in side.answers.items()
+        if state is JobState.COMPLETED and tenant in (None, rows[row].tenant)
+    ]
+
+
+def _quantile(times_ns: list[int], q: float) -> float | None:
+    ordered = sorted(times_ns)
+    return round(ordered[min(len(ordered) - 1, int(q * len(ordered)))] / 1e6, 3) if ordered else None
