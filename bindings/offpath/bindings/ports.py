@@ -1,4 +1,4 @@
-"""The hardware boundary (DESIGN §4): five ports, each a Protocol; adapters import nothing from here.
+"""The hardware boundary (docs/design.md, Hardware boundary): five ports, each a Protocol; adapters inherit nothing.
 
 Every method says whether it blocks, what may fail, and whether it may be repeated. Handles close their children
 first and may be closed twice.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 DEADLINE_S: Final = 0.005
-"""DESIGN §5."""
+"""See docs/design.md, Policies."""
 _START_S: Final = 10.0
 _TAKE_OVER_S: Final = 0.25
 _MOST_BYTES: Final = 4096

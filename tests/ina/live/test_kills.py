@@ -1,4 +1,4 @@
-"""kill -9 to controller, agents, switches and ranks of real trainings (design §6: nobody waits, all ranks alike)."""
+"""kill -9 to controller, agents, switches and ranks of real trainings (docs/design.md, Guarantees)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guarantees of DESIGN §3, judged from events and commands alone, after every step.
+"""The guarantees of docs/design.md, Guarantees, judged from events and commands alone, after every step.
 
 `before` takes an event in as a fact about the world, `judge` holds each command against those facts, `after` looks
 for what should have happened and did not, and inside the book only for bounds (memory, timers, counters).

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Status(IntEnum):
-    """The one terminal state of a request (DESIGN §3)."""
+    """The one terminal state of a request (docs/design.md, Guarantees)."""
 
     COMPLETED = 1
     FAILED = 2

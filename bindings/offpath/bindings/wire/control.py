@@ -1,4 +1,4 @@
-"""Control messages: pydantic models in orjson, versioned, one ``kind`` each (DESIGN §3 Negotiation, §4 Wire).
+"""Control messages: pydantic models in orjson, versioned, one ``kind`` each (docs/design.md, Negotiation and wire).
 
 Negotiation, requester → daemon: Hello, Goodbye. Daemon → requester: Welcome, Refused, Kernels, Durable,
 Closing.

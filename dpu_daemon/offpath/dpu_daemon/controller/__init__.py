@@ -1,1 +1,1 @@
-"""The controller of INA sharing: who gets which tree, from admission to the last rank's word (DESIGN §6)."""
+"""The controller of INA sharing: which job gets which tree (docs/design.md, In-network aggregation)."""

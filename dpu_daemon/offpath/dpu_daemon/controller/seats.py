@@ -1,4 +1,4 @@
-"""Policies from outside, and the built-ins that answer for them when they do not (DESIGN §5).
+"""Policies from outside, and the built-ins that answer for them when they do not (docs/design.md, Policies).
 
 Each runs in a process of its own, is asked with a deadline, and its answer is held against what must hold for any. From
 its first late, broken or illegal answer on, the built-in decides: it is quarantined until the controller starts anew.

@@ -1,4 +1,4 @@
-"""A policy from outside, and a built-in that answers for it when it does not (DESIGN §5).
+"""A policy from outside, and a built-in that answers for it when it does not (docs/design.md, Policies).
 
 To the job book `PluginPolicy` is a policy like any other. It asks the plug-in (another process, behind an `Advisor`),
 holds each answer against what is free, and from the first late, broken or illegal answer on the built-in decides: the

@@ -1,4 +1,4 @@
-"""The policy port (DESIGN §3): routing a job to a warm lease, and planning the next lease.
+"""The policy port (docs/design.md, Policies): routing a job to a warm lease, and planning the next lease.
 
 A policy is single-threaded, deterministic in the order of calls, owns its indices, and never sees payload or
 sessions. It is told of every change of leases and GPUs and of every job that leaves a lane.

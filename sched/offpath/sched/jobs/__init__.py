@@ -1,1 +1,1 @@
-"""The job book: every decision about a request, sans-IO (DESIGN §3)."""
+"""The job book: every decision about a request, sans-IO (docs/design.md, Job book)."""

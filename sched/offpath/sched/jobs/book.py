@@ -1,4 +1,4 @@
-"""The job book (DESIGN §3): every request from acceptance to its one terminal answer. Sans-IO.
+"""The job book (docs/design.md, Job book): every request from acceptance to its one terminal answer. Sans-IO.
 
 Three shells drive this object: the daemon, the simulator, the property tests. Time is an argument; nothing here
 blocks, sleeps, logs or draws random numbers. `Leasing` holds the slower of the two loops.

@@ -1,4 +1,4 @@
-"""The leasing loop (DESIGN §3): opens, drains, scrubs and closes leases, on needs, idleness and loss.
+"""The leasing loop (docs/design.md, Job book): opens, drains, scrubs and closes leases, on needs, idleness and loss.
 
 PLANNED → CREATING → WARM → DRAINING → SCRUBBING → FREE. An instance belongs to one tenant from PLANNED to FREE, and
 FREE needs every byte confirmed scrubbed: by its workers, or by the helper when a worker died. Contended GPUs go by

@@ -1,4 +1,4 @@
-"""States of a job and of a lease, and the reasons a job ends for (DESIGN §3). The wire has its own numbers."""
+"""States of a job and of a lease, and why a job ends (docs/design.md, Requests). The wire has its own numbers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`daemon`: how soon it is ready, what it holds at rest, how soon it is back after kill -9, what its journal costs.
 
-Budgets are of DESIGN §8 and stand beside the figures; they are absolute, so a busy machine misses them without a fault
-of ours and the exit code does not depend on them.
+Budgets (docs/design.md, Budgets) stand beside the figures. They are absolute times, which a busy machine misses without
+a fault, so the exit code does not depend on them.
 """
 
 from __future__ import annotations

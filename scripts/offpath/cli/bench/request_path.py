@@ -1,7 +1,7 @@
 """`request-path`: offpath's request path beside its floor and the other three settings of Conspirator §4.1.
 
 Blocks alternate among settings (and, for background load, among loads), so that every ratio is taken between
-neighbours of one run. Figures: medians over blocks; ratios: median, min and max of per-block ratios (DESIGN §8).
+neighbours of one run. Figures: medians over blocks. Ratios: median, min and max over blocks (docs/design.md, Budgets).
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _find(measured: Blocks, setting: str, **wanted: Any) -> list[Block]:
 
 
 def _ratios(measured: Blocks, *, pinned: bool) -> dict[str, dict[str, float]]:
-    """The ratios of DESIGN §8; those whose blocks were not measured are left out."""
+    """The ratios of docs/design.md, Budgets; those whose blocks were not measured are left out."""
 
     def p50(setting: str, **wanted: Any) -> list[float]:
         return [b.p50 for b in _find(measured, setting, pinned=pinned, **wanted)]
@@ -219,7 +219,7 @@ def _throughput(measured: Blocks) -> dict[str, float]:
 
 
 def _bars(data: dict[str, Any], where: Cores) -> list[Bar]:
-    """DESIGN §8's; they speak of pinned cores."""
+    """Those of docs/design.md, Budgets; they are for pinned cores."""
     bounds = {
         "p50_over_floor_600k": (2.0, True),
         "p50_over_tcp_600k": (1.0, True),

@@ -1,1 +1,1 @@
-"""How ranks, agents, controller and switches agree: state machines without I/O, clock or threads (DESIGN.md §6)."""
+"""How ranks, agents, controller and switches agree: state machines without I/O or clock (docs/ina-protocol.md)."""
