@@ -133,7 +133,7 @@ def cell(
     draws: str = "own", told: dict[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """One run of a cluster. ``arrivals``: a trace's name; "": all at time 0, as the paper. ``published``: with what the
-    simulator of the paper's figures does beside trees and rule (docs/ina.md), without arrivals, whose times are in ns.
+    simulator of the paper's figures does beside trees and rule (docs/reproduction/mina.md), without arrivals (in ns).
     ``draws``: one of `DRAWS`. ``told`` goes into the row as it is.
 
     Raises: TraceError: inputs are missing or wrong; ValueError: what does not go together.
