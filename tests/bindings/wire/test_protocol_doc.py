@@ -1,4 +1,4 @@
-"""docs/protocol.md cannot rot: its tables are parsed and held against structs, enumerations, models and constants.
+"""docs/protocol.md and its pages cannot rot: their tables are held against structs, enumerations, models, constants.
 
 A table is checked when an HTML comment above it says how: ``<!-- check: KIND ARGUMENT -->``.
 """
@@ -22,7 +22,8 @@ from offpath.bindings.loopback import fabric
 from offpath.bindings.wire import admin, codes, control, header, host
 
 ROOT = Path(__file__).resolve().parents[3]
-DOC = (ROOT / "docs" / "protocol.md").read_text("utf-8")
+PAGES = [ROOT / "docs" / "protocol.md", *sorted((ROOT / "docs" / "protocol").glob("*.md"))]
+DOC = "\n".join(page.read_text("utf-8") for page in PAGES)
 Row = dict[str, str]
 
 
@@ -334,3 +335,9 @@ def test_every_checked_table_is_looked_at() -> None:
 def test_ticket_redemption_says_the_words_of_the_code() -> None:
     assert f'`"{fabric._TAKEN.decode()}"`' in DOC
     assert f'`"{fabric._REFUSED.decode()}"`' in DOC
+
+
+def test_every_page_is_short_enough_to_read_and_the_first_one_leads_to_it() -> None:
+    for page in PAGES:
+        assert len(page.read_text("utf-8").splitlines()) <= 400, page
+    assert [page.name for page in PAGES[1:] if f"](protocol/{page.name})" not in PAGES[0].read_text("utf-8")] == []

@@ -46,7 +46,7 @@ ENTRIES: Final = (
         ),
         (
             str(EX_CANTCREAT),
-            "a socket, port or file that the daemon needs cannot be had",
+            "a socket, port or file that the daemon needs cannot be created or bound",
             "is another daemon running there (`offpath doctor`)? is the directory writable, and not full?",
         ),
         (str(EX_NOPERM), "this user, or this token, may not do that", "see `denied`"),
@@ -58,7 +58,7 @@ ENTRIES: Final = (
         ("ProtocolError", "a peer sent bytes that are refused; see its code", "the peer must change"),
         ("FrameError", "a control frame is too large, empty or cut short", "see its code"),
         ("ControlError", "a control message fits no model", "see its code"),
-        ("HeaderError", "a header breaks a rule of docs/protocol.md", "see its code"),
+        ("HeaderError", "a header breaks a rule of docs/protocol/requests.md", "see its code"),
         ("HostMessageError", "a host-channel message breaks a rule", "see its code"),
         ("DoorbellError", "an immediate that means nothing", "see its code"),
         ("InaFrameError", "a frame between ranks and switches breaks a rule", "see its code"),
@@ -136,7 +136,7 @@ ENTRIES: Final = (
         ),
         (
             "PlaceUnusable",
-            "a socket, port or file that the daemon needs cannot be had; its text says which and why",
+            "a socket, port or file that the daemon needs cannot be created or bound; its text says which and why",
             f"see exit code {EX_CANTCREAT}",
         ),
         (
@@ -175,7 +175,7 @@ ENTRIES: Final = (
             "the book decides something else than the journal says it did",
             f"keep a copy of the journal: {_BUG}; move it away to start without what it holds",
         ),
-        ("JournalForeign", "a journal of another boot or build: nothing in it can be gone on with", "nothing"),
+        ("JournalForeign", "a journal of another boot or build: it cannot be resumed", "nothing"),
         ("DeviceError", "the GPU or the copy engine failed", "see the driver's log on that machine"),
         ("DeviceGone", "the device left", "see the driver's log on that machine; restart the helper"),
         ("VerbsError", "a call of the verbs library failed; its text says which", "`offpath doctor`, `ibv_devinfo -v`"),

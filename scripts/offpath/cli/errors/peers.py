@@ -19,7 +19,7 @@ FAMILIES: Final = {
     "ProtocolError": "A helper or worker that speaks out of turn; it is then treated as lost.",
 }
 _LIBRARY: Final = "a fault of the client: compare it with docs/protocol.md"
-_FABRIC: Final = "are ranks and switches of the same release? compare the other end with docs/protocol.md §9"
+_FABRIC: Final = "are ranks and switches of the same release? compare the other end with docs/protocol/ina.md"
 _HELPER: Final = "a fault of the helper: are daemon and helper of the same release?"
 ENTRIES: Final = (
     *entries(
@@ -96,7 +96,7 @@ ENTRIES: Final = (
         ("status", "an unknown status or reason", "use client and daemon of one release"),
         ("slot", "an answer for a slot that waits for none", "a fault of the daemon: open a new session"),
         ("descriptor_length", "the arrays' descriptors are not whole", _LIBRARY),
-        ("dtype", "an unknown dtype", "send one of the dtypes of docs/protocol.md"),
+        ("dtype", "an unknown dtype", "send one of the dtypes of docs/protocol/requests.md"),
         ("dims", "more than six dimensions, or one too many is set", "reshape the array"),
         ("tensor_bytes", "an array's shape and its length disagree", _LIBRARY),
         ("tensor_bounds", "an array ends behind the payload", _LIBRARY),

@@ -27,7 +27,11 @@ ENTRIES: Final = (
     *entries(
         "reason",
         ("none", "it completed", "nothing"),
-        ("bad_header", "the header breaks a rule of docs/protocol.md", "a fault of the client library: report it"),
+        (
+            "bad_header",
+            "the header breaks a rule of docs/protocol/requests.md",
+            "a fault of the client library: report it",
+        ),
         ("unknown_kernel", "no helper serves a kernel of this number", "start the helper that serves it, or reconnect"),
         ("bad_demand", "the demand R is neither 1 to 100 nor whole GPUs", "ask for 1 to 100 percent of a GPU"),
         (
