@@ -140,7 +140,7 @@ def test_every_command_on_the_page_is_one_that_the_command_line_takes() -> None:
     for words in lines:
         chosen = main._chosen(words)
         assert chosen is not None, words
-        main._parser(chosen).parse_args(words)
+        main.parser_of(chosen).parse_args(words)
 
 
 def test_the_configuration_on_the_page_is_one_that_the_daemon_takes() -> None:

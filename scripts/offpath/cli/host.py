@@ -10,7 +10,8 @@ from offpath.cli import main as cli
 COMMANDS: Final = {
     ("helper", "run"): cli.COMMANDS["helper", "run"],
     ("keys",): cli.COMMANDS["keys",],
-    ("doctor",): ("host_doctor", "what this host lacks for a helper, and what to do"),
+    ("doctor",): ("host_doctor", "check this host for a helper, and say what to do"),
+    ("completion",): cli.COMMANDS["completion",],
 }
 
 

@@ -13,47 +13,49 @@ from importlib import metadata
 from typing import Final
 
 from offpath.bindings.errors import OffpathError
+from offpath.cli.examples import GROUPS, epilog
 from offpath.cli.exits import code_of
 
 # words → (module, what it does); a module has add_arguments(parser) and main(arguments) -> exit code
 COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
-    ("daemon", "run"): ("daemon_run", "run the daemon on this machine (loopback ports)"),
-    ("doctor",): ("doctor", "what is wrong with this machine, and what to do"),
-    ("config", "check"): ("config_check", "check a configuration: every fault at once, exit code 78 if there is one"),
-    ("config", "show"): ("config_show", "the configuration in force, value by value"),
+    ("daemon", "run"): ("daemon_run", "run the daemon on this machine"),
+    ("doctor",): ("doctor", "check this machine, and say what to do"),
+    ("config", "check"): ("config_check", "report every fault of a configuration; exit code 78 if there is one"),
+    ("config", "show"): ("config_show", "print the configuration in force, value by value"),
     ("helper", "run"): ("helper_run", "serve kernels from a Python file to the daemon"),
-    ("keys",): ("keys", "a pair of keys for the host channel over ZeroMQ"),
-    ("daemon", "drain"): ("daemon_drain", "finish what is there, take in nothing new"),
-    ("request", "submit"): ("request_submit", "one request, and its answer"),
-    ("request", "list"): ("request_list", "requests without an answer taken; with --state, ended ones too"),
-    ("request", "show"): ("request_show", "one job, also a while after its end"),
-    ("request", "explain"): ("request_explain", "why a job stands where it stands"),
-    ("request", "cancel"): ("request_cancel", "cancel a job as an operator; its requester is told so"),
-    ("lease", "list"): ("lease_list", "who holds which instance"),
-    ("lease", "plan"): ("lease_plan", "what could move so that GPUs come free (nothing is moved)"),
+    ("keys",): ("keys", "make a key pair for the host channel over ZeroMQ"),
+    ("daemon", "drain"): ("daemon_drain", "finish accepted requests, accept no new ones"),
+    ("request", "submit"): ("request_submit", "submit one request and print its answer"),
+    ("request", "list"): ("request_list", "list requests whose answer was not taken; with --state, ended ones too"),
+    ("request", "show"): ("request_show", "print one request, also for a while after its end"),
+    ("request", "explain"): ("request_explain", "explain why a request waits, or how it ended"),
+    ("request", "cancel"): ("request_cancel", "cancel a request as an operator"),
+    ("lease", "list"): ("lease_list", "list which tenant holds which instance"),
+    ("lease", "plan"): ("lease_plan", "propose moves that would free GPUs (moves nothing)"),
     ("controller", "run"): ("controller_run", "run the controller of INA sharing"),
-    ("controller", "status"): ("controller_status", "its term, and whom it can speak to"),
-    ("job", "submit"): ("job_submit", "place a training job, and print what its code needs to be told"),
-    ("job", "list"): ("job_list", "training jobs that a controller knows"),
-    ("job", "show"): ("job_show", "one training job, with its ranks"),
-    ("job", "explain"): ("job_explain", "why a training job has the tree that it has, or none"),
-    ("job", "cancel"): ("job_cancel", "give a training job no tree any more, and its hosts to others"),
-    ("ina", "groups"): ("ina_groups", "which jobs share which root, and who may use it now"),
-    ("ina", "trees"): ("ina_trees", "which tree each job has, since when, or why none"),
-    ("ina", "leases"): ("ina_leases", "who takes a place at which switch, since when, why"),
-    ("ina", "mode"): ("ina_mode", "how jobs share a root"),
-    ("ina", "hosts"): ("ina_hosts", "whose agents are connected, and which hosts are quarantined"),
-    ("replay",): ("replay", "handle a journal's events again, and hold every decision against what was written"),
-    ("whatif",): ("whatif", "the same jobs under another policy, or on other GPUs"),
-    ("place",): ("place", "which hosts a job would get on a topology, and why (nothing is taken)"),
-    ("trees",): ("trees", "on which trees jobs would aggregate, and who shares (nothing is asked of a daemon)"),
-    ("switch", "run"): ("switch_run", "an emulated switch that aggregates all-reduces along trees"),
-    ("top",): ("top", "tenants and leases, live"),
-    ("errors",): ("errors.command", "what an error code means, and what to do"),
-    ("demo", "ina"): ("demo.ina.command", "two training jobs share an emulated switch, mode by mode"),
-    ("demo",): ("demo.command", "the main job, end to end, on this machine (demo ina: training jobs share a switch)"),
-    ("simulate",): ("simulate.command", "the papers' evaluations; without a name, the list of them"),
-    ("bench",): ("bench.command", "benchmarks; without a name, the list of them"),
+    ("controller", "status"): ("controller_status", "print the controller's term and connections"),
+    ("job", "submit"): ("job_submit", "place a training job and print the environment of its ranks"),
+    ("job", "list"): ("job_list", "list training jobs"),
+    ("job", "show"): ("job_show", "print one training job with its ranks"),
+    ("job", "explain"): ("job_explain", "explain why a training job has its tree, or none"),
+    ("job", "cancel"): ("job_cancel", "take a training job's tree and free its hosts"),
+    ("ina", "groups"): ("ina_groups", "list which jobs share which root, and who may use it now"),
+    ("ina", "trees"): ("ina_trees", "list each job's tree, since when, or why it has none"),
+    ("ina", "leases"): ("ina_leases", "list who holds a place at which switch, since when and why"),
+    ("ina", "mode"): ("ina_mode", "print or change how jobs share a root"),
+    ("ina", "hosts"): ("ina_hosts", "list connected and quarantined hosts; quarantine or release one"),
+    ("replay",): ("replay", "replay a journal and compare every decision with what was written"),
+    ("whatif",): ("whatif", "run recorded jobs under another policy, or on other GPUs"),
+    ("place",): ("place", "choose hosts for a job on a topology, and say why (takes nothing)"),
+    ("trees",): ("trees", "choose aggregation trees for jobs on a topology (needs no daemon)"),
+    ("switch", "run"): ("switch_run", "run an emulated switch that aggregates all-reduces along trees"),
+    ("top",): ("top", "show tenants and leases, live"),
+    ("errors",): ("errors.command", "explain an error code"),
+    ("completion",): ("completion", "print a completion script for a shell"),
+    ("demo", "ina"): ("demo.ina.command", "run two training jobs that share an emulated switch, mode by mode"),
+    ("demo",): ("demo.command", "run the main job on this machine, end to end (demo ina: training jobs)"),
+    ("simulate",): ("simulate.command", "repeat a paper's evaluation; without a name, list them"),
+    ("bench",): ("bench.command", "run a benchmark; without a name, list them"),
 }
 
 
@@ -81,11 +83,14 @@ def _is_shadowed(words: tuple[str, ...], chosen: tuple[str, ...] | None, command
     return words != (chosen if chosen and chosen[0] == words[0] else words[:1])
 
 
-def _parser(chosen: tuple[str, ...] | None, commands: Commands = COMMANDS) -> argparse.ArgumentParser:
+def parser_of(chosen: tuple[str, ...] | None, commands: Commands = COMMANDS) -> argparse.ArgumentParser:
     """All commands by name; only the chosen one's module is imported for its flags, so ``offpath --help`` is quick."""
+    raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
-        prog="offpath", description="The control plane of shared ML clusters, off the path."
-    )
+        prog="offpath", description="The control plane of shared ML clusters, off the path.", formatter_class=raw,
+        epilog="`offpath COMMAND --help` shows flags and examples; `offpath errors CODE` explains an error.",
+    )  # fmt: skip
+    parser.set_defaults(commands=commands)
     parser.add_argument("--version", action="version", version=release())
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log more (twice: debug)")
     nouns = parser.add_subparsers(dest="noun", required=True, metavar="COMMAND")
@@ -94,12 +99,16 @@ def _parser(chosen: tuple[str, ...] | None, commands: Commands = COMMANDS) -> ar
         if _is_shadowed(words, chosen, commands):
             continue
         if len(words) == 1:
-            leaf = nouns.add_parser(words[0], help=text, description=text)
+            place = nouns
         else:
             if words[0] not in groups:
-                group = nouns.add_parser(words[0], help=f"{words[0]} …")
+                purpose = GROUPS.get(words[0]) or commands[words[:1]][1]
+                group = nouns.add_parser(
+                    words[0], help=purpose, description=purpose, epilog=epilog(words[:1]), formatter_class=raw
+                )
                 groups[words[0]] = group.add_subparsers(dest="verb", required=True, metavar="VERB")
-            leaf = groups[words[0]].add_parser(words[1], help=text, description=text)
+            place = groups[words[0]]
+        leaf = place.add_parser(words[-1], help=text, description=text, epilog=epilog(words), formatter_class=raw)
         leaf.set_defaults(module=module)
         if words == chosen:
             importlib.import_module(f"offpath.cli.{module}").add_arguments(leaf)
@@ -109,7 +118,7 @@ def _parser(chosen: tuple[str, ...] | None, commands: Commands = COMMANDS) -> ar
 def main(argv: Sequence[str] | None = None, commands: Commands = COMMANDS) -> int:
     """Parse and run one of ``commands``; exit codes 0, 1 (it did not succeed), 2 (usage), sysexits otherwise."""
     argv = sys.argv[1:] if argv is None else argv
-    arguments = _parser(_chosen(argv, commands), commands).parse_args(argv)
+    arguments = parser_of(_chosen(argv, commands), commands).parse_args(argv)
     level = {0: logging.WARNING, 1: logging.INFO}.get(arguments.verbose, logging.DEBUG)
     logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     try:

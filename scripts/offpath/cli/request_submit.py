@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--array", metavar="FILE.npy", help="the array of a numpy file")
     what.add_argument("--bytes", metavar="FILE", help="a file's bytes as an array of uint8")
     what.add_argument("--text", metavar="S", help="a text's UTF-8 as an array of uint8")
-    parser.add_argument("--tenant", required=True, metavar="NAME")
+    parser.add_argument("--tenant", required=True, metavar="NAME", help="whose request it is")
     parser.add_argument("--token-file", required=True, metavar="FILE", help="the tenant's token, mode 0600")
     parser.add_argument("--budget-ms", type=int, default=0, metavar="MS", help="deadline from acceptance (0: none)")
     parser.add_argument("--priority", type=int, default=0, metavar="N", help="0 to 255, more is sooner")
