@@ -21,7 +21,7 @@ from offpath.bindings.errors import NegotiationRefused
 from offpath.bindings.wire import control
 from offpath.dpu_daemon.verbs_door import HOLD_S
 from offpath.host_helper import Rdma, Requester
-from offpath.host_helper.negotiate import Negotiation, _connect
+from offpath.host_helper.negotiate import Negotiation, connect_to
 
 from ..conftest import SIZE
 from ..support.certificates import Authority
@@ -89,7 +89,7 @@ def test_a_failed_port_takes_nobody_and_is_trusted_again_when_it_has_held(cluste
 
     def refusal() -> str:
         """Of a hello; the requester's own port has no wire meanwhile."""
-        negotiation = Negotiation(_connect(cluster.address, None, BOUND_S), BOUND_S)
+        negotiation = Negotiation(connect_to(cluster.address, None, BOUND_S), BOUND_S)
         hello = control.Hello(tenant="ada", token=cluster.token("ada"), slots=1, payload_bytes=1, result_bytes=1)
         try:
             negotiation.hello(hello)

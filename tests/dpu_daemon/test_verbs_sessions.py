@@ -27,7 +27,7 @@ from offpath.bindings.wire.codes import Status
 from offpath.bindings.wire.frames import frame
 from offpath.cli.ask import AdminClient, all_tenants
 from offpath.host_helper import Rdma, Requester, RequestFailed
-from offpath.host_helper.negotiate import Negotiation, _connect
+from offpath.host_helper.negotiate import Negotiation, connect_to
 from offpath.host_helper.resume import Way
 
 from ..support.cluster import MIB, Cluster, pids_of
@@ -112,7 +112,7 @@ def test_what_goes_wrong_is_told_as_over_loopback(connect: Callable[..., Request
 # -- who may come in --------------------------------------------------------------------------------------------------
 def welcomed(cluster: Cluster, tenant: str = "ada") -> Any:
     """A negotiation with its welcome, whose ticket nobody redeemed."""
-    negotiation = Negotiation(_connect(cluster.address, None, BOUND_S), BOUND_S)
+    negotiation = Negotiation(connect_to(cluster.address, None, BOUND_S), BOUND_S)
     hello = control.Hello(tenant=tenant, token=cluster.token(tenant), slots=1, payload_bytes=4096, result_bytes=4096)
     try:
         return negotiation, negotiation.hello(hello)
@@ -307,7 +307,7 @@ def test_who_comes_back_too_soon_is_told_to_wait(cluster: Cluster) -> None:
     hello = control.Hello(
         tenant="ada", token=cluster.token("ada"), slots=1, payload_bytes=1, result_bytes=1, resume=resume
     )
-    negotiations = [Negotiation(_connect(cluster.address, None, BOUND_S), BOUND_S) for _ in range(3)]
+    negotiations = [Negotiation(connect_to(cluster.address, None, BOUND_S), BOUND_S) for _ in range(3)]
     for each in negotiations:
         each._sock.sendall(frame(control.encode(hello)))
     said = [control.decode(control.TO_REQUESTER, each._next(time.monotonic() + BOUND_S)) for each in negotiations]

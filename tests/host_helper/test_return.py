@@ -11,7 +11,7 @@ import pytest
 from offpath.bindings.errors import PeerGone
 from offpath.bindings.wire import control
 from offpath.bindings.wire.frames import FrameReader
-from offpath.host_helper.negotiate import open_session
+from offpath.host_helper.opening import open_session
 
 RESUME = control.Resume(session=1, lineage="l", token="t" * 32, unanswered=[7])
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, IMM_SUBMIT, immediate
 from offpath.bindings.wire.header import DTYPE_CODES, Tensor, pack_request, pack_tensors
-from offpath.host_helper.negotiate import open_session
+from offpath.host_helper.opening import open_session
 
 AT_ONCE = 128
 ROUNDS = {"credits": [immediate(IMM_CREDIT, 1)], "cancels": [immediate(IMM_SUBMIT, 0), immediate(IMM_CANCEL, 0)]}

@@ -56,7 +56,7 @@ class AsyncRequester:
         tls: Tls | None = None,
         **options: Any,
     ) -> AsyncRequester:
-        """Negotiate in a thread, then connect. Raises: as `offpath.host_helper.negotiate.open_session`."""
+        """Negotiate in a thread, then connect. Raises: as `offpath.host_helper.opening.open_session`."""
         way = Way(address, tenant=tenant, token_file=token_file, tls=tls, **options)
         return cls(way, await asyncio.get_running_loop().run_in_executor(None, way.first))
 

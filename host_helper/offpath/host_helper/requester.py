@@ -89,7 +89,7 @@ class Requester:
         tls: Tls | None = None,
         **options: Any,
     ) -> None:
-        """Negotiate and connect; ``options`` as in `offpath.host_helper.negotiate.open_session`."""
+        """Negotiate and connect; ``options`` as in `offpath.host_helper.opening.open_session`."""
         self._way = Way(address, tenant=tenant, token_file=token_file, tls=tls, **options)
         self._link = self._way.first()
         self._slots: SlotTable[Pending] = SlotTable(self._link.session)

@@ -27,7 +27,8 @@ from offpath.bindings.ports import RequesterSession
 from offpath.bindings.wire import control
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.host_helper.errors import RequestFailed
-from offpath.host_helper.negotiate import Negotiation, check_timeout, open_session
+from offpath.host_helper.negotiate import Negotiation, check_timeout
+from offpath.host_helper.opening import open_session
 
 _PAUSE_S: Final = 0.02
 _VERBS_PAUSE_S: Final = (0.1, 5.0)
@@ -70,7 +71,7 @@ class Way:
                 time.sleep(wait_s)
 
     def open(self, resume: control.Resume | None = None) -> Link:
-        """Raises: as `offpath.host_helper.negotiate.open_session`."""
+        """Raises: as `offpath.host_helper.opening.open_session`."""
         return Link(*open_session(self._address, resume=resume, **self._options))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from offpath.cli.simulate.mina_cells import AUTHORS_MODELS, MODELS, authors_jobs, inputs
+from offpath.cli.mina.cells import AUTHORS_MODELS, MODELS, authors_jobs, inputs
 from offpath.sched.sim.ina.llvm import MODULUS, MULTIPLIER, Minstd
 
 

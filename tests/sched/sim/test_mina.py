@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from offpath.cli.simulate.mina_cells import TREES
+from offpath.cli.mina.cells import TREES
 from offpath.sched.ina.conflicts import HDR, share
 from offpath.sched.ina.engine import RULES, can_compile
 from offpath.sched.ina.patterns import AllReduce, Network, Pattern

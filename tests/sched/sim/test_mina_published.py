@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from offpath.cli.simulate.mina_cells import TREES, inputs, patterns
+from offpath.cli.mina.cells import TREES, inputs, patterns
 from offpath.sched.ina import linear_time, peeling
 from offpath.sched.ina.conflicts import NDR, Instance
 from offpath.sched.ina.engine import RULES

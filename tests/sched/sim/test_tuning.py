@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from random import Random
 
-from offpath.cli.simulate.mina_cells import inputs, patterns
+from offpath.cli.mina.cells import inputs, patterns
 from offpath.sched.ina.patterns import Network, Timed, timed
 from offpath.sched.ina.tuning import DEFAULT, MOST, VALUES, saved, span_ns, trusts
 

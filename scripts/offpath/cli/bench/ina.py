@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from offpath.cli.bench.command import Bar, Report
 from offpath.cli.bench.measure import machine
-from offpath.cli.simulate.mina_cells import cell, pairs
+from offpath.cli.mina.cells import cell, pairs
 from offpath.sched.gpu.exact import SolverMissing
 from offpath.sched.ina import exact, fast
 from offpath.sched.ina.conflicts import HDR, NDR, Limit

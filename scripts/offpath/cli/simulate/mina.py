@@ -17,12 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from offpath.cli.mina.cells import VARIANTS, cell, fragments_and_conflicts, inputs, pairs
+from offpath.cli.mina.traces import TRACES
 from offpath.cli.simulate import mina_reference as reference
 from offpath.cli.simulate import mina_single
 from offpath.cli.simulate.command import DATA, FIGURES, Report
-from offpath.cli.simulate.mina_cells import VARIANTS, cell, fragments_and_conflicts, inputs, pairs
 from offpath.cli.simulate.mina_text import text
-from offpath.cli.simulate.mina_traces import TRACES
 from offpath.cli.simulate.sweep import SweepError, sweep
 from offpath.cli.traces import TraceError
 from offpath.sched.errors import SchedError
@@ -47,7 +47,8 @@ Piece = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the command line says. ``folder``: of the inputs, None: as shipped; ``draws``: one of `mina_cells.DRAWS`."""
+    """What the command line says. ``folder``: of the inputs, None: as shipped; ``draws``: one of
+    `offpath.cli.mina.cells.DRAWS`."""
 
     folder: str | None
     seeds: range

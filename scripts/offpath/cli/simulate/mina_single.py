@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from offpath.cli.simulate.mina_cells import inputs, patterns
+from offpath.cli.mina.cells import inputs, patterns
 from offpath.sched.ina.decision import needed
 from offpath.sched.ina.patterns import Network, Timed, ends_ns, step_ns, timed
 

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, Final
 
 from offpath.cli.demo import samples
-from offpath.cli.simulate.mina_traces import arriving
+from offpath.cli.mina.traces import arriving
 from offpath.cli.traces import TraceError
 from offpath.sched.ina.conflicts import NDR
 from offpath.sched.ina.engine import RULES, Engine
