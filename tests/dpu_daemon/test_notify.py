@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offpath.bindings.errors import HandoverError
-from offpath.bindings.loopback.sockets import inherited_listener
+from offpath.bindings.sockets import inherited_listener
 from offpath.dpu_daemon.fdstore import Notification, open_notify_socket, read_notification
 from offpath.dpu_daemon.notify import Notifier, take_listen_fds, watchdog_interval_s
 

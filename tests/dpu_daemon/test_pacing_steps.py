@@ -17,8 +17,8 @@ import pytest
 
 from offpath.bindings.loopback.channel import LoopbackChannelListener
 from offpath.bindings.loopback.fabric import LoopbackFabricSession
-from offpath.bindings.loopback.sockets import receive_with_fds
 from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, IMM_SUBMIT, immediate
+from offpath.bindings.sockets import receive_with_fds
 from offpath.bindings.wire.header import DTYPE_CODES, Tensor, pack_request, pack_tensors
 from offpath.dpu_daemon.config import DaemonConfig
 from offpath.dpu_daemon.daemon import Daemon

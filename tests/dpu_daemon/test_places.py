@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from offpath.bindings.loopback.sockets import SocketFile, listening_socket
+from offpath.bindings.sockets import SocketFile, listening_socket
 from offpath.bindings.wire import admin
 from offpath.cli.ask import AdminClient
 from offpath.dpu_daemon.places import Places
@@ -152,7 +152,7 @@ def test_a_file_whose_group_cannot_be_given_again_is_not_opened_to_anybody_else(
     """As root makes it for a helper's group, and the daemon, which is neither, cannot: it is logged, not widened."""
     program = """
 import os, socket
-from offpath.bindings.loopback.sockets import SocketFile, listening_socket
+from offpath.bindings.sockets import SocketFile, listening_socket
 from offpath.dpu_daemon.places import Places
 sock = listening_socket("s", socket.SOCK_STREAM)
 os.chown("s", -1, 4343)

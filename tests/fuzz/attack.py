@@ -15,8 +15,8 @@ import orjson
 
 from offpath.bindings.errors import PeerGone, ProtocolError
 from offpath.bindings.loopback.channel import connect_channel
-from offpath.bindings.loopback.sockets import send_with_fds
 from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, immediate
+from offpath.bindings.sockets import send_with_fds
 from offpath.bindings.wire import control
 from offpath.bindings.wire.header import HEADER_COPY_BYTES, pack_request
 from offpath.host_helper import Tls

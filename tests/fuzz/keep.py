@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from offpath.bindings.channel.session import Session
 from offpath.bindings.ina import frames as ina
 from offpath.bindings.mig import gpu_model
 from offpath.bindings.wire import cluster, control, ina_admin
@@ -22,7 +23,6 @@ from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.frames import frame
 from offpath.bindings.wire.header import Tensor, pack_answer, pack_request, pack_tensors
 from offpath.bindings.wire.host import pack_launch, pack_result
-from offpath.bindings.zeromq.frames import Session
 from offpath.host_helper.ina import page
 from offpath.sched.ina.patterns import AllReduce, Pattern
 from offpath.sched.ina.protocol.records import EpochRecord, Grant, RankState, Step, Wants, epoch_to_data, state_to_data

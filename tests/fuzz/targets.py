@@ -21,12 +21,12 @@ from typing import Any, get_args
 
 import orjson
 
-from offpath.bindings import errors
+from offpath.bindings import errors, tickets
+from offpath.bindings.channel import session as sessions
 from offpath.bindings.doca import pieces
 from offpath.bindings.ina import frames as ina
 from offpath.bindings.loopback import fabric
 from offpath.bindings.wire import cluster, control, frames, header, host, ina_admin
-from offpath.bindings.zeromq import frames as sessions
 from offpath.dpu_daemon import config
 from offpath.host_helper.ina import page
 from offpath.sched.ina.protocol.records import epoch_to_data, state_to_data
@@ -60,6 +60,7 @@ class Modules:
     header: ModuleType = header
     host: ModuleType = host
     frames: ModuleType = frames
+    tickets: ModuleType = tickets
     control: ModuleType = control
     cluster: ModuleType = cluster
     ina_admin: ModuleType = ina_admin
@@ -421,7 +422,7 @@ def _ticket(m: Modules, folder: str) -> Iterator[Target]:
     listener = m.fabric.LoopbackFabricListener(os.path.join(folder, "fabric.sock"))
 
     def run(data: bytes, numbers: Numbers) -> Any:
-        book = listener.tickets = m.fabric.TicketBook()
+        book = listener.tickets = m.tickets.TicketBook()
         book.offer(TICKET, 4, 8192, 4096, 1000)
         book.offer(_OTHER, 1, 1, 1, 1000)
         theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -17,7 +17,7 @@ import pytest
 
 from offpath.bindings.errors import PeerGone, ProtocolError
 from offpath.bindings.loopback.channel import LoopbackConnection
-from offpath.bindings.loopback.region import sealed_memfd
+from offpath.bindings.memory.region import sealed_memfd
 from offpath.bindings.wire import control, host
 from offpath.host_helper import RequestFailed
 from offpath.host_helper.requester import Pending

@@ -17,7 +17,7 @@ import pytest
 from offpath.bindings.errors import PeerGone
 from offpath.bindings.loopback.channel import LoopbackConnector
 from offpath.bindings.loopback.fabric import redeem_ticket
-from offpath.bindings.loopback.sockets import listening_socket
+from offpath.bindings.sockets import listening_socket
 from offpath.host_helper import Helper
 from offpath.host_helper.supervisor import Supervisor
 

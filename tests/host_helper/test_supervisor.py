@@ -18,7 +18,7 @@ import pytest
 from offpath.bindings.errors import DaemonNotTrusted, OptionRefused, PeerGone
 from offpath.bindings.loopback.channel import LoopbackConnector
 from offpath.bindings.loopback.gpu import EmulatedGpu
-from offpath.bindings.loopback.sockets import listening_socket
+from offpath.bindings.sockets import listening_socket
 from offpath.bindings.wire import control
 from offpath.bindings.zeromq.connection import ZmqConnector
 from offpath.host_helper import Helper

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from offpath.bindings.slots import slot_stride
+from offpath.bindings.memory.slots import slot_stride
 from offpath.dpu_daemon.tally import ENDED_KEPT
 
 from ..conftest import SIZE

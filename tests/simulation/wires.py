@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from offpath.bindings.errors import DoorbellError, PeerGone, RegionError, TicketRefused
-from offpath.bindings.loopback.fabric import TicketBook
 from offpath.bindings.ports import IMM_SLOT_MASK, IMM_SUBMIT, CopyCompletion, MemoryExport
+from offpath.bindings.tickets import TicketBook
 from offpath.bindings.wire.header import HEADER_COPY_BYTES
 
 from .channels import SOCKET_MESSAGES

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from offpath.bindings.loopback.region import Region
+from offpath.bindings.memory.region import Region
 
 ROOT = Path(__file__).resolve().parents[2]
 BOUND_S = 20.0

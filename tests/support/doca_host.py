@@ -16,7 +16,7 @@ from offpath.bindings.doca.engine import Engine
 from offpath.bindings.doca.lane import HostDevice, LaneEnd
 from offpath.bindings.doca.load import load
 from offpath.bindings.errors import OffpathError
-from offpath.bindings.loopback.region import Region
+from offpath.bindings.memory.region import Region
 
 BOUND_S = 15.0
 MESSAGE_BYTES = 4080

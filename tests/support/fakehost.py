@@ -11,7 +11,7 @@ import orjson
 
 from offpath.bindings.errors import PeerGone
 from offpath.bindings.loopback.channel import LoopbackConnection, connect_channel
-from offpath.bindings.loopback.region import sealed_memfd
+from offpath.bindings.memory.region import sealed_memfd
 from offpath.bindings.mig import gpu_model
 from offpath.bindings.wire import control, host
 

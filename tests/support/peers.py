@@ -13,8 +13,8 @@ from typing import Any
 
 import orjson
 
-from offpath.bindings.loopback.sockets import receive_with_fds
-from offpath.bindings.slots import slot_stride
+from offpath.bindings.memory.slots import slot_stride
+from offpath.bindings.sockets import receive_with_fds
 from offpath.bindings.wire import control
 from offpath.bindings.wire.frames import FrameReader
 from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES, AnswerHeader, parse_answer

@@ -14,8 +14,8 @@ import stat
 from typing import Final
 
 from offpath.bindings.errors import DaemonNotTrusted, OptionRefused
-from offpath.bindings.loopback.sockets import connect_within, peer_credentials
 from offpath.bindings.runtime import SYSTEM_DIRECTORY
+from offpath.bindings.sockets import connect_within, peer_credentials
 
 VARIABLE: Final = "OFFPATH_DAEMON_UID"
 _FIX: Final = f"if that user runs the daemon, set {VARIABLE} to it"

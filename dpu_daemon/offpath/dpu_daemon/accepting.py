@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Final
 
-from offpath.bindings.loopback.sockets import peer_credentials
+from offpath.bindings.sockets import peer_credentials
 
 logger = logging.getLogger(__name__)
 ACCEPTS: Final = 16

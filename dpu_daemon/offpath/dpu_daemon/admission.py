@@ -20,8 +20,8 @@ import orjson
 from pydantic import BaseModel
 
 from offpath.bindings.errors import NegotiationRefused
+from offpath.bindings.memory.slots import slot_stride
 from offpath.bindings.ports import FabricListener
-from offpath.bindings.slots import slot_stride
 from offpath.bindings.wire import control
 from offpath.bindings.wire.frames import MAX_FRAME_BYTES
 from offpath.dpu_daemon.config import DaemonConfig, TenantTable, read_token

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from offpath.bindings.errors import HandoverError
-from offpath.bindings.loopback.sockets import inherited_listener
 from offpath.bindings.runtime import ADMIN_SOCKET, FABRIC_SOCKET, HOST_SOCKET, NEGOTIATE_SOCKET
+from offpath.bindings.sockets import inherited_listener
 from offpath.dpu_daemon.notify import take_listen_fds
 
 LISTENING: Final = {

@@ -25,8 +25,8 @@ from enum import Enum, auto
 from typing import Final, NoReturn
 
 from offpath.bindings.errors import PlaceUnusable, RegionError
-from offpath.bindings.loopback.sockets import SocketFile, listening_socket
 from offpath.bindings.runtime import NOTIFY_SOCKET, make_runtime_directory
+from offpath.bindings.sockets import SocketFile, listening_socket
 from offpath.dpu_daemon.boot import BOOT_ID, kernels_boot_id, some_boot_id
 from offpath.dpu_daemon.fdstore import DescriptorStore, open_notify_socket, read_notification
 from offpath.dpu_daemon.inherited import LISTENING

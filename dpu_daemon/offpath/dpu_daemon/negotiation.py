@@ -22,8 +22,8 @@ from pydantic import BaseModel
 
 from offpath.bindings.errors import ControlError, FrameError, NegotiationRefused, PeerGone, PlaceUnusable
 from offpath.bindings.loopback.fabric import LoopbackFabricListener, LoopbackFabricSession
-from offpath.bindings.loopback.sockets import SocketFile, listening_socket, peer_credentials
 from offpath.bindings.ports import FabricSession
+from offpath.bindings.sockets import SocketFile, listening_socket, peer_credentials
 from offpath.bindings.wire import control
 from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.dpu_daemon.accepting import Unidentified

@@ -19,7 +19,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Final
 
 from offpath.bindings.errors import HandoverError
-from offpath.bindings.loopback.sockets import send_with_fds
+from offpath.bindings.sockets import send_with_fds
 
 logger = logging.getLogger(__name__)
 FIRST_FD: Final = 3

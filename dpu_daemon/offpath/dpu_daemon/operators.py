@@ -18,7 +18,7 @@ from typing import Final, Generic, TypeVar
 from pydantic import BaseModel
 
 from offpath.bindings.errors import ControlError, FrameError, PeerGone
-from offpath.bindings.loopback.sockets import SocketFile, listening_socket, peer_credentials
+from offpath.bindings.sockets import SocketFile, listening_socket, peer_credentials
 from offpath.bindings.wire import admin, control
 from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.dpu_daemon.accepting import Unidentified

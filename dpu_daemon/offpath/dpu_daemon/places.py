@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from offpath.bindings.errors import RegionError
-from offpath.bindings.loopback.sockets import SocketFile
 from offpath.bindings.runtime import make_runtime_directory
+from offpath.bindings.sockets import SocketFile
 
 logger = logging.getLogger(__name__)
 LOOK_S: Final = 1.0

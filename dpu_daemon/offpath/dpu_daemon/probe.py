@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.loopback.copy import INLINE_BYTES
-from offpath.bindings.loopback.region import Region
+from offpath.bindings.memory.region import Region
 from offpath.bindings.ports import CopyCompletion
 from offpath.sched.jobs import events
 

@@ -52,7 +52,7 @@ def _nobodys(job: Job) -> JobRef:
 
 class Recovery:
     """Done once, before anything listens. ``stored``: what the keeper kept, by name; taken over, or closed.
-    ``make_fabric``: as `offpath.bindings.slots.SlotMemory`."""
+    ``make_fabric``: as `offpath.bindings.memory.slots.SlotMemory`."""
 
     def __init__(
         self,

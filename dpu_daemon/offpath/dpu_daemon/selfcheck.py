@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from offpath.bindings.errors import OffpathError, PeerGone
-from offpath.bindings.loopback.region import PAGE, Region
+from offpath.bindings.memory.region import PAGE, Region
 from offpath.bindings.ports import CopyCompletion, HostConnection
 from offpath.bindings.wire import control
 from offpath.bindings.wire.frames import FrameReader, frame

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from offpath.bindings.loopback.sockets import send_with_fds
+from offpath.bindings.sockets import send_with_fds
 from offpath.dpu_daemon.notify import Notifier
 
 logger = logging.getLogger(__name__)

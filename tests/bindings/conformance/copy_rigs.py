@@ -11,7 +11,7 @@ from offpath.bindings.doca.copy import DocaCopyEngine
 from offpath.bindings.doca.device import Ability, open_device
 from offpath.bindings.doca.load import load
 from offpath.bindings.loopback.copy import LoopbackCopyEngine
-from offpath.bindings.loopback.region import Region
+from offpath.bindings.memory.region import Region
 from offpath.bindings.ports import CopyEngine, Invitation, Memory, MemoryExport
 from offpath.bindings.verbs.copy import VerbsCopyEngine
 from offpath.bindings.verbs.devices import choose

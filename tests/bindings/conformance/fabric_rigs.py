@@ -16,7 +16,7 @@ import orjson
 
 from offpath.bindings.errors import PeerGone, TicketRefused
 from offpath.bindings.loopback.fabric import LoopbackFabricListener, LoopbackFabricSession, redeem_ticket
-from offpath.bindings.loopback.region import Region
+from offpath.bindings.memory.region import Region
 from offpath.bindings.ports import FabricListener, FabricSession, RequesterSession
 from offpath.bindings.verbs.devices import choose
 from offpath.bindings.verbs.domain import Device

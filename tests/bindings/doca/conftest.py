@@ -9,7 +9,7 @@ import pytest
 from offpath.bindings.doca.copy import DocaCopyEngine
 from offpath.bindings.doca.device import Ability, open_device
 from offpath.bindings.doca.load import Library, load
-from offpath.bindings.loopback.region import Region
+from offpath.bindings.memory.region import Region
 
 from ...support.doca import HostProcess, emulator, on_the_dpu
 

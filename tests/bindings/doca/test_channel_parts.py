@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offpath.bindings.channel.session import HEAD_BYTES
 from offpath.bindings.doca.mailbox import Mailbox
 from offpath.bindings.doca.pace import LONGEST_NS, SHORTEST_NS, SPIN_NS, Pace
 from offpath.bindings.doca.pieces import HEARTBEAT, LEAST_BYTES, MOST_BYTES, Assembly, cut
 from offpath.bindings.errors import HostMessageError, PeerGone
 from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
-from offpath.bindings.zeromq.frames import HEAD_BYTES
 
 US = 1000
 

@@ -17,7 +17,7 @@ from offpath.bindings.doca.device import Ability, open_device
 from offpath.bindings.doca.dma import TASKS
 from offpath.bindings.doca.route import STOPS, Route
 from offpath.bindings.errors import RegionError
-from offpath.bindings.loopback.region import Region
+from offpath.bindings.memory.region import Region
 from offpath.bindings.ports import CopyCompletion, MemoryExport
 
 from ...support.doca import HostProcess, environment

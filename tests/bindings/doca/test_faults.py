@@ -12,7 +12,7 @@ from offpath.bindings.doca.copy import DocaCopyEngine
 from offpath.bindings.doca.device import Ability, open_device
 from offpath.bindings.doca.load import FUNCTIONS, Library
 from offpath.bindings.errors import OffpathError
-from offpath.bindings.loopback.region import Region
+from offpath.bindings.memory.region import Region
 from offpath.bindings.ports import MemoryExport
 
 from ...support.doca import HostProcess, environment

@@ -15,7 +15,7 @@ from offpath.bindings.doca.engine import Engine
 from offpath.bindings.doca.load import Library
 from offpath.bindings.doca.memory import Mmap
 from offpath.bindings.errors import DocaError, ResourceClosed
-from offpath.bindings.loopback.region import Region
+from offpath.bindings.memory.region import Region
 
 Regions = Callable[[bytes], Region]
 

@@ -10,7 +10,7 @@ import pytest
 from offpath.bindings.errors import DeviceError, PlacementTaken
 from offpath.bindings.loopback.copy import LoopbackCopyEngine
 from offpath.bindings.loopback.gpu import EmulatedGpu
-from offpath.bindings.loopback.region import Region
+from offpath.bindings.memory.region import Region
 from offpath.bindings.ports import CopyCompletion, MemoryExport
 
 SLICE = 128 << 10

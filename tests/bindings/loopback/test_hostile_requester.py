@@ -24,10 +24,10 @@ from offpath.bindings.loopback.fabric import (
     LoopbackFabricListener,
     LoopbackFabricSession,
     LoopbackRequesterSession,
-    TicketBook,
     redeem_ticket,
 )
-from offpath.bindings.loopback.sockets import _LOCK, SocketFile, listening_socket
+from offpath.bindings.sockets import _LOCK, SocketFile, listening_socket
+from offpath.bindings.tickets import TicketBook
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
 OTHER_UID = 65534
@@ -45,7 +45,7 @@ time.sleep(600)
 """
 LISTENS = """
 import socket, sys
-from offpath.bindings.loopback.sockets import listening_socket
+from offpath.bindings.sockets import listening_socket
 with listening_socket(sys.argv[1], socket.SOCK_STREAM):
     print("listening", flush=True)
 """
@@ -61,7 +61,7 @@ def open_to_all(directory: Path) -> None:
 @contextlib.contextmanager
 def running_as(uid: int, program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A Python process of another user, ended at the end. What it imports is loaded before it changes its user."""
-    become = f"import os, offpath.bindings.loopback.sockets\nos.setgroups([])\nos.setresuid({uid}, {uid}, {uid})\n"
+    become = f"import os, offpath.bindings.sockets\nos.setgroups([])\nos.setresuid({uid}, {uid}, {uid})\n"
     command = [sys.executable, "-c", become + program, *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

@@ -11,7 +11,7 @@ import pytest
 
 from offpath.bindings.errors import RegionError
 from offpath.bindings.loopback.copy import LoopbackCopyEngine
-from offpath.bindings.loopback.region import PAGE, Region, sealed_memfd
+from offpath.bindings.memory.region import PAGE, Region, sealed_memfd
 from offpath.bindings.ports import MemoryExport
 
 

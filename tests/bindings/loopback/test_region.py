@@ -7,10 +7,10 @@ from contextlib import closing
 
 import pytest
 
-from offpath.bindings.loopback import region
 from offpath.bindings.loopback.fabric import LoopbackFabricSession, LoopbackRequesterSession, parse_taken
-from offpath.bindings.loopback.region import PAGE, Region
-from offpath.bindings.loopback.sockets import receive_with_fds
+from offpath.bindings.memory import region
+from offpath.bindings.memory.region import PAGE, Region
+from offpath.bindings.sockets import receive_with_fds
 
 NO_ADVICE = 9999
 """The kernel refuses it with EINVAL, as Linux before 5.14 refuses MADV_POPULATE_WRITE."""

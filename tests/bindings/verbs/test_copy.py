@@ -19,7 +19,7 @@ import orjson
 import pytest
 
 from offpath.bindings.errors import DeviceGone, RegionError, VerbsError
-from offpath.bindings.loopback.region import Region
+from offpath.bindings.memory.region import Region
 from offpath.bindings.ports import CopyCompletion, Memory, MemoryExport
 from offpath.bindings.verbs.copy import IN_PLACE_BYTES, WRITES, VerbsCopyEngine
 from offpath.bindings.verbs.devices import Choice, choose

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import zmq
 
+from offpath.bindings.channel.session import BYE, CREDIT, DATA, END, OPEN, WINDOW, Session, parse
 from offpath.bindings.errors import HostMessageError, PeerGone
-from offpath.bindings.zeromq.frames import BYE, CREDIT, DATA, END, OPEN, WINDOW, Session, parse
 
 from ..conformance.channel_rigs import ZmqChannelRig
 
@@ -149,7 +149,7 @@ def test_without_pyzmq_the_packages_import_and_the_channel_says_what_to_install(
     code = """
 import sys
 sys.modules["zmq"] = None
-import offpath.bindings.ports, offpath.bindings.zeromq.keys, offpath.bindings.zeromq.frames
+import offpath.bindings.ports, offpath.bindings.zeromq.keys, offpath.bindings.channel.session
 import offpath.host_helper.helper, offpath.host_helper.relay, offpath.dpu_daemon.serve
 from offpath.bindings.errors import ZmqMissing
 from offpath.host_helper import host_channel

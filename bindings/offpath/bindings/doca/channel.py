@@ -1,4 +1,5 @@
-"""Host channel `comch`: a server on the DPU, a client in each process of the host; sessions as over ZeroMQ.
+"""Host channel `comch`: a server on the DPU, a client in each process of the host; sessions as of
+`offpath.bindings.channel.session`.
 
 Comch tells who came and who left, and keeps messages whole and in order. What it lacks is in the session: a window, so
 that nobody floods anybody, an end that is said, and a nonce, so that no message belongs to two. Who connects is whoever
@@ -18,10 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
-from offpath.bindings.doca.mailbox import Mailbox
-from offpath.bindings.doca.poller import MOST_WAITING, ClientPoller, Link, ServerPoller
-from offpath.bindings.errors import ComchUnusable, DeviceError, HostMessageError, PeerGone
-from offpath.bindings.zeromq.frames import (
+from offpath.bindings.channel.session import (
     BYE,
     CREDIT,
     DATA,
@@ -34,6 +32,9 @@ from offpath.bindings.zeromq.frames import (
     check_message,
     parse,
 )
+from offpath.bindings.doca.mailbox import Mailbox
+from offpath.bindings.doca.poller import MOST_WAITING, ClientPoller, Link, ServerPoller
+from offpath.bindings.errors import ComchUnusable, DeviceError, HostMessageError, PeerGone
 
 SERVER: Final = "offpath"
 """The server's name, unless both sides are told another."""

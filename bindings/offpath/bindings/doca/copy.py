@@ -25,9 +25,9 @@ from offpath.bindings.doca.engine import LONG_NS, Engine
 from offpath.bindings.doca.memory import Mmap
 from offpath.bindings.doca.route import Copy, Part, Route, Stretch
 from offpath.bindings.errors import DeviceError, RegionError, ResourceClosed
-from offpath.bindings.loopback.region import Region
+from offpath.bindings.memory.region import Region
+from offpath.bindings.memory.registry import Closable, Registration, Registry
 from offpath.bindings.ports import CopyCompletion, Invitation, Memory, MemoryExport
-from offpath.bindings.registry import Closable, Registration, Registry
 
 logger = logging.getLogger(__name__)
 IN_PLACE_BYTES: Final = 64 << 10

@@ -9,8 +9,8 @@ import base64
 import binascii
 from typing import Final, NamedTuple
 
-from offpath.bindings.descriptors import Descriptor, span
 from offpath.bindings.errors import RegionError
+from offpath.bindings.memory.descriptors import Descriptor, span
 
 ENGINE: Final = "doca"
 MOST_EXPORT_BYTES: Final = 1024

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from offpath.bindings.channel.session import HEAD_BYTES
 from offpath.bindings.errors import HostMessageError
 from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
-from offpath.bindings.zeromq.frames import HEAD_BYTES
 
 LAST: Final = 0
 MORE: Final = 1

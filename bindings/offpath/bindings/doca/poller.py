@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
+from offpath.bindings.channel.session import WINDOW
 from offpath.bindings.doca._abi_ctx import State
 from offpath.bindings.doca.comch import (
     ComchClient,
@@ -35,7 +36,6 @@ from offpath.bindings.doca.mailbox import Mailbox
 from offpath.bindings.doca.pace import SHORTEST_NS, Pace
 from offpath.bindings.doca.pieces import HEARTBEAT, LEAST_BYTES, MOST_BYTES, Assembly, cut, most_pieces
 from offpath.bindings.errors import DeviceError, DocaError, HostMessageError, OffpathError, PeerGone
-from offpath.bindings.zeromq.frames import WINDOW
 
 logger = logging.getLogger(__name__)
 HEARTBEAT_NS: Final = 200_000_000

@@ -16,7 +16,7 @@ from offpath.bindings.doca._abi_ctx import State
 from offpath.bindings.doca.dma import Dma, Place
 from offpath.bindings.doca.memory import Mmap
 from offpath.bindings.errors import DeviceError, DeviceGone, DocaError
-from offpath.bindings.registry import Closable, Registration
+from offpath.bindings.memory.registry import Closable, Registration
 
 STOPS: Final = 2
 """So often in a row its context may be stopped by failures."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from offpath.bindings.errors import HostMessageError, PeerGone
-from offpath.bindings.loopback.sockets import (
+from offpath.bindings.sockets import (
     GONE,
     SocketFile,
     listening_socket,

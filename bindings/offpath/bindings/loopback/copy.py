@@ -14,7 +14,7 @@ from collections import deque
 from typing import Final
 
 from offpath.bindings.errors import RegionError, ResourceClosed
-from offpath.bindings.loopback.region import Region
+from offpath.bindings.memory.region import Region
 from offpath.bindings.ports import CopyCompletion, Invitation, Memory, MemoryExport
 
 INLINE_BYTES: Final = 1 << 20

@@ -7,19 +7,17 @@ reads and writes on its end cannot make ours block: O_NONBLOCK belongs to the op
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import select
 import socket
 import struct
 import time
-from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Final
 
 from offpath.bindings.errors import DoorbellError, PeerGone, RegionError, TicketRefused
-from offpath.bindings.loopback.region import Region
-from offpath.bindings.loopback.sockets import (
+from offpath.bindings.memory.region import Region
+from offpath.bindings.memory.slots import SlotMemory, slot_stride
+from offpath.bindings.sockets import (
     GONE,
     SocketFile,
     listening_socket,
@@ -27,7 +25,7 @@ from offpath.bindings.loopback.sockets import (
     receive_with_fds,
     send_with_fds,
 )
-from offpath.bindings.slots import SlotMemory, slot_stride
+from offpath.bindings.tickets import Offer, TicketBook
 from offpath.bindings.trust import connect_daemon
 from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES
 
@@ -119,47 +117,6 @@ class LoopbackFabricSession(SlotMemory):
         """Unmap and hang up."""
         self.hang_up()
         self.close_memory()
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """What a ticket is good for."""
-
-    slots: int
-    payload_bytes: int
-    result_bytes: int
-    expires_ns: int
-
-
-class TicketBook:
-    """One-time tickets. Only their digests are kept; a late, used or unknown ticket looks the same to the peer."""
-
-    def __init__(self, most: int = 4096) -> None:
-        self._offers: OrderedDict[bytes, Offer] = OrderedDict()
-        self._most = most
-
-    def offer(self, ticket: str, slots: int, payload_bytes: int, result_bytes: int, expires_ns: int) -> None:
-        """See `FabricListener.offer`; the oldest offer goes when there are too many."""
-        while len(self._offers) >= self._most:
-            self._offers.popitem(last=False)
-        self._offers[_digest(ticket.encode())] = Offer(slots, payload_bytes, result_bytes, expires_ns)
-
-    def withdraw(self, ticket: str) -> None:
-        """See `FabricListener.withdraw`."""
-        self._offers.pop(_digest(ticket.encode()), None)
-
-    def redeem(self, ticket: bytes, now_ns: int) -> Offer:
-        """Use the ticket up. Raises: TicketRefused."""
-        offer = self._offers.pop(_digest(ticket), None)
-        if offer is None:
-            raise TicketRefused("unknown ticket, or redeemed before")
-        if now_ns > offer.expires_ns:
-            raise TicketRefused("the ticket came too late")
-        return offer
-
-
-def _digest(ticket: bytes) -> bytes:
-    return hashlib.sha256(ticket).digest()
 
 
 class LoopbackFabricListener:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from offpath.bindings.errors import DeviceError, DeviceGone, PlacementTaken
-from offpath.bindings.loopback.region import Region, round_to_page, sealed_memfd
+from offpath.bindings.memory.region import Region, round_to_page, sealed_memfd
 from offpath.bindings.mig import GpuModel, MigProfile, gpu_model
 from offpath.bindings.ports import MemoryExport
 

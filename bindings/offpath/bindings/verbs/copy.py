@@ -20,9 +20,9 @@ from ipaddress import IPv6Address
 from typing import Final
 
 from offpath.bindings.errors import DeviceError, RegionError, ResourceClosed, VerbsError
-from offpath.bindings.loopback.region import Region
+from offpath.bindings.memory.region import Region
+from offpath.bindings.memory.registry import Registry
 from offpath.bindings.ports import CopyCompletion, Invitation, Memory, MemoryExport
-from offpath.bindings.registry import Registry
 from offpath.bindings.verbs.domain import Device, Domain
 from offpath.bindings.verbs.domain import Region as Registered
 from offpath.bindings.verbs.ends import READS, describe, described, described_half

@@ -8,8 +8,8 @@ from __future__ import annotations
 from ipaddress import IPv6Address
 from typing import Final
 
-from offpath.bindings.descriptors import Descriptor, number, span
 from offpath.bindings.errors import RegionError
+from offpath.bindings.memory.descriptors import Descriptor, number, span
 from offpath.bindings.verbs.queue import PSN_MASK, Address
 
 ENGINE: Final = "verbs"

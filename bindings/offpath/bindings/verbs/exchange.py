@@ -6,7 +6,7 @@ from ipaddress import IPv6Address
 from typing import Final, Literal
 
 from offpath.bindings.errors import TicketRefused
-from offpath.bindings.loopback.fabric import Offer, TicketBook
+from offpath.bindings.tickets import Offer, TicketBook
 from offpath.bindings.verbs.link import End
 from offpath.bindings.verbs.queue import Address
 from offpath.bindings.verbs.taken import TakenEnds

@@ -12,7 +12,7 @@ from mmap import mmap
 from typing import Final, Literal
 
 from offpath.bindings.errors import HeaderError, PeerGone
-from offpath.bindings.slots import SlotMemory, slot_stride
+from offpath.bindings.memory.slots import SlotMemory, slot_stride
 from offpath.bindings.verbs.domain import Device, Region, Window
 from offpath.bindings.verbs.link import End, Line, Link
 from offpath.bindings.verbs.queue import Part

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from offpath.bindings.errors import DeviceError, PeerGone
-from offpath.bindings.registry import Registration
+from offpath.bindings.memory.registry import Registration
 from offpath.bindings.verbs.domain import Region
 from offpath.bindings.verbs.queue import Part, QueuePair
 

@@ -1,1 +1,1 @@
-"""Host channel `zmq`: ZeroMQ with CURVE and an allow-list. Only `library` imports pyzmq; `keys` and `frames` do not."""
+"""Host channel `zmq`: ZeroMQ with CURVE and an allow-list. Only `library` imports pyzmq; `keys` does not."""

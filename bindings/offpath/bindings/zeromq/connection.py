@@ -18,8 +18,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Final
 
-from offpath.bindings.errors import HostMessageError, KeyNotListed, PeerGone
-from offpath.bindings.zeromq.frames import (
+from offpath.bindings.channel.session import (
     BYE,
     CREDIT,
     DATA,
@@ -31,6 +30,7 @@ from offpath.bindings.zeromq.frames import (
     check_message,
     parse,
 )
+from offpath.bindings.errors import HostMessageError, KeyNotListed, PeerGone
 from offpath.bindings.zeromq.keys import read_public, read_secret
 from offpath.bindings.zeromq.library import HOST, Pace, has_news, monitored, next_event, set_limits, unmonitored, zmq
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
+from offpath.bindings.channel.session import HEAD_BYTES, WINDOW
 from offpath.bindings.errors import ZmqMissing
 from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
-from offpath.bindings.zeromq.frames import HEAD_BYTES, WINDOW
 
 try:
     import zmq

@@ -16,10 +16,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final, cast
 
-from offpath.bindings.errors import HostMessageError, PeerGone, PlaceUnusable
-from offpath.bindings.zeromq.authority import OURSELVES, Authority
-from offpath.bindings.zeromq.connection import ZmqEnd
-from offpath.bindings.zeromq.frames import (
+from offpath.bindings.channel.session import (
     BYE,
     CREDIT,
     DATA,
@@ -31,6 +28,9 @@ from offpath.bindings.zeromq.frames import (
     check_message,
     parse,
 )
+from offpath.bindings.errors import HostMessageError, PeerGone, PlaceUnusable
+from offpath.bindings.zeromq.authority import OURSELVES, Authority
+from offpath.bindings.zeromq.connection import ZmqEnd
 from offpath.bindings.zeromq.library import HOST, Pace, has_news, monitored, next_event, set_limits, unmonitored, zmq
 from offpath.bindings.zeromq.watch import MOST_BYTES, PartWatch
 

@@ -14,8 +14,8 @@ from typing import Final
 
 from offpath.bindings import faults
 from offpath.bindings.errors import OffpathError
-from offpath.bindings.loopback.region import PAGE, populates_pages, sealed_memfd
-from offpath.bindings.slots import slot_stride
+from offpath.bindings.memory.region import PAGE, populates_pages, sealed_memfd
+from offpath.bindings.memory.slots import slot_stride
 from offpath.dpu_daemon.doctor.findings import Finding, Severity, ok
 
 _GOOD_QUEUE: Final = 64

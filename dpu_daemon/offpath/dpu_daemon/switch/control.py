@@ -17,7 +17,7 @@ import orjson
 
 from offpath.bindings.errors import ControlError, FrameError, PeerGone, RequestRefused
 from offpath.bindings.ina.address import parse_address
-from offpath.bindings.loopback.sockets import peer_credentials
+from offpath.bindings.sockets import peer_credentials
 from offpath.bindings.wire import document
 from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.dpu_daemon.accepting import Unidentified

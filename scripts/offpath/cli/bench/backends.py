@@ -26,7 +26,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from offpath.bindings.loopback.region import Region
+from offpath.bindings.memory.region import Region
 from offpath.cli.bench.measure import Block, Cores, children, cpu_ns, end, fork, pin
 from offpath.host_helper.helper import Helper
 from offpath.host_helper.kernels import LaneContext

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 
 from offpath.bindings.errors import RegionError
-from offpath.bindings.loopback.region import Region, round_to_page
+from offpath.bindings.memory.region import Region, round_to_page
 from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES
 
 

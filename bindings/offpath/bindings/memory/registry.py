@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
-from offpath.bindings.loopback.region import Region as Memory
+from offpath.bindings.memory.region import Region as Memory
 
 
 class Closable(Protocol):

@@ -1,4 +1,4 @@
-"""Small socket helpers shared by the loopback adapters: peer identity, peer death, quiet closing."""
+"""Unix sockets: the peer's identity, descriptors beside messages, listening sockets and their files."""
 
 from __future__ import annotations
 

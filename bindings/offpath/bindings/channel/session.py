@@ -1,8 +1,8 @@
-"""Sessions on top of ZeroMQ: what a frame says, and one end's account of it. No I/O, and no pyzmq.
+"""Sessions of a host channel whose carrier has none: the fields of a frame, and the state of one end. No I/O.
 
-ZeroMQ says neither that a peer came nor that it hung up, keeps no bound per peer once its messages are read, and may
-bring what an earlier connection left. So each frame has 16 bytes in front: kind, version, how many messages its sender
-has taken so far, and the session, a nonce of whoever connected.
+Such a carrier may report neither that a peer connected nor that it hung up, may bound no peer's messages once they are
+read, and may deliver what an earlier connection left. So each frame has 16 bytes in front: kind, version, how many
+messages its sender has taken so far, and the session, a nonce of whoever connected.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def check_message(message: bytes, fds: tuple[int, ...]) -> None:
     if len(message) > MAX_MESSAGE_BYTES:
         raise HostMessageError("too_long", str(len(message)))
     if fds:
-        raise HostMessageError("descriptors", "ZeroMQ carries none")
+        raise HostMessageError("descriptors", "this host channel carries no descriptors")
 
 
 class Session:

@@ -1,0 +1,1 @@
+"""What host channels share, whatever carries them."""
