@@ -22,6 +22,7 @@ LEAVES = {
     "sched": "sched",
     "scripts": "cli",
 }
+WITHOUT_CIRCLES = ("host_helper", "bindings", "sched", "scripts")
 MAX_LINES = 600
 
 
@@ -122,3 +123,15 @@ def test_a_planted_import_is_caught(copied_tree: Path, folder: str, statement: s
     done = lint_imports(copied_tree)
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(rf"^{re.escape(contract)}.* BROKEN$", done.stdout, re.MULTILINE), done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", WITHOUT_CIRCLES)
+def test_a_planted_circle_is_caught(copied_tree: Path, role: str) -> None:
+    portion = copied_tree / role / "offpath" / LEAVES[role]
+    (portion / "planted.py").write_text(f"import offpath.{LEAVES[role]}.planted_too\n")
+    (portion / "planted_too.py").write_text(f"import offpath.{LEAVES[role]}.planted\n")
+    done = lint_imports(copied_tree)
+    assert done.returncode == 1, done.stdout + done.stderr
+    broken = re.findall(r"^(.+) BROKEN$", done.stdout, re.MULTILINE)
+    assert broken == [f"{LEAVES[role]} has no circles"], done.stdout
