@@ -332,11 +332,11 @@ def test_a_thousand_copies_leave_nothing_behind(
         assert copied(engine, readable, near, 0, memory, 0, dice.randint(1, MIB)) is None
     assert count_fds() == before
     assert memory.dma.inventory.free == memory.dma.inventory.size
-    assert [stretch.mmap.buffers() for stretch in memory.far] == [0, 0]
+    assert [each.mmap.buffers() for each in memory.remote] == [0, 0]
     assert engine._engine.in_flight() == 0
     memory.close()
     assert memory.dma.is_closed
-    assert all(stretch.mmap.is_closed for stretch in memory.far)
+    assert all(each.mmap.is_closed for each in memory.remote)
 
 
 def test_lanes_that_come_and_go_leave_nothing_behind(

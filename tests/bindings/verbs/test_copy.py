@@ -21,7 +21,8 @@ import pytest
 from offpath.bindings.errors import DeviceGone, RegionError, VerbsError
 from offpath.bindings.memory.region import Region
 from offpath.bindings.ports import CopyCompletion, Memory, MemoryExport
-from offpath.bindings.verbs.copy import IN_PLACE_BYTES, WRITES, VerbsCopyEngine
+from offpath.bindings.transfer import IN_PLACE_BYTES
+from offpath.bindings.verbs.copy import WRITES, VerbsCopyEngine
 from offpath.bindings.verbs.devices import Choice, choose
 from offpath.bindings.verbs.domain import Device
 from offpath.bindings.verbs.lane import LaneEnd

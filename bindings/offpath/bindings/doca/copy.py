@@ -7,7 +7,6 @@ nobody else's copies. Ran on an emulator of DOCA's interface, never on a BlueFie
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import select
@@ -19,20 +18,18 @@ from typing import Final
 
 from offpath.bindings.doca.buffers import Inventory
 from offpath.bindings.doca.device import Device
-from offpath.bindings.doca.dma import Dma, Place
+from offpath.bindings.doca.dma import Dma
 from offpath.bindings.doca.ends import Half, described
 from offpath.bindings.doca.engine import LONG_NS, Engine
 from offpath.bindings.doca.memory import Mmap
-from offpath.bindings.doca.route import Copy, Part, Route, Stretch
-from offpath.bindings.errors import DeviceError, RegionError, ResourceClosed
+from offpath.bindings.doca.route import MappedRange, Route, Segment
+from offpath.bindings.errors import DeviceError, RegionError
 from offpath.bindings.memory.region import Region
-from offpath.bindings.memory.registry import Closable, Registration, Registry
-from offpath.bindings.ports import CopyCompletion, Invitation, Memory, MemoryExport
+from offpath.bindings.memory.registry import Registry
+from offpath.bindings.ports import Invitation, Memory, MemoryExport
+from offpath.bindings.transfer import Copy, SegmentedCopyEngine, cut
 
 logger = logging.getLogger(__name__)
-IN_PLACE_BYTES: Final = 64 << 10
-"""Between two memories of ours, up to this, the processor copies: a task costs more."""
-_CLOSE_S: Final = 5.0
 _NAP_S: Final = 1e-3
 
 _stranded: Final[list[Device]] = []
@@ -49,33 +46,23 @@ class _Known:
         _give_back(self.mmap)
 
 
-class DocaCopyEngine:
+class DocaCopyEngine(SegmentedCopyEngine[Route]):
     """Implements `offpath.bindings.ports.CopyEngine`. Not for several threads."""
 
     def __init__(self, device: Device) -> None:
         """Owns ``device``, also on failure. Raises: DocaError, DeviceGone."""
-        self.bytes_copied = 0
+        super().__init__(Route)
         self._device = device
-        self._routes: list[Route] = []
         self._landed: deque[tuple[Route, int, bool]] = deque()
         self._own: Route | None = None
-        self._registry: Registry[Closable] = Registry(self._register)
-        self._done: deque[CopyCompletion] = deque()
-        self._is_marked = False
-        self._wants_turn = False
-        self._broken = ""
-        self._closed = False
+        self._registry: Registry[_Known] = Registry(self._register)
         with ExitStack() as made:
             made.callback(_close_device, device)
             self._engine = Engine(device.doca, device)
             made.callback(_give_back, self._engine)
             self._checks = Inventory(device.doca, 1, device)
             made.callback(_give_back, self._checks)
-            self._epoll = select.epoll()
-            made.callback(self._epoll.close)
-            self._mark = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            made.callback(os.close, self._mark)
-            self._epoll.register(self._mark, select.EPOLLIN)
+            self._open_descriptor(made)
             self._epoll.register(self._engine.fileno(), select.EPOLLIN)
             self._undo = made.pop_all()
 
@@ -93,8 +80,7 @@ class DocaCopyEngine:
         halves = described(export.descriptor)
         maps: list[Mmap] = []
         try:
-            far = [self._stretch(half, maps) for half in halves if half.nbytes]
-            return self._route(far)
+            return self._route([self._range(half, maps) for half in halves if half.nbytes])
         except BaseException as fault:
             for mmap in maps:
                 _give_back(mmap)
@@ -102,80 +88,8 @@ class DocaCopyEngine:
                 raise RegionError(f"the exported memory cannot be reached: {fault}") from None
             raise
 
-    def reaches(self, memory: Memory) -> bool:
-        """See `CopyEngine.reaches`."""
-        return not (isinstance(memory, Route) and memory.failure)
-
-    # -- copies -------------------------------------------------------------------------------------------------------
-    def post(
-        self, token: int, source: Memory, source_offset: int, target: Memory, target_offset: int, nbytes: int
-    ) -> CopyCompletion | None:
-        """See `CopyEngine.post`. The first copy with a memory of ours registers it, which takes its time.
-
-        A lane that was given up, a memory that cannot be registered: the copy completes at once, with an error.
-        """
-        if self._closed:
-            raise ResourceClosed("copy engine")
-        _check(source, source_offset, nbytes)
-        _check(target, target_offset, nbytes)
-        if isinstance(source, Route) and isinstance(target, Route):
-            raise RegionError("one side of a copy is memory of ours")
-        if not nbytes:
-            return CopyCompletion(token, None)
-        if isinstance(source, Region) and isinstance(target, Region) and nbytes <= IN_PLACE_BYTES:
-            ctypes.memmove(target.address + target_offset, source.address + source_offset, nbytes)
-            self.bytes_copied += nbytes
-            return CopyCompletion(token, None)
-        held: list[Registration[Closable]] = []
-        try:
-            if self._broken:
-                return CopyCompletion(token, self._broken)
-            route = self._way(source, target)
-            copy = Copy(token, nbytes, held)
-            sources = self._stretches(source, source_offset, nbytes, held, is_written=False)
-            targets = self._stretches(target, target_offset, nbytes, held, is_written=True)
-            self._engine.request()  # before there is anything to tell, so that it is told
-            ended = route.start(self._parts(copy, sources, targets))
-        except DeviceError as fault:
-            for registration in held:
-                registration.release()
-            return CopyCompletion(token, str(fault))
-        self._end(ended)
-        return None
-
-    def fileno(self) -> int:
-        """See `CopyEngine.fileno`."""
-        return self._epoll.fileno()
-
-    def poll(self) -> list[CopyCompletion]:
-        """Take the finished copies; after `close` too, what was still in flight then."""
-        if not self._closed:
-            self._turn()
-        done = list(self._done)
-        self._done.clear()
-        self._set_mark()
-        return done
-
-    def is_working(self) -> bool:
-        """See `CopyEngine.is_working`: a lane's failure is not the engine's."""
-        return not self._closed and not self._broken
-
-    def close(self) -> None:
-        """See `CopyEngine.close`."""
-        if self._closed:
-            return
-        self._epoll.unregister(self._mark)  # what is done waits to be taken, and must not keep us awake
-        until = time.monotonic() + _CLOSE_S
-        while any(route.is_busy for route in self._routes) and (left := until - time.monotonic()) > 0:
-            self._epoll.poll(min(left, _NAP_S) if self._wants_turn else left)
-            self._turn()
-        for route in list(self._routes):
-            self._end(route.give_up("the copy engine was closed"))
-        self._closed = True
-        self._undo.close()
-
     # -- within -------------------------------------------------------------------------------------------------------
-    def _stretch(self, half: Half, maps: list[Mmap]) -> Stretch:
+    def _range(self, half: Half, maps: list[Mmap]) -> MappedRange:
         """Raises: DocaError, DeviceGone, RegionError."""
         maps.append(mmap := Mmap.imported(self._device, half.export))
         if mmap.nbytes and not mmap.address <= half.address <= mmap.address + mmap.nbytes - half.nbytes:
@@ -185,25 +99,36 @@ class DocaCopyEngine:
         if buffer is None:
             raise RegionError("no buffer to check the export with")
         self._checks.release(buffer)
-        return Stretch(mmap, half.address, half.nbytes)
+        return MappedRange(mmap, half.address, half.nbytes)
 
-    def _route(self, far: Sequence[Stretch]) -> Route:
+    def _route(self, remote: Sequence[MappedRange]) -> Route:
         """Raises: DocaError, DeviceGone."""
-        route = Route(
-            lambda ended: Dma(self._device, self._engine, ended), far, self._landed.append, self._part
-        )  # fmt: skip
+
+        def release() -> None:
+            self._release(route)
+
+        route = Route(lambda ended: Dma(self._device, self._engine, ended), remote, self._landed.append, release)
         self._routes.append(route)
         return route
 
-    def _part(self, route: Route) -> None:
-        """It is done with: its context, then what was imported."""
+    def _release(self, route: Route) -> None:
+        """Its context, then what was imported."""
         self._routes.remove(route)
         _give_back(route.dma)
-        for stretch in route.far:
+        for each in route.remote:
             if route.dma.is_closed:
-                _give_back(stretch.mmap)
+                _give_back(each.mmap)
         if not route.dma.is_closed:
             self._wants_turn = True
+
+    def _start(self, copy: Copy, source: Memory, source_offset: int, target: Memory, target_offset: int) -> list[Copy]:
+        if self._broken:
+            raise DeviceError(self._broken)
+        route = self._way(source, target)
+        sources = self._ranges(copy, source, source_offset, is_written=False)
+        targets = self._ranges(copy, target, target_offset, is_written=True)
+        self._engine.request()  # before there is anything to tell, so that it is told
+        return route.start([Segment(copy, *pair) for pair in cut(sources, targets, self._device.info.copy_bytes)])
 
     def _way(self, source: Memory, target: Memory) -> Route:
         """Between memories of ours, a context of its own. Raises: DocaError, DeviceGone."""
@@ -216,37 +141,21 @@ class DocaCopyEngine:
             self._own = self._route(())
         return self._own
 
-    def _stretches(
-        self, memory: Memory, offset: int, nbytes: int, held: list[Registration[Closable]], *, is_written: bool
-    ) -> list[Stretch]:
-        """Where a range lies, as DOCA knows it. Raises: DocaError, DeviceGone."""
+    def _ranges(self, copy: Copy, memory: Memory, offset: int, *, is_written: bool) -> list[MappedRange]:
+        """Where the copied range lies, as DOCA knows it. Raises: DocaError, DeviceGone."""
         if isinstance(memory, Route):
-            return memory.stretches(offset, nbytes)
+            return memory.ranges(offset, copy.nbytes)
         assert isinstance(memory, Region)
-        registration = self._registry.use(memory, is_written=is_written)
-        held.append(registration)
-        known = registration.region
-        assert isinstance(known, _Known)
-        return [Stretch(known.mmap, memory.address + offset, nbytes)]
-
-    def _parts(self, copy: Copy, sources: Sequence[Stretch], targets: Sequence[Stretch]) -> list[Part]:
-        """Cut where a stretch ends on either side, and at what the device takes in one task."""
-        most = self._device.info.copy_bytes
-        parts, from_, into = [], deque(sources), deque(targets)
-        while from_:
-            source, target = from_.popleft(), into.popleft()
-            nbytes = min(source.nbytes, target.nbytes, most)
-            parts.append(Part(copy, Place(source.mmap, source.address), Place(target.mmap, target.address), nbytes))
-            for side, stretch in ((from_, source), (into, target)):
-                if stretch.nbytes > nbytes:
-                    side.appendleft(Stretch(stretch.mmap, stretch.address + nbytes, stretch.nbytes - nbytes))
-        return parts
+        known = copy.use(self._registry, memory, is_written=is_written)
+        return [MappedRange(known.mmap, memory.address + offset, copy.nbytes)]
 
     def _register(self, memory: Region, is_written: bool) -> _Known:
         return _Known(Mmap.ours(self._device, memory.view, is_written=is_written))
 
-    def _turn(self) -> None:
+    def _turn(self, timeout_s: float) -> None:
         """Take in what has completed, until nothing has and a notification will tell of the next."""
+        if timeout_s:
+            self._epoll.poll(min(timeout_s, _NAP_S) if self._wants_turn else timeout_s)
         more, until_ns = not self._broken, time.monotonic_ns() + LONG_NS
         try:
             while more:
@@ -262,9 +171,6 @@ class DocaCopyEngine:
             more = False
         self._wants_turn = more or any(route.wants_turn for route in self._routes)
         self._set_mark()
-
-    def _is_busy(self) -> bool:
-        return any(route.is_busy for route in self._routes)
 
     def _settle(self) -> None:
         while self._landed:
@@ -283,27 +189,7 @@ class DocaCopyEngine:
         self._broken = why
         logger.error("the copy engine works no more: %s", why)
         self._epoll.unregister(self._engine.fileno())
-        for route in list(self._routes):
-            self._end(route.give_up(why))
-
-    def _end(self, copies: list[Copy]) -> None:
-        for copy in copies:
-            copy.release()
-            if copy.error is None:
-                self.bytes_copied += copy.nbytes
-            self._done.append(CopyCompletion(copy.token, copy.error))
-        if copies:
-            self._set_mark()
-
-    def _set_mark(self) -> None:
-        """What no completion shows keeps our descriptor readable."""
-        wanted = bool(self._done) or self._wants_turn
-        if wanted is not self._is_marked and not self._closed:
-            self._is_marked = wanted
-            if wanted:
-                os.eventfd_write(self._mark, 1)
-            else:
-                os.eventfd_read(self._mark)
+        self._give_up(why)
 
 
 def _give_back(handle: Engine | Mmap | Dma | Inventory) -> None:
@@ -324,12 +210,3 @@ def _close_device(device: Device) -> None:
             logger.warning("the DOCA device stays open: %s", fault)
         else:
             _stranded.remove(each)
-
-
-def _check(memory: Memory, offset: int, nbytes: int) -> None:
-    if not isinstance(memory, (Region, Route)):
-        raise RegionError("the engine copies between regions and what it imported")
-    if memory.closed if isinstance(memory, Region) else memory.is_closed:
-        raise RegionError("copy with a closed region")
-    if nbytes < 0 or offset < 0 or offset + nbytes > memory.nbytes:
-        raise RegionError(f"copy of {nbytes} bytes leaves a region")

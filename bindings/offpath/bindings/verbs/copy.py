@@ -7,12 +7,9 @@ says (`offpath.bindings.verbs.lane`).
 
 from __future__ import annotations
 
-import ctypes
 import os
 import secrets
 import select
-import time
-from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -22,20 +19,18 @@ from typing import Final
 from offpath.bindings.errors import DeviceError, RegionError, ResourceClosed, VerbsError
 from offpath.bindings.memory.region import Region
 from offpath.bindings.memory.registry import Registry
-from offpath.bindings.ports import CopyCompletion, Invitation, Memory, MemoryExport
+from offpath.bindings.ports import Invitation, Memory, MemoryExport
+from offpath.bindings.transfer import Copy, SegmentedCopyEngine, cut
 from offpath.bindings.verbs.domain import Device, Domain
 from offpath.bindings.verbs.domain import Region as Registered
 from offpath.bindings.verbs.ends import READS, describe, described, described_half
 from offpath.bindings.verbs.neighbours import answers
 from offpath.bindings.verbs.queue import PSN_MASK, Address, QueuePair
-from offpath.bindings.verbs.route import Copy, Route, Stretch
+from offpath.bindings.verbs.route import LocalRange, RemoteRange, Route, Segment
 from offpath.bindings.verbs.taken import TakenEnds
 
-IN_PLACE_BYTES: Final = 64 << 10
-"""Between two memories of ours, up to this, the processor copies: a work request costs more."""
 WRITES: Final = 64
 """Messages of a lane that are under way at once; what exceeds it waits."""
-_CLOSE_S: Final = 5.0
 _TIMEOUT: Final = 16  # 268 ms, seven times: a copy is long, a busy machine too, and who died is known by other ways
 _FATAL: Final = "DEVICE_FATAL"
 
@@ -60,20 +55,16 @@ class VerbsInvitation:
             self.take().close()
 
 
-class VerbsCopyEngine:
+class VerbsCopyEngine(SegmentedCopyEngine[Route]):
     """Implements `offpath.bindings.ports.CopyEngine`. Not for several threads."""
 
     def __init__(self, device: Device) -> None:
         """Owns ``device``, also on failure. Raises: VerbsError."""
-        self.bytes_copied = 0
+        super().__init__(Route)
         self.taken: Final = TakenEnds()
         self._device = device
-        self._routes: dict[int, Route] = {}
+        self._by_fd: dict[int, Route] = {}
         self._invitations: list[VerbsInvitation] = []
-        self._done: deque[CopyCompletion] = deque()
-        self._is_marked = False
-        self._broken = ""
-        self._closed = False
         with ExitStack() as made:
             made.callback(device.close)
             self._domain = Domain(device)
@@ -85,18 +76,16 @@ class VerbsCopyEngine:
             # What is written there is written by the peer, not by what we read.
             self._own_registry = Registry(partial(_register, self._own_domain, by_peers=True))
             self._own: Route | None = None
-            self._epoll = select.epoll()
-            made.callback(self._epoll.close)
-            self._mark = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            made.callback(os.close, self._mark)
-            self._epoll.register(self._mark, select.EPOLLIN)
+            self._open_descriptor(made)
             self._epoll.register(device.fileno(), select.EPOLLIN)
+            made.callback(self._close_invitations)
             self._undo = made.pop_all()
 
     # -- linking ------------------------------------------------------------------------------------------------------
     def invite(self) -> Invitation | None:
         """See `CopyEngine.invite`: the lane's worker connects to a fresh queue pair. Raises: VerbsError."""
-        self._check_open()
+        if self._closed:
+            raise ResourceClosed("copy engine")
         invitation = VerbsInvitation(self._queue(self._domain))
         self._invitations = [each for each in self._invitations if each._queue is not None] + [invitation]
         return invitation
@@ -110,8 +99,8 @@ class VerbsCopyEngine:
             raise RegionError("a memory is imported against an invitation of this engine, while that is open")
         queue = invitation.take()
         try:
-            far = [Stretch(*described_half(export.descriptor, name)) for name in ("landing", "result")]
-            if not any(stretch.nbytes for stretch in far):
+            remote = [RemoteRange(*described_half(export.descriptor, name)) for name in ("landing", "result")]
+            if not any(each.nbytes for each in remote):
                 raise RegionError("an export of no bytes")
             peer = described(export.descriptor)
             self._must_answer(peer)
@@ -125,81 +114,12 @@ class VerbsCopyEngine:
         except BaseException:
             queue.close()
             raise
-        return self._route(queue, far)
-
-    def reaches(self, memory: Memory) -> bool:
-        """See `CopyEngine.reaches`."""
-        return not (isinstance(memory, Route) and memory.failure)
-
-    # -- copies -------------------------------------------------------------------------------------------------------
-    def post(
-        self, token: int, source: Memory, source_offset: int, target: Memory, target_offset: int, nbytes: int
-    ) -> CopyCompletion | None:
-        """See `CopyEngine.post`. The first copy with a memory of ours registers it, which takes its time.
-
-        A lane that failed, a memory that cannot be registered: the copy completes at once, with an error.
-        """
-        self._check_open()
-        _check(source, source_offset, nbytes)
-        _check(target, target_offset, nbytes)
-        if not nbytes:
-            return CopyCompletion(token, None)
-        try:
-            if isinstance(source, Region) and isinstance(target, Region):
-                if nbytes <= IN_PLACE_BYTES:
-                    ctypes.memmove(target.address + target_offset, source.address + source_offset, nbytes)
-                    self.bytes_copied += nbytes
-                    return CopyCompletion(token, None)
-                ended = self._within(token, source, source_offset, target, target_offset, nbytes)
-            elif isinstance(source, Region) and isinstance(target, Route):
-                far = target.stretches(target_offset, nbytes)
-                ended = self._across(token, target, source, source_offset, far, is_read=False)
-            elif isinstance(source, Route) and isinstance(target, Region):
-                far = source.stretches(source_offset, nbytes)
-                ended = self._across(token, source, target, target_offset, far, is_read=True)
-            else:
-                raise RegionError("one side of a copy by RDMA is memory of ours")
-        except DeviceError as fault:
-            return CopyCompletion(token, str(fault))
-        self._end(ended)
-        return None
-
-    def fileno(self) -> int:
-        """See `CopyEngine.fileno`."""
-        return self._epoll.fileno()
-
-    def poll(self) -> list[CopyCompletion]:
-        """Take the finished copies; after `close` too, what was still in flight then."""
-        if not self._closed:
-            self._turn(0)
-        done = list(self._done)
-        self._done.clear()
-        self._set_mark()
-        return done
-
-    def is_working(self) -> bool:
-        """See `CopyEngine.is_working`: a lane's failure is not the engine's."""
-        return not self._closed and not self._broken
-
-    def close(self) -> None:
-        """See `CopyEngine.close`."""
-        if self._closed:
-            return
-        self._epoll.unregister(self._mark)  # what is done waits to be taken, and must not keep us awake
-        until = time.monotonic() + _CLOSE_S
-        while any(route.is_busy for route in self._routes.values()) and (left := until - time.monotonic()) > 0:
-            self._turn(left)
-        for route in list(self._routes.values()):
-            self._end(route.fail("the copy engine was closed"))
-        for invitation in self._invitations:
-            invitation.close()
-        self._closed = True
-        self._undo.close()
+        return self._route(queue, remote)
 
     # -- within -------------------------------------------------------------------------------------------------------
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ResourceClosed("copy engine")
+    def _close_invitations(self) -> None:
+        for invitation in self._invitations:
+            invitation.close()
 
     def _must_answer(self, peer: Address) -> None:
         """Raises: RegionError: nobody near has that address."""
@@ -218,31 +138,37 @@ class VerbsCopyEngine:
         queue.on_close.append(partial(self.taken.give_back, queue.address))
         return queue
 
-    def _route(self, queue: QueuePair, far: Sequence[Stretch]) -> Route:
+    def _route(self, queue: QueuePair, remote: Sequence[RemoteRange]) -> Route:
         fd = queue.fileno()
 
-        def part() -> None:
-            del self._routes[fd]
+        def release() -> None:
+            self._routes.remove(self._by_fd.pop(fd))
             self._epoll.unregister(fd)
             queue.close()
 
         self._epoll.register(fd, select.EPOLLIN)
-        self._routes[fd] = route = Route(queue, self._device.message_bytes, far, part)
+        self._by_fd[fd] = route = Route(queue, remote, release)
+        self._routes.append(route)
         return route
 
-    def _across(
-        self, token: int, route: Route, near: Region, at: int, far: Sequence[Stretch], *, is_read: bool
-    ) -> list[Copy]:
+    def _start(self, copy: Copy, source: Memory, source_offset: int, target: Memory, target_offset: int) -> list[Copy]:
+        if isinstance(source, Region) and isinstance(target, Region):
+            return self._within(copy, source, source_offset, target, target_offset)
+        if isinstance(source, Region):
+            assert isinstance(target, Route)
+            return self._across(copy, target, target_offset, source, source_offset, is_read=False)
+        assert isinstance(source, Route)
+        assert isinstance(target, Region)
+        return self._across(copy, source, source_offset, target, target_offset, is_read=True)
+
+    def _across(self, copy: Copy, route: Route, there: int, near: Region, here: int, *, is_read: bool) -> list[Copy]:
         """Between memory of ours and a lane. Raises: VerbsError."""
         if route.failure:
             raise VerbsError(route.failure)
-        registration = self._registry.use(near, is_written=is_read)
-        nbytes = sum(stretch.nbytes for stretch in far)
-        return route.start(Copy(token, nbytes, is_read, [registration]), registration, at, far)
+        local = LocalRange(copy.use(self._registry, near, is_written=is_read), here, copy.nbytes)
+        return route.start(self._segments(copy, is_read, local, route.ranges(there, copy.nbytes)))
 
-    def _within(
-        self, token: int, source: Region, source_at: int, target: Region, target_at: int, nbytes: int
-    ) -> list[Copy]:
+    def _within(self, copy: Copy, source: Region, source_at: int, target: Region, target_at: int) -> list[Copy]:
         """Between memories of ours, by a queue pair that is connected to itself. Raises: VerbsError."""
         if self._own is None or self._own.failure:
             queue = self._queue(self._own_domain)
@@ -252,20 +178,19 @@ class VerbsCopyEngine:
                 queue.close()
                 raise
             self._own = self._route(queue, ())
-        near = self._own_registry.use(source, is_written=False)
-        try:
-            there = self._own_registry.use(target, is_written=True)
-        except VerbsError:
-            near.release()
-            raise
-        far = [Stretch(there.region.address + target_at, there.region.rkey, nbytes)]
-        return self._own.start(Copy(token, nbytes, False, [near, there]), near, source_at, far)
+        local = LocalRange(copy.use(self._own_registry, source, is_written=False), source_at, copy.nbytes)
+        there = copy.use(self._own_registry, target, is_written=True)
+        remote = RemoteRange(there.address + target_at, there.rkey, copy.nbytes)
+        return self._own.start(self._segments(copy, False, local, [remote]))
+
+    def _segments(self, copy: Copy, is_read: bool, local: LocalRange, remote: Sequence[RemoteRange]) -> list[Segment]:
+        pairs = cut([local], remote, self._device.message_bytes)
+        return [Segment(copy, is_read, here, there) for here, there in pairs]
 
     def _turn(self, timeout_s: float) -> None:
-        """Take in what has completed."""
         for fd, _ in self._epoll.poll(timeout_s):
-            if fd in self._routes:
-                self._end(self._routes[fd].take())
+            if fd in self._by_fd:
+                self._end(self._by_fd[fd].take())
             elif fd == self._device.fileno():
                 self._look_at_device()
 
@@ -278,36 +203,8 @@ class VerbsCopyEngine:
         except DeviceError as fault:
             self._broken = str(fault)
         self._epoll.unregister(self._device.fileno())
-        for route in list(self._routes.values()):
-            self._end(route.fail(f"the device: {self._broken}"))
-
-    def _end(self, copies: list[Copy]) -> None:
-        for copy in copies:
-            copy.release()
-            if copy.error is None:
-                self.bytes_copied += copy.nbytes
-            self._done.append(CopyCompletion(copy.token, copy.error))
-        self._set_mark()
-
-    def _set_mark(self) -> None:
-        """What no queue pair shows keeps our descriptor readable until it is taken."""
-        wanted = bool(self._done)
-        if wanted is not self._is_marked and not self._closed:
-            self._is_marked = wanted
-            if wanted:
-                os.eventfd_write(self._mark, 1)
-            else:
-                os.eventfd_read(self._mark)
+        self._give_up(f"the device: {self._broken}")
 
 
 def _register(domain: Domain, memory: Region, is_written: bool, *, by_peers: bool) -> Registered:
     return domain.register(memory.view, local_write=is_written, remote_write=is_written and by_peers)
-
-
-def _check(memory: Memory, offset: int, nbytes: int) -> None:
-    if not isinstance(memory, (Region, Route)):
-        raise RegionError("the engine copies between regions and what it imported")
-    if memory.closed if isinstance(memory, Region) else memory.is_closed:
-        raise RegionError("copy with a closed region")
-    if nbytes < 0 or offset < 0 or offset + nbytes > memory.nbytes:
-        raise RegionError(f"copy of {nbytes} bytes leaves a region")

@@ -1,0 +1,357 @@
+"""Copies that a device makes in segments: what the copy engines `doca` and `verbs` share.
+
+A copy is cut into segments that the device takes. Each memory has a route with a queue of its own: what exceeds the
+device's room waits there, and holds up no other memory's copies. An adapter submits segments and reports which ended.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
+
+from offpath.bindings.errors import DeviceError, RegionError, ResourceClosed
+from offpath.bindings.memory.region import Region
+from offpath.bindings.memory.registry import Closable, Registration, Registry
+from offpath.bindings.ports import CopyCompletion, Memory
+
+IN_PLACE_BYTES: Final = 64 << 10
+"""Between two memories of ours, up to this, the processor copies: a request to the device costs more."""
+_CLOSE_S: Final = 5.0
+
+Known = TypeVar("Known", bound=Closable)
+
+
+@dataclass(slots=True, eq=False)
+class Copy:
+    """A copy in flight. ``held``: the registrations that it uses."""
+
+    token: int
+    nbytes: int
+    held: list[Registration[Any]] = field(default_factory=list)
+    segments: int = 0
+    """That have not ended yet."""
+    error: str | None = None
+
+    def use(self, registry: Registry[Known], memory: Region, *, is_written: bool) -> Known:
+        """``memory`` as the device knows it, until the copy ends. Raises: as the registry."""
+        registration = registry.use(memory, is_written=is_written)
+        self.held.append(registration)
+        return registration.region
+
+    def release(self) -> None:
+        """It has ended."""
+        for registration in self.held:
+            registration.release()
+        self.held = []
+
+
+class Range(Protocol):
+    """Bytes that lie together, as the device addresses them."""
+
+    @property
+    def nbytes(self) -> int:
+        """Length in bytes."""
+
+    def within(self, offset: int, nbytes: int) -> Self:
+        """A part of it."""
+
+
+class Segment(Protocol):
+    """What the device copies in one request."""
+
+    @property
+    def copy(self) -> Copy:
+        """The copy that it is part of."""
+
+
+S = TypeVar("S", bound=Segment)
+R = TypeVar("R", bound=Range)
+Source = TypeVar("Source", bound=Range)
+Target = TypeVar("Target", bound=Range)
+
+
+def cut(sources: Sequence[Source], targets: Sequence[Target], most_bytes: int) -> list[tuple[Source, Target]]:
+    """Ranges of the same length in all, as pairs of equal length: cut where a range ends on either side, and at
+    ``most_bytes``."""
+    found, sources_left, targets_left = [], deque(sources), deque(targets)
+    while sources_left:
+        source, target = sources_left.popleft(), targets_left.popleft()
+        nbytes = min(source.nbytes, target.nbytes, most_bytes)
+        if source.nbytes > nbytes:
+            sources_left.appendleft(source.within(nbytes, source.nbytes - nbytes))
+            source = source.within(0, nbytes)
+        if target.nbytes > nbytes:
+            targets_left.appendleft(target.within(nbytes, target.nbytes - nbytes))
+            target = target.within(0, nbytes)
+        found.append((source, target))
+    return found
+
+
+class SegmentedRoute(ABC, Generic[S, R]):
+    """Implements `offpath.bindings.ports.Memory`: ``remote`` as one range, and the copies from and to it.
+
+    ``release`` is called once, when the route can be given back: it failed, or it is closed and no copy is in flight.
+    """
+
+    def __init__(self, remote: Sequence[R], release: Callable[[], None]) -> None:
+        self.remote = remote
+        self.failure = ""
+        """Why no copy is possible any more; empty: copies are possible."""
+        self.is_closed = False
+        self._release = release
+        self._is_released = False
+        self._serials = count(1)
+        self._waiting: deque[S] = deque()
+        self._in_flight: dict[int, S] = {}
+        """By serial number, in the order of submission."""
+
+    # -- by the adapter -----------------------------------------------------------------------------------------------
+    @property
+    def _takes_segments(self) -> bool:
+        """Segments may be submitted now."""
+        return True
+
+    @abstractmethod
+    def _submit(self, serial: int, segment: S) -> bool:
+        """Start one. False: no room now. Does not block. Raises: DeviceError."""
+
+    @abstractmethod
+    def _refused(self, copy: Copy, fault: DeviceError) -> list[Copy]:
+        """A segment of ``copy``, the first that waits, was not submitted, and must not wait any longer. Returns copies
+        that ended by it."""
+
+    # -- the memory ---------------------------------------------------------------------------------------------------
+    @property
+    def nbytes(self) -> int:
+        """See `Memory.nbytes`."""
+        return sum(each.nbytes for each in self.remote)
+
+    @property
+    def is_busy(self) -> bool:
+        """A copy is in flight."""
+        return bool(self._in_flight or self._waiting)
+
+    def close(self) -> None:
+        """See `Memory.close`. Copies in flight continue to their end."""
+        self.is_closed = True
+        self._release_if_done()
+
+    def ranges(self, offset: int, nbytes: int) -> list[R]:
+        """Where ``nbytes`` of it from ``offset`` on lie."""
+        found = []
+        for each in self.remote:
+            here = min(nbytes, each.nbytes - offset)
+            if here > 0:
+                found.append(each.within(offset, here))
+                nbytes -= here
+            offset = max(0, offset - each.nbytes)
+        return found
+
+    # -- copies -------------------------------------------------------------------------------------------------------
+    def start(self, segments: Sequence[S]) -> list[Copy]:
+        """Copy these, all of one copy. Returns copies that ended by it: it can fail at once."""
+        for segment in segments:
+            segment.copy.segments += 1
+            self._waiting.append(segment)
+        return self._advance()
+
+    def give_up(self, why: str) -> list[Copy]:
+        """End all copies now. The route is given back first: what its device had not done yet, it does no more."""
+        self.failure = self.failure or why
+        ended = self._copies()
+        for copy in ended:
+            copy.error = copy.error or why
+            copy.segments = 0
+        self._waiting.clear()
+        self._in_flight.clear()
+        self._release_once()
+        return ended
+
+    # -- within -------------------------------------------------------------------------------------------------------
+    def _copies(self) -> list[Copy]:
+        return list(dict.fromkeys(segment.copy for segment in (*self._in_flight.values(), *self._waiting)))
+
+    def _landed(self, copy: Copy) -> list[Copy]:
+        """A segment of it has ended. Returns the copy if it was the last."""
+        copy.segments -= 1
+        return [] if copy.segments else [copy]
+
+    def _advance(self) -> list[Copy]:
+        """Submit what there is room for. Returns copies that ended by it."""
+        ended: list[Copy] = []
+        while self._waiting and self._takes_segments:
+            segment, serial = self._waiting[0], next(self._serials)
+            try:
+                if not self._submit(serial, segment):
+                    break
+            except DeviceError as fault:
+                ended += self._refused(segment.copy, fault)
+                continue
+            self._waiting.popleft()
+            self._in_flight[serial] = segment
+        return ended
+
+    def _release_if_done(self) -> None:
+        if (self.is_closed or self.failure) and not self.is_busy:
+            self._release_once()
+
+    def _release_once(self) -> None:
+        if not self._is_released:
+            self._is_released = True
+            self._release()
+
+
+Route = TypeVar("Route", bound=SegmentedRoute[Any, Any])
+
+
+class SegmentedCopyEngine(ABC, Generic[Route]):
+    """Implements of `offpath.bindings.ports.CopyEngine` all but the linking. Not for several threads.
+
+    Its descriptor is an epoll's: the adapter registers there what wakes it.
+    """
+
+    _undo: ExitStack
+    """What `close` undoes; by the adapter."""
+
+    def __init__(self, kind: type[Route]) -> None:
+        """``kind``: of the routes that this engine makes."""
+        self.bytes_copied = 0
+        self._kind = kind
+        self._routes: list[Route] = []
+        self._done: deque[CopyCompletion] = deque()
+        self._is_marked = False
+        self._wants_turn = False
+        """`_turn` has more to do, of which nothing that is registered tells."""
+        self._broken = ""
+        """Why the device is lost; empty: it is not."""
+        self._closed = False
+
+    def _open_descriptor(self, made: ExitStack) -> None:
+        """The epoll, and in it the mark that keeps it readable. Raises: OSError."""
+        self._epoll = select.epoll()
+        made.callback(self._epoll.close)
+        self._mark = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        made.callback(os.close, self._mark)
+        self._epoll.register(self._mark, select.EPOLLIN)
+
+    # -- by the adapter -----------------------------------------------------------------------------------------------
+    @abstractmethod
+    def _start(self, copy: Copy, source: Memory, source_offset: int, target: Memory, target_offset: int) -> list[Copy]:
+        """Cut ``copy`` and start its segments; one of the two is a `Region`. Returns copies that ended by it. Raises:
+        DeviceError: nothing was started."""
+
+    @abstractmethod
+    def _turn(self, timeout_s: float) -> None:
+        """Take in what has completed, and wait for it at most ``timeout_s``."""
+
+    # -- the engine ---------------------------------------------------------------------------------------------------
+    def reaches(self, memory: Memory) -> bool:
+        """See `CopyEngine.reaches`."""
+        return not (isinstance(memory, self._kind) and memory.failure)
+
+    def post(
+        self, token: int, source: Memory, source_offset: int, target: Memory, target_offset: int, nbytes: int
+    ) -> CopyCompletion | None:
+        """See `CopyEngine.post`. The first copy with a memory of ours registers it, which takes its time.
+
+        A lane that failed, a memory that cannot be registered: the copy completes at once, with an error.
+        """
+        if self._closed:
+            raise ResourceClosed("copy engine")
+        self._check(source, source_offset, nbytes)
+        self._check(target, target_offset, nbytes)
+        if isinstance(source, self._kind) and isinstance(target, self._kind):
+            raise RegionError("one side of a copy is memory of ours")
+        if not nbytes:
+            return CopyCompletion(token, None)
+        if isinstance(source, Region) and isinstance(target, Region) and nbytes <= IN_PLACE_BYTES:
+            ctypes.memmove(target.address + target_offset, source.address + source_offset, nbytes)
+            self.bytes_copied += nbytes
+            return CopyCompletion(token, None)
+        copy = Copy(token, nbytes)
+        try:
+            ended = self._start(copy, source, source_offset, target, target_offset)
+        except DeviceError as fault:
+            copy.release()
+            return CopyCompletion(token, str(fault))
+        self._end(ended)
+        return None
+
+    def fileno(self) -> int:
+        """See `CopyEngine.fileno`."""
+        return self._epoll.fileno()
+
+    def poll(self) -> list[CopyCompletion]:
+        """Take the finished copies; after `close` too, what was still in flight then."""
+        if not self._closed:
+            self._turn(0)
+        done = list(self._done)
+        self._done.clear()
+        self._set_mark()
+        return done
+
+    def is_working(self) -> bool:
+        """See `CopyEngine.is_working`: a lane's failure is not the engine's."""
+        return not self._closed and not self._broken
+
+    def close(self) -> None:
+        """See `CopyEngine.close`."""
+        if self._closed:
+            return
+        self._epoll.unregister(self._mark)  # what is done waits to be taken, and must not keep us awake
+        until = time.monotonic() + _CLOSE_S
+        while self._is_busy() and (left := until - time.monotonic()) > 0:
+            self._turn(left)
+        self._give_up("the copy engine was closed")
+        self._closed = True
+        self._undo.close()
+
+    # -- within -------------------------------------------------------------------------------------------------------
+    def _check(self, memory: Memory, offset: int, nbytes: int) -> None:
+        """Raises: RegionError."""
+        if isinstance(memory, Region):
+            is_closed = memory.closed
+        elif isinstance(memory, self._kind):
+            is_closed = memory.is_closed
+        else:
+            raise RegionError("the engine copies between regions and what it imported")
+        if is_closed:
+            raise RegionError("copy with a closed region")
+        if nbytes < 0 or offset < 0 or offset + nbytes > memory.nbytes:
+            raise RegionError(f"copy of {nbytes} bytes leaves a region")
+
+    def _is_busy(self) -> bool:
+        return any(route.is_busy for route in self._routes)
+
+    def _give_up(self, why: str) -> None:
+        """All copies end."""
+        for route in list(self._routes):
+            self._end(route.give_up(why))
+
+    def _end(self, copies: list[Copy]) -> None:
+        for copy in copies:
+            copy.release()
+            if copy.error is None:
+                self.bytes_copied += copy.nbytes
+            self._done.append(CopyCompletion(copy.token, copy.error))
+        if copies:
+            self._set_mark()
+
+    def _set_mark(self) -> None:
+        """What nothing that is registered tells keeps our descriptor readable until it is taken."""
+        wanted = bool(self._done) or self._wants_turn
+        if wanted is not self._is_marked and not self._closed:
+            self._is_marked = wanted
+            if wanted:
+                os.eventfd_write(self._mark, 1)
+            else:
+                os.eventfd_read(self._mark)
