@@ -9,6 +9,7 @@ SchedError
 ├── PatternError       a communication pattern that is none (`ina.patterns`): an operator's file says so
 ├── TreeUnusable       a tree that does not join its hosts, or has a switch that does not aggregate (`sharing.layout`)
 ├── PolicyFault        a sharing policy's answer that cannot be used (`sharing.policies`)
+├── NothingRecorded    a recording without a job that ran to its end (`sim.whatif`)
 ├── InvalidTransition  an event that the state does not allow; carries the story so far
 ├── TopologyError      a network that is none (`topology.graph`): an operator's file says so
 ├── RecordError        data that no record of INA can have been (`ina.protocol.records`): another process said so

@@ -146,6 +146,7 @@ ENTRIES: Final = (
         ),
         ("SweepError", "the file of finished windows cannot be written", "its text says why; give another `--out`"),
         ("WhatIfError", "the question cannot be asked of this journal or trace", "its text says why"),
+        ("NothingRecorded", "no job of a journal ran to its end, or no helper was there", "give another journal"),
         (
             "NetworkError",
             "a topology, a list of jobs or of hosts cannot be used; its text names file and line",
