@@ -189,12 +189,12 @@ async def test_a_full_queue_that_nobody_empties_is_no_flood(tmp_path: Path, monk
 async def test_a_deadline_that_was_forgotten_is_found(tmp_path: Path) -> None:
     """A job with a deadline waits for a lease that no helper opens; then the daemon's timer is lost."""
     async with checked(tmp_path) as (daemon, _, check):
-        daemon.dispatch(events.HelperJoined(1, (a100(),), (events.Kernel(1, 14),)))
-        daemon.dispatch(events.SessionOpened(1, "alpha", 1))
-        daemon.dispatch(events.JobSubmitted(1, 1, 1, 1, 0, 0, daemon.now_ns() + 10_000_000_000, 8, False))
+        daemon.book_loop.dispatch(events.HelperJoined(1, (a100(),), (events.Kernel(1, 14),)))
+        daemon.book_loop.dispatch(events.SessionOpened(1, "alpha", 1))
+        daemon.book_loop.dispatch(events.JobSubmitted(1, 1, 1, 1, 0, 0, daemon.now_ns() + 10_000_000_000, 8, False))
         await check.run()
-        assert daemon._timer is not None
-        daemon._timer.cancel()
+        assert daemon.book_loop._timer is not None
+        daemon.book_loop._timer.cancel()
         daemon.now_ns = lambda: time.monotonic_ns() + 1_000_000_000
         await check.run()  # a busy loop may be late
         daemon.now_ns = lambda: time.monotonic_ns() + 13_000_000_000

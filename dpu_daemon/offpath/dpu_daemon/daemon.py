@@ -12,23 +12,23 @@ import hmac
 import logging
 import secrets
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from offpath.bindings import faults
 from offpath.bindings.loopback.copy import LoopbackCopyEngine
 from offpath.bindings.ports import CopyCompletion, CopyEngine, FabricSession, HostListener
 from offpath.bindings.wire import host
 from offpath.bindings.wire.header import FLAG_IDEMPOTENT, RequestHeader, pack_answer
+from offpath.dpu_daemon.book_loop import BookLoop
 from offpath.dpu_daemon.codes import REASON, STATUS
 from offpath.dpu_daemon.config import DaemonConfig
 from offpath.dpu_daemon.copies import Copies
 from offpath.dpu_daemon.host import HostSide
 from offpath.dpu_daemon.journal.gauges import journal_metrics
 from offpath.dpu_daemon.journal.log import Journal
-from offpath.dpu_daemon.journal.ring import JournalError
 from offpath.dpu_daemon.kernels import KernelRegistry
 from offpath.dpu_daemon.links import LaneLink
 from offpath.dpu_daemon.notify import Notifier
@@ -78,18 +78,18 @@ class Daemon:
         self.config = config
         self.now_ns = now_ns
         self.token = token
-        self.journal = journal
         self.notifier = notifier or Notifier()
         self.places = Places()
         self.store = store or Store(self.notifier)
         """What of the sessions' memory outlives this process."""
         self.lineage = journal.identity.lineage if journal is not None else secrets.token_hex(8)
         self._secret = journal.identity.secret if journal is not None else secrets.token_bytes(32)
+        self.counters: Counter[str] = Counter()
+        self.counters["restarts"] = journal.restarts if journal is not None else 0
         self.book = book or JobBook(
             config.tenant_specs(), make(config.leasing.policy), config.book_settings(), config.pins()
         )
-        self.is_read_only = False
-        """The journal failed: what was accepted is finished, nothing is accepted."""
+        self.book_loop = BookLoop(self.book, now_ns, journal, self.counters)
         self.engine: CopyEngine = engine or LoopbackCopyEngine()
         self.copies = Copies(self.engine)
         self.kernels = KernelRegistry(self.book.ledger)
@@ -99,14 +99,10 @@ class Daemon:
         self.config_generation = 1
         self.is_last_good = False
         """At this start the sources were refused, and none was taken in since."""
-        self.counters: Counter[str] = Counter()
-        self.counters["restarts"] = journal.restarts if journal is not None else 0
         self.ended: Counter[JobState] = Counter()
         self.tally = Tally()
-        self.extra_metrics: dict[str, tuple[str, Callable[[], float]]] = journal_metrics(self)
+        self.extra_metrics: dict[str, tuple[str, Callable[[], float]]] = journal_metrics(self.book_loop)
         """See `offpath.dpu_daemon.metrics.Extra`."""
-        self.on_broken: Callable[[], None] = lambda: None
-        """An error of ours left an event half handled. A served daemon ends at once: its journal knows better."""
         self.on_kernels_changed: list[Callable[[], None]] = []
         self.on_session_ended: list[Callable[[Session, str, str], None]] = []
         self.on_tenant_gone: list[Callable[[str], None]] = []
@@ -120,105 +116,29 @@ class Daemon:
         self.leaving: dict[int, JobRef] = {}
         """After a restart: answered jobs that still run."""
         self.results = Results(self)
-        self._events: deque[events.Event] = deque()
-        self._is_dispatching = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ns = 0
         self.plugin = PluginSeat(self)
         self.extra_metrics |= plugin_metrics(self)
         self.extra_metrics |= store_metrics(self.store)
-        self._carry: dict[type, Callable[[Any], None]] = {
-            commands.Copy: self._copy,
-            commands.Launch: self._launch,
-            commands.Answer: self._answer,
-            commands.OpenLease: self._open_lease,
-            commands.ScrubLane: self._scrub_lane,
-            commands.CloseLease: self._close_lease,
-            commands.KillLane: self._kill_lane,
-            commands.EndSession: self._end_session,
-            commands.TenantGone: self._tenant_gone,
-            Advice: self.plugin.heard,
-        }
+        on = self.book_loop.on
+        on(commands.Copy, self._copy)
+        on(commands.Launch, self._launch)
+        on(commands.Answer, self._answer)
+        on(commands.OpenLease, self._open_lease)
+        on(commands.ScrubLane, self._scrub_lane)
+        on(commands.CloseLease, self._close_lease)
+        on(commands.KillLane, self._kill_lane)
+        on(commands.EndSession, self._end_session)
+        on(commands.TenantGone, self._tenant_gone)
+        on(Advice, self.plugin.heard)
         self.host = HostSide(self, channel)
         self.probe = PathProbe(self)
         self._loop.add_reader(self.engine.fileno(), self.copies.poll)
         if journal is not None:
             journal.checkpoint(self.book, self.now_ns())
 
-    # -- events in, commands out ----------------------------------------------------------------------------------
-    def dispatch(self, event: events.Event) -> None:
-        """Give an event to the book and carry out what it says, until neither has anything left.
-
-        Events that arise while commands are carried out (a copy done in place) wait their turn, in order.
-        """
-        self._events.append(event)
-        if not self._is_dispatching:
-            self._run()
-
-    def _run(self) -> None:
-        waiting, handle, carry, now_ns = self._events, self._decide, self._carry, self.now_ns
-        self._is_dispatching = True
-        event: events.Event | None = None
-        try:
-            while waiting:
-                event = waiting.popleft()
-                for command in handle(event, now_ns()):
-                    carry[type(command)](command)
-        except Exception:
-            logger.critical("%s met an error of ours: what the daemon knows is in doubt", event, exc_info=True)
-            self.on_broken()
-            raise
-        finally:
-            self._is_dispatching = False
-        if self.journal is not None and self.journal.is_due():
-            self._checkpoint(self.journal)
-        next_ns = self.book.next_deadline_ns()
-        if next_ns is not None and (self._timer is None or next_ns < self._timer_ns):
-            self._arm_timer(next_ns)
-
-    def _decide(self, event: events.Event, now_ns: int) -> tuple[commands.Command, ...]:
-        """The book's word on an event; both are journalled before any of it is carried out."""
-        if faults.armed:
-            faults.hit("daemon.handle")
-        decided = self.book.handle(event, now_ns)
-        if self.journal is not None:
-            try:
-                self.journal.record(event, decided, now_ns)
-            except (OSError, JournalError) as fault:
-                self._journal_failed(fault)
-        return decided
-
-    def _checkpoint(self, journal: Journal) -> None:
-        try:
-            journal.checkpoint(self.book, self.now_ns())
-        except (OSError, JournalError) as fault:
-            self._journal_failed(fault)
-
-    def _journal_failed(self, fault: Exception) -> None:
-        """No accept without a record: finish what was accepted, and let no later start trust this journal."""
-        journal, self.journal = self.journal, None
-        self.is_read_only = True
-        self.counters["journal_failures"] += 1
-        logger.error("the journal failed, nothing is accepted any more: %s", fault)
-        if journal is not None:
-            journal.retire()
-            journal.close()
-
     def order_token(self, lease: int, generation: int) -> str:
         """What the workers of a lease prove themselves with; the same after a restart."""
         return hmac.new(self._secret, f"{lease}:{generation}".encode(), hashlib.sha256).hexdigest()
-
-    def _arm_timer(self, next_ns: int) -> None:
-        """One timer for the book's earliest deadline; it is moved only to come earlier."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_ns = next_ns
-        wait_s = max(0.0, (next_ns - self.now_ns()) / 1e9)
-        self._timer = self._loop.call_later(wait_s, self._tick)
-
-    def _tick(self) -> None:
-        self._timer = None
-        self.dispatch(events.Tick())
 
     def count(self, what: str) -> None:
         """One more in `statistics`."""
@@ -233,7 +153,7 @@ class Daemon:
         """Take in nothing new and finish what is there, or take in again."""
         if is_on is not self.is_draining:
             logger.warning("draining: no new session, no new job" if is_on else "draining no more")
-            self.dispatch(events.Drain(is_on))
+            self.book_loop.dispatch(events.Drain(is_on))
 
     def kept_job(self, job: int) -> JobRef | None:
         """The shell's side of a job that is not answered yet."""
@@ -244,7 +164,7 @@ class Daemon:
         """A ticket was redeemed. ``origin`` is what a restart needs to know of the session."""
         session = Session(self, number, tenant, fabric)
         self.sessions[number] = session
-        self.dispatch(events.SessionOpened(number, tenant, fabric.slot_count, origin))
+        self.book_loop.dispatch(events.SessionOpened(number, tenant, fabric.slot_count, origin))
         return session
 
     def session_lost(self, session: Session, detail: str) -> None:
@@ -264,7 +184,7 @@ class Daemon:
             return
         if code != "peer_gone":
             logger.warning("session %d of %s closed: %s %s", session.number, session.tenant, code, detail)
-        self.dispatch(events.SessionClosed(session.number))
+        self.book_loop.dispatch(events.SessionClosed(session.number))
         self._fold(session)
         for told in self.on_session_ended:  # before its doorbells close: a peer that asks why then knows it already
             told(session, code, detail)
@@ -283,7 +203,7 @@ class Daemon:
         self.refs[job] = ref
         deadline_ns = self.now_ns() + header.budget_ms * _MS if header.budget_ms else 0
         self.counters["requests"] += 1
-        self.dispatch(
+        self.book_loop.dispatch(
             events.JobSubmitted(
                 job, session.number, header.request_id, header.kernel_id, header.demand, header.priority, deadline_ns,
                 header.payload_bytes, bool(header.flags & FLAG_IDEMPOTENT), slot << 32 | header_crc,
@@ -293,14 +213,14 @@ class Daemon:
 
     def credit(self, ref: JobRef) -> None:
         """The requester took the answer."""
-        self.dispatch(events.CreditReturned(ref.job))
+        self.book_loop.dispatch(events.CreditReturned(ref.job))
 
     def cancel(self, ref: JobRef, operator_uid: int | None = None) -> None:
         """The requester gives the job up, or an operator does."""
         if operator_uid is not None:
             ref.operator_uid = operator_uid
             logger.info("job %d of %s is cancelled by uid %d", ref.job, ref.session.tenant, operator_uid)
-        self.dispatch(events.CancelRequested(ref.job, operator_uid))
+        self.book_loop.dispatch(events.CancelRequested(ref.job, operator_uid))
 
     # -- commands -------------------------------------------------------------------------------------------------
     def _copy(self, command: commands.Copy) -> None:
@@ -309,7 +229,7 @@ class Daemon:
         if (command.lease, command.lane) in self.host.reunion.awaited:
             return  # posted when its worker is back and has said what it had
         if link is None or link.memory is None:  # every Copy must end in a CopyDone, or the lease never drains
-            self._events.append(events.CopyDone(command.job, command.attempt, error=True))
+            self.book_loop.defer(events.CopyDone(command.job, command.attempt, error=True))
             return
         link.ref = ref
         fabric = ref.session.fabric
@@ -318,10 +238,9 @@ class Daemon:
             token, fabric.slots, fabric.payload_offset(ref.slot), link.memory, 0, ref.header.payload_bytes
         )
         if done is None:
-            self.copies.in_flight[token] = self._payload_landed, (ref, command.attempt, link)
-            self.host.landings.started(link.lease)
+            self.copies.started(token, link.lease, self._payload_landed, (ref, command.attempt, link))
         else:
-            self._events.append(events.CopyDone(command.job, command.attempt, done.error is not None))
+            self.book_loop.defer(events.CopyDone(command.job, command.attempt, done.error is not None))
 
     def copies_in_flight(self) -> set[tuple[int, int]]:
         """Payloads on their way: job, attempt."""
@@ -329,14 +248,9 @@ class Daemon:
 
     def _payload_landed(self, copied: tuple[JobRef, int, LaneLink], done: CopyCompletion) -> None:
         ref, attempt, link = copied
-        self.landed(link, done.error)
-        self.dispatch(events.CopyDone(ref.job, attempt, done.error is not None))
-
-    def landed(self, link: LaneLink, error: str | None) -> None:
-        """A lane that cannot be copied to any more is lost before its copy is: the job may then run elsewhere."""
-        self.host.landings.ended(link.lease)
-        if error is not None:
-            self.host.copy_failed(link, error)
+        if done.error is not None:  # a lane that cannot be copied to any more is lost before its copy is
+            self.host.copy_failed(link, done.error)
+        self.book_loop.dispatch(events.CopyDone(ref.job, attempt, done.error is not None))
 
     def _launch(self, command: commands.Launch) -> None:
         header = self.refs[command.job].header
@@ -350,7 +264,7 @@ class Daemon:
         if faults.armed:
             faults.hit("daemon.launch")
         if link is None or not self.host.launch(link, message):
-            self._events.append(events.LaunchFailed(command.job, command.attempt))
+            self.book_loop.defer(events.LaunchFailed(command.job, command.attempt))
         if faults.armed:
             faults.hit("daemon.launched")
 
@@ -432,22 +346,12 @@ class Daemon:
         self.is_last_good = False
         self.pacing.weigh((table.name, table.weight) for table in config.tenant)
         self.host.limits_changed()
-        self.dispatch(events.ConfigChanged(config.tenant_specs(), config.book_settings(), config.pins()))
+        self.book_loop.dispatch(events.ConfigChanged(config.tenant_specs(), config.book_settings(), config.pins()))
         self.plugin.adopt()
         for tell in self.on_reconfigured:
             tell()
 
     # -- after a restart ------------------------------------------------------------------------------------------
-    def copy_again(self, command: commands.Copy) -> None:
-        """A copy that died with the process before us."""
-        self._copy(command)
-        self._run()
-
-    def launch_again(self, command: commands.Launch) -> None:
-        """A launch that surely did not arrive."""
-        self._launch(command)
-        self._run()
-
     def write_answer(self, answer: commands.Answer) -> None:
         """An answer that was decided, and is not in its slot."""
         self._answer(answer)
@@ -472,7 +376,7 @@ class Daemon:
     @property
     def is_durable(self) -> bool:
         """Sessions and accepted work outlive this process."""
-        return self.journal is not None and self.notifier.has_manager
+        return self.book_loop.journal is not None and self.notifier.has_manager
 
     def close(self) -> None:
         """End at once: sessions first, then the host side. What is durable is only left alone: the next process goes
@@ -484,18 +388,10 @@ class Daemon:
         else:
             for session in list(self.sessions.values()):
                 self.session_ended(session, "daemon_ends", "the daemon ends")
-        if self._timer is not None:
-            self._timer.cancel()
         self._loop.remove_reader(self.engine.fileno())
         self.engine.close()  # before the helper is let go: nothing may land where it scrubs
         self.host.close(is_final=not self.is_durable)
-        # Late timers and callbacks find a dispatch under way that never ends: what they say is the next process's to
-        # find out, and the loop may turn for seconds yet (a thread that makes a session's memory has to end).
-        self._is_dispatching = True
-        if self.journal is not None:
-            if not self.notifier.has_manager:
-                self.journal.retire()
-            self.journal.close()
+        self.book_loop.close(is_final=not self.notifier.has_manager)
         self.probe.close()
         self.store.close()
         self.plugin.close()

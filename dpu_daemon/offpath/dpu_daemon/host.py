@@ -15,7 +15,6 @@ from pydantic import BaseModel
 from offpath.bindings.errors import OffpathError, PeerGone, ProtocolError, RegionError
 from offpath.bindings.ports import HostConnection, HostListener, MemoryExport
 from offpath.bindings.wire import control, host
-from offpath.dpu_daemon.landings import Landings
 from offpath.dpu_daemon.links import HelperLink, LaneLink, Order
 from offpath.dpu_daemon.offers import gpu_spec
 from offpath.dpu_daemon.pulse import Pulse
@@ -43,7 +42,6 @@ class HostSide:
         self.orders: dict[int, Order] = {}
         self.lanes: dict[tuple[int, int], LaneLink] = {}
         self.gpu_names: list[str] = []
-        self.landings = Landings()
         self._parting: set[HostConnection] = set()
         """Of helpers that are lost, and may still be copied to."""
         self.on_ina: Callable[[control.InaStates | None], None] = lambda said: None
@@ -98,15 +96,15 @@ class HostSide:
             logger.warning("lease %d could not be opened: %s", message.lease, message.detail)
             self._drop_lanes(message.lease)
             self.orders.pop(message.lease, None)
-            self._daemon.dispatch(events.InstanceFailed(message.lease, message.generation))
+            self._daemon.book_loop.dispatch(events.InstanceFailed(message.lease, message.generation))
         elif isinstance(message, control.InstanceClosed):
             self._drop_lanes(message.lease)
             self.orders.pop(message.lease, None)
             self._daemon.counters["scrubbed_bytes"] += message.scrubbed_bytes
             if self._is_unscrubbed(message):
-                self._daemon.dispatch(events.InstanceFailed(message.lease, message.generation))
+                self._daemon.book_loop.dispatch(events.InstanceFailed(message.lease, message.generation))
             else:
-                self._daemon.dispatch(events.InstanceClosed(message.lease, message.generation))
+                self._daemon.book_loop.dispatch(events.InstanceClosed(message.lease, message.generation))
         else:
             self._helper_gone(helper, f"it sent {type(message).__name__} out of turn")
 
@@ -122,7 +120,7 @@ class HostSide:
         if key in self.reunion.awaited and self._daemon.book.ledger.lease_of(died.lease, died.generation) is not None:
             self.reunion.lane_missing(key)
         else:
-            self._daemon.dispatch(events.WorkerLost(died.lease, died.lane, died.generation))
+            self._daemon.book_loop.dispatch(events.WorkerLost(died.lease, died.lane, died.generation))
 
     def _hear_out(self, link: LaneLink) -> None:
         """Its process ended: what it said before counts, as far as it has come; then it is lost."""
@@ -170,7 +168,7 @@ class HostSide:
         kernels = tuple(events.Kernel(ids[k.name], k.demand, k.name) for k in helper.hello.kernels)
         joined = events.HelperJoined(helper.number, tuple(helper.gpus), kernels, helper.hello.incarnation)
         helper.outbox = []
-        self._daemon.dispatch(joined)
+        self._daemon.book_loop.dispatch(joined)
         orders, helper.outbox = helper.outbox, None
         for message in (
             *host_welcome_messages(welcome),
@@ -197,9 +195,9 @@ class HostSide:
             self.reunion.awaited.clear()
         # When it sees us hang up, nothing of ours lands in its memory any more: it may scrub.
         self._parting.add(helper.connection)
-        self.landings.when_landed(self.landings.leases(), partial(self._part, helper.connection))
+        self._daemon.copies.when_landed(self._daemon.copies.leases(), partial(self._part, helper.connection))
         if helper.is_joined:
-            self._daemon.dispatch(events.HelperLost(helper.number))
+            self._daemon.book_loop.dispatch(events.HelperLost(helper.number))
 
     def _dismiss_workers(self) -> None:
         """Their helper ends them: one that is not told would come back for its lane, and be turned away."""
@@ -238,10 +236,10 @@ class HostSide:
         lease = self._daemon.book.ledger.lease_of(command.lease, command.generation)
         if lease is None or lease.is_closing:
             return  # forgotten with its helper, or given up, before it could be ordered
-        if former := self.landings.leases() - self.orders.keys():
+        if former := self._daemon.copies.leases() - self.orders.keys():
             # Copies into lanes of a lost helper: its memory may be ours to give.
             # (For those into a lease that drains, the book waits.)
-            self.landings.when_landed(former, partial(self.open_lease, command))
+            self._daemon.copies.when_landed(former, partial(self.open_lease, command))
             return
         if self.reunion.helper:
             return  # given when the helper is back
@@ -272,7 +270,7 @@ class HostSide:
         if link is None or not self._to_worker(
             link, control.encode(control.ScrubLane(lease=command.lease, lane=command.lane))
         ):
-            self._daemon.dispatch(events.WorkerLost(command.lease, command.lane, command.generation))
+            self._daemon.book_loop.dispatch(events.WorkerLost(command.lease, command.lane, command.generation))
 
     def kill_lane(self, command: commands.KillLane) -> None:
         """Have the helper kill the worker; that its channel then closes is news to nobody."""
@@ -393,7 +391,7 @@ class HostSide:
         if (link.lease, link.lane) in self.reunion.awaited and not link.resent:
             # Before the book may send it anything new: that would look as if it never arrived.
             self.reunion.lane_is_back(link)
-        self._daemon.dispatch(events.LaneReady(link.lease, link.lane, link.generation))
+        self._daemon.book_loop.dispatch(events.LaneReady(link.lease, link.lane, link.generation))
 
     def _from_worker(self, link: LaneLink) -> None:
         try:
@@ -417,7 +415,7 @@ class HostSide:
             self.worker_gone(link, str(fault))
             return
         self._daemon.counters["scrubbed_bytes"] += said.scrubbed_bytes
-        self._daemon.dispatch(events.LaneScrubbed(link.lease, link.lane, link.generation))
+        self._daemon.book_loop.dispatch(events.LaneScrubbed(link.lease, link.lane, link.generation))
 
     def worker_gone(self, link: LaneLink, why: str) -> None:
         """Its process ended, its channel broke, or it broke the rules."""
@@ -428,7 +426,7 @@ class HostSide:
         if (link.lease, link.lane) in self.reunion.awaited:  # it was back, and left before its lane was
             self.reunion.lane_missing((link.lease, link.lane))
             return
-        self._daemon.dispatch(events.WorkerLost(link.lease, link.lane, link.generation))
+        self._daemon.book_loop.dispatch(events.WorkerLost(link.lease, link.lane, link.generation))
 
     def _close_lane(self, link: LaneLink) -> None:
         self.lanes.pop((link.lease, link.lane), None)

@@ -236,7 +236,7 @@ class PluginSeat:
         is_new = counsel.advisor is not self._process
         if isinstance(policy, PluginPolicy) and (is_new if is_its else policy.is_advised):
             counsel.arriving = self._process if is_its else None
-            self._daemon.dispatch(events.PluginStarted())
+            self._daemon.book_loop.dispatch(events.PluginStarted())
             if policy.is_advised:
                 logger.warning("%s decides", policy.name)
 

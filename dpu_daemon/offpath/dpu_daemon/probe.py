@@ -85,7 +85,7 @@ class PathProbe:
     def _book(self) -> str:
         daemon = self._daemon
         try:
-            daemon.dispatch(events.Tick())
+            daemon.book_loop.dispatch(events.Tick())
         except Exception as fault:  # whatever the book raises, the daemon is not healthy
             return f"raised {type(fault).__name__}"
         next_ns = daemon.book.next_deadline_ns()

@@ -91,17 +91,17 @@ class Recovery:
         # Only now may the book be told anything: time has passed, and it may answer any job at once.
         daemon.plugin.adopt()
         for number in taken:
-            daemon.dispatch(events.CreditReturned(number))
+            daemon.book_loop.dispatch(events.CreditReturned(number))
         self._end_copies()
         self._reconfigure()
         if daemon.is_draining:  # whoever drained the process before us wanted it to end: no news to an operator
-            daemon.dispatch(events.Drain(False))
+            daemon.book_loop.dispatch(events.Drain(False))
         for number in lost:
-            daemon.dispatch(events.SlotLost(number))
+            daemon.book_loop.dispatch(events.SlotLost(number))
         for number, session in sessions.items():
             if session is None:
-                daemon.dispatch(events.SessionClosed(number))
-        daemon.dispatch(events.Tick())  # the book may wait for no event, only for a deadline
+                daemon.book_loop.dispatch(events.SessionClosed(number))
+        daemon.book_loop.dispatch(events.Tick())  # the book may wait for no event, only for a deadline
         logger.info(
             "went on with %d sessions, %d jobs and %d leases",
             len(daemon.sessions), len(daemon.refs), len(ledger.leases),
@@ -192,7 +192,7 @@ class Recovery:
         for lease in ledger.leases.values():
             ended += sorted(lease.strays)
         for job, attempt in ended:
-            daemon.dispatch(events.CopyDone(job, attempt, error=True))
+            daemon.book_loop.dispatch(events.CopyDone(job, attempt, error=True))
 
     # -- lanes ----------------------------------------------------------------------------------------------------
     def _lane_back(self, link: LaneLink) -> None:
@@ -204,7 +204,7 @@ class Recovery:
         placed = [job for job in lease.jobs.values() if job.placement is not None and job.placement.lane == link.lane]
         for job in placed:
             if job.is_copying and job.state >= FIRST_TERMINAL:  # answered since: nobody needs the copy made again
-                daemon.dispatch(events.CopyDone(job.job, job.attempt, error=True))
+                daemon.book_loop.dispatch(events.CopyDone(job.job, job.attempt, error=True))
                 continue
             ref = daemon.refs.get(job.job) or daemon.leaving.get(job.job)
             if ref is None:
@@ -212,7 +212,7 @@ class Recovery:
             if link.last_job == job.job or not job.is_running:
                 link.ref = ref
             if job.is_copying:
-                daemon.copy_again(commands.Copy(job.job, job.attempt, link.lease, link.lane))
+                daemon.book_loop.repeat(commands.Copy(job.job, job.attempt, link.lease, link.lane))
             elif job.is_running and link.last_job != job.job:
                 self._never_launched(job, ref, link)
         daemon.host.reunion.scrub_again(link)
@@ -221,12 +221,12 @@ class Recovery:
         """Its launch was journalled, and did not arrive."""
         daemon = self._daemon
         if job.state >= FIRST_TERMINAL:  # answered meanwhile: nobody needs it to run
-            daemon.dispatch(events.ResultArrived(job.job, link.generation, EndReason.DAEMON_RESTARTED, 0, 0))
+            daemon.book_loop.dispatch(events.ResultArrived(job.job, link.generation, EndReason.DAEMON_RESTARTED, 0, 0))
         elif ref.is_spoilt:
-            daemon.dispatch(events.SlotLost(job.job))
+            daemon.book_loop.dispatch(events.SlotLost(job.job))
         else:
             link.ref = ref
-            daemon.launch_again(
+            daemon.book_loop.repeat(
                 commands.Launch(
                     job.job, job.attempt, link.lease, link.lane, link.generation, job.kernel, job.demand.share
                 )

@@ -56,7 +56,7 @@ class Reloader:
         self._daemon = daemon
         self._negotiator = negotiator
         self._sources = sources
-        self._directory = directory if daemon.journal is not None else None
+        self._directory = directory if daemon.book_loop.journal is not None else None
         self._turn = asyncio.Lock()
         self._reading: threading.Thread | None = None
 

@@ -116,15 +116,14 @@ class Results:
         copied = ref, link, result
         done = self._daemon.copies.post(
             link.memory, link.landing_bytes, fabric.answers, fabric.result_offset(ref.slot), result.result_bytes,
-            self._landed, copied,
+            self._landed, copied, link.lease,
         )  # fmt: skip
-        if done is None:
-            self._daemon.host.landings.started(link.lease)
-        else:
+        if done is not None:
             self._copied(copied, done)
 
     def _landed(self, copied: _Copied, done: CopyCompletion) -> None:
-        self._daemon.landed(copied[1], done.error)
+        if done.error is not None:
+            self._daemon.host.copy_failed(copied[1], done.error)
         self._copied(copied, done)
 
     def _copied(self, copied: _Copied, done: CopyCompletion) -> None:
@@ -173,6 +172,6 @@ class Results:
         """Times are those of the worker's clock, which is another machine's: the book takes only their difference."""
         if ref.is_answered or ref.session.is_closed:
             ref.result = None
-        self._daemon.dispatch(
+        self._daemon.book_loop.dispatch(
             events.ResultArrived(result.job, result.generation, reason, result.started_ns, result.finished_ns)
         )

@@ -82,7 +82,7 @@ class Reunion:
 
     def reconcile(self, helper: HelperLink, kept: set[int]) -> None:
         """Give the orders again that may not have arrived; report what did not survive."""
-        book, dispatch, host = self._daemon.book, self._daemon.dispatch, self._host
+        book, dispatch, host = self._daemon.book, self._daemon.book_loop.dispatch, self._host
         logger.info("helper %s is back with %d of %d leases", helper.hello.name, len(kept), len(book.ledger.leases))
         alive = {(one.lease, lane) for one in helper.held for lane in one.lanes}
         for number, lease in list(book.ledger.leases.items()):
@@ -111,13 +111,13 @@ class Reunion:
         self.awaited.discard(key)
         lease = self._daemon.book.ledger.leases.get(key[0])
         if lease is not None:
-            self._daemon.dispatch(events.WorkerLost(*key, lease.generation))
+            self._daemon.book_loop.dispatch(events.WorkerLost(*key, lease.generation))
             self._end_dead_copies(lease)
 
     def _end_dead_copies(self, lease: Lease) -> None:
         """Copies into lanes that were lost went with our former process, but for those that we posted."""
         for job, attempt in sorted(lease.strays - self._daemon.copies_in_flight()):
-            self._daemon.dispatch(events.CopyDone(job, attempt, error=True))
+            self._daemon.book_loop.dispatch(events.CopyDone(job, attempt, error=True))
 
     def _stop_waiting(self) -> None:
         """Whoever is not back by now is lost."""
@@ -132,7 +132,7 @@ class Reunion:
         self.helper = ""
         self.awaited.clear()
         self._host.drop_all()
-        self._daemon.dispatch(events.HelperLost(self._daemon.book.leasing.helper))
+        self._daemon.book_loop.dispatch(events.HelperLost(self._daemon.book.leasing.helper))
 
     def lane_is_back(self, link: LaneLink) -> None:
         """The worker is back and has said what it had to say."""

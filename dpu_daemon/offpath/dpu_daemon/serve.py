@@ -283,7 +283,7 @@ async def serve(
             if not stop.is_set():
                 start(_reload(reloader, daemon), "reload")
 
-        daemon.on_broken = partial(os._exit, os.EX_SOFTWARE)
+        daemon.book_loop.on_broken = partial(os._exit, os.EX_SOFTWARE)
         if sources is not None:
             reloader = Reloader(daemon, negotiator, sources, directory)
             if refused:

@@ -207,7 +207,7 @@ class Session:
             self._turn_down(slot, former, 0, Reason.BAD_HEADER)
             self._violated(broken)
             return
-        if self._daemon.is_read_only:
+        if self._daemon.book_loop.is_read_only:
             self._turn_down(slot, former, header.request_id, Reason.JOURNAL_FAILED)
             return
         header_crc = int.from_bytes(copied[_CRC_AT:FIXED_BYTES], "little")

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-if TYPE_CHECKING:
-    from offpath.dpu_daemon.daemon import Daemon
+from offpath.dpu_daemon.journal.log import Journal
+
+
+class Journalled(Protocol):
+    """Who writes the journal."""
+
+    journal: Journal | None
+    is_read_only: bool
+
 
 NAMES: Final[dict[str, str]] = {
     "offpath_journal_failed": "1 once the journal could not be written: nothing is accepted any more.",
@@ -17,11 +24,11 @@ NAMES: Final[dict[str, str]] = {
 """Metric to help. A daemon without a journal gives zeros."""
 
 
-def journal_metrics(daemon: Daemon) -> dict[str, tuple[str, Callable[[], float]]]:
+def journal_metrics(owner: Journalled) -> dict[str, tuple[str, Callable[[], float]]]:
     """See `offpath.dpu_daemon.metrics.Extra`."""
-    journal = daemon.journal
+    journal = owner.journal
     give: dict[str, Callable[[], float]] = {
-        "offpath_journal_failed": lambda: daemon.is_read_only,
+        "offpath_journal_failed": lambda: owner.is_read_only,
         "offpath_journal_records_total": lambda: journal.records if journal is not None else 0,
         "offpath_journal_checkpoints_total": lambda: journal.checkpoints if journal is not None else 0,
         "offpath_journal_fill_ratio": lambda: journal.fill if journal is not None else 0,
