@@ -374,7 +374,7 @@ class Judge:
         promise(in_flight <= world.config.max_jobs, f"{in_flight} jobs are accepted")
         promise(len(ledger.jobs) <= world.slots_given, "more jobs than slots")
         promise(len(ledger.leaving) <= world.lanes_possible, "more jobs leave than there are lanes")
-        promise(len(daemon.refs) <= world.slots_given + in_flight, "the shell keeps ended jobs")
+        promise(len(daemon.answers.refs) <= world.slots_given + in_flight, "the shell keeps ended jobs")
 
     def before_sleep(self, until_ns: int) -> None:
         """Nothing is ready, the clock moves on: not past what the book waits for."""
@@ -399,10 +399,11 @@ class Judge:
         for name, table in (
             ("jobs", ledger.jobs), ("jobs that leave", ledger.leaving), ("the book's sessions", ledger.sessions),
             ("needy tenants", ledger.needy),
-            ("departing tenants", ledger.departing), ("sessions", daemon.sessions), ("jobs of the shell", daemon.refs),
-            ("unwritten answers", daemon.results.unwritten), ("awaited lanes", host.reunion.awaited),
+            ("departing tenants", ledger.departing), ("sessions", daemon.sessions.by_number),
+            ("jobs of the shell", daemon.answers.refs), ("unwritten answers", daemon.answers.unwritten),
+            ("awaited lanes", host.reunion.awaited),
             ("copies", daemon.copies.in_flight),
-            ("held answers", daemon.results.held), ("what waits for copies", daemon.copies._waiting),
+            ("held answers", daemon.answers.held), ("what waits for copies", daemon.copies._waiting),
             ("lane copies", daemon.copies.leases()), ("helpers that leave", host._parting),
             ("strangers", host.strangers.waiting), ("grants", world.admission._grants),
             ("tickets", world.admission._by_ticket), ("open tickets", world.listener.tickets._offers),

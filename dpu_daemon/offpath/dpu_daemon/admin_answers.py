@@ -103,7 +103,7 @@ class Answers:
 
     def _statistics(self, asked: admin.StatisticsRequest) -> admin.Statistics:
         ended: dict[str, Counter[str]] = {}
-        for (tenant, status, _), count in self._daemon.tally.ends().items():
+        for (tenant, status, _), count in self._daemon.answers.tally.ends().items():
             ended.setdefault(tenant, Counter())[status.name.lower()] += count
         sessions = Counter(session.tenant for session in self._ledger.sessions.values())
         fitting = sorted(each.tenant for each in view.tenants(self._ledger) if each.tenant > asked.after)
@@ -116,7 +116,7 @@ class Answers:
 
     def _tenant_line(self, name: str, ended: Counter[str], sessions: int) -> admin.TenantLine:
         record = view.tenant_record(self._ledger.tenants[name])
-        latency = self._daemon.tally.latency.get(name, _EMPTY)
+        latency = self._daemon.answers.tally.latency.get(name, _EMPTY)
         return admin.TenantLine(
             tenant=name, jobs=record.jobs, queued=record.queued, running=record.running, sessions=sessions,
             leases=record.leases, held_share=record.held_share, max_share=record.max_share, ended=dict(ended),
@@ -137,7 +137,7 @@ class Answers:
         )  # fmt: skip
         lines = {each.job: self._job_line(each) for each in held}
         if terminal := [state for state in states if state >= FIRST_TERMINAL]:
-            ended = self._daemon.tally.ended(
+            ended = self._daemon.answers.tally.ended(
                 tenant=asked.tenant, session=asked.session, states=terminal, after=asked.after, limit=asked.limit
             )
             lines |= {each.job: self._line(each) for each in ended}  # these say why they ended
@@ -174,8 +174,8 @@ class Answers:
         """An unanswered job is the book's, an answered one is looked up among the last ended."""
         job = self._find(asked)
         if isinstance(asked, admin.CancelRequest):
-            if isinstance(job, Job) and (ref := self._daemon.kept_job(job.job)) is not None:
-                self._daemon.cancel(ref, operator_uid=uid)
+            if isinstance(job, Job) and (ref := self._daemon.answers.refs.get(job.job)) is not None:
+                self._daemon.sessions.cancel(ref, operator_uid=uid)
                 return admin.Cancelled(job=self._line(self._find(asked)))
             return admin.Cancelled(job=self._line(job))
         gpus = tuple(self._daemon.book.leasing.gpus)
@@ -199,11 +199,11 @@ class Answers:
         if asked.job is not None:
             name = str(asked.job)
             job = self._ledger.jobs.get(asked.job)
-            kept = self._daemon.tally.find(job=asked.job)
+            kept = self._daemon.answers.tally.find(job=asked.job)
         elif asked.session is not None and asked.request_id is not None:
             name = f"{asked.session}/{asked.request_id}"
             job = view.find_job(self._ledger, asked.session, asked.request_id)
-            kept = self._daemon.tally.find(session=asked.session, request_id=asked.request_id)
+            kept = self._daemon.answers.tally.find(session=asked.session, request_id=asked.request_id)
         else:
             raise AskedWrongly("no_id", "name a job, or a session and a request id")
         if job is not None and job.state < FIRST_TERMINAL:

@@ -133,9 +133,9 @@ class Admission:
         self._next_session = daemon.book.ledger.last_session + 1
         self._loop = asyncio.get_running_loop()
         daemon.on_kernels_changed.append(self._tell_kernels)
-        daemon.on_session_ended.append(self._session_ended)
-        daemon.on_tenant_gone.append(self._tenant_gone)
-        daemon.on_session_lost.append(self._wait_for_peer)
+        daemon.sessions.on_ended.append(self._session_ended)
+        daemon.sessions.on_tenant_gone.append(self._tenant_gone)
+        daemon.sessions.on_lost.append(self._wait_for_peer)
 
     def admit(self, carrier: Carrier, hello: control.Hello, peer: Peer) -> Grant:
         """Who, and how much; then the welcome. Raises: NegotiationRefused."""
@@ -319,13 +319,13 @@ class Admission:
             self.end(grant, None)
         else:
             grant.peer = None
-            self._daemon.session_lost(grant.live, "its negotiation ended")
+            self._daemon.sessions.lost(grant.live, "its negotiation ended")
 
     def _wait_for_peer(self, session: Session) -> None:
         grant = self._grants.get(session.number)
         ttl_s = self._config.durability.resume_ttl_s
         if grant is None or not ttl_s:
-            self._daemon.session_ended(session, "peer_gone", "nobody waits for it")
+            self._daemon.sessions.ended(session, "peer_gone", "nobody waits for it")
             return
         if grant.waiting is None:  # its negotiation may still say goodbye
             grant.waiting = self._loop.call_later(ttl_s, self.end, grant, None)
@@ -378,7 +378,7 @@ class Admission:
         grant.tenant.sessions -= 1
         grant.tenant.nbytes -= grant.terms.nbytes
         if grant.live is not None:
-            self._daemon.session_ended(grant.live, "peer_gone", "its negotiation ended")
+            self._daemon.sessions.ended(grant.live, "peer_gone", "its negotiation ended")
         if closing is not None and grant.peer is not None:
             grant.peer.say(closing)
             grant.peer.hang_up()

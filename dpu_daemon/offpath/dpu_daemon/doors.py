@@ -64,7 +64,7 @@ def opened(
     """
     peer = grant.peer
     memory = [fabric.slots.fd, fabric.answers.fd]
-    grant.live = daemon.session_opened(grant.session, grant.tenant.table.name, fabric, grant.origin)
+    grant.live = daemon.sessions.opened(grant.session, grant.tenant.table.name, fabric, grant.origin)
     is_called = False
 
     def go_on() -> None:
@@ -197,7 +197,7 @@ class FabricDoor:
         try:
             fabric.hand_over(sock)
         except OSError:
-            self._daemon.session_ended(grant.live, "peer_gone", "it left before it had its memory")
+            self._daemon.sessions.ended(grant.live, "peer_gone", "it left before it had its memory")
             return
         finally:
             sock.close()
@@ -209,7 +209,7 @@ class FabricDoor:
         try:
             fabric.hand_over(sock)
         except OSError:
-            self._daemon.session_lost(session, "it left before it had its memory")
+            self._daemon.sessions.lost(session, "it left before it had its memory")
             return
         finally:
             sock.close()

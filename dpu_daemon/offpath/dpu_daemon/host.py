@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from offpath.bindings.errors import OffpathError, PeerGone, ProtocolError, RegionError
 from offpath.bindings.ports import HostConnection, HostListener, MemoryExport
 from offpath.bindings.wire import control, host
-from offpath.dpu_daemon.links import HelperLink, LaneLink, Order
+from offpath.dpu_daemon.inflight import HelperLink, LaneLink, Order
 from offpath.dpu_daemon.offers import gpu_spec
 from offpath.dpu_daemon.pulse import Pulse
 from offpath.dpu_daemon.reunion import Reunion
@@ -310,7 +310,7 @@ class HostSide:
         return self._to_worker(link, message)
 
     def ask_proof(self, link: LaneLink, number: int) -> bool:
-        """Have a worker say that it lives; its answer, if it can give one, comes by `Results.proven`."""
+        """Have a worker say that it lives; its answer, if it can give one, comes by `Answers.proven`."""
         return self._to_worker(link, control.encode(control.Ping(number=number)))
 
     # -- workers --------------------------------------------------------------------------------------------------
@@ -401,13 +401,13 @@ class HostSide:
             if message[0] == host.KIND_RESULT:
                 since_ns = self._daemon.now_ns()
                 ref = link.ref
-                self._daemon.results.arrived(link, host.parse_result(message))
+                self._daemon.answers.arrived(link, host.parse_result(message))
                 if ref is not None:
                     self._daemon.pacing.of(ref.session.tenant).charge(since_ns)
                 return
             said = control.decode(control.HOST_TO_DAEMON, message)
             if isinstance(said, control.Pong):
-                self._daemon.results.proven(link, said.number)
+                self._daemon.answers.proven(link, said.number)
                 return
             if not isinstance(said, control.LaneScrubbed):
                 raise ProtocolError("out_of_turn", said.kind)
@@ -432,7 +432,7 @@ class HostSide:
         self.lanes.pop((link.lease, link.lane), None)
         self._unwatch(link.connection)
         link.connection.close()
-        self._daemon.results.forget(link)
+        self._daemon.answers.forget(link)
         if link.invitation is not None:
             link.invitation.close()
         if link.memory is not None:
@@ -459,6 +459,15 @@ class HostSide:
     def holds(self, link: LaneLink) -> bool:
         """True while the lane's worker is connected."""
         return self.lanes.get((link.lease, link.lane)) is link
+
+    @property
+    def awaited(self) -> set[tuple[int, int]]:
+        """After a restart: lanes whose workers are expected back."""
+        return self.reunion.awaited
+
+    def lane_is_back(self, link: LaneLink) -> None:
+        """See `Reunion.lane_is_back`."""
+        self.reunion.lane_is_back(link)
 
     def gpu_index(self, lease: int) -> int:
         """The GPU of a lease as the answer header names it, counted in the helper's order."""

@@ -87,7 +87,7 @@ Extra = dict[str, tuple[str, Callable[[], float]]]
 def take(daemon: Daemon, lag_s: float, uptime_s: float) -> Snapshot:
     """Copy the numbers. In the loop; the cost grows with tenants and leases, never with jobs."""
     ledger = daemon.book.ledger
-    tally = daemon.tally
+    tally = daemon.answers.tally
     leases: Counter[tuple[str, str]] = Counter()
     running = {gpu.gpu: 0 for gpu in daemon.book.leasing.gpus}
     for lease in ledger.leases.values():

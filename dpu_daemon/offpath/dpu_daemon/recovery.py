@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -20,9 +20,9 @@ from offpath.bindings.ports import FabricSession
 from offpath.bindings.wire.header import FIXED_BYTES, RequestHeader, parse_answer, parse_request
 from offpath.dpu_daemon.admission import Admission
 from offpath.dpu_daemon.daemon import Daemon
-from offpath.dpu_daemon.links import LaneLink
+from offpath.dpu_daemon.inflight import JobRef, LaneLink
 from offpath.dpu_daemon.notify import close_all
-from offpath.dpu_daemon.sessions import JobRef, Session, memory_name
+from offpath.dpu_daemon.sessions import Session, memory_name
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.records import Job
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState
@@ -36,18 +36,26 @@ _MASK: Final = 0xFFFF_FFFF
 
 
 class _NobodysSession:
-    """Stands for the session of a job that runs on although its requester is gone."""
+    """Stands for the session of a job that runs on although its requester is gone. Implements
+    `offpath.dpu_daemon.inflight.SessionEnd`."""
 
+    fabric: FabricSession
     is_closed = True
 
     def __init__(self, job: Job) -> None:
         self.number = job.session
         self.tenant = job.demand.tenant
 
+    def ring(self, slot: int) -> None:
+        """Nobody is there to be rung."""
+
+    def told_to_wait(self, wait_ms: int) -> None:
+        """Nobody is there to wait."""
+
 
 def _nobodys(job: Job) -> JobRef:
     """The shell's side of such a job."""
-    return JobRef(job.job, cast(Session, _NobodysSession(job)), 0, _bare(job))
+    return JobRef(job.job, _NobodysSession(job), 0, _bare(job))
 
 
 class Recovery:
@@ -85,8 +93,8 @@ class Recovery:
             else:
                 self._job(job, sessions.get(job.session), lost)
         for job in ledger.leaving.values():
-            if job.job not in daemon.leaving:
-                daemon.leaving[job.job] = ref = _nobodys(job)
+            if job.job not in daemon.answers.leaving:
+                daemon.answers.leaving[job.job] = ref = _nobodys(job)
                 ref.is_answered = True
         # Only now may the book be told anything: time has passed, and it may answer any job at once.
         daemon.plugin.adopt()
@@ -104,7 +112,7 @@ class Recovery:
         daemon.book_loop.dispatch(events.Tick())  # the book may wait for no event, only for a deadline
         logger.info(
             "went on with %d sessions, %d jobs and %d leases",
-            len(daemon.sessions), len(daemon.refs), len(ledger.leases),
+            len(daemon.sessions.by_number), len(daemon.answers.refs), len(ledger.leases),
         )  # fmt: skip
         if faults.armed:
             faults.hit("daemon.recovered")
@@ -136,8 +144,7 @@ class Recovery:
             close_all(fds)
             daemon.store.forget(memory_name(known.session))
             return None
-        session = Session(daemon, known.session, known.tenant, fabric)
-        daemon.sessions[known.session] = session
+        session = daemon.sessions.restored(known.session, known.tenant, fabric)
         daemon.store.adopt(memory_name(known.session))
         self._admission.restored(session, known.origin)
         return session
@@ -163,26 +170,26 @@ class Recovery:
             ref.is_spoilt = header is None
             session.restore(ref)
         if job.state < FIRST_TERMINAL:
-            daemon.refs[job.job] = ref
+            daemon.answers.refs[job.job] = ref
             if ref.is_spoilt and not job.is_running:
                 lost.append(job.job)
             return
         ref.is_answered = session is None or _has_answer(session, ref.slot, job)
         if job.job in daemon.book.ledger.leaving:
-            daemon.leaving[job.job] = ref
+            daemon.answers.leaving[job.job] = ref
         if not ref.is_answered:
             self._answer_again(job, ref)
 
     def _answer_again(self, job: Job, ref: JobRef) -> None:
         """The answer was decided and not written. One with a result waits for the worker that still has it."""
         daemon = self._daemon
-        daemon.refs[job.job] = ref
+        daemon.answers.refs[job.job] = ref
         total = (0, 0, 0, 0, 0, max(0, daemon.now_ns() - job.accepted_ns))
         answer = commands.Answer(job.job, job.session, job.state, job.reason, 0, 0, 0, total)
-        daemon.results.unwritten[job.job] = answer
+        daemon.answers.unwritten[job.job] = answer
         if job.state not in _WITH_RESULT or not job.launches:
-            del daemon.results.unwritten[job.job]
-            daemon.write_answer(answer)
+            del daemon.answers.unwritten[job.job]
+            daemon.answers.write(answer)
 
     def _end_copies(self) -> None:
         """Copies whose job is answered, or whose lane was lost, ended with the process that made them."""
@@ -206,7 +213,7 @@ class Recovery:
             if job.is_copying and job.state >= FIRST_TERMINAL:  # answered since: nobody needs the copy made again
                 daemon.book_loop.dispatch(events.CopyDone(job.job, job.attempt, error=True))
                 continue
-            ref = daemon.refs.get(job.job) or daemon.leaving.get(job.job)
+            ref = daemon.answers.refs.get(job.job) or daemon.answers.leaving.get(job.job)
             if ref is None:
                 continue
             if link.last_job == job.job or not job.is_running:

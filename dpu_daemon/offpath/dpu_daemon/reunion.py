@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from offpath.dpu_daemon.links import HelperLink, LaneLink, Order
+from offpath.dpu_daemon.inflight import HelperLink, LaneLink, Order
 from offpath.dpu_daemon.patience import Patience
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.states import LeaseState
@@ -125,7 +125,7 @@ class Reunion:
             self._forget_helper()
         for key in sorted(self.awaited):
             self.lane_missing(key)
-        self._daemon.results.give_up_unwritten()
+        self._daemon.answers.give_up_unwritten()
 
     def _forget_helper(self) -> None:
         """The helper the book knows is not coming back."""

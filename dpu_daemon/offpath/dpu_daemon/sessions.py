@@ -11,17 +11,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from offpath.bindings.errors import DoorbellError, HeaderError, PeerGone
 from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, IMM_SLOT_MASK, IMM_SUBMIT, FabricSession
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.header import FIXED_BYTES, RequestHeader, pack_answer, parse_request
-from offpath.bindings.wire.host import Result
-
-if TYPE_CHECKING:
-    from offpath.dpu_daemon.daemon import Daemon
-    from offpath.dpu_daemon.links import LaneLink
+from offpath.dpu_daemon.inflight import JobRef
+from offpath.dpu_daemon.pacing import Turns
 
 logger = logging.getLogger(__name__)
 _CRC_AT: Final = FIXED_BYTES - 4
@@ -36,41 +33,38 @@ def memory_name(session: int) -> str:
     return f"session-{session}"
 
 
-class JobRef:
-    """The shell's side of a job: where its bytes are. ``result`` waits here between worker and answer; ``fetching`` is
-    the lane out of which a result is being copied, ``waiting`` a later attempt's result that comes next. ``is_spoilt``:
-    after a restart the slot's header is not what was accepted. ``operator_uid``: of the operator who cancelled it.
-    ``detail``: what the worker said of a failure, whether or not the requester has room for it."""
+class Ingress(Protocol):
+    """Who takes what a session's peer asks for, and what becomes of the session."""
 
-    __slots__ = (
-        "detail", "fetching", "header", "is_answered", "is_spoilt", "job", "operator_uid", "result", "session", "slot",
-        "waiting",
-    )  # fmt: skip
+    def submit(self, session: Session, slot: int, header: RequestHeader, header_crc: int) -> JobRef | None:
+        """A valid request; None: nothing is accepted any more."""
 
-    def __init__(self, job: int, session: Session, slot: int, header: RequestHeader) -> None:
-        self.job = job
-        self.session = session
-        self.slot = slot
-        self.header = header
-        self.result: Result | None = None
-        self.is_answered = False
-        self.fetching: LaneLink | None = None
-        self.waiting: tuple[LaneLink, Result] | None = None
-        self.is_spoilt = False
-        self.operator_uid: int | None = None
-        self.detail = b""
+    def credit(self, ref: JobRef) -> None:
+        """The peer took the answer."""
+
+    def cancel(self, ref: JobRef) -> None:
+        """The peer gives the job up."""
+
+    def lost(self, session: Session, detail: str) -> None:
+        """The peer's connection broke."""
+
+    def ended(self, session: Session, code: str, detail: str) -> None:
+        """The session is over: its peer broke the rules."""
+
+    def violated(self) -> None:
+        """The peer broke a rule; not each time the session is over."""
 
 
 class Session:
     """Owns the fabric's end. While it is detached (its peer's connection was lost) its jobs go on and their answers
     are written; a peer that comes back is rung for what it has not taken."""
 
-    def __init__(self, daemon: Daemon, number: int, tenant: str, fabric: FabricSession) -> None:
+    def __init__(self, ingress: Ingress, number: int, tenant: str, fabric: FabricSession, turns: Turns) -> None:
         self.number = number
         self.tenant = tenant
         self.fabric = fabric
         self.is_closed = False
-        self._daemon = daemon
+        self._ingress = ingress
         self._loop = asyncio.get_running_loop()
         self._slots: list[JobRef | None] = [None] * fabric.slot_count
         self._unsent: deque[int] = deque()
@@ -78,7 +72,7 @@ class Session:
         self._end: asyncio.Handle | None = None
         self._when_told: Callable[[], None] | None = None
         self._pause: asyncio.TimerHandle | None = None
-        self.turns = daemon.pacing.of(tenant)
+        self.turns = turns
         self.is_parked = False
         """See `offpath.dpu_daemon.pacing`: the loop does not watch it."""
         self._waits_until_ns = 0
@@ -135,7 +129,7 @@ class Session:
                 found[ref.header.request_id] = ref.is_answered
             elif ref.is_answered:
                 self._slots[ref.slot] = None
-                self._daemon.credit(ref)
+                self._ingress.credit(ref)
         return found
 
     def _readable(self) -> None:
@@ -165,10 +159,10 @@ class Session:
             elif self._when_told is not None:  # what was rung last may have arrived
                 self._told()
         except PeerGone as gone:
-            self._daemon.session_lost(self, str(gone))
+            self._ingress.lost(self, str(gone))
         except DoorbellError as broken:
-            self._daemon.counters["violations"] += 1
-            self._daemon.session_ended(self, broken.code, broken.detail)
+            self._ingress.violated()
+            self._ingress.ended(self, broken.code, broken.detail)
         return imm is not None
 
     def unpark(self) -> None:
@@ -190,11 +184,11 @@ class Session:
             self._submit(slot, ref)
         elif kind == IMM_CREDIT:
             if ref is not None and ref.is_answered:
-                self._daemon.credit(ref)
+                self._ingress.credit(ref)
                 self._slots[slot] = None
         elif kind == IMM_CANCEL:
             if ref is not None and not ref.is_answered:
-                self._daemon.cancel(ref)
+                self._ingress.cancel(ref)
         else:
             raise DoorbellError("immediate_kind", str(kind))
 
@@ -207,29 +201,30 @@ class Session:
             self._turn_down(slot, former, 0, Reason.BAD_HEADER)
             self._violated(broken)
             return
-        if self._daemon.book_loop.is_read_only:
+        header_crc = int.from_bytes(copied[_CRC_AT:FIXED_BYTES], "little")
+        ref = self._ingress.submit(self, slot, header, header_crc)
+        if ref is None:
             self._turn_down(slot, former, header.request_id, Reason.JOURNAL_FAILED)
             return
-        header_crc = int.from_bytes(copied[_CRC_AT:FIXED_BYTES], "little")
-        self._slots[slot] = self._daemon.submit(self, slot, header, header_crc)
+        self._slots[slot] = ref
         if former is not None:
-            self._daemon.credit(former)  # after the new request: nobody waits for this one
+            self._ingress.credit(former)  # after the new request: nobody waits for this one
 
     def _turn_down(self, slot: int, former: JobRef | None, request_id: int, reason: Reason) -> None:
         """Reject what never becomes a job. The slot's former job goes first: a restart would miss its answer there, and
         write it again over this one."""
         if former is not None:
-            self._daemon.credit(former)
+            self._ingress.credit(former)
         answer = pack_answer(request_id=request_id, status=Status.REJECTED, reason=reason)
         self.fabric.write_answer(slot, answer, b"", 0)
         self.ring(slot)
 
     def _violated(self, broken: HeaderError) -> None:
-        now_ns = self._daemon.now_ns()
-        self._daemon.counters["violations"] += 1
+        now_ns = self.turns.now_ns()
+        self._ingress.violated()
         self._violations.append(now_ns)
         if len(self._violations) == VIOLATIONS and now_ns - self._violations[0] < VIOLATION_WINDOW_NS:
-            self._daemon.session_ended(self, broken.code, broken.detail)
+            self._ingress.ended(self, broken.code, broken.detail)
 
     def ring(self, slot: int) -> None:
         """Tell the peer that ``slot`` is answered; if it takes no more now, when it does again."""
@@ -243,7 +238,7 @@ class Session:
                 self._unsent.append(slot)
             self._told()
         except PeerGone as gone:  # not now: the book is in the middle of something
-            self._loop.call_soon(self._daemon.session_lost, self, str(gone))
+            self._loop.call_soon(self._ingress.lost, self, str(gone))
 
     def _writable(self) -> None:
         if self._send():
@@ -281,7 +276,7 @@ class Session:
     def told_to_wait(self, wait_ms: int) -> None:
         """It was refused for ``wait_ms``. A requester that was told so and does not wait is not read for as long; a few
         doorbells that it rang before it took the refusal are no proof of that."""
-        now_ns = self._daemon.now_ns()
+        now_ns = self.turns.now_ns()
         if now_ns >= self._waits_until_ns:
             self._waits_until_ns = now_ns + wait_ms * 1_000_000
             self._crossed = 0

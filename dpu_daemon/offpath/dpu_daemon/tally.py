@@ -17,7 +17,7 @@ from offpath.sched.jobs.commands import Answer
 from offpath.sched.jobs.states import JobState
 
 if TYPE_CHECKING:
-    from offpath.dpu_daemon.sessions import JobRef
+    from offpath.dpu_daemon.inflight import JobRef
 
 ENDED_KEPT: Final = 4096
 DETAIL_BYTES: Final = 512

@@ -164,9 +164,9 @@ class VerbsDoor:
         self._loop = asyncio.get_running_loop()
 
     def _device_died(self) -> None:
-        for session in list(self._daemon.sessions.values()):
+        for session in list(self._daemon.sessions.by_number.values()):
             if session.is_attached:
-                self._daemon.session_lost(session, "the RDMA device failed")
+                self._daemon.sessions.lost(session, "the RDMA device failed")
 
     def open(self) -> None:
         """See `Door.open`: nobody is let in but over a negotiation."""

@@ -1,0 +1,103 @@
+"""What is in flight, as data: jobs without an answer, connections of the host channel, instances that were ordered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pydantic import BaseModel
+
+from offpath.bindings.ports import FabricSession, HostConnection, Invitation, Memory
+from offpath.bindings.wire import control
+from offpath.bindings.wire.header import RequestHeader
+from offpath.bindings.wire.host import Result
+from offpath.dpu_daemon.pulse import Pulse
+from offpath.sched.gpu.geometry import GpuSpec
+from offpath.sched.jobs import commands
+
+
+class SessionEnd(Protocol):
+    """A requester's session as its jobs see it. While ``is_closed`` its memory is not mapped, and nobody is rung."""
+
+    number: int
+    tenant: str
+    fabric: FabricSession
+    is_closed: bool
+
+    def ring(self, slot: int) -> None:
+        """Signal that ``slot`` is answered."""
+
+    def told_to_wait(self, wait_ms: int) -> None:
+        """The last answer was a refusal for ``wait_ms``."""
+
+
+class JobRef:
+    """The shell's side of a job: where its bytes are. ``result`` waits here between worker and answer; ``fetching`` is
+    the lane out of which a result is being copied, ``waiting`` a later attempt's result that comes next. ``is_spoilt``:
+    after a restart the slot's header is not what was accepted. ``operator_uid``: of the operator who cancelled it.
+    ``detail``: what the worker said of a failure, whether or not the requester has room for it."""
+
+    __slots__ = (
+        "detail", "fetching", "header", "is_answered", "is_spoilt", "job", "operator_uid", "result", "session", "slot",
+        "waiting",
+    )  # fmt: skip
+
+    def __init__(self, job: int, session: SessionEnd, slot: int, header: RequestHeader) -> None:
+        self.job = job
+        self.session = session
+        self.slot = slot
+        self.header = header
+        self.result: Result | None = None
+        self.is_answered = False
+        self.fetching: LaneLink | None = None
+        self.waiting: tuple[LaneLink, Result] | None = None
+        self.is_spoilt = False
+        self.operator_uid: int | None = None
+        self.detail = b""
+
+
+@dataclass(slots=True, eq=False)
+class LaneLink:
+    """A lane's worker: its channel and its memory as the copy engine reaches it."""
+
+    lease: int
+    lane: int
+    generation: int
+    connection: HostConnection
+    invitation: Invitation | None = None
+    memory: Memory | None = None
+    landing_bytes: int = 0
+    result_bytes: int = 0
+    ref: JobRef | None = None
+    """The job whose payload was last sent here."""
+    last_job: int = 0
+    """Of a worker that came back: the last launch it received."""
+    resent: int = 0
+    """The job whose result it sends again, because it cannot know whether we had it."""
+
+
+@dataclass(slots=True, eq=False)
+class HelperLink:
+    """The helper's supervisor: its channel and what it said of itself."""
+
+    number: int
+    connection: HostConnection
+    hello: control.HelperHello
+    gpus: list[GpuSpec] = field(default_factory=list)
+    held: list[control.InstanceHeld] = field(default_factory=list)
+    is_joined: bool = False
+    pulse: Pulse | None = None
+    is_lost: bool = False
+    """A message did not reach it: nothing may follow."""
+    outbox: list[BaseModel] | None = None
+    """Held back until its welcome is sent; None: nothing is."""
+
+
+@dataclass(slots=True)
+class Order:
+    """An instance asked for: who may connect as its workers."""
+
+    command: commands.OpenLease
+    token: str
+    gpu_index: int
+    is_closing: bool = False
