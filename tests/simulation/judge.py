@@ -401,7 +401,7 @@ class Judge:
             ("needy tenants", ledger.needy),
             ("departing tenants", ledger.departing), ("sessions", daemon.sessions.by_number),
             ("jobs of the shell", daemon.answers.refs), ("unwritten answers", daemon.answers.unwritten),
-            ("awaited lanes", host.reunion.awaited),
+            ("awaited lanes", daemon.lanes.awaited),
             ("copies", daemon.copies.in_flight),
             ("held answers", daemon.answers.held), ("what waits for copies", daemon.copies._waiting),
             ("lane copies", daemon.copies.leases()), ("helpers that leave", host._parting),
@@ -421,10 +421,9 @@ class Judge:
         promise(not unpinned, f"idle leases {unpinned} never close")
         for lease in ledger.leases.values():
             promise(not lease.jobs and not lease.strays and not lease.running_share, "an idle lease runs something")
-        promise(len(host.orders) == len(ledger.leases), f"orders {list(host.orders)} are left over")
-        promise(
-            {lease for lease, _ in host.lanes} <= set(ledger.leases), f"lanes {list(host.lanes)} are left over"
-        )  # fmt: skip
+        lanes = daemon.lanes
+        promise(len(lanes.orders) == len(ledger.leases), f"orders {list(lanes.orders)} are left over")
+        promise({lease for lease, _ in lanes.links} <= set(ledger.leases), f"lanes {list(lanes.links)} are left over")
         held = sum(len(gpu.tenancies) for gpu in world.gpus)
         promise(held <= len(ledger.leases), f"{held} instances for {len(ledger.leases)} leases")
 

@@ -50,8 +50,8 @@ def lose_lane(world: World) -> None:
     if world.channel is not None:
         for worker in world.helper.workers():
             worker.is_liar = True  # as good a reason as any to hang up on it
-        for link in list(world.daemon.host.lanes.values())[:1]:
-            world.loop.running(world.daemon.host.worker_gone, link, "struck")
+        for link in list(world.daemon.lanes.links.values())[:1]:
+            world.loop.running(world.daemon.lanes.worker_gone, link, "struck")
 
 
 def drop_instances(world: World) -> None:

@@ -41,7 +41,7 @@ def test_a_simulated_job_that_expires_as_its_result_comes_carries_no_result(stag
     assert late.answer is None
     world.loop.now_ns = late.read_ns + 50 * MS  # the daemon stands still until the very deadline
     world.late_ns += 50 * MS
-    world.daemon.host._from_worker(world.daemon.host.lanes[worker.order.lease, 0])
+    world.daemon.lanes._from_worker(world.daemon.lanes.links[worker.order.lease, 0])
     assert late.answer is not None
     assert (late.answer.status, late.answer.reason) == (Status.EXPIRED, Reason.DEADLINE_PASSED)
     assert late.answer.result_bytes == 0
@@ -75,14 +75,14 @@ def test_an_order_held_back_for_copies_is_not_given_once_its_lease_was_closed(st
 def orders_heard(world: World) -> list[control.OpenInstance]:
     """What the helper is asked to open from here on."""
     ordered: list[control.OpenInstance] = []
-    to_helper = world.daemon.host._to_helper
+    to_helper = world.daemon.host.to_helper
 
     def heard(message: control.OpenInstance) -> None:
         if isinstance(message, control.OpenInstance):
             ordered.append(message)
         to_helper(message)
 
-    world.daemon.host._to_helper = heard  # type: ignore[method-assign, assignment]
+    world.daemon.host.to_helper = heard  # type: ignore[method-assign, assignment]
     return ordered
 
 
@@ -203,11 +203,11 @@ def test_a_large_result_that_was_fetched_after_its_worker_had_ended_is_nobodys(s
     stage.until(lambda: request.starts == 1)
     (worker,) = world.helper.workers()
     stage.until(lambda: bool(worker._end.daemon_end.inbox))
-    link = world.daemon.host.lanes[worker.order.lease, 0]
+    link = world.daemon.lanes.links[worker.order.lease, 0]
     worker.die()
     assert link.memory is not None
     link.memory.view[:] = bytes(link.memory.nbytes)
-    world.loop.running(world.daemon.host._from_worker, link)
+    world.loop.running(world.daemon.lanes._from_worker, link)
     stage.until(lambda: request.is_taken)
     assert request.answer is not None
     assert (request.answer.status, request.answer.reason) == (Status.OUTCOME_UNKNOWN, Reason.WORKER_LOST)
@@ -229,13 +229,13 @@ def test_a_dropped_worker_does_not_come_back_to_its_lane(tmp_path: Path) -> None
         request = dropped.running[0]
         stage.until(lambda: all(request.starts for request in requests))
         (other,) = [worker for worker in world.helper.workers() if worker is not dropped]
-        link = world.daemon.host.lanes[dropped.order.lease, dropped.lane]
+        link = world.daemon.lanes.links[dropped.order.lease, dropped.lane]
         dropped.is_liar = True  # as good a reason as any
-        world.loop.running(world.daemon.host.worker_gone, link, "dropped")
+        world.loop.running(world.daemon.lanes.worker_gone, link, "dropped")
         stage.until(lambda: request.is_taken)
         stage.until(lambda: dropped._end is not None and not dropped._end.daemon_gone, 200)
         stage.until(lambda: not dropped.is_alive or dropped._end is None)
-        assert world.daemon.host.lanes.keys() == {(other.order.lease, other.lane)}
+        assert world.daemon.lanes.links.keys() == {(other.order.lease, other.lane)}
         assert request.answer is not None
         assert request.answer.status is Status.OUTCOME_UNKNOWN
     finally:

@@ -472,7 +472,7 @@ class World:
         end = HostEnd(self, self.new_pid(), lambda: None)
         self.intruders.append(end)
         token = "not-the-token-of-a-lease"
-        lease = self.random.choice([*self.daemon.host.orders, 1])  # it guesses well
+        lease = self.random.choice([*self.daemon.lanes.orders, 1])  # it guesses well
         for message in self.random.choice(
             (
                 (),

@@ -132,7 +132,7 @@ class Admission:
         self._by_ticket: dict[bytes, Grant] = {}
         self._next_session = daemon.book.ledger.last_session + 1
         self._loop = asyncio.get_running_loop()
-        daemon.on_kernels_changed.append(self._tell_kernels)
+        daemon.kernels.on_changed.append(self._tell_kernels)
         daemon.sessions.on_ended.append(self._session_ended)
         daemon.sessions.on_tenant_gone.append(self._tenant_gone)
         daemon.sessions.on_lost.append(self._wait_for_peer)

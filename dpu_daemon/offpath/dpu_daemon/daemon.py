@@ -16,29 +16,29 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from offpath.bindings import faults
 from offpath.bindings.loopback.copy import LoopbackCopyEngine
-from offpath.bindings.ports import CopyCompletion, CopyEngine, HostListener
-from offpath.bindings.wire import host
+from offpath.bindings.ports import CopyEngine, HostListener
 from offpath.dpu_daemon.answers import Answers
 from offpath.dpu_daemon.book_loop import BookLoop
 from offpath.dpu_daemon.config import DaemonConfig
 from offpath.dpu_daemon.copies import Copies
 from offpath.dpu_daemon.host import HostSide
-from offpath.dpu_daemon.inflight import JobRef, LaneLink
 from offpath.dpu_daemon.journal.gauges import journal_metrics
 from offpath.dpu_daemon.journal.log import Journal
 from offpath.dpu_daemon.kernels import KernelRegistry
+from offpath.dpu_daemon.lanes import Lanes
 from offpath.dpu_daemon.notify import Notifier
 from offpath.dpu_daemon.pacing import Pacing
+from offpath.dpu_daemon.payloads import Payloads
 from offpath.dpu_daemon.places import Places
 from offpath.dpu_daemon.plugins import PluginSeat, plugin_metrics
 from offpath.dpu_daemon.probe import PathProbe
+from offpath.dpu_daemon.reunion import Reunion
 from offpath.dpu_daemon.session_table import SessionTable
 from offpath.dpu_daemon.storing import Store, store_metrics
 from offpath.sched.gpu.plugin import Advice
 from offpath.sched.gpu.registry import make
-from offpath.sched.jobs import commands, events
+from offpath.sched.jobs import events
 from offpath.sched.jobs.book import JobBook
 
 logger = logging.getLogger(__name__)
@@ -90,26 +90,28 @@ class Daemon:
         """At this start the sources were refused, and none was taken in since."""
         self.extra_metrics: dict[str, tuple[str, Callable[[], float]]] = journal_metrics(self.book_loop)
         """See `offpath.dpu_daemon.metrics.Extra`."""
-        self.on_kernels_changed: list[Callable[[], None]] = []
         self.on_reconfigured: list[Callable[[], None]] = []
         self.on_closed: list[Callable[[], None]] = []
         self._loop = asyncio.get_running_loop()
         self.plugin = PluginSeat(self)
         self.extra_metrics |= plugin_metrics(self)
         self.extra_metrics |= store_metrics(self.store)
-        on = self.book_loop.on
-        on(commands.Copy, self._copy)
-        on(commands.Launch, self._launch)
-        on(commands.OpenLease, self._open_lease)
-        on(commands.ScrubLane, self._scrub_lane)
-        on(commands.CloseLease, self._close_lease)
-        on(commands.KillLane, self._kill_lane)
-        on(Advice, self.plugin.heard)
-        self.host = HostSide(self, channel)
-        self.answers = Answers(self.book_loop, self.copies, self.host, self.counters)
+        self.book_loop.on(Advice, self.plugin.heard)
+        self.lanes = Lanes(
+            self.book_loop, self.copies, self.pacing, self.counters, self.order_token, config.datapath.copy_engine
+        )
+        self.answers = Answers(self.book_loop, self.copies, self.lanes, self.counters)
         self.sessions = SessionTable(
             self.book_loop, self.answers.track, self.pacing, self.store, self.counters, lambda: self.config.limits
         )
+        self.payloads = Payloads(self.book_loop, self.copies, self.answers.refs, self.lanes)
+        self.reunion = Reunion(
+            self.book_loop, self.lanes, config.durability, self.payloads.in_flight, self.answers.give_up_unwritten
+        )
+        self.host = HostSide(
+            channel, self.book_loop, self.lanes, self.reunion, self.kernels, self.copies, self.counters, self
+        )
+        self.lanes.attach(self.answers, self.reunion, self.host)
         self.probe = PathProbe(self)
         self._loop.add_reader(self.engine.fileno(), self.copies.poll)
         if journal is not None:
@@ -134,71 +136,6 @@ class Daemon:
             logger.warning("draining: no new session, no new job" if is_on else "draining no more")
             self.book_loop.dispatch(events.Drain(is_on))
 
-    # -- commands -------------------------------------------------------------------------------------------------
-    def _copy(self, command: commands.Copy) -> None:
-        ref = self.answers.refs[command.job]
-        link = self.host.lanes.get((command.lease, command.lane))
-        if (command.lease, command.lane) in self.host.reunion.awaited:
-            return  # posted when its worker is back and has said what it had
-        if link is None or link.memory is None:  # every Copy must end in a CopyDone, or the lease never drains
-            self.book_loop.defer(events.CopyDone(command.job, command.attempt, error=True))
-            return
-        link.ref = ref
-        fabric = ref.session.fabric
-        token = self.copies.take_token()
-        done = self.engine.post(
-            token, fabric.slots, fabric.payload_offset(ref.slot), link.memory, 0, ref.header.payload_bytes
-        )
-        if done is None:
-            self.copies.started(token, link.lease, self._payload_landed, (ref, command.attempt, link))
-        else:
-            self.book_loop.defer(events.CopyDone(command.job, command.attempt, done.error is not None))
-
-    def copies_in_flight(self) -> set[tuple[int, int]]:
-        """Payloads on their way: job, attempt."""
-        return {(ref.job, attempt) for ref, attempt, _ in self.copies.contexts(self._payload_landed)}
-
-    def _payload_landed(self, copied: tuple[JobRef, int, LaneLink], done: CopyCompletion) -> None:
-        ref, attempt, link = copied
-        if done.error is not None:  # a lane that cannot be copied to any more is lost before its copy is
-            self.host.copy_failed(link, done.error)
-        self.book_loop.dispatch(events.CopyDone(ref.job, attempt, done.error is not None))
-
-    def _launch(self, command: commands.Launch) -> None:
-        header = self.answers.refs[command.job].header
-        message = host.pack_launch(
-            command.job, command.generation, command.kernel, command.share, header.flags, header.payload_crc,
-            header.payload_bytes, header.tensors,
-        )  # fmt: skip
-        if (command.lease, command.lane) in self.host.reunion.awaited:
-            return  # sent when its worker is back and says that it never had it
-        link = self.host.lanes.get((command.lease, command.lane))
-        if faults.armed:
-            faults.hit("daemon.launch")
-        if link is None or not self.host.launch(link, message):
-            self.book_loop.defer(events.LaunchFailed(command.job, command.attempt))
-        if faults.armed:
-            faults.hit("daemon.launched")
-
-    def _open_lease(self, command: commands.OpenLease) -> None:
-        self.counters["leases_opened"] += 1
-        logger.info(
-            "lease %d: %s gets %s at %d of %s", command.lease, command.tenant, command.profile, command.start,
-            command.gpu,
-        )  # fmt: skip
-        self.host.open_lease(command)
-
-    def _scrub_lane(self, command: commands.ScrubLane) -> None:
-        self.host.scrub_lane(command)
-
-    def _close_lease(self, command: commands.CloseLease) -> None:
-        self.counters["leases_closed"] += 1
-        logger.info("lease %d closes", command.lease)
-        self.host.close_lease(command)
-
-    def _kill_lane(self, command: commands.KillLane) -> None:
-        self.host.kill_lane(command)
-
     def reconfigure(self, config: DaemonConfig) -> None:
         """Another configuration is in force from here on. What cannot change live must be as it was."""
         self.config = config
@@ -222,11 +159,6 @@ class Daemon:
         for state, count in self.answers.ended.items():
             counters[f"ended_{state.name.lower()}"] = count
         return {name: min(count, _LARGEST) for name, count in sorted(counters.items())}
-
-    def kernels_changed(self) -> None:
-        """Tell every session's negotiation."""
-        for told in self.on_kernels_changed:
-            told()
 
     @property
     def is_durable(self) -> bool:

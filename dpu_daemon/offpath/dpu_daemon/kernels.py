@@ -3,7 +3,7 @@ neither after a restart nor after its name was forgotten."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from offpath.bindings.errors import ProtocolError
@@ -19,6 +19,7 @@ class KernelRegistry:
     """Gives numbers; what it gave is the ledger's with the `HelperJoined` that follows."""
 
     def __init__(self, ledger: Ledger) -> None:
+        self.on_changed: list[Callable[[], None]] = []
         self._ledger = ledger
         self._names = {known.kernel: known.name for known in ledger.known.values()}
 
@@ -39,6 +40,11 @@ class KernelRegistry:
         for number in list(self._names)[:-_MOST_FORMER]:
             del self._names[number]
         return ids
+
+    def changed(self) -> None:
+        """The book has what was learnt: call each of ``on_changed``."""
+        for told in self.on_changed:
+            told()
 
     def infos(self) -> list[KernelInfo]:
         """For the welcome: all that are not forgotten."""

@@ -80,8 +80,8 @@ class Recovery:
         ledger = daemon.book.ledger
         sessions = {session.session: self._session(session) for session in ledger.sessions.values()}
         self._close_strangers()
-        daemon.host.reunion.restore()
-        daemon.host.reunion.on_lane_back = self._lane_back
+        daemon.host.restore()
+        daemon.reunion.on_lane_back = self._lane_back
         lost: list[int] = []
         taken: list[int] = []
         newest: dict[tuple[int, int], int] = {}
@@ -222,7 +222,7 @@ class Recovery:
                 daemon.book_loop.repeat(commands.Copy(job.job, job.attempt, link.lease, link.lane))
             elif job.is_running and link.last_job != job.job:
                 self._never_launched(job, ref, link)
-        daemon.host.reunion.scrub_again(link)
+        daemon.reunion.scrub_again(link)
 
     def _never_launched(self, job: Job, ref: JobRef, link: LaneLink) -> None:
         """Its launch was journalled, and did not arrive."""
