@@ -22,7 +22,7 @@ LEAVES = {
     "sched": "sched",
     "scripts": "cli",
 }
-WITHOUT_CIRCLES = ("host_helper", "bindings", "sched", "scripts")
+WITHOUT_CIRCLES = ("dpu_daemon", "host_helper", "bindings", "sched", "scripts")
 MAX_LINES = 600
 
 
@@ -135,3 +135,23 @@ def test_a_planted_circle_is_caught(copied_tree: Path, role: str) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     broken = re.findall(r"^(.+) BROKEN$", done.stdout, re.MULTILINE)
     assert broken == [f"{LEAVES[role]} has no circles"], done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("folder", "importing", "imported"),
+    [
+        ("dpu_daemon/offpath/dpu_daemon", "lanes.py", "host"),
+        ("dpu_daemon/offpath/dpu_daemon", "journal/gauges.py", "book_loop"),
+    ],
+)
+def test_a_module_that_imports_its_importer_is_caught(
+    copied_tree: Path, folder: str, importing: str, imported: str
+) -> None:
+    """The one imports the other already. An import for types alone counts."""
+    role = Path(folder).name
+    module = copied_tree / folder / importing
+    module.write_text(f"{module.read_text()}\n\nif TYPE_CHECKING:\n    from offpath.{role} import {imported}\n")
+    done = lint_imports(copied_tree)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(rf"^{role} has no circles BROKEN$", done.stdout, re.MULTILINE), done.stdout

@@ -1,7 +1,7 @@
-"""The daemon's shell: carries events to the job book and its commands to the ports. It decides nothing.
+"""The daemon's shell as a whole: it makes the parts and connects them, and ends them in order.
 
-On the request path: plain callbacks, no task per request, no log line, counters folded at scrape, one timer for the
-book's earliest deadline.
+The parts carry events to the job book and its commands to the ports; they decide nothing. On the request path: plain
+callbacks, no task per request, no log line, counters folded at scrape.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from offpath.dpu_daemon.probe import PathProbe
 from offpath.dpu_daemon.reunion import Reunion
 from offpath.dpu_daemon.session_table import SessionTable
 from offpath.dpu_daemon.storing import Store, store_metrics
-from offpath.sched.gpu.plugin import Advice
 from offpath.sched.gpu.registry import make
 from offpath.sched.jobs import events
 from offpath.sched.jobs.book import JobBook
@@ -93,10 +92,9 @@ class Daemon:
         self.on_reconfigured: list[Callable[[], None]] = []
         self.on_closed: list[Callable[[], None]] = []
         self._loop = asyncio.get_running_loop()
-        self.plugin = PluginSeat(self)
-        self.extra_metrics |= plugin_metrics(self)
+        self.plugin = PluginSeat(self.book_loop, lambda: self.config.leasing.policy, self.counters)
+        self.extra_metrics |= plugin_metrics(self.plugin)
         self.extra_metrics |= store_metrics(self.store)
-        self.book_loop.on(Advice, self.plugin.heard)
         self.lanes = Lanes(
             self.book_loop, self.copies, self.pacing, self.counters, self.order_token, config.datapath.copy_engine
         )
@@ -112,7 +110,7 @@ class Daemon:
             channel, self.book_loop, self.lanes, self.reunion, self.kernels, self.copies, self.counters, self
         )
         self.lanes.attach(self.answers, self.reunion, self.host)
-        self.probe = PathProbe(self)
+        self.probe = PathProbe(self.book_loop, self.copies, self._why_not_ready)
         self._loop.add_reader(self.engine.fileno(), self.copies.poll)
         if journal is not None:
             journal.checkpoint(self.book, self.now_ns())
@@ -129,6 +127,12 @@ class Daemon:
     def is_draining(self) -> bool:
         """True while nothing new is taken in."""
         return self.book.ledger.is_draining
+
+    def _why_not_ready(self) -> str:
+        """Why nothing new is accepted; empty: it is."""
+        if self.is_draining:
+            return "draining"
+        return "" if self.host.has_helper() else "no helper has joined"
 
     def drain(self, is_on: bool) -> None:
         """Take in nothing new and finish what is there, or take in again."""

@@ -16,20 +16,19 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
 from offpath.bindings.errors import ControlError, OffpathError
 from offpath.bindings.wire import document
+from offpath.dpu_daemon.book_loop import BookLoop
+from offpath.dpu_daemon.config import DaemonConfig
 from offpath.dpu_daemon.plugin_child import ANSWER, LENGTH, RAISED, READY
 from offpath.sched.gpu.plugin import PREFIX, START, Advice, AdvisorError, PluginPolicy, one_line
 from offpath.sched.jobs import events
-
-if TYPE_CHECKING:
-    from offpath.dpu_daemon.config import DaemonConfig
-    from offpath.dpu_daemon.daemon import Daemon
 
 logger = logging.getLogger(__name__)
 DEADLINE_S: Final = 0.005
@@ -196,13 +195,18 @@ async def started(config: DaemonConfig) -> PluginProcess | None:
 
 
 class PluginSeat:
-    """A daemon's policy plug-in, if its configuration names one. Counts ``plugin_faults``."""
+    """A daemon's policy plug-in, if its configuration names one. Handles `Advice`. Counts ``plugin_faults``."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+    def __init__(self, book_loop: BookLoop, policy: Callable[[], str], counters: Counter[str]) -> None:
+        """``policy`` gives the name that the configuration in force has."""
+        self._book_loop = book_loop
+        self._ledger = book_loop.book.ledger
+        self._policy = policy
+        self.counters = counters
         self._process: PluginProcess | None = None
         self._next: PluginProcess | None = None
         """Ready to take over with the configuration that wants it."""
+        book_loop.on(Advice, self.heard)
 
     async def prepare(self, config: DaemonConfig) -> None:
         """Have a fresh process if the configuration wants one, before anything depends on it; `adopt` takes it over.
@@ -225,9 +229,9 @@ class PluginSeat:
     def adopt(self) -> None:
         """The book asks what was prepared from here on, if its policy is the plug-in's; in between events. Without it
         a plug-in that the book still counts on is quarantined. Repeating it is harmless."""
-        policy, counsel = self._daemon.book.ledger.policy, self._daemon.book.ledger.counsel
+        policy, counsel = self._ledger.policy, self._ledger.counsel
         former = self._process
-        is_wanted = former is not None and PREFIX + former.name == self._daemon.config.leasing.policy
+        is_wanted = former is not None and PREFIX + former.name == self._policy()
         if self._next is not None or not is_wanted:
             self._process, self._next = self._next, None
             if former is not None:
@@ -236,15 +240,15 @@ class PluginSeat:
         is_new = counsel.advisor is not self._process
         if isinstance(policy, PluginPolicy) and (is_new if is_its else policy.is_advised):
             counsel.arriving = self._process if is_its else None
-            self._daemon.book_loop.dispatch(events.PluginStarted())
+            self._book_loop.dispatch(events.PluginStarted())
             if policy.is_advised:
                 logger.warning("%s decides", policy.name)
 
     def heard(self, advice: Advice) -> None:
         """What was decided, of which only a fault is news."""
         if advice.fault:
-            self._daemon.counters["plugin_faults"] += 1
-            policy = self._daemon.book.ledger.policy.name
+            self.counters["plugin_faults"] += 1
+            policy = self._ledger.policy.name
             logger.warning(
                 "the policy plug-in is asked no more, the built-in policy decides: %s: %s: %s",
                 policy, advice.asked, advice.fault,
@@ -253,7 +257,7 @@ class PluginSeat:
     @property
     def is_quarantined(self) -> bool:
         """A plug-in is configured, and the built-in decides."""
-        policy = self._daemon.book.ledger.policy
+        policy = self._ledger.policy
         return isinstance(policy, PluginPolicy) and not policy.is_advised
 
     def close(self) -> None:
@@ -270,10 +274,10 @@ NAMES: Final[dict[str, str]] = {
 """Metric to help."""
 
 
-def plugin_metrics(daemon: Daemon) -> dict[str, tuple[str, Callable[[], float]]]:
+def plugin_metrics(seat: PluginSeat) -> dict[str, tuple[str, Callable[[], float]]]:
     """See `offpath.dpu_daemon.metrics.Extra`."""
     give: dict[str, Callable[[], float]] = {
-        "offpath_policy_plugin_quarantined": lambda: daemon.plugin.is_quarantined,
-        "offpath_policy_plugin_faults_total": lambda: daemon.counters["plugin_faults"],
+        "offpath_policy_plugin_quarantined": lambda: seat.is_quarantined,
+        "offpath_policy_plugin_faults_total": lambda: seat.counters["plugin_faults"],
     }
     return {name: (text, give[name]) for name, text in NAMES.items()}

@@ -8,16 +8,15 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.loopback.copy import INLINE_BYTES
 from offpath.bindings.memory.region import Region
 from offpath.bindings.ports import CopyCompletion
+from offpath.dpu_daemon.book_loop import BookLoop
+from offpath.dpu_daemon.copies import Copies
 from offpath.sched.jobs import events
-
-if TYPE_CHECKING:
-    from offpath.dpu_daemon.daemon import Daemon
 
 ANSWER_S: Final = 1.0
 """A path that has not answered by then is not healthy."""
@@ -56,8 +55,11 @@ class Checkup:
 class PathProbe:
     """Runs checkups in the daemon's loop."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+    def __init__(self, book_loop: BookLoop, copies: Copies, why_not_ready: Callable[[], str]) -> None:
+        """``why_not_ready`` says why nothing new is accepted; empty: it is."""
+        self._book_loop = book_loop
+        self._copies = copies
+        self._why_not_ready = why_not_ready
         self._memory: tuple[Region, Region] | None = None
         self._waiting: deque[Checkup] = deque(maxlen=_KEPT)
         self._is_copying = False
@@ -65,14 +67,9 @@ class PathProbe:
 
     def run(self, checkup: Checkup) -> None:
         """In the loop: start the tests. One copy is in flight at most; checkups that come meanwhile share it."""
-        daemon = self._daemon
         checkup.checks["loop"] = "ok"
-        if daemon.is_draining:
-            checkup.why_not_ready = "draining"
-        elif not daemon.host.has_helper():
-            checkup.why_not_ready = "no helper has joined"
-        else:
-            checkup.is_accepting, checkup.why_not_ready = True, ""
+        checkup.why_not_ready = self._why_not_ready()
+        checkup.is_accepting = not checkup.why_not_ready
         checkup.checks["book"] = self._book()
         self._waiting.append(checkup)
         if self._is_copying:
@@ -83,13 +80,12 @@ class PathProbe:
             self._tell(f"refused: {fault}")
 
     def _book(self) -> str:
-        daemon = self._daemon
         try:
-            daemon.book_loop.dispatch(events.Tick())
+            self._book_loop.dispatch(events.Tick())
         except Exception as fault:  # whatever the book raises, the daemon is not healthy
             return f"raised {type(fault).__name__}"
-        next_ns = daemon.book.next_deadline_ns()
-        if next_ns is not None and next_ns < daemon.now_ns() - _OVERDUE_NS:
+        next_ns = self._book_loop.book.next_deadline_ns()
+        if next_ns is not None and next_ns < self._book_loop.now_ns() - _OVERDUE_NS:
             return "a timer is overdue by more than a second"
         return "ok"
 
@@ -101,14 +97,14 @@ class PathProbe:
         mark = self._count.to_bytes(_MARK_BYTES, "little")
         source.view[:_MARK_BYTES] = source.view[_NBYTES - _MARK_BYTES : _NBYTES] = mark
         self._is_copying = True
-        done = self._daemon.copies.post(source, 0, target, 0, _NBYTES, self._copied, mark)
+        done = self._copies.post(source, 0, target, 0, _NBYTES, self._copied, mark)
         if done is not None:
             self._copied(mark, done)
 
     def _copied(self, mark: bytes, done: CopyCompletion) -> None:
         assert self._memory is not None
         self._is_copying = False
-        self._daemon.copies.own_bytes += _NBYTES if done.error is None else 0
+        self._copies.own_bytes += _NBYTES if done.error is None else 0
         view = self._memory[1].view
         is_there = view[:_MARK_BYTES] == mark == view[_NBYTES - _MARK_BYTES : _NBYTES]
         self._tell("ok" if is_there and done.error is None else f"the bytes did not arrive: {done.error}")
