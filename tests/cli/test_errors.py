@@ -61,7 +61,7 @@ def codes_of(node: ast.Call) -> Iterator[tuple[str, str]]:
         yield OTHER_FAMILIES[name], first
     elif name.endswith("Error") and name in families() and first:
         yield name, first
-    elif name == "session_ended" and len(node.args) > 1 and text_of(node.args[1]):
+    elif name in ("session_ended", "ended") and len(node.args) > 1 and text_of(node.args[1]):
         yield "session", text_of(node.args[1])
     elif name in BY_KEYWORD:
         code = next((text_of(each.value) for each in node.keywords if each.arg == "code"), "")
