@@ -18,7 +18,7 @@ from offpath.bindings.wire import control, host
 from offpath.dpu_daemon.book_loop import BookLoop
 from offpath.dpu_daemon.config import DaemonConfig
 from offpath.dpu_daemon.copies import Copies
-from offpath.dpu_daemon.inflight import HelperLink
+from offpath.dpu_daemon.helper_link import HelperLink
 from offpath.dpu_daemon.kernels import KernelRegistry
 from offpath.dpu_daemon.lanes import Lanes, unwatch
 from offpath.dpu_daemon.offers import gpu_spec

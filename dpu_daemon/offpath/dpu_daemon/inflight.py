@@ -1,19 +1,13 @@
-"""What is in flight, as data: jobs without an answer, connections of the host channel, instances that were ordered."""
+"""What is in flight, as data: jobs without an answer, and the lanes' workers that run them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
-from pydantic import BaseModel
-
 from offpath.bindings.ports import FabricSession, HostConnection, Invitation, Memory
-from offpath.bindings.wire import control
 from offpath.bindings.wire.header import RequestHeader
 from offpath.bindings.wire.host import Result
-from offpath.dpu_daemon.pulse import Pulse
-from offpath.sched.gpu.geometry import GpuSpec
-from offpath.sched.jobs import commands
 
 
 class SessionEnd(Protocol):
@@ -74,30 +68,3 @@ class LaneLink:
     """Of a worker that came back: the last launch it received."""
     resent: int = 0
     """The job whose result it sends again, because it cannot know whether we had it."""
-
-
-@dataclass(slots=True, eq=False)
-class HelperLink:
-    """The helper's supervisor: its channel and what it said of itself."""
-
-    number: int
-    connection: HostConnection
-    hello: control.HelperHello
-    gpus: list[GpuSpec] = field(default_factory=list)
-    held: list[control.InstanceHeld] = field(default_factory=list)
-    is_joined: bool = False
-    pulse: Pulse | None = None
-    is_lost: bool = False
-    """A message did not reach it: nothing may follow."""
-    outbox: list[BaseModel] | None = None
-    """Held back until its welcome is sent; None: nothing is."""
-
-
-@dataclass(slots=True)
-class Order:
-    """An instance asked for: who may connect as its workers."""
-
-    command: commands.OpenLease
-    token: str
-    gpu_index: int
-    is_closing: bool = False

@@ -20,7 +20,8 @@ from offpath.bindings.ports import HostConnection, MemoryExport
 from offpath.bindings.wire import control, host
 from offpath.dpu_daemon.book_loop import BookLoop
 from offpath.dpu_daemon.copies import Copies
-from offpath.dpu_daemon.inflight import LaneLink, Order
+from offpath.dpu_daemon.helper_link import Order
+from offpath.dpu_daemon.inflight import LaneLink
 from offpath.dpu_daemon.pacing import Pacing
 from offpath.dpu_daemon.strangers import close_all
 from offpath.sched.jobs import commands, events

@@ -9,7 +9,8 @@ from typing import Protocol
 
 from offpath.dpu_daemon.book_loop import BookLoop
 from offpath.dpu_daemon.config import DurabilityTable
-from offpath.dpu_daemon.inflight import HelperLink, LaneLink, Order
+from offpath.dpu_daemon.helper_link import HelperLink, Order
+from offpath.dpu_daemon.inflight import LaneLink
 from offpath.dpu_daemon.patience import Patience
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.records import Lease
