@@ -334,7 +334,11 @@ async def test_sources_are_read_beside_the_loop() -> None:
             raise RecursionError("of whatever kind")
 
     daemon = SimpleNamespace(
-        journal=None, counters=Counter(), config=None, config_generation=1, plugin=SimpleNamespace(drop=lambda: None)
+        book_loop=SimpleNamespace(journal=None),
+        counters=Counter(),
+        config=None,
+        config_generation=1,
+        plugin=SimpleNamespace(drop=lambda: None),
     )
     reloader = Reloader(daemon, None, Waiting("no file"))  # type: ignore[arg-type]  # it comes to neither
     assert not await reloader.reload()
@@ -351,7 +355,9 @@ async def test_a_configuration_is_kept_for_a_restart_before_anybody_is_told_that
         async def _try(self) -> None:
             """All is in force."""
 
-    daemon = SimpleNamespace(journal="one", counters=Counter(), config=None, config_generation=2, lineage="l")
+    daemon = SimpleNamespace(
+        book_loop=SimpleNamespace(journal="one"), counters=Counter(), config=None, config_generation=2, lineage="l"
+    )
     monkeypatch.setattr(lastgood, "keep", lambda *_: told.append((daemon.counters["reloads"], caplog.text)))
     assert await Taken(daemon, None, None, "a directory").reload()  # type: ignore[arg-type]  # it comes to none of them
     assert told == [(0, "")]
