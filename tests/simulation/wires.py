@@ -68,6 +68,7 @@ class SimEngine:
         self.lost: set[Memory] = set()
         """Lanes whose way there has failed for good."""
         self.bytes_copied = 0
+        self.ends_in_use = None
 
     def invite(self) -> None:
         return None
@@ -404,6 +405,8 @@ class SimSocket:
 
 class SimFabricListener:
     """Implements `FabricListener`, with the real ticket book; the door is the daemon's own."""
+
+    paces_connections = False
 
     def __init__(self, world: World) -> None:
         self._loop = world.loop

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from offpath.bindings.doca.comch import ComchClient, Received
 from offpath.bindings.doca.device import Ability, open_device
 from offpath.bindings.doca.engine import Engine
-from offpath.bindings.doca.lane import HostDevice, LaneEnd
+from offpath.bindings.doca.lane import DocaLaneExporter, HostDevice
 from offpath.bindings.doca.load import load
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.memory.region import Region
@@ -69,7 +69,7 @@ def talk(folder: str, name: str, sizes: list[int]) -> dict[str, object]:
 
 
 def main(sock: socket.socket, folder: str) -> None:
-    lanes: list[tuple[LaneEnd, Region]] = []
+    lanes: list[tuple[DocaLaneExporter, Region]] = []
 
     def withdraw() -> None:
         for end, region in lanes:
@@ -97,7 +97,7 @@ def main(sock: socket.socket, folder: str) -> None:
             else:
                 region = Region(fds[0], 0, os.fstat(fds[0]).st_size)
                 lane = HostLane(region, asked["landing"], asked["result"], asked["dmabuf"])
-                end = LaneEnd(HostDevice(path=folder), lane)  # type: ignore[arg-type]
+                end = DocaLaneExporter(HostDevice(path=folder), lane)  # type: ignore[arg-type]
                 lanes.append((end, region))
                 answer = end.export().descriptor
         except OffpathError as fault:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from offpath.bindings.errors import DeviceError
 from offpath.bindings.loopback.gpu import EmulatedGpu, EmulatedLane
 from offpath.bindings.ports import MemoryExport
-from offpath.bindings.verbs.lane import LaneEnd
+from offpath.bindings.verbs.lane import VerbsLaneExporter
 from offpath.host_helper import Helper, LaneContext, current_lane, host_channel
 
 Array = NDArray[Any]
@@ -156,7 +156,7 @@ def cursed(path: Array) -> None:
 def lying(export: Any, once: str) -> Any:
     """As ``export``, but the first worker, which makes the file ``once``, says a key that is not its lane's."""
 
-    def lie(end: LaneEnd, invitation: Any) -> MemoryExport:
+    def lie(end: VerbsLaneExporter, invitation: Any) -> MemoryExport:
         made: MemoryExport = export(end, invitation)
         with contextlib.suppress(FileExistsError):
             os.close(os.open(once, os.O_CREAT | os.O_EXCL))
@@ -196,7 +196,7 @@ if __name__ == "__main__":
     if times := options.pop("fail_scrub", 0):
         EmulatedGpu.scrub_instance = failing(EmulatedGpu.scrub_instance, times)  # type: ignore[method-assign]
     if once := options.pop("break_link", ""):
-        LaneEnd.export = lying(LaneEnd.export, once)  # type: ignore[method-assign]
+        VerbsLaneExporter.export = lying(VerbsLaneExporter.export, once)  # type: ignore[method-assign]
     for kernel in options.pop("without", ()):
         del helper.kernels[kernel]
     kind = next((kind for kind in ("zmq", "comch") if kind in options), "")

@@ -6,8 +6,9 @@ first and may be closed twice.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from offpath.bindings.mig import GpuModel
 
@@ -70,11 +71,25 @@ class Invitation(Protocol):
         """Nobody comes. Repeating it is harmless, also after the import."""
 
 
+class EndsInUse(Protocol):
+    """Which queue pairs this daemon has and connects to, over all its sessions and lanes."""
+
+    def take(self, address: Any) -> bool:
+        """Note one, by its address. False: it was noted before."""
+
+    def give_back(self, address: Any) -> None:
+        """It is in use no more. Repeating it is harmless."""
+
+
 class CopyEngine(Protocol):
     """Moves bytes between memories without the poster touching them."""
 
     bytes_copied: int
     """What it moved since it was made."""
+
+    @property
+    def ends_in_use(self) -> EndsInUse | None:
+        """For a fabric that has queue pairs too; None: the engine has none."""
 
     def is_working(self) -> bool:
         """False: what it copies beside its poster is copied no more."""
@@ -193,6 +208,10 @@ class FabricSession(Protocol):
 
 class FabricListener(Protocol):
     """Where tickets are redeemed."""
+
+    @property
+    def paces_connections(self) -> bool:
+        """A connection takes a queue pair and pinned memory: a tenant's connections are paced."""
 
     def offer(self, ticket: str, slots: int, payload_bytes: int, result_bytes: int, expires_ns: int) -> None:
         """Let one peer in that shows ``ticket`` before ``expires_ns`` (CLOCK_MONOTONIC). Does not block."""
@@ -410,6 +429,25 @@ class Gpu(Protocol):
 
     def close(self) -> None:
         """Repeating it is harmless."""
+
+
+class LaneExporter(Protocol):
+    """The worker's half of the daemon's copies: lets the copy engine of one daemon after the other reach a lane."""
+
+    @property
+    def needs_invitation(self) -> bool:
+        """It exports against an invitation of the engine's; see `CopyEngine.invite`."""
+
+    def export(self, invitation: Mapping[str, int | str] | None = None) -> MemoryExport:
+        """What lets the engine in, until the next export or `close`. Where a device copies, an earlier export lets
+        nobody in any more.
+
+        Blocks: opening a device and pinning memory take milliseconds. Raises: DeviceError. RegionError: the invitation
+        makes no sense, or is missing.
+        """
+
+    def close(self) -> None:
+        """Withdraw what was exported. The memory is the lane's. Repeating it is harmless. Raises: DeviceError."""
 
 
 # -- INA fabric -----------------------------------------------------------------------------------------------------

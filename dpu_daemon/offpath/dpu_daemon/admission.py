@@ -170,7 +170,7 @@ class Admission:
 
         Raises: NegotiationRefused: with the time to wait.
         """
-        if self._offer.carrier != "verbs":
+        if not self._fabric.paces_connections:
             return
         now_ns = self._daemon.now_ns()
         due_ns = max(tenant.connects_due_ns, now_ns) + CONNECT_EVERY_NS
@@ -267,7 +267,7 @@ class Admission:
             or not hmac.compare_digest(grant.terms.token, digest)
         ):
             raise NegotiationRefused("resume_unknown", "no such session of this tenant waits here")
-        if self._offer.carrier == "verbs":
+        if self._fabric.paces_connections:
             wait_ms = (grant.came_back_ns + RESUME_EVERY_NS - self._daemon.now_ns()) // 1_000_000
             if wait_ms > 0:
                 raise NegotiationRefused("resume_too_soon", "one attempt in 100 ms", wait_ms)

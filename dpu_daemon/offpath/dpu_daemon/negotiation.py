@@ -99,14 +99,12 @@ class Negotiator:
 
     def _open_verbs(self) -> None:
         """Raises: VerbsMissing, VerbsError: no port to use."""
-        from offpath.bindings.verbs.copy import VerbsCopyEngine
         from offpath.bindings.verbs.exchange import VerbsListener
         from offpath.bindings.verbs.fabric import VerbsFabricSession
         from offpath.dpu_daemon.verbs_door import RdmaPort, VerbsDoor
 
-        engine = self._daemon.engine
         port = RdmaPort(self._config.rdma)
-        listener = VerbsListener(engine.taken if isinstance(engine, VerbsCopyEngine) else None)
+        listener = VerbsListener(self._daemon.engine.ends_in_use)
         offer = control.FabricOffer(carrier="verbs", address=str(port.device.choice.gid.address))
         self.admission = Admission(self._daemon, self._config, listener, offer)
         self.make_fabric = VerbsFabricSession

@@ -20,12 +20,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from pydantic import BaseModel
 
 from offpath.bindings import faults
-from offpath.bindings.doca.lane import HostDevice
+from offpath.bindings.doca.lane import DocaLaneExporter, HostDevice
 from offpath.bindings.errors import (
     DaemonNotTrusted,
     HostChannelError,
@@ -34,8 +35,10 @@ from offpath.bindings.errors import (
     OptionRefused,
     PeerGone,
 )
-from offpath.bindings.ports import Gpu, HostConnection, HostConnector
+from offpath.bindings.loopback.lane import LoopbackLaneExporter
+from offpath.bindings.ports import Gpu, HostConnection, HostConnector, Lane, LaneExporter
 from offpath.bindings.verbs.devices import Choice, choose
+from offpath.bindings.verbs.lane import VerbsLaneExporter
 from offpath.bindings.wire import control
 from offpath.host_helper.ina.watch import PageWatch
 from offpath.host_helper.kernels import KernelTable
@@ -55,7 +58,7 @@ class _Instance:
     order: control.OpenInstance
     gpu: Gpu
     instance: int
-    reach: Choice | HostDevice | None
+    exporter: Callable[[Lane], LaneExporter]
     workers: dict[int, tuple[int, int]] = field(default_factory=dict)
     """pidfd → pid, lane"""
 
@@ -294,13 +297,13 @@ class Supervisor:
         self._retry_quarantined()
         try:
             gpu = self._gpus[order.gpu]
-            reach = self._reach(order)
+            exporter = self._exporter(order)
             instance = gpu.create_instance(order.profile, order.start)
         except (OffpathError, KeyError) as fault:
             logger.warning("instance %s at %d on %s: %s", order.profile, order.start, order.gpu, fault)
             self._send(connection, _failed(order, str(fault)))
             return
-        held = _Instance(order, gpu, instance, reach)
+        held = _Instance(order, gpu, instance, exporter)
         self._instances[order.lease] = held
         if faults.armed:
             faults.hit("helper.open")
@@ -316,11 +319,12 @@ class Supervisor:
             self._drop(order.lease, scrub=True)
             self._send(connection, _failed(order, str(fault)))
 
-    def _reach(self, order: control.OpenInstance) -> Choice | HostDevice | None:
-        """What the daemon's copy engine will reach the lanes by. Raises: VerbsError."""
+    def _exporter(self, order: control.OpenInstance) -> Callable[[Lane], LaneExporter]:
+        """What lets the daemon's copy engine reach a lane; its worker opens the device, after the fork. Raises:
+        VerbsError."""
         if order.copy_engine == "doca":
-            return self._doca  # opened by the worker: DOCA's state is not for forked processes
-        return self._rdma() if order.copy_engine == "verbs" else None
+            return partial(DocaLaneExporter, self._doca)
+        return partial(VerbsLaneExporter, self._rdma()) if order.copy_engine == "verbs" else LoopbackLaneExporter
 
     def _fork(self, connection: HostConnection, held: _Instance, lane: int) -> None:
         sys.stdout.flush()
@@ -360,7 +364,7 @@ class Supervisor:
         gc.freeze()  # what was made before the fork stays shared with the supervisor
         worker = Worker(
             held.order, lane, held.gpu, held.instance, self._table, self._kernel_ids,
-            break_scrub=self._break_scrub, pid=os.getpid(), linger_s=self._linger_s, reach=held.reach,
+            break_scrub=self._break_scrub, pid=os.getpid(), linger_s=self._linger_s, exporter=held.exporter,
         )  # fmt: skip
         worker.serve(self._connector)
 

@@ -10,18 +10,16 @@ import logging
 import math
 import time
 import zlib
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 
 from offpath.bindings import faults
-from offpath.bindings.doca.lane import HostDevice
-from offpath.bindings.doca.lane import LaneEnd as DocaLaneEnd
 from offpath.bindings.errors import DaemonNotTrusted, HostChannelError, OffpathError, OptionRefused, PeerGone
-from offpath.bindings.ports import Gpu, HostConnector, HostEnd, Lane, MemoryExport
-from offpath.bindings.verbs.devices import Choice
-from offpath.bindings.verbs.lane import LaneEnd
+from offpath.bindings.loopback.lane import LoopbackLaneExporter
+from offpath.bindings.ports import Gpu, HostConnector, HostEnd, Lane, LaneExporter, MemoryExport
 from offpath.bindings.wire import control, host
 from offpath.bindings.wire.header import DTYPE_CODES, DTYPES, FLAG_PAYLOAD_CRC, Tensor, pack_tensors, unpack_tensors
 from offpath.host_helper.kernels import Kernel, KernelTable, LaneContext, call_kernel, enter_lane
@@ -37,7 +35,7 @@ _RECONNECT_S: Final = 0.01
 class Worker:
     """One lane. ``break_scrub`` makes it confirm scrubs it did not do: a planted fault for demo and tests.
 
-    ``reach``: what the order's copy engine reaches the lane by: an RDMA port for verbs, a device for doca.
+    ``exporter`` makes what lets the order's copy engine reach the lane; nothing is opened before the first export.
     """
 
     def __init__(
@@ -52,14 +50,13 @@ class Worker:
         break_scrub: bool = False,
         pid: int,
         linger_s: float = 0.0,
-        reach: Choice | HostDevice | None = None,
+        exporter: Callable[[Lane], LaneExporter] = LoopbackLaneExporter,
     ) -> None:
         self._order = order
         self._lane_number = lane
         self._memory = gpu.open_instance(instance)
         self._lane: Lane = self._memory.reserve(lane, order.lanes, order.landing_bytes, order.result_bytes)
-        self._end = LaneEnd(reach, self._lane) if isinstance(reach, Choice) else None
-        self._doca_end = DocaLaneEnd(reach, self._lane) if isinstance(reach, HostDevice) else None
+        self._exporter = exporter(self._lane)
         self._table = table
         self._kernels = {number: table.kernels[name] for name, number in kernel_ids.items() if name in table.kernels}
         self._break_scrub = break_scrub
@@ -141,15 +138,13 @@ class Worker:
 
     def _export(self, connection: HostEnd) -> MemoryExport:
         """As the daemon's copy engine needs it. Raises: PeerGone: it turned us away. DeviceError, RegionError."""
-        if self._doca_end is not None:
-            return self._doca_end.export()
-        if self._end is None:
-            return self._lane.export()
+        if not self._exporter.needs_invitation:
+            return self._exporter.export()
         invited = control.decode(control.DAEMON_TO_HOST, message := connection.wait_message())
         while not isinstance(invited, control.InviteLane):
             self._control(connection, message)
             invited = control.decode(control.DAEMON_TO_HOST, message := connection.wait_message())
-        return self._end.export(invited.invitation)
+        return self._exporter.export(invited.invitation)
 
     def _control(self, connection: HostEnd, message: bytes) -> None:
         order = control.decode(control.DAEMON_TO_HOST, message)

@@ -16,7 +16,7 @@ from offpath.bindings.ports import CopyEngine, Invitation, Memory, MemoryExport
 from offpath.bindings.verbs.copy import VerbsCopyEngine
 from offpath.bindings.verbs.devices import choose
 from offpath.bindings.verbs.domain import Device
-from offpath.bindings.verbs.lane import LaneEnd
+from offpath.bindings.verbs.lane import VerbsLaneExporter
 
 from ...support.doca import HostProcess, emulator, on_the_dpu
 
@@ -163,7 +163,7 @@ class VerbsCopyRig(CopyRig):
         assert isinstance(memory, Region)
         assert invitation is not None
         halves = (0, memory.nbytes) if self._far == "source" else (memory.nbytes, 0)
-        end = LaneEnd(choose(device="rxe1"), HostLane(memory, *halves))  # type: ignore[arg-type]
+        end = VerbsLaneExporter(choose(device="rxe1"), HostLane(memory, *halves))  # type: ignore[arg-type]
         self._held.append(end)
         return end.export(invitation.descriptor)
 

@@ -25,7 +25,7 @@ from offpath.bindings.transfer import IN_PLACE_BYTES
 from offpath.bindings.verbs.copy import WRITES, VerbsCopyEngine
 from offpath.bindings.verbs.devices import Choice, choose
 from offpath.bindings.verbs.domain import Device
-from offpath.bindings.verbs.lane import LaneEnd
+from offpath.bindings.verbs.lane import VerbsLaneExporter
 
 from ..conformance.copy_rigs import HostLane
 from .test_queue import resources
@@ -57,12 +57,12 @@ class Bench:
             made.view[:nbytes] = random.Random(seed).randbytes(nbytes)
         return made
 
-    def end(self, backing: Region, landing: int, result: int) -> LaneEnd:
-        made = LaneEnd(self._choice, HostLane(backing, landing, result))  # type: ignore[arg-type]
+    def end(self, backing: Region, landing: int, result: int) -> VerbsLaneExporter:
+        made = VerbsLaneExporter(self._choice, HostLane(backing, landing, result))  # type: ignore[arg-type]
         self._held.callback(made.close)
         return made
 
-    def link(self, end: LaneEnd, **changes: Any) -> Memory:
+    def link(self, end: VerbsLaneExporter, **changes: Any) -> Memory:
         """The lane as the engine reaches it; ``changes`` to what its worker says of it."""
         invitation = self.engine.invite()
         assert invitation is not None
@@ -178,7 +178,7 @@ def test_a_dma_buf_that_the_device_does_not_take_leaves_the_pointer(bench: Bench
     backing, ours = bench.region(PAGE), bench.region(PAGE, seed=5)
     lane = HostLane(backing, PAGE, 0)
     lane.dmabuf = lambda: (backing.fd, 0)  # type: ignore[assignment,method-assign,return-value]
-    end = LaneEnd(bench._choice, lane)  # type: ignore[arg-type]
+    end = VerbsLaneExporter(bench._choice, lane)  # type: ignore[arg-type]
     try:
         assert bench.copy(ours, 0, bench.link(end), 0, 8) is None
         assert backing.view[:8] == ours.view[:8]
@@ -337,7 +337,7 @@ class Worker:
         def serve() -> None:
             self._channel.close()
             backing = Region.create("lane", nbytes)
-            end = LaneEnd(choice, HostLane(backing, nbytes, 0))  # type: ignore[arg-type]
+            end = VerbsLaneExporter(choice, HostLane(backing, nbytes, 0))  # type: ignore[arg-type]
             theirs.send(orjson.dumps(end.export(orjson.loads(theirs.recv(PAGE))).descriptor))
             theirs.recv(1)
 

@@ -49,6 +49,8 @@ class _Known:
 class DocaCopyEngine(SegmentedCopyEngine[Route]):
     """Implements `offpath.bindings.ports.CopyEngine`. Not for several threads."""
 
+    ends_in_use: Final = None
+
     def __init__(self, device: Device) -> None:
         """Owns ``device``, also on failure. Raises: DocaError, DeviceGone."""
         super().__init__(Route)

@@ -8,8 +8,10 @@ that it can be exported, nor by its pointer, which needs nvidia-peermem.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Final
 
 from offpath.bindings.doca.device import Ability, Device, open_device
 from offpath.bindings.doca.ends import MOST_EXPORT_BYTES, Half, describe
@@ -29,9 +31,11 @@ class HostDevice:
     path: str = ""
 
 
-class LaneEnd:
-    """One lane's, for one daemon after the other. Loads DOCA and opens the device when it first exports: after the
-    fork."""
+class DocaLaneExporter:
+    """Implements `offpath.bindings.ports.LaneExporter`. Loads DOCA and opens the device when it first exports, which is
+    after the fork."""
+
+    needs_invitation: Final = False
 
     def __init__(self, wish: HostDevice, lane: Lane) -> None:
         self._wish = wish
@@ -39,7 +43,7 @@ class LaneEnd:
         self._device: Device | None = None
         self._maps: list[Mmap] = []
 
-    def export(self) -> MemoryExport:
+    def export(self, invitation: Mapping[str, int | str] | None = None) -> MemoryExport:
         """What lets the DPU in, and whoever had an earlier export no more. Stays good until the next, or `close`.
 
         Blocks: opening and pinning take milliseconds. Raises: DocaError, DeviceGone.

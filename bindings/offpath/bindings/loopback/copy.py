@@ -23,6 +23,8 @@ INLINE_BYTES: Final = 1 << 20
 class LoopbackCopyEngine:
     """Implements `offpath.bindings.ports.CopyEngine`; ``bytes_copied`` counts what it moved (the emulated DMA)."""
 
+    ends_in_use: Final = None
+
     def __init__(self, inline_bytes: int = INLINE_BYTES) -> None:
         self._inline_bytes = inline_bytes
         self._done: deque[CopyCompletion] = deque()

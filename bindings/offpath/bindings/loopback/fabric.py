@@ -128,6 +128,8 @@ class LoopbackFabricListener:
     already: its file is its maker's, and stays.
     """
 
+    paces_connections: Final = False
+
     def __init__(self, path: str, inherited: socket.socket | None = None) -> None:
         self.path = path
         self.tickets = TicketBook()

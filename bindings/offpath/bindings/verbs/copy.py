@@ -61,7 +61,7 @@ class VerbsCopyEngine(SegmentedCopyEngine[Route]):
     def __init__(self, device: Device) -> None:
         """Owns ``device``, also on failure. Raises: VerbsError."""
         super().__init__(Route)
-        self.taken: Final = TakenEnds()
+        self.ends_in_use: Final = TakenEnds()
         self._device = device
         self._by_fd: dict[int, Route] = {}
         self._invitations: list[VerbsInvitation] = []
@@ -104,9 +104,9 @@ class VerbsCopyEngine(SegmentedCopyEngine[Route]):
                 raise RegionError("an export of no bytes")
             peer = described(export.descriptor)
             self._must_answer(peer)
-            if not self.taken.take(peer):
+            if not self.ends_in_use.take(peer):
                 raise RegionError("the exported memory's queue pair is another lane's, or a session's")
-            queue.on_close.append(partial(self.taken.give_back, peer))
+            queue.on_close.append(partial(self.ends_in_use.give_back, peer))
             try:
                 queue.connect(peer)
             except DeviceError as fault:
@@ -132,10 +132,10 @@ class VerbsCopyEngine(SegmentedCopyEngine[Route]):
     def _queue(self, domain: Domain) -> QueuePair:
         psn = secrets.randbits(24) & PSN_MASK
         queue = QueuePair(domain, psn=psn, writes=WRITES, immediates=0, reads=READS, timeout=_TIMEOUT)
-        if not self.taken.take(queue.address):
+        if not self.ends_in_use.take(queue.address):
             queue.close()
             raise VerbsError("make a queue pair", "somebody named it as its own before we had it")
-        queue.on_close.append(partial(self.taken.give_back, queue.address))
+        queue.on_close.append(partial(self.ends_in_use.give_back, queue.address))
         return queue
 
     def _route(self, queue: QueuePair, remote: Sequence[RemoteRange]) -> Route:

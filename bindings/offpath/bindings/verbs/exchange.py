@@ -6,6 +6,7 @@ from ipaddress import IPv6Address
 from typing import Final, Literal
 
 from offpath.bindings.errors import TicketRefused
+from offpath.bindings.ports import EndsInUse
 from offpath.bindings.tickets import Offer, TicketBook
 from offpath.bindings.verbs.link import End
 from offpath.bindings.verbs.queue import Address
@@ -17,11 +18,12 @@ class VerbsListener(TicketBook):
     """Implements `offpath.bindings.ports.FabricListener`. It listens nowhere: ends come over negotiations."""
 
     carrier: Final[Literal["verbs"]] = "verbs"
+    paces_connections: Final = True
 
-    def __init__(self, taken: TakenEnds | None = None) -> None:
+    def __init__(self, taken: EndsInUse | None = None) -> None:
         """``taken``: shared with the copy engine, if that has queue pairs too."""
         super().__init__()
-        self._taken = taken if taken is not None else TakenEnds()
+        self._taken: EndsInUse = taken if taken is not None else TakenEnds()
 
     def claim(self, ticket: bytes, end: End, now_ns: int) -> Offer:
         """Use the ticket up and note that ``end`` is taken, until it is given `back`.

@@ -23,8 +23,10 @@ logger = logging.getLogger(__name__)
 _WRITES: Final = 1  # we never write; a queue pair without a send queue there is not
 
 
-class LaneEnd:
-    """One lane's, for one daemon after the other. Opens its device when it is first invited: after the fork."""
+class VerbsLaneExporter:
+    """Implements `offpath.bindings.ports.LaneExporter`. Opens its device when it is first invited: after the fork."""
+
+    needs_invitation: Final = True
 
     def __init__(self, choice: Choice, lane: Lane) -> None:
         self._choice = choice
@@ -34,10 +36,11 @@ class LaneEnd:
         self._halves: dict[str, int | str] = {}
         self._undo = ExitStack()
 
-    def export(self, invitation: Mapping[str, int | str]) -> MemoryExport:
+    def export(self, invitation: Mapping[str, int | str] | None = None) -> MemoryExport:
         """What lets the inviting engine in, and nobody else any more: what a daemon before it had under way does not
-        land from here on. Blocks: opening and registering take milliseconds. Raises: VerbsError, RegionError."""
-        peer = described(invitation)
+        land from here on. Blocks: opening and registering take milliseconds. Raises: VerbsError. RegionError: no
+        invitation, or one that makes no sense."""
+        peer = described(invitation or {})
         if self._domain is None:
             self._open()
         assert self._domain is not None
