@@ -23,8 +23,8 @@ from offpath.bindings.errors import PeerGone
 from offpath.bindings.wire import cluster as wire
 from offpath.bindings.wire import ina_admin
 from offpath.bindings.zeromq.keys import read_public, read_secret
-from offpath.cli.ina_cluster import InaCluster
-from offpath.cli.switches import Switches
+from offpath.cli.local.ina_cluster import InaCluster
+from offpath.cli.local.switches import Switches
 
 from ...support.command import offpath
 from ...support.hostile_agent import HostileAgent, state

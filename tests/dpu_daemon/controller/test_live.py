@@ -17,8 +17,8 @@ import pytest
 from offpath.bindings.wire import ina_admin
 from offpath.bindings.zeromq.keys import make_keys
 from offpath.cli import ask
-from offpath.cli.ina_cluster import InaCluster
-from offpath.cli.switches import Switches
+from offpath.cli.local.ina_cluster import InaCluster
+from offpath.cli.local.switches import Switches
 from offpath.sched.ina.patterns import AllReduce, Pattern
 
 from ...support.command import offpath

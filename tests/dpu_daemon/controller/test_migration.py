@@ -14,8 +14,8 @@ from statistics import median
 import pytest
 
 from offpath.bindings.wire import ina_admin
-from offpath.cli.ina_cluster import InaCluster
-from offpath.cli.switches import Switches
+from offpath.cli.local.ina_cluster import InaCluster
+from offpath.cli.local.switches import Switches
 from offpath.sched.topology import imported
 
 from ...conftest import SIZE

@@ -13,7 +13,7 @@ import numpy as np
 from offpath.bindings.ina.connection import SwitchFabric, TreeConnection
 from offpath.bindings.ina.link import Link
 from offpath.bindings.ports import TreeAttached, TreeEvent, TreeLost
-from offpath.cli.switches import Switches
+from offpath.cli.local.switches import Switches
 from offpath.dpu_daemon.switch.summing import bf16_to_fp32, fp32_to_bf16
 
 BOUND_S = 20.0

@@ -23,7 +23,7 @@ from offpath.bindings.ina.connection import SwitchFabric, TreeConnection
 from offpath.bindings.ina.link import Link
 from offpath.bindings.ports import TreeAttached, TreeLost, TreeRefused, TreeResult
 from offpath.bindings.wire.frames import FrameReader, frame
-from offpath.cli.switches import Switches
+from offpath.cli.local.switches import Switches
 from offpath.dpu_daemon.switch import control as control_module
 from offpath.dpu_daemon.switch.control import ControlServer, SwitchControl, SwitchRefused
 from offpath.dpu_daemon.switch.switch import Switch

@@ -18,7 +18,7 @@ from offpath.bindings.ina.connection import SwitchFabric, TreeConnection
 from offpath.bindings.ina.frames import CHUNK_BYTES, Reason
 from offpath.bindings.ina.link import Link
 from offpath.bindings.ports import TreeLost, TreeRefused, TreeResult
-from offpath.cli.switches import Switches
+from offpath.cli.local.switches import Switches
 
 from .ranks import STAMP, all_reduce, close_all, event_of, expected, inputs_of, job_of, same_bits, settled
 

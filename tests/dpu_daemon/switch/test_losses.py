@@ -15,7 +15,7 @@ import pytest
 from offpath.bindings.ina.connection import SwitchFabric, TreeConnection
 from offpath.bindings.ina.link import Link
 from offpath.bindings.ports import TreeAttached, TreeLost, TreeResult
-from offpath.cli.switches import Switches
+from offpath.cli.local.switches import Switches
 
 from .ranks import (
     STAMP,

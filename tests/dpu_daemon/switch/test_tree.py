@@ -15,7 +15,7 @@ from offpath.bindings.ina.connection import SwitchFabric
 from offpath.bindings.ina.frames import CHUNK_BYTES
 from offpath.bindings.ina.link import Link, plain_bytes
 from offpath.bindings.ports import TreeAttached, TreeRefused, TreeResult
-from offpath.cli.switches import Switches
+from offpath.cli.local.switches import Switches
 
 from .ranks import (
     STAMP,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from offpath.cli.switches import Switches
+from offpath.cli.local.switches import Switches
 from offpath.sched.ina.protocol.records import EpochRecord, Grant, Wants
 
 from ...support.ina_job import Agents, Job

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from offpath.cli.switches import Switches
+from offpath.cli.local.switches import Switches
 from offpath.host_helper.ina.page import EPOCH, PATTERN, STATE
 from offpath.sched.ina.protocol.records import EpochRecord, Grant, Wants
 

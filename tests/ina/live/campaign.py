@@ -16,7 +16,7 @@ from random import Random
 from offpath.bindings.ina.link import write_rate
 from offpath.cli.demo.ina import log, orders, training
 from offpath.cli.demo.ina.cluster import HOSTS, RANKS, SWITCHES, Cluster
-from offpath.cli.switches import ROOT
+from offpath.cli.local.switches import ROOT
 
 JOBS = {"left": 21, "right": 22}
 PADDING_S = 0.03

@@ -17,7 +17,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
 import time
 from collections import deque
@@ -28,6 +27,7 @@ from numpy.typing import NDArray
 
 from offpath.bindings.memory.region import Region
 from offpath.cli.bench.measure import Block, Cores, children, cpu_ns, end, fork, pin
+from offpath.cli.local.child import COMMAND_LINE, start
 from offpath.host_helper.helper import Helper
 from offpath.host_helper.kernels import LaneContext
 from offpath.host_helper.requester import Pending, Requester
@@ -291,11 +291,10 @@ class Offpath:
             )
         core = cores.host if daemon_on_host else cores.dpu
         runtime = os.path.join(self._directory, "run")
-        command = [sys.executable, "-P", "-m", "offpath.cli.child", "daemon", "run", "--config", config]
-        command += ["--runtime-dir", runtime] + (["--cpu", str(core)] if core is not None else [])
+        words = ["daemon", "run", "--config", config, "--runtime-dir", runtime]
+        words += ["--cpu", str(core)] if core is not None else []
         self._daemon_on_host = daemon_on_host
-        environment = {**os.environ, "OFFPATH_PARENT": str(os.getpid())}
-        self._daemon = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment)
+        self._daemon = start(COMMAND_LINE, *words, stderr=subprocess.DEVNULL)
         self._helper = fork(cores.host, lambda: _serve_kernels(os.path.join(runtime, "host.sock")))
         address = f"unix:{os.path.join(runtime, 'negotiate.sock')}"
         self._large = _connect(address, token, 1, LARGEST)

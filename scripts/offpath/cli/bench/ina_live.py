@@ -31,7 +31,8 @@ from offpath.cli.bench.ina_live_controller import measure as measure_controller
 from offpath.cli.bench.ina_live_dead import measure as measure_dead
 from offpath.cli.bench.ina_live_fabric import measure_fabric
 from offpath.cli.bench.measure import machine
-from offpath.cli.switches import Switches
+from offpath.cli.local.child import start
+from offpath.cli.local.switches import Switches
 from offpath.host_helper.ina.folder import PageFolder
 from offpath.sched.ina.protocol.records import EpochRecord, Grant, Wants
 
@@ -83,13 +84,14 @@ class _Job:
         self.folder = PageFolder(pages)
         settings = {"store": os.path.join(directory, f"store-{time.monotonic_ns()}"), "pages": pages, "job": _JOB}
         self._ranks = [
-            subprocess.Popen(
-                [sys.executable, "-P", "-m", "offpath.cli.bench.ina_live_rank",
-                 json.dumps({**settings, **asked, "rank": rank, "ranks": _RANKS})],
-                stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start(
+                "bench.ina_live_rank",
+                json.dumps({**settings, **asked, "rank": rank, "ranks": _RANKS}),
+                more={"OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE,
             )
             for rank in range(_RANKS)
-        ]  # fmt: skip
+        ]
 
     def incarnation(self) -> int:
         """Once all have their page."""

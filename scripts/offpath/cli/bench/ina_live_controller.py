@@ -30,6 +30,7 @@ from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
 from offpath.bindings.zeromq.keys import make_keys, read_public, read_secret
 from offpath.cli import ask, ask_controller
+from offpath.cli.local.child import start
 from offpath.sched.ina.protocol.agent import Agent
 from offpath.sched.ina.protocol.records import RankState, epoch_from_data, state_to_data
 
@@ -37,7 +38,7 @@ RANKS: Final = 4
 CROWDS: Final = 4
 """Processes that the agents share."""
 _START_S: Final = 120.0
-_MODULE: Final = "offpath.cli.bench.ina_live_controller"
+_MODULE: Final = "bench.ina_live_controller"
 
 
 def measure(agents: int = 1000, seconds: float = 10.0) -> dict[str, Any]:
@@ -49,14 +50,14 @@ def measure(agents: int = 1000, seconds: float = 10.0) -> dict[str, Any]:
     with contextlib.ExitStack() as held:
         held.callback(shutil.rmtree, folder, ignore_errors=True)
         _prepare(folder, agents)
-        held.enter_context(_process([sys.executable, "-P", "-m", _MODULE, "switches", folder, str(agents // RANKS)]))
-        run = ["-m", "offpath.cli.main", "controller", "run", "--config", f"{folder}/controller.toml"]
-        controller = held.enter_context(_process([sys.executable, "-P", *run, "--runtime-dir", f"{folder}/run"]))
+        held.enter_context(_process(_MODULE, "switches", folder, str(agents // RANKS)))
+        run = ["controller", "run", "--config", f"{folder}/controller.toml", "--runtime-dir", f"{folder}/run"]
+        controller = held.enter_context(_process("main", *run))
         _until(lambda: os.path.exists(f"{folder}/run/controller.sock"))
         began = time.monotonic()
         for crowd in range(CROWDS):
             numbers = [str(n) for n in range(crowd, agents, CROWDS)]
-            held.enter_context(_process([sys.executable, "-P", "-m", _MODULE, "crowd", folder, ",".join(numbers)]))
+            held.enter_context(_process(_MODULE, "crowd", folder, ",".join(numbers)))
         client = held.enter_context(ask_controller.client(f"{folder}/run"))
         _until(lambda: len(_status(client).agents) == agents)
         heard_s = time.monotonic() - began
@@ -110,8 +111,8 @@ def _prepare(folder: str, agents: int) -> None:
 
 
 @contextlib.contextmanager
-def _process(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(command, env={**os.environ, "OFFPATH_PARENT": str(os.getpid())})
+def _process(module: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = start(module, *arguments)
     try:
         yield process
     finally:

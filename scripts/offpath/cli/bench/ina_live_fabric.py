@@ -15,7 +15,7 @@ from offpath.bindings.ina.connection import SwitchFabric, TreeConnection
 from offpath.bindings.ina.link import Link
 from offpath.bindings.ports import TreeAttached, TreeRefused, TreeResult
 from offpath.cli.bench.measure import Block
-from offpath.cli.switches import Switches
+from offpath.cli.local.switches import Switches
 
 HOSTS: Final = (0, 1, 2, 3)
 LARGE_BYTES: Final = 1 << 20

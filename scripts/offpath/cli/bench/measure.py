@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from offpath.cli.child import end_with_parent
+from offpath.cli.local.child import end_with_parent
 
 _PERIOD_S: Final = 0.010
 

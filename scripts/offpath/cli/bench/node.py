@@ -7,7 +7,6 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections import deque
@@ -21,6 +20,7 @@ from offpath.bindings.errors import OffpathError
 from offpath.bindings.runtime import JOURNAL
 from offpath.cli.bench.backends import register_kernel
 from offpath.cli.bench.measure import children, end, fork
+from offpath.cli.local.child import COMMAND_LINE, start
 from offpath.host_helper.helper import Helper
 from offpath.host_helper.requester import Requester
 
@@ -46,12 +46,10 @@ class Node:
         with open(config, "w", encoding="utf-8") as file:
             file.write(f"[durability]\njournal_mib = {journal_mib}\n[[tenant]]\nname = 'bench'\n")
             file.write(f"token_file = '{self._token}'\n")
-        command = [sys.executable, "-P", "-m", "offpath.cli.child", "daemon", "run", "--config", config]
-        command += ["--runtime-dir", self._runtime]
-        command += ["--keep", "--watchdog-s", "0", "--starts", "0"] if is_kept else []
-        environment = {**os.environ, "OFFPATH_PARENT": str(os.getpid())}
+        words = ["daemon", "run", "--config", config, "--runtime-dir", self._runtime]
+        words += ["--keep", "--watchdog-s", "0", "--starts", "0"] if is_kept else []
         begun = time.monotonic()
-        self._daemon = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, pipesize=_MIB)
+        self._daemon = start(COMMAND_LINE, *words, stderr=subprocess.PIPE, pipesize=_MIB)
         try:
             self._wait_ready()
             self.ready_s = time.monotonic() - begun

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ from typing import Any, Final
 from offpath.bindings.errors import OffpathError
 from offpath.cli.demo.isolation import LaneReport
 from offpath.cli.demo.place import Place
+from offpath.cli.local.child import COMMAND_LINE, ONE_THREAD, command, environment
 
 _READY_S: Final = 180.0
 _END_S: Final = 5.0
@@ -73,11 +72,10 @@ class Child:
     ) -> Child:
         """``python -m offpath.cli.MODULE arguments…``, in this network namespace, with ``more`` environment."""
         inside = ("ip", "netns", "exec", netns) if netns else ()
-        one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         process = await asyncio.create_subprocess_exec(
-            *inside, sys.executable, "-P", "-m", f"offpath.cli.{module}", *arguments,
+            *inside, *command(module, *arguments),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, **one_thread, "OFFPATH_PARENT": str(os.getpid()), **more}, start_new_session=True,
+            env=environment({**ONE_THREAD, **more}), start_new_session=True,
         )  # fmt: skip
         return cls(name, process)
 
@@ -135,7 +133,7 @@ class Drive:
         async with asyncio.TaskGroup() as tasks:
             is_up = asyncio.Event()
             daemon = await self._start(
-                tasks, is_up, "the daemon", "child", "daemon", "run", "--config", place.config,
+                tasks, is_up, "the daemon", COMMAND_LINE, "daemon", "run", "--config", place.config,
                 "--runtime-dir", place.runtime, "--json", more=place.environment("dpu"),
             )  # fmt: skip
             await self._within(daemon, is_up.wait())

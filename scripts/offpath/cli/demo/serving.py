@@ -13,11 +13,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from offpath.cli.child import end_with_parent
 from offpath.cli.demo import model
 from offpath.cli.demo.isolation import GPU_MODEL, LaneAudit
 from offpath.cli.demo.place import Place
 from offpath.cli.demo.samples import kernel_name
+from offpath.cli.local.child import end_with_parent
 from offpath.host_helper.helper import Helper
 from offpath.host_helper.kernels import LaneContext
 

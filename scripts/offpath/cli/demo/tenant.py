@@ -19,11 +19,11 @@ import uvloop
 from numpy.typing import NDArray
 
 from offpath.bindings.errors import OffpathError
-from offpath.cli.child import end_with_parent
 from offpath.cli.demo import model
 from offpath.cli.demo.isolation import LaneReport, canary
 from offpath.cli.demo.place import PAYLOAD_BYTES, RESULT_BYTES, SLOTS, Place
 from offpath.cli.demo.samples import DEMANDS, STAGES, Job, draw, kernel_name, load_digits, load_plan, payload
+from offpath.cli.local.child import end_with_parent
 from offpath.host_helper.aio import AsyncRequester
 from offpath.host_helper.negotiate import Rdma
 from offpath.host_helper.slots import Result

@@ -1,4 +1,5 @@
-"""What the demo of training jobs runs on: a cluster (`cli.ina_cluster`), its switches (`cli.switches`), and the ranks.
+"""What the demo of training jobs runs on: a cluster (`cli.local.ina_cluster`), its switches (`cli.local.switches`), and
+the ranks.
 
 The paper's testbed has five switches and four hosts with two GPUs each (figure 10); here each host has a switch of its
 own and a fifth joins them, and a job has one rank on each host.
@@ -12,7 +13,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -24,8 +24,9 @@ from offpath.bindings.ina.link import write_rate
 from offpath.bindings.wire import ina_admin
 from offpath.cli.demo.ina import orders
 from offpath.cli.demo.ina.rank_spec import Spec
-from offpath.cli.ina_cluster import InaCluster
-from offpath.cli.switches import ROOT, Switches
+from offpath.cli.local.child import ONE_THREAD, start
+from offpath.cli.local.ina_cluster import InaCluster
+from offpath.cli.local.switches import ROOT, Switches
 
 HOSTS: Final = ("h1", "h2", "h3", "h4")
 SWITCHES: Final = (ROOT, *(f"s{n}" for n in range(1, len(HOSTS) + 1)))
@@ -48,11 +49,9 @@ class RankProcess:
     def __init__(self, name: str, spec: str, directory: str) -> None:
         self.name = name
         self._said = os.path.join(directory, f"{name}.log")
-        one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         with open(self._said, "ab") as said:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "offpath.cli.demo.ina.rank", spec], stdin=subprocess.DEVNULL, stdout=said,
-                stderr=said, env={**os.environ, **one_thread, "OFFPATH_PARENT": str(os.getpid())},
+            self._process = start(
+                "demo.ina.rank", spec, more=ONE_THREAD, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
                 start_new_session=True,
             )  # fmt: skip
         self._is_killed = False

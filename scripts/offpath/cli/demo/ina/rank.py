@@ -18,10 +18,10 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from offpath.bindings.ina.link import Link
-from offpath.cli.child import end_with_parent
 from offpath.cli.demo.ina import log, training
 from offpath.cli.demo.ina.orders import Order, Orders
 from offpath.cli.demo.ina.rank_spec import Spec
+from offpath.cli.local.child import end_with_parent
 from offpath.host_helper.ina import hook
 from offpath.host_helper.ina.runtime import Runtime
 

@@ -10,7 +10,6 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -21,6 +20,7 @@ from offpath.bindings.runtime import INA_FOLDER
 from offpath.bindings.wire import ina_admin
 from offpath.bindings.zeromq.keys import make_keys
 from offpath.cli import ask, ask_controller
+from offpath.cli.local.child import COMMAND_LINE, start
 
 _START_S: Final = 60.0
 _KERNELS: Final = """
@@ -161,13 +161,10 @@ class InaCluster:
             "daemon": ["daemon", "run", "--config", self.path(f"{host}.toml")],
             "helper": ["helper", "run", self.path("kernels.py")],
         }[role]
-        command = [sys.executable, "-P", "-m", "offpath.cli.child", "-v", *words]  # ends with us
-        command += ["--runtime-dir", self.path(host or "controller")]
+        words += ["--runtime-dir", self.path(host or "controller")]
+        more = {"OPENBLAS_NUM_THREADS": "1", **self._environment}
         with open(self.path(f"{name}.log"), "ab") as log:
-            environment = {
-                **os.environ, "OPENBLAS_NUM_THREADS": "1", "OFFPATH_PARENT": str(os.getpid()), **self._environment,
-            }  # fmt: skip
-            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+            self.processes[name] = start(COMMAND_LINE, "-v", *words, more=more, stdout=log, stderr=log)
 
     def await_line(self, name: str, words: str, times: int = 1) -> None:
         """Until the process has logged ``words`` so often. Raises: PeerGone: it ended, or a minute has passed."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from offpath.bindings.errors import PeerGone
+from offpath.cli.local.child import COMMAND_LINE, start
 from offpath.dpu_daemon.switch.control import SwitchControl
 from offpath.sched.ina.protocol.records import Permission
 
@@ -81,14 +81,12 @@ class Switches:
         listen, control = (
             "tcp://127.0.0.1:0" if self._tcp else f"unix://{self.path(name, what)}" for what in ("sock", "control")
         )
-        command = [sys.executable, "-P", "-m", "offpath.cli.child", "-v", "switch", "run", "--name", name, "--json"]
-        command += ["--listen", listen, "--control", control, "--capacity", str(self._capacity)]
-        command += ["--order", self._order, "--log", "json", "--events", self.path(name, "events")]
-        command += [f"--fault={each}" for each in self._faults.get(name, "").split()]
+        words = ["-v", "switch", "run", "--name", name, "--json"]
+        words += ["--listen", listen, "--control", control, "--capacity", str(self._capacity)]
+        words += ["--order", self._order, "--log", "json", "--events", self.path(name, "events")]
+        words += [f"--fault={each}" for each in self._faults.get(name, "").split()]
         with open(self.path(name, "log"), "w") as log, open(self.path(name, "stats"), "w") as stats:
-            self.processes[name] = subprocess.Popen(
-                command, stdout=stats, stderr=log, env={**os.environ, "OFFPATH_PARENT": str(os.getpid())}
-            )
+            self.processes[name] = start(COMMAND_LINE, *words, stdout=stats, stderr=log)
 
     def _await(self, name: str) -> None:
         until = time.monotonic() + _START_S

@@ -1,0 +1,1 @@
+"""Processes of a cluster on this machine: for demonstrations, benchmarks and tests."""

@@ -1,0 +1,56 @@
+"""Children of demo and benchmarks: how they are started, and that they end with their parent.
+
+`python -m offpath.cli.local.child ARGS…` is `offpath ARGS…` that does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+COMMAND_LINE: Final = "local.child"
+"""The module that is the command line, as `start` takes it."""
+ONE_THREAD: Final = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+"""Environment of a process that computes on one core."""
+_PARENT: Final = "OFFPATH_PARENT"
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    """``python -m offpath.cli.MODULE arguments…`` with this Python."""
+    return [sys.executable, "-P", "-m", f"offpath.cli.{module}", *arguments]
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's, with ``more``, and with what `end_with_parent` needs to know."""
+    return {**os.environ, _PARENT: str(os.getpid()), **(more or {})}
+
+
+def start(
+    module: str, *arguments: str, more: Mapping[str, str] | None = None, **options: Any
+) -> subprocess.Popen[bytes]:
+    """`command` in a process, with ``more`` environment; ``options`` are those of `subprocess.Popen`.
+
+    It ends with us if it calls `end_with_parent`, as the `COMMAND_LINE` does. Raises: OSError.
+    """
+    return subprocess.Popen(command(module, *arguments), env=environment(more), **options)
+
+
+def end_with_parent() -> None:
+    """SIGTERM when the parent dies, however it dies."""
+    parent = os.environ.get(_PARENT, "")
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    if parent and os.getppid() != int(parent):
+        sys.exit(1)  # it was gone before we could ask
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    from offpath.cli.main import main
+
+    sys.exit(main())
