@@ -127,7 +127,8 @@ def test_a_killed_peer_is_seen_within_a_second_and_by_its_death(channel_rig: Any
 
 def seconds_until_a_death_is_seen(channel_rig: Any, children: Any, readable: Any) -> float:
     def greet_and_hang() -> None:
-        channel_rig.connect().send(b"hello")
+        connection = channel_rig.connect()  # held: a connection that nobody holds is closed
+        connection.send(b"hello")
         signal.pause()
 
     child = children.fork(greet_and_hang)
