@@ -82,6 +82,8 @@ Target = TypeVar("Target", bound=Range)
 def cut(sources: Sequence[Source], targets: Sequence[Target], most_bytes: int) -> list[tuple[Source, Target]]:
     """Ranges of the same length in all, as pairs of equal length: cut where a range ends on either side, and at
     ``most_bytes``."""
+    if len(sources) == len(targets) == 1 and sources[0].nbytes <= most_bytes:  # almost always
+        return [(sources[0], targets[0])]
     found, sources_left, targets_left = [], deque(sources), deque(targets)
     while sources_left:
         source, target = sources_left.popleft(), targets_left.popleft()
@@ -269,7 +271,7 @@ class SegmentedCopyEngine(ABC, Generic[Route]):
             raise ResourceClosed("copy engine")
         self._check(source, source_offset, nbytes)
         self._check(target, target_offset, nbytes)
-        if isinstance(source, self._kind) and isinstance(target, self._kind):
+        if not isinstance(source, Region) and not isinstance(target, Region):
             raise RegionError("one side of a copy is memory of ours")
         if not nbytes:
             return CopyCompletion(token, None)

@@ -135,7 +135,8 @@ class DocaCopyEngine(SegmentedCopyEngine[Route]):
     def _way(self, source: Memory, target: Memory) -> Route:
         """Between memories of ours, a context of its own. Raises: DocaError, DeviceGone."""
         for side in (source, target):
-            if isinstance(side, Route):
+            if not isinstance(side, Region):
+                assert isinstance(side, Route)
                 if side.failure:
                     raise DeviceError(side.failure)
                 return side
@@ -145,11 +146,11 @@ class DocaCopyEngine(SegmentedCopyEngine[Route]):
 
     def _ranges(self, copy: Copy, memory: Memory, offset: int, *, is_written: bool) -> list[MappedRange]:
         """Where the copied range lies, as DOCA knows it. Raises: DocaError, DeviceGone."""
-        if isinstance(memory, Route):
-            return memory.ranges(offset, copy.nbytes)
-        assert isinstance(memory, Region)
-        known = copy.use(self._registry, memory, is_written=is_written)
-        return [MappedRange(known.mmap, memory.address + offset, copy.nbytes)]
+        if isinstance(memory, Region):
+            known = copy.use(self._registry, memory, is_written=is_written)
+            return [MappedRange(known.mmap, memory.address + offset, copy.nbytes)]
+        assert isinstance(memory, Route)
+        return memory.ranges(offset, copy.nbytes)
 
     def _register(self, memory: Region, is_written: bool) -> _Known:
         return _Known(Mmap.ours(self._device, memory.view, is_written=is_written))
