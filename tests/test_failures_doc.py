@@ -7,7 +7,7 @@ import re
 from functools import cache
 
 from offpath.bindings.wire.codes import Reason, Status
-from offpath.dpu_daemon.logs import KINDS
+from offpath.dpu_daemon.operation.logs import KINDS
 
 from .support.sources import ROOT, tree
 

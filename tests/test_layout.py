@@ -141,8 +141,8 @@ def test_a_planted_circle_is_caught(copied_tree: Path, role: str) -> None:
 @pytest.mark.parametrize(
     ("importing", "statement"),
     [
-        ("dpu_daemon/offpath/dpu_daemon/lanes.py", "import offpath.dpu_daemon.host"),
-        ("dpu_daemon/offpath/dpu_daemon/journal/gauges.py", "import offpath.dpu_daemon.book_loop"),
+        ("dpu_daemon/offpath/dpu_daemon/hosts/lanes.py", "import offpath.dpu_daemon.hosts.host"),
+        ("dpu_daemon/offpath/dpu_daemon/durability/journal/gauges.py", "import offpath.dpu_daemon.requests.book_loop"),
     ],
 )
 def test_a_module_that_imports_its_importer_is_caught(copied_tree: Path, importing: str, statement: str) -> None:

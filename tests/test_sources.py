@@ -19,7 +19,7 @@ WALL_CLOCKS = {
     "date": {"today"},
 }
 MAY = {
-    "dpu_daemon/offpath/dpu_daemon/logs.py": "lines carry the time they were written at",
+    "dpu_daemon/offpath/dpu_daemon/operation/logs.py": "lines carry the time they were written at",
     "dpu_daemon/offpath/dpu_daemon/doctor/keys.py": "a certificate's end is a date, and only reported",
     "dpu_daemon/offpath/dpu_daemon/controller/conductor.py": "where a controller without a memory begins to"
     " count terms; where the clock is behind, agents and switches say what they have heard of",

@@ -28,8 +28,8 @@ from offpath.dpu_daemon.config import (
     parse_config,
 )
 from offpath.dpu_daemon.doctor.place import memlock_bytes, open_files
-from offpath.dpu_daemon.inherited import LISTENING
-from offpath.dpu_daemon.keeper import KeeperSettings
+from offpath.dpu_daemon.durability.inherited import LISTENING
+from offpath.dpu_daemon.durability.keeper import KeeperSettings
 
 from .dpu_daemon.conftest import make_cluster  # noqa: F401  (a fixture)
 from .support.cluster import MIB, Cluster

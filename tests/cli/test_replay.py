@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from offpath.bindings.wire.codes import Status
-from offpath.dpu_daemon.journal import codec
-from offpath.dpu_daemon.journal.ring import HEADER_PAGE, RECORD_BYTES, Entry, ReadOnlyFile, Ring
+from offpath.dpu_daemon.durability.journal import codec
+from offpath.dpu_daemon.durability.journal.ring import HEADER_PAGE, RECORD_BYTES, Entry, ReadOnlyFile, Ring
 from offpath.host_helper import AsyncRequester, Options, RequestFailed
 
 from ..support.cluster import TIMEOUT, Cluster

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from offpath.dpu_daemon import accepting
-from offpath.dpu_daemon.accepting import Unidentified
+from offpath.dpu_daemon.listening import accepting
+from offpath.dpu_daemon.listening.accepting import Unidentified
 
 
 class Crowd:

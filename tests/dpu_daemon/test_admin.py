@@ -20,7 +20,7 @@ from ..support.cluster import Cluster
 from ..support.processes import BOUND_S, until
 
 PEERS = 16
-"""As in `offpath.dpu_daemon.admin`."""
+"""As in `offpath.dpu_daemon.operation.admin`."""
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from offpath.dpu_daemon.boot import BOOT_ID, boot_id, kernels_boot_id
+from offpath.dpu_daemon.durability.boot import BOOT_ID, boot_id, kernels_boot_id
 
 DIGITS = "0123456789abcdef0123456789abcdef"
 DASHED = "01234567-89ab-cdef-0123-456789abcdef"

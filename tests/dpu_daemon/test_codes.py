@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from offpath.bindings.wire import host
 from offpath.bindings.wire.codes import Reason, Status
-from offpath.dpu_daemon.codes import REASON, RESULT_REASON, STATUS
+from offpath.dpu_daemon.requests.codes import REASON, RESULT_REASON, STATUS
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState
 
 

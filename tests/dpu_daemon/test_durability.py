@@ -22,9 +22,9 @@ from offpath.bindings.loopback.fabric import LoopbackFabricSession
 from offpath.bindings.wire import control
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.dpu_daemon.config import parse_config
-from offpath.dpu_daemon.fdstore import open_notify_socket
-from offpath.dpu_daemon.journal.ring import HEADER_PAGE, RECORD_BYTES, ReadOnlyFile, Ring
-from offpath.dpu_daemon.notify import Notifier
+from offpath.dpu_daemon.durability.fdstore import open_notify_socket
+from offpath.dpu_daemon.durability.journal.ring import HEADER_PAGE, RECORD_BYTES, ReadOnlyFile, Ring
+from offpath.dpu_daemon.durability.notify import Notifier
 from offpath.dpu_daemon.serve import running_daemon
 from offpath.host_helper import Options, Requester, RequestFailed
 from offpath.host_helper.errors import UnknownKernel

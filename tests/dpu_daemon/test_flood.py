@@ -18,7 +18,7 @@ import pytest
 
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.header import DTYPE_CODES, Tensor, pack_request, pack_tensors
-from offpath.dpu_daemon.sessions import CROSSED
+from offpath.dpu_daemon.requests.sessions import CROSSED
 
 from ..support.cluster import Cluster, free_port
 from ..support.peers import RawSession

@@ -17,7 +17,7 @@ import pytest
 
 from offpath.bindings.runtime import LAST_GOOD
 from offpath.bindings.wire import control
-from offpath.dpu_daemon.fdstore import DescriptorStore
+from offpath.dpu_daemon.durability.fdstore import DescriptorStore
 
 from ..support.cluster import Cluster, pids_of
 from ..support.peers import Peer, hello
@@ -323,10 +323,10 @@ def test_a_second_keeper_of_the_same_directory_is_refused(keep: Callable[..., Ke
 
 def test_the_keeper_stays_small_and_imports_no_event_loop() -> None:
     """It shall outlive what it keeps: no pydantic, no uvloop, no asyncio in its process."""
-    code = "import sys, offpath.cli.daemon_run, offpath.dpu_daemon.keeper as k; print(sorted(sys.modules))"
+    code = "import sys, offpath.cli.daemon_run, offpath.dpu_daemon.durability.keeper as k; print(sorted(sys.modules))"
     with os.popen(f"{sys.executable} -c '{code}'") as said:
         loaded = said.read()
-    assert "'offpath.dpu_daemon.keeper'" in loaded
+    assert "'offpath.dpu_daemon.durability.keeper'" in loaded
     for heavy in ("pydantic", "uvloop", "asyncio", "orjson", "numpy"):
         assert f"'{heavy}'" not in loaded, heavy
 

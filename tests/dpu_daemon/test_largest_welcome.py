@@ -12,8 +12,8 @@ from offpath.bindings.wire import admin, control
 from offpath.bindings.wire.frames import MAX_FRAME_BYTES, frame
 from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
 from offpath.cli.ask import AdminClient
-from offpath.dpu_daemon.admission import welcome_messages
-from offpath.dpu_daemon.host import host_welcome_messages
+from offpath.dpu_daemon.hosts.host import host_welcome_messages
+from offpath.dpu_daemon.ingress.admission import welcome_messages
 
 from ..support.cluster import Cluster, pids_of
 from ..support.clusters import Make, seconds

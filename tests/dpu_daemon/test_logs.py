@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from offpath.bindings.errors import NegotiationRefused
-from offpath.dpu_daemon import logs
+from offpath.dpu_daemon.operation import logs
 from offpath.host_helper import Requester, RequestFailed
 
 from ..support.cluster import TIMEOUT, Cluster, pids_of

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from offpath.bindings.errors import HandoverError
 from offpath.bindings.sockets import inherited_listener
-from offpath.dpu_daemon.fdstore import Notification, open_notify_socket, read_notification
-from offpath.dpu_daemon.notify import Notifier, take_listen_fds, watchdog_interval_s
+from offpath.dpu_daemon.durability.fdstore import Notification, open_notify_socket, read_notification
+from offpath.dpu_daemon.durability.notify import Notifier, take_listen_fds, watchdog_interval_s
 
 from ..support.cluster import Cluster
 from ..support.peers import Peer, hello

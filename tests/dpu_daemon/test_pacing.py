@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from offpath.dpu_daemon.pacing import LOG_EVERY_NS, Pacing
+from offpath.dpu_daemon.requests.pacing import LOG_EVERY_NS, Pacing
 from offpath.sched.loop_share import SLICE_NS
 
 COST_NS = 5_000

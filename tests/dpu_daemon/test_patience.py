@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offpath.dpu_daemon.patience import Patience
+from offpath.dpu_daemon.hosts.patience import Patience
 
 
 def ended_at(patience: Patience, evidence: list[float], start: float = 0.0) -> float:

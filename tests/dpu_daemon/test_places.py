@@ -15,7 +15,7 @@ import pytest
 from offpath.bindings.sockets import SocketFile, listening_socket
 from offpath.bindings.wire import admin
 from offpath.cli.ask import AdminClient
-from offpath.dpu_daemon.places import Places
+from offpath.dpu_daemon.listening.places import Places
 
 from ..support.cluster import TIMEOUT, Cluster, pids_of
 from ..support.clusters import Make, seconds
@@ -153,7 +153,7 @@ def test_a_file_whose_group_cannot_be_given_again_is_not_opened_to_anybody_else(
     program = """
 import os, socket
 from offpath.bindings.sockets import SocketFile, listening_socket
-from offpath.dpu_daemon.places import Places
+from offpath.dpu_daemon.listening.places import Places
 sock = listening_socket("s", socket.SOCK_STREAM)
 os.chown("s", -1, 4343)
 os.chmod("s", 0o660)

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from offpath.cli.demo import samples
-from offpath.dpu_daemon.journal import codec
-from offpath.dpu_daemon.journal.ring import ReadOnlyFile, Ring
-from offpath.dpu_daemon.plugins import PluginError, PluginProcess
+from offpath.dpu_daemon.durability.journal import codec
+from offpath.dpu_daemon.durability.journal.ring import ReadOnlyFile, Ring
+from offpath.dpu_daemon.policy.plugins import PluginError, PluginProcess
 from offpath.sched.gpu.plugin import Advice, AdvisorError
 
 from ..support.cluster import TIMEOUT, Cluster

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from offpath.bindings.wire import control
-from offpath.dpu_daemon import pulse as pulse_module
-from offpath.dpu_daemon.pulse import Pulse
+from offpath.dpu_daemon.hosts import pulse as pulse_module
+from offpath.dpu_daemon.hosts.pulse import Pulse
 
 LIMIT_S = 1.0
 

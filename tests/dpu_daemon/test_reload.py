@@ -20,7 +20,7 @@ from offpath.bindings.errors import NegotiationRefused, PeerGone
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.dpu_daemon.config import Sources, config_error, lastgood, parse_config
 from offpath.dpu_daemon.config.files import file_faults
-from offpath.dpu_daemon.reload import Reloader
+from offpath.dpu_daemon.operation.reload import Reloader
 from offpath.host_helper import RequestFailed, connect
 
 from ..support.certificates import Authority

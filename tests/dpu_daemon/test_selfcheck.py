@@ -18,14 +18,14 @@ from typing import cast
 
 import pytest
 
-from offpath.dpu_daemon import selfcheck
 from offpath.dpu_daemon.config import parse_config
 from offpath.dpu_daemon.daemon import Daemon
-from offpath.dpu_daemon.fdstore import open_notify_socket, read_notification
-from offpath.dpu_daemon.negotiation import Negotiator
-from offpath.dpu_daemon.notify import Notifier
-from offpath.dpu_daemon.probe import Checkup
-from offpath.dpu_daemon.selfcheck import SelfCheck, SelfCheckFailed, feed_watchdog
+from offpath.dpu_daemon.durability.fdstore import open_notify_socket, read_notification
+from offpath.dpu_daemon.durability.notify import Notifier
+from offpath.dpu_daemon.ingress.negotiation import Negotiator
+from offpath.dpu_daemon.operation import selfcheck
+from offpath.dpu_daemon.operation.selfcheck import SelfCheck, SelfCheckFailed, feed_watchdog
+from offpath.dpu_daemon.requests.probe import Checkup
 from offpath.dpu_daemon.serve import running_daemon
 from offpath.sched.jobs import events
 

@@ -16,10 +16,10 @@ import pytest
 
 from offpath.bindings.ports import IMM_SUBMIT
 from offpath.bindings.wire import control
-from offpath.dpu_daemon import storing
-from offpath.dpu_daemon.fdstore import DescriptorStore, open_notify_socket, read_notification
-from offpath.dpu_daemon.notify import Notifier
-from offpath.dpu_daemon.storing import Store
+from offpath.dpu_daemon.durability import storing
+from offpath.dpu_daemon.durability.fdstore import DescriptorStore, open_notify_socket, read_notification
+from offpath.dpu_daemon.durability.notify import Notifier
+from offpath.dpu_daemon.durability.storing import Store
 from offpath.host_helper import Requester
 
 from ..support.cluster import pids_of

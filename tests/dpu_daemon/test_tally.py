@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.header import RequestHeader
-from offpath.dpu_daemon.inflight import JobRef
-from offpath.dpu_daemon.tally import BOUNDS_NS, Histogram, Tally
+from offpath.dpu_daemon.requests.inflight import JobRef
+from offpath.dpu_daemon.requests.tally import BOUNDS_NS, Histogram, Tally
 from offpath.sched.jobs.commands import Answer
 from offpath.sched.jobs.states import EndReason, JobState
 

@@ -15,7 +15,7 @@ POLICY = PREFIX + NAME
 
 
 class SimPlugin(Hosted):
-    """In the place of `offpath.dpu_daemon.plugins.PluginProcess`. Both policies inside place whatever has room: what
+    """In the place of `plugins.PluginProcess`. Both policies inside place whatever has room: what
     the judge asks of queues holds for them."""
 
     name = NAME

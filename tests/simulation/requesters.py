@@ -17,7 +17,7 @@ from offpath.bindings.errors import ControlError, NegotiationRefused, PeerGone
 from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, IMM_SUBMIT, immediate
 from offpath.bindings.wire import control
 from offpath.bindings.wire.header import pack_request
-from offpath.dpu_daemon.admission import Carrier, Grant
+from offpath.dpu_daemon.ingress.admission import Carrier, Grant
 from offpath.host_helper.slots import Options, Result, SlotTable
 
 from .host import KERNELS
@@ -35,9 +35,9 @@ SIZES = (12, 90, 90, 90, 90, 200)
 
 
 class Negotiation:
-    """A negotiation connection: `offpath.dpu_daemon.admission.Peer` at the daemon's end, a list of news at the other.
+    """A negotiation connection: `ingress.admission.Peer` at the daemon's end, a list of news at the other.
 
-    The daemon's end keeps the rules of `offpath.dpu_daemon.negotiation.Negotiator`, whose streams are not simulated.
+    The daemon's end keeps the rules of `ingress.negotiation.Negotiator`, whose streams are not simulated.
     """
 
     def __init__(self, world: World, carrier: Carrier, requester: SimRequester) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from offpath.dpu_daemon.journal.log import our_schema
-from offpath.dpu_daemon.journal.ring import HEADER_PAGE, RECORD_BYTES, Identity
+from offpath.dpu_daemon.durability.journal.log import our_schema
+from offpath.dpu_daemon.durability.journal.ring import HEADER_PAGE, RECORD_BYTES, Identity
 
 from .wires import SessionMemory
 

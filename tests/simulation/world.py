@@ -20,15 +20,15 @@ import numpy as np
 from offpath.bindings.errors import RegionError
 from offpath.bindings.loopback.fabric import LoopbackFabricSession
 from offpath.bindings.wire import control
-from offpath.dpu_daemon import recovery as recovery_module
-from offpath.dpu_daemon.admission import Admission, credentials
 from offpath.dpu_daemon.config import DaemonConfig, parse_config
 from offpath.dpu_daemon.daemon import Daemon
-from offpath.dpu_daemon.doors import FabricDoor
-from offpath.dpu_daemon.journal.log import Journal, open_journal, replay
-from offpath.dpu_daemon.journal.ring import Ring
-from offpath.dpu_daemon.notify import close_all
-from offpath.dpu_daemon.recovery import Recovery
+from offpath.dpu_daemon.durability.journal.log import Journal, open_journal, replay
+from offpath.dpu_daemon.durability.journal.ring import Ring
+from offpath.dpu_daemon.durability.notify import close_all
+from offpath.dpu_daemon.ingress.admission import Admission, credentials
+from offpath.dpu_daemon.ingress.doors import FabricDoor
+from offpath.dpu_daemon.operation import recovery as recovery_module
+from offpath.dpu_daemon.operation.recovery import Recovery
 from offpath.host_helper import worker as worker_module
 from offpath.sched.gpu.plugin import Advice
 from offpath.sched.jobs import commands, events
@@ -260,7 +260,7 @@ class World:
         self.loop.outside["world", "reload"] = lambda: self._come_into_force(self._configured(terms))
 
     def _come_into_force(self, config: DaemonConfig) -> None:
-        """As `offpath.dpu_daemon.reload.Reloader`, whose sources and TLS are not simulated."""
+        """As `offpath.dpu_daemon.operation.reload.Reloader`, whose sources and TLS are not simulated."""
         names = {tenant.name for tenant in config.tenant}
         for name, removed in self.removed.items():
             self.removed[name] = [(at_ns, min(drain_ms, config.limits.drain_ms)) for at_ns, drain_ms in removed]

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from offpath.dpu_daemon.plugin_child import ANSWER, PluginHost
+from offpath.dpu_daemon.policy.plugin_child import ANSWER, PluginHost
 from offpath.sched.gpu.plugin import PLACE, PLAN, START, AdvisorError
 from offpath.sched.gpu.policy import Policy
 

@@ -7,7 +7,7 @@ import json
 import logging
 import sys
 
-from offpath.dpu_daemon.keeper import Keeper, KeeperSettings
+from offpath.dpu_daemon.durability.keeper import Keeper, KeeperSettings
 
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: it never outlives the test

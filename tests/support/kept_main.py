@@ -8,8 +8,8 @@ import signal
 import sys
 from typing import Any
 
-from offpath.dpu_daemon.inherited import take_inherited
-from offpath.dpu_daemon.notify import Notifier, watchdog_interval_s
+from offpath.dpu_daemon.durability.inherited import take_inherited
+from offpath.dpu_daemon.durability.notify import Notifier, watchdog_interval_s
 
 
 def say(**words: Any) -> None:

@@ -18,24 +18,24 @@ from typing import Final
 
 from offpath.bindings.loopback.copy import LoopbackCopyEngine
 from offpath.bindings.ports import CopyEngine, HostListener
-from offpath.dpu_daemon.answers import Answers
-from offpath.dpu_daemon.book_loop import BookLoop
 from offpath.dpu_daemon.config import DaemonConfig
-from offpath.dpu_daemon.copies import Copies
-from offpath.dpu_daemon.host import HostSide
-from offpath.dpu_daemon.journal.gauges import journal_metrics
-from offpath.dpu_daemon.journal.log import Journal
-from offpath.dpu_daemon.kernels import KernelRegistry
-from offpath.dpu_daemon.lanes import Lanes
-from offpath.dpu_daemon.notify import Notifier
-from offpath.dpu_daemon.pacing import Pacing
-from offpath.dpu_daemon.payloads import Payloads
-from offpath.dpu_daemon.places import Places
-from offpath.dpu_daemon.plugins import PluginSeat, plugin_metrics
-from offpath.dpu_daemon.probe import PathProbe
-from offpath.dpu_daemon.reunion import Reunion
-from offpath.dpu_daemon.session_table import SessionTable
-from offpath.dpu_daemon.storing import Store, store_metrics
+from offpath.dpu_daemon.durability.journal.gauges import journal_metrics
+from offpath.dpu_daemon.durability.journal.log import Journal
+from offpath.dpu_daemon.durability.notify import Notifier
+from offpath.dpu_daemon.durability.storing import Store, store_metrics
+from offpath.dpu_daemon.hosts.host import HostSide
+from offpath.dpu_daemon.hosts.kernels import KernelRegistry
+from offpath.dpu_daemon.hosts.lanes import Lanes
+from offpath.dpu_daemon.hosts.payloads import Payloads
+from offpath.dpu_daemon.hosts.reunion import Reunion
+from offpath.dpu_daemon.listening.places import Places
+from offpath.dpu_daemon.policy.plugins import PluginSeat, plugin_metrics
+from offpath.dpu_daemon.requests.answers import Answers
+from offpath.dpu_daemon.requests.book_loop import BookLoop
+from offpath.dpu_daemon.requests.copies import Copies
+from offpath.dpu_daemon.requests.pacing import Pacing
+from offpath.dpu_daemon.requests.probe import PathProbe
+from offpath.dpu_daemon.requests.session_table import SessionTable
 from offpath.sched.gpu.registry import make
 from offpath.sched.jobs import events
 from offpath.sched.jobs.book import JobBook
@@ -88,7 +88,7 @@ class Daemon:
         self.is_last_good = False
         """At this start the sources were refused, and none was taken in since."""
         self.extra_metrics: dict[str, tuple[str, Callable[[], float]]] = journal_metrics(self.book_loop)
-        """See `offpath.dpu_daemon.metrics.Extra`."""
+        """See `offpath.dpu_daemon.operation.metrics.Extra`."""
         self.on_reconfigured: list[Callable[[], None]] = []
         self.on_closed: list[Callable[[], None]] = []
         self._loop = asyncio.get_running_loop()

@@ -29,23 +29,23 @@ from offpath.bindings.verbs.copy import VerbsCopyEngine
 from offpath.bindings.verbs.devices import choose
 from offpath.bindings.verbs.domain import Device
 from offpath.bindings.zeromq.keys import read_allowed
-from offpath.dpu_daemon import logs
-from offpath.dpu_daemon.admin import AdminServer
 from offpath.dpu_daemon.agent import shell as agent
-from offpath.dpu_daemon.boot import boot_id
 from offpath.dpu_daemon.config import DaemonConfig, Sources, zmq_secret
 from offpath.dpu_daemon.daemon import Daemon
-from offpath.dpu_daemon.inherited import LISTENING, Inherited, take_inherited
-from offpath.dpu_daemon.journal.log import Journal, Replayed, journal_bytes, open_journal
-from offpath.dpu_daemon.journal.ring import JournalCorrupt, MappedFile
-from offpath.dpu_daemon.metrics_http import MetricsServer
-from offpath.dpu_daemon.negotiation import Endpoints, Negotiator
-from offpath.dpu_daemon.notify import Notifier, close_all, watchdog_interval_s
-from offpath.dpu_daemon.plugins import PluginError, PluginProcess, started
-from offpath.dpu_daemon.recovery import Recovery
-from offpath.dpu_daemon.reload import Reloader
-from offpath.dpu_daemon.selfcheck import SelfCheck, feed_watchdog
-from offpath.dpu_daemon.storing import Store
+from offpath.dpu_daemon.durability.boot import boot_id
+from offpath.dpu_daemon.durability.inherited import LISTENING, Inherited, take_inherited
+from offpath.dpu_daemon.durability.journal.log import Journal, Replayed, journal_bytes, open_journal
+from offpath.dpu_daemon.durability.journal.ring import JournalCorrupt, MappedFile
+from offpath.dpu_daemon.durability.notify import Notifier, close_all, watchdog_interval_s
+from offpath.dpu_daemon.durability.storing import Store
+from offpath.dpu_daemon.ingress.negotiation import Endpoints, Negotiator
+from offpath.dpu_daemon.operation import logs
+from offpath.dpu_daemon.operation.admin import AdminServer
+from offpath.dpu_daemon.operation.metrics_http import MetricsServer
+from offpath.dpu_daemon.operation.recovery import Recovery
+from offpath.dpu_daemon.operation.reload import Reloader
+from offpath.dpu_daemon.operation.selfcheck import SelfCheck, feed_watchdog
+from offpath.dpu_daemon.policy.plugins import PluginError, PluginProcess, started
 from offpath.sched.jobs.book import JobBook
 
 if TYPE_CHECKING:

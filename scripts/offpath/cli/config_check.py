@@ -64,7 +64,7 @@ def _check_reload(sources: Sources, loaded: Loaded, runtime_dir: str | None) -> 
     import asyncio  # a keeper imports this module, and stays small
 
     from offpath.dpu_daemon.config import Fault, config_error, lastgood
-    from offpath.dpu_daemon.plugins import PluginError, started
+    from offpath.dpu_daemon.policy.plugins import PluginError, started
 
     directory = os.path.dirname(local_socket(ADMIN_SOCKET, runtime_dir))
     in_force = lastgood.kept(directory)

@@ -36,7 +36,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _keep(arguments: argparse.Namespace, directory: str) -> int:
-    from offpath.dpu_daemon.keeper import Keeper, KeeperSettings
+    from offpath.dpu_daemon.durability.keeper import Keeper, KeeperSettings
 
     command = [sys.executable, "-P", "-m", "offpath.cli.main", *["-v"] * arguments.verbose, "daemon", "run"]
     command += ["--config", arguments.config, "--runtime-dir", directory]

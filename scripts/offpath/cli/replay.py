@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from offpath.dpu_daemon.journal import codec
-from offpath.dpu_daemon.journal.log import our_schema, replay
-from offpath.dpu_daemon.journal.ring import Entry, JournalCorrupt, JournalForeign, ReadOnlyFile, Ring
+from offpath.dpu_daemon.durability.journal import codec
+from offpath.dpu_daemon.durability.journal.log import our_schema, replay
+from offpath.dpu_daemon.durability.journal.ring import Entry, JournalCorrupt, JournalForeign, ReadOnlyFile, Ring
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.states import JobState
 from offpath.sched.plain import field_names, to_plain

@@ -18,10 +18,10 @@ from typing import Any, Final
 from offpath.bindings.errors import OffpathError
 from offpath.cli.gpus import gpu_spec
 from offpath.cli.traces import TraceError, openb, whole_gpus
-from offpath.dpu_daemon.journal import codec
-from offpath.dpu_daemon.journal.log import our_schema, replay
-from offpath.dpu_daemon.journal.ring import JournalForeign, ReadOnlyFile, Ring
-from offpath.dpu_daemon.plugins import DEADLINE_S, PluginProcess
+from offpath.dpu_daemon.durability.journal import codec
+from offpath.dpu_daemon.durability.journal.log import our_schema, replay
+from offpath.dpu_daemon.durability.journal.ring import JournalForeign, ReadOnlyFile, Ring
+from offpath.dpu_daemon.policy.plugins import DEADLINE_S, PluginProcess
 from offpath.sched.errors import SchedError
 from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.gpu.plugin import PREFIX

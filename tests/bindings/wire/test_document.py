@@ -81,11 +81,11 @@ def test_no_adapter_takes_a_key_twice(adapter: object, body: bytes) -> None:
 
 
 OWN_FILES = {
-    "dpu_daemon/offpath/dpu_daemon/journal/codec.py": "the journal, whose records have a CRC",
-    "dpu_daemon/offpath/dpu_daemon/journal/log.py": "the journal",
-    "dpu_daemon/offpath/dpu_daemon/recovery.py": "what the book kept for us",
-    "dpu_daemon/offpath/dpu_daemon/admission.py": "what the book kept for us",
-    "dpu_daemon/offpath/dpu_daemon/plugin_child.py": "from the daemon that started this process",
+    "dpu_daemon/offpath/dpu_daemon/durability/journal/codec.py": "the journal, whose records have a CRC",
+    "dpu_daemon/offpath/dpu_daemon/durability/journal/log.py": "the journal",
+    "dpu_daemon/offpath/dpu_daemon/operation/recovery.py": "what the book kept for us",
+    "dpu_daemon/offpath/dpu_daemon/ingress/admission.py": "what the book kept for us",
+    "dpu_daemon/offpath/dpu_daemon/policy/plugin_child.py": "from the daemon that started this process",
     "dpu_daemon/offpath/dpu_daemon/config/lastgood.py": "the daemon's own file, mode 0600",
     "dpu_daemon/offpath/dpu_daemon/controller/store.py": "the controller's database",
     "bindings/offpath/bindings/mig.py": "a file of the package",

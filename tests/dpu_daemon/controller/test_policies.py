@@ -16,7 +16,7 @@ import pytest
 from offpath.dpu_daemon.controller.plugin_child import INA_SHARING, PLACEMENT, TREE_BUILDER
 from offpath.dpu_daemon.controller.seats import Building, Placing, Seat, SharingOut
 from offpath.dpu_daemon.controller.tuning import Tuner
-from offpath.dpu_daemon.plugins import PluginError
+from offpath.dpu_daemon.policy.plugins import PluginError
 from offpath.sched.ina.conflicts import HDR, Limit, Per
 from offpath.sched.ina.protocol.events import JobView
 from offpath.sched.ina.protocol.records import Wants

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from offpath.dpu_daemon.journal import codec
-from offpath.dpu_daemon.journal.log import Journal, ReplayDiverged, journal_bytes, new_identity, replay
-from offpath.dpu_daemon.journal.ring import Ring
+from offpath.dpu_daemon.durability.journal import codec
+from offpath.dpu_daemon.durability.journal.log import Journal, ReplayDiverged, journal_bytes, new_identity, replay
+from offpath.dpu_daemon.durability.journal.ring import Ring
 from offpath.sched.gpu.greedy import GreedyFirstFit
 from offpath.sched.gpu.plugin import Advice, Answer, PluginPolicy
 from offpath.sched.gpu.shipped import Shipped

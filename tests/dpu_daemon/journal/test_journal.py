@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offpath.bindings import faults
-from offpath.dpu_daemon.journal import codec
-from offpath.dpu_daemon.journal.log import (
+from offpath.dpu_daemon.durability.journal import codec
+from offpath.dpu_daemon.durability.journal.log import (
     Journal,
     ReplayDiverged,
     journal_bytes,
@@ -21,7 +21,7 @@ from offpath.dpu_daemon.journal.log import (
     open_journal,
     replay,
 )
-from offpath.dpu_daemon.journal.ring import (
+from offpath.dpu_daemon.durability.journal.ring import (
     FIRST_BYTES,
     RECORD_BYTES,
     Entry,

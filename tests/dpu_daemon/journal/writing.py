@@ -6,8 +6,8 @@ import struct
 import zlib
 from random import Random
 
-from offpath.dpu_daemon.journal.log import Journal, Replayed, journal_bytes, new_identity, open_journal
-from offpath.dpu_daemon.journal.ring import HEADER_PAGE, RECORD_BYTES, Ring
+from offpath.dpu_daemon.durability.journal.log import Journal, Replayed, journal_bytes, new_identity, open_journal
+from offpath.dpu_daemon.durability.journal.ring import HEADER_PAGE, RECORD_BYTES, Ring
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.events import Event
 

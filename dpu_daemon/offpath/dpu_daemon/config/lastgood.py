@@ -17,13 +17,13 @@ import stat
 from typing import Final
 
 from offpath.bindings.runtime import JOURNAL, LAST_GOOD
-from offpath.dpu_daemon.boot import boot_id
 from offpath.dpu_daemon.config.faults import ConfigError, Fault
 from offpath.dpu_daemon.config.files import file_faults, token_faults
 from offpath.dpu_daemon.config.sources import Loaded, Origin, Sources, values
 from offpath.dpu_daemon.config.tables import DaemonConfig
-from offpath.dpu_daemon.journal.log import our_schema
-from offpath.dpu_daemon.journal.ring import identity_of
+from offpath.dpu_daemon.durability.boot import boot_id
+from offpath.dpu_daemon.durability.journal.log import our_schema
+from offpath.dpu_daemon.durability.journal.ring import identity_of
 
 _MOST_BYTES: Final = 16 << 20
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from offpath.dpu_daemon.plugin_child import ANSWER, RAISED, serve
+from offpath.dpu_daemon.policy.plugin_child import ANSWER, RAISED, serve
 from offpath.sched.ina.conflicts import Limit, Per
 from offpath.sched.ina.trees import Tree
 from offpath.sched.placement.cluster import Cluster

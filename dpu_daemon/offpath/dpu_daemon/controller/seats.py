@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar
 
 from offpath.dpu_daemon.controller.plugin_child import BUILD, PLACE, SHARE, TOPOLOGY
-from offpath.dpu_daemon.plugins import PluginProcess
+from offpath.dpu_daemon.policy.plugins import PluginProcess
 from offpath.sched.errors import PlainError
 from offpath.sched.gpu.plugin import PREFIX, AdvisorError, one_line
 from offpath.sched.ina.conflicts import Limit

@@ -16,7 +16,6 @@ from offpath.bindings.errors import OffpathError, PlaceUnusable
 from offpath.bindings.runtime import CONTROLLER_SOCKET, make_runtime_directory
 from offpath.bindings.wire import control, ina_admin
 from offpath.bindings.zeromq.keys import read_allowed
-from offpath.dpu_daemon import logs
 from offpath.dpu_daemon.config import zmq_secret
 from offpath.dpu_daemon.controller.answers import Answers
 from offpath.dpu_daemon.controller.conductor import Conductor
@@ -31,9 +30,10 @@ from offpath.dpu_daemon.controller.store import Store
 from offpath.dpu_daemon.controller.switches import Switches
 from offpath.dpu_daemon.controller.trust import Trust
 from offpath.dpu_daemon.controller.tuning import Tuner
-from offpath.dpu_daemon.notify import Notifier
-from offpath.dpu_daemon.operators import Desk, OperatorSocket
-from offpath.dpu_daemon.places import Places
+from offpath.dpu_daemon.durability.notify import Notifier
+from offpath.dpu_daemon.listening.places import Places
+from offpath.dpu_daemon.operation import logs
+from offpath.dpu_daemon.operation.operators import Desk, OperatorSocket
 from offpath.sched.gpu.plugin import PREFIX
 from offpath.sched.ina.sharing.planner import Planner
 from offpath.sched.ina.sharing.policies import Mina, Sharing, TreeBuilder

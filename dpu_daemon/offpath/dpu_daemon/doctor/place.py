@@ -15,7 +15,7 @@ from offpath.bindings.wire import control
 from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.dpu_daemon.config import DaemonConfig, TlsTable
 from offpath.dpu_daemon.doctor.findings import Finding, Severity, ok
-from offpath.dpu_daemon.inherited import LISTENING
+from offpath.dpu_daemon.durability.inherited import LISTENING
 
 MIB: Final = 1 << 20
 _ANSWER_TIMEOUT_S: Final = 2.0

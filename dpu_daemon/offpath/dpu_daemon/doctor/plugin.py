@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from offpath.dpu_daemon.config import DaemonConfig
 from offpath.dpu_daemon.doctor.findings import Finding, Severity, ok
-from offpath.dpu_daemon.plugins import PluginError, started
+from offpath.dpu_daemon.policy.plugins import PluginError, started
 
 
 def check_plugin(config: DaemonConfig) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from offpath.dpu_daemon import logs
+from offpath.dpu_daemon.operation import logs
 from offpath.dpu_daemon.switch.control import ControlServer
 from offpath.dpu_daemon.switch.switch import Switch
 

@@ -19,7 +19,7 @@ from offpath.bindings.ina import frames
 from offpath.bindings.ina.address import begin_connecting, parse_address
 from offpath.bindings.ina.frames import Frame, Reason
 from offpath.bindings.sockets import listening_socket
-from offpath.dpu_daemon.accepting import Acceptor, Unidentified, address_of
+from offpath.dpu_daemon.listening.accepting import Acceptor, Unidentified, address_of
 from offpath.dpu_daemon.switch.part import Counters, Key, Part, Slot
 from offpath.dpu_daemon.switch.stream import HIGH_BYTES, Stream
 from offpath.sched.ina.protocol.records import Operation, Permission

@@ -24,9 +24,9 @@ from offpath.bindings.errors import OffpathError
 from offpath.cli.bench.command import Report
 from offpath.cli.bench.measure import machine, ratio
 from offpath.cli.bench.node import Node
-from offpath.dpu_daemon.journal import codec
-from offpath.dpu_daemon.journal.log import Journal, journal_bytes, new_identity
-from offpath.dpu_daemon.journal.ring import MappedFile, ReadOnlyFile, Ring
+from offpath.dpu_daemon.durability.journal import codec
+from offpath.dpu_daemon.durability.journal.log import Journal, journal_bytes, new_identity
+from offpath.dpu_daemon.durability.journal.ring import MappedFile, ReadOnlyFile, Ring
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.states import EndReason, JobState
 

@@ -1,0 +1,1 @@
+"""What outlives the process: the journal, the service manager and what it stores."""

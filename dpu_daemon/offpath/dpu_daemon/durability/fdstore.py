@@ -1,0 +1,136 @@
+"""The manager's end of the notify protocol: its socket, its messages, and the descriptors it is given to hold."""
+
+from __future__ import annotations
+
+import array
+import logging
+import os
+import socket
+import stat
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from offpath.bindings.errors import PlaceUnusable
+from offpath.dpu_daemon.durability.notify import FD_NAME, close_all
+
+logger = logging.getLogger(__name__)
+_MAX_MESSAGE_BYTES: Final = 4096  # systemd's NOTIFY_BUFFER_MAX
+_MAX_FDS: Final = 253  # the kernel's SCM_MAX_FD
+_UCRED: Final = struct.Struct("3i")
+
+
+@dataclass(slots=True, eq=False)
+class Notification:
+    """One message: who sent it, as the kernel says; its last value per key; its descriptors, which it owns."""
+
+    pid: int
+    fields: dict[str, str]
+    fds: list[int] = field(default_factory=list)
+
+    def take_fds(self) -> list[int]:
+        """They are the taker's from here on."""
+        taken, self.fds = self.fds, []
+        return taken
+
+    def close(self) -> None:
+        """Close the descriptors that nobody took."""
+        close_all(self.take_fds())
+
+
+def open_notify_socket(path: str) -> socket.socket:
+    """A datagram socket at ``path``, mode 0600, that says who sent each message. Raises: PlaceUnusable."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        if os.path.exists(path):
+            os.unlink(path)  # the listening sockets are ours already, so no other keeper hears here
+        mask = os.umask(0o177)
+        try:
+            sock.bind(path)
+        finally:
+            os.umask(mask)
+    except OSError as fault:
+        sock.close()
+        raise PlaceUnusable(f"{path}: {fault.strerror or fault}") from None
+    return sock
+
+
+def read_notification(sock: socket.socket) -> Notification | None:
+    """The next message, or None: there is none. One that is cut short or no text comes without fields."""
+    space = socket.CMSG_SPACE(_UCRED.size) + socket.CMSG_SPACE(_MAX_FDS * 4)
+    try:
+        data, ancillary, flags, _ = sock.recvmsg(
+            _MAX_MESSAGE_BYTES, space, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+        )
+    except BlockingIOError:
+        return None
+    said = Notification(0, {})
+    for level, kind, body in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds = array.array("i")
+            fds.frombytes(body[: len(body) - len(body) % fds.itemsize])
+            said.fds += fds
+        elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+            said.pid = _UCRED.unpack(body[: _UCRED.size])[0]
+    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        logger.warning("a message of pid %d was too long, or its descriptors too many for RLIMIT_NOFILE", said.pid)
+    else:
+        text = data.decode("utf-8", "replace")
+        said.fields = dict(line.split("=", 1) for line in text.split("\n") if "=" in line)
+    return said
+
+
+class DescriptorStore:
+    """Descriptors by name, several of a name in the order they came; at most ``most`` of them.
+
+    They are held as with ``FDPOLL=0``: until they are removed or the store closes, whatever becomes of their far end.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: list[tuple[str, int]] = []
+        self._known: set[tuple[int, int]] = set()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def entries(self) -> Iterator[tuple[str, int]]:
+        """(name, descriptor), oldest first; they stay the store's."""
+        return iter(self._held)
+
+    def add(self, name: str, fds: Sequence[int]) -> None:
+        """Hold them, all or none; owned from here on. What is held already, under any name, is not held twice."""
+        if not FD_NAME.fullmatch(name) or len(self._held) + len(fds) > self._most:
+            logger.warning("%d descriptors called %.40r are not stored: %d are", len(fds), name, len(self._held))
+            close_all(fds)
+            return
+        for fd in fds:
+            identity = _identity(fd)
+            if identity in self._known:
+                os.close(fd)
+                continue
+            if identity is not None:
+                self._known.add(identity)
+            self._held.append((name, fd))
+
+    def remove(self, name: str) -> None:
+        """Drop everything of that name; nothing of it is no fault."""
+        for _, fd in [entry for entry in self._held if entry[0] == name]:
+            self._known.discard(_identity(fd) or (0, 0))
+            os.close(fd)
+        self._held = [entry for entry in self._held if entry[0] != name]
+
+    def close(self) -> None:
+        """Drop everything."""
+        close_all([fd for _, fd in self._held])
+        self._held.clear()
+        self._known.clear()
+
+
+def _identity(fd: int) -> tuple[int, int] | None:
+    """What makes two descriptors one: the file's inode. Eventfds and the like share one, and are never the same."""
+    found = os.fstat(fd)
+    is_own = stat.S_ISREG(found.st_mode) or stat.S_ISSOCK(found.st_mode) or stat.S_ISFIFO(found.st_mode)
+    return (found.st_dev, found.st_ino) if is_own else None

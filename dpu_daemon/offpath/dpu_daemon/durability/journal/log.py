@@ -1,0 +1,294 @@
+"""The journal as the daemon writes it and as replay reads it.
+
+Every event is written with the time it is handled at and with what the book decides on it, in one entry, before any of
+that is carried out. An event that the book cannot bear is therefore never written, and kills one process, not each that
+follows. A checkpoint, the whole book, comes every 64th of the ring, so that a start replays little and the ring may
+overwrite the rest; with a large book more rarely, up to every 16th, so that checkpoints stay a small part of what is
+written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import struct
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import orjson
+
+from offpath.bindings import faults
+from offpath.dpu_daemon.durability.journal import codec
+from offpath.dpu_daemon.durability.journal.ring import (
+    HEADER_PAGE,
+    RECORD_BYTES,
+    Entry,
+    Identity,
+    JournalCorrupt,
+    JournalForeign,
+    Ring,
+    Storage,
+)
+from offpath.sched.errors import PlainError
+from offpath.sched.gpu.plugin import Advice, PluginPolicy
+from offpath.sched.jobs import commands, events
+from offpath.sched.jobs.book import JobBook
+from offpath.sched.jobs.snapshot import restore, schema, snapshot
+
+_PART: Final = 64
+_LARGEST_PART: Final = 16
+_TIMES: Final = 8
+"""So many times the last checkpoint's own records are written before the next."""
+_SUM = struct.Struct("<Q")
+_SUM_MASK: Final = (1 << 64) - 1
+_Decided = tuple[int, bytes, commands.Command]
+
+
+class ReplayDiverged(JournalCorrupt):
+    """The book decides something else than the journal says it did."""
+
+
+def our_schema() -> str:
+    """What the journals of this build mean; another build's are not gone on with."""
+    kinds = [kind.__name__ for kind in (*codec.EVENTS, *codec.COMMANDS)]
+    return hashlib.sha256(f"{schema()} {kinds}".encode()).hexdigest()[:16]
+
+
+def journal_bytes(mib: int) -> int:
+    """Size of the file for a ring of ``mib`` MiB."""
+    return HEADER_PAGE + (mib << 20) // RECORD_BYTES * RECORD_BYTES
+
+
+class Journal:
+    """Writes. ``ring`` is positioned at its end; ``times`` is what was `Replayed` of it."""
+
+    def __init__(self, ring: Ring, times: int = 0) -> None:
+        self._ring = ring
+        self._times = times
+        self._every = ring.records // _PART
+        self.entries = 0
+        self.checkpoints = 0
+
+    @property
+    def identity(self) -> Identity:
+        """Lineage and secret."""
+        return self._ring.identity
+
+    @property
+    def restarts(self) -> int:
+        """Processes of this lineage before this one."""
+        return self._ring.restarts
+
+    @property
+    def records(self) -> int:
+        """Written since the lineage began."""
+        return self._ring.next_number - 1
+
+    @property
+    def fill(self) -> float:
+        """Records since the last checkpoint over those that the ring holds: what a start would have to replay."""
+        return self._ring.since_checkpoint() / self._ring.records
+
+    def record(self, event: events.Event, decided: Sequence[commands.Command], now_ns: int) -> None:
+        """What happened and what follows, before any of that is carried out. Raises: OSError: it could not be written.
+        JournalError: it has no room."""
+        if faults.armed:
+            faults.hit("daemon.event")
+        self._times += now_ns
+        is_long = len(decided) > codec.MOST_DECIDED
+        kind, data = codec.pack_decided(event, decided[: codec.MOST_DECIDED] if is_long else decided, self._times)
+        self._ring.append(kind, now_ns, data)
+        self.entries += 1
+        if is_long:
+            self.decided(decided[codec.MOST_DECIDED :], now_ns)
+        if faults.armed:
+            faults.hit("daemon.decided")
+
+    def decided(self, decided: Sequence[commands.Command], now_ns: int) -> None:
+        """More that was decided on the last event. Raises: as `record`."""
+        for begin in range(0, len(decided), codec.MOST_DECIDED):
+            kind, data = codec.pack_decided(None, decided[begin : begin + codec.MOST_DECIDED], self._times)
+            self._ring.append(kind, now_ns, data)
+            self.entries += 1
+
+    def is_due(self) -> bool:
+        """It is time for a checkpoint."""
+        return self._ring.since_checkpoint() >= self._every
+
+    def checkpoint(self, book: JobBook, now_ns: int) -> None:
+        """Between events. Raises: JournalError: the book has outgrown the journal."""
+        ring = self._ring
+        ring.checkpoint(
+            codec.KIND_CHECKPOINT, now_ns, _SUM.pack(self._times & _SUM_MASK) + orjson.dumps(snapshot(book))
+        )
+        self._every = min(ring.records // _LARGEST_PART, max(ring.records // _PART, _TIMES * ring.since_checkpoint()))
+        self.checkpoints += 1
+
+    def retire(self) -> None:
+        """Nothing will be gone on with: the next start has a lineage of its own."""
+        self._ring.retire()
+
+    def close(self) -> None:
+        """Unmap."""
+        self._ring.close()
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What a replay did. ``unwritten`` are the decisions of the last event that its process had no time to write;
+    ``times`` is the sum of all events' times since the lineage began."""
+
+    book: JobBook
+    event_count: int = 0
+    command_count: int = 0
+    checkpoint_count: int = 0
+    time_ns: int = 0
+    times: int = 0
+    unwritten: list[commands.Command] = field(default_factory=list)
+    kinds: Counter[str] = field(default_factory=Counter)
+
+
+def replay(entries: Iterator[Entry], on_entry: Callable[[Entry], None] | None = None) -> Replayed:
+    """Handle every event again, from the checkpoint that comes first, and hold what the book says against what was
+    written, byte by byte; each later checkpoint must be the book.
+
+    Raises: ReplayDiverged: another decision. JournalCorrupt: an entry that makes no sense.
+    """
+    done: Replayed | None = None
+    expected: deque[_Decided] = deque()
+    ahead = _Ahead(entries)
+    for entry in ahead:
+        if on_entry is not None:
+            on_entry(entry)
+        if done is None:
+            done = _restored(entry)
+            continue
+        if entry.kind != codec.DECIDED and expected:
+            raise ReplayDiverged(f"record {entry.number}: before it {expected[0][2]} should have been decided")
+        if entry.kind == codec.KIND_CHECKPOINT:
+            _same_book(done, entry)
+            done.checkpoint_count += 1
+        else:
+            _replay_entry(done, entry, expected, ahead)
+        done.time_ns = max(done.time_ns, entry.time_ns)
+    if done is None:
+        raise JournalCorrupt("the checkpoint that the journal names is not there")
+    done.unwritten = [command for _, _, command in expected]
+    return done
+
+
+def _restored(entry: Entry) -> Replayed:
+    if entry.kind != codec.KIND_CHECKPOINT:
+        raise JournalCorrupt(f"record {entry.number} is no checkpoint")
+    try:
+        (times,) = _SUM.unpack_from(entry.data)
+        return Replayed(restore(orjson.loads(entry.data[_SUM.size :])), times=times)
+    except (struct.error, orjson.JSONDecodeError, PlainError) as fault:
+        raise JournalCorrupt(f"record {entry.number}: {fault}") from None
+
+
+class _Ahead:
+    """The entries, of which some can be looked at before their turn."""
+
+    def __init__(self, entries: Iterator[Entry]) -> None:
+        self._entries = entries
+        self._seen: deque[Entry] = deque()
+
+    def __iter__(self) -> Iterator[Entry]:
+        while True:
+            entry = self._seen.popleft() if self._seen else next(self._entries, None)
+            if entry is None:
+                return
+            yield entry
+
+    def continued(self) -> Iterator[Entry]:
+        """The entries that go on with what the one in hand decided."""
+        for entry in self._entries:
+            self._seen.append(entry)
+            if entry.kind != codec.DECIDED:
+                return
+            yield entry
+
+
+def _advice(parts: codec.Parts, number: int, ahead: _Ahead) -> Iterator[Advice]:
+    """What a plug-in said while the event of an entry was handled."""
+    decided = [(number, packed) for packed in parts.decided]
+    if len(decided) == codec.MOST_DECIDED:
+        decided += [(later.number, packed) for later in ahead.continued() for packed in codec.split(later).decided]
+    for of, packed in decided:
+        if packed[0] == codec.KIND_ADVICE:
+            yield codec.unpack(packed, of)
+
+
+def _replay_entry(done: Replayed, entry: Entry, expected: deque[_Decided], ahead: _Ahead) -> None:
+    """Handle its event, if it has one; its commands must be those that are ``expected`` then, or the first of them."""
+    parts = codec.split(entry)
+    if parts.event is not None:
+        event = codec.unpack(parts.event, entry.number)
+        counsel = done.book.ledger.counsel
+        counsel.recalled.clear()
+        if isinstance(done.book.ledger.policy, PluginPolicy):
+            counsel.recalled.extend(_advice(parts, entry.number, ahead))
+        done.times += entry.time_ns
+        done.kinds[type(event).__name__] += 1
+        expected.extend(_handled(done, event, entry))
+        done.event_count += 1
+    elif entry.time_ns != done.time_ns:
+        raise ReplayDiverged(f"record {entry.number} was decided at another time than its event's")
+    for command in parts.decided:
+        _same_command(entry, command, expected.popleft() if expected else None)
+    if not parts.same_times(done.times):
+        raise ReplayDiverged(f"record {entry.number}: it, or an event before it, happened at another time")
+    done.command_count += len(parts.decided)
+
+
+def _handled(done: Replayed, event: events.Event, entry: Entry) -> list[_Decided]:
+    if entry.time_ns < done.time_ns:
+        raise JournalCorrupt(f"record {entry.number} is earlier than the one before it")
+    try:
+        decided = done.book.handle(event, entry.time_ns)
+        return [(*codec.pack(command), command) for command in decided]
+    except Exception as fault:  # the book trusts its shell; a journal may be anybody's
+        raise ReplayDiverged(f"record {entry.number}: {type(event).__name__}: {fault!r}") from fault
+
+
+def _same_command(entry: Entry, packed: codec.Packed, expected: _Decided | None) -> None:
+    if expected is None or packed != expected[:2]:
+        written = codec.unpack(packed, entry.number)
+        raise ReplayDiverged(
+            f"record {entry.number} says {written}; the book now decides {expected[2] if expected else 'nothing'}"
+        )
+
+
+def _same_book(done: Replayed, entry: Entry) -> None:
+    if _SUM.pack(done.times & _SUM_MASK) != entry.data[: _SUM.size]:
+        raise ReplayDiverged(f"record {entry.number}: an event before it happened at another time")
+    if orjson.dumps(snapshot(done.book)) != entry.data[_SUM.size :]:
+        raise ReplayDiverged(f"record {entry.number}: the checkpoint is another book than replay made")
+
+
+def new_identity(boot: str) -> Identity:
+    """A lineage that never was."""
+    return Identity(boot, secrets.token_hex(8), secrets.token_bytes(32), our_schema())
+
+
+def open_journal(storage: Storage, boot: str) -> tuple[Ring, Replayed | None, str]:
+    """The ring to write on, and the book it holds; or a fresh ring, None, and why.
+
+    Raises: JournalCorrupt, ReplayDiverged: it is ours, and it is damaged: an operator must decide.
+    """
+    try:
+        ring = Ring.opened(storage)
+        if ring.identity.boot != boot:
+            raise JournalForeign("it is of an earlier boot")
+        if ring.identity.schema != our_schema():
+            raise JournalForeign("another build wrote it")
+        if not ring.checkpoints:
+            raise JournalForeign("it has no checkpoint")
+    except JournalForeign as fault:
+        return Ring.fresh(storage, new_identity(boot)), None, str(fault)
+    replayed = replay(ring.entries(ring.checkpoints[-1]))
+    ring.restarts += 1
+    return ring, replayed, ""

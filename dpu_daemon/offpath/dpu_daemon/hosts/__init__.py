@@ -1,0 +1,1 @@
+"""The host channel: the helper, the lanes and their workers."""

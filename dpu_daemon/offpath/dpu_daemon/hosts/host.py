@@ -1,0 +1,283 @@
+"""The host side in the shell: the host channel and the helper's supervisor; its workers are the lanes' affair."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Protocol
+
+from pydantic import BaseModel
+
+from offpath.bindings.errors import PeerGone, ProtocolError
+from offpath.bindings.ports import HostConnection, HostListener
+from offpath.bindings.wire import control, host
+from offpath.dpu_daemon.config import DaemonConfig
+from offpath.dpu_daemon.hosts.helper_link import HelperLink
+from offpath.dpu_daemon.hosts.kernels import KernelRegistry
+from offpath.dpu_daemon.hosts.lanes import Lanes, unwatch
+from offpath.dpu_daemon.hosts.offers import gpu_spec
+from offpath.dpu_daemon.hosts.pulse import Pulse
+from offpath.dpu_daemon.hosts.reunion import Reunion
+from offpath.dpu_daemon.hosts.strangers import Strangers, close_all
+from offpath.dpu_daemon.requests.book_loop import BookLoop
+from offpath.dpu_daemon.requests.copies import Copies
+from offpath.sched.jobs import events
+
+logger = logging.getLogger(__name__)
+
+
+class InForce(Protocol):
+    """What is in force at the moment."""
+
+    @property
+    def config(self) -> DaemonConfig:
+        """A reload replaces it."""
+
+    @property
+    def is_durable(self) -> bool:
+        """Sessions and accepted work outlive this process."""
+
+
+class HostSide:
+    """Owns the host channel and the helper. One helper at a time: a DPU belongs to one host."""
+
+    def __init__(
+        self,
+        listener: HostListener,
+        book_loop: BookLoop,
+        lanes: Lanes,
+        reunion: Reunion,
+        kernels: KernelRegistry,
+        copies: Copies,
+        counters: Counter[str],
+        in_force: InForce,
+    ) -> None:
+        self._book_loop = book_loop
+        self._lanes = lanes
+        self._reunion = reunion
+        self._kernels = kernels
+        self._copies = copies
+        self._counters = counters
+        self._in_force = in_force
+        self._loop = asyncio.get_running_loop()
+        self.listener = listener
+        self._helper: HelperLink | None = None
+        self.helpers_seen = 0
+        self._parting: set[HostConnection] = set()
+        """Of helpers that are lost, and may still be copied to."""
+        self.on_ina: Callable[[control.InaStates | None], None] = lambda said: None
+        """What the helper says of its ranks, and None when it has joined."""
+        self.strangers = Strangers(
+            listener, self._meet_helper, self._meet_worker, on_contact=reunion.seen, count=self._count
+        )
+
+    def _count(self, what: str) -> None:
+        self._counters[what] += 1
+
+    def restore(self) -> None:
+        """The book is one that another process left: expect its helper and its workers back."""
+        self.helpers_seen = self._book_loop.book.leasing.helper
+        self._reunion.restore()
+
+    # -- the helper -----------------------------------------------------------------------------------------------
+    def _meet_helper(self, connection: HostConnection, hello: control.HelperHello) -> None:
+        if self._helper is not None:
+            self.strangers.turn_away(connection, f"helper {self._helper.hello.name!r} serves this daemon already")
+            return
+        self.strangers.known(connection)
+        self.helpers_seen += 1
+        self._helper = helper = HelperLink(self.helpers_seen, connection, hello)
+        self._loop.add_reader(connection.fileno(), self._from_helper, helper)
+        if connection.death_fileno() >= 0:
+            self._loop.add_reader(connection.death_fileno(), self._helper_gone, helper, "its process ended")
+        self._join_if_complete(helper)
+
+    def _meet_worker(self, connection: HostConnection, hello: control.WorkerHello) -> None:
+        is_foreign = self._helper is not None and connection.peer != self._helper.connection.peer
+        if self._lanes.is_closing(hello):
+            self.strangers.turn_away(connection, "its lease is closing", is_expected=True)
+        elif is_foreign or not self._lanes.expects(hello):
+            self.strangers.turn_away(connection, "no lease waits for this worker")
+        else:
+            self.strangers.known(connection)
+            self._lanes.admit(connection, hello)
+
+    def _from_helper(self, helper: HelperLink) -> None:
+        """One message a turn: a helper that talks without end holds nobody up."""
+        try:
+            if (received := helper.connection.receive()) is not None:
+                close_all(received[1])
+                if not helper.is_joined:
+                    self._reunion.seen()
+                if helper.pulse is not None:
+                    helper.pulse.heard()
+                self._helper_said(helper, control.decode(control.HOST_TO_DAEMON, received[0]))
+        except (PeerGone, ProtocolError) as fault:
+            self._helper_gone(helper, str(fault))
+
+    def _helper_said(self, helper: HelperLink, message: BaseModel) -> None:
+        if isinstance(message, control.GpuOffer) and not helper.is_joined:
+            helper.gpus.append(gpu_spec(message, helper.gpus))
+            self._join_if_complete(helper)
+        elif isinstance(message, control.Pong) and helper.pulse is not None:
+            helper.pulse.answered(message)
+        elif isinstance(message, control.WorkerDied):
+            self._lanes.worker_died(message)
+        elif isinstance(message, control.Goodbye):
+            self._helper_gone(helper, "it ends", is_orderly=True)
+        elif isinstance(message, control.InaStates) and helper.is_joined:
+            self.on_ina(message)
+        elif isinstance(message, control.InstanceHeld) and not helper.is_joined:
+            helper.held.append(message)
+            self._join_if_complete(helper)
+        elif isinstance(message, control.InstanceFailed):
+            logger.warning("lease %d could not be opened: %s", message.lease, message.detail)
+            self._lanes.end_order(message.lease)
+            self._book_loop.dispatch(events.InstanceFailed(message.lease, message.generation))
+        elif isinstance(message, control.InstanceClosed):
+            self._lanes.end_order(message.lease)
+            self._counters["scrubbed_bytes"] += message.scrubbed_bytes
+            if self._is_unscrubbed(message):
+                self._book_loop.dispatch(events.InstanceFailed(message.lease, message.generation))
+            else:
+                self._book_loop.dispatch(events.InstanceClosed(message.lease, message.generation))
+        else:
+            self._helper_gone(helper, f"it sent {type(message).__name__} out of turn")
+
+    def _is_unscrubbed(self, closed: control.InstanceClosed) -> bool:
+        """It was to be scrubbed and was not: the helper had dropped it before we asked, and a copy of ours may have
+        landed there since."""
+        book = self._book_loop.book
+        lease = book.ledger.lease_of(closed.lease, closed.generation)
+        is_asked = lease is not None and lease.is_closing and book.leasing.closing(lease).scrub
+        return is_asked and not closed.scrubbed_bytes
+
+    def _join_if_complete(self, helper: HelperLink) -> None:
+        if len(helper.gpus) < helper.hello.gpu_count or len(helper.held) < helper.hello.held_count:
+            return
+        try:
+            ids = self._kernels.learn(helper.hello.kernels)
+        except ProtocolError as fault:
+            self._helper_gone(helper, str(fault))
+            return
+        helper.is_joined = True
+        helper.pulse = Pulse(
+            lambda: self._in_force.config.limits, self.to_helper, self._lanes.is_changing,
+            lambda why: self._helper_gone(helper, why),
+        )  # fmt: skip
+        keep = self._reunion.come_back(helper) if self._reunion.helper else None
+        durability = self._in_force.config.durability
+        longest_ms = max(durability.adopt_ms, durability.adopt_max_ms)  # the next process may wait for so long
+        linger_ms = durability.adopt_ms + longest_ms if self._in_force.is_durable else 0
+        welcome = control.HostWelcome(generation=helper.number, kernel_ids=ids, keep=keep or [], linger_ms=linger_ms)
+        if keep is not None:
+            for message in host_welcome_messages(welcome):
+                self.to_helper(message)
+            self.helpers_seen = helper.number
+            self.on_ina(None)
+            self._reunion.reconcile(helper, set(keep))
+            self._kernels.changed()
+            return
+        self._lanes.gpu_names = [gpu.gpu for gpu in helper.gpus]
+        logger.info("helper %s joined: %d GPUs, kernels %s", helper.hello.name, len(helper.gpus), ", ".join(ids))
+        kernels = tuple(events.Kernel(ids[k.name], k.demand, k.name) for k in helper.hello.kernels)
+        joined = events.HelperJoined(helper.number, tuple(helper.gpus), kernels, helper.hello.incarnation)
+        helper.outbox = []
+        self._book_loop.dispatch(joined)
+        orders, helper.outbox = helper.outbox, None
+        for message in (
+            *host_welcome_messages(welcome),
+            *orders,
+        ):  # the kernels' numbers are in the journal before anybody is told them
+            self.to_helper(message)
+        self.on_ina(None)
+        self._kernels.changed()
+
+    def _helper_gone(self, helper: HelperLink, why: str, *, is_orderly: bool = False) -> None:
+        if self._helper is not helper:
+            return
+        if is_orderly:
+            logger.info("helper %s ends", helper.hello.name)
+            self._lanes.dismiss_workers()
+        else:
+            logger.warning("helper %s lost: %s", helper.hello.name, why)
+        self._helper = None
+        if helper.pulse is not None:
+            helper.pulse.stop()
+        unwatch(helper.connection)
+        if helper.is_joined:  # else nothing is its own, and another may be awaited
+            self._lanes.drop_all()
+            self._lanes.awaited.clear()
+        # When it sees us hang up, nothing of ours lands in its memory any more: it may scrub.
+        self._parting.add(helper.connection)
+        self._copies.when_landed(self._copies.leases(), partial(self._part, helper.connection))
+        if helper.is_joined:
+            self._book_loop.dispatch(events.HelperLost(helper.number))
+
+    def _part(self, connection: HostConnection) -> None:
+        self._parting.discard(connection)
+        connection.close()
+
+    def limits_changed(self) -> None:
+        """They count from now on."""
+        if self._helper is not None and self._helper.pulse is not None:
+            self._helper.pulse.look_again()
+
+    def has_helper(self) -> bool:
+        """True while a helper has joined."""
+        return self._helper is not None and self._helper.is_joined
+
+    def tell_helper(self, message: control.InaEpoch | control.InaAsk) -> bool:
+        """What has nothing to do with leases; False: no helper has joined, and it is not sent."""
+        if not self.has_helper():
+            return False
+        self.to_helper(message)
+        return True
+
+    def to_helper(self, message: BaseModel) -> None:
+        """Send it, if there is a helper; held back until its welcome is sent."""
+        helper = self._helper
+        if helper is None or helper.is_lost:
+            return  # HelperLost is on its way to the book, which forgets these leases
+        if helper.outbox is not None:
+            helper.outbox.append(message)
+            return
+        try:
+            if not helper.connection.send(control.encode(message)):
+                raise PeerGone("it has stopped reading")
+        except PeerGone as gone:
+            helper.is_lost = True
+            self._loop.call_soon(self._helper_gone, helper, str(gone))
+
+    def close(self, *, is_final: bool = True) -> None:
+        """Hang up on everybody. Told that it is final, or left alone for too long, the helper scrubs and destroys what
+        it holds."""
+        self.strangers.close()
+        for connection in self._parting:
+            connection.close()
+        self._lanes.close()
+        if self._helper is not None:
+            if self._helper.pulse is not None:
+                self._helper.pulse.stop()
+            if is_final:
+                with contextlib.suppress(PeerGone):
+                    self._helper.connection.send(
+                        control.encode(control.Closing(code="daemon_ends", detail="the daemon ends"))
+                    )
+            unwatch(self._helper.connection)
+            self._helper.connection.close()
+            self._helper = None
+
+
+def host_welcome_messages(welcome: control.HostWelcome) -> Iterator[BaseModel]:
+    """The welcome; if it is too long for the host channel, the kernels' numbers in a message behind it. Each then fits,
+    whatever the limits allow (tests/dpu_daemon/test_largest_welcome.py)."""
+    if len(control.encode(welcome)) > host.MAX_MESSAGE_BYTES:
+        yield welcome.model_copy(update={"kernel_ids": {}})
+        yield control.HostKernels(kernel_ids=welcome.kernel_ids)
+    else:
+        yield welcome

@@ -1,0 +1,78 @@
+"""Requests on their way into lanes: a payload is copied into its lane's memory, then its worker is signalled.
+
+On the request path: no task, no log line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from offpath.bindings import faults
+from offpath.bindings.ports import CopyCompletion
+from offpath.bindings.wire import host
+from offpath.dpu_daemon.hosts.lanes import Lanes
+from offpath.dpu_daemon.requests.book_loop import BookLoop
+from offpath.dpu_daemon.requests.copies import Copies
+from offpath.dpu_daemon.requests.inflight import JobRef, LaneLink
+from offpath.sched.jobs import commands, events
+
+
+class Payloads:
+    """Handles `Copy` and `Launch`."""
+
+    def __init__(self, book_loop: BookLoop, copies: Copies, refs: Mapping[int, JobRef], lanes: Lanes) -> None:
+        """``refs`` are the jobs without an answer."""
+        self._book_loop = book_loop
+        self._copies = copies
+        self._engine = copies.engine
+        self._refs = refs
+        self._lanes = lanes
+        self._links = lanes.links
+        self._awaited = lanes.awaited
+        book_loop.on(commands.Copy, self._copy)
+        book_loop.on(commands.Launch, self._launch)
+
+    def _copy(self, command: commands.Copy) -> None:
+        ref = self._refs[command.job]
+        link = self._links.get((command.lease, command.lane))
+        if (command.lease, command.lane) in self._awaited:
+            return  # posted when its worker is back and has said what it had
+        if link is None or link.memory is None:  # every Copy must end in a CopyDone, or the lease never drains
+            self._book_loop.defer(events.CopyDone(command.job, command.attempt, error=True))
+            return
+        link.ref = ref
+        fabric = ref.session.fabric
+        token = self._copies.take_token()
+        done = self._engine.post(
+            token, fabric.slots, fabric.payload_offset(ref.slot), link.memory, 0, ref.header.payload_bytes
+        )
+        if done is None:
+            self._copies.started(token, link.lease, self._landed, (ref, command.attempt, link))
+        else:
+            self._book_loop.defer(events.CopyDone(command.job, command.attempt, done.error is not None))
+
+    def _landed(self, copied: tuple[JobRef, int, LaneLink], done: CopyCompletion) -> None:
+        ref, attempt, link = copied
+        if done.error is not None:  # a lane that cannot be copied to any more is lost before its copy is
+            self._lanes.copy_failed(link, done.error)
+        self._book_loop.dispatch(events.CopyDone(ref.job, attempt, done.error is not None))
+
+    def in_flight(self) -> set[tuple[int, int]]:
+        """Payloads that are being copied: job, attempt."""
+        return {(ref.job, attempt) for ref, attempt, _ in self._copies.contexts(self._landed)}
+
+    def _launch(self, command: commands.Launch) -> None:
+        header = self._refs[command.job].header
+        message = host.pack_launch(
+            command.job, command.generation, command.kernel, command.share, header.flags, header.payload_crc,
+            header.payload_bytes, header.tensors,
+        )  # fmt: skip
+        if (command.lease, command.lane) in self._awaited:
+            return  # sent when its worker is back and says that it never had it
+        link = self._links.get((command.lease, command.lane))
+        if faults.armed:
+            faults.hit("daemon.launch")
+        if link is None or not self._lanes.to_worker(link, message):
+            self._book_loop.defer(events.LaunchFailed(command.job, command.attempt))
+        if faults.armed:
+            faults.hit("daemon.launched")

@@ -1,0 +1,180 @@
+"""The host side after a restart: whom the book still knows, and is expected back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Set
+from typing import Protocol
+
+from offpath.dpu_daemon.config import DurabilityTable
+from offpath.dpu_daemon.hosts.helper_link import HelperLink, Order
+from offpath.dpu_daemon.hosts.patience import Patience
+from offpath.dpu_daemon.requests.book_loop import BookLoop
+from offpath.dpu_daemon.requests.inflight import LaneLink
+from offpath.sched.jobs import commands, events
+from offpath.sched.jobs.records import Lease
+from offpath.sched.jobs.states import LeaseState
+
+logger = logging.getLogger(__name__)
+
+
+class Orders(Protocol):
+    """The lanes, as far as they must be brought back to what the book knows."""
+
+    awaited: set[tuple[int, int]]
+    orders: dict[int, Order]
+    gpu_names: list[str]
+
+    def expect(self, command: commands.OpenLease) -> Order:
+        """The lease's workers may connect from here on."""
+
+    def open_lease(self, command: commands.OpenLease) -> None:
+        """Order it of the helper."""
+
+    def close_lease(self, command: commands.CloseLease) -> None:
+        """Order its end."""
+
+    def scrub_lane(self, command: commands.ScrubLane) -> None:
+        """Order a worker to scrub."""
+
+    def kill_lane(self, command: commands.KillLane) -> None:
+        """Order a worker's end of the helper."""
+
+    def drop_all(self) -> None:
+        """Hang up on every worker, forget every order."""
+
+
+class Reunion:
+    """Waits for the helper and the workers of the process before; nothing is awaited where there was none."""
+
+    def __init__(
+        self,
+        book_loop: BookLoop,
+        orders: Orders,
+        durability: DurabilityTable,
+        copies_in_flight: Callable[[], Set[tuple[int, int]]],
+        on_given_up: Callable[[], None],
+    ) -> None:
+        """``copies_in_flight`` gives job and attempt of each payload that is being copied; ``on_given_up`` is called
+        when nobody is expected back any more."""
+        self._book = book_loop.book
+        self._dispatch = book_loop.dispatch
+        self._orders = orders
+        self._durability = durability
+        self._copies_in_flight = copies_in_flight
+        self._on_given_up = on_given_up
+        self.helper = ""
+        """The incarnation that is; empty: none."""
+        self._loop = asyncio.get_running_loop()
+        self._patience: Patience | None = None
+        self.on_lane_back: Callable[[LaneLink], None] = lambda link: None
+
+    def restore(self) -> None:
+        """The book is one that another process left: expect its helper and its workers back."""
+        leasing, leases = self._book.leasing, self._book.ledger.leases
+        self._orders.gpu_names = [gpu.gpu for gpu in leasing.gpus]
+        for number, lease in leases.items():
+            self._orders.expect(leasing.opening(lease))
+            if not lease.is_closing:
+                self._orders.awaited |= {(number, lane) for lane in range(lease.view.lanes) if lane not in lease.lost}
+        if leasing.helper:
+            self.helper = leasing.origin or "unknown"
+        each_s, most_s = self._durability.adopt_ms / 1e3, self._durability.adopt_max_ms / 1e3
+        self._patience = Patience(self._loop.time(), each_s, most_s)
+        self._look()
+
+    def seen(self) -> None:
+        """Evidence that the helper or a worker is on its way: a connection, a hello, an offer."""
+        if self._patience is not None and (self.helper or self._orders.awaited):
+            self._patience.seen(self._loop.time())
+
+    def _look(self) -> None:
+        if self._patience is None:
+            return
+        wait_s = self._patience.next_look_s(self._loop.time())
+        if wait_s is None:
+            self._patience = None
+            self._stop_waiting()
+        else:
+            self._loop.call_later(wait_s, self._look)
+
+    def come_back(self, helper: HelperLink) -> list[int] | None:
+        """The helper is the one the book knows: the leases it keeps. None: another process, with nothing of ours."""
+        book = self._book
+        served = {(kernel.name, kernel.share) for kernel in book.ledger.kernels.values()}
+        is_same = served == {(offer.name, offer.demand) for offer in helper.hello.kernels}
+        if not is_same or helper.hello.incarnation != self.helper or tuple(helper.gpus) != tuple(book.leasing.gpus):
+            self._forget_helper()
+            return None
+        self.helper = ""
+        helper.number = book.leasing.helper
+        held = {(one.lease, one.generation) for one in helper.held}
+        return [number for number, lease in book.ledger.leases.items() if (number, lease.generation) in held]
+
+    def reconcile(self, helper: HelperLink, kept: set[int]) -> None:
+        """Give the orders again that may not have arrived; report what did not survive."""
+        book, dispatch, orders = self._book, self._dispatch, self._orders
+        logger.info("helper %s is back with %d of %d leases", helper.hello.name, len(kept), len(book.ledger.leases))
+        alive = {(one.lease, lane) for one in helper.held for lane in one.lanes}
+        for number, lease in list(book.ledger.leases.items()):
+            if lease.is_closing:
+                orders.close_lease(book.leasing.closing(lease))
+                continue
+            lanes = [(number, lane) for lane in range(lease.view.lanes)]
+            if number not in kept and lease.state is LeaseState.CREATING:
+                self._orders.awaited.difference_update(lanes)
+                if lease.ready:  # what it had of it is gone; the book must not count lanes of two instances
+                    del orders.orders[number]
+                    dispatch(events.InstanceFailed(number, lease.generation))
+                else:
+                    orders.open_lease(book.leasing.opening(lease))
+            else:
+                for key in lanes:
+                    if key in alive and key[1] in lease.lost:  # the order to kill it may have met no helper
+                        orders.kill_lane(commands.KillLane(*key, lease.generation, helper.number))
+                    elif key not in alive and key in self._orders.awaited:
+                        self.lane_missing(key)
+        dispatch(events.Tick())
+
+    def lane_missing(self, key: tuple[int, int]) -> None:
+        """Its worker will not come back."""
+        self._orders.awaited.discard(key)
+        lease = self._book.ledger.leases.get(key[0])
+        if lease is not None:
+            self._dispatch(events.WorkerLost(*key, lease.generation))
+            self._end_dead_copies(lease)
+
+    def _end_dead_copies(self, lease: Lease) -> None:
+        """Copies into lanes that were lost went with our former process, but for those that we posted."""
+        for job, attempt in sorted(lease.strays - self._copies_in_flight()):
+            self._dispatch(events.CopyDone(job, attempt, error=True))
+
+    def _stop_waiting(self) -> None:
+        """Whoever is not back by now is lost."""
+        if self.helper:
+            self._forget_helper()
+        for key in sorted(self._orders.awaited):
+            self.lane_missing(key)
+        self._on_given_up()
+
+    def _forget_helper(self) -> None:
+        """The helper the book knows is not coming back."""
+        self.helper = ""
+        self._orders.awaited.clear()
+        self._orders.drop_all()
+        self._dispatch(events.HelperLost(self._book.leasing.helper))
+
+    def lane_is_back(self, link: LaneLink) -> None:
+        """The worker is back and has said what it had to say."""
+        self._orders.awaited.discard((link.lease, link.lane))
+        lease = self._book.ledger.leases.get(link.lease)
+        if lease is not None:
+            self._end_dead_copies(lease)
+        self.on_lane_back(link)
+
+    def scrub_again(self, link: LaneLink) -> None:
+        """A worker is back: if its lane was to be scrubbed and is not, it is asked once more."""
+        lease = self._book.ledger.leases.get(link.lease)
+        if lease is not None and lease.state is LeaseState.SCRUBBING and link.lane not in lease.scrubbed:
+            self._orders.scrub_lane(commands.ScrubLane(link.lease, link.lane, link.generation))

@@ -1,0 +1,1 @@
+"""Who is let in: negotiation, admission, and where tickets become sessions."""

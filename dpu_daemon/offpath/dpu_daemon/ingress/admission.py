@@ -1,0 +1,416 @@
+"""Who is let in, and with how much: tenants, quotas, grants, tickets, and sessions that wait for their peer to come
+back. Carriers and ticket doors call this; it reads no socket itself.
+
+Quotas are checked and reserved before anything is allocated; a grant gives everything back once, whoever noticed its
+end first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, Protocol
+
+import orjson
+from pydantic import BaseModel
+
+from offpath.bindings.errors import NegotiationRefused
+from offpath.bindings.memory.slots import slot_stride
+from offpath.bindings.ports import FabricListener
+from offpath.bindings.wire import control
+from offpath.bindings.wire.frames import MAX_FRAME_BYTES
+from offpath.dpu_daemon.config import DaemonConfig, TenantTable, read_token
+from offpath.dpu_daemon.daemon import Daemon
+from offpath.dpu_daemon.requests.sessions import Session, memory_name
+from offpath.sched.jobs.admission import DRAIN_RETRY_MS
+
+TICKET_TTL_S: Final = 5
+RESUME_EVERY_NS: Final = 100_000_000
+"""Least time between two attempts to come back to a session, where each makes a queue pair."""
+CONNECT_EVERY_NS: Final = 100_000_000
+"""What a tenant's connections come to in the long run, there; as many as it may hold sessions may come at once."""
+_REMOVED: Final = "the tenant was taken out of the configuration"
+_STATE: Final[dict[bool | None, Literal["answered", "running", "retry_safe"]]] = {
+    None: "retry_safe",
+    True: "answered",
+    False: "running",
+}
+
+
+class Peer(Protocol):
+    """The negotiation connection of a requester, whatever carries it."""
+
+    def say(self, message: BaseModel) -> None:
+        """Send without waiting; a peer that does not read is cut off."""
+
+    def hang_up(self) -> None:
+        """Close once what was said is out."""
+
+
+@dataclass(slots=True)
+class Carrier:
+    """How a connection says who it is: the uid of a Unix peer, or the tenant of a certificate."""
+
+    uid: int | None = None
+    certified: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Tenant:
+    """A tenant's rights and what its sessions hold of them."""
+
+    table: TenantTable
+    token: str | None
+    sessions: int = 0
+    nbytes: int = 0
+    is_removed: bool = False
+    connects_due_ns: int = 0
+    """When its connections so far would all have come, had they kept their pace."""
+
+
+class Terms(NamedTuple):
+    """What a session was granted, as its tenant and a restarted daemon need to know it. ``token`` is the SHA-256 of
+    the resume token, in hex."""
+
+    slots: int
+    payload_bytes: int
+    result_bytes: int
+    token: str
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the session."""
+        return self.slots * (slot_stride(self.payload_bytes) + slot_stride(self.result_bytes))
+
+
+@dataclass(slots=True, eq=False)
+class Grant:
+    """A welcomed peer: what it holds, from the welcome until its session ends."""
+
+    tenant: Tenant
+    session: int
+    terms: Terms
+    peer: Peer | None
+    ticket: str = ""
+    expiry: asyncio.TimerHandle | None = None
+    live: Session | None = None
+    waiting: asyncio.TimerHandle | None = None
+    """Runs while the peer's connection is lost."""
+    came_back_ns: int = -RESUME_EVERY_NS
+    """When it last tried to."""
+    is_over: bool = False
+
+    @property
+    def origin(self) -> str:
+        """What the book keeps for a restart."""
+        return orjson.dumps(list(self.terms)).decode()
+
+
+def credentials(config: DaemonConfig) -> dict[str, tuple[TenantTable, str | None]]:
+    """Each tenant's table and token, by name. Raises: ConfigError: a token file is unusable."""
+    return {t.name: (t, read_token(t.token_file) if t.token_file else None) for t in config.tenant}
+
+
+class Admission:
+    """`admit` welcomes or welcomes back, `redeem` takes a ticket, `peer_left` and `end` give back. ``offer`` is told in
+    the welcome."""
+
+    def __init__(
+        self, daemon: Daemon, config: DaemonConfig, fabric: FabricListener, offer: control.FabricOffer
+    ) -> None:
+        self._daemon = daemon
+        self._config = config
+        self._fabric = fabric
+        self._offer = offer
+        self._tenants = {name: Tenant(table, token) for name, (table, token) in credentials(config).items()}
+        self._grants: dict[int, Grant] = {}
+        self._by_ticket: dict[bytes, Grant] = {}
+        self._next_session = daemon.book.ledger.last_session + 1
+        self._loop = asyncio.get_running_loop()
+        daemon.kernels.on_changed.append(self._tell_kernels)
+        daemon.sessions.on_ended.append(self._session_ended)
+        daemon.sessions.on_tenant_gone.append(self._tenant_gone)
+        daemon.sessions.on_lost.append(self._wait_for_peer)
+
+    def admit(self, carrier: Carrier, hello: control.Hello, peer: Peer) -> Grant:
+        """Who, and how much; then the welcome. Raises: NegotiationRefused."""
+        tenant = self._identify(carrier, hello)
+        if tenant.is_removed:
+            raise NegotiationRefused("tenant_removed", _REMOVED)
+        if hello.resume is not None:
+            return self._resume(tenant, hello.resume, peer)
+        if self._daemon.is_draining:
+            raise NegotiationRefused("draining", "the daemon is being drained", DRAIN_RETRY_MS)
+        table = tenant.table
+        if hello.payload_bytes > self._config.leasing.landing_bytes:
+            raise NegotiationRefused("payload_bytes", f"{self._config.leasing.landing_bytes} at most per request")
+        if hello.result_bytes > self._config.leasing.result_bytes:
+            raise NegotiationRefused("result_bytes", f"{self._config.leasing.result_bytes} at most per request")
+        resume_token = self._daemon.token()
+        terms = Terms(min(hello.slots, table.max_slots), hello.payload_bytes, hello.result_bytes, _digest(resume_token))
+        self._make_room(tenant, terms.nbytes)
+        if tenant.sessions >= table.max_sessions:
+            raise NegotiationRefused("sessions", f"{table.max_sessions} sessions at most", 1000)
+        if tenant.nbytes + terms.nbytes > table.max_bytes:
+            left = table.max_bytes - tenant.nbytes
+            raise NegotiationRefused("memory", f"{terms.nbytes} bytes asked, {left} left", 1000)
+        self._pace(tenant)
+        grant = self._granted(tenant, self._next_session, terms, peer)
+        self._next_session += 1
+        self._welcome(grant, peer, resume_token, [])
+        return grant
+
+    def _pace(self, tenant: Tenant) -> None:
+        """Where a connection costs a queue pair and pinned memory: who opens and closes without end is slowed down.
+
+        Raises: NegotiationRefused: with the time to wait.
+        """
+        if not self._fabric.paces_connections:
+            return
+        now_ns = self._daemon.now_ns()
+        due_ns = max(tenant.connects_due_ns, now_ns) + CONNECT_EVERY_NS
+        early_ns = due_ns - now_ns - tenant.table.max_sessions * CONNECT_EVERY_NS
+        if early_ns > 0:
+            wait_ms = -(-early_ns // 1_000_000)
+            raise NegotiationRefused("sessions_too_soon", "ten a second, beyond as many as it may hold", wait_ms)
+        tenant.connects_due_ns = due_ns
+
+    def _granted(self, tenant: Tenant, session: int, terms: Terms, peer: Peer | None) -> Grant:
+        tenant.sessions += 1
+        tenant.nbytes += terms.nbytes
+        self._grants[session] = grant = Grant(tenant, session, terms, peer)
+        return grant
+
+    def _make_room(self, tenant: Tenant, nbytes: int) -> None:
+        """A tenant at its quota: sessions that wait for a peer, and have nothing left to run, go first."""
+        for grant in list(self._grants.values()):
+            table = tenant.table
+            if tenant.sessions < table.max_sessions and tenant.nbytes + nbytes <= table.max_bytes:
+                return
+            if grant.tenant is not tenant or grant.waiting is None or grant.live is None:
+                continue
+            if all(ref.is_answered for ref in grant.live.refs()):
+                self.end(grant, None)
+
+    def _welcome(self, grant: Grant, peer: Peer, resume_token: str, resumed: list[control.Resumed]) -> None:
+        """Offer a ticket and say so."""
+        terms = grant.terms
+        grant.ticket = self._daemon.token()
+        expires_ns = self._daemon.now_ns() + TICKET_TTL_S * 1_000_000_000
+        self._fabric.offer(grant.ticket, terms.slots, terms.payload_bytes, terms.result_bytes, expires_ns)
+        self._by_ticket[grant.ticket.encode()] = grant
+        grant.expiry = self._loop.call_later(TICKET_TTL_S + 0.1, self._expired, grant)
+        welcome = control.Welcome(
+            session=grant.session, tenant=grant.tenant.table.name, lineage=self._daemon.lineage, slots=terms.slots,
+            payload_bytes=terms.payload_bytes, result_bytes=terms.result_bytes, resume_token=resume_token,
+            resume_ttl_s=self._config.durability.resume_ttl_s, ticket=grant.ticket, ticket_ttl_s=TICKET_TTL_S,
+            fabric=self._offer, kernels=self._daemon.kernels.infos(), resumed=resumed,
+        )  # fmt: skip
+        for message in welcome_messages(welcome):
+            peer.say(message)
+
+    def reload(self, config: DaemonConfig, known: Mapping[str, tuple[TenantTable, str | None]]) -> None:
+        """Another configuration with its `credentials`. Tenants that stay keep what their sessions hold; those that go
+        are refused by name until the book has let go of all they hold, and are then forgotten."""
+        self._config = config
+        for name, (table, token) in known.items():
+            tenant = self._tenants.get(name)
+            if tenant is None:
+                self._tenants[name] = Tenant(table, token)
+            else:
+                tenant.table, tenant.token, tenant.is_removed = table, token, False
+        for name in self._tenants.keys() - known.keys():
+            self._tenants[name].is_removed = True
+        for grant in [grant for grant in self._grants.values() if grant.tenant.is_removed and grant.live is None]:
+            self.end(grant, control.Closing(code="tenant_removed", detail=_REMOVED))  # nothing of it is in the book
+
+    def _tenant_gone(self, name: str) -> None:
+        tenant = self._tenants.get(name)
+        if tenant is not None and tenant.is_removed:
+            tenant.token = None
+            del self._tenants[name]
+
+    def _identify(self, carrier: Carrier, hello: control.Hello) -> Tenant:
+        """The tenant comes from the carrier, never from what the peer claims; every failure looks the same."""
+        denied = NegotiationRefused("denied", "no tenant for these credentials")
+        if carrier.uid is None:
+            tenant = self._tenants.get(carrier.certified or "")
+            if tenant is None or hello.tenant not in (None, tenant.table.name):
+                raise denied
+            return tenant
+        tenant = self._tenants.get(hello.tenant or "")
+        given = (hello.token or "").encode()
+        # An unknown tenant costs the same comparison, so that names cannot be told apart by time.
+        expected = tenant.token if tenant is not None and tenant.token is not None else secrets.token_urlsafe(32)
+        is_right = hmac.compare_digest(expected.encode(), given)
+        if tenant is None or tenant.token is None or not is_right:
+            raise denied
+        if carrier.uid not in (tenant.table.uids or [os.getuid()]):
+            raise denied
+        return tenant
+
+    # -- coming back ----------------------------------------------------------------------------------------------
+    def _resume(self, tenant: Tenant, resume: control.Resume, peer: Peer) -> Grant:
+        """Welcome a peer back to its session. Raises: NegotiationRefused: ``resume_unknown``, whatever is wrong."""
+        grant = self._grants.get(resume.session)
+        digest = _digest(resume.token)
+        if (
+            grant is None
+            or grant.tenant is not tenant
+            or grant.live is None
+            or resume.lineage != self._daemon.lineage
+            or not hmac.compare_digest(grant.terms.token, digest)
+        ):
+            raise NegotiationRefused("resume_unknown", "no such session of this tenant waits here")
+        if self._fabric.paces_connections:
+            wait_ms = (grant.came_back_ns + RESUME_EVERY_NS - self._daemon.now_ns()) // 1_000_000
+            if wait_ms > 0:
+                raise NegotiationRefused("resume_too_soon", "one attempt in 100 ms", wait_ms)
+            self._pace(tenant)
+            grant.came_back_ns = self._daemon.now_ns()
+        grant.live.detach()  # its former connection may only look alive
+        if grant.peer is not None:
+            grant.peer.hang_up()
+        self._withdraw(grant)
+        self._stop_waiting(grant)
+        grant.peer = peer
+        self._daemon.counters["sessions_resumed"] += 1
+        answered = grant.live.take_stock(frozenset(resume.unanswered))
+        resumed = []
+        for request in resume.unanswered:
+            is_answered = answered.get(request)
+            resumed.append(control.Resumed(request_id=request, state=_STATE[is_answered]))
+        self._welcome(grant, peer, resume.token, resumed)
+        if self._daemon.store.is_held(memory_name(grant.session)):
+            self.held(grant)
+        return grant
+
+    def held(self, grant: Grant) -> None:
+        """The service manager has acknowledged the session's memory: tell its requester."""
+        if grant.peer is not None and not grant.is_over:
+            grant.peer.say(control.Durable(session=grant.session))
+
+    def came_back(self, grant: Grant) -> None:
+        """Its peer is connected: nobody waits for it any more, whatever was under way."""
+        self._stop_waiting(grant)
+
+    def knows(self, tenant: str) -> bool:
+        """It may hold sessions."""
+        return tenant in self._tenants
+
+    def restored(self, session: Session, origin: str) -> None:
+        """A session that an earlier process granted waits for its peer. Raises: ValueError: ``origin`` is not ours."""
+        tenant = self._tenants[session.tenant]
+        grant = self._granted(tenant, session.number, Terms(*orjson.loads(origin)), None)
+        grant.live = session
+        # Never at once, however short the patience: the other sessions are not restored yet.
+        grant.waiting = self._loop.call_later(self._config.durability.resume_ttl_s, self.end, grant, None)
+
+    def peer_left(self, grant: Grant, peer: Peer, *, is_goodbye: bool) -> None:
+        """The negotiation connection ended. Only a goodbye gives up what is in flight."""
+        if grant.is_over or grant.peer is not peer:
+            return  # it has come back on another connection already
+        if is_goodbye or grant.live is None:
+            self.end(grant, None)
+        else:
+            grant.peer = None
+            self._daemon.sessions.lost(grant.live, "its negotiation ended")
+
+    def _wait_for_peer(self, session: Session) -> None:
+        grant = self._grants.get(session.number)
+        ttl_s = self._config.durability.resume_ttl_s
+        if grant is None or not ttl_s:
+            self._daemon.sessions.ended(session, "peer_gone", "nobody waits for it")
+            return
+        if grant.waiting is None:  # its negotiation may still say goodbye
+            grant.waiting = self._loop.call_later(ttl_s, self.end, grant, None)
+
+    def _stop_waiting(self, grant: Grant) -> None:
+        if grant.waiting is not None:
+            grant.waiting.cancel()
+            grant.waiting = None
+
+    # -- tickets --------------------------------------------------------------------------------------------------
+    def redeem(self, ticket: bytes) -> Grant | None:
+        """The grant a redeemed ticket belongs to, or None when that is over; its expiry stops."""
+        grant = self._by_ticket.pop(ticket, None)
+        if grant is None or grant.is_over:
+            return None
+        if grant.expiry is not None:
+            grant.expiry.cancel()
+            grant.expiry = None
+        return grant
+
+    def _expired(self, grant: Grant) -> None:
+        grant.expiry = None
+        if grant.live is not None:
+            self._withdraw(grant)
+            self._wait_for_peer(grant.live)
+        else:
+            self.end(grant, control.Closing(code="ticket_expired", detail="the ticket was not redeemed in time"))
+
+    def _withdraw(self, grant: Grant) -> None:
+        self._by_ticket.pop(grant.ticket.encode(), None)
+        self._fabric.withdraw(grant.ticket)
+        if grant.expiry is not None:
+            grant.expiry.cancel()
+            grant.expiry = None
+
+    # -- the end --------------------------------------------------------------------------------------------------
+    def _session_ended(self, session: Session, code: str, detail: str) -> None:
+        grant = self._grants.get(session.number)
+        if grant is not None:
+            self.end(grant, control.Closing(code=code, detail=detail[:500]))
+
+    def end(self, grant: Grant, closing: control.Closing | None) -> None:
+        """Give everything back, once, whoever noticed first."""
+        if grant.is_over:
+            return
+        grant.is_over = True
+        del self._grants[grant.session]
+        self._withdraw(grant)
+        self._stop_waiting(grant)
+        grant.tenant.sessions -= 1
+        grant.tenant.nbytes -= grant.terms.nbytes
+        if grant.live is not None:
+            self._daemon.sessions.ended(grant.live, "peer_gone", "its negotiation ended")
+        if closing is not None and grant.peer is not None:
+            grant.peer.say(closing)
+            grant.peer.hang_up()
+
+    def close(self) -> None:
+        """The daemon ends: tell every peer. Durable sessions are left to the next process; their peers come back."""
+        for grant in list(self._grants.values()):
+            if self._daemon.is_durable:
+                self._withdraw(grant)
+                self._stop_waiting(grant)
+                if grant.peer is not None:
+                    grant.peer.say(control.Closing(code="daemon_restarts", detail="come back, the session is kept"))
+                    grant.peer.hang_up()
+            else:
+                self.end(grant, control.Closing(code="daemon_ends", detail="the daemon ends"))
+
+    def _tell_kernels(self) -> None:
+        message = control.Kernels(kernels=self._daemon.kernels.infos())
+        for grant in self._grants.values():
+            if grant.peer is not None:
+                grant.peer.say(message)
+
+
+def welcome_messages(welcome: control.Welcome) -> Iterator[BaseModel]:
+    """The welcome; if it would pass a frame, the kernels in a message of their own behind it. Each then fits one,
+    whatever the limits allow (tests/dpu_daemon/test_largest_welcome.py)."""
+    if welcome.resumed and len(control.encode(welcome)) > MAX_FRAME_BYTES:
+        yield welcome.model_copy(update={"kernels": []})
+        yield control.Kernels(kernels=welcome.kernels)
+    else:
+        yield welcome
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

@@ -1,0 +1,216 @@
+"""Where tickets become sessions: what a fabric's door does, and the loopback fabric's.
+
+There peers show tickets and get descriptors. A peer that shows nothing for five seconds is dropped; when too many are
+silent, the longest silent goes first, or an honest one would be locked out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Protocol, cast
+
+from offpath.bindings import faults
+from offpath.bindings.errors import ControlError, PeerGone, RegionError, TicketRefused
+from offpath.bindings.loopback.fabric import LoopbackFabricListener, LoopbackFabricSession
+from offpath.bindings.ports import FabricSession
+from offpath.bindings.wire import control
+from offpath.dpu_daemon.daemon import Daemon
+from offpath.dpu_daemon.ingress.admission import TICKET_TTL_S, Admission, Grant, Peer
+from offpath.dpu_daemon.listening.accepting import Acceptor, Unidentified
+from offpath.dpu_daemon.requests.sessions import Session, memory_name
+
+logger = logging.getLogger(__name__)
+STORE_WAIT_S: Final = 1.0
+"""A service manager that takes no message for so long leaves sessions to live as long as this process."""
+MAX_PENDING_TICKETS: Final = 63  # the listener itself turns peers away from 64 on
+
+
+class Door(Protocol):
+    """One fabric's."""
+
+    def open(self) -> None:
+        """Let peers in."""
+
+    def close(self) -> None:
+        """Let nobody in any more. Sessions are closed before."""
+
+    def check(self) -> None:
+        """Raises: NegotiationRefused: no session could be connected now."""
+
+    async def redeem(self, grant: Grant, said: control.Redeem, peer: Peer, fd: int) -> None:
+        """A ticket came on the negotiation that it was given to, whose socket is ``fd``.
+
+        Raises: NegotiationRefused. ControlError: tickets are not redeemed so here.
+        """
+
+
+def opened(
+    daemon: Daemon,
+    admission: Admission,
+    grant: Grant,
+    fabric: FabricSession,
+    then: Callable[[], None],
+    or_else: Callable[[], None] = lambda: None,
+) -> None:
+    """A first connection: the session is known, and journalled; its memory outlives this process if that has a manager.
+
+    ``then`` is called once the memory is in the manager's queue, mostly in this call, or after `STORE_WAIT_S`: so what
+    a requester submits at once survives our death. ``or_else``: meanwhile the session ended, or its requester came back
+    by another negotiation, whose ticket brings it what it needs.
+    """
+    peer = grant.peer
+    memory = [fabric.slots.fd, fabric.answers.fd]
+    grant.live = daemon.sessions.opened(grant.session, grant.tenant.table.name, fabric, grant.origin)
+    is_called = False
+
+    def go_on() -> None:
+        nonlocal is_called
+        if is_called:
+            return
+        is_called = True
+        timer.cancel()
+        if faults.armed:
+            faults.hit("daemon.session")
+        if grant.is_over or grant.peer is not peer:
+            or_else()
+        else:
+            then()
+
+    timer = asyncio.get_running_loop().call_later(STORE_WAIT_S, go_on)
+    daemon.store.keep(memory_name(grant.session), memory, go_on, lambda: admission.held(grant))
+
+
+class FabricDoor:
+    """Implements `Door`. Watches the listener, which it owns."""
+
+    def __init__(self, daemon: Daemon, admission: Admission, listener: LoopbackFabricListener) -> None:
+        self._daemon = daemon
+        self._admission = admission
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._drops: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._waiting = Unidentified(MAX_PENDING_TICKETS, partial(daemon.count, "connections_evicted"))
+        self.acceptor = Acceptor(
+            "fabric", self._accept, self._refuse, self._waiting, partial(daemon.count, "descriptors_exhausted")
+        )
+
+    def open(self) -> None:
+        """See `Door.open`."""
+        self.acceptor.open(self._listener.fileno())
+
+    def replace(self, sock: socket.socket) -> None:
+        """Listen on another socket from here on; who waits at the one before is let in first."""
+        with contextlib.suppress(OSError):
+            while self._accept():
+                pass
+        self.acceptor.open(sock.fileno())
+        self._listener.replace(sock)
+
+    def check(self) -> None:
+        """See `Door.check`: it always can be."""
+
+    async def redeem(self, grant: Grant, said: control.Redeem, peer: Peer, fd: int) -> None:
+        """See `Door.redeem`: it has a socket of its own."""
+        raise ControlError("out_of_turn", said.kind)
+
+    def close(self) -> None:
+        """See `Door.close`: who waits is turned away."""
+        self.acceptor.close()
+        for sock in list(self._drops):
+            self._drop(sock)
+        self._listener.close()
+
+    def _accept(self) -> bool:
+        if (sock := self._listener.accept()) is None:
+            return False
+        try:
+            address = self._listener.address_of(sock)
+        except OSError:
+            self._listener.drop(sock)
+            return True
+        self._waiting.add(sock, address, lambda: self._drop(sock))
+        self._drops[sock] = self._loop.call_later(TICKET_TTL_S, self._drop, sock)
+        self._loop.add_reader(sock.fileno(), self._ticket, sock)
+        return True
+
+    def _refuse(self) -> bool:
+        if (sock := self._listener.accept()) is None:
+            return False
+        self._listener.drop(sock)
+        return True
+
+    def _drop(self, sock: socket.socket) -> None:
+        self._forget(sock)
+        self._listener.drop(sock)
+
+    def _forget(self, sock: socket.socket) -> None:
+        timer = self._drops.pop(sock, None)
+        if timer is not None:
+            timer.cancel()
+            self._loop.remove_reader(sock.fileno())
+        self._waiting.remove(sock)
+
+    def _ticket(self, sock: socket.socket) -> None:
+        self._forget(sock)
+        try:
+            ticket, offer = self._listener.take_ticket(sock, self._daemon.now_ns())
+        except TicketRefused as refused:
+            self._daemon.counters["violations"] += 1
+            logger.info("ticket refused: %s", refused)
+            return
+        except PeerGone:
+            return
+        grant = self._admission.redeem(ticket)
+        if grant is None:
+            sock.close()
+            return
+        if grant.live is not None:
+            self._hand_over_again(sock, grant, grant.live)
+            return
+        made = self._loop.run_in_executor(
+            None, LoopbackFabricSession, offer.slots, offer.payload_bytes, offer.result_bytes
+        )
+        made.add_done_callback(lambda future: self._made(sock, grant, future))
+
+    def _made(self, sock: socket.socket, grant: Grant, made: asyncio.Future[Any]) -> None:
+        try:
+            fabric: LoopbackFabricSession = made.result()
+        except RegionError as fault:
+            logger.warning("no memory for a session of %s: %s", grant.tenant.table.name, fault)
+            sock.close()
+            self._admission.end(grant, control.Closing(code="memory", detail=str(fault)[:500]))
+            return
+        if grant.is_over:
+            fabric.close()
+            sock.close()
+            return
+        # Before the peer has its memory: what it submits at once survives our death.
+        hand_over = partial(self._hand_over, sock, grant, fabric)
+        opened(self._daemon, self._admission, grant, fabric, hand_over, sock.close)
+
+    def _hand_over(self, sock: socket.socket, grant: Grant, fabric: LoopbackFabricSession) -> None:
+        assert grant.live is not None
+        try:
+            fabric.hand_over(sock)
+        except OSError:
+            self._daemon.sessions.ended(grant.live, "peer_gone", "it left before it had its memory")
+            return
+        finally:
+            sock.close()
+        grant.live.attach()
+
+    def _hand_over_again(self, sock: socket.socket, grant: Grant, session: Session) -> None:
+        """A peer that came back gets the same memory and a new doorbell."""
+        fabric = cast(LoopbackFabricSession, session.fabric)  # this door makes no other
+        try:
+            fabric.hand_over(sock)
+        except OSError:
+            self._daemon.sessions.lost(session, "it left before it had its memory")
+            return
+        finally:
+            sock.close()
+        session.attach()

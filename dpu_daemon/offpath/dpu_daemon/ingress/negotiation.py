@@ -1,0 +1,264 @@
+"""The daemon's side of the negotiation: one protocol, two carriers (Unix socket, TCP with TLS 1.3).
+
+Who is let in `admission` decides; the regions are made only when the ticket is redeemed (`doors`). A connection that
+says nothing for five seconds, or too much, is closed, its TLS handshake included in the bound on how many there may be;
+a welcomed one lives as long as its session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from offpath.bindings.errors import ControlError, FrameError, NegotiationRefused, PeerGone, PlaceUnusable
+from offpath.bindings.loopback.fabric import LoopbackFabricListener, LoopbackFabricSession
+from offpath.bindings.ports import FabricSession
+from offpath.bindings.sockets import SocketFile, listening_socket, peer_credentials
+from offpath.bindings.wire import control
+from offpath.bindings.wire.frames import FrameReader, frame
+from offpath.dpu_daemon.config import DaemonConfig, TenantTable, server_context
+from offpath.dpu_daemon.daemon import Daemon
+from offpath.dpu_daemon.ingress.admission import Admission, Carrier, Grant
+from offpath.dpu_daemon.ingress.doors import Door, FabricDoor
+from offpath.dpu_daemon.ingress.streams import StreamDoor, Talk, prime
+from offpath.dpu_daemon.listening.accepting import Unidentified
+
+logger = logging.getLogger(__name__)
+HELLO_TIMEOUT_S: Final = 5.0
+MAX_PENDING: Final = 256
+_SAN_PREFIX: Final = "offpath://tenant/"
+
+
+@dataclass(slots=True)
+class Endpoints:
+    """Where the daemon listens. A socket that was handed down listens there already; its file is not ours to remove."""
+
+    negotiate: str
+    fabric: str
+    tls: tuple[str, int] | None = None
+    negotiate_socket: socket.socket | None = None
+    fabric_socket: socket.socket | None = None
+
+
+class StreamPeer:
+    """Implements `admission.Peer` over a stream; one with 256 KiB of unread messages is cut off."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+
+    def say(self, message: BaseModel) -> None:
+        """See `Peer.say`."""
+        transport = self._writer.transport
+        if transport.is_closing():
+            return
+        if transport.get_write_buffer_size() > 262_144:
+            transport.abort()
+            return
+        self._writer.write(frame(control.encode(message)))
+
+    def hang_up(self) -> None:
+        """See `Peer.hang_up`."""
+        self._writer.close()
+
+
+class Negotiator:
+    """Lets requesters in. `start` listens, `close` stops."""
+
+    def __init__(self, daemon: Daemon, config: DaemonConfig, endpoints: Endpoints) -> None:
+        self._daemon = daemon
+        self._config = config
+        self.endpoints = endpoints
+        self.make_fabric: Callable[..., FabricSession]
+        self._door: Door
+        if config.datapath.fabric == "verbs":
+            self._open_verbs()
+        else:
+            self._open_loopback()
+        self._waiting = Unidentified(MAX_PENDING, partial(daemon.count, "connections_evicted"))
+        self._unix: StreamDoor | None = None
+        self._tls: StreamDoor | None = None
+        self._file: SocketFile | None = None
+
+    def _open_loopback(self) -> None:
+        listener = LoopbackFabricListener(self.endpoints.fabric, self.endpoints.fabric_socket)
+        offer = control.FabricOffer(carrier="loopback", address=self.endpoints.fabric)
+        self.admission = Admission(self._daemon, self._config, listener, offer)
+        self.make_fabric = LoopbackFabricSession
+        self._door = door = FabricDoor(self._daemon, self.admission, listener)
+        self._daemon.places.add(listener.file, socket.SOCK_SEQPACKET, door.replace)
+
+    def _open_verbs(self) -> None:
+        """Raises: VerbsMissing, VerbsError: no port to use."""
+        from offpath.bindings.verbs.exchange import VerbsListener
+        from offpath.bindings.verbs.fabric import VerbsFabricSession
+        from offpath.dpu_daemon.ingress.verbs_door import RdmaPort, VerbsDoor
+
+        port = RdmaPort(self._config.rdma)
+        listener = VerbsListener(self._daemon.engine.ends_in_use)
+        offer = control.FabricOffer(carrier="verbs", address=str(port.device.choice.gid.address))
+        self.admission = Admission(self._daemon, self._config, listener, offer)
+        self.make_fabric = VerbsFabricSession
+        self._door = VerbsDoor(self._daemon, self.admission, listener, port)
+
+    async def start(self) -> None:
+        """Listen on every configured carrier. Raises: PlaceUnusable, OSError: it cannot be had."""
+        await prime()
+        sock = self.endpoints.negotiate_socket or listening_socket(self.endpoints.negotiate, socket.SOCK_STREAM)
+        self._unix = self._door_on("negotiation", sock, self._unix_peer)
+        self._file = SocketFile(self.endpoints.negotiate, is_own=self.endpoints.negotiate_socket is None)
+        self._daemon.places.add(self._file, socket.SOCK_STREAM, self._unix.replace)
+        self.set_modes(self._config)
+        self._unix.open()
+        tls = self._config.tls
+        if tls is not None:
+            try:
+                sock = _tcp_listener(tls.listen)
+            except OSError as fault:  # a port is no file, so the error does not name it
+                raise PlaceUnusable(f"tls.listen: {tls.listen}: {fault.strerror or fault}") from None
+            self.endpoints.tls = sock.getsockname()[:2]
+            self._tls = self._door_on("negotiation over TLS", sock, self._tls_peer)
+            self.renew_tls(server_context(tls))
+            self._tls.open()
+        self._door.open()
+
+    def _door_on(self, name: str, sock: socket.socket, talk: Talk) -> StreamDoor:
+        exhausted = partial(self._daemon.count, "descriptors_exhausted")
+        return StreamDoor(name, sock, talk, self._waiting, exhausted=exhausted)
+
+    def renew_tls(self, context: ssl.SSLContext) -> None:
+        """Handshakes from here on use these keys and this authority; connections that stand are left alone."""
+        assert self._tls is not None, "the carrier is on since the start, or not at all"
+        self._tls.context = context
+
+    @property
+    def accepted(self) -> int:
+        """Connections over the Unix socket, so far."""
+        return self._unix.acceptor.taken if self._unix is not None else 0
+
+    @property
+    def fabric_accepted(self) -> int:
+        """Connections to the fabric's own socket, so far."""
+        return self._door.acceptor.taken if isinstance(self._door, FabricDoor) else 0
+
+    def reload(self, config: DaemonConfig, known: Mapping[str, tuple[TenantTable, str | None]]) -> None:
+        """Another configuration is in force; its keys come by `renew_tls`."""
+        self._config = config
+        self.admission.reload(config, known)
+
+    def fabric_paths(self) -> tuple[str, ...]:
+        """The fabric's sockets in the file system."""
+        return (self.endpoints.fabric,) if self._config.datapath.fabric == "loopback" else ()
+
+    def set_modes(self, config: DaemonConfig) -> None:
+        """Other users may connect only if one of them is listed; who they are is checked for each connection."""
+        self._daemon.places.look()
+        is_open = any(uid != os.getuid() for t in config.tenant for uid in t.uids)
+        for path in (self.endpoints.negotiate, *self.fabric_paths()):
+            with contextlib.suppress(FileNotFoundError):  # `places` could not make it anew, and has logged why
+                if os.stat(path).st_uid == os.geteuid():  # else its maker, a service manager, decides who may connect
+                    os.chmod(path, 0o666 if is_open else 0o600)
+
+    async def close(self) -> None:
+        """Stop listening, tell every peer, forget unredeemed tickets."""
+        doors = [door for door in (self._unix, self._tls) if door is not None]
+        if self._file is not None:
+            self._file.remove()
+        for door in doors:
+            door.stop()
+        self.admission.close()
+        self._door.close()
+        for door in doors:
+            await door.close()
+
+    # -- carriers -------------------------------------------------------------------------------------------------
+    async def _unix_peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert self._unix is not None
+        _, uid, _ = peer_credentials(writer.get_extra_info("socket"))
+        await self._talk(Carrier(uid=uid), self._unix, reader, writer)
+
+    async def _tls_peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert self._tls is not None
+        certified = _tenant_of(writer.get_extra_info("peercert"))
+        await self._talk(Carrier(certified=certified), self._tls, reader, writer)
+
+    async def _talk(
+        self, carrier: Carrier, door: StreamDoor, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """One connection from hello to goodbye."""
+        grant: Grant | None = None
+        peer = StreamPeer(writer)
+        is_goodbye = False
+        try:
+            frames, rest = FrameReader(), list[bytes]()
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                body = await _next_frame(reader, frames, rest)
+            message = control.decode(control.TO_DAEMON, body)
+            if not isinstance(message, control.Hello):
+                raise ControlError("hello", f"{message.kind} came first")
+            self._door.check()
+            grant = self.admission.admit(carrier, message, peer)
+            door.identified(writer)
+            while True:
+                said = control.decode(control.TO_DAEMON, await _next_frame(reader, frames, rest))
+                if isinstance(said, control.Goodbye):
+                    is_goodbye = True
+                    return
+                if isinstance(said, control.Redeem):
+                    await self._door.redeem(grant, said, peer, writer.get_extra_info("socket").fileno())
+                    continue
+                raise ControlError("out_of_turn", said.kind)
+        except NegotiationRefused as refused:
+            peer.say(control.Refused(code=refused.code, detail=refused.detail, retry_after_ms=refused.retry_after_ms))
+        except (ControlError, FrameError) as broken:
+            self._daemon.counters["violations"] += 1
+            peer.say(control.Refused(code=broken.code, detail=broken.detail[:500]))
+        except (PeerGone, TimeoutError, OSError):
+            pass  # nobody is left to answer; what it held is given back below
+        finally:
+            if grant is not None:
+                self.admission.peer_left(grant, peer, is_goodbye=is_goodbye)
+            writer.close()
+
+
+async def _next_frame(reader: asyncio.StreamReader, frames: FrameReader, held: list[bytes]) -> bytes:
+    """The next whole frame. Raises: PeerGone: the stream ended. FrameError."""
+    while not held:
+        data = await reader.read(16384)
+        if not data:
+            raise PeerGone("the peer closed")
+        held += frames.feed(data)
+    return held.pop(0)
+
+
+def _tcp_listener(listen: str) -> socket.socket:
+    """A socket that listens on HOST:PORT. Raises: OSError: the address is taken, or none of this machine."""
+    host, _, port = listen.rpartition(":")
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    sock = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(100)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _tenant_of(certificate: dict[str, Any] | None) -> str | None:
+    """The one ``offpath://tenant/NAME`` among the certificate's URI names; two make none."""
+    names = (certificate or {}).get("subjectAltName", ())
+    tenants = [v[len(_SAN_PREFIX) :] for k, v in names if k == "URI" and v.startswith(_SAN_PREFIX)]
+    return tenants[0] if len(tenants) == 1 else None

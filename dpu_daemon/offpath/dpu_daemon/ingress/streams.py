@@ -1,0 +1,146 @@
+"""Stream sockets that anybody may connect to, each connection a task: what `asyncio.start_server` does, with bounds.
+
+The loop's own servers accept without bound, do not count connections whose TLS handshake is under way, and stop or spin
+when the process runs out of descriptors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from offpath.dpu_daemon.listening.accepting import Acceptor, Unidentified, address_of
+
+HANDSHAKE_S: Final = 5.0
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class StreamDoor:
+    """Listens on ``sock``, which it owns; ``talk`` is called for each connection, and closes its writer."""
+
+    def __init__(
+        self, name: str, sock: socket.socket, talk: Talk, waiting: Unidentified, *, limit: int = 65536,
+        exhausted: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """``waiting``: a connection is in it from the moment it is accepted until `identified`; doors may share one.
+        ``exhausted`` is called each time the process is out of descriptors."""
+        self._sock = sock
+        self._talk = talk
+        self._waiting = waiting
+        self._limit = limit
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._keys: dict[asyncio.StreamWriter, object] = {}
+        self._is_closing = False
+        self.context: ssl.SSLContext | None = None
+        """With it each connection begins with a TLS handshake. Another one counts for connections from there on."""
+        self.acceptor = Acceptor(name, self._take, self._refuse, waiting, exhausted)
+
+    def open(self) -> None:
+        """Let peers in."""
+        self.acceptor.open(self._sock.fileno())
+
+    def replace(self, sock: socket.socket) -> None:
+        """Listen on another socket from here on; who waits at the one before is let in first."""
+        before = self._sock
+        with contextlib.suppress(OSError):
+            while self._take():
+                pass
+        self._sock = sock
+        self.acceptor.open(sock.fileno())
+        before.close()
+
+    def identified(self, writer: asyncio.StreamWriter) -> None:
+        """It said who it is: it is not evicted any more."""
+        self._waiting.remove(self._keys.get(writer))
+
+    def is_waiting(self, writer: asyncio.StreamWriter) -> bool:
+        """It has not said so, and was not evicted."""
+        return self._keys.get(writer) in self._waiting
+
+    async def close(self) -> None:
+        """Stop listening and cancel every connection's task."""
+        self._is_closing = True
+        self.acceptor.close()
+        self._sock.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def stop(self) -> None:
+        """Let nobody in any more; who is in stays until `close`."""
+        self.acceptor.close()
+        self._sock.close()
+
+    def _accepted(self) -> socket.socket | None:
+        try:
+            sock, _ = self._sock.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return None
+        return sock
+
+    def _refuse(self) -> bool:
+        sock = self._accepted()
+        if sock is not None:
+            sock.close()
+        return sock is not None
+
+    def _take(self) -> bool:
+        sock = self._accepted()
+        if sock is None:
+            return False
+        try:
+            sock.setblocking(False)
+            address = address_of(sock)
+        except OSError:  # it has left already
+            sock.close()
+            return True
+        key = object()  # not the descriptor's number, which the next connection may have
+        self._waiting.add(key, address, lambda: _cut(sock))
+        task = self._loop.create_task(self._serve(sock, key), name="peer")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return True
+
+    async def _serve(self, sock: socket.socket, key: object) -> None:
+        writer: asyncio.StreamWriter | None = None
+        try:
+            reader = asyncio.StreamReader(limit=self._limit, loop=self._loop)
+            protocol = asyncio.StreamReaderProtocol(reader, loop=self._loop)
+            timeout_s = HANDSHAKE_S if self.context is not None else None
+            try:
+                transport, _ = await self._loop.connect_accepted_socket(
+                    lambda: protocol, sock, ssl=self.context, ssl_handshake_timeout=timeout_s
+                )
+            except OSError:  # it left, or its handshake failed: nobody is there to be told
+                sock.close()
+                return
+            writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
+            self._keys[writer] = key
+            await self._talk(reader, writer)
+        except asyncio.CancelledError:
+            if not self._is_closing:
+                raise
+        finally:
+            self._waiting.remove(key)
+            if writer is not None:
+                del self._keys[writer]
+
+
+async def prime() -> None:
+    """Have uvloop open the descriptor that it keeps in reserve with its first stream, and not under load."""
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    ours.setblocking(False)
+    transport, _ = await asyncio.get_running_loop().connect_accepted_socket(asyncio.Protocol, ours)
+    transport.abort()
+
+
+def _cut(sock: socket.socket) -> None:
+    """Its reader, or its handshake, finds the end of the stream."""
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,1 @@
+"""Listening sockets: accepting connections, and the sockets' files."""

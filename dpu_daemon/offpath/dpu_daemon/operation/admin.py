@@ -1,0 +1,72 @@
+"""The admin socket: an operator's window into a running daemon (`offpath request explain`, `lease list`, `top`, …)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+
+from offpath.bindings.wire import admin, control
+from offpath.dpu_daemon.daemon import Daemon
+from offpath.dpu_daemon.operation.admin_answers import Answers, AskedWrongly
+from offpath.dpu_daemon.operation.operators import IDLE_S, MAX_PEERS, Desk, OperatorSocket
+from offpath.dpu_daemon.requests.probe import ANSWER_S, Checkup
+
+__all__ = ["IDLE_S", "MAX_PEERS", "AdminServer"]
+logger = logging.getLogger(__name__)
+
+
+class AdminServer:
+    """Serves the admin socket. `start` listens, `close` stops."""
+
+    def __init__(self, daemon: Daemon, path: str, inherited: socket.socket | None = None) -> None:
+        """``inherited``: a socket that listens at ``path`` already, whose file is not ours to remove."""
+        self._daemon = daemon
+        self._answers = Answers(daemon)
+        desk = Desk(self._read, self._answer, lambda: daemon.config.operation.admin_uids, self._done, self._broke)
+        self._socket = OperatorSocket(desk, path, inherited, daemon.count, places=daemon.places)
+        daemon.on_reconfigured.append(self._socket.set_mode)
+
+    async def start(self) -> None:
+        """Raises: OSError: the path is taken or cannot be made."""
+        await self._socket.start()
+
+    async def close(self) -> None:
+        """Stop listening and hang up on everybody."""
+        await self._socket.close()
+
+    def _read(self, body: bytes) -> admin.Request:
+        return control.decode(admin.TO_ADMIN, body)
+
+    def _broke(self) -> None:
+        self._daemon.counters["violations"] += 1
+
+    def _done(self, asked: admin.Request) -> None:
+        if isinstance(asked, admin.DrainRequest) and asked.stop:
+            logger.warning("an operator ends the daemon")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    async def _answer(self, asked: admin.Request, uid: int) -> admin.Reply:
+        if isinstance(asked, admin.HealthRequest):
+            return await self._health()
+        try:
+            return self._answers.to(asked, uid)
+        except AskedWrongly as wrong:
+            return admin.Fault(code=wrong.code, detail=wrong.detail)
+
+    async def _health(self) -> admin.Health:
+        done = asyncio.Event()
+        checkup = Checkup(done.set)
+        self._daemon.probe.run(checkup)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await done.wait()
+        except TimeoutError:
+            pass  # what did not speak is in the checks
+        checks = dict(checkup.checks)
+        checks["ready"] = checkup.why_not_ready or "ok"
+        return admin.Health(
+            is_healthy=checkup.is_healthy, is_ready=checkup.is_healthy and checkup.is_accepting, checks=checks
+        )

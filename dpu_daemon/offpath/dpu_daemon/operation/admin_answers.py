@@ -1,0 +1,275 @@
+"""What the admin socket answers: the book's view, the shell's tally and the last ended jobs as messages."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from importlib import metadata
+from typing import TYPE_CHECKING, Final
+
+from offpath.bindings.errors import OffpathError
+from offpath.bindings.wire import admin
+from offpath.dpu_daemon.operation.logs import printable
+from offpath.dpu_daemon.requests.tally import Histogram, Kept
+from offpath.sched.jobs import view
+from offpath.sched.jobs.drain import is_drained
+from offpath.sched.jobs.explain import Ended, Explanation, explain, explain_end
+from offpath.sched.jobs.obstacles import Hold
+from offpath.sched.jobs.records import MS, Job
+from offpath.sched.jobs.states import FIRST_TERMINAL, JobState
+
+if TYPE_CHECKING:
+    from offpath.dpu_daemon.daemon import Daemon
+
+_STARTS_SHOWN: Final = 24
+_HOLDERS_SHOWN: Final = 32
+_Wish = tuple[tuple[JobState, ...], bool | None]
+_WISHES: Final[dict[str, _Wish]] = {
+    **{state.name.lower(): ((state,), None) for state in JobState},
+    "copying": ((JobState.COPYING,), False),
+    "copied": ((JobState.COPYING,), True),
+    "ended": (tuple(state for state in JobState if state >= FIRST_TERMINAL), None),
+}
+"""Words for states as lists show them: the state, and whether the job waits on its lane for share."""
+_ANY: Final[_Wish] = ((), None)
+_EMPTY: Final = Histogram()
+
+
+class AskedWrongly(OffpathError):
+    """The request names nothing, or something that is not there; ``code`` is stable."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(f"{code}: {detail}")
+        self.code = code
+        self.detail = detail
+
+
+class Answers:
+    """Answers over one daemon. In its loop; none of them waits."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._ledger = daemon.book.ledger
+        self._started_ns = daemon.now_ns()
+        self._release = metadata.version("offpath")
+
+    def to(self, asked: admin.Request, uid: int) -> admin.Reply:
+        """``uid``: whose request it is. Raises: AskedWrongly."""
+        match asked:
+            case admin.StatusRequest():
+                return self._status()
+            case admin.JobsRequest():
+                return self._jobs(asked)
+            case admin.JobRequest() | admin.ExplainRequest() | admin.CancelRequest():
+                return self._one_job(asked, uid)
+            case admin.LeasesRequest():
+                return self._leases(asked)
+            case admin.SessionsRequest():
+                return self._sessions(asked)
+            case admin.StatisticsRequest():
+                return self._statistics(asked)
+            case admin.DrainRequest():
+                return self._drain(asked)
+        raise AskedWrongly("unanswerable", asked.kind)
+
+    # -- the whole ------------------------------------------------------------------------------------------------
+    def _status(self) -> admin.Status:
+        daemon, ledger = self._daemon, self._ledger
+        held: Counter[str] = Counter()
+        for lease in ledger.leases.values():
+            held[lease.view.gpu] += lease.view.alpha
+        gpus = [
+            admin.GpuLine(gpu=g.gpu, model=g.model, compute_slices=g.compute_slices, held_share=held[g.gpu])
+            for g in daemon.book.leasing.gpus
+        ]
+        return admin.Status(
+            release=self._release, lineage=daemon.lineage, pid=os.getpid(),
+            uptime_ms=(daemon.now_ns() - self._started_ns) // MS, is_draining=daemon.is_draining,
+            is_last_good=daemon.is_last_good,
+            drain_ms=daemon.config.limits.drain_ms, has_helper=daemon.host.has_helper(), gpus=gpus,
+            kernels=[info.name for info in daemon.kernels.infos()], tenants=len(ledger.tenants),
+            sessions=len(ledger.sessions), leases=len(ledger.leases), unanswered=ledger.unanswered,
+            queued=sum(tenant.backlog for tenant in ledger.tenants.values()), leaving=len(ledger.leaving),
+        )  # fmt: skip
+
+    def _drain(self, asked: admin.DrainRequest) -> admin.Drained:
+        self._daemon.drain(asked.is_on)
+        return admin.Drained(
+            is_draining=self._daemon.is_draining, is_drained=is_drained(self._ledger),
+            unanswered=self._ledger.unanswered, leaving=len(self._ledger.leaving),
+            limit_ms=self._daemon.config.limits.drain_ms,
+        )  # fmt: skip
+
+    def _statistics(self, asked: admin.StatisticsRequest) -> admin.Statistics:
+        ended: dict[str, Counter[str]] = {}
+        for (tenant, status, _), count in self._daemon.answers.tally.ends().items():
+            ended.setdefault(tenant, Counter())[status.name.lower()] += count
+        sessions = Counter(session.tenant for session in self._ledger.sessions.values())
+        fitting = sorted(each.tenant for each in view.tenants(self._ledger) if each.tenant > asked.after)
+        page = fitting[: asked.limit]
+        return admin.Statistics(
+            uptime_ms=(self._daemon.now_ns() - self._started_ns) // MS, counters=self._daemon.statistics(),
+            tenants=[self._tenant_line(name, ended.get(name, Counter()), sessions[name]) for name in page],
+            next=page[-1] if len(page) < len(fitting) else "",
+        )  # fmt: skip
+
+    def _tenant_line(self, name: str, ended: Counter[str], sessions: int) -> admin.TenantLine:
+        record = view.tenant_record(self._ledger.tenants[name])
+        latency = self._daemon.answers.tally.latency.get(name, _EMPTY)
+        return admin.TenantLine(
+            tenant=name, jobs=record.jobs, queued=record.queued, running=record.running, sessions=sessions,
+            leases=record.leases, held_share=record.held_share, max_share=record.max_share, ended=dict(ended),
+            p50_ms=latency.quantile_ns(0.5) / MS, p99_ms=latency.quantile_ns(0.99) / MS,
+        )  # fmt: skip
+
+    # -- lists ----------------------------------------------------------------------------------------------------
+    def _jobs(self, asked: admin.JobsRequest) -> admin.Jobs:
+        """Those that the book holds; where ended ones are asked for, also those whose answers were taken."""
+        states, is_waiting = _ANY
+        if asked.state is not None:
+            if (wish := _WISHES.get(asked.state.lower())) is None:
+                raise AskedWrongly("unknown_state", f"{asked.state}: one of {', '.join(_WISHES)}")
+            states, is_waiting = wish
+        held = view.jobs(
+            self._ledger, self._daemon.now_ns(), tenant=asked.tenant, session=asked.session, states=states,
+            is_waiting_for_share=is_waiting, after=asked.after, limit=asked.limit,
+        )  # fmt: skip
+        lines = {each.job: self._job_line(each) for each in held}
+        if terminal := [state for state in states if state >= FIRST_TERMINAL]:
+            ended = self._daemon.answers.tally.ended(
+                tenant=asked.tenant, session=asked.session, states=terminal, after=asked.after, limit=asked.limit
+            )
+            lines |= {each.job: self._line(each) for each in ended}  # these say why they ended
+        page = [lines[job] for job in sorted(lines)[: asked.limit]]
+        return admin.Jobs(jobs=page, next=page[-1].job if len(page) == asked.limit else 0)
+
+    def _leases(self, asked: admin.LeasesRequest) -> admin.Leases:
+        found = [each for each in view.leases(self._ledger, self._daemon.now_ns()) if each.lease > asked.after]
+        page = found[: asked.limit]
+        lines = [
+            admin.LeaseLine(
+                lease=each.lease, generation=each.generation, tenant=each.tenant, gpu=each.gpu, profile=each.profile,
+                start=each.start, alpha=each.alpha, lanes=each.lanes, state=each.state.value,
+                is_pinned=each.is_pinned, jobs=each.jobs, running=each.running, running_share=each.running_share,
+                held_ms=each.held_ns / MS,
+            )
+            for each in page
+        ]  # fmt: skip
+        return admin.Leases(leases=lines, next=page[-1].lease if len(page) < len(found) else 0)
+
+    def _sessions(self, asked: admin.SessionsRequest) -> admin.Sessions:
+        found = view.sessions(self._ledger, tenant=asked.tenant, after=asked.after, limit=asked.limit)
+        lines = [
+            admin.SessionLine(
+                session=each.session, tenant=each.tenant, credits=each.credits, jobs=each.jobs,
+                last_request_id=each.last_request_id,
+            )
+            for each in found
+        ]  # fmt: skip
+        return admin.Sessions(sessions=lines, next=found[-1].session if len(found) == asked.limit else 0)
+
+    # -- one job --------------------------------------------------------------------------------------------------
+    def _one_job(self, asked: admin.JobRequest | admin.ExplainRequest | admin.CancelRequest, uid: int) -> admin.Reply:
+        """An unanswered job is the book's, an answered one is looked up among the last ended."""
+        job = self._find(asked)
+        if isinstance(asked, admin.CancelRequest):
+            if isinstance(job, Job) and (ref := self._daemon.answers.refs.get(job.job)) is not None:
+                self._daemon.sessions.cancel(ref, operator_uid=uid)
+                return admin.Cancelled(job=self._line(self._find(asked)))
+            return admin.Cancelled(job=self._line(job))
+        gpus = tuple(self._daemon.book.leasing.gpus)
+        if isinstance(job, Job):
+            if isinstance(asked, admin.JobRequest):
+                return admin.Job(job=self._line(job), stages_ms=[])
+            now_ns = self._daemon.now_ns()
+            return self._explanation(job, explain(job, self._ledger, gpus, now_ns))
+        answer = job.answer
+        if isinstance(asked, admin.JobRequest):
+            return admin.Job(job=self._line(job), stages_ms=[ns / MS for ns in answer.stages])
+        ended = Ended(
+            job.job, job.tenant, job.demand or self._kernel_demand(job.kernel), job.payload_bytes, job.budget_ms,
+            answer.state, answer.reason, answer.retry_after_ms, answer.lease, answer.stages, job.kernel, job.priority,
+            job.operator_uid, printable(job.detail.decode("utf-8", "replace")),
+        )  # fmt: skip
+        return self._explanation(job, explain_end(ended, self._ledger, gpus, self._daemon.now_ns()))
+
+    def _find(self, asked: admin.JobRequest | admin.ExplainRequest | admin.CancelRequest) -> Job | Kept:
+        job: Job | None
+        if asked.job is not None:
+            name = str(asked.job)
+            job = self._ledger.jobs.get(asked.job)
+            kept = self._daemon.answers.tally.find(job=asked.job)
+        elif asked.session is not None and asked.request_id is not None:
+            name = f"{asked.session}/{asked.request_id}"
+            job = view.find_job(self._ledger, asked.session, asked.request_id)
+            kept = self._daemon.answers.tally.find(session=asked.session, request_id=asked.request_id)
+        else:
+            raise AskedWrongly("no_id", "name a job, or a session and a request id")
+        if job is not None and job.state < FIRST_TERMINAL:
+            return job
+        if kept is None:
+            raise AskedWrongly("unknown_job", f"no job {name} is held, and none of the last ended ones is it")
+        return kept
+
+    def _line(self, job: Job | Kept) -> admin.JobLine:
+        now_ns = self._daemon.now_ns()
+        if isinstance(job, Job):
+            return self._job_line(view.job_record(job, now_ns))
+        answer = job.answer
+        return admin.JobLine(
+            job=job.job, session=job.session, request_id=job.request_id, tenant=job.tenant,
+            kernel=self._kernel_name(job.kernel), priority=job.priority,
+            demand=job.demand or self._kernel_demand(job.kernel), payload_bytes=job.payload_bytes,
+            state=answer.state.name.lower(), reason=answer.reason.value, age_ms=(now_ns - job.at_ns) / MS,
+            lease=answer.lease, is_ended=True, cancelled_by_uid=job.operator_uid,
+        )  # fmt: skip
+
+    def _job_line(self, each: view.JobRecord) -> admin.JobLine:
+        state = each.state.name.lower()
+        return admin.JobLine(
+            job=each.job, session=each.session, request_id=each.request_id, tenant=each.tenant,
+            kernel=self._kernel_name(each.kernel), demand=each.share, priority=each.priority,
+            payload_bytes=each.payload_bytes, state="copied" if each.is_waiting_for_share else state, reason="",
+            age_ms=each.age_ns / MS,
+            deadline_in_ms=each.deadline_in_ns / MS if each.deadline_in_ns is not None else None, lease=each.lease,
+            attempt=each.attempt, is_ended=each.state >= FIRST_TERMINAL,
+        )  # fmt: skip
+
+    def _kernel_name(self, number: int) -> str:
+        return self._daemon.kernels.name(number)
+
+    def _kernel_demand(self, number: int) -> int:
+        return self._daemon.kernels.demand(number)
+
+    def _explanation(self, job: Job | Kept, told: Explanation) -> admin.Explanation:
+        estimate = told.estimate_ns / MS if told.estimate_ns is not None else None
+        return admin.Explanation(
+            job=self._line(job), where=told.where, holds=_hold_lines(told.holds), ahead=told.ahead,
+            estimate_ms=estimate, stages_ms=[ns / MS for ns in job.answer.stages] if isinstance(job, Kept) else [],
+        )  # fmt: skip
+
+
+def _hold_lines(holds: Iterable[Hold]) -> list[admin.HoldLine]:
+    return [
+        admin.HoldLine(
+            cause=hold.cause.value,
+            text=hold.text[:2048],
+            lifted_by=[lift.value for lift in hold.lifted_by],
+            holders=[
+                admin.HolderLine(
+                    lease=each.lease, tenant=each.tenant, gpu=each.gpu, profile=each.profile, start=each.start,
+                    state=each.state.value, jobs=each.jobs,
+                )
+                for each in hold.holders[:_HOLDERS_SHOWN]
+            ],
+            starts=[
+                admin.StartLine(
+                    gpu=each.gpu, profile=each.profile, start=each.start, leases=list(each.leases),
+                    reserved_for=each.reserved_for,
+                )
+                for each in hold.starts[:_STARTS_SHOWN]
+            ],
+        )
+        for hold in holds
+    ]  # fmt: skip

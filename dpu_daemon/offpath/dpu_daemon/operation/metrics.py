@@ -1,0 +1,229 @@
+"""What Prometheus reads: counters folded when it asks, by Prometheus' conventions (seconds, bytes, ``_total``).
+
+Labels are tenant, status, reason, state, stage and gpu, all of them bounded by the configuration or the code; never a
+job, session or lease. `take` runs in the daemon's loop and copies numbers; text is made from them in another thread.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from offpath.dpu_daemon.durability import storing
+from offpath.dpu_daemon.durability.journal import gauges
+from offpath.dpu_daemon.policy import plugins
+from offpath.dpu_daemon.requests.tally import BOUNDS_NS, STAGES
+from offpath.sched.jobs.states import LeaseState
+
+if TYPE_CHECKING:
+    from offpath.dpu_daemon.daemon import Daemon
+
+_BOUNDS: Final = tuple(f"{ns / 1e9:g}" for ns in BOUNDS_NS)
+PLAIN: Final[dict[str, tuple[str, str]]] = {
+    "offpath_requests": ("requests", "Requests taken from a doorbell with a valid header."),
+    "offpath_expired_running": ("expired_running", "Requests that expired during their kernel, which kept its lane."),
+    "offpath_violations": ("violations", "Messages, doorbells and headers that broke a rule of the protocol."),
+    "offpath_copied_bytes": ("dma_bytes", "Bytes the copy engine moved for requests and results."),
+    "offpath_header_read_bytes": ("header_bytes_read", "Bytes of request headers that the daemon's CPU read."),
+    "offpath_answer_written_bytes": ("answer_bytes_written", "Bytes of answers that the daemon's CPU wrote."),
+    "offpath_scrubbed_bytes": ("scrubbed_bytes", "Bytes of instance memory confirmed as zero."),
+    "offpath_leases_opened": ("leases_opened", "Leases the book asked the helper to open."),
+    "offpath_leases_closed": ("leases_closed", "Leases the book asked the helper to close."),
+    "offpath_restarts": ("restarts", "Processes that went on with this lineage's journal after the first."),
+    "offpath_connections_evicted": (
+        "connections_evicted",
+        "Connections closed before they identified themselves, because others waited.",
+    ),
+    "offpath_descriptors_exhausted": (
+        "descriptors_exhausted",
+        "Connections not accepted because the process or the machine was out of descriptors or memory.",
+    ),
+    "offpath_config_reloads": ("reloads", "Configurations taken in while running."),
+}
+"""Counters without labels: metric → key of `Daemon.statistics`, help."""
+
+Buckets = tuple[tuple[int, ...], int]
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """Numbers of one moment, taken in the loop."""
+
+    counters: dict[str, int] = field(default_factory=dict)
+    ends: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    jobs: dict[str, tuple[int, int]] = field(default_factory=dict)
+    sessions: dict[str, int] = field(default_factory=dict)
+    held_share: dict[str, tuple[int, int]] = field(default_factory=dict)
+    paused_ns: dict[str, int] = field(default_factory=dict)
+    leases: dict[tuple[str, str], int] = field(default_factory=dict)
+    running_share: dict[str, int] = field(default_factory=dict)
+    latency: dict[str, Buckets] = field(default_factory=dict)
+    stages: dict[str, Buckets] = field(default_factory=dict)
+    lag_s: float = 0.0
+    uptime_s: float = 0.0
+    has_helper: bool = False
+    is_draining: bool = False
+    is_last_good: bool = False
+    lineage: str = ""
+    extra: dict[str, tuple[str, float]] = field(
+        default_factory=lambda: {
+            name: (text, 0.0) for name, text in (gauges.NAMES | plugins.NAMES | storing.NAMES).items()
+        }
+    )
+
+
+Extra = dict[str, tuple[str, Callable[[], float]]]
+"""Further numbers of the daemon's parts: metric name → help, and what gives it; a name with ``_total`` is a counter."""
+
+
+def take(daemon: Daemon, lag_s: float, uptime_s: float) -> Snapshot:
+    """Copy the numbers. In the loop; the cost grows with tenants and leases, never with jobs."""
+    ledger = daemon.book.ledger
+    tally = daemon.answers.tally
+    leases: Counter[tuple[str, str]] = Counter()
+    running = {gpu.gpu: 0 for gpu in daemon.book.leasing.gpus}
+    for lease in ledger.leases.values():
+        leases[lease.view.gpu, lease.state.value] += 1
+        running[lease.view.gpu] = running.get(lease.view.gpu, 0) + lease.running_share
+    tenants = ledger.tenants.values()
+    return Snapshot(
+        counters=daemon.statistics(),
+        ends={(tenant, s.name.lower(), r.name.lower()): n for (tenant, s, r), n in tally.ends().items()},
+        jobs={tenant.spec.name: (tenant.jobs, tenant.backlog) for tenant in tenants},
+        sessions=dict(Counter(session.tenant for session in ledger.sessions.values())),
+        held_share={tenant.spec.name: (tenant.held_share, tenant.spec.max_share) for tenant in tenants},
+        paused_ns={tenant: turns.paused_ns for tenant, turns in daemon.pacing.turns.items()},
+        leases=dict(leases),
+        running_share=running,
+        latency={tenant: (h.counts(), h.sum_ns) for tenant, h in tally.latency.items()},
+        stages={stage: (h.counts(), h.sum_ns) for stage, h in zip(STAGES, tally.stages, strict=True)},
+        lag_s=lag_s,
+        uptime_s=uptime_s,
+        has_helper=daemon.host.has_helper(),
+        is_draining=daemon.is_draining,
+        is_last_good=daemon.is_last_good,
+        lineage=daemon.lineage,
+        extra={name: (text, value()) for name, (text, value) in daemon.extra_metrics.items()},
+    )
+
+
+class DaemonCollector(Collector):
+    """Makes metric families of a fresh `Snapshot` at each scrape. ``get`` raises TimeoutError: the loop is blocked."""
+
+    def __init__(self, get: Callable[[], Snapshot]) -> None:
+        self._get = get
+
+    def describe(self) -> Iterable[Metric]:
+        """What `collect` would give of a daemon that did nothing yet, without asking one."""
+        return families(Snapshot())
+
+    def collect(self) -> Iterator[Metric]:
+        """See `Collector.collect`."""
+        return families(self._get())
+
+
+def families(now: Snapshot) -> Iterator[Metric]:
+    """Every metric, also those without a sample yet: the alerts' and the dashboard's test reads their names here."""
+    info = InfoMetricFamily("offpath_build", "Release of the daemon.")
+    info.add_metric([], {"version": metadata.version("offpath")})
+    yield info
+    yield _gauge("offpath_uptime_seconds", "Time since this process took its first event.", now.uptime_s)
+    yield _gauge("offpath_helper_joined", "1 while a helper has joined.", now.has_helper)
+    yield _gauge("offpath_draining", "1 while nothing new is taken in.", now.is_draining)
+    yield _gauge("offpath_config_last_good", "1 while the sources of the configuration are refused.", now.is_last_good)
+    yield _gauge("offpath_loop_lag_seconds", "Longest delay of the loop's clockwork since the last scrape.", now.lag_s)
+    for name, (key, text) in PLAIN.items():
+        yield CounterMetricFamily(name, text, value=now.counters.get(key, 0))
+    yield _answers(now)
+    yield _paused(now)
+    yield from _levels(now)
+    yield _histogram(
+        "offpath_request_duration_seconds", "Acceptance to answer of completed requests.", "tenant", now.latency
+    )
+    yield _histogram("offpath_stage_duration_seconds", "Stages of completed requests.", "stage", now.stages)
+    yield from _process()
+    for name, (text, value) in now.extra.items():
+        if name.endswith("_total"):
+            yield CounterMetricFamily(name, text, value=value)
+        else:
+            yield _gauge(name, text, value)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=float(value))
+
+
+def _answers(now: Snapshot) -> Metric:
+    answers = CounterMetricFamily(
+        "offpath_answers", "Terminal answers; reason none is success.", labels=["tenant", "status", "reason"]
+    )
+    for labels, count in now.ends.items():
+        answers.add_metric(list(labels), count)
+    return answers
+
+
+def _paused(now: Snapshot) -> Metric:
+    paused = CounterMetricFamily(
+        "offpath_tenant_paused_seconds",
+        "Time in which a tenant's doorbells were not read: it was over its share of the event loop.",
+        labels=["tenant"],
+    )
+    for tenant, paused_ns in now.paused_ns.items():
+        paused.add_metric([tenant], paused_ns / 1e9)
+    return paused
+
+
+def _levels(now: Snapshot) -> Iterator[Metric]:
+    unanswered = GaugeMetricFamily("offpath_requests_unanswered", "Accepted, not answered.", labels=["tenant"])
+    queued = GaugeMetricFamily("offpath_requests_queued", "Of these, on no lane yet.", labels=["tenant"])
+    for tenant, (jobs, waiting) in now.jobs.items():
+        unanswered.add_metric([tenant], jobs)
+        queued.add_metric([tenant], waiting)
+    sessions = GaugeMetricFamily("offpath_sessions", "Open sessions.", labels=["tenant"])
+    held = GaugeMetricFamily("offpath_held_share_ratio", "Sum of the leases' shares, in GPUs.", labels=["tenant"])
+    most = GaugeMetricFamily("offpath_max_share_ratio", "What a tenant may hold, in GPUs.", labels=["tenant"])
+    for tenant, (share, limit) in now.held_share.items():
+        sessions.add_metric([tenant], now.sessions.get(tenant, 0))
+        held.add_metric([tenant], share / 100)
+        most.add_metric([tenant], limit / 100)
+    leases = GaugeMetricFamily("offpath_leases", "Leases by state.", labels=["gpu", "state"])
+    running = GaugeMetricFamily("offpath_running_share_ratio", "Share of the GPU that kernels use.", labels=["gpu"])
+    for gpu, share in now.running_share.items():
+        running.add_metric([gpu], share / 100)
+        for state in LeaseState:
+            if state is not LeaseState.FREE:
+                leases.add_metric([gpu, state.value], now.leases.get((gpu, state.value), 0))
+    return iter((unanswered, queued, sessions, held, most, leases, running))
+
+
+def _histogram(name: str, text: str, label: str, series: dict[str, Buckets]) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=[label])
+    for value, (counts, sum_ns) in series.items():
+        total = 0
+        buckets = []
+        for bound, count in zip((*_BOUNDS, "+Inf"), counts, strict=True):
+            total += count
+            buckets.append((bound, float(total)))
+        family.add_metric([value], buckets, sum_value=sum_ns / 1e9)
+    return family
+
+
+def _process() -> Iterator[Metric]:
+    """The process by the names every Prometheus client gives them."""
+    with open("/proc/self/stat", encoding="ascii") as file:
+        fields = file.read().rpartition(")")[2].split()
+    ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+    cpu_s = (int(fields[11]) + int(fields[12])) / ticks
+    yield CounterMetricFamily("process_cpu_seconds", "User and system CPU time.", value=cpu_s)
+    yield _gauge("process_resident_memory_bytes", "Resident memory.", int(fields[21]) * page)
+    yield _gauge("process_open_fds", "Open file descriptors.", len(os.listdir("/proc/self/fd")))
+    yield _gauge("process_max_fds", "Limit of open file descriptors.", resource.getrlimit(resource.RLIMIT_NOFILE)[0])

@@ -1,0 +1,278 @@
+"""``/metrics``, ``/healthz`` and ``/readyz`` over HTTP, from a thread of its own: a blocked loop must be noticed.
+
+A peer costs one of `MAX_PEERS` threads for at most `PEER_S` seconds; when there are more, the longest there goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import logging
+import re
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any, Final, TextIO
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.types import StartResponse, WSGIEnvironment
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from offpath.dpu_daemon.config import ConfigError
+from offpath.dpu_daemon.listening.accepting import LOG_EVERY_S, PAUSE_S, SPARE, is_exhaustion
+from offpath.dpu_daemon.operation.metrics import DaemonCollector, Snapshot, take
+from offpath.dpu_daemon.requests.probe import ANSWER_S, Checkup
+
+if TYPE_CHECKING:
+    from offpath.dpu_daemon.daemon import Daemon
+
+logger = logging.getLogger(__name__)
+MAX_PEERS: Final = 8
+PEER_S: Final = 5.0
+_OPENMETRICS: Final = "application/openmetrics-text"
+_VERSION_1: Final = re.compile(r"1(\.0){0,2}", re.ASCII)
+_MOST_ELEMENTS: Final = 64
+_LAG_EVERY_S: Final = 0.25
+Application = Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]
+_SWITCH_S: Final = 0.0005  # while text is made the loop waits so long for the interpreter, not 5 ms
+
+
+class MetricsServer:
+    """Serves ``operation.metrics_listen``; does nothing when that is empty. `start` listens, `close` stops."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._loop = asyncio.get_running_loop()
+        self._listen = daemon.config.operation.metrics_listen
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+        self._started_ns = daemon.now_ns()
+        self._lag_s = 0.0
+        self._lag_timer: asyncio.TimerHandle | None = None
+        self._expected_s = 0.0
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Where it listens."""
+        if self._server is None:
+            return None
+        host, port, *_ = self._server.server_address
+        return str(host), int(port)
+
+    async def start(self) -> None:
+        """Raises: ConfigError: the address is taken, or is none of this machine's."""
+        if not self._listen:
+            return
+        host, _, port = self._listen.rpartition(":")
+        try:
+            self._server = _Server((host.strip("[]"), int(port)), self._application(), self._exhausted)
+        except (OSError, OverflowError) as fault:
+            raise ConfigError(f"operation.metrics_listen: cannot listen on {self._listen}: {fault}") from None
+        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
+        self._thread = threading.Thread(target=self._server.serve_forever, name="offpath-metrics", daemon=True)
+        self._thread.start()
+        self._arm_lag()
+        logger.info("metrics on port %d", self._server.server_address[1])
+
+    async def close(self) -> None:
+        """Stop listening; peers that are being served are cut off."""
+        if self._lag_timer is not None:
+            self._lag_timer.cancel()
+        if self._server is not None and self._thread is not None:
+            server, thread = self._server, self._thread
+            await self._loop.run_in_executor(None, server.shutdown)
+            server.server_close()
+            server.cut_off(older_than_s=0.0)
+            thread.join(PEER_S)
+
+    # -- in the loop ----------------------------------------------------------------------------------------------
+    def _arm_lag(self) -> None:
+        self._expected_s = self._loop.time() + _LAG_EVERY_S
+        self._lag_timer = self._loop.call_at(self._expected_s, self._measure_lag)
+
+    def _measure_lag(self) -> None:
+        self._lag_s = max(self._lag_s, self._loop.time() - self._expected_s)
+        self._arm_lag()
+
+    def _take(self, told: Future[Snapshot]) -> None:
+        try:
+            uptime_s = (self._daemon.now_ns() - self._started_ns) / 1e9
+            lag_s, self._lag_s = self._lag_s, 0.0
+            told.set_result(take(self._daemon, lag_s, uptime_s))
+        except Exception as fault:  # whatever it is, the scrape is to say so, not the loop
+            told.set_exception(fault)
+
+    def _exhausted(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._daemon.count, "descriptors_exhausted")
+
+    # -- in the threads -------------------------------------------------------------------------------------------
+    def _snapshot(self) -> Snapshot:
+        told: Future[Snapshot] = Future()
+        self._loop.call_soon_threadsafe(self._take, told)
+        return told.result(ANSWER_S)
+
+    def _checkup(self) -> Checkup:
+        checkup = Checkup()
+        with contextlib.suppress(RuntimeError):  # the loop is closed: then no test will speak
+            self._loop.call_soon_threadsafe(self._daemon.probe.run, checkup)
+            checkup.wait()
+        return checkup
+
+    def _application(self) -> Application:
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(DaemonCollector(self._snapshot))
+        metrics: Application = make_wsgi_app(registry)
+
+        def application(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+            path = environ.get("PATH_INFO", "")
+            if environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
+                return _say(start, "405 Method Not Allowed", {"error": "GET only"})
+            if path == "/metrics":
+                try:
+                    return metrics({**environ, "HTTP_ACCEPT": _accepted(environ.get("HTTP_ACCEPT", ""))}, start)
+                except (TimeoutError, RuntimeError):
+                    return _say(start, "503 Service Unavailable", {"error": "the daemon's loop does not answer"})
+                except Exception:
+                    logger.exception("the metrics could not be made")
+                    return _say(start, "500 Internal Server Error", {"error": "see the daemon's log"})
+            if path not in ("/healthz", "/readyz"):
+                return _say(start, "404 Not Found", {"error": "one of /metrics, /healthz, /readyz"})
+            checkup = self._checkup()
+            is_well = checkup.is_healthy and (path == "/healthz" or checkup.is_accepting)
+            said = dict(checkup.checks)
+            if path == "/readyz":
+                said["ready"] = checkup.why_not_ready or "ok"
+            return _say(start, "200 OK" if is_well else "503 Service Unavailable", said)
+
+        return application
+
+
+def _accepted(header: str) -> str:
+    """What of an ``Accept`` header the encoder may see: it raises for a version that is none. OpenMetrics 1 where the
+    peer takes it (RFC 9110 section 12.5.1: an element that makes no sense is passed over), else "": the plain text."""
+    for element in header.split(",")[:_MOST_ELEMENTS]:
+        media, *parameters = (part.strip() for part in element.split(";"))
+        versions = [part.partition("=")[2] for part in parameters if part.partition("=")[0].strip() == "version"]
+        if media == _OPENMETRICS and (not versions or _VERSION_1.fullmatch(versions[0].strip())):
+            return f"{_OPENMETRICS}; version=1.0.0"
+    return ""
+
+
+def _say(start: StartResponse, status: str, body: dict[str, str]) -> list[bytes]:
+    text = json.dumps(body).encode() + b"\n"
+    start(status, [("Content-Type", "application/json"), ("Content-Length", str(len(text)))])
+    return [text]
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = PEER_S  # of a single read or write; all of them together are bounded by the server
+    server_version = "offpathd"
+    sys_version = ""
+
+    def get_stderr(self) -> TextIO:
+        """Where wsgiref tells of peers that broke off: nobody reads it."""
+        return io.StringIO()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are not logged."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A thread per peer, few peers, none for long."""
+
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+    request_queue_size = 16
+
+    def __init__(self, address: tuple[str, int], application: Any, count: Callable[[], None]) -> None:
+        """``count`` is called for each time no connection could be accepted, from any thread."""
+        self._count = count
+        self._logged_s = -LOG_EVERY_S
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        self._peers: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
+        super().__init__(address, _Handler)
+        self.set_app(application)
+
+    def server_bind(self) -> None:
+        """Bind without asking a name server who we are."""
+        socket.socket.setsockopt(self.socket, socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def get_request(self) -> tuple[Any, Any]:
+        """The next connection. Out of descriptors, who waits is refused by the spare ones, and the thread pauses: the
+        selector would call again at once. Raises: OSError: there is none, which `serve_forever` passes over."""
+        try:
+            return self.socket.accept()
+        except OSError as fault:
+            if not isinstance(fault, BlockingIOError | ConnectionAbortedError):
+                self._count()
+                if is_exhaustion(fault):
+                    SPARE.use(self._refuse)
+                self._log("a connection could not be accepted", fault)
+                time.sleep(PAUSE_S)
+            raise
+
+    def _refuse(self) -> bool:
+        if not select.select([self.socket], [], [], 0)[0]:
+            return False
+        self.socket.accept()[0].close()
+        return True
+
+    def _log(self, what: str, fault: BaseException) -> None:
+        now_s = time.monotonic()
+        if now_s - self._logged_s >= LOG_EVERY_S:
+            self._logged_s = now_s
+            logger.warning("metrics: %s: %s", what, fault)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """One more peer; the longest there makes room."""
+        with self._lock:
+            if len(self._peers) >= MAX_PEERS:
+                longest = next(iter(self._peers))
+                del self._peers[longest]
+                _cut(longest)
+            self._peers[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """It was served, or went."""
+        with self._lock:
+            self._peers.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Twice a second."""
+        self.cut_off(PEER_S)
+
+    def cut_off(self, older_than_s: float) -> None:
+        """Hang up on peers that have been here for so long: a slow reader or writer holds a thread."""
+        with self._lock:
+            for peer, since in self._peers.items():
+                if time.monotonic() - since >= older_than_s:
+                    _cut(peer)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A peer that breaks off is no news; what else goes wrong, such as a thread that cannot be started, is logged
+        once a second."""
+        fault = sys.exc_info()[1]
+        if fault is not None and not isinstance(fault, OSError):
+            self._log("a request could not be served", fault)
+
+
+def _cut(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,150 @@
+"""A socket for operators: who may use it, and one question at a time from each.
+
+Only root, this process's own uid and the listed ones are let in. A peer costs one connection of at most `MAX_PEERS`,
+one request in hand and one frame in flight; what it asks is answered in the loop, page by page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from pydantic import BaseModel
+
+from offpath.bindings.errors import ControlError, FrameError, PeerGone
+from offpath.bindings.sockets import SocketFile, listening_socket, peer_credentials
+from offpath.bindings.wire import admin, control
+from offpath.bindings.wire.frames import FrameReader, frame
+from offpath.dpu_daemon.ingress.streams import StreamDoor
+from offpath.dpu_daemon.listening.accepting import Unidentified
+from offpath.dpu_daemon.listening.places import Places
+
+logger = logging.getLogger(__name__)
+MAX_PEERS: Final = 16
+_MOST_UNIDENTIFIED: Final = 64  # they are known by their uid a few turns of the loop later
+_LIMIT: Final = 2 * 65536
+IDLE_S: Final = 5.0
+"""A peer that asks nothing for so long, or does not take its answer, is hung up on."""
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Desk(Generic[_T]):
+    """Who answers. ``read`` raises ControlError; ``answer`` gets the request and the uid that sent it; ``done`` comes
+    after an answer was sent; ``broke``: a peer broke the protocol; ``uids``: who may ask besides root and ourselves, at
+    that moment."""
+
+    read: Callable[[bytes], _T]
+    answer: Callable[[_T, int], Awaitable[BaseModel]]
+    uids: Callable[[], Collection[int]]
+    done: Callable[[_T], None] = lambda asked: None
+    broke: Callable[[], None] = lambda: None
+
+
+class OperatorSocket(Generic[_T]):
+    """Serves a desk at ``path``. `start` listens, `close` stops."""
+
+    def __init__(
+        self, desk: Desk[_T], path: str, inherited: socket.socket | None = None,
+        count: Callable[[str], None] = lambda what: None, *, places: Places,
+    ) -> None:  # fmt: skip
+        """``inherited``: a socket that listens at ``path`` already, whose file is not ours to remove. ``count`` gets
+        the names of counters: ``connections_evicted``, ``descriptors_exhausted``. ``places`` watches over the file."""
+        self._places = places
+        self._file: SocketFile | None = None
+        self._desk = desk
+        self._path = path
+        self._inherited = inherited
+        self.door: StreamDoor | None = None
+        self._waiting = Unidentified(_MOST_UNIDENTIFIED, lambda: count("connections_evicted"))
+        self._exhausted = lambda: count("descriptors_exhausted")
+        self._peers: dict[asyncio.StreamWriter, None] = {}  # who has been quiet longest comes first
+
+    async def start(self) -> None:
+        """Raises: OSError: the path is taken or cannot be made."""
+        sock = self._inherited or listening_socket(self._path, socket.SOCK_STREAM)
+        self.door = StreamDoor("admin socket", sock, self._peer, self._waiting, limit=_LIMIT, exhausted=self._exhausted)
+        self._file = SocketFile(self._path, is_own=self._inherited is None)
+        self._places.add(self._file, socket.SOCK_STREAM, self.door.replace)
+        self.set_mode()
+        self.door.open()
+
+    async def close(self) -> None:
+        """Stop listening and hang up on everybody."""
+        if self.door is None:
+            return
+        if self._file is not None:
+            self._file.remove()
+        await self.door.close()
+
+    def set_mode(self) -> None:
+        """The uid is what counts; but a listed one must be able to connect."""
+        self._places.look()
+        is_open = any(uid not in (0, os.getuid()) for uid in self._desk.uids())
+        with contextlib.suppress(FileNotFoundError):  # then nobody connects any more, whatever its mode was
+            if os.stat(self._path).st_uid == os.geteuid():  # else its maker, a service manager, decides
+                os.chmod(self._path, 0o666 if is_open else 0o600)
+
+    def _is_operator(self, uid: int) -> bool:
+        return uid in (0, os.getuid()) or uid in self._desk.uids()
+
+    async def _peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert self.door is not None
+        _, uid, _ = peer_credentials(writer.get_extra_info("socket"))
+        if not self._is_operator(uid):
+            logger.warning("admin socket: uid %d turned away", uid)
+            writer.write(frame(control.encode(admin.Fault(code="denied", detail="this uid is not an operator"))))
+            writer.close()
+            return
+        self.door.identified(writer)
+        if len(self._peers) >= MAX_PEERS:
+            quiet = next(iter(self._peers))
+            del self._peers[quiet]
+            quiet.transport.abort()
+        self._peers[writer] = None
+        try:
+            await self._serve(reader, writer, uid)
+        except (PeerGone, TimeoutError, OSError):
+            pass  # it left, or is to leave: nothing is held for it
+        finally:
+            self._peers.pop(writer, None)
+            if writer.transport.get_write_buffer_size() > 65536:
+                writer.transport.abort()
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, uid: int) -> None:
+        frames = FrameReader()
+        waiting: list[bytes] = []
+        while True:
+            async with asyncio.timeout(IDLE_S):
+                try:
+                    while not waiting:
+                        data = await reader.read(16384)
+                        if not data:
+                            return
+                        waiting += frames.feed(data)
+                    asked = self._desk.read(waiting.pop(0))
+                except (FrameError, ControlError) as broken:
+                    self._desk.broke()
+                    _say(writer, admin.Fault(code=broken.code, detail=broken.detail[:500]))
+                    return
+                if writer not in self._peers or not self._is_operator(uid):
+                    return  # hung up on meanwhile, or an operator no more since a reload
+                self._peers[writer] = self._peers.pop(writer)
+                _say(writer, await self._desk.answer(asked, uid))
+                await writer.drain()
+            self._desk.done(asked)
+
+
+def _say(writer: asyncio.StreamWriter, reply: BaseModel) -> None:
+    body = control.encode(reply)
+    try:
+        writer.write(frame(body))
+    except FrameError:  # a page of unusually long names
+        writer.write(frame(control.encode(admin.Fault(code="too_long", detail="ask for a smaller page"))))

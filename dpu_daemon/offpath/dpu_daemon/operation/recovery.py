@@ -1,0 +1,268 @@
+"""A daemon that goes on where another process of it ended: from the replayed book, what the keeper kept of sessions'
+memory, and what helper and workers say when they are back.
+
+The book is exact to the last event. What must be found out is what was on its way: copies died with the process and are
+posted again; a launch was received or it was not, its worker says which; an answer stands in the requester's memory
+whole, or is written again; a payload whose header is not what was accepted is RETRY_SAFE.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from offpath.bindings import faults
+from offpath.bindings.errors import HeaderError, RegionError
+from offpath.bindings.ports import FabricSession
+from offpath.bindings.wire.header import FIXED_BYTES, RequestHeader, parse_answer, parse_request
+from offpath.dpu_daemon.daemon import Daemon
+from offpath.dpu_daemon.durability.notify import close_all
+from offpath.dpu_daemon.ingress.admission import Admission
+from offpath.dpu_daemon.requests.inflight import JobRef, LaneLink
+from offpath.dpu_daemon.requests.sessions import Session, memory_name
+from offpath.sched.jobs import commands, events
+from offpath.sched.jobs.records import Job
+from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState
+
+if TYPE_CHECKING:
+    from offpath.sched.jobs import records
+
+logger = logging.getLogger(__name__)
+_WITH_RESULT: Final = (JobState.COMPLETED, JobState.FAILED)
+_MASK: Final = 0xFFFF_FFFF
+
+
+class _NobodysSession:
+    """Stands for the session of a job that runs on although its requester is gone. Implements
+    `offpath.dpu_daemon.requests.inflight.SessionEnd`."""
+
+    fabric: FabricSession
+    is_closed = True
+
+    def __init__(self, job: Job) -> None:
+        self.number = job.session
+        self.tenant = job.demand.tenant
+
+    def ring(self, slot: int) -> None:
+        """Nobody is there to be rung."""
+
+    def told_to_wait(self, wait_ms: int) -> None:
+        """Nobody is there to wait."""
+
+
+def _nobodys(job: Job) -> JobRef:
+    """The shell's side of such a job."""
+    return JobRef(job.job, _NobodysSession(job), 0, _bare(job))
+
+
+class Recovery:
+    """Done once, before anything listens. ``stored``: what the keeper kept, by name; taken over, or closed.
+    ``make_fabric``: as `offpath.bindings.memory.slots.SlotMemory`."""
+
+    def __init__(
+        self,
+        daemon: Daemon,
+        admission: Admission,
+        stored: dict[str, list[int]],
+        make_fabric: Callable[[int, int, int, tuple[int, int]], FabricSession],
+    ) -> None:
+        self._daemon = daemon
+        self._admission = admission
+        self._stored = stored
+        self._make_fabric = make_fabric
+
+    def run(self) -> None:
+        """Sessions, then jobs, then the host side; the book learns of what is lost."""
+        daemon = self._daemon
+        ledger = daemon.book.ledger
+        sessions = {session.session: self._session(session) for session in ledger.sessions.values()}
+        self._close_strangers()
+        daemon.host.restore()
+        daemon.reunion.on_lane_back = self._lane_back
+        lost: list[int] = []
+        taken: list[int] = []
+        newest: dict[tuple[int, int], int] = {}
+        for job in ledger.jobs.values():  # in the order of acceptance
+            newest[job.session, job.origin >> 32] = job.job
+        for job in list(ledger.jobs.values()):
+            if newest[job.session, job.origin >> 32] != job.job:  # submitting again returned its credit
+                taken.append(job.job)
+            else:
+                self._job(job, sessions.get(job.session), lost)
+        for job in ledger.leaving.values():
+            if job.job not in daemon.answers.leaving:
+                daemon.answers.leaving[job.job] = ref = _nobodys(job)
+                ref.is_answered = True
+        # Only now may the book be told anything: time has passed, and it may answer any job at once.
+        daemon.plugin.adopt()
+        for number in taken:
+            daemon.book_loop.dispatch(events.CreditReturned(number))
+        self._end_copies()
+        self._reconfigure()
+        if daemon.is_draining:  # whoever drained the process before us wanted it to end: no news to an operator
+            daemon.book_loop.dispatch(events.Drain(False))
+        for number in lost:
+            daemon.book_loop.dispatch(events.SlotLost(number))
+        for number, session in sessions.items():
+            if session is None:
+                daemon.book_loop.dispatch(events.SessionClosed(number))
+        daemon.book_loop.dispatch(events.Tick())  # the book may wait for no event, only for a deadline
+        logger.info(
+            "went on with %d sessions, %d jobs and %d leases",
+            len(daemon.sessions.by_number), len(daemon.answers.refs), len(ledger.leases),
+        )  # fmt: skip
+        if faults.armed:
+            faults.hit("daemon.recovered")
+
+    def _reconfigure(self) -> None:
+        """The configuration may have changed while no process was there."""
+        daemon = self._daemon
+        ledger, config = daemon.book.ledger, daemon.config
+        known = tuple(tenant.spec for tenant in ledger.tenants.values()), ledger.settings, ledger.pins
+        if known != (config.tenant_specs(), config.book_settings(), config.pins()):
+            logger.info("the configuration has changed since")
+            daemon.reconfigure(config)
+
+    # -- sessions -------------------------------------------------------------------------------------------------
+    def _session(self, known: records.Session) -> Session | None:
+        """Its memory from the keeper; None: that is gone, and nobody can be told anything through it."""
+        daemon = self._daemon
+        fds = self._stored.pop(memory_name(known.session), [])
+        try:
+            slots, payload_bytes, result_bytes, _ = orjson.loads(known.origin)
+            if len(fds) != 2:
+                raise RegionError("its memory was not kept")
+            if not self._admission.knows(known.tenant):
+                raise RegionError("its tenant is no more")
+            answers, memory = fds.pop(), fds.pop()
+            fabric = self._make_fabric(slots, payload_bytes, result_bytes, (memory, answers))
+        except (RegionError, ValueError) as fault:
+            logger.warning("session %d of %s cannot be gone on with: %s", known.session, known.tenant, fault)
+            close_all(fds)
+            daemon.store.forget(memory_name(known.session))
+            return None
+        session = daemon.sessions.restored(known.session, known.tenant, fabric)
+        daemon.store.adopt(memory_name(known.session))
+        self._admission.restored(session, known.origin)
+        return session
+
+    def _close_strangers(self) -> None:
+        """What the keeper kept for sessions that the book has ended, or never knew."""
+        while self._stored:
+            name, fds = self._stored.popitem()
+            close_all(fds)
+            self._daemon.store.forget(name)
+
+    # -- jobs -----------------------------------------------------------------------------------------------------
+    def _job(self, job: Job, session: Session | None, lost: list[int]) -> None:
+        """Find its payload and its answer again."""
+        daemon = self._daemon
+        if session is None:
+            ref = _nobodys(job)
+            ref.is_spoilt = True
+        else:
+            slot = job.origin >> 32
+            header = _header_in(session, slot, job)
+            ref = JobRef(job.job, session, slot, header or _bare(job))
+            ref.is_spoilt = header is None
+            session.restore(ref)
+        if job.state < FIRST_TERMINAL:
+            daemon.answers.refs[job.job] = ref
+            if ref.is_spoilt and not job.is_running:
+                lost.append(job.job)
+            return
+        ref.is_answered = session is None or _has_answer(session, ref.slot, job)
+        if job.job in daemon.book.ledger.leaving:
+            daemon.answers.leaving[job.job] = ref
+        if not ref.is_answered:
+            self._answer_again(job, ref)
+
+    def _answer_again(self, job: Job, ref: JobRef) -> None:
+        """The answer was decided and not written. One with a result waits for the worker that still has it."""
+        daemon = self._daemon
+        daemon.answers.refs[job.job] = ref
+        total = (0, 0, 0, 0, 0, max(0, daemon.now_ns() - job.accepted_ns))
+        answer = commands.Answer(job.job, job.session, job.state, job.reason, 0, 0, 0, total)
+        daemon.answers.unwritten[job.job] = answer
+        if job.state not in _WITH_RESULT or not job.launches:
+            del daemon.answers.unwritten[job.job]
+            daemon.answers.write(answer)
+
+    def _end_copies(self) -> None:
+        """Copies whose job is answered, or whose lane was lost, ended with the process that made them."""
+        daemon = self._daemon
+        ledger = daemon.book.ledger
+        ended = [(job.job, job.attempt) for job in ledger.leaving.values() if job.is_copying]
+        for lease in ledger.leases.values():
+            ended += sorted(lease.strays)
+        for job, attempt in ended:
+            daemon.book_loop.dispatch(events.CopyDone(job, attempt, error=True))
+
+    # -- lanes ----------------------------------------------------------------------------------------------------
+    def _lane_back(self, link: LaneLink) -> None:
+        """A worker is back: what it was meant to get, and perhaps did not, it gets now."""
+        daemon = self._daemon
+        lease = daemon.book.ledger.lease_of(link.lease, link.generation)
+        if lease is None:
+            return
+        placed = [job for job in lease.jobs.values() if job.placement is not None and job.placement.lane == link.lane]
+        for job in placed:
+            if job.is_copying and job.state >= FIRST_TERMINAL:  # answered since: nobody needs the copy made again
+                daemon.book_loop.dispatch(events.CopyDone(job.job, job.attempt, error=True))
+                continue
+            ref = daemon.answers.refs.get(job.job) or daemon.answers.leaving.get(job.job)
+            if ref is None:
+                continue
+            if link.last_job == job.job or not job.is_running:
+                link.ref = ref
+            if job.is_copying:
+                daemon.book_loop.repeat(commands.Copy(job.job, job.attempt, link.lease, link.lane))
+            elif job.is_running and link.last_job != job.job:
+                self._never_launched(job, ref, link)
+        daemon.reunion.scrub_again(link)
+
+    def _never_launched(self, job: Job, ref: JobRef, link: LaneLink) -> None:
+        """Its launch was journalled, and did not arrive."""
+        daemon = self._daemon
+        if job.state >= FIRST_TERMINAL:  # answered meanwhile: nobody needs it to run
+            daemon.book_loop.dispatch(events.ResultArrived(job.job, link.generation, EndReason.DAEMON_RESTARTED, 0, 0))
+        elif ref.is_spoilt:
+            daemon.book_loop.dispatch(events.SlotLost(job.job))
+        else:
+            link.ref = ref
+            daemon.book_loop.repeat(
+                commands.Launch(
+                    job.job, job.attempt, link.lease, link.lane, link.generation, job.kernel, job.demand.share
+                )
+            )
+
+
+def _bare(job: Job) -> RequestHeader:
+    """What the book knows of a header that cannot be read again."""
+    return RequestHeader(0, job.request_id, job.kernel, job.demand.share, job.priority, 0, 0, 0, 0, b"")
+
+
+def _header_in(session: Session, slot: int, job: Job) -> RequestHeader | None:
+    """The slot's header, if it is the one that was accepted."""
+    if slot >= session.fabric.slot_count:
+        return None
+    copied = session.fabric.read_header(slot)
+    try:
+        header = parse_request(copied, session.fabric.payload_bytes)
+    except HeaderError:
+        return None
+    checksum = int.from_bytes(copied[FIXED_BYTES - 4 : FIXED_BYTES], "little")
+    accepted = (job.request_id, job.demand.payload_bytes, job.origin & _MASK)
+    return header if (header.request_id, header.payload_bytes, checksum) == accepted else None
+
+
+def _has_answer(session: Session, slot: int, job: Job) -> bool:
+    """The answer of this very request stands in its slot, whole."""
+    try:
+        answer = parse_answer(session.fabric.read_answer(slot), session.fabric.result_bytes)
+    except HeaderError:
+        return False
+    return answer.request_id == job.request_id

@@ -1,0 +1,146 @@
+"""SIGHUP: read the same sources again; all of it comes into force, or nothing.
+
+Reading, parsing and checking happen in a thread beside the loop, within a time limit: a file may be large, slow, or
+made to be so. Whatever goes wrong there is a refused reload: it is logged, every fault of it, and counted, and the
+configuration in force stays. What a running daemon cannot change is a fault that says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
+
+from offpath.bindings.errors import OffpathError
+from offpath.dpu_daemon.config import (
+    ConfigError,
+    DaemonConfig,
+    Loaded,
+    Sources,
+    TenantTable,
+    lastgood,
+    server_context,
+)
+from offpath.dpu_daemon.daemon import Daemon
+from offpath.dpu_daemon.ingress.admission import credentials
+from offpath.dpu_daemon.ingress.negotiation import Negotiator
+from offpath.dpu_daemon.policy.plugins import PluginError
+
+logger = logging.getLogger(__name__)
+READ_S: Final = 30.0
+"""Longest reading of the sources. A thread that takes longer is left behind, and reloads are refused until it ends."""
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """All that can be known without touching the daemon."""
+
+    loaded: Loaded
+    known: dict[str, tuple[TenantTable, str | None]]
+    tls: ssl.SSLContext | None
+
+
+class Reloader:
+    """Counts ``reloads`` and ``reloads_failed``; `Daemon.config_generation` is the number of the one in force.
+
+    ``directory``: where the configuration in force is kept, if anybody could go on with it.
+    """
+
+    def __init__(self, daemon: Daemon, negotiator: Negotiator, sources: Sources, directory: str | None = None) -> None:
+        self._daemon = daemon
+        self._negotiator = negotiator
+        self._sources = sources
+        self._directory = directory if daemon.book_loop.journal is not None else None
+        self._turn = asyncio.Lock()
+        self._reading: threading.Thread | None = None
+
+    async def reload(self) -> bool:
+        """One reload at a time. True when another configuration is in force."""
+        async with self._turn:
+            counters = self._daemon.counters
+            try:
+                await self._try()
+            except asyncio.CancelledError:
+                self._daemon.plugin.drop()
+                raise
+            except (ConfigError, PluginError, OSError) as fault:
+                self._daemon.plugin.drop()
+                counters["reloads_failed"] += 1
+                logger.warning("configuration %d stays in force: %s", self._daemon.config_generation, fault)
+                return False
+            await self.keep()  # before it is told: from then on a crash must not bring an older one back
+            counters["reloads"] += 1
+            logger.warning("configuration %d is in force", self._daemon.config_generation)
+            return True
+
+    async def keep(self) -> None:
+        """The configuration in force is the last good one from here on. What fails is logged."""
+        if self._directory is None:
+            return
+        write = partial(lastgood.keep, self._directory, self._daemon.lineage, self._daemon.config)
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, write)
+        except OSError as fault:
+            logger.warning("the configuration in force could not be kept for a restart: %s", fault)
+
+    async def _try(self) -> None:
+        """Everything that can fail comes before the first change. Raises: ConfigError, PluginError, OSError."""
+        read = await self._beside(partial(_read, self._sources, self._daemon.config))
+        loaded, config = read.loaded, read.loaded.config
+        await self._daemon.plugin.prepare(config)
+        self._negotiator.set_modes(config)
+        if read.tls is not None:
+            self._negotiator.renew_tls(read.tls)
+        self._negotiator.reload(config, read.known)
+        self._daemon.reconfigure(config)
+        for warning in loaded.warnings:
+            logger.warning("%s: %s", warning.path, warning.text)
+
+    async def _beside(self, work: Callable[[], _T]) -> _T:
+        """The work's result, from a thread of its own, so that one that never ends holds up neither the loop nor the
+        daemon's end. Raises: ConfigError: whatever failed."""
+        if self._reading is not None and self._reading.is_alive():
+            raise ConfigError(f"{self._sources.file}: the reading for an earlier reload has not ended")
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[_T] = loop.create_future()
+
+        def settle(result: _T | None, fault: Exception | None) -> None:
+            if done.done():
+                return
+            if fault is not None:
+                done.set_exception(fault)
+            else:
+                done.set_result(result)  # type: ignore[arg-type]  # there is one where there is no fault
+
+        def run() -> None:
+            result, fault = None, None
+            try:
+                result = work()
+            except (OffpathError, OSError) as known:
+                fault = ConfigError(str(known), getattr(known, "faults", ()))
+            except Exception as unknown:  # of whatever kind: the file is not the daemon's end
+                fault = ConfigError(f"{self._sources.file}: {type(unknown).__name__}: {unknown}")
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(settle, result, fault)
+
+        self._reading = threading.Thread(target=run, name="offpath-reload", daemon=True)
+        self._reading.start()
+        try:
+            async with asyncio.timeout(READ_S):
+                return await done
+        except TimeoutError:
+            raise ConfigError(f"{self._sources.file}: not read within {READ_S:g} s") from None
+
+
+def _read(sources: Sources, in_force: DaemonConfig) -> _Read:
+    """Raises: ConfigError: also for what needs a restart."""
+    loaded = sources.read()
+    sources.check_reload(in_force, loaded)
+    config = loaded.config
+    return _Read(loaded, credentials(config), server_context(config.tls) if config.tls is not None else None)

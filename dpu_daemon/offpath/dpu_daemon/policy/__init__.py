@@ -1,0 +1,1 @@
+"""The policy plug-in's process."""

@@ -1,0 +1,283 @@
+"""The policy plug-in's process: started before it is needed, asked with a deadline, killed at its first fault.
+
+The daemon's loop waits for an answer (a decision cannot be made without), for as long as `leasing.plugin_ms` says and
+no longer. What the plug-in sends is read as hostile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+
+from offpath.bindings.errors import ControlError, OffpathError
+from offpath.bindings.wire import document
+from offpath.dpu_daemon.config import DaemonConfig
+from offpath.dpu_daemon.policy.plugin_child import ANSWER, LENGTH, RAISED, READY
+from offpath.dpu_daemon.requests.book_loop import BookLoop
+from offpath.sched.gpu.plugin import PREFIX, START, Advice, AdvisorError, PluginPolicy, one_line
+from offpath.sched.jobs import events
+
+logger = logging.getLogger(__name__)
+DEADLINE_S: Final = 0.005
+"""See docs/design.md, Policies."""
+_START_S: Final = 10.0
+_TAKE_OVER_S: Final = 0.25
+_MOST_BYTES: Final = 4096
+_CHILD: Final = "offpath.dpu_daemon.policy.plugin_child"
+_EVENT_S: Final = 0.05
+"""What the answers that one event asks for may take together; one may take `leasing.plugin_ms` in any case."""
+_ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR")
+"""What the plug-in gets of ours: where to find Python, and no secrets."""
+
+
+class PluginError(OffpathError):
+    """The plug-in cannot be started: not installed, or it raises."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"{PREFIX}{name} {one_line(why)}")
+
+
+class PluginProcess:
+    """A running plug-in. Implements `offpath.sched.gpu.plugin.Advisor`."""
+
+    def __init__(
+        self, name: str, deadline_s: float = DEADLINE_S, *, child: str = _CHILD, most_bytes: int = _MOST_BYTES
+    ) -> None:
+        """Starts the process, of the module ``child``; `wait` before the first question. ``most_bytes``: of a reply.
+
+        Raises: PluginError: there can be no process."""
+        self.name = name
+        self._most_bytes = most_bytes
+        self.deadline_s = deadline_s
+        self._fault: AdvisorError | None = None
+        self._left_s = 0.0
+        self._is_dismissed = False
+        environment = {key: os.environ[key] for key in _ENVIRONMENT if key in os.environ}
+        # -P: what lies in the current directory is not to be imported.
+        command = [sys.executable, "-P", "-m", child]
+        self._sock, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [*command, str(theirs.fileno()), name], pass_fds=(theirs.fileno(),), env=environment,
+                    stdin=subprocess.DEVNULL, stdout=2, start_new_session=True,
+                )  # fmt: skip
+        except OSError as fault:
+            self._sock.close()
+            raise PluginError(name, f"cannot be started: {fault}") from None
+
+    def wait(self, most_s: float = _START_S) -> None:
+        """Blocks until the plug-in is loaded. Raises: PluginError."""
+        try:
+            said = self._received(time.monotonic() + most_s)
+        except AdvisorError as fault:
+            self.close()
+            raise PluginError(self.name, f"did not start: {fault}") from None
+        if said != [READY]:
+            self.close()
+            why = said[1] if len(said) == 2 and isinstance(said[1], str) else "it says nonsense"
+            raise PluginError(self.name, f"cannot be used: {why}")
+
+    @property
+    def is_alive(self) -> bool:
+        """It can be asked."""
+        return self._fault is None
+
+    def tell(self, kind: str, *arguments: Any) -> None:
+        """See `Advisor.tell`."""
+        try:
+            self._send(orjson.dumps([kind, *arguments]), time.monotonic() + self.deadline_s)
+        except AdvisorError as fault:
+            self._fault = self._fault or fault
+
+    def ask(self, kind: str, *arguments: Any) -> Any:
+        """See `Advisor.ask`."""
+        begun_s = time.monotonic()
+        within_s = max(_TAKE_OVER_S, self.deadline_s) if kind == START else min(self.deadline_s, self._left_s)
+        if within_s <= 0:
+            raise AdvisorError("overrun", f"{_EVENT_S * 1e3:g} ms for the answers to one event")
+        self._send(orjson.dumps([kind, *arguments]), begun_s + within_s)
+        said = self._received(begun_s + within_s)
+        if kind != START:
+            self._left_s -= time.monotonic() - begun_s
+        match said:
+            case [str(what), answer] if what == ANSWER:
+                return answer
+            case [str(what), str(detail)] if what == RAISED:
+                raise AdvisorError("raised", detail)
+        raise AdvisorError("nonsense", "a reply that is none")
+
+    def begin(self) -> None:
+        """See `Advisor.begin`."""
+        self._left_s = max(_EVENT_S, self.deadline_s)
+
+    def dismiss(self) -> None:
+        """See `Advisor.dismiss`: the process is killed, with all that it has started, and reaped in its own time."""
+        if self._is_dismissed:
+            return
+        self._is_dismissed = True
+        self._fault = self._fault or AdvisorError("gone", "dismissed")
+        self._sock.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        threading.Thread(target=self._process.wait, name="reap-plugin", daemon=True).start()
+
+    def close(self) -> None:
+        """Kill and reap it."""
+        self.dismiss()
+        self._process.wait()
+
+    def _send(self, data: bytes, until_s: float) -> None:
+        if self._fault is not None:
+            raise self._fault
+        try:
+            self._sock.settimeout(max(1e-6, until_s - time.monotonic()))
+            self._sock.sendall(LENGTH.pack(len(data)) + data)
+        except TimeoutError:
+            raise AdvisorError("overrun", "it does not listen") from None
+        except OSError as fault:
+            raise AdvisorError("gone", str(fault)) from None
+
+    def _received(self, until_s: float) -> list[Any]:
+        (nbytes,) = LENGTH.unpack(self._exactly(LENGTH.size, until_s))
+        if nbytes > self._most_bytes:
+            raise AdvisorError("nonsense", f"a reply of {nbytes} bytes")
+        try:
+            said = document.read(self._exactly(nbytes, until_s))
+        except ControlError:
+            raise AdvisorError("nonsense", "a reply that is not JSON") from None
+        return said if isinstance(said, list) else [said]
+
+    def _exactly(self, nbytes: int, until_s: float) -> bytes:
+        data = b""
+        while len(data) < nbytes:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                raise AdvisorError("overrun", f"no answer in {self.deadline_s * 1e3:g} ms")
+            try:
+                self._sock.settimeout(left_s)
+                part = self._sock.recv(nbytes - len(data))
+            except TimeoutError:
+                raise AdvisorError("overrun", f"no answer in {self.deadline_s * 1e3:g} ms") from None
+            except OSError as fault:
+                raise AdvisorError("gone", str(fault)) from None
+            if not part:
+                raise AdvisorError("gone", "its process ended")
+            data += part
+        return data
+
+
+async def started(config: DaemonConfig) -> PluginProcess | None:
+    """The process that the configuration wants, ready; None: it names no plug-in. Raises: PluginError."""
+    name = config.leasing.policy
+    if not name.startswith(PREFIX):
+        return None
+    process = PluginProcess(name.removeprefix(PREFIX), config.leasing.plugin_ms / 1e3)
+    try:
+        await asyncio.to_thread(process.wait)
+    except BaseException:
+        process.close()
+        raise
+    return process
+
+
+class PluginSeat:
+    """A daemon's policy plug-in, if its configuration names one. Handles `Advice`. Counts ``plugin_faults``."""
+
+    def __init__(self, book_loop: BookLoop, policy: Callable[[], str], counters: Counter[str]) -> None:
+        """``policy`` gives the name that the configuration in force has."""
+        self._book_loop = book_loop
+        self._ledger = book_loop.book.ledger
+        self._policy = policy
+        self.counters = counters
+        self._process: PluginProcess | None = None
+        self._next: PluginProcess | None = None
+        """Ready to take over with the configuration that wants it."""
+        book_loop.on(Advice, self.heard)
+
+    async def prepare(self, config: DaemonConfig) -> None:
+        """Have a fresh process if the configuration wants one, before anything depends on it; `adopt` takes it over.
+
+        Raises: PluginError.
+        """
+        self.drop()
+        self._next = await started(config)
+
+    def drop(self) -> None:
+        """What was prepared is not wanted."""
+        if self._next is not None:
+            self._next.close()
+            self._next = None
+
+    def offer(self, process: PluginProcess | None) -> None:
+        """One that was `started` already, for `adopt`; it is this one's to end from here on."""
+        self._next = process
+
+    def adopt(self) -> None:
+        """The book asks what was prepared from here on, if its policy is the plug-in's; in between events. Without it
+        a plug-in that the book still counts on is quarantined. Repeating it is harmless."""
+        policy, counsel = self._ledger.policy, self._ledger.counsel
+        former = self._process
+        is_wanted = former is not None and PREFIX + former.name == self._policy()
+        if self._next is not None or not is_wanted:
+            self._process, self._next = self._next, None
+            if former is not None:
+                former.close()
+        is_its = self._process is not None and self._process.is_alive and PREFIX + self._process.name == policy.name
+        is_new = counsel.advisor is not self._process
+        if isinstance(policy, PluginPolicy) and (is_new if is_its else policy.is_advised):
+            counsel.arriving = self._process if is_its else None
+            self._book_loop.dispatch(events.PluginStarted())
+            if policy.is_advised:
+                logger.warning("%s decides", policy.name)
+
+    def heard(self, advice: Advice) -> None:
+        """What was decided, of which only a fault is news."""
+        if advice.fault:
+            self.counters["plugin_faults"] += 1
+            policy = self._ledger.policy.name
+            logger.warning(
+                "the policy plug-in is asked no more, the built-in policy decides: %s: %s: %s",
+                policy, advice.asked, advice.fault,
+            )  # fmt: skip
+
+    @property
+    def is_quarantined(self) -> bool:
+        """A plug-in is configured, and the built-in decides."""
+        policy = self._ledger.policy
+        return isinstance(policy, PluginPolicy) and not policy.is_advised
+
+    def close(self) -> None:
+        """End the process."""
+        self.drop()
+        if self._process is not None:
+            self._process.close()
+
+
+NAMES: Final[dict[str, str]] = {
+    "offpath_policy_plugin_quarantined": "1 while a policy plug-in is configured and the built-in policy decides.",
+    "offpath_policy_plugin_faults_total": "Times the policy plug-in was late, broken or wrong, and was quarantined.",
+}
+"""Metric to help."""
+
+
+def plugin_metrics(seat: PluginSeat) -> dict[str, tuple[str, Callable[[], float]]]:
+    """See `offpath.dpu_daemon.operation.metrics.Extra`."""
+    give: dict[str, Callable[[], float]] = {
+        "offpath_policy_plugin_quarantined": lambda: seat.is_quarantined,
+        "offpath_policy_plugin_faults_total": lambda: seat.counters["plugin_faults"],
+    }
+    return {name: (text, give[name]) for name, text in NAMES.items()}

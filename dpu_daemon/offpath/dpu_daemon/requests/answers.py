@@ -1,0 +1,264 @@
+"""Results and answers: a worker's report is checked, its result fetched if it is large, and the answer written.
+
+On the request path: no task, no log line.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Final, Protocol
+
+from offpath.bindings import faults
+from offpath.bindings.errors import HostMessageError
+from offpath.bindings.ports import CopyCompletion
+from offpath.bindings.wire import host
+from offpath.bindings.wire.header import pack_answer
+from offpath.dpu_daemon.requests.book_loop import BookLoop
+from offpath.dpu_daemon.requests.codes import REASON, RESULT_REASON, STATUS
+from offpath.dpu_daemon.requests.copies import Copies
+from offpath.dpu_daemon.requests.inflight import JobRef, LaneLink
+from offpath.dpu_daemon.requests.tally import DETAIL_BYTES, Tally
+from offpath.sched.jobs import commands, events
+from offpath.sched.jobs.states import EndReason, JobState
+
+_WITH_RESULT: Final = (JobState.COMPLETED, JobState.FAILED)
+_WITHOUT_RESULT: Final = (EndReason.KERNEL_OVERRAN, EndReason.COPY_FAILED)
+"""A job may expire, or its time be over, at the very moment its result comes: that answer must not carry it."""
+_Copied = tuple[JobRef, LaneLink, host.Result]
+"""A result on its way out of a lane."""
+
+
+class Workers(Protocol):
+    """The lanes' workers, as results and answers depend on them."""
+
+    @property
+    def awaited(self) -> Collection[tuple[int, int]]:
+        """After a restart: lanes whose workers are expected back."""
+
+    def holds(self, link: LaneLink) -> bool:
+        """True while the lane's worker is connected."""
+
+    def worker_gone(self, link: LaneLink, why: str) -> None:
+        """The lane is lost."""
+
+    def copy_failed(self, link: LaneLink, why: str) -> None:
+        """A copy into or out of the lane ended in an error."""
+
+    def ask_proof(self, link: LaneLink, number: int) -> bool:
+        """Ping the worker; its answer comes by `Answers.proven`. False: it cannot be asked."""
+
+    def lane_is_back(self, link: LaneLink) -> None:
+        """A worker that was expected back has sent what it had to send."""
+
+    def gpu_index(self, lease: int) -> int:
+        """The lease's GPU as the answer header names it."""
+
+
+class Answers:
+    """Jobs from acceptance to answer. Handles `Answer`. Counts ``expired_running``."""
+
+    def __init__(self, book_loop: BookLoop, copies: Copies, workers: Workers, counters: Counter[str]) -> None:
+        self.refs: dict[int, JobRef] = {}
+        """Jobs without an answer."""
+        self.leaving: dict[int, JobRef] = {}
+        """After a restart: answered jobs that still run."""
+        self.ended: Counter[JobState] = Counter()
+        self.tally = Tally()
+        self._book_loop = book_loop
+        self._ledger = book_loop.book.ledger
+        self._copies = copies
+        self._workers = workers
+        self._counters = counters
+        self.held: dict[int, commands.Answer] = {}
+        """Answers of jobs whose result is still on its way: it must not land after them."""
+        self.unwritten: dict[int, commands.Answer] = {}
+        """After a restart: answers that were decided, and whose result only the worker may still have."""
+        self._unproven: dict[LaneLink, tuple[JobRef, host.Result]] = {}
+        """Results that were fetched from workers of whom only their own word tells that they lived meanwhile."""
+        book_loop.on(commands.Answer, self.write)
+
+    def track(self, ref: JobRef) -> None:
+        """A new job, which has no answer yet."""
+        self.refs[ref.job] = ref
+
+    # -- from workers -------------------------------------------------------------------------------------------------
+    def arrived(self, link: LaneLink, result: host.Result) -> None:
+        """A worker's report. One that speaks of a job its lane does not hold is a fault of the worker.
+
+        Raises: HostMessageError: the result makes no sense for its job; the worker is then dropped.
+        """
+        if faults.armed:
+            faults.hit("daemon.result")
+        if link.resent:
+            self._resent(link, result)
+            return
+        ref = link.ref
+        if ref is None or ref.job != result.job or result.generation != link.generation:
+            raise HostMessageError("foreign_job", str(result.job))
+        if ref.fetching is link or link in self._unproven or (ref.waiting is not None and ref.waiting[0] is link):
+            raise HostMessageError("second_result", str(result.job))
+        if result.finished_ns < result.started_ns:
+            raise HostMessageError("times", f"started {result.started_ns}, finished {result.finished_ns}")
+        self._take(ref, link, result)
+
+    def _take(self, ref: JobRef, link: LaneLink, result: host.Result) -> None:
+        if ref.is_answered or ref.session.is_closed:
+            self._finished(ref, result, RESULT_REASON[result.status])
+            return
+        if result.status != host.RESULT_OK:
+            ref.detail = result.inline[:DETAIL_BYTES]
+        fabric = ref.session.fabric
+        if result.result_bytes > fabric.result_bytes:
+            status, text = result.status, result.inline
+            if status == host.RESULT_OK:
+                status = host.RESULT_TOO_LARGE
+                text = f"a result of {result.result_bytes} bytes; the session asked for {fabric.result_bytes}".encode()
+                ref.detail = text[:DETAIL_BYTES]
+            text = text[: fabric.result_bytes]  # what follows in memory is the next slot's answer
+            result = host.Result(
+                result.job, result.generation, status, result.started_ns, result.finished_ns, len(text), True, b"",
+                text,
+            )  # fmt: skip
+        elif not result.is_inline and result.result_bytes > link.result_bytes:
+            raise HostMessageError("result_bytes", f"{result.result_bytes} > {link.result_bytes}")
+        if ref.fetching is not None:  # an attempt whose worker died: its result still travels into the same slot
+            ref.waiting = link, result
+            return
+        unwritten = self.unwritten.pop(ref.job, None)
+        if unwritten is not None:  # decided by the process before us, which had fetched a large result already
+            ref.result = result
+            self.write(unwritten)
+        elif result.is_inline:
+            ref.result = result
+            self._finished(ref, result, RESULT_REASON[result.status])
+        else:
+            self._fetch(ref, link, result)
+
+    def _resent(self, link: LaneLink, result: host.Result) -> None:
+        """A worker that came back repeats its last result; most often the process before us had answered it."""
+        if result.job != link.resent or result.finished_ns < result.started_ns:
+            raise HostMessageError("foreign_job", str(result.job))
+        link.resent = 0
+        # First: what this result sets free must not look like a launch that got lost.
+        self._workers.lane_is_back(link)
+        ref = self.refs.get(result.job) or self.leaving.get(result.job)
+        if ref is not None and result.generation == link.generation:
+            self._take(ref, link, result)
+
+    def give_up_unwritten(self) -> None:
+        """No worker has these results any more: the jobs ran, nobody can say to which end."""
+        for answer in list(self.unwritten.values()):
+            del self.unwritten[answer.job]
+            self.write(
+                commands.Answer(
+                    answer.job, answer.session, JobState.OUTCOME_UNKNOWN, EndReason.DAEMON_RESTARTED, 0, answer.lease,
+                    answer.generation, answer.stages,
+                )
+            )  # fmt: skip
+
+    def _fetch(self, ref: JobRef, link: LaneLink, result: host.Result) -> None:
+        """Bring a large result from the lane to the requester's memory before the lane is given back."""
+        assert link.memory is not None
+        fabric = ref.session.fabric
+        ref.fetching = link
+        copied = ref, link, result
+        done = self._copies.post(
+            link.memory, link.landing_bytes, fabric.answers, fabric.result_offset(ref.slot), result.result_bytes,
+            self._landed, copied, link.lease,
+        )  # fmt: skip
+        if done is not None:
+            self._copied(copied, done)
+
+    def _landed(self, copied: _Copied, done: CopyCompletion) -> None:
+        if done.error is not None:
+            self._workers.copy_failed(copied[1], done.error)
+        self._copied(copied, done)
+
+    def _copied(self, copied: _Copied, done: CopyCompletion) -> None:
+        """A large result is where its requester reads it, or is not."""
+        ref, link, result = copied
+        ref.fetching = None
+        waiting, ref.waiting = ref.waiting, None
+        held = self.held.pop(ref.job, None)
+        if held is not None:
+            self.write(held)  # cancelled or expired while its result travelled
+        if done.error is not None:  # what lies in the requester's memory is no result
+            self._ended(ref, link, result, EndReason.COPY_FAILED)
+        elif self._workers.holds(link) and link.connection.has_ended():
+            # A lane lasts as long as its worker. What was copied later may be anything: a helper that has given us up
+            # scrubs, a driver takes a dead process's memory back.
+            self._workers.worker_gone(link, "its process ended before its result was fetched")
+        elif self._workers.holds(link) and link.connection.death_fileno() < 0:
+            # No news of its end is no proof there: who answers now lived until now.
+            self._unproven[link] = ref, result
+            if not self._workers.ask_proof(link, ref.job):
+                self._workers.worker_gone(link, "it cannot be asked whether it lived while its result was fetched")
+        else:
+            self._ended(ref, link, result, RESULT_REASON[result.status])
+        if waiting is not None and self._workers.holds(waiting[0]):
+            self._take(ref, *waiting)
+
+    def proven(self, link: LaneLink, number: int) -> None:
+        """The worker answered after its result was fetched. Raises: HostMessageError: nobody had asked it."""
+        ref, result = self._unproven.get(link, (None, None))
+        if ref is None or result is None or ref.job != number:
+            raise HostMessageError("foreign_job", str(number))
+        del self._unproven[link]
+        self._ended(ref, link, result, RESULT_REASON[result.status])
+
+    def forget(self, link: LaneLink) -> None:
+        """The worker is gone: what it has not proven is nobody's."""
+        self._unproven.pop(link, None)
+
+    def _ended(self, ref: JobRef, link: LaneLink, result: host.Result, reason: EndReason) -> None:
+        """The lane's part is done. If its worker died meanwhile, the book knows: the result is nobody's."""
+        if self._workers.holds(link):
+            ref.result = result
+            self._finished(ref, result, reason)
+
+    def _finished(self, ref: JobRef, result: host.Result, reason: EndReason) -> None:
+        """Times are those of the worker's clock, which is another machine's: the book takes only their difference."""
+        if ref.is_answered or ref.session.is_closed:
+            ref.result = None
+        self._book_loop.dispatch(
+            events.ResultArrived(result.job, result.generation, reason, result.started_ns, result.finished_ns)
+        )
+
+    # -- to requesters ------------------------------------------------------------------------------------------------
+    def write(self, command: commands.Answer) -> None:
+        """Write the answer where the requester reads it, and ring. A result still on its way out goes first."""
+        ref = self.refs[command.job]
+        if ref.fetching is not None:
+            self.held[command.job] = command
+            return
+        if faults.armed:
+            faults.hit("daemon.answer")
+        del self.refs[command.job]  # a second answer for the job would fail here, loudly
+        if self._workers.awaited and command.job in self._ledger.leaving:
+            self.leaving[command.job] = ref
+        ref.is_answered = True
+        session = ref.session
+        result = ref.result
+        ref.result = None
+        self.ended[command.state] += 1
+        if command.state is JobState.EXPIRED and self._ledger.is_still_running(command.job):
+            self._counters["expired_running"] += 1
+        status, reason = STATUS[command.state], REASON[command.reason]
+        self.tally.answered(ref, command, status, reason, self._book_loop.now_ns())
+        if not session.is_closed:
+            tensors, inline, nbytes = b"", b"", 0
+            if result is not None and command.state in _WITH_RESULT and command.reason not in _WITHOUT_RESULT:
+                tensors, inline, nbytes = result.tensors, result.inline, result.result_bytes
+            gpu = self._workers.gpu_index(command.lease)
+            answer = pack_answer(
+                request_id=ref.header.request_id, status=status, reason=reason,
+                retry_after_ms=command.retry_after_ms, lease=command.lease, gpu=gpu, generation=command.generation,
+                result_bytes=nbytes, stages=command.stages, tensors=tensors,
+            )  # fmt: skip
+            session.fabric.write_answer(ref.slot, answer, inline, nbytes)
+            if faults.armed:
+                faults.hit("daemon.written")
+            session.ring(ref.slot)
+            if command.retry_after_ms:
+                session.told_to_wait(command.retry_after_ms)

@@ -1,0 +1,151 @@
+"""The daemon's sessions, from opening to end, and what their requesters ask of the job book."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from offpath.bindings.ports import FabricSession
+from offpath.bindings.wire.header import FLAG_IDEMPOTENT, RequestHeader
+from offpath.dpu_daemon.config import LimitsTable
+from offpath.dpu_daemon.durability.storing import Store
+from offpath.dpu_daemon.requests.book_loop import BookLoop
+from offpath.dpu_daemon.requests.inflight import JobRef
+from offpath.dpu_daemon.requests.pacing import Pacing
+from offpath.dpu_daemon.requests.sessions import Session, memory_name
+from offpath.sched.jobs import commands, events
+
+logger = logging.getLogger(__name__)
+_FLUSH_S: Final = 1.0  # at the end: a service manager that reads nothing for so long stores nothing more
+_MS: Final = 1_000_000
+
+
+class SessionTable:
+    """Implements `offpath.dpu_daemon.requests.sessions.Ingress`. Handles `EndSession` and `TenantGone`.
+
+    Counts ``requests``, ``violations`` and, of sessions that have ended, ``header_bytes_read`` and
+    ``answer_bytes_written``.
+    """
+
+    def __init__(
+        self,
+        book_loop: BookLoop,
+        track: Callable[[JobRef], None],
+        pacing: Pacing,
+        store: Store,
+        counters: Counter[str],
+        limits: Callable[[], LimitsTable],
+    ) -> None:
+        """``track`` takes each new job before the book has it. ``limits`` are those in force."""
+        self.by_number: dict[int, Session] = {}
+        self.on_ended: list[Callable[[Session, str, str], None]] = []
+        self.on_lost: list[Callable[[Session], None]] = []
+        self.on_tenant_gone: list[Callable[[str], None]] = []
+        self._book_loop = book_loop
+        self._track = track
+        self._pacing = pacing
+        self._store = store
+        self._counters = counters
+        self._limits = limits
+        self._next_job = book_loop.book.ledger.last_job + 1
+        book_loop.on(commands.EndSession, self._end)
+        book_loop.on(commands.TenantGone, self._tenant_gone)
+
+    # -- from opening to end --------------------------------------------------------------------------------------
+    def opened(self, number: int, tenant: str, fabric: FabricSession, origin: str = "") -> Session:
+        """A ticket was redeemed. ``origin`` is what a restart needs to know of the session."""
+        session = self.restored(number, tenant, fabric)
+        self._book_loop.dispatch(events.SessionOpened(number, tenant, fabric.slot_count, origin))
+        return session
+
+    def restored(self, number: int, tenant: str, fabric: FabricSession) -> Session:
+        """The book knows the session already."""
+        session = Session(self, number, tenant, fabric, self._pacing.of(tenant))
+        self.by_number[number] = session
+        return session
+
+    def lost(self, session: Session, detail: str) -> None:
+        """The peer's connection broke. If it has anything to come back for, its session waits for it."""
+        is_kept = session.fabric.fails_alone or session.refs()
+        if session.number in self.by_number and is_kept and self.on_lost:
+            logger.info("session %d of %s lost its peer: %s", session.number, session.tenant, detail)
+            session.detach()
+            for told in self.on_lost:
+                told(session)
+        else:
+            self.ended(session, "peer_gone", detail)
+
+    def ended(self, session: Session, code: str, detail: str) -> None:
+        """The peer went or was thrown out. Its jobs end first, while its memory is still mapped."""
+        if self.by_number.pop(session.number, None) is None:
+            return
+        if code != "peer_gone":
+            logger.warning("session %d of %s closed: %s %s", session.number, session.tenant, code, detail)
+        self._book_loop.dispatch(events.SessionClosed(session.number))
+        self._counters["header_bytes_read"] += session.fabric.header_bytes_read
+        self._counters["answer_bytes_written"] += session.fabric.answer_bytes_written
+        for told in self.on_ended:  # before its doorbells close: a peer that asks why then knows it already
+            told(session, code, detail)
+        self._store.forget(memory_name(session.number))  # before its descriptors close: it may still wait to be sent
+        session.close()
+
+    def _end(self, command: commands.EndSession) -> None:
+        """Its answers are written; the peer still has to be told of the last ones."""
+        session = self.by_number.get(command.session)
+        if session is not None:
+            end = partial(self.ended, session, "tenant_removed", "the tenant was taken out of the configuration")
+            session.when_told(end, self._limits().drain_ms / 1e3)
+
+    def _tenant_gone(self, command: commands.TenantGone) -> None:
+        logger.info("tenant %s is gone", command.tenant)
+        self._pacing.tenant_gone(command.tenant)
+        for told in self.on_tenant_gone:
+            told(command.tenant)
+
+    def close(self, *, is_final: bool) -> None:
+        """Close every session. Unless ``is_final``, the next process resumes them: the book is not told."""
+        if is_final:
+            for session in list(self.by_number.values()):
+                self.ended(session, "daemon_ends", "the daemon ends")
+        else:
+            self._store.flush(_FLUSH_S)
+            for session in self.by_number.values():
+                session.close()
+
+    # -- what requesters ask --------------------------------------------------------------------------------------
+    def submit(self, session: Session, slot: int, header: RequestHeader, header_crc: int) -> JobRef | None:
+        """A doorbell with a valid header, whose checksum a restart compares with the slot. None: nothing is accepted,
+        the journal failed."""
+        if self._book_loop.is_read_only:
+            return None
+        job = self._next_job
+        self._next_job = job + 1
+        ref = JobRef(job, session, slot, header)
+        self._track(ref)
+        deadline_ns = self._book_loop.now_ns() + header.budget_ms * _MS if header.budget_ms else 0
+        self._counters["requests"] += 1
+        self._book_loop.dispatch(
+            events.JobSubmitted(
+                job, session.number, header.request_id, header.kernel_id, header.demand, header.priority, deadline_ns,
+                header.payload_bytes, bool(header.flags & FLAG_IDEMPOTENT), slot << 32 | header_crc,
+            )
+        )  # fmt: skip
+        return ref
+
+    def credit(self, ref: JobRef) -> None:
+        """The requester took the answer."""
+        self._book_loop.dispatch(events.CreditReturned(ref.job))
+
+    def cancel(self, ref: JobRef, operator_uid: int | None = None) -> None:
+        """The requester gives the job up, or an operator does."""
+        if operator_uid is not None:
+            ref.operator_uid = operator_uid
+            logger.info("job %d of %s is cancelled by uid %d", ref.job, ref.session.tenant, operator_uid)
+        self._book_loop.dispatch(events.CancelRequested(ref.job, operator_uid))
+
+    def violated(self) -> None:
+        """A doorbell or header broke a rule of the protocol."""
+        self._counters["violations"] += 1

@@ -1,0 +1,304 @@
+"""One requester's session in the shell: its doorbell, its slots, and the manners it is held to.
+
+The session reads doorbells and headers and writes answers. What becomes of a request is the job book's affair. A peer
+that breaks the rules costs only itself: three violations in ten seconds, or one that no honest client can commit,
+and the session is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from offpath.bindings.errors import DoorbellError, HeaderError, PeerGone
+from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, IMM_SLOT_MASK, IMM_SUBMIT, FabricSession
+from offpath.bindings.wire.codes import Reason, Status
+from offpath.bindings.wire.header import FIXED_BYTES, RequestHeader, pack_answer, parse_request
+from offpath.dpu_daemon.requests.inflight import JobRef
+from offpath.dpu_daemon.requests.pacing import Turns
+
+logger = logging.getLogger(__name__)
+_CRC_AT: Final = FIXED_BYTES - 4
+VIOLATIONS: Final = 3
+VIOLATION_WINDOW_NS: Final = 10_000_000_000
+CROSSED: Final = 2
+"""Refusals that a requester may still collect after the first, before it counts as deaf."""
+
+
+def memory_name(session: int) -> str:
+    """What the service manager knows a session's stored memory by: its slots, then its answers."""
+    return f"session-{session}"
+
+
+class Ingress(Protocol):
+    """Who takes what a session's peer asks for, and what becomes of the session."""
+
+    def submit(self, session: Session, slot: int, header: RequestHeader, header_crc: int) -> JobRef | None:
+        """A valid request; None: nothing is accepted any more."""
+
+    def credit(self, ref: JobRef) -> None:
+        """The peer took the answer."""
+
+    def cancel(self, ref: JobRef) -> None:
+        """The peer gives the job up."""
+
+    def lost(self, session: Session, detail: str) -> None:
+        """The peer's connection broke."""
+
+    def ended(self, session: Session, code: str, detail: str) -> None:
+        """The session is over: its peer broke the rules."""
+
+    def violated(self) -> None:
+        """The peer broke a rule; not each time the session is over."""
+
+
+class Session:
+    """Owns the fabric's end. While it is detached (its peer's connection was lost) its jobs go on and their answers
+    are written; a peer that comes back is rung for what it has not taken."""
+
+    def __init__(self, ingress: Ingress, number: int, tenant: str, fabric: FabricSession, turns: Turns) -> None:
+        self.number = number
+        self.tenant = tenant
+        self.fabric = fabric
+        self.is_closed = False
+        self._ingress = ingress
+        self._loop = asyncio.get_running_loop()
+        self._slots: list[JobRef | None] = [None] * fabric.slot_count
+        self._unsent: deque[int] = deque()
+        self._violations: deque[int] = deque(maxlen=VIOLATIONS)
+        self._end: asyncio.Handle | None = None
+        self._when_told: Callable[[], None] | None = None
+        self._pause: asyncio.TimerHandle | None = None
+        self.turns = turns
+        self.is_parked = False
+        """See `offpath.dpu_daemon.requests.pacing`: the loop does not watch it."""
+        self._waits_until_ns = 0
+        self._crossed = 0
+        self._fd = -1
+        if fabric.fileno() >= 0:
+            self.attach()
+
+    @property
+    def is_attached(self) -> bool:
+        """A peer holds the other doorbell."""
+        return self._fd >= 0
+
+    def attach(self) -> None:
+        """The fabric has a new doorbell: read it, and ring it for the answers that wait."""
+        self._fd = self.fabric.fileno()
+        self._loop.add_reader(self._fd, self._readable)
+        for slot, ref in enumerate(self._slots):
+            if ref is not None and ref.is_answered:
+                self.ring(slot)
+
+    def detach(self) -> None:
+        """The peer's connection is lost, its memory stays. Repeating it is harmless."""
+        if self._fd < 0:
+            return
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        elif self.is_parked:
+            self.turns.forget(self)
+        else:
+            self._loop.remove_reader(self._fd)
+        if self._unsent:
+            self._unsent.clear()
+            if not self.fabric.room_is_polled:
+                self._loop.remove_writer(self._fd)
+        self._fd = -1
+        self.fabric.hang_up()
+
+    # -- resuming -------------------------------------------------------------------------------------------------
+    def restore(self, ref: JobRef) -> None:
+        """After a restart: the job lies in this slot."""
+        self._slots[ref.slot] = ref
+
+    def refs(self) -> list[JobRef]:
+        """The jobs whose answer was not taken yet, as far as we know."""
+        return [ref for ref in self._slots if ref is not None]
+
+    def take_stock(self, unanswered: frozenset[int]) -> dict[int, bool]:
+        """The peer still waits for these request ids: what it does not list it has taken. Returns id → answered?"""
+        found = {}
+        for ref in self.refs():
+            if ref.header.request_id in unanswered:
+                found[ref.header.request_id] = ref.is_answered
+            elif ref.is_answered:
+                self._slots[ref.slot] = None
+                self._ingress.credit(ref)
+        return found
+
+    def _readable(self) -> None:
+        """One doorbell a turn: sessions take turns, and no read ends in an exception to say that there is no more."""
+        turns = self.turns
+        if turns.is_paused:
+            self._loop.remove_reader(self._fd)
+            turns.park(self)
+            return
+        clock, share = turns.now_ns, turns.share
+        since_ns = clock()
+        self.take_doorbell()
+        now_ns = clock()
+        share.used_ns += now_ns - since_ns  # `Turns.charge`, written out: a call costs as much as all of this
+        if share.used_ns >= share.limit_ns:
+            turns.settle(now_ns)
+
+    def take_doorbell(self) -> bool:
+        """Handle one doorbell, and what else its arrival may mean. False: there was none."""
+        imm = None
+        try:
+            imm = self.fabric.poll()
+            if imm is not None:
+                self._doorbell(imm)
+            if self._unsent and self.fabric.room_is_polled:
+                self._send()
+            elif self._when_told is not None:  # what was rung last may have arrived
+                self._told()
+        except PeerGone as gone:
+            self._ingress.lost(self, str(gone))
+        except DoorbellError as broken:
+            self._ingress.violated()
+            self._ingress.ended(self, broken.code, broken.detail)
+        return imm is not None
+
+    def unpark(self) -> None:
+        """See `offpath.dpu_daemon.requests.pacing.Waiting.unpark`."""
+        self._loop.add_reader(self._fd, self._readable)
+
+    def _doorbell(self, imm: int) -> None:
+        kind, slot = imm >> 24, imm & IMM_SLOT_MASK
+        if slot >= len(self._slots):
+            raise DoorbellError("slot", f"{slot} of {len(self._slots)}")
+        ref = self._slots[slot]
+        if kind == IMM_SUBMIT:
+            if len(self._unsent) >= len(self._slots):
+                raise DoorbellError("answers_unread", f"{len(self._unsent)} wait, of {len(self._slots)} slots")
+            if ref is not None:
+                if not ref.is_answered:
+                    raise DoorbellError("slot_in_use", str(slot))
+                self._slots[slot] = None
+            self._submit(slot, ref)
+        elif kind == IMM_CREDIT:
+            if ref is not None and ref.is_answered:
+                self._ingress.credit(ref)
+                self._slots[slot] = None
+        elif kind == IMM_CANCEL:
+            if ref is not None and not ref.is_answered:
+                self._ingress.cancel(ref)
+        else:
+            raise DoorbellError("immediate_kind", str(kind))
+
+    def _submit(self, slot: int, former: JobRef | None) -> None:
+        """``former`` had the slot before: its answer is taken."""
+        copied = self.fabric.read_header(slot)
+        try:
+            header = parse_request(copied, self.fabric.payload_bytes)
+        except HeaderError as broken:
+            self._turn_down(slot, former, 0, Reason.BAD_HEADER)
+            self._violated(broken)
+            return
+        header_crc = int.from_bytes(copied[_CRC_AT:FIXED_BYTES], "little")
+        ref = self._ingress.submit(self, slot, header, header_crc)
+        if ref is None:
+            self._turn_down(slot, former, header.request_id, Reason.JOURNAL_FAILED)
+            return
+        self._slots[slot] = ref
+        if former is not None:
+            self._ingress.credit(former)  # after the new request: nobody waits for this one
+
+    def _turn_down(self, slot: int, former: JobRef | None, request_id: int, reason: Reason) -> None:
+        """Reject what never becomes a job. The slot's former job goes first: a restart would miss its answer there, and
+        write it again over this one."""
+        if former is not None:
+            self._ingress.credit(former)
+        answer = pack_answer(request_id=request_id, status=Status.REJECTED, reason=reason)
+        self.fabric.write_answer(slot, answer, b"", 0)
+        self.ring(slot)
+
+    def _violated(self, broken: HeaderError) -> None:
+        now_ns = self.turns.now_ns()
+        self._ingress.violated()
+        self._violations.append(now_ns)
+        if len(self._violations) == VIOLATIONS and now_ns - self._violations[0] < VIOLATION_WINDOW_NS:
+            self._ingress.ended(self, broken.code, broken.detail)
+
+    def ring(self, slot: int) -> None:
+        """Tell the peer that ``slot`` is answered; if it takes no more now, when it does again."""
+        if self._fd < 0:
+            self._told()
+            return
+        try:
+            if self._unsent or not self.fabric.ring(slot):
+                if not self._unsent and not self.fabric.room_is_polled:
+                    self._loop.add_writer(self._fd, self._writable)
+                self._unsent.append(slot)
+            self._told()
+        except PeerGone as gone:  # not now: the book is in the middle of something
+            self._loop.call_soon(self._ingress.lost, self, str(gone))
+
+    def _writable(self) -> None:
+        if self._send():
+            self._loop.remove_writer(self._fd)
+
+    def _send(self) -> bool:
+        """Ring what waits. True: nothing waits any more."""
+        try:
+            while self._unsent:
+                if not self.fabric.ring(self._unsent[0]):
+                    return False
+                self._unsent.popleft()
+        except PeerGone:
+            self._unsent.clear()
+        self._told()
+        return True
+
+    def when_told(self, end: Callable[[], None], bound_s: float) -> None:
+        """Call ``end`` soon after every answer is written, every doorbell that is due was rung and has arrived, at the
+        latest after ``bound_s``. (An answer may be decided and wait for a result that still travels into its slot.)"""
+        self._when_told = end
+        self._end = self._loop.call_later(bound_s, end)
+        self._told()
+
+    def _told(self) -> None:
+        if self._when_told is None or self._unsent or not all(ref.is_answered for ref in self.refs()):
+            return
+        if not self.fabric.has_arrived():
+            return
+        if self._end is not None:
+            self._end.cancel()
+        self._end = self._loop.call_soon(self._when_told)
+        self._when_told = None
+
+    def told_to_wait(self, wait_ms: int) -> None:
+        """It was refused for ``wait_ms``. A requester that was told so and does not wait is not read for as long; a few
+        doorbells that it rang before it took the refusal are no proof of that."""
+        now_ns = self.turns.now_ns()
+        if now_ns >= self._waits_until_ns:
+            self._waits_until_ns = now_ns + wait_ms * 1_000_000
+            self._crossed = 0
+        elif self._crossed < CROSSED:
+            self._crossed += 1
+        elif self._pause is None and self._fd >= 0:
+            if self.is_parked:
+                self.turns.forget(self)
+            else:
+                self._loop.remove_reader(self._fd)
+            self._pause = self._loop.call_later(wait_ms / 1e3, self._unpause)
+
+    def _unpause(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._fd, self._readable)
+
+    def close(self) -> None:
+        """Hang up and unmap (copies in flight first). Repeating it is harmless."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self._end is not None:
+            self._end.cancel()
+        self.detach()
+        self.fabric.close()

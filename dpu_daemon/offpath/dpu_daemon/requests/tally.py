@@ -1,0 +1,150 @@
+"""What is counted per answer, and what is kept of ended jobs. On the request path: below a microsecond in all.
+
+Nothing is aggregated here that can be added up when somebody looks (`metrics`, `admin`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from offpath.bindings.wire.codes import Reason, Status
+from offpath.sched.jobs.commands import Answer
+from offpath.sched.jobs.states import JobState
+
+if TYPE_CHECKING:
+    from offpath.dpu_daemon.requests.inflight import JobRef
+
+ENDED_KEPT: Final = 4096
+DETAIL_BYTES: Final = 512
+"""Of what a worker says of a failure."""
+STAGES: Final = ("queued", "copy", "launch", "kernel", "back")
+_LOWEST: Final = 13
+_HIGHEST: Final = 36
+BOUNDS_NS: Final = tuple(1 << n for n in range(_LOWEST, _HIGHEST + 1))
+"""Upper bounds of the buckets: powers of two from 8 µs to 69 s; the bucket is a number's count of bits."""
+_BITS: Final = 64
+
+
+@dataclass(slots=True)
+class Histogram:
+    """``bits[n]`` numbers have n bits; the sum is in ns."""
+
+    bits: list[int] = field(default_factory=lambda: [0] * _BITS)
+    sum_ns: int = 0
+
+    def counts(self) -> tuple[int, ...]:
+        """Per bucket of `BOUNDS_NS`, then those beyond every bound."""
+        bits = self.bits
+        return (sum(bits[: _LOWEST + 1]), *bits[_LOWEST + 1 : _HIGHEST + 1], sum(bits[_HIGHEST + 1 :]))
+
+    def quantile_ns(self, q: float) -> float:
+        """By linear interpolation inside the bucket; 0 while empty, the largest bound beyond it."""
+        counts = self.counts()
+        wanted, below = q * sum(counts), 0
+        for n, count in enumerate(counts):
+            if count and below + count >= wanted:
+                low = BOUNDS_NS[n - 1] if n else 0
+                high = BOUNDS_NS[min(n, len(BOUNDS_NS) - 1)]
+                return float(low + (high - low) * (wanted - below) / count)
+            below += count
+        return 0.0
+
+
+class Kept(NamedTuple):
+    """An ended job. Plain values: a session's memory must not outlive it because its jobs are remembered."""
+
+    job: int
+    session: int
+    tenant: str
+    request_id: int
+    kernel: int
+    priority: int
+    demand: int
+    payload_bytes: int
+    budget_ms: int
+    answer: Answer
+    at_ns: int
+    operator_uid: int | None
+    detail: bytes
+    """UTF-8, perhaps cut within a character; `DETAIL_BYTES` at most."""
+
+
+class Tally:
+    """Ends by tenant, status and reason; latency by tenant and by stage; the last `ENDED_KEPT` ended jobs."""
+
+    def __init__(self) -> None:
+        self._not_completed: Counter[tuple[str, Status, Reason]] = Counter()
+        self.latency: dict[str, Histogram] = {}
+        self.stages = tuple(Histogram() for _ in STAGES)
+        self._ended: deque[tuple[Any, ...]] = deque(maxlen=ENDED_KEPT)
+
+    def answered(self, ref: JobRef, answer: Answer, status: Status, reason: Reason, now_ns: int) -> None:
+        """A job has its one terminal answer. Latency counts those that completed."""
+        session, header = ref.session, ref.header
+        tenant = session.tenant
+        self._ended.append(  # as `Kept`, which takes five times as long to make
+            (
+                ref.job, session.number, tenant, header.request_id, header.kernel_id, header.priority, header.demand,
+                header.payload_bytes, header.budget_ms, answer, now_ns, ref.operator_uid,
+                ref.detail,
+            )
+        )  # fmt: skip
+        if answer.state is not JobState.COMPLETED:
+            self._not_completed[tenant, status, reason] += 1
+            return
+        latency = self.latency.get(tenant)
+        if latency is None:
+            latency = self.latency[tenant] = Histogram()
+        queued_ns, copy_ns, launch_ns, kernel_ns, back_ns, total_ns = answer.stages
+        latency.bits[total_ns.bit_length()] += 1
+        latency.sum_ns += total_ns
+        queued, copy, launch, kernel, back = self.stages  # written out: a loop costs twice as much
+        queued.bits[queued_ns.bit_length()] += 1
+        queued.sum_ns += queued_ns
+        copy.bits[copy_ns.bit_length()] += 1
+        copy.sum_ns += copy_ns
+        launch.bits[launch_ns.bit_length()] += 1
+        launch.sum_ns += launch_ns
+        kernel.bits[kernel_ns.bit_length()] += 1
+        kernel.sum_ns += kernel_ns
+        back.bits[back_ns.bit_length()] += 1
+        back.sum_ns += back_ns
+
+    def ends(self) -> dict[tuple[str, Status, Reason], int]:
+        """Answers by tenant, status and reason."""
+        completed = {
+            (tenant, Status.COMPLETED, Reason.NONE): sum(latency.bits) for tenant, latency in self.latency.items()
+        }
+        return {**completed, **self._not_completed}
+
+    def ended(
+        self,
+        *,
+        tenant: str | None = None,
+        session: int | None = None,
+        states: Collection[JobState],
+        after: int = 0,
+        limit: int = 128,
+    ) -> list[Kept]:
+        """Ended jobs in one of ``states`` while they are kept, by rising number, from behind ``after``."""
+        fitting = (
+            kept
+            for kept in self._ended
+            if kept[0] > after
+            and (tenant is None or kept[2] == tenant)
+            and (session is None or kept[1] == session)
+            and kept[9].state in states
+        )
+        return [Kept(*kept) for kept in heapq.nsmallest(limit, fitting, key=itemgetter(0))]
+
+    def find(self, *, job: int = 0, session: int = 0, request_id: int = 0) -> Kept | None:
+        """The newest ended job of that number, or of that session and request id, while it is kept."""
+        for kept in reversed(self._ended):
+            if kept[0] == job if job else (kept[1], kept[3]) == (session, request_id):
+                return Kept(*kept)
+        return None
