@@ -6,6 +6,7 @@ joined: an epoch that is held is ready.
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Mapping
@@ -34,6 +35,7 @@ class FakeJob:
         """The longest that a step took: nobody may make it wait."""
         self.applied: list[tuple[int, bool]] = []
         """Stamps in their order, and whether they granted a tree."""
+        self._losses: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"fake-{job}", daemon=True)
         self._fault: BaseException | None = None
@@ -47,6 +49,10 @@ class FakeJob:
     def has_tree(self) -> bool:
         epoch = self.ranks[0].epoch
         return epoch is not None and epoch.grant is not None
+
+    def lose(self, stamp: int) -> None:
+        """Every rank hears from its connection, before its next step, that the tree of ``stamp`` is gone."""
+        self._losses.put(stamp)
 
     def measure(self, pattern: Pattern) -> None:
         self.pages[0].write_pattern(pattern)
@@ -78,6 +84,10 @@ class FakeJob:
             self._fault = fault
 
     def _step(self, previous: tuple[int, int] | None) -> tuple[int, int]:
+        while not self._losses.empty():
+            stamp = self._losses.get()
+            for rank in self.ranks:
+                rank.lost(stamp)
         for n, rank in enumerate(self.ranks):
             if (epoch := self.pages[n].read_epoch()) is not None:
                 rank.hold(epoch)

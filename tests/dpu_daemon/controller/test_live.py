@@ -199,8 +199,7 @@ def test_a_switch_that_was_restarted_is_told_again_under_a_new_epoch(world: Worl
     job = world.job("moved")
     stamp = world.cluster.granted(["moved"])["moved"]
     world.switches.restart("s1")
-    for rank in job.ranks:
-        rank.lost(stamp)  # as their connections would have told them
+    job.lose(stamp)
     until(lambda: job.has_tree and job.stamp > stamp)
     assert len(world.holds()) == 3
 
