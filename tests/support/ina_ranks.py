@@ -108,7 +108,8 @@ class FakeJob:
         for rank in self.ranks:
             operation = rank.issue(4096, "float32", wants=True)
             rank.complete(rank.state().index - 1)
-            assert (operation is not None) == self.has_tree
+            state = rank.state()  # a lost tree stays what holds until the controller has granted anew, and is not used
+            assert (operation is not None) == (self.has_tree and state.lost < state.applied)
         self.steps += 1
         values = [rank.boundary() for rank in self.ranks]
         return min(a for a, _ in values), min(b for _, b in values)

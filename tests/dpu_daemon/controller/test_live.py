@@ -195,9 +195,13 @@ def test_an_agent_or_helper_that_was_killed_comes_back_with_the_job_alive(world:
     world.cluster.granted(["alive"])
 
 
-def test_a_switch_that_was_restarted_is_told_again_under_a_new_epoch(world: World) -> None:
-    job = world.job("moved")
-    stamp = world.cluster.granted(["moved"])["moved"]
+@pytest.mark.parametrize("who_is_first", ["ranks", "controller"])
+def test_a_switch_that_was_restarted_is_told_again_under_a_new_epoch(world: World, who_is_first: str) -> None:
+    """Who is first to know that the tree is lost: the ranks by their connections, or the controller by its own."""
+    job = world.job(f"moved-{who_is_first}")
+    stamp = world.cluster.granted([job.job])[job.job]
+    if who_is_first == "ranks":
+        job.lose(stamp)
     world.switches.restart("s1")
     job.lose(stamp)
     until(lambda: job.has_tree and job.stamp > stamp)
