@@ -7,11 +7,15 @@ import re
 from functools import cache
 
 from offpath.bindings.wire.codes import Reason, Status
-from offpath.dpu_daemon.operation.logs import KINDS
+from offpath.dpu_daemon.operation.logs import FIELDS
 
-from .support.sources import ROOT, tree
+from .support.sources import ROOT, log_calls, tree
 
 DOC = (ROOT / "docs" / "failures.md").read_text("utf-8")
+MESSAGES: dict[str, set[str]] = {}
+"""Of each log code: its messages."""
+for logged in log_calls("dpu_daemon"):
+    MESSAGES.setdefault(logged.code, set()).add(logged.template or "")
 
 
 def failures() -> list[list[str]]:
@@ -100,7 +104,7 @@ def is_shown(word: str, source: str) -> bool:
     """A status, reason or metric by its name (the counter of a metric too), a setting by its key, a log code by the
     code or by words of its message."""
     forms = {word, word.removeprefix(PREFIX), word.removeprefix(PREFIX).removesuffix(SUFFIX), word.rpartition(".")[2]}
-    for message in (message for message, (code, _) in KINDS.items() if code == word):
+    for message in MESSAGES.get(word, ()):
         words = [each.strip(":,") for each in message.split()]
         forms |= {" ".join(words[at : at + PHRASE]) for at in range(len(words) - PHRASE + 1)}
     return any(has_word(form, source) for form in forms)
@@ -111,7 +115,7 @@ def verdicts_of(cells: list[str]) -> set[str]:
     text = " ".join(cells)
     quoted = set(re.findall(r"`([^`]+)`", text))
     states = {status.name for status in Status} | {reason.name for reason in Reason}
-    codes = {reason.name.lower() for reason in Reason} | {code for code, _ in KINDS.values()}
+    codes = {reason.name.lower() for reason in Reason} | FIELDS.keys()
     return {word for word in re.findall(r"\b[A-Z_]{4,}\b", text) if word in states} | {
         word for word in quoted
         if word in codes or word.startswith(PREFIX) or re.fullmatch(r"(limits|durability|leasing)\.[a-z_]+", word)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import logging
 import os
@@ -19,11 +18,14 @@ from offpath.host_helper import Requester, RequestFailed
 from ..support.cluster import TIMEOUT, Cluster, pids_of
 from ..support.clusters import Make
 from ..support.processes import until
-from ..support.sources import product
+from ..support.sources import log_calls
 
 
-def record(template: str, *arguments: Any, level: int = logging.WARNING) -> logging.LogRecord:
-    return logging.LogRecord("offpath.test", level, "f.py", 1, template, arguments, None)
+def record(template: str, *arguments: Any, level: int = logging.WARNING, code: str = "") -> logging.LogRecord:
+    made = logging.LogRecord("offpath.test", level, "f.py", 1, template, arguments, None)
+    if code:
+        made.code = code
+    return made
 
 
 def test_a_daemon_logs_json_lines_with_ids_as_fields_and_no_secret(make_cluster: Make) -> None:
@@ -57,7 +59,7 @@ def wrong_token(cluster: Cluster) -> str:
 @pytest.mark.parametrize("text", ["line\nWARNING forged: yes", "carriage\rreturn", "escape\x1b[2J", "next\u2028line"])
 def test_a_peers_words_never_make_a_second_line(text: str) -> None:
     for formatter in (logs.OneLine("%(levelname)s %(message)s"), logs.JsonLines()):
-        made = formatter.format(record("lease %d could not be opened: %s", 7, text))
+        made = formatter.format(record("lease %d could not be opened: %s", 7, text, code="lease_failed"))
         assert not set(made) & {"\n", "\r", "\x1b"}
         assert len(made.splitlines()) == 1 or isinstance(formatter, logs.JsonLines)
     assert json.loads(made)["lease"] == 7
@@ -67,8 +69,10 @@ def test_a_peers_words_never_make_a_second_line(text: str) -> None:
 def test_what_could_be_a_secret_or_an_address_is_left_out(secret: str) -> None:
     made = logs.JsonLines().format(record("ticket refused: %s", f"ticket {secret} is unknown"))
     assert secret not in made
-    kept = logs.JsonLines().format(record("lease %d: %s gets %s at %d of %s", 1, "ada", "1g.5gb", 0, f"GPU-{'0' * 32}"))
-    assert json.loads(kept)["gpu"] == f"GPU-{'0' * 32}"
+    gpu = f"GPU-{'0' * 32}"
+    opens = record("lease %d: %s gets %s at %d of %s", 1, "ada", "1g.5gb", 0, gpu, code="lease_opens")
+    kept = logs.JsonLines().format(opens)
+    assert json.loads(kept)["gpu"] == gpu
 
 
 def test_a_kind_of_message_is_limited_and_the_next_one_says_how_many_are_missing(
@@ -83,7 +87,8 @@ def test_a_kind_of_message_is_limited_and_the_next_one_says_how_many_are_missing
     assert limit.filter(record("ticket refused: %s", 1, level=logging.ERROR)), "an error is another kind"
     errors = [limit.filter(record("ticket refused: %s", n, level=logging.ERROR)) for n in range(100)]
     assert not any(errors), "one a second"
-    assert all(limit.filter(record("configuration %d is in force", n)) for n in range(100)), "an operator waits for it"
+    answers = [record("configuration %d is in force", n, code="config_changed") for n in range(100)]
+    assert all(limit.filter(answer) for answer in answers), "an operator waits for it"
     now = 1.0
     late = record("ticket refused: %s", "again")
     assert limit.filter(late)
@@ -100,19 +105,11 @@ def test_the_table_of_kinds_is_bounded() -> None:
 
 
 def test_every_message_of_the_daemon_has_a_code_and_names_for_its_arguments() -> None:
-    found = {}
-    for path, nodes in product("dpu_daemon"):
-        for node in nodes:
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr in ("info", "warning", "error", "debug", "exception", "log")
-                and isinstance(node.func.value, ast.Name)
-                and node.func.value.id == "logger"
-            ):
-                template, *arguments = node.args[node.func.attr == "log" :]
-                assert not any(isinstance(each, ast.Starred) for each in arguments), f"{path}:{node.lineno}: how many?"
-                if arguments:
-                    assert isinstance(template, ast.Constant), f"{path}:{node.lineno}: the template is no literal"
-                    found[template.value] = len(arguments)
-    assert {template: len(names) for template, (_, names) in logs.KINDS.items()} == found
+    found: dict[str, set[int]] = {}
+    for call in log_calls("dpu_daemon"):
+        if call.arguments:
+            assert call.template is not None, f"{call.where}: the template is no literal"
+            assert call.code, f"{call.where}: a message with arguments carries a code"
+        if call.code:
+            found.setdefault(call.code, set()).add(call.arguments)
+    assert {code: {len(names)} for code, names in logs.FIELDS.items()} == found

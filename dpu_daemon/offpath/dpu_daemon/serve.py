@@ -83,7 +83,7 @@ async def running_daemon(
             if book is None:
                 raise missing
             # What was accepted is worth more than who decides.
-            logger.warning("the built-in policy decides: %s", missing)
+            logger.warning("the built-in policy decides: %s", missing, extra={"code": "plugin_missing"})
         negotiate_path, negotiate_socket = _listens(inherited, "negotiate", directory)
         fabric_path, fabric_socket = _listens(inherited, "fabric", directory)
         endpoints = Endpoints(
@@ -168,7 +168,11 @@ def continued_clock(last_ns: int, monotonic_ns: Callable[[], int] = time.monoton
     behind_ns = last_ns - monotonic_ns()
     if behind_ns <= 0:
         return monotonic_ns
-    logger.warning("the monotonic clock went back by %.3f s since the journal's last event", behind_ns / 1e9)
+    logger.warning(
+        "the monotonic clock went back by %.3f s since the journal's last event",
+        behind_ns / 1e9,
+        extra={"code": "clock_went_back"},
+    )
     return lambda: monotonic_ns() + behind_ns
 
 
@@ -194,7 +198,7 @@ def _renew_allowed(daemon: Daemon) -> None:
     try:
         cast("ZmqListener", daemon.host.listener).allow(read_allowed(daemon.config.zmq.allowed))
     except HostChannelError as fault:  # it was right a moment ago, when the configuration was checked
-        logger.warning("%s: %s", "zmq.allowed", fault)
+        logger.warning("%s: %s", "zmq.allowed", fault, extra={"code": "config_warning"})
 
 
 @contextlib.contextmanager
@@ -228,9 +232,14 @@ def _journal(config: DaemonConfig, directory: str) -> tuple[Journal | None, Repl
             " it holds, move it away"
         ) from None
     if replayed is None:
-        logger.info("a new journal: %s", why)
+        logger.info("a new journal: %s", why, extra={"code": "journal_new"})
     else:
-        logger.info("replayed %d events of lineage %s", replayed.event_count, ring.identity.lineage)
+        logger.info(
+            "replayed %d events of lineage %s",
+            replayed.event_count,
+            ring.identity.lineage,
+            extra={"code": "journal_replayed"},
+        )
     journal = Journal(ring, replayed.times if replayed is not None else 0)
     if replayed is not None:
         journal.decided(replayed.unwritten, replayed.time_ns)
@@ -241,7 +250,12 @@ def _drop_stored(inherited: Inherited, store: Store) -> None:
     """What nobody knows any more is kept no longer."""
     while inherited.stored:
         name, fds = inherited.stored.popitem()
-        logger.warning("%d stored descriptors called %s belong to nothing; they are dropped", len(fds), name)
+        logger.warning(
+            "%d stored descriptors called %s belong to nothing; they are dropped",
+            len(fds),
+            name,
+            extra={"code": "stored_dropped"},
+        )
         store.forget(name)
         close_all(fds)
 
@@ -288,7 +302,11 @@ async def serve(
             reloader = Reloader(daemon, negotiator, sources, directory)
             if refused:
                 daemon.is_last_good = True
-                logger.error("the configuration is refused, the last good one is in force: %s", refused)
+                logger.error(
+                    "the configuration is refused, the last good one is in force: %s",
+                    refused,
+                    extra={"code": "config_last_good"},
+                )
             else:
                 await reloader.keep()
             loop.add_signal_handler(signal.SIGHUP, hung_up)

@@ -86,7 +86,7 @@ class ControllerLink:
 
     def _said(self, text: bytes) -> None:
         if not self.is_up:
-            logger.info("the controller at %s is there", self._table.controller)
+            logger.info("the controller at %s is there", self._table.controller, extra={"code": "controller_there"})
             self.is_up, self._is_told = True, False
             self._backoff_s = MIN_BACKOFF_S
         self._heard(text)
@@ -98,7 +98,9 @@ class ControllerLink:
 
     def _failed(self, why: str) -> None:
         if not self._is_told:  # once: it may be away for long
-            logger.warning("the controller at %s is away: %s", self._table.controller, why)
+            logger.warning(
+                "the controller at %s is away: %s", self._table.controller, why, extra={"code": "controller_away"}
+            )
             self._is_told = True
         if not self._is_closed:
             self._timer = self._loop.call_later(self._backoff_s * (0.5 + random.random()), self.open)

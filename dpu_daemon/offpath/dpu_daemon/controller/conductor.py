@@ -97,7 +97,7 @@ class Conductor:
         """Stamp: no rank can hold a greater one of ours."""
         self.store.term(term, seal.proof(term))
         self.heard.clear()
-        logger.info("rules in term %d", term)
+        logger.info("rules in term %d", term, extra={"code": "controller_rules"})
         for host in self.trust.quarantined:
             self.dispatch(events.HostQuarantined(host))
         for job in self.jobs.known():
@@ -123,14 +123,23 @@ class Conductor:
             for job in {state.job for event in waiting if isinstance(event, Report) for state in event.states}:
                 self._look_whether_moved(job, now_ns)
         if self.machine.is_spent and not self.machine.is_deposed:
-            logger.warning("term %d has hardly any epoch numbers left: going on in the next", self.machine.term)
+            logger.warning(
+                "term %d has hardly any epoch numbers left: going on in the next",
+                self.machine.term,
+                extra={"code": "term_spent"},
+            )
             self._take_over(self.machine.term + 1)
 
     def _look_whether_moved(self, job: str, now_ns: int) -> None:
         downtime_ns = self.tracking.moved(job, self.machine.states(job), now_ns)
         if downtime_ns is not None:
             self.counters["migrations"] += 1
-            logger.info("job %s moved to another tree: %.0f ms without one", job, downtime_ns / _MS)
+            logger.info(
+                "job %s moved to another tree: %.0f ms without one",
+                job,
+                downtime_ns / _MS,
+                extra={"code": "job_migrated"},
+            )
 
     def _carry(self, command: events.Command, now_ns: int) -> None:
         match command:
@@ -161,7 +170,7 @@ class Conductor:
             for host in contested:  # the rank's former host may have let go of it
                 self.dispatch(events.AgentUp(host))
         for job in self.jobs.over(self.now_ns()):
-            logger.info("job %s is over", job)
+            logger.info("job %s is over", job, extra={"code": "job_over"})
             self.tracking.forget(job)
             self.dispatch(events.JobEnded(job))
         if self._is_changed:
@@ -209,7 +218,12 @@ class Conductor:
         self.counters["states_refused"] += len(states) - len(kept)
         if contested and host not in self._contested:
             self._contested[host] = contested[0]
-            logger.warning("host %s reports ranks of job %s, which are another host's: refused", host, contested[0])
+            logger.warning(
+                "host %s reports ranks of job %s, which are another host's: refused",
+                host,
+                contested[0],
+                extra={"code": "foreign_rank_refused"},
+            )
         for pattern in report.patterns:
             self._measured(host, pattern)
         self._is_changed = True
@@ -224,7 +238,10 @@ class Conductor:
         early = next((state.job for state in states if state.incarnation > latest), None)
         if early is not None:
             logger.warning(
-                "host %s reports an incarnation of job %s that is more than a day ahead: refused", host, early
+                "host %s reports an incarnation of job %s that is more than a day ahead: refused",
+                host,
+                early,
+                extra={"code": "incarnation_refused"},
             )
         return [state for state in states if state.held <= self._newest and state.incarnation <= latest]
 
@@ -262,17 +279,19 @@ class Conductor:
             return
         self.store.term(term, self.trust.seal.proof(term))
         if self._is_young:
-            logger.warning("a controller ruled in term %d; taking over", term)
+            logger.warning("a controller ruled in term %d; taking over", term, extra={"code": "controller_takes_over"})
             self._loop.call_soon(self._take_over, term + 1)
             return
-        logger.error("another controller rules, in term %d: this one ends", term)
+        logger.error("another controller rules, in term %d: this one ends", term, extra={"code": "controller_deposed"})
         self.dispatch(events.Deposed(term))
         self.settle()
         self.on_deposed()
 
     def _take_over(self, term: int) -> None:
         if term > MOST_TERM:
-            logger.error("no term is left above %d: this controller ends", self.machine.term)
+            logger.error(
+                "no term is left above %d: this controller ends", self.machine.term, extra={"code": "terms_used_up"}
+            )
             self.dispatch(events.Deposed(self.machine.term))
             self.settle()
             self.on_deposed()

@@ -78,7 +78,12 @@ class Seat(Generic[_T]):
             self.process.begin()
             return read(self.process.ask(kind, *arguments))
         except (AdvisorError, PlainError, PolicyFault) as fault:
-            logger.warning("the plug-in for %s is asked no more, the built-in decides: %s", self.group, fault)
+            logger.warning(
+                "the plug-in for %s is asked no more, the built-in decides: %s",
+                self.group,
+                fault,
+                extra={"code": "policy_quarantined"},
+            )
             self.faults += 1
             self.close()
             return instead()

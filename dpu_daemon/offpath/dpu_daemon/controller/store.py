@@ -101,7 +101,13 @@ class Store:
                 os.unlink(aside)  # a folder replaces no file
             os.rename(self._path, aside)
         except OSError as fault:
-            logger.error("state file %s cannot be used (%s) nor moved aside: %s", self._path, why, fault)
+            logger.error(
+                "state file %s cannot be used (%s) nor moved aside: %s",
+                self._path,
+                why,
+                fault,
+                extra={"code": "memory_unusable"},
+            )
             return
         for path in (f"{self._path}-journal", f"{self._path}-wal", f"{self._path}-shm"):
             with contextlib.suppress(OSError):
@@ -109,6 +115,7 @@ class Store:
         logger.error(
             "state file %s is unusable (%s): moved to %s, state is rebuilt from agents and switches",
             self._path, why, aside,
+            extra={"code": "memory_remade"},
         )  # fmt: skip
 
     def _open(self) -> None:
@@ -189,7 +196,9 @@ class Store:
 
     def _lost(self, fault: Exception) -> None:
         self.lost = str(fault) or type(fault).__name__
-        logger.error("state file %s is not written any more: %s", self._path, self.lost)
+        logger.error(
+            "state file %s is not written any more: %s", self._path, self.lost, extra={"code": "memory_failed"}
+        )
         self.close()
 
     def close(self) -> None:

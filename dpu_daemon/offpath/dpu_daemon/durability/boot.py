@@ -29,7 +29,8 @@ def boot_id(environment: Mapping[str, str] = os.environ, kernels_file: str = KER
     if known:
         return known
     logger.warning(
-        "boot id unknown: no %s, no %s; nothing accepted survives a restart", kernels_file, BOOT_ID
+        "boot id unknown: no %s, no %s; nothing accepted survives a restart", kernels_file, BOOT_ID,
+        extra={"code": "boot_id_unknown"},
     )  # fmt: skip
     return some_boot_id()
 

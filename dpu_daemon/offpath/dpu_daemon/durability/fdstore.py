@@ -75,7 +75,11 @@ def read_notification(sock: socket.socket) -> Notification | None:
         elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
             said.pid = _UCRED.unpack(body[: _UCRED.size])[0]
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-        logger.warning("a message of pid %d was too long, or its descriptors too many for RLIMIT_NOFILE", said.pid)
+        logger.warning(
+            "a message of pid %d was too long, or its descriptors too many for RLIMIT_NOFILE",
+            said.pid,
+            extra={"code": "notify_too_long"},
+        )
     else:
         text = data.decode("utf-8", "replace")
         said.fields = dict(line.split("=", 1) for line in text.split("\n") if "=" in line)
@@ -103,7 +107,13 @@ class DescriptorStore:
     def add(self, name: str, fds: Sequence[int]) -> None:
         """Hold them, all or none; owned from here on. What is held already, under any name, is not held twice."""
         if not FD_NAME.fullmatch(name) or len(self._held) + len(fds) > self._most:
-            logger.warning("%d descriptors called %.40r are not stored: %d are", len(fds), name, len(self._held))
+            logger.warning(
+                "%d descriptors called %.40r are not stored: %d are",
+                len(fds),
+                name,
+                len(self._held),
+                extra={"code": "store_full"},
+            )
             close_all(fds)
             return
         for fd in fds:

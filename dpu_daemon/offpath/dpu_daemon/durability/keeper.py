@@ -105,7 +105,11 @@ class Keeper:
             self._open(held)
             while True:
                 if not self._may_start():
-                    logger.error("the daemon was started %d times in a row; no more", len(self._starts))
+                    logger.error(
+                        "the daemon was started %d times in a row; no more",
+                        len(self._starts),
+                        extra={"code": "start_limit"},
+                    )
                     return EX_SOFTWARE
                 self._start()
                 code = self._attend()
@@ -161,9 +165,16 @@ class Keeper:
                     make_runtime_directory(self._directory)
                     former, self._listening[name] = self._listening[name], file.remake(LISTENING[name][1])
                     former.close()
-                    logger.warning("listening socket %s was removed: made anew", file.path)
+                    logger.warning(
+                        "listening socket %s was removed: made anew", file.path, extra={"code": "socket_remade"}
+                    )
         except (OSError, RegionError) as fault:
-            logger.error("listening socket %s was removed, and cannot be made anew: %s", file.path, fault)
+            logger.error(
+                "listening socket %s was removed, and cannot be made anew: %s",
+                file.path,
+                fault,
+                extra={"code": "socket_lost"},
+            )
         self._remake_notify()
 
     def _remake_notify(self) -> None:
@@ -173,14 +184,19 @@ class Keeper:
             make_runtime_directory(self._directory)
             sock = open_notify_socket(self._notify_path)
         except (OSError, RegionError, PlaceUnusable) as fault:
-            logger.error("socket %s was removed, and cannot be made anew: %s", self._notify_path, fault)
+            logger.error(
+                "socket %s was removed, and cannot be made anew: %s",
+                self._notify_path,
+                fault,
+                extra={"code": "socket_lost"},
+            )
             return
         self._hear()
         self._selector.unregister(self._notify)
         self._notify.close()
         self._notify, self._notify_file = sock, SocketFile(self._notify_path, is_own=True)
         self._selector.register(sock, selectors.EVENT_READ)
-        logger.warning("socket %s was removed: made anew", self._notify_path)
+        logger.warning("socket %s was removed: made anew", self._notify_path, extra={"code": "socket_remade"})
 
     # -- one life of the daemon -----------------------------------------------------------------------------------
     def _may_start(self) -> bool:
@@ -283,11 +299,11 @@ class Keeper:
         """The phase lasted too long: SIGABRT, so that it says where it hung; at last SIGKILL."""
         if self._phase in (_Phase.STARTING, _Phase.RUNNING):
             what = "has not become ready" if self._phase is _Phase.STARTING else "does not feed its watchdog"
-            logger.error("the daemon (pid %d) %s; it is ended", self._pid, what)
+            logger.error("the daemon (pid %d) %s; it is ended", self._pid, what, extra={"code": "daemon_aborted"})
             self._signal(signal.SIGABRT)
             self._enter(_Phase.ABORTING, self._settings.abort_s)
         else:
-            logger.error("the daemon (pid %d) does not end; it is killed", self._pid)
+            logger.error("the daemon (pid %d) does not end; it is killed", self._pid, extra={"code": "daemon_killed"})
             self._signal(signal.SIGKILL)
             self._enter(self._phase, self._settings.abort_s)
 
@@ -310,7 +326,11 @@ class Keeper:
         """Every message in the queue; those of other processes count for nothing."""
         while (said := read_notification(self._notify)) is not None:
             if said.pid != self._pid or not self._pid:
-                logger.warning("a message of pid %d, which is not the daemon's, is ignored", said.pid)
+                logger.warning(
+                    "a message of pid %d, which is not the daemon's, is ignored",
+                    said.pid,
+                    extra={"code": "notify_foreign"},
+                )
                 said.close()
                 continue
             fields = said.fields
@@ -333,7 +353,9 @@ class Keeper:
             if fields.get("STOPPING") == "1" and self._phase is _Phase.RUNNING:
                 self._enter(_Phase.STOPPING, self._settings.stop_s)
             if "STATUS" in fields:
-                logger.info("the daemon (pid %d): %s", self._pid, fields["STATUS"][:200])
+                logger.info(
+                    "the daemon (pid %d): %s", self._pid, fields["STATUS"][:200], extra={"code": "daemon_status"}
+                )
 
     def _signal(self, number: signal.Signals) -> None:
         if self._pidfd >= 0:
@@ -348,7 +370,12 @@ class Keeper:
         if code > 0 and not self._was_ever_ready:
             return True  # it said why: a configuration that does not hold will not hold the next time either
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        logger.warning("the daemon ended %s and is started again; %d descriptors kept", how, len(self._store))
+        logger.warning(
+            "the daemon ended %s and is started again; %d descriptors kept",
+            how,
+            len(self._store),
+            extra={"code": "daemon_ended"},
+        )
         return False
 
     def _pause(self) -> None:

@@ -162,7 +162,7 @@ class Notifier:
 
     def _failed(self, why: str) -> bool:
         if not self._has_failed:  # once per outage, not with every message
-            logger.warning("the service manager takes no message: %s", why)
+            logger.warning("the service manager takes no message: %s", why, extra={"code": "notify_failed"})
         self._has_failed = True
         return False
 

@@ -143,7 +143,9 @@ class Store:
             asyncio.get_running_loop().add_writer(self._sock.fileno(), self._has_room)
             return False
         except OSError as fault:
-            logger.warning("the service manager takes no message: %s", fault.strerror or fault)
+            logger.warning(
+                "the service manager takes no message: %s", fault.strerror or fault, extra={"code": "notify_failed"}
+            )
             self._hang_up()
             self._later(RETRY_S)
             return False

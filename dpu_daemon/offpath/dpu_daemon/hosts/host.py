@@ -135,7 +135,9 @@ class HostSide:
             helper.held.append(message)
             self._join_if_complete(helper)
         elif isinstance(message, control.InstanceFailed):
-            logger.warning("lease %d could not be opened: %s", message.lease, message.detail)
+            logger.warning(
+                "lease %d could not be opened: %s", message.lease, message.detail, extra={"code": "lease_failed"}
+            )
             self._lanes.end_order(message.lease)
             self._book_loop.dispatch(events.InstanceFailed(message.lease, message.generation))
         elif isinstance(message, control.InstanceClosed):
@@ -183,7 +185,13 @@ class HostSide:
             self._kernels.changed()
             return
         self._lanes.gpu_names = [gpu.gpu for gpu in helper.gpus]
-        logger.info("helper %s joined: %d GPUs, kernels %s", helper.hello.name, len(helper.gpus), ", ".join(ids))
+        logger.info(
+            "helper %s joined: %d GPUs, kernels %s",
+            helper.hello.name,
+            len(helper.gpus),
+            ", ".join(ids),
+            extra={"code": "helper_joined"},
+        )
         kernels = tuple(events.Kernel(ids[k.name], k.demand, k.name) for k in helper.hello.kernels)
         joined = events.HelperJoined(helper.number, tuple(helper.gpus), kernels, helper.hello.incarnation)
         helper.outbox = []
@@ -201,10 +209,10 @@ class HostSide:
         if self._helper is not helper:
             return
         if is_orderly:
-            logger.info("helper %s ends", helper.hello.name)
+            logger.info("helper %s ends", helper.hello.name, extra={"code": "helper_ends"})
             self._lanes.dismiss_workers()
         else:
-            logger.warning("helper %s lost: %s", helper.hello.name, why)
+            logger.warning("helper %s lost: %s", helper.hello.name, why, extra={"code": "helper_lost"})
         self._helper = None
         if helper.pulse is not None:
             helper.pulse.stop()

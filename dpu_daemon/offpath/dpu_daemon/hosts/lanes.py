@@ -122,6 +122,7 @@ class Lanes:
         logger.info(
             "lease %d: %s gets %s at %d of %s", command.lease, command.tenant, command.profile, command.start,
             command.gpu,
+            extra={"code": "lease_opens"},
         )  # fmt: skip
         self.open_lease(command)
 
@@ -156,7 +157,7 @@ class Lanes:
 
     def _to_close(self, command: commands.CloseLease) -> None:
         self._counters["leases_closed"] += 1
-        logger.info("lease %d closes", command.lease)
+        logger.info("lease %d closes", command.lease, extra={"code": "lease_closes"})
         self.close_lease(command)
 
     def close_lease(self, command: commands.CloseLease) -> None:
@@ -181,7 +182,9 @@ class Lanes:
     def kill_lane(self, command: commands.KillLane) -> None:
         """Have the helper kill the worker; that its channel then closes is news to nobody."""
         self._counters["workers_killed"] += 1
-        logger.warning("worker of lease %d lane %d is to be killed", command.lease, command.lane)
+        logger.warning(
+            "worker of lease %d lane %d is to be killed", command.lease, command.lane, extra={"code": "worker_killed"}
+        )
         self._helper.to_helper(
             control.KillWorker(lease=command.lease, lane=command.lane, generation=command.generation)
         )
@@ -357,7 +360,7 @@ class Lanes:
         """Its process ended, its channel broke, or it broke the rules."""
         if self.links.get((link.lease, link.lane)) is not link:
             return
-        logger.warning("worker of lease %d lane %d lost: %s", link.lease, link.lane, why)
+        logger.warning("worker of lease %d lane %d lost: %s", link.lease, link.lane, why, extra={"code": "worker_lost"})
         self._close_lane(link)
         if (link.lease, link.lane) in self.awaited:  # it was back, and left before its lane was
             self._returning.lane_missing((link.lease, link.lane))

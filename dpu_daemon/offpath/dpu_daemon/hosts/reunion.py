@@ -115,7 +115,13 @@ class Reunion:
     def reconcile(self, helper: HelperLink, kept: set[int]) -> None:
         """Give the orders again that may not have arrived; report what did not survive."""
         book, dispatch, orders = self._book, self._dispatch, self._orders
-        logger.info("helper %s is back with %d of %d leases", helper.hello.name, len(kept), len(book.ledger.leases))
+        logger.info(
+            "helper %s is back with %d of %d leases",
+            helper.hello.name,
+            len(kept),
+            len(book.ledger.leases),
+            extra={"code": "helper_back"},
+        )
         alive = {(one.lease, lane) for one in helper.held for lane in one.lanes}
         for number, lease in list(book.ledger.leases.items()):
             if lease.is_closing:

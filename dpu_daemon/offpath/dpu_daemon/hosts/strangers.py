@@ -92,6 +92,7 @@ class Strangers:
         logger.log(
             logging.DEBUG if connection.is_ours or is_expected else level,
             "host channel: turned away pid %d (%s): %s", connection.peer_pid, connection.peer, why,
+            extra={"code": "host_peer_refused"},
         )  # fmt: skip
         with contextlib.suppress(PeerGone, OSError):  # it may have left before we can say so
             connection.send(control.encode(control.Closing(code="refused", detail=why[:500])))

@@ -160,7 +160,7 @@ class FabricDoor:
             ticket, offer = self._listener.take_ticket(sock, self._daemon.now_ns())
         except TicketRefused as refused:
             self._daemon.counters["violations"] += 1
-            logger.info("ticket refused: %s", refused)
+            logger.info("ticket refused: %s", refused, extra={"code": "ticket_refused"})
             return
         except PeerGone:
             return
@@ -180,7 +180,9 @@ class FabricDoor:
         try:
             fabric: LoopbackFabricSession = made.result()
         except RegionError as fault:
-            logger.warning("no memory for a session of %s: %s", grant.tenant.table.name, fault)
+            logger.warning(
+                "no memory for a session of %s: %s", grant.tenant.table.name, fault, extra={"code": "no_memory"}
+            )
             sock.close()
             self._admission.end(grant, control.Closing(code="memory", detail=str(fault)[:500]))
             return

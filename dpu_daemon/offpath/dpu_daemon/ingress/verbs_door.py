@@ -98,12 +98,12 @@ class RdmaPort:
             names = self.device.events()
         except DeviceGone as fault:
             self._loop.remove_reader(self.device.fileno())
-            logger.error("RDMA device %s: %s", self.device.choice.port.device, fault)
+            logger.error("RDMA device %s: %s", self.device.choice.port.device, fault, extra={"code": "rdma_event"})
             self._died()
             return
         for name in names:
             if name in _DEVICE_EVENTS:
-                logger.warning("RDMA device %s: %s", self.device.choice.port.device, name)
+                logger.warning("RDMA device %s: %s", self.device.choice.port.device, name, extra={"code": "rdma_event"})
                 self._look()
             if name == "DEVICE_FATAL":
                 self._died()
@@ -199,7 +199,9 @@ class VerbsDoor:
                 self._again(grant, grant.live, ends, line, peer)
         except (DeviceError, RegionError) as fault:
             self._listener.back(*ends)
-            logger.warning("no connection for a session of %s: %s", grant.tenant.table.name, fault)
+            logger.warning(
+                "no connection for a session of %s: %s", grant.tenant.table.name, fault, extra={"code": "no_connection"}
+            )
             raise NegotiationRefused("fabric", str(fault)[:500], _AGAIN_MS) from None
         except BaseException:
             self._listener.back(*ends)
@@ -213,7 +215,7 @@ class VerbsDoor:
             self._listener.claim(said.ticket.encode(), end, self._daemon.now_ns())
         except TicketRefused as refused:
             self._daemon.counters["violations"] += 1
-            logger.info("ticket refused: %s", refused)
+            logger.info("ticket refused: %s", refused, extra={"code": "ticket_refused"})
             raise NegotiationRefused("ticket", str(refused)[:500]) from None
         if self._admission.redeem(said.ticket.encode()) is not grant:
             self._listener.back(end)

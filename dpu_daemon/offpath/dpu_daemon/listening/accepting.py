@@ -206,7 +206,12 @@ class Acceptor:
     def _log(self, fault: OSError) -> None:
         if self._loop.time() - self._logged_s >= LOG_EVERY_S:
             self._logged_s = self._loop.time()
-            logger.warning("%s: a connection could not be accepted: %s", self._name, fault.strerror or fault)
+            logger.warning(
+                "%s: a connection could not be accepted: %s",
+                self._name,
+                fault.strerror or fault,
+                extra={"code": "accept_failed"},
+            )
 
     def _again(self) -> None:
         self._pause = None

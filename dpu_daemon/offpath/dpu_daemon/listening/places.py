@@ -74,11 +74,16 @@ class Places:
             why = (fault.strerror if isinstance(fault, OSError) else None) or str(fault)
             if self.lost.get(path) != why:
                 self.lost[path] = why
-                logger.error("listening socket %s was removed, and cannot be made anew: %s", path, why)
+                logger.error(
+                    "listening socket %s was removed, and cannot be made anew: %s",
+                    path,
+                    why,
+                    extra={"code": "socket_lost"},
+                )
             return
         self.lost.pop(path, None)
         place.replace(sock)
-        logger.warning("listening socket %s was removed: made anew", path)
+        logger.warning("listening socket %s was removed: made anew", path, extra={"code": "socket_remade"})
 
     def close(self) -> None:
         """Look no more. Repeating it is harmless."""

@@ -23,108 +23,91 @@ NEVER_LEFT_OUT: Final = frozenset({"config_changed", "config_refused"})
 _SECRET: Final = re.compile(r"0x[0-9a-fA-F]{6,}|(?<![\w-])(?!GPU-|MIG-)[A-Za-z0-9_-]{32,}(?![\w-])")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
-KINDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    "job %d of %s is cancelled by uid %d": ("job_cancelled", ("job", "tenant", "uid")),
-    "session %d of %s closed: %s %s": ("session_closed", ("session", "tenant", "cause", "detail")),
-    "lease %d: %s gets %s at %d of %s": ("lease_opens", ("lease", "tenant", "profile", "start", "gpu")),
-    "lease %d closes": ("lease_closes", ("lease",)),
-    "lease %d could not be opened: %s": ("lease_failed", ("lease", "detail")),
-    "host channel: turned away pid %d (%s): %s": ("host_peer_refused", ("pid", "peer", "detail")),
-    "helper %s joined: %d GPUs, kernels %s": ("helper_joined", ("helper", "gpus", "kernels")),
-    "helper %s ends": ("helper_ends", ("helper",)),
-    "helper %s lost: %s": ("helper_lost", ("helper", "detail")),
-    "worker of lease %d lane %d lost: %s": ("worker_lost", ("lease", "lane", "detail")),
-    "socket %s was removed: made anew": ("socket_remade", ("path",)),
-    "socket %s was removed, and cannot be made anew: %s": ("socket_lost", ("path", "detail")),
-    "listening socket %s was removed: made anew": ("socket_remade", ("path",)),
-    "listening socket %s was removed, and cannot be made anew: %s": ("socket_lost", ("path", "detail")),
-    "%s: a connection could not be accepted: %s": ("accept_failed", ("listener", "detail")),
-    "ticket refused: %s": ("ticket_refused", ("detail",)),
-    "no connection for a session of %s: %s": ("no_connection", ("tenant", "detail")),
-    "RDMA device %s: %s": ("rdma_event", ("device", "event")),
-    "no memory for a session of %s: %s": ("no_memory", ("tenant", "detail")),
-    "admin socket: uid %d turned away": ("admin_refused", ("uid",)),
-    "the controller at %s is away: %s": ("controller_away", ("address", "detail")),
-    "the controller at %s is there": ("controller_there", ("address",)),
-    "rules in term %d": ("controller_rules", ("term",)),
-    "a controller ruled in term %d; taking over": ("controller_takes_over", ("term",)),
-    "another controller rules, in term %d: this one ends": ("controller_deposed", ("term",)),
-    "agent %s is away: %s": ("agent_away", ("host", "detail")),
-    "agent %s turned away: %s": ("agent_refused", ("host", "detail")),
-    "switch %s is there": ("switch_there", ("switch",)),
-    "switch %s is away: %s": ("switch_away", ("switch", "detail")),
-    "switch %s refuses: %s": ("switch_refuses", ("switch", "detail")),
-    "job %s is over": ("job_over", ("job",)),
-    "job %s moved to another tree: %.0f ms without one": ("job_migrated", ("job", "downtime_ms")),
-    "a group of %d jobs could not be run: %s": ("group_not_run", ("jobs", "detail")),
-    "mode %s, capacity %d": ("mode_changed", ("mode", "capacity")),
-    "state file %s is not written any more: %s": ("memory_failed", ("path", "detail")),
-    "state file %s cannot be used (%s) nor moved aside: %s": ("memory_unusable", ("path", "detail", "fault")),
-    "state file %s is unusable (%s): moved to %s, state is rebuilt from agents and switches": (
-        "memory_remade",
-        ("path", "detail", "aside"),
-    ),
-    "host %s is quarantined (%s): %s": ("host_quarantined", ("host", "cause", "detail")),
-    "host %s is released from quarantine": ("host_released", ("host",)),
-    "host %s reports ranks of job %s, which are another host's: refused": ("foreign_rank_refused", ("host", "job")),
-    "host %s reports an incarnation of job %s that is more than a day ahead: refused": (
-        "incarnation_refused",
-        ("host", "job"),
-    ),
-    "switch %s names term %d, which no controller can have: it is not used until it is restarted": (
-        "switch_term_refused",
-        ("switch", "term"),
-    ),
-    "no term is left above %d: this controller ends": ("terms_used_up", ("term",)),
-    "term %d has hardly any epoch numbers left: going on in the next": ("term_spent", ("term",)),
-    "the plug-in for %s is asked no more, the built-in decides: %s": ("policy_quarantined", ("group", "detail")),
-    "metrics on port %d": ("metrics_listen", ("port",)),
-    "session %d of %s lost its peer: %s": ("session_lost", ("session", "tenant", "detail")),
-    "session %d of %s cannot be gone on with: %s": ("session_not_recovered", ("session", "tenant", "detail")),
-    "worker of lease %d lane %d is to be killed": ("worker_killed", ("lease", "lane")),
-    "helper %s is back with %d of %d leases": ("helper_back", ("helper", "kept", "leases")),
-    "tenant %s is gone": ("tenant_gone", ("tenant",)),
-    "tenant %s exceeds its share of the event loop: its doorbells waited for %d ms": (
-        "tenant_paced",
-        ("tenant", "waited_ms"),
-    ),
-    "tree of %s stamp %d is lost: %s: %s": ("tree_lost", ("job", "stamp", "who", "detail")),
-    "rank %d of %s turned away: %s": ("rank_refused", ("rank", "job", "detail")),
-    "%s is fenced up to stamp %d": ("job_fenced", ("job", "stamp")),
-    "configuration %d is in force": ("config_changed", ("generation",)),
-    "the configuration is refused, the last good one is in force: %s": ("config_last_good", ("detail",)),
-    "the configuration in force could not be kept for a restart: %s": ("config_not_kept", ("detail",)),
-    "configuration %d stays in force: %s": ("config_refused", ("generation", "detail")),
-    "%s: %s": ("config_warning", ("key", "detail")),
-    "the policy plug-in is asked no more, the built-in policy decides: %s: %s: %s": (
-        "plugin_quarantined",
-        ("policy", "question", "detail"),
-    ),
-    "%s decides": ("plugin_decides", ("policy",)),
-    "the built-in policy decides: %s": ("plugin_missing", ("detail",)),
-    "boot id unknown: no %s, no %s; nothing accepted survives a restart": ("boot_id_unknown", ("file", "variable")),
-    "the monotonic clock went back by %.3f s since the journal's last event": ("clock_went_back", ("seconds",)),
-    "a new journal: %s": ("journal_new", ("detail",)),
-    "replayed %d events of lineage %s": ("journal_replayed", ("events", "lineage")),
-    "went on with %d sessions, %d jobs and %d leases": ("recovered", ("sessions", "jobs", "leases")),
-    "the journal failed, nothing is accepted any more: %s": ("journal_failed", ("detail",)),
-    "%d stored descriptors called %s belong to nothing; they are dropped": ("stored_dropped", ("descriptors", "name")),
-    "the daemon fails its own check, and the watchdog is not fed: %s": ("selfcheck_failed", ("detail",)),
-    "the daemon's check of itself is exhausted, which is no hang: %s": ("selfcheck_exhausted", ("detail",)),
-    "metrics: %s: %s": ("metrics_failed", ("what", "detail")),
-    "the event loop caught what it should not have: %s: %s": ("loop_fault", ("what", "detail")),
-    "the service manager takes no message: %s": ("notify_failed", ("detail",)),
-    "the daemon ended %s and is started again; %d descriptors kept": ("daemon_ended", ("how", "descriptors")),
-    "the daemon was started %d times in a row; no more": ("start_limit", ("starts",)),
-    "the daemon (pid %d): %s": ("daemon_status", ("pid", "status")),
-    "the daemon (pid %d) %s; it is ended": ("daemon_aborted", ("pid", "cause")),
-    "the daemon (pid %d) does not end; it is killed": ("daemon_killed", ("pid",)),
-    "a message of pid %d, which is not the daemon's, is ignored": ("notify_foreign", ("pid",)),
-    "a message of pid %d was too long, or its descriptors too many for RLIMIT_NOFILE": ("notify_too_long", ("pid",)),
-    "%d descriptors called %.40r are not stored: %d are": ("store_full", ("descriptors", "name", "stored")),
+FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    "job_cancelled": ("job", "tenant", "uid"),
+    "session_closed": ("session", "tenant", "cause", "detail"),
+    "lease_opens": ("lease", "tenant", "profile", "start", "gpu"),
+    "lease_closes": ("lease",),
+    "lease_failed": ("lease", "detail"),
+    "host_peer_refused": ("pid", "peer", "detail"),
+    "helper_joined": ("helper", "gpus", "kernels"),
+    "helper_ends": ("helper",),
+    "helper_lost": ("helper", "detail"),
+    "worker_lost": ("lease", "lane", "detail"),
+    "socket_remade": ("path",),
+    "socket_lost": ("path", "detail"),
+    "accept_failed": ("listener", "detail"),
+    "ticket_refused": ("detail",),
+    "no_connection": ("tenant", "detail"),
+    "rdma_event": ("device", "event"),
+    "no_memory": ("tenant", "detail"),
+    "admin_refused": ("uid",),
+    "controller_away": ("address", "detail"),
+    "controller_there": ("address",),
+    "controller_rules": ("term",),
+    "controller_takes_over": ("term",),
+    "controller_deposed": ("term",),
+    "agent_away": ("host", "detail"),
+    "agent_refused": ("host", "detail"),
+    "switch_there": ("switch",),
+    "switch_away": ("switch", "detail"),
+    "switch_refuses": ("switch", "detail"),
+    "job_over": ("job",),
+    "job_migrated": ("job", "downtime_ms"),
+    "group_not_run": ("jobs", "detail"),
+    "mode_changed": ("mode", "capacity"),
+    "memory_failed": ("path", "detail"),
+    "memory_unusable": ("path", "detail", "fault"),
+    "memory_remade": ("path", "detail", "aside"),
+    "host_quarantined": ("host", "cause", "detail"),
+    "host_released": ("host",),
+    "foreign_rank_refused": ("host", "job"),
+    "incarnation_refused": ("host", "job"),
+    "switch_term_refused": ("switch", "term"),
+    "terms_used_up": ("term",),
+    "term_spent": ("term",),
+    "policy_quarantined": ("group", "detail"),
+    "metrics_listen": ("port",),
+    "session_lost": ("session", "tenant", "detail"),
+    "session_not_recovered": ("session", "tenant", "detail"),
+    "worker_killed": ("lease", "lane"),
+    "helper_back": ("helper", "kept", "leases"),
+    "tenant_gone": ("tenant",),
+    "tenant_paced": ("tenant", "waited_ms"),
+    "tree_lost": ("job", "stamp", "who", "detail"),
+    "rank_refused": ("rank", "job", "detail"),
+    "job_fenced": ("job", "stamp"),
+    "config_changed": ("generation",),
+    "config_last_good": ("detail",),
+    "config_not_kept": ("detail",),
+    "config_refused": ("generation", "detail"),
+    "config_warning": ("key", "detail"),
+    "plugin_quarantined": ("policy", "question", "detail"),
+    "plugin_decides": ("policy",),
+    "plugin_missing": ("detail",),
+    "boot_id_unknown": ("file", "variable"),
+    "clock_went_back": ("seconds",),
+    "journal_new": ("detail",),
+    "journal_replayed": ("events", "lineage"),
+    "recovered": ("sessions", "jobs", "leases"),
+    "journal_failed": ("detail",),
+    "stored_dropped": ("descriptors", "name"),
+    "selfcheck_failed": ("detail",),
+    "selfcheck_exhausted": ("detail",),
+    "metrics_failed": ("what", "detail"),
+    "loop_fault": ("what", "detail"),
+    "notify_failed": ("detail",),
+    "daemon_ended": ("how", "descriptors"),
+    "start_limit": ("starts",),
+    "daemon_status": ("pid", "status"),
+    "daemon_aborted": ("pid", "cause"),
+    "daemon_killed": ("pid",),
+    "notify_foreign": ("pid",),
+    "notify_too_long": ("pid",),
+    "store_full": ("descriptors", "name", "stored"),
 }
-"""Messages with arguments: template → stable code, names of the arguments. A message that is missing here is logged
-all the same, with its text and without fields."""
+"""By code: the names of a message's arguments. A message carries its code (``extra={"code": …}``), so its text may
+change; one without a code is logged with its text alone."""
 
 
 def redacted(text: str) -> str:
@@ -153,7 +136,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter.format`."""
-        code, names = KINDS.get(str(record.msg), ("", ()))
+        code: str = getattr(record, "code", "")
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -163,7 +146,7 @@ class JsonLines(logging.Formatter):
         if code:
             line["code"] = code
         if isinstance(record.args, tuple):
-            for name, value in zip(names, record.args, strict=False):
+            for name, value in zip(FIELDS.get(code, ()), record.args, strict=False):
                 line[name] = value if isinstance(value, int) else redacted(str(value))
         if left_out := getattr(record, "left_out", 0):
             line["left_out"] = left_out
@@ -189,7 +172,7 @@ class RateLimit(logging.Filter):
         """See `logging.Filter.filter`."""
         kind, now = str(record.msg), time.monotonic()
         burst = float(BURST)
-        if KINDS.get(kind, ("", ()))[0] in NEVER_LEFT_OUT:
+        if getattr(record, "code", "") in NEVER_LEFT_OUT:
             return True
         if record.levelno >= logging.ERROR:
             burst, kind = 1.0, f"{record.levelname} {kind} {record.exc_info[0] if record.exc_info else None}"
@@ -211,7 +194,13 @@ def loop_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
     kind of its own, and came without bound."""
     fault = context.get("exception")
     what = str(context.get("message", ""))[:200]
-    logger.error("the event loop caught what it should not have: %s: %s", what, repr(fault)[:500], exc_info=fault)
+    logger.error(
+        "the event loop caught what it should not have: %s: %s",
+        what,
+        repr(fault)[:500],
+        exc_info=fault,
+        extra={"code": "loop_fault"},
+    )
 
 
 def set_up(style: str) -> None:

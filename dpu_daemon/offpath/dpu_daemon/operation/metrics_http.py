@@ -79,7 +79,7 @@ class MetricsServer:
         self._thread = threading.Thread(target=self._server.serve_forever, name="offpath-metrics", daemon=True)
         self._thread.start()
         self._arm_lag()
-        logger.info("metrics on port %d", self._server.server_address[1])
+        logger.info("metrics on port %d", self._server.server_address[1], extra={"code": "metrics_listen"})
 
     async def close(self) -> None:
         """Stop listening; peers that are being served are cut off."""
@@ -236,7 +236,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         now_s = time.monotonic()
         if now_s - self._logged_s >= LOG_EVERY_S:
             self._logged_s = now_s
-            logger.warning("metrics: %s: %s", what, fault)
+            logger.warning("metrics: %s: %s", what, fault, extra={"code": "metrics_failed"})
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """One more peer; the longest there makes room."""

@@ -113,6 +113,7 @@ class Recovery:
         logger.info(
             "went on with %d sessions, %d jobs and %d leases",
             len(daemon.sessions.by_number), len(daemon.answers.refs), len(ledger.leases),
+            extra={"code": "recovered"},
         )  # fmt: skip
         if faults.armed:
             faults.hit("daemon.recovered")
@@ -140,7 +141,13 @@ class Recovery:
             answers, memory = fds.pop(), fds.pop()
             fabric = self._make_fabric(slots, payload_bytes, result_bytes, (memory, answers))
         except (RegionError, ValueError) as fault:
-            logger.warning("session %d of %s cannot be gone on with: %s", known.session, known.tenant, fault)
+            logger.warning(
+                "session %d of %s cannot be gone on with: %s",
+                known.session,
+                known.tenant,
+                fault,
+                extra={"code": "session_not_recovered"},
+            )
             close_all(fds)
             daemon.store.forget(memory_name(known.session))
             return None

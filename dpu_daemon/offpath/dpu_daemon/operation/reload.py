@@ -72,11 +72,18 @@ class Reloader:
             except (ConfigError, PluginError, OSError) as fault:
                 self._daemon.plugin.drop()
                 counters["reloads_failed"] += 1
-                logger.warning("configuration %d stays in force: %s", self._daemon.config_generation, fault)
+                logger.warning(
+                    "configuration %d stays in force: %s",
+                    self._daemon.config_generation,
+                    fault,
+                    extra={"code": "config_refused"},
+                )
                 return False
             await self.keep()  # before it is told: from then on a crash must not bring an older one back
             counters["reloads"] += 1
-            logger.warning("configuration %d is in force", self._daemon.config_generation)
+            logger.warning(
+                "configuration %d is in force", self._daemon.config_generation, extra={"code": "config_changed"}
+            )
             return True
 
     async def keep(self) -> None:
@@ -87,7 +94,11 @@ class Reloader:
         try:
             await asyncio.get_running_loop().run_in_executor(None, write)
         except OSError as fault:
-            logger.warning("the configuration in force could not be kept for a restart: %s", fault)
+            logger.warning(
+                "the configuration in force could not be kept for a restart: %s",
+                fault,
+                extra={"code": "config_not_kept"},
+            )
 
     async def _try(self) -> None:
         """Everything that can fail comes before the first change. Raises: ConfigError, PluginError, OSError."""
@@ -100,7 +111,7 @@ class Reloader:
         self._negotiator.reload(config, read.known)
         self._daemon.reconfigure(config)
         for warning in loaded.warnings:
-            logger.warning("%s: %s", warning.path, warning.text)
+            logger.warning("%s: %s", warning.path, warning.text, extra={"code": "config_warning"})
 
     async def _beside(self, work: Callable[[], _T]) -> _T:
         """The work's result, from a thread of its own, so that one that never ends holds up neither the loop nor the

@@ -279,8 +279,14 @@ async def _verdict(check: SelfCheck) -> bool:
     try:
         await check.run()
     except Exhausted as fault:
-        logger.warning("the daemon's check of itself is exhausted, which is no hang: %s", fault)
+        logger.warning(
+            "the daemon's check of itself is exhausted, which is no hang: %s",
+            fault,
+            extra={"code": "selfcheck_exhausted"},
+        )
     except SelfCheckFailed as fault:
-        logger.error("the daemon fails its own check, and the watchdog is not fed: %s", fault)
+        logger.error(
+            "the daemon fails its own check, and the watchdog is not fed: %s", fault, extra={"code": "selfcheck_failed"}
+        )
         return False
     return True

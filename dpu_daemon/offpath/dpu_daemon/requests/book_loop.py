@@ -109,7 +109,7 @@ class BookLoop:
         journal, self.journal = self.journal, None
         self.is_read_only = True
         self._counters["journal_failures"] += 1
-        logger.error("the journal failed, nothing is accepted any more: %s", fault)
+        logger.error("the journal failed, nothing is accepted any more: %s", fault, extra={"code": "journal_failed"})
         if journal is not None:
             journal.retire()
             journal.close()

@@ -103,6 +103,7 @@ class Turns:
             logger.warning(
                 "tenant %s exceeds its share of the event loop: its doorbells waited for %d ms", self.tenant,
                 (self.paused_ns - self._logged_ns) // 1_000_000,
+                extra={"code": "tenant_paced"},
             )  # fmt: skip
             self._log_due_ns = now_ns + LOG_EVERY_NS
             self._logged_ns = self.paused_ns

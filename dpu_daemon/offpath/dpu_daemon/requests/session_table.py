@@ -71,7 +71,13 @@ class SessionTable:
         """The peer's connection broke. If it has anything to come back for, its session waits for it."""
         is_kept = session.fabric.fails_alone or session.refs()
         if session.number in self.by_number and is_kept and self.on_lost:
-            logger.info("session %d of %s lost its peer: %s", session.number, session.tenant, detail)
+            logger.info(
+                "session %d of %s lost its peer: %s",
+                session.number,
+                session.tenant,
+                detail,
+                extra={"code": "session_lost"},
+            )
             session.detach()
             for told in self.on_lost:
                 told(session)
@@ -83,7 +89,14 @@ class SessionTable:
         if self.by_number.pop(session.number, None) is None:
             return
         if code != "peer_gone":
-            logger.warning("session %d of %s closed: %s %s", session.number, session.tenant, code, detail)
+            logger.warning(
+                "session %d of %s closed: %s %s",
+                session.number,
+                session.tenant,
+                code,
+                detail,
+                extra={"code": "session_closed"},
+            )
         self._book_loop.dispatch(events.SessionClosed(session.number))
         self._counters["header_bytes_read"] += session.fabric.header_bytes_read
         self._counters["answer_bytes_written"] += session.fabric.answer_bytes_written
@@ -100,7 +113,7 @@ class SessionTable:
             session.when_told(end, self._limits().drain_ms / 1e3)
 
     def _tenant_gone(self, command: commands.TenantGone) -> None:
-        logger.info("tenant %s is gone", command.tenant)
+        logger.info("tenant %s is gone", command.tenant, extra={"code": "tenant_gone"})
         self._pacing.tenant_gone(command.tenant)
         for told in self.on_tenant_gone:
             told(command.tenant)
@@ -143,7 +156,13 @@ class SessionTable:
         """The requester gives the job up, or an operator does."""
         if operator_uid is not None:
             ref.operator_uid = operator_uid
-            logger.info("job %d of %s is cancelled by uid %d", ref.job, ref.session.tenant, operator_uid)
+            logger.info(
+                "job %d of %s is cancelled by uid %d",
+                ref.job,
+                ref.session.tenant,
+                operator_uid,
+                extra={"code": "job_cancelled"},
+            )
         self._book_loop.dispatch(events.CancelRequested(ref.job, operator_uid))
 
     def violated(self) -> None:

@@ -230,7 +230,14 @@ class Switch:
         try:
             sock = begin_connecting(part.permission.parent)
         except OSError as fault:
-            logger.warning("tree of %s stamp %d is lost: %s: %s", part.key[0], part.key[2], "the switch above", fault)
+            logger.warning(
+                "tree of %s stamp %d is lost: %s: %s",
+                part.key[0],
+                part.key[2],
+                "the switch above",
+                fault,
+                extra={"code": "tree_lost"},
+            )
             return None
         stream = Stream(sock, self._heard, self._closed, self._drained, is_connecting=True)
         self._members[stream] = _Member(part)
@@ -267,7 +274,9 @@ class Switch:
             why = refused
         if part is not None and not self._watches[part].streams:
             self._forget(part)
-        logger.warning("rank %d of %s turned away: %s", frame.rank, frame.job, why.name.lower())
+        logger.warning(
+            "rank %d of %s turned away: %s", frame.rank, frame.job, why.name.lower(), extra={"code": "rank_refused"}
+        )
         stream.send(frames.pack(frames.AttachRefused(frame.rank, why)))
         if member.part is None:
             stream.finish()
@@ -292,7 +301,9 @@ class Switch:
             return
         if not part.is_over:
             who = "the switch above" if slot is None else f"ranks {sorted(slot.joined)[:8]}"
-            logger.warning("tree of %s stamp %d is lost: %s: %s", part.key[0], part.key[2], who, why)
+            logger.warning(
+                "tree of %s stamp %d is lost: %s: %s", part.key[0], part.key[2], who, why, extra={"code": "tree_lost"}
+            )
         if slot is None:
             if part.up is stream:
                 part.lost_above(reason)
@@ -390,7 +401,14 @@ class Switch:
             watch.progress, watch.since = part.progress, now
         elif now - watch.since > STALL_S:
             job, _, stamp = part.key
-            logger.warning("tree of %s stamp %d is lost: %s: %s", job, stamp, "an operation", "it stands still")
+            logger.warning(
+                "tree of %s stamp %d is lost: %s: %s",
+                job,
+                stamp,
+                "an operation",
+                "it stands still",
+                extra={"code": "tree_lost"},
+            )
             part.lose(Reason.LIMITS)
             self._settle()
 
