@@ -422,7 +422,7 @@ def test_who_leaves_the_host_channel_before_its_hello_is_no_warning(make_cluster
     for _ in range(3):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
             silent.connect(str(cluster.run_folder / "host.sock"))
-    until(lambda: cluster.daemon.errors.count("host channel: turned away pid") == 3)
+    until(lambda: cluster.daemon.errors.count("host channel: refused pid") == 3)
     assert warnings_of(cluster.daemon.errors) == []
 
 

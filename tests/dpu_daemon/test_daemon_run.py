@@ -68,7 +68,7 @@ def test_a_kept_daemon_comes_back_and_its_statistics_reach_standard_output(
     out, _ = kept.communicate(timeout=BOUND_S)
     assert kept.returncode == 0
     assert "dma_bytes" in json.loads(out)
-    assert "ended by SIGKILL and is started again" in (tmp_path / "errors").read_text()
+    assert "ended by SIGKILL; restarting it" in (tmp_path / "errors").read_text()
 
 
 @pytest.mark.parametrize("name", ["host", "negotiate", "fabric", "admin"])

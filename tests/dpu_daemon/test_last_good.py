@@ -25,7 +25,7 @@ from ..support.toml import to_toml
 from .test_metrics import scraped
 
 pytestmark = pytest.mark.slow
-IN_FORCE = "the configuration is refused, the last good one is in force"
+IN_FORCE = "configuration refused, using the last good one"
 
 
 @pytest.fixture

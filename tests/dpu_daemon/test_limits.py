@@ -235,6 +235,6 @@ def test_the_supervisor_reaps_a_worker_that_it_killed(make_cluster: Make) -> Non
         until(lambda: pending.done or ada.poll(0.05) or pending.done)
         until(lambda: not os.path.exists(f"/proc/{pid}"))
         assert ada.submit("echo", seconds(2), timeout=TIMEOUT).array == 2
-    assert "as ordered" in helper.errors
+    assert "on the daemon's order" in helper.errors
     helper.signal(signal.SIGTERM)
     assert helper.ended() == 0

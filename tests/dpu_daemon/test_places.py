@@ -41,7 +41,7 @@ def work(cluster: Cluster, number: int) -> None:
 
 def remade(cluster: Cluster, name: str) -> int:
     """Lines with the log code ``socket_remade`` for it."""
-    return cluster.daemon.errors.count(f"{name}.sock was removed: made anew")
+    return cluster.daemon.errors.count(f"{name}.sock was removed; created it again")
 
 
 @pytest.mark.slow
@@ -67,7 +67,7 @@ def test_each_socket_that_is_removed_is_made_anew_without_a_restart(make_cluster
         stays.submit("echo", seconds(9), timeout=TIMEOUT)
     assert [remade(cluster, name) for name in SOCKETS] == [1, 1, 1, 1]
     assert pids_of(cluster.daemon) == pids
-    assert "watchdog is not fed" not in cluster.daemon.errors
+    assert "not feeding the watchdog" not in cluster.daemon.errors
 
 
 @pytest.mark.slow
@@ -84,7 +84,7 @@ def test_a_removed_runtime_directory_is_made_anew_and_the_keeper_can_start_the_d
         stays.submit("echo", seconds(1), timeout=TIMEOUT)
         work(cluster, 2)
         assert pids_of(cluster.daemon) == [pid]
-    until(lambda: "notify.sock was removed: made anew" in cluster.daemon.errors)
+    until(lambda: "notify.sock was removed; created it again" in cluster.daemon.errors)
     os.kill(pid, signal.SIGKILL)
     cluster.daemon.hear()
     until(lambda: cluster.helper is not None and cluster.helper.errors.count("joined as generation") == 2)
@@ -106,7 +106,7 @@ def test_a_path_that_another_process_took_is_left_to_it_and_logged_once(
             for _ in range(3):
                 assert places.look()
             assert list(places.lost) == [path]
-            assert len([r for r in caplog.records if "cannot be made anew" in r.message]) == 1
+            assert len([r for r in caplog.records if "cannot be created again" in r.message]) == 1
             file.remove()
             assert os.path.exists(path)
         assert places.look()

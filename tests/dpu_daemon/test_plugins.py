@@ -35,7 +35,7 @@ PATIENT_MS = 1_000
 """A good plug-in's deadline here: a machine with other work may not run it for longer than 5 ms."""
 STATE: list[Any] = [[], [], 0, 0, ""]
 DEMAND = [1, "ada", 14, 0, ""]
-QUARANTINED = "is asked no more, the built-in policy decides"
+QUARANTINED = "policy plug-in quarantined, using the built-in policy"
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_a_broken_plug_in_is_quarantined_and_nobody_loses_a_request(
     done = offpath("replay", str(copy), "--json")
     assert (done.code, done.document["fault"]) == (0, ""), done.err
     assert cluster.reload(), "lets it in again"
-    until(lambda: cluster.daemon.errors.count(f"plugin:{name} decides") == 2)
+    until(lambda: cluster.daemon.errors.count(f"active policy: plugin:{name}") == 2)
     work(cluster)
     assert cluster.daemon.errors.count(QUARANTINED) == 2
     counted = cluster.statistics()
@@ -142,7 +142,7 @@ def test_a_plug_in_that_cannot_be_had_is_no_configuration(make_cluster: Make, si
         assert ada.submit("echo", [np.array([1.0])], timeout=TIMEOUT).array == 1
     cluster.config["leasing"] |= {"policy": "plugin:worst-fit", "plugin_ms": PATIENT_MS}
     assert cluster.reload()
-    until(lambda: "plugin:worst-fit decides" in cluster.daemon.errors)
+    until(lambda: "active policy: plugin:worst-fit" in cluster.daemon.errors)
     (first,) = children_of(cluster)
     assert cluster.reload()
     (second,) = children_of(cluster)
@@ -167,7 +167,7 @@ def test_a_daemon_that_is_killed_goes_on_with_its_plug_in(make_cluster: Make, si
     with cluster.connect("ada", slots=4) as ada:
         for number in range(4):
             assert ada.submit("echo", [np.array([float(number)])], timeout=TIMEOUT).array == number
-            until(lambda number=number: cluster.daemon.errors.count("plugin:worst-fit decides") == number + 1)
+            until(lambda number=number: cluster.daemon.errors.count("active policy: plugin:worst-fit") == number + 1)
             if number < 3:
                 kill_daemon(cluster)
     said = advice_in(journal_of(cluster))
@@ -187,7 +187,7 @@ def test_a_killed_daemon_comes_back_although_its_plug_in_is_gone(
         shutil.rmtree(mine)
         kill_daemon(cluster)
         assert ada.submit("echo", [np.array([2.0])], timeout=TIMEOUT).array == 2
-    assert "the built-in policy decides: plugin:worst-fit cannot be used: LookupError" in cluster.daemon.errors
+    assert "using the built-in policy: plugin:worst-fit cannot be used: LookupError" in cluster.daemon.errors
     assert [advice.fault for advice in advice_in(journal_of(cluster))][-1] == "gone: no plug-in runs"
 
 

@@ -48,7 +48,7 @@ def test_a_tenant_that_is_added_gets_in_and_one_that_is_removed_is_told_so(make_
         assert cluster.reload()
         with pytest.raises(PeerGone, match="tenant_removed: the tenant was taken out of the configuration"):
             until(lambda: bob.poll(0.1))
-        until(lambda: "tenant bob is gone" in cluster.daemon.errors)
+        until(lambda: "tenant bob removed" in cluster.daemon.errors)
         with pytest.raises(NegotiationRefused, match="denied"):
             cluster.connect("bob")
         with cluster.connect("cyd") as cyd:
@@ -84,7 +84,7 @@ def test_what_a_removed_tenant_runs_finishes_what_it_queued_does_not(make_cluste
             bob.submit("echo", seconds(9), timeout=TIMEOUT)
         assert (failed.value.status, failed.value.reason) == (Status.REJECTED, Reason.TENANT_REMOVED)
         assert running.result(TIMEOUT).array == 1.0
-    until(lambda: "tenant bob is gone" in cluster.daemon.errors)
+    until(lambda: "tenant bob removed" in cluster.daemon.errors)
 
 
 def test_what_a_removed_tenant_runs_past_the_drain_limit_is_lost_with_its_worker(make_cluster: Make) -> None:
@@ -100,7 +100,7 @@ def test_what_a_removed_tenant_runs_past_the_drain_limit_is_lost_with_its_worker
             endless.result(TIMEOUT)
         assert failed.value.status is Status.OUTCOME_UNKNOWN
         until(lambda: not os.path.exists(f"/proc/{pid}"))
-    until(lambda: "tenant bob is gone" in cluster.daemon.errors)
+    until(lambda: "tenant bob removed" in cluster.daemon.errors)
     with cluster.connect("ada") as ada:
         assert ada.submit("echo", seconds(1), timeout=TIMEOUT).array == 1
 

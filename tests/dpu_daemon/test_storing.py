@@ -177,7 +177,7 @@ def test_no_session_of_a_burst_is_lost_at_a_kill(make_cluster: Make) -> None:
         until(lambda: all(requester.is_durable() for requester in requesters))
         os.kill(pids_of(cluster.daemon)[0], signal.SIGKILL)
         assert cluster.daemon.hear()["lineage"] == cluster.lineage
-        until(lambda: f"went on with {len(requesters)} sessions" in cluster.daemon.errors)
+        until(lambda: f"recovered {len(requesters)} sessions" in cluster.daemon.errors)
 
 
 @pytest.mark.slow
@@ -187,7 +187,7 @@ def test_a_manager_whose_queue_is_full_at_the_start_is_told_ready_once_it_reads(
     """The daemon serves meanwhile."""
     fill_queue(tmp_path)
     cluster = make_cluster({"alpha": {}}, environment={"NOTIFY_SOCKET": str(tmp_path / "notify")})
-    until(lambda: "the service manager takes no message" in cluster.daemon.errors)
+    until(lambda: "cannot notify the service manager" in cluster.daemon.errors)
 
     def is_ready() -> bool:
         manager.hear()
@@ -204,7 +204,7 @@ def test_a_reload_that_its_manager_does_not_hear_of_does_not_hold_up_the_end(
     until(lambda: manager.hear() or any("READY" in fields for fields in manager.said))
     fill_queue(tmp_path)
     assert cluster.reload()
-    until(lambda: "the service manager takes no message" in cluster.daemon.errors)
+    until(lambda: "cannot notify the service manager" in cluster.daemon.errors)
     cluster.daemon.signal(signal.SIGTERM)
     assert cluster.daemon.ended() == 0
 

@@ -156,7 +156,7 @@ def test_a_killed_daemon_comes_back_to_the_same_workers_as_a_new_session(hosts: 
         os.kill(daemon, signal.SIGKILL)
         after = until(lambda: _served(requester))
         assert after["generation"] == before["generation"], "the lease went on, with the workers that hold it"
-    assert "is back with 1 of 1 leases" in cluster.daemon.errors
+    assert "reattached with 1 of 1 leases" in cluster.daemon.errors
 
 
 def test_a_helper_that_leaves_is_let_go_once_nothing_lands_in_its_memory(hosts: Hosts) -> None:
@@ -165,7 +165,7 @@ def test_a_helper_that_leaves_is_let_go_once_nothing_lands_in_its_memory(hosts: 
     with cluster.connect("ada") as requester:
         where(requester)
         helper.finish()
-        assert "does not let us go" not in helper.errors
+        assert "did not release us" not in helper.errors
         until(lambda: re.search(r"helper \S+ ends$", cluster.daemon.errors, re.MULTILINE))
 
 

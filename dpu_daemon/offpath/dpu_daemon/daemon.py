@@ -137,7 +137,9 @@ class Daemon:
     def drain(self, is_on: bool) -> None:
         """Take in nothing new and finish what is there, or take in again."""
         if is_on is not self.is_draining:
-            logger.warning("draining: no new session, no new job" if is_on else "draining no more")
+            logger.warning(
+                "draining: accepting no new sessions or jobs" if is_on else "drain cancelled, accepting work again"
+            )
             self.book_loop.dispatch(events.Drain(is_on))
 
     def reconfigure(self, config: DaemonConfig) -> None:

@@ -83,7 +83,7 @@ async def running_daemon(
             if book is None:
                 raise missing
             # What was accepted is worth more than who decides.
-            logger.warning("the built-in policy decides: %s", missing, extra={"code": "plugin_missing"})
+            logger.warning("using the built-in policy: %s", missing, extra={"code": "plugin_missing"})
         negotiate_path, negotiate_socket = _listens(inherited, "negotiate", directory)
         fabric_path, fabric_socket = _listens(inherited, "fabric", directory)
         endpoints = Endpoints(
@@ -169,7 +169,7 @@ def continued_clock(last_ns: int, monotonic_ns: Callable[[], int] = time.monoton
     if behind_ns <= 0:
         return monotonic_ns
     logger.warning(
-        "the monotonic clock went back by %.3f s since the journal's last event",
+        "the monotonic clock is %.3f s behind the journal's last event",
         behind_ns / 1e9,
         extra={"code": "clock_went_back"},
     )
@@ -232,7 +232,7 @@ def _journal(config: DaemonConfig, directory: str) -> tuple[Journal | None, Repl
             " it holds, move it away"
         ) from None
     if replayed is None:
-        logger.info("a new journal: %s", why, extra={"code": "journal_new"})
+        logger.info("created a new journal: %s", why, extra={"code": "journal_new"})
     else:
         logger.info(
             "replayed %d events of lineage %s",
@@ -251,7 +251,7 @@ def _drop_stored(inherited: Inherited, store: Store) -> None:
     while inherited.stored:
         name, fds = inherited.stored.popitem()
         logger.warning(
-            "%d stored descriptors called %s belong to nothing; they are dropped",
+            "dropped %d stored descriptors named %s that belong to nothing",
             len(fds),
             name,
             extra={"code": "stored_dropped"},
@@ -303,7 +303,7 @@ async def serve(
             if refused:
                 daemon.is_last_good = True
                 logger.error(
-                    "the configuration is refused, the last good one is in force: %s",
+                    "configuration refused, using the last good one: %s",
                     refused,
                     extra={"code": "config_last_good"},
                 )

@@ -75,7 +75,7 @@ class Helper(KernelTable):
             try:
                 os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
             except PermissionError:
-                logger.warning("no right to SCHED_RR (CAP_SYS_NICE or LimitRTPRIO): running at normal priority")
+                logger.warning("no permission for SCHED_RR (CAP_SYS_NICE or LimitRTPRIO); running at normal priority")
         threads = len(os.listdir("/proc/self/task"))
         if threads > 1:
             logger.warning(

@@ -161,7 +161,7 @@ class Supervisor:
                 self._take_leave(connection)
         except PeerGone as gone:
             gone = self._last_word(connection) or gone
-            logger.info("daemon gone: %s", gone)
+            logger.info("lost the daemon: %s", gone)
             if not self._stopping:
                 state = "lost the daemon" if self._is_welcome else "not joined"
                 self._tell_once(f"{state}: {gone}; trying again")
@@ -205,7 +205,7 @@ class Supervisor:
         while (left := deadline - time.monotonic()) > 0:
             if poll.poll(left * 1e3):
                 connection.receive()  # an order that crossed our leave: nobody counts on it any more
-        logger.warning("the daemon does not let us go: scrubbing although it may still copy")
+        logger.warning("daemon did not release us in time; scrubbing, a copy may still be in flight")
 
     def _wait(self, seconds: float) -> None:
         """Until it is time to try again; workers that die meanwhile are put to rest."""
@@ -385,7 +385,7 @@ class Supervisor:
         if held is None or held.order.generation != order.generation:
             return
         for pid in [pid for pid, lane in held.workers.values() if lane == order.lane]:
-            logger.warning("lease %d lane %d: killing worker %d, as ordered", order.lease, order.lane, pid)
+            logger.warning("lease %d lane %d: killing worker %d on the daemon's order", order.lease, order.lane, pid)
             os.kill(pid, signal.SIGKILL)
 
     def _drop(self, lease: int, *, scrub: bool) -> int:

@@ -175,7 +175,7 @@ def test_a_take_over_without_memory_raises_the_term_above_what_agents_have_heard
     until(lambda: world.cluster.status().term > term)
     found = world.cluster.granted(["orphan"])
     assert found["orphan"] >> 32 > term
-    assert ("state is rebuilt from agents" in world.cluster.log("controller")) or damage == "lost"
+    assert ("rebuilding the state from agents" in world.cluster.log("controller")) or damage == "lost"
 
 
 @pytest.mark.parametrize("name", ["daemon-h1", "helper-h1"])
@@ -246,7 +246,7 @@ def test_of_two_controllers_the_later_rules_and_the_former_ends(world: World) ->
         until(lambda: cluster.processes["controller"].poll() is not None)
         assert later.status().term > term
     assert cluster.processes["controller"].returncode == 1
-    assert "another controller rules" in cluster.log("controller")
+    assert "superseded by a controller" in cluster.log("controller")
     ready = cluster.log("controller").count("ready in")
     cluster.start("controller")
     cluster.await_line("controller", "ready in", ready + 1)

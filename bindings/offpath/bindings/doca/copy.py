@@ -190,7 +190,7 @@ class DocaCopyEngine(SegmentedCopyEngine[Route]):
         if self._broken:
             return
         self._broken = why
-        logger.error("the copy engine works no more: %s", why)
+        logger.error("copy engine failed: %s", why)
         self._epoll.unregister(self._engine.fileno())
         self._give_up(why)
 
@@ -200,7 +200,7 @@ def _give_back(handle: Engine | Mmap | Dma | Inventory) -> None:
     try:
         handle.close()
     except DeviceError as fault:
-        logger.warning("not given back to DOCA: %s", fault)
+        logger.warning("could not return an object to DOCA: %s", fault)
 
 
 def _close_device(device: Device) -> None:
@@ -210,6 +210,6 @@ def _close_device(device: Device) -> None:
         try:
             each.close()
         except DeviceError as fault:
-            logger.warning("the DOCA device stays open: %s", fault)
+            logger.warning("could not close the DOCA device: %s", fault)
         else:
             _stranded.remove(each)

@@ -132,7 +132,7 @@ class Poller:
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_S)
             if self._thread.is_alive():
-                logger.warning("%s does not end: it is in a call of DOCA's", self._thread.name)
+                logger.warning("%s does not end; it is inside a DOCA call", self._thread.name)
 
     def _end(self) -> None:
         self._is_ending = True

@@ -86,7 +86,7 @@ class ControllerLink:
 
     def _said(self, text: bytes) -> None:
         if not self.is_up:
-            logger.info("the controller at %s is there", self._table.controller, extra={"code": "controller_there"})
+            logger.info("connected to the controller at %s", self._table.controller, extra={"code": "controller_there"})
             self.is_up, self._is_told = True, False
             self._backoff_s = MIN_BACKOFF_S
         self._heard(text)
@@ -99,7 +99,10 @@ class ControllerLink:
     def _failed(self, why: str) -> None:
         if not self._is_told:  # once: it may be away for long
             logger.warning(
-                "the controller at %s is away: %s", self._table.controller, why, extra={"code": "controller_away"}
+                "no connection to the controller at %s: %s",
+                self._table.controller,
+                why,
+                extra={"code": "controller_away"},
             )
             self._is_told = True
         if not self._is_closed:

@@ -97,7 +97,7 @@ class Conductor:
         """Stamp: no rank can hold a greater one of ours."""
         self.store.term(term, seal.proof(term))
         self.heard.clear()
-        logger.info("rules in term %d", term, extra={"code": "controller_rules"})
+        logger.info("controller active, term %d", term, extra={"code": "controller_rules"})
         for host in self.trust.quarantined:
             self.dispatch(events.HostQuarantined(host))
         for job in self.jobs.known():
@@ -124,7 +124,7 @@ class Conductor:
                 self._look_whether_moved(job, now_ns)
         if self.machine.is_spent and not self.machine.is_deposed:
             logger.warning(
-                "term %d has hardly any epoch numbers left: going on in the next",
+                "term %d is almost out of epoch numbers; starting the next term",
                 self.machine.term,
                 extra={"code": "term_spent"},
             )
@@ -170,7 +170,7 @@ class Conductor:
             for host in contested:  # the rank's former host may have let go of it
                 self.dispatch(events.AgentUp(host))
         for job in self.jobs.over(self.now_ns()):
-            logger.info("job %s is over", job, extra={"code": "job_over"})
+            logger.info("job %s has ended", job, extra={"code": "job_over"})
             self.tracking.forget(job)
             self.dispatch(events.JobEnded(job))
         if self._is_changed:
@@ -219,7 +219,7 @@ class Conductor:
         if contested and host not in self._contested:
             self._contested[host] = contested[0]
             logger.warning(
-                "host %s reports ranks of job %s, which are another host's: refused",
+                "host %s reports ranks of job %s that belong to another host; refused",
                 host,
                 contested[0],
                 extra={"code": "foreign_rank_refused"},
@@ -238,7 +238,7 @@ class Conductor:
         early = next((state.job for state in states if state.incarnation > latest), None)
         if early is not None:
             logger.warning(
-                "host %s reports an incarnation of job %s that is more than a day ahead: refused",
+                "host %s reports an incarnation of job %s that is more than a day ahead; refused",
                 host,
                 early,
                 extra={"code": "incarnation_refused"},
@@ -279,19 +279,17 @@ class Conductor:
             return
         self.store.term(term, self.trust.seal.proof(term))
         if self._is_young:
-            logger.warning("a controller ruled in term %d; taking over", term, extra={"code": "controller_takes_over"})
+            logger.warning("taking over from a controller with term %d", term, extra={"code": "controller_takes_over"})
             self._loop.call_soon(self._take_over, term + 1)
             return
-        logger.error("another controller rules, in term %d: this one ends", term, extra={"code": "controller_deposed"})
+        logger.error("superseded by a controller with term %d, exiting", term, extra={"code": "controller_deposed"})
         self.dispatch(events.Deposed(term))
         self.settle()
         self.on_deposed()
 
     def _take_over(self, term: int) -> None:
         if term > MOST_TERM:
-            logger.error(
-                "no term is left above %d: this controller ends", self.machine.term, extra={"code": "terms_used_up"}
-            )
+            logger.error("no term is left above %d, exiting", self.machine.term, extra={"code": "terms_used_up"})
             self.dispatch(events.Deposed(self.machine.term))
             self.settle()
             self.on_deposed()

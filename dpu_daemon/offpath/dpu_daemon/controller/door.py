@@ -100,14 +100,14 @@ class Door:
 
     def _turn_away(self, talk: Talk, peer: str, why: str) -> None:
         self.refused += 1
-        logger.warning("agent %s turned away: %s", peer, why, extra={"code": "agent_refused"})
+        logger.warning("agent %s refused: %s", peer, why, extra={"code": "agent_refused"})
         talk.say(cluster.Farewell(code="refused", detail=why[:500]))
         self._forget(talk, peer)
         talk.close()
 
     def _lost(self, talk: Talk, peer: str, why: str) -> None:
         if self._hosts.get(peer) is talk:
-            logger.info("agent %s is away: %s", peer, why, extra={"code": "agent_away"})
+            logger.info("agent %s disconnected: %s", peer, why, extra={"code": "agent_away"})
         self._forget(talk, peer)
 
     def _forget(self, talk: Talk, peer: str) -> None:

@@ -61,7 +61,7 @@ class Modes:
         capacity = self._table.all_capacity if mode == "all" else self._table.capacity
         planner.set(settings_of(planner.settings, mode, capacity, link_bytes_per_s), self._sharing)
         self._conductor.switches.set_capacity(capacity)
-        logger.warning("mode %s, capacity %d", mode, capacity, extra={"code": "mode_changed"})
+        logger.warning("sharing mode %s, switch capacity %d", mode, capacity, extra={"code": "mode_changed"})
         self._conductor.plan_again()
 
     def close(self) -> None:

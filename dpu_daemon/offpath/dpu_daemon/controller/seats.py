@@ -79,7 +79,7 @@ class Seat(Generic[_T]):
             return read(self.process.ask(kind, *arguments))
         except (AdvisorError, PlainError, PolicyFault) as fault:
             logger.warning(
-                "the plug-in for %s is asked no more, the built-in decides: %s",
+                "plug-in for %s quarantined, using the built-in policy: %s",
                 self.group,
                 fault,
                 extra={"code": "policy_quarantined"},

@@ -102,7 +102,7 @@ class Store:
             os.rename(self._path, aside)
         except OSError as fault:
             logger.error(
-                "state file %s cannot be used (%s) nor moved aside: %s",
+                "state file %s is unusable (%s) and cannot be moved aside: %s",
                 self._path,
                 why,
                 fault,
@@ -113,7 +113,7 @@ class Store:
             with contextlib.suppress(OSError):
                 os.unlink(path)
         logger.error(
-            "state file %s is unusable (%s): moved to %s, state is rebuilt from agents and switches",
+            "state file %s is unusable (%s); moved to %s, rebuilding the state from agents and switches",
             self._path, why, aside,
             extra={"code": "memory_remade"},
         )  # fmt: skip
@@ -196,9 +196,7 @@ class Store:
 
     def _lost(self, fault: Exception) -> None:
         self.lost = str(fault) or type(fault).__name__
-        logger.error(
-            "state file %s is not written any more: %s", self._path, self.lost, extra={"code": "memory_failed"}
-        )
+        logger.error("stopped writing state file %s: %s", self._path, self.lost, extra={"code": "memory_failed"})
         self.close()
 
     def close(self) -> None:

@@ -123,19 +123,19 @@ class Switches:
                 await link.control.capacity(capacity)
         except PeerGone as gone:
             if link.is_up or not link.is_told:
-                logger.warning("switch %s is away: %s", link.name, gone, extra={"code": "switch_away"})
+                logger.warning("switch %s disconnected: %s", link.name, gone, extra={"code": "switch_away"})
             if link.is_up:
                 self._dispatch(events.SwitchDown(link.name))
             link.is_up, link.is_told, link.life = False, True, ""
             return False
         except (SwitchRefused, ControlError) as refused:
-            logger.warning("switch %s refuses: %s", link.name, refused, extra={"code": "switch_refuses"})
+            logger.warning("switch %s refused a command: %s", link.name, refused, extra={"code": "switch_refuses"})
             return True
         if (term, capacity) != (self._term, self._capacity):
             link.look.set()
         elif link.life != led.life:
             if not link.is_up:
-                logger.info("switch %s is there", link.name, extra={"code": "switch_there"})
+                logger.info("switch %s connected", link.name, extra={"code": "switch_there"})
             link.life, link.capacity, link.is_up, link.is_told = led.life, capacity, True, False
             self._dispatch(events.SwitchUp(link.name, boot, capacity, led.permissions))
         elif link.capacity != capacity:  # what it allows is known, and may be on its way out
@@ -147,7 +147,7 @@ class Switches:
         """What the switch says makes no sense: nothing is granted through it."""
         if not link.is_told:
             logger.error(
-                "switch %s names term %d, which no controller can have: it is not used until it is restarted",
+                "switch %s reports term %d, which no controller can have; not using it until it restarts",
                 link.name, term,
                 extra={"code": "switch_term_refused"},
             )  # fmt: skip
@@ -179,7 +179,7 @@ class Switches:
         except PeerGone:
             link.look.set()
         except OffpathError as refused:
-            logger.warning("switch %s refuses: %s", link.name, refused, extra={"code": "switch_refuses"})
+            logger.warning("switch %s refused a command: %s", link.name, refused, extra={"code": "switch_refuses"})
         finally:
             link.orders -= 1
 
@@ -188,7 +188,7 @@ class Switches:
             await link.control.allow(permission, _life(boot))
             is_allowed = True
         except SwitchRefused as refused:
-            logger.warning("switch %s refuses: %s", link.name, refused, extra={"code": "switch_refuses"})
+            logger.warning("switch %s refused a command: %s", link.name, refused, extra={"code": "switch_refuses"})
             is_allowed = False
         it = permission
         self._dispatch(events.Allowed(link.name, boot, it.job, it.incarnation, it.stamp, is_allowed))

@@ -66,11 +66,11 @@ class Trust:
         """Its reports do not count until an operator releases it."""
         self.quarantined[host] = Quarantine(code, detail)
         self._store.quarantine(host, {"code": code, "detail": detail})
-        logger.error("host %s is quarantined (%s): %s", host, code, detail, extra={"code": "host_quarantined"})
+        logger.error("host %s quarantined (%s): %s", host, code, detail, extra={"code": "host_quarantined"})
 
     def release(self, host: str) -> None:
         """Raises: JobRefused: it is not quarantined."""
         if self.quarantined.pop(host, None) is None:
             raise JobRefused("not_quarantined", f"{host!r:.80} is not quarantined")
         self._store.release(host)
-        logger.warning("host %s is released from quarantine", host, extra={"code": "host_released"})
+        logger.warning("host %s released from quarantine", host, extra={"code": "host_released"})

@@ -63,7 +63,7 @@ class Tuner:
         if done.cancelled():
             return
         if (fault := done.exception()) is not None:  # patterns are ranks' words: a step may last longer than time goes
-            logger.warning("a group of %d jobs could not be run: %s", len(key), fault, extra={"code": "group_not_run"})
+            logger.warning("could not tune a group of %d jobs: %s", len(key), fault, extra={"code": "group_not_run"})
         self._known[key] = (DEFAULT,) * len(key) if fault is not None else done.result()
         while sum(map(_rows, self._known)) > _MOST_KEPT_ROWS:
             del self._known[next(iter(self._known))]

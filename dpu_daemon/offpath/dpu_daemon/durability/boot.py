@@ -29,9 +29,11 @@ def boot_id(environment: Mapping[str, str] = os.environ, kernels_file: str = KER
     if known:
         return known
     logger.warning(
-        "boot id unknown: no %s, no %s; nothing accepted survives a restart", kernels_file, BOOT_ID,
+        "boot id unknown: neither %s nor %s is readable; accepted requests will not survive a restart",
+        kernels_file,
+        BOOT_ID,
         extra={"code": "boot_id_unknown"},
-    )  # fmt: skip
+    )
     return some_boot_id()
 
 

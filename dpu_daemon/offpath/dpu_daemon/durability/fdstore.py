@@ -76,7 +76,7 @@ def read_notification(sock: socket.socket) -> Notification | None:
             said.pid = _UCRED.unpack(body[: _UCRED.size])[0]
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         logger.warning(
-            "a message of pid %d was too long, or its descriptors too many for RLIMIT_NOFILE",
+            "message of pid %d dropped: too long, or more descriptors than RLIMIT_NOFILE allows",
             said.pid,
             extra={"code": "notify_too_long"},
         )
@@ -108,7 +108,7 @@ class DescriptorStore:
         """Hold them, all or none; owned from here on. What is held already, under any name, is not held twice."""
         if not FD_NAME.fullmatch(name) or len(self._held) + len(fds) > self._most:
             logger.warning(
-                "%d descriptors called %.40r are not stored: %d are",
+                "%d descriptors named %.40r not stored: the store is full with %d",
                 len(fds),
                 name,
                 len(self._held),

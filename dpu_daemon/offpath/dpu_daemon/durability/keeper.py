@@ -106,7 +106,7 @@ class Keeper:
             while True:
                 if not self._may_start():
                     logger.error(
-                        "the daemon was started %d times in a row; no more",
+                        "giving up after %d restarts",
                         len(self._starts),
                         extra={"code": "start_limit"},
                     )
@@ -166,11 +166,11 @@ class Keeper:
                     former, self._listening[name] = self._listening[name], file.remake(LISTENING[name][1])
                     former.close()
                     logger.warning(
-                        "listening socket %s was removed: made anew", file.path, extra={"code": "socket_remade"}
+                        "listening socket %s was removed; created it again", file.path, extra={"code": "socket_remade"}
                     )
         except (OSError, RegionError) as fault:
             logger.error(
-                "listening socket %s was removed, and cannot be made anew: %s",
+                "listening socket %s was removed and cannot be created again: %s",
                 file.path,
                 fault,
                 extra={"code": "socket_lost"},
@@ -185,7 +185,7 @@ class Keeper:
             sock = open_notify_socket(self._notify_path)
         except (OSError, RegionError, PlaceUnusable) as fault:
             logger.error(
-                "socket %s was removed, and cannot be made anew: %s",
+                "socket %s was removed and cannot be created again: %s",
                 self._notify_path,
                 fault,
                 extra={"code": "socket_lost"},
@@ -196,7 +196,7 @@ class Keeper:
         self._notify.close()
         self._notify, self._notify_file = sock, SocketFile(self._notify_path, is_own=True)
         self._selector.register(sock, selectors.EVENT_READ)
-        logger.warning("socket %s was removed: made anew", self._notify_path, extra={"code": "socket_remade"})
+        logger.warning("socket %s was removed; created it again", self._notify_path, extra={"code": "socket_remade"})
 
     # -- one life of the daemon -----------------------------------------------------------------------------------
     def _may_start(self) -> bool:
@@ -299,11 +299,13 @@ class Keeper:
         """The phase lasted too long: SIGABRT, so that it says where it hung; at last SIGKILL."""
         if self._phase in (_Phase.STARTING, _Phase.RUNNING):
             what = "has not become ready" if self._phase is _Phase.STARTING else "does not feed its watchdog"
-            logger.error("the daemon (pid %d) %s; it is ended", self._pid, what, extra={"code": "daemon_aborted"})
+            logger.error("the daemon (pid %d) %s; sending SIGABRT", self._pid, what, extra={"code": "daemon_aborted"})
             self._signal(signal.SIGABRT)
             self._enter(_Phase.ABORTING, self._settings.abort_s)
         else:
-            logger.error("the daemon (pid %d) does not end; it is killed", self._pid, extra={"code": "daemon_killed"})
+            logger.error(
+                "the daemon (pid %d) does not exit; sending SIGKILL", self._pid, extra={"code": "daemon_killed"}
+            )
             self._signal(signal.SIGKILL)
             self._enter(self._phase, self._settings.abort_s)
 
@@ -327,7 +329,7 @@ class Keeper:
         while (said := read_notification(self._notify)) is not None:
             if said.pid != self._pid or not self._pid:
                 logger.warning(
-                    "a message of pid %d, which is not the daemon's, is ignored",
+                    "ignored a message of pid %d, which is not the daemon",
                     said.pid,
                     extra={"code": "notify_foreign"},
                 )
@@ -371,7 +373,7 @@ class Keeper:
             return True  # it said why: a configuration that does not hold will not hold the next time either
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         logger.warning(
-            "the daemon ended %s and is started again; %d descriptors kept",
+            "the daemon ended %s; restarting it with %d kept descriptors",
             how,
             len(self._store),
             extra={"code": "daemon_ended"},

@@ -45,7 +45,7 @@ class Notifier:
         self._sock: socket.socket | None = None
         self._address = "\0" + address[1:] if address.startswith("@") else address
         if address and address[0] not in "/@":
-            logger.warning("NOTIFY_SOCKET is neither a path nor abstract: nobody is notified")
+            logger.warning("NOTIFY_SOCKET is neither a path nor an abstract name; not notifying the service manager")
             self._address = ""
         self._has_failed = False
 
@@ -162,7 +162,7 @@ class Notifier:
 
     def _failed(self, why: str) -> bool:
         if not self._has_failed:  # once per outage, not with every message
-            logger.warning("the service manager takes no message: %s", why, extra={"code": "notify_failed"})
+            logger.warning("cannot notify the service manager: %s", why, extra={"code": "notify_failed"})
         self._has_failed = True
         return False
 

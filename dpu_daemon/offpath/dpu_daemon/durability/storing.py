@@ -144,7 +144,7 @@ class Store:
             return False
         except OSError as fault:
             logger.warning(
-                "the service manager takes no message: %s", fault.strerror or fault, extra={"code": "notify_failed"}
+                "cannot notify the service manager: %s", fault.strerror or fault, extra={"code": "notify_failed"}
             )
             self._hang_up()
             self._later(RETRY_S)

@@ -209,7 +209,7 @@ class HostSide:
         if self._helper is not helper:
             return
         if is_orderly:
-            logger.info("helper %s ends", helper.hello.name, extra={"code": "helper_ends"})
+            logger.info("helper %s said goodbye", helper.hello.name, extra={"code": "helper_ends"})
             self._lanes.dismiss_workers()
         else:
             logger.warning("helper %s lost: %s", helper.hello.name, why, extra={"code": "helper_lost"})

@@ -183,7 +183,10 @@ class Lanes:
         """Have the helper kill the worker; that its channel then closes is news to nobody."""
         self._counters["workers_killed"] += 1
         logger.warning(
-            "worker of lease %d lane %d is to be killed", command.lease, command.lane, extra={"code": "worker_killed"}
+            "ordering the helper to kill the worker of lease %d lane %d",
+            command.lease,
+            command.lane,
+            extra={"code": "worker_killed"},
         )
         self._helper.to_helper(
             control.KillWorker(lease=command.lease, lane=command.lane, generation=command.generation)

@@ -116,7 +116,7 @@ class Reunion:
         """Give the orders again that may not have arrived; report what did not survive."""
         book, dispatch, orders = self._book, self._dispatch, self._orders
         logger.info(
-            "helper %s is back with %d of %d leases",
+            "helper %s reattached with %d of %d leases",
             helper.hello.name,
             len(kept),
             len(book.ledger.leases),

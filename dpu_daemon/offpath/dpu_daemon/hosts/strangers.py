@@ -91,7 +91,7 @@ class Strangers:
         self._loop.remove_reader(connection.fileno())
         logger.log(
             logging.DEBUG if connection.is_ours or is_expected else level,
-            "host channel: turned away pid %d (%s): %s", connection.peer_pid, connection.peer, why,
+            "host channel: refused pid %d (%s): %s", connection.peer_pid, connection.peer, why,
             extra={"code": "host_peer_refused"},
         )  # fmt: skip
         with contextlib.suppress(PeerGone, OSError):  # it may have left before we can say so

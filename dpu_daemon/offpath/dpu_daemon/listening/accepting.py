@@ -207,7 +207,7 @@ class Acceptor:
         if self._loop.time() - self._logged_s >= LOG_EVERY_S:
             self._logged_s = self._loop.time()
             logger.warning(
-                "%s: a connection could not be accepted: %s",
+                "%s: could not accept a connection: %s",
                 self._name,
                 fault.strerror or fault,
                 extra={"code": "accept_failed"},

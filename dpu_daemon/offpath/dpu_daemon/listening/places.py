@@ -75,7 +75,7 @@ class Places:
             if self.lost.get(path) != why:
                 self.lost[path] = why
                 logger.error(
-                    "listening socket %s was removed, and cannot be made anew: %s",
+                    "listening socket %s was removed and cannot be created again: %s",
                     path,
                     why,
                     extra={"code": "socket_lost"},
@@ -83,7 +83,7 @@ class Places:
             return
         self.lost.pop(path, None)
         place.replace(sock)
-        logger.warning("listening socket %s was removed: made anew", path, extra={"code": "socket_remade"})
+        logger.warning("listening socket %s was removed; created it again", path, extra={"code": "socket_remade"})
 
     def close(self) -> None:
         """Look no more. Repeating it is harmless."""

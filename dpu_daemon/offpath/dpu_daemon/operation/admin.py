@@ -45,7 +45,7 @@ class AdminServer:
 
     def _done(self, asked: admin.Request) -> None:
         if isinstance(asked, admin.DrainRequest) and asked.stop:
-            logger.warning("an operator ends the daemon")
+            logger.warning("stopping on an operator's request")
             os.kill(os.getpid(), signal.SIGTERM)
 
     async def _answer(self, asked: admin.Request, uid: int) -> admin.Reply:

@@ -195,7 +195,7 @@ def loop_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
     fault = context.get("exception")
     what = str(context.get("message", ""))[:200]
     logger.error(
-        "the event loop caught what it should not have: %s: %s",
+        "unhandled exception in the event loop: %s: %s",
         what,
         repr(fault)[:500],
         exc_info=fault,

@@ -141,7 +141,7 @@ class MetricsServer:
                 except (TimeoutError, RuntimeError):
                     return _say(start, "503 Service Unavailable", {"error": "the daemon's loop does not answer"})
                 except Exception:
-                    logger.exception("the metrics could not be made")
+                    logger.exception("could not build the metrics")
                     return _say(start, "500 Internal Server Error", {"error": "see the daemon's log"})
             if path not in ("/healthz", "/readyz"):
                 return _say(start, "404 Not Found", {"error": "one of /metrics, /healthz, /readyz"})

@@ -98,7 +98,7 @@ class OperatorSocket(Generic[_T]):
         assert self.door is not None
         _, uid, _ = peer_credentials(writer.get_extra_info("socket"))
         if not self._is_operator(uid):
-            logger.warning("admin socket: uid %d turned away", uid, extra={"code": "admin_refused"})
+            logger.warning("admin socket: refused uid %d", uid, extra={"code": "admin_refused"})
             writer.write(frame(control.encode(admin.Fault(code="denied", detail="this uid is not an operator"))))
             writer.close()
             return

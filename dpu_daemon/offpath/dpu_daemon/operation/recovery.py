@@ -111,7 +111,7 @@ class Recovery:
                 daemon.book_loop.dispatch(events.SessionClosed(number))
         daemon.book_loop.dispatch(events.Tick())  # the book may wait for no event, only for a deadline
         logger.info(
-            "went on with %d sessions, %d jobs and %d leases",
+            "recovered %d sessions, %d jobs and %d leases",
             len(daemon.sessions.by_number), len(daemon.answers.refs), len(ledger.leases),
             extra={"code": "recovered"},
         )  # fmt: skip
@@ -142,7 +142,7 @@ class Recovery:
             fabric = self._make_fabric(slots, payload_bytes, result_bytes, (memory, answers))
         except (RegionError, ValueError) as fault:
             logger.warning(
-                "session %d of %s cannot be gone on with: %s",
+                "could not restore session %d of tenant %s: %s",
                 known.session,
                 known.tenant,
                 fault,

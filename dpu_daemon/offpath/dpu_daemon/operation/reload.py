@@ -95,7 +95,7 @@ class Reloader:
             await asyncio.get_running_loop().run_in_executor(None, write)
         except OSError as fault:
             logger.warning(
-                "the configuration in force could not be kept for a restart: %s",
+                "could not save the active configuration for a restart: %s",
                 fault,
                 extra={"code": "config_not_kept"},
             )

@@ -280,13 +280,11 @@ async def _verdict(check: SelfCheck) -> bool:
         await check.run()
     except Exhausted as fault:
         logger.warning(
-            "the daemon's check of itself is exhausted, which is no hang: %s",
+            "self-check ran out of resources, which is no hang: %s",
             fault,
             extra={"code": "selfcheck_exhausted"},
         )
     except SelfCheckFailed as fault:
-        logger.error(
-            "the daemon fails its own check, and the watchdog is not fed: %s", fault, extra={"code": "selfcheck_failed"}
-        )
+        logger.error("self-check failed, not feeding the watchdog: %s", fault, extra={"code": "selfcheck_failed"})
         return False
     return True

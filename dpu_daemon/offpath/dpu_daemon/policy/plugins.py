@@ -242,7 +242,7 @@ class PluginSeat:
             counsel.arriving = self._process if is_its else None
             self._book_loop.dispatch(events.PluginStarted())
             if policy.is_advised:
-                logger.warning("%s decides", policy.name, extra={"code": "plugin_decides"})
+                logger.warning("active policy: %s", policy.name, extra={"code": "plugin_decides"})
 
     def heard(self, advice: Advice) -> None:
         """What was decided, of which only a fault is news."""
@@ -250,7 +250,7 @@ class PluginSeat:
             self.counters["plugin_faults"] += 1
             policy = self._ledger.policy.name
             logger.warning(
-                "the policy plug-in is asked no more, the built-in policy decides: %s: %s: %s",
+                "policy plug-in quarantined, using the built-in policy: %s: %s: %s",
                 policy, advice.asked, advice.fault,
                 extra={"code": "plugin_quarantined"},
             )  # fmt: skip

@@ -75,7 +75,7 @@ class BookLoop:
                 for command in handle(event, now_ns()):
                     handlers[type(command)](command)
         except Exception:
-            logger.critical("%s met an error of ours: what the daemon knows is in doubt", event, exc_info=True)
+            logger.critical("internal error handling %s; state may be inconsistent, exiting", event, exc_info=True)
             self.on_broken()
             raise
         finally:
@@ -109,7 +109,7 @@ class BookLoop:
         journal, self.journal = self.journal, None
         self.is_read_only = True
         self._counters["journal_failures"] += 1
-        logger.error("the journal failed, nothing is accepted any more: %s", fault, extra={"code": "journal_failed"})
+        logger.error("journal failed, accepting no new requests: %s", fault, extra={"code": "journal_failed"})
         if journal is not None:
             journal.retire()
             journal.close()

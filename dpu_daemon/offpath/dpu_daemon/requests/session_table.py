@@ -72,7 +72,7 @@ class SessionTable:
         is_kept = session.fabric.fails_alone or session.refs()
         if session.number in self.by_number and is_kept and self.on_lost:
             logger.info(
-                "session %d of %s lost its peer: %s",
+                "session %d of tenant %s lost its peer: %s",
                 session.number,
                 session.tenant,
                 detail,
@@ -90,7 +90,7 @@ class SessionTable:
             return
         if code != "peer_gone":
             logger.warning(
-                "session %d of %s closed: %s %s",
+                "session %d of tenant %s closed: %s %s",
                 session.number,
                 session.tenant,
                 code,
@@ -113,7 +113,7 @@ class SessionTable:
             session.when_told(end, self._limits().drain_ms / 1e3)
 
     def _tenant_gone(self, command: commands.TenantGone) -> None:
-        logger.info("tenant %s is gone", command.tenant, extra={"code": "tenant_gone"})
+        logger.info("tenant %s removed", command.tenant, extra={"code": "tenant_gone"})
         self._pacing.tenant_gone(command.tenant)
         for told in self.on_tenant_gone:
             told(command.tenant)
@@ -157,7 +157,7 @@ class SessionTable:
         if operator_uid is not None:
             ref.operator_uid = operator_uid
             logger.info(
-                "job %d of %s is cancelled by uid %d",
+                "job %d of tenant %s cancelled by uid %d",
                 ref.job,
                 ref.session.tenant,
                 operator_uid,

@@ -131,7 +131,7 @@ class ControlServer:
     async def _fence(self, term: int, job: str, incarnation: int, stamp: int) -> dict[str, Any]:
         if not self._switch.fence(term, job, incarnation, stamp):
             return _refused("an old term")
-        logger.info("%s is fenced up to stamp %d", job, stamp, extra={"code": "job_fenced"})
+        logger.info("%s fenced up to stamp %d", job, stamp, extra={"code": "job_fenced"})
         if self._fences >= MOST_FENCES:
             return _refused("it is fenced, and too many fences are waited for: ask again")
         self._fences += 1

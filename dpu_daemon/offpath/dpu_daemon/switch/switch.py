@@ -231,7 +231,7 @@ class Switch:
             sock = begin_connecting(part.permission.parent)
         except OSError as fault:
             logger.warning(
-                "tree of %s stamp %d is lost: %s: %s",
+                "tree of %s stamp %d lost: %s: %s",
                 part.key[0],
                 part.key[2],
                 "the switch above",
@@ -275,7 +275,7 @@ class Switch:
         if part is not None and not self._watches[part].streams:
             self._forget(part)
         logger.warning(
-            "rank %d of %s turned away: %s", frame.rank, frame.job, why.name.lower(), extra={"code": "rank_refused"}
+            "rank %d of %s refused: %s", frame.rank, frame.job, why.name.lower(), extra={"code": "rank_refused"}
         )
         stream.send(frames.pack(frames.AttachRefused(frame.rank, why)))
         if member.part is None:
@@ -302,7 +302,7 @@ class Switch:
         if not part.is_over:
             who = "the switch above" if slot is None else f"ranks {sorted(slot.joined)[:8]}"
             logger.warning(
-                "tree of %s stamp %d is lost: %s: %s", part.key[0], part.key[2], who, why, extra={"code": "tree_lost"}
+                "tree of %s stamp %d lost: %s: %s", part.key[0], part.key[2], who, why, extra={"code": "tree_lost"}
             )
         if slot is None:
             if part.up is stream:
@@ -402,7 +402,7 @@ class Switch:
         elif now - watch.since > STALL_S:
             job, _, stamp = part.key
             logger.warning(
-                "tree of %s stamp %d is lost: %s: %s",
+                "tree of %s stamp %d lost: %s: %s",
                 job,
                 stamp,
                 "an operation",

@@ -209,7 +209,7 @@ class Engine:
                 case TreeResult():
                     self._arrived(event.index)
                 case TreeLost():
-                    logger.warning("the tree of epoch %d is lost: %s", stamp, event.reason)
+                    logger.warning("lost the tree of epoch %d: %s", stamp, event.reason)
                     self._lose(stamp)
         self._recover()
 
@@ -276,7 +276,7 @@ class Engine:
             try:
                 self._page.write_pattern(pattern)
             except (PageError, OSError) as fault:
-                logger.warning("the pattern is not published: %s", fault)
+                logger.warning("could not publish the pattern: %s", fault)
 
     def _look(self) -> None:
         """After anything that may have changed the machine: what follows from it for trees, page and `is_quiet`."""
@@ -295,7 +295,7 @@ class Engine:
             try:
                 self._page.write_state(state)
             except OSError as fault:
-                logger.warning("the rank's state is not published: %s", fault)
+                logger.warning("could not publish the rank's state: %s", fault)
 
     def close(self, timeout_s: float) -> None:
         """After the last operation: leave the epoch with all others, for one of them may need the last result."""
@@ -307,7 +307,7 @@ class Engine:
             if self.machine.is_settled and self._sharing is None:
                 break
         else:
-            logger.warning("not all ranks have left epoch %d within %g s", self.machine.state().applied, timeout_s)
+            logger.warning("not all ranks left epoch %d within %g s", self.machine.state().applied, timeout_s)
         self._look()
 
 

@@ -144,7 +144,7 @@ class Runtime:
             make_folder(where)
             return RankPage(where, machine.state())
         except (OffpathError, OSError) as fault:
-            logger.warning("no page in %s, so no INA: %s", where, fault)
+            logger.warning("no page in %s, running without INA: %s", where, fault)
             return None
 
     # -- what training code calls -----------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ class Runtime:
     def _fail(self, fault: Exception) -> None:
         """A rank is gone (gloo raises RuntimeError), or we have a bug: whoever waits hears of it, and nobody hangs."""
         if not isinstance(fault, RuntimeError):
-            logger.error("a fault of ours in the communication thread: report it", exc_info=fault)
+            logger.error("internal error in the communication thread; please report it", exc_info=fault)
         with self._mutex:
             self._fault = fault
             left, self._asked = self._asked, deque()
