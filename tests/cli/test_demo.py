@@ -8,8 +8,10 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import xml.etree.ElementTree as ET
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -174,9 +176,9 @@ def test_the_demo_notices_lanes_that_were_not_scrubbed() -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupted_demo_takes_everything_down(tmp_path: Path) -> None:
+def test_an_interrupted_demo_takes_everything_down(short_path: Path) -> None:
     command = [sys.executable, "-m", "offpath.cli.main", "demo", "--picture", ""]
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    environment = {**os.environ, "TMPDIR": str(short_path)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as run:
         assert run.stderr is not None
         while "jobs" not in run.stderr.readline():
@@ -187,7 +189,14 @@ def test_an_interrupted_demo_takes_everything_down(tmp_path: Path) -> None:
         run.communicate(timeout=30)
     assert run.returncode == 130
     assert [pid for pid in group if os.path.exists(f"/proc/{pid}")] == []
-    assert list(tmp_path.glob("offpath-demo-*")) == []
+    assert list(short_path.glob("offpath-demo-*")) == []
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A socket's path has at most 107 bytes; ``tmp_path`` takes most of them."""
+    with tempfile.TemporaryDirectory(prefix="offpath-") as folder:
+        yield Path(folder)
 
 
 def _descendants(pid: int) -> list[int]:
