@@ -183,7 +183,7 @@ def test_a_link_that_is_down_for_two_seconds_costs_no_request(
     until the daemon has met the failure, and for two seconds at least."""
     requester = connect(slots=4)
     requester.submit("echo", [noise(8)], timeout=BOUND_S)
-    lost = f"session {requester.welcome.session} of ada lost its peer"
+    lost = f"session {requester.welcome.session} of tenant ada lost its peer"
     before, down = cluster.daemon.errors.count(lost), time.monotonic()
     running = [requester.begin("sleep", [np.array([0.5])]) for _ in range(2)]
     ip("link", "set", "rdma1", "down")

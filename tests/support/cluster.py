@@ -20,6 +20,7 @@ from .toml import to_toml
 
 TIMEOUT = 30.0
 MIB = 1 << 20
+_GIVEN: set[int] = set()
 _RELOADED = re.compile(r"configuration [0-9]+ (is|stays) in force")
 
 
@@ -136,10 +137,14 @@ class Cluster:
 
 
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+    """Never one that was given before: the kernel gives a port again as soon as it is closed."""
+    while True:
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            port: int = sock.getsockname()[1]
+        if port not in _GIVEN:
+            _GIVEN.add(port)
+            return port
 
 
 def said(result: Any) -> Any:
