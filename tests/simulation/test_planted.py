@@ -23,7 +23,7 @@ LEAST = 50
 
 SAMPLE = 8
 """Patches that are hunted where nothing has changed since all of them were found (`unchanged`)."""
-HUNTED_IN = ("bindings", "dpu_daemon", "sched", "tests/simulation")
+HUNTED_IN = ("bindings", "dpu_daemon", "host_helper", "sched", "tests/simulation", "tests/support/advisors.py")
 
 
 @pytest.mark.slow
