@@ -21,7 +21,7 @@ WALL_CLOCKS = {
 MAY = {
     "dpu_daemon/offpath/dpu_daemon/operation/logs.py": "lines carry the time they were written at",
     "dpu_daemon/offpath/dpu_daemon/doctor/keys.py": "a certificate's end is a date, and only reported",
-    "dpu_daemon/offpath/dpu_daemon/controller/conductor.py": "where a controller without a memory begins to"
+    "dpu_daemon/offpath/dpu_daemon/controller/shell.py": "where a controller without a memory begins to"
     " count terms; where the clock is behind, agents and switches say what they have heard of",
     "host_helper/offpath/host_helper/supervisor.py": "the line that says that it joined carries the time",
     "host_helper/offpath/host_helper/ina/collectives.py": "a job's later run is a newer incarnation; one that the clock"

@@ -29,7 +29,7 @@ from offpath.dpu_daemon.config import (
 )
 from offpath.dpu_daemon.doctor.place import memlock_bytes, open_files
 from offpath.dpu_daemon.durability.inherited import LISTENING
-from offpath.dpu_daemon.durability.keeper import KeeperSettings
+from offpath.dpu_daemon.durability.service_manager import ServiceManagerSettings
 
 from .dpu_daemon.conftest import make_cluster  # noqa: F401  (a fixture)
 from .support.cluster import MIB, Cluster
@@ -173,13 +173,13 @@ def test_the_socket_units_are_the_sockets_that_the_daemon_takes(units: Path) -> 
     assert set(service["Requires"][0].split()) == {path.name for path in units.glob("*.socket")}
 
 
-def test_the_unit_and_the_keeper_agree_on_how_a_daemon_is_kept(units: Path) -> None:
-    service, keeper = read(units / "offpathd.service"), KeeperSettings()
-    assert service["WatchdogSec"] == [f"{keeper.watchdog_s:g}s"]
-    assert service["TimeoutStartSec"] == [f"{keeper.start_s:g}s"]
-    assert service["TimeoutAbortSec"] == [f"{keeper.abort_s:g}s"]
+def test_the_unit_and_the_service_manager_agree_on_how_a_daemon_is_kept(units: Path) -> None:
+    service, manager = read(units / "offpathd.service"), ServiceManagerSettings()
+    assert service["WatchdogSec"] == [f"{manager.watchdog_s:g}s"]
+    assert service["TimeoutStartSec"] == [f"{manager.start_s:g}s"]
+    assert service["TimeoutAbortSec"] == [f"{manager.abort_s:g}s"]
     assert (service["StartLimitBurst"], service["StartLimitIntervalSec"]) == (["5"], ["10s"])
-    assert (keeper.starts, keeper.starts_within_s) == (5, 10.0)
+    assert (manager.starts, manager.starts_within_s) == (5, 10.0)
     assert int(service["TimeoutStopSec"][0].removesuffix("s")) * 1000 > LimitsTable().drain_ms
 
 

@@ -18,7 +18,7 @@ from ..support.sources import ROOT, product
 
 FOLDERS = ("bindings", "dpu_daemon", "host_helper", "sched", "scripts")
 ROOTS = {"OffpathError", "SchedError"}
-OTHER_FAMILIES = {"NegotiationRefused": "session", "AskedWrongly": "admin", "JobRefused": "admin"}
+OTHER_FAMILIES = {"NegotiationRefused": "session", "BadArguments": "admin", "JobRefused": "admin"}
 SCANNED = {"reason", "status", "exception", "exit", "admin", "session"}
 BY_KEYWORD = {"Closing": "session", "Refused": "session", "Fault": "admin"}
 

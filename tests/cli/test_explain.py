@@ -9,7 +9,7 @@ import pytest
 
 from offpath.bindings.wire import admin
 from offpath.bindings.wire.codes import Reason, Status
-from offpath.cli.ask import AdminClient
+from offpath.cli.admin_client import AdminClient
 from offpath.host_helper import Options, Requester, RequestFailed
 
 from ..support.cluster import MIB, TIMEOUT, Cluster
@@ -24,7 +24,7 @@ STAY = {"leasing": {"reclaim_after_ms": 60_000, "grow_after_ms": 20}}
 
 def jobs_of(cluster: Cluster, session: int) -> list[admin.JobLine]:
     with AdminClient(str(cluster.run_folder)) as client:
-        return client.ask(admin.JobsRequest(session=session), admin.Jobs).jobs
+        return client.query(admin.JobsRequest(session=session), admin.Jobs).jobs
 
 
 def state_of(cluster: Cluster, requester: Requester, request_id: int) -> str:
@@ -43,7 +43,7 @@ def explained(cluster: Cluster, requester: Requester, request_id: int) -> dict[s
     holds = {hold["cause"]: hold for hold in document["holds"]}
     for cause, hold in holds.items():
         assert f"{cause}: " in text.out
-        assert f"lifted when: {', or '.join(hold['lifted_by'])}" in text.out
+        assert f"lifted when: {', or '.join(hold['unblocked_by'])}" in text.out
     return holds
 
 
@@ -59,7 +59,7 @@ def test_a_tenant_clash_names_the_lease_and_the_tenant_that_hold_the_slices(make
         ((lease, tenant, profile),) = [(h["lease"], h["tenant"], h["profile"]) for h in hold["holders"]]
         assert (tenant, profile) == ("bob", "7g.40gb")
         assert f"lease {lease} of tenant bob has 7g.40gb at 0" in hold["text"]
-        assert hold["lifted_by"] == ["a lease of some tenant closes", "a helper joins"]
+        assert hold["unblocked_by"] == ["a lease of some tenant closes", "a helper joins"]
         for pending in (running, waiting):
             pending.cancel()
 
@@ -76,7 +76,7 @@ def test_geometry_says_which_starts_are_blocked_by_which_lease(make_cluster: Mak
         hold = explained(cluster, ada, 2)["geometry"]
         starts = {(each["profile"], each["start"]): each["leases"] for each in hold["starts"]}
         assert starts == {("3g.20gb", 0): [1], ("3g.20gb", 4): [2], ("4g.20gb", 0): [1], ("7g.40gb", 0): [1, 2]}
-        assert "a lease of some tenant closes" in hold["lifted_by"]
+        assert "a lease of some tenant closes" in hold["unblocked_by"]
         waiting.cancel()
 
 
@@ -89,7 +89,7 @@ def test_memory_compares_what_the_lanes_take_with_what_the_largest_instance_has(
         assert (failed.value.status, failed.value.reason) == (Status.REJECTED, Reason.NO_INSTANCE_FITS)
         hold = explained(cluster, ada, 1)["memory"]
         assert f"2 lanes take {16 * MIB} bytes" in hold["text"]
-        assert "the configuration changes" in hold["lifted_by"]
+        assert "the configuration changes" in hold["unblocked_by"]
 
 
 def test_quota_tells_what_the_tenant_holds_and_may_hold(make_cluster: Make) -> None:
@@ -102,7 +102,7 @@ def test_quota_tells_what_the_tenant_holds_and_may_hold(make_cluster: Make) -> N
         holds = explained(cluster, ada, 3)
         assert list(holds) == ["lanes", "quota"]
         assert "its tenant holds 14 % and may hold 14 %" in holds["quota"]["text"]
-        assert "a job of the tenant ends" in holds["quota"]["lifted_by"]
+        assert "a job of the tenant ends" in holds["quota"]["unblocked_by"]
         assert list(explained(cluster, ada, 2)) == ["share"]
         with pytest.raises(RequestFailed) as failed:
             ada.submit("echo", seconds(1), timeout=TIMEOUT)
@@ -126,7 +126,7 @@ def test_a_deadline_is_a_cause_before_it_passes_and_after(make_cluster: Make) ->
         assert failed.value.status is Status.EXPIRED
         hold = explained(cluster, ada, 4)["deadline"]
         assert hold["text"] == "its budget of 30 ms passed while it was queued"
-        assert hold["lifted_by"] == ["the requester submits it again", "the requester asks for something else"]
+        assert hold["unblocked_by"] == ["the requester submits it again", "the requester asks for something else"]
         for each in (*pending, waiting):
             each.cancel()
 
@@ -143,8 +143,8 @@ def test_a_lost_helper_is_named_for_those_that_wait_and_for_those_that_ran(make_
             running.result(TIMEOUT)
         helper.kill()
         until(lambda: state_of(cluster, ada, 2) == "queued")
-        assert explained(cluster, ada, 2)["helper"]["lifted_by"] == ["a helper joins"]
+        assert explained(cluster, ada, 2)["helper"]["unblocked_by"] == ["a helper joins"]
         ended = explained(cluster, ada, 1)["helper"]
         assert "while it may have run" in ended["text"]
-        assert "the requester submits it again" in ended["lifted_by"]
+        assert "the requester submits it again" in ended["unblocked_by"]
         waiting.cancel()

@@ -18,7 +18,7 @@ import pytest
 from offpath.bindings.errors import NegotiationRefused
 from offpath.bindings.wire import admin
 from offpath.bindings.wire.codes import Reason, Status
-from offpath.cli.ask import AdminClient, Refused
+from offpath.cli.admin_client import AdminClient, Refused
 from offpath.cli.lease_plan import proposal
 from offpath.cli.top import Seen, rates_of
 from offpath.host_helper import RequestFailed
@@ -43,18 +43,18 @@ def cluster() -> Iterator[Cluster]:
         made.kill()
 
 
-def ask(cluster: Cluster, *words: str) -> Done:
+def query(cluster: Cluster, *words: str) -> Done:
     return offpath(*words, "--runtime-dir", str(cluster.run_folder))
 
 
 def submit(cluster: Cluster, *words: str, tenant: str = "ada") -> Done:
     token = str(cluster.folder / f"{tenant}.token")
-    return ask(cluster, "request", "submit", *words, "--tenant", tenant, "--token-file", token)
+    return query(cluster, "request", "submit", *words, "--tenant", tenant, "--token-file", token)
 
 
 def unanswered(cluster: Cluster) -> int:
     with AdminClient(str(cluster.run_folder)) as client:
-        return client.ask(admin.StatusRequest(), admin.Status).unanswered
+        return client.query(admin.StatusRequest(), admin.Status).unanswered
 
 
 def test_a_request_from_the_command_line_is_answered_and_can_be_shown_afterwards(cluster: Cluster) -> None:
@@ -62,12 +62,12 @@ def test_a_request_from_the_command_line_is_answered_and_can_be_shown_afterwards
     assert done.code == 0, done.err
     assert (done.document["status"], done.document["arrays"][0]["values"]) == ("COMPLETED", list(b"digits"))
     assert f"job {done.document['job']} ({done.document['session']}/1)" in done.err
-    shown = ask(cluster, "request", "show", str(done.document["job"]), "--json").document
+    shown = query(cluster, "request", "show", str(done.document["job"]), "--json").document
     assert (shown["job"]["state"], shown["job"]["kernel"], shown["job"]["is_ended"]) == ("completed", "echo", True)
     assert shown["stages_ms"] == list(done.document["stages_ms"].values())
-    text = ask(cluster, "request", "show", f"{done.document['session']}/1")
+    text = query(cluster, "request", "show", f"{done.document['session']}/1")
     assert "COMPLETED" in text.out
-    told = ask(cluster, "request", "explain", str(done.document["job"]), "--json").document
+    told = query(cluster, "request", "explain", str(done.document["job"]), "--json").document
     assert (told["holds"], told["where"].startswith("COMPLETED after")) == ([], True)
 
 
@@ -97,7 +97,7 @@ def test_a_kernel_that_raises_leaves_its_traceback_with_the_helper_and_its_text_
         with pytest.raises(RequestFailed):
             ada.submit("fail", [np.frombuffer(text, np.uint8)], timeout=TIMEOUT)
         job = f"{ada.welcome.session}/1"
-    told = ask(cluster, "request", "explain", job)
+    told = query(cluster, "request", "explain", job)
     assert "kernel: its kernel raised an exception (lease " in told.out
     assert "): RuntimeError: no such digit [2J ERROR forged\n" in told.out
     assert cluster.helper is not None
@@ -114,10 +114,10 @@ def test_an_ended_request_is_explained_with_its_stages(cluster: Cluster) -> None
     with cluster.connect("ada") as ada:
         slept = ada.submit("sleep", seconds(0.02), timeout=TIMEOUT).stages
         name = f"{ada.welcome.session}/1"
-    told = ask(cluster, "request", "explain", name, "--json").document
+    told = query(cluster, "request", "explain", name, "--json").document
     assert told["stages_ms"] == [ns / 1e6 for ns in slept]
     assert told["stages_ms"][3] >= 20
-    text = ask(cluster, "request", "explain", name).out.splitlines()
+    text = query(cluster, "request", "explain", name).out.splitlines()
     assert [line.split()[0] for line in text[3:9]] == ["queued", "copy", "launch", "kernel", "back", "total"]
     assert text[6].split()[1] == f"{told['stages_ms'][3]:.3f}"
 
@@ -126,23 +126,23 @@ def test_an_operator_cancels_a_request_of_somebody(cluster: Cluster) -> None:
     with cluster.connect("bob") as bob:
         pending = bob.begin("sleep", seconds(20))
         until(lambda: unanswered(cluster) == 1)
-        done = ask(cluster, "request", "cancel", f"{bob.welcome.session}/1", "--json")
+        done = query(cluster, "request", "cancel", f"{bob.welcome.session}/1", "--json")
         assert (done.code, done.document["job"]["state"]) == (0, "cancelled")
         with pytest.raises(RequestFailed) as failed:
             pending.result(TIMEOUT)
         assert (failed.value.status, failed.value.reason) == (Status.CANCELLED, Reason.CANCELLED_BY_OPERATOR)
-        again = ask(cluster, "request", "cancel", f"{bob.welcome.session}/1")
+        again = query(cluster, "request", "cancel", f"{bob.welcome.session}/1")
         assert again.code == 0, "it is cancelled, which was the wish"
         uid = os.getuid()
         assert done.document["job"]["cancelled_by_uid"] == uid
         assert f"CANCELLED (cancelled_by_operator, uid {uid})" in again.out
-        told = ask(cluster, "request", "explain", f"{bob.welcome.session}/1")
+        told = query(cluster, "request", "explain", f"{bob.welcome.session}/1")
         assert f"operator: an operator (uid {uid}) cancelled it" in told.out
         own = bob.begin("sleep", seconds(20))
         until(lambda: unanswered(cluster) == 1)
         own.cancel()
         until(lambda: unanswered(cluster) == 0)
-        shown = ask(cluster, "request", "show", f"{bob.welcome.session}/2", "--json").document["job"]
+        shown = query(cluster, "request", "show", f"{bob.welcome.session}/2", "--json").document["job"]
         assert (shown["reason"], shown["cancelled_by_uid"]) == ("cancelled_by_requester", None)
 
 
@@ -155,7 +155,7 @@ def test_a_list_by_state_finds_requests_whose_answers_were_taken(cluster: Cluste
         session = str(ada.welcome.session)
 
         def listed(*words: str) -> list[tuple[int, str, str]]:
-            found = ask(cluster, "request", "list", "--session", session, "--json", *words).document
+            found = query(cluster, "request", "list", "--session", session, "--json", *words).document
             return [(job["request_id"], job["state"], job["reason"]) for job in found]
 
         ends = [(1, "completed", "none"), (2, "completed", "none"), (3, "completed", "none")]
@@ -165,7 +165,7 @@ def test_a_list_by_state_finds_requests_whose_answers_were_taken(cluster: Cluste
         assert listed("--state", "Completed", "--limit", "2") == ends[1:], "of many, the newest"
         assert listed("--state", "completed", "--tenant", "bob") == []
         assert listed("--state", "queued") == []
-        plain = ask(cluster, "request", "list", "--state", "failed", "--session", session).out
+        plain = query(cluster, "request", "list", "--state", "failed", "--session", session).out
         assert "kernel_raised" in plain
 
 
@@ -173,16 +173,16 @@ def test_leases_and_the_picture_of_top_show_who_holds_what(cluster: Cluster) -> 
     with cluster.connect("cyd") as bob:
         pending = bob.begin("sleep", seconds(20))
         until(lambda: any(line.running for line in leases(cluster)))
-        listed = ask(cluster, "lease", "list", "--json").document
+        listed = query(cluster, "lease", "list", "--json").document
         mine = next(each for each in listed if each["tenant"] == "cyd")
         assert (mine["profile"], mine["state"], mine["running_share"]) == ("1g.5gb", "warm", 14)
-        assert "1g.5gb" in ask(cluster, "lease", "list", "--tenant", "cyd").out
-        top = ask(cluster, "top", "--once", "--interval", "0.2", "--json").document
+        assert "1g.5gb" in query(cluster, "lease", "list", "--tenant", "cyd").out
+        top = query(cluster, "top", "--once", "--interval", "0.2", "--json").document
         tenants = {each["tenant"]: each for each in top["tenants"]}
         assert (tenants["cyd"]["jobs"], tenants["cyd"]["held_share"]) == (1, 14)
         assert tenants["ada"]["p99_ms"] >= tenants["ada"]["p50_ms"] > 0
         assert top["status"]["has_helper"] is True
-        plain = ask(cluster, "top", "--once", "--interval", "0.1").out
+        plain = query(cluster, "top", "--once", "--interval", "0.1").out
         assert ("cyd" in plain, "\x1b" in plain) == (True, False), "no terminal, no terminal codes"
         pending.cancel()
 
@@ -191,11 +191,11 @@ def test_top_does_not_count_what_is_copied_ahead_as_running(cluster: Cluster) ->
     with cluster.connect("fay", slots=8) as fay:
         pending = [fay.begin("sleep", seconds(20)) for _ in range(4)]
         until(lambda: states(cluster, "fay") == ["launched", "copied", "queued", "queued"])
-        top = ask(cluster, "top", "--once", "--interval", "0.1", "--json").document
+        top = query(cluster, "top", "--once", "--interval", "0.1", "--json").document
         (line,) = (each for each in top["tenants"] if each["tenant"] == "fay")
         assert (line["jobs"], line["running"], line["queued"]) == (4, 1, 2)
         head, row = (
-            line.split() for line in ask(cluster, "top", "--once", "--interval", "0.1").out.splitlines()
+            line.split() for line in query(cluster, "top", "--once", "--interval", "0.1").out.splitlines()
             if line.startswith(("tenant", "fay"))
         )  # fmt: skip
         shown = dict(zip(head, row, strict=False))
@@ -237,16 +237,16 @@ def test_a_plan_is_asked_of_a_daemon_that_runs(cluster: Cluster) -> None:
     with cluster.connect("cyd") as requester:
         pending = requester.begin("sleep", seconds(20))
         until(lambda: any(line.running for line in leases(cluster)))
-        found = ask(cluster, "lease", "plan", "--json").document
+        found = query(cluster, "lease", "plan", "--json").document
         assert found["moves"] == []
         assert len(found["gpus_now"]) == len(found["gpus_then"]) == 1
-        assert "GPUs at work: 1 → 1" in ask(cluster, "lease", "plan").out
+        assert "GPUs at work: 1 → 1" in query(cluster, "lease", "plan").out
         pending.cancel()
 
 
 def leases(cluster: Cluster) -> list[admin.LeaseLine]:
     with AdminClient(str(cluster.run_folder)) as client:
-        return client.ask(admin.LeasesRequest(), admin.Leases).leases
+        return client.query(admin.LeasesRequest(), admin.Leases).leases
 
 
 def seen(uptime_ms: int, completed: int) -> Seen:
@@ -297,7 +297,7 @@ def test_top_redraws_a_terminal_and_ends_with_ctrl_c(cluster: Cluster) -> None:
     ids=["unknown job", "unknown session", "no number", "no verb"],
 )
 def test_exit_codes_say_what_was_wrong(cluster: Cluster, words: tuple[str, ...], code: int, said: str) -> None:
-    done = offpath(*words) if len(words) == 1 else ask(cluster, *words)
+    done = offpath(*words) if len(words) == 1 else query(cluster, *words)
     assert (done.code, said in done.err, done.out) == (code, True, "")
 
 
@@ -315,30 +315,30 @@ def test_lists_come_in_pages(cluster: Cluster) -> None:
     with cluster.connect("dee", slots=8) as bob, AdminClient(str(cluster.run_folder)) as client:
         pending = [bob.begin("sleep", seconds(20)) for _ in range(5)]
         until(lambda: states(cluster, "dee") == ["launched", "copied", "queued", "queued", "queued"])
-        first = client.ask(admin.JobsRequest(tenant="dee", limit=3), admin.Jobs)
-        rest = client.ask(admin.JobsRequest(tenant="dee", after=first.next, limit=3), admin.Jobs)
+        first = client.query(admin.JobsRequest(tenant="dee", limit=3), admin.Jobs)
+        rest = client.query(admin.JobsRequest(tenant="dee", after=first.next, limit=3), admin.Jobs)
         assert [job.request_id for job in (*first.jobs, *rest.jobs)] == [1, 2, 3, 4, 5]
         assert (first.next, rest.next) == (first.jobs[-1].job, 0)
-        assert client.ask(admin.JobsRequest(state="queued"), admin.Jobs).jobs
-        page = client.ask(admin.StatisticsRequest(limit=1), admin.Statistics)
+        assert client.query(admin.JobsRequest(state="queued"), admin.Jobs).jobs
+        page = client.query(admin.StatisticsRequest(limit=1), admin.Statistics)
         assert ([each.tenant for each in page.tenants], page.next) == (["ada"], "ada")
-        sessions = client.ask(admin.SessionsRequest(tenant="dee"), admin.Sessions).sessions
+        sessions = client.query(admin.SessionsRequest(tenant="dee"), admin.Sessions).sessions
         assert [(each.session, each.jobs) for each in sessions] == [(bob.welcome.session, 5)]
         with pytest.raises(Refused, match="unknown_state"):
-            client.ask(admin.JobsRequest(state="sleepy"), admin.Jobs)
-        listed = ask(cluster, "request", "list", "--tenant", "dee", "--state", "queued", "--json").document
+            client.query(admin.JobsRequest(state="sleepy"), admin.Jobs)
+        listed = query(cluster, "request", "list", "--tenant", "dee", "--state", "queued", "--json").document
         assert [job["request_id"] for job in listed] == [3, 4, 5]
-        copied = ask(cluster, "request", "list", "--tenant", "dee", "--state", "copied", "--json").document
+        copied = query(cluster, "request", "list", "--tenant", "dee", "--state", "copied", "--json").document
         assert [job["request_id"] for job in copied] == [2], "a word that the list shows can be asked for"
-        assert "sleep" in ask(cluster, "request", "list", "--limit", "1").out
-        assert ask(cluster, "request", "list", "--tenant", "no such name!").code == 1
+        assert "sleep" in query(cluster, "request", "list", "--limit", "1").out
+        assert query(cluster, "request", "list", "--tenant", "no such name!").code == 1
         for each in pending:
             each.cancel()
 
 
 def states(cluster: Cluster, tenant: str) -> list[str]:
     with AdminClient(str(cluster.run_folder)) as client:
-        return [job.state for job in client.ask(admin.JobsRequest(tenant=tenant), admin.Jobs).jobs]
+        return [job.state for job in client.query(admin.JobsRequest(tenant=tenant), admin.Jobs).jobs]
 
 
 # -- draining -----------------------------------------------------------------------------------------------------
@@ -388,7 +388,7 @@ def restart_helper_drain_and_start_again(cluster: Cluster) -> None:
         helper.finish()
         until(lambda: not has_helper(cluster))
     assert warnings_of(cluster.daemon.errors) == []
-    done = ask(cluster, "daemon", "drain", "--stop")
+    done = query(cluster, "daemon", "drain", "--stop")
     assert (done.code, "drained, the daemon ends" in done.err) == (0, True)
     cluster.daemon.ended()
     log = cluster.folder / "again.err"
@@ -412,7 +412,7 @@ def test_the_workers_of_a_lease_that_closes_because_it_is_idle_are_not_reported_
     with cluster.connect("ada") as ada:
         for _ in range(2):
             ada.submit("echo", seconds(0), timeout=TIMEOUT)
-            until(lambda: ask(cluster, "lease", "list", "--json").document == [])
+            until(lambda: query(cluster, "lease", "list", "--json").document == [])
     assert warnings_of(cluster.daemon.errors) == []
 
 
@@ -428,22 +428,22 @@ def test_who_leaves_the_host_channel_before_its_hello_is_no_warning(make_cluster
 
 def has_helper(cluster: Cluster) -> bool:
     with AdminClient(str(cluster.run_folder)) as client:
-        return client.ask(admin.StatusRequest(), admin.Status).has_helper
+        return client.query(admin.StatusRequest(), admin.Status).has_helper
 
 
 def is_draining(cluster: Cluster) -> bool:
     with AdminClient(str(cluster.run_folder)) as client:
-        return client.ask(admin.StatusRequest(), admin.Status).is_draining
+        return client.query(admin.StatusRequest(), admin.Status).is_draining
 
 
 def test_a_drain_that_takes_too_long_says_so_and_can_be_called_off(cluster: Cluster) -> None:
     with cluster.connect("eve") as bob:
         pending = bob.begin("sleep", seconds(20))
         until(lambda: unanswered(cluster) == 1)
-        done = ask(cluster, "daemon", "drain", "--limit-ms", "100")
+        done = query(cluster, "daemon", "drain", "--limit-ms", "100")
         assert (done.code, "not drained after 0.1 s: 1 requests unanswered" in done.err) == (1, True)
         assert is_draining(cluster)
-        assert ask(cluster, "daemon", "drain", "--off").code == 0
+        assert query(cluster, "daemon", "drain", "--off").code == 0
         assert not is_draining(cluster)
         pending.cancel()
     with cluster.connect("ada") as ada:

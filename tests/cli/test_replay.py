@@ -123,7 +123,7 @@ def test_whatif_asks_another_policy_of_a_real_journal(story: tuple[Cluster, Coun
     done = offpath("whatif", str(copy), "--policy", "exclusive", "--json")
     assert done.code == 0, done.err
     found = done.document
-    assert found["policy"] == ["shipped", "exclusive"]
+    assert found["policy"] == ["oldest-gpu-first", "exclusive"]
     assert found["gpus"] == [1, 1]
     assert found["jobs"] >= told["completed"]
     assert found["completed"][0] == found["jobs"] > found["completed"][1] > 0, "too slow: the tenants' queues are full"

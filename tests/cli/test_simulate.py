@@ -20,7 +20,7 @@ from offpath.sched.sim.workload import SECOND_NS, Marginals, Stream, TraceJob, s
 
 from ..support.command import offpath
 
-ROWS = {"greedy", "shipped", "migrating", "mps_only", "exclusive", "time_sharing"}
+ROWS = {"greedy", "oldest-gpu-first", "migrating", "mps_only", "exclusive", "time_sharing"}
 MARGINALS = str(samples.DATA / "pai_marginals.json")
 PODS = str(samples.DATA / "openb_sample.csv")
 
@@ -37,7 +37,7 @@ def test_the_quick_simulation_prints_both_windows_and_keeps_what_holds_always(tm
         assert window["used_gpu_hours"] <= min(slices.values()) + 1e-6
         assert all(slices[name] <= active[name] + 1e-6 for name in ROWS)
         assert active["greedy"] <= active["mps_only"] == slices["mps_only"] <= active["exclusive"]
-        assert active["migrating"] <= active["shipped"] * 1.005
+        assert active["migrating"] <= active["oldest-gpu-first"] * 1.005
         assert window["used_gpu_hours"] <= active["time_sharing"] == slices["time_sharing"] <= active["exclusive"]
         assert 0 <= window["time_sharing_mixed_gpu_hours"] <= active["time_sharing"]
         assert window["optimal_tried"] >= window["optimal_proven"] >= 3

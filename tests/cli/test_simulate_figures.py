@@ -89,7 +89,7 @@ def test_fleets_are_of_models_that_the_geometry_table_has() -> None:
 
 @pytest.mark.slow
 def test_a_fleet_takes_its_models_in_turn_and_keeps_what_holds_always() -> None:
-    found = work("fleet", "openb", PODS, None, 20, 0, 6, 5.0, ["greedy", "shipped", "mps_only"], "four models")
+    found = work("fleet", "openb", PODS, None, 20, 0, 6, 5.0, ["greedy", "oldest-gpu-first", "mps_only"], "four models")
     assert found["name"].endswith("on four models")
     active, slices = found["active_gpu_hours"], found["slice_hours"]
     assert found["used_gpu_hours"] <= min(slices.values()) + 1e-6

@@ -14,7 +14,7 @@ import pytest
 
 from offpath.bindings.wire import admin, control
 from offpath.bindings.wire.frames import MAX_FRAME_BYTES, frame
-from offpath.cli.ask import AdminClient
+from offpath.cli.admin_client import AdminClient
 
 from ..support.cluster import Cluster
 from ..support.processes import BOUND_S, until
@@ -43,7 +43,7 @@ def connect(cluster: Cluster) -> socket.socket:
 
 def is_serving(cluster: Cluster) -> bool:
     with AdminClient(str(cluster.run_folder)) as client:
-        return client.ask(admin.StatusRequest(), admin.Status).has_helper
+        return client.query(admin.StatusRequest(), admin.Status).has_helper
 
 
 def hear(sock: socket.socket) -> dict[str, object] | None:

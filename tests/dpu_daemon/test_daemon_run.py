@@ -62,7 +62,7 @@ def test_a_kept_daemon_comes_back_and_its_statistics_reach_standard_output(
     os.kill(int(child), signal.SIGKILL)
     until(lambda: times_ready() == 2)
     with Peer(f"unix:{tmp_path}/run/negotiate.sock") as peer:
-        peer.say(**hello("alpha"))
+        peer.send_message(**hello("alpha"))
         assert isinstance(peer.hear(), control.Welcome)
     kept.send_signal(signal.SIGTERM)
     out, _ = kept.communicate(timeout=BOUND_S)
@@ -149,7 +149,7 @@ def test_a_socket_from_a_service_manager_is_used_where_it_is_and_left_there(word
         daemon = subprocess.Popen(command, pass_fds=[sock.fileno()], stderr=subprocess.DEVNULL)
     try:
         with Peer(f"unix:{path}") as peer:
-            peer.say(**hello("alpha"))
+            peer.send_message(**hello("alpha"))
             assert isinstance(peer.hear(), control.Welcome)
         daemon.send_signal(signal.SIGTERM)
         assert daemon.wait(BOUND_S) == 0

@@ -63,7 +63,7 @@ def next_life(cluster: Cluster) -> str:
 
 
 def kill_kept(cluster: Cluster) -> str:
-    """kill -9 under the keeper; the lineage of the next life."""
+    """kill -9 under the service manager; the lineage of the next life."""
     os.kill(pids_of(cluster.daemon)[0], signal.SIGKILL)
     lineage: str = cluster.daemon.hear()["lineage"]
     return lineage

@@ -135,7 +135,7 @@ def test_a_user_that_is_not_listed_is_hung_up_on(make_cluster: Make) -> None:
 def test_a_second_helper_is_turned_away_while_the_first_serves(cluster: Cluster) -> None:
     with FakeHost(cluster) as first, FakeHost(cluster) as second:
         assert first.join().generation > 0
-        second.say(control.HelperHello(name="other", pid=1, kernels=[_KERNEL], gpu_count=0))
+        second.send(control.HelperHello(name="other", pid=1, kernels=[_KERNEL], gpu_count=0))
         assert second.turned_away() == "helper 'fake' serves this daemon already"
         with cluster.connect("ada", slots=1) as requester:
             pending = requester.begin("echo", [np.ones(1)])
@@ -158,9 +158,9 @@ def test_each_helper_that_joins_is_a_new_generation_and_kernels_keep_their_numbe
 
 def helper_is_gone(cluster: Cluster) -> bool:
     with FakeHost(cluster) as fake, contextlib.suppress(PeerGone):  # turned away between the two, it is not
-        fake.say(control.HelperHello(name="probe", pid=1, kernels=[_KERNEL], gpu_count=1))
+        fake.send(control.HelperHello(name="probe", pid=1, kernels=[_KERNEL], gpu_count=1))
         with contextlib.suppress(PeerGone):  # turned away already
-            fake.say(offer())
+            fake.send(offer())
         return isinstance(fake.hear(), control.HostWelcome)
     return False
 
@@ -182,7 +182,7 @@ def test_a_helper_that_speaks_out_of_turn_is_lost(cluster: Cluster, message: str
 def test_a_helper_that_says_hello_and_hangs_up_at_once_is_forgotten(cluster: Cluster) -> None:
     for _ in range(20):
         with FakeHost(cluster) as fake:
-            fake.say(control.HelperHello(name="brief", pid=1, kernels=[_KERNEL], gpu_count=0))
+            fake.send(control.HelperHello(name="brief", pid=1, kernels=[_KERNEL], gpu_count=0))
     until(lambda: helper_is_gone(cluster))
 
 
@@ -192,7 +192,7 @@ def test_an_instance_that_cannot_be_made_is_tried_again_and_the_request_waits(cl
         requester._link.negotiation.update(1.0)
         pending = requester.begin("echo", [np.ones(1)])
         order = fake.hear()
-        fake.say(control.InstanceFailed(lease=order.lease, generation=order.generation, detail="no"))
+        fake.send(control.InstanceFailed(lease=order.lease, generation=order.generation, detail="no"))
         again, lanes = fake.open_lanes()
         assert (again.lease > order.lease, again.generation > order.generation) == (True, True)
         assert again.scrub_first, "nobody knows what the failed one left"
@@ -242,7 +242,7 @@ def test_a_lane_that_is_not_what_was_asked_for_is_not_used(cluster: Cluster, lie
         fake.offer_lane(lying, order, 0, **lie)
         assert fake.hear(lying) is None
         assert isinstance(fake.hear(), control.CloseInstance)
-        fake.say(control.InstanceClosed(lease=order.lease, generation=order.generation, scrubbed_bytes=0))
+        fake.send(control.InstanceClosed(lease=order.lease, generation=order.generation, scrubbed_bytes=0))
         answer_one(fake, fake.open_lanes()[1])
         pending.result(TIMEOUT)
 
@@ -360,9 +360,9 @@ def test_a_gpu_that_cannot_be_loses_its_helper(cluster: Cluster, name: str) -> N
     offers = spoilt_offers()[name]
     with FakeHost(cluster) as fake:
         kernels = [control.KernelOffer(name="echo", demand=14)]
-        fake.say(control.HelperHello(name="fake", pid=os.getpid(), gpu_count=len(offers), kernels=kernels))
+        fake.send(control.HelperHello(name="fake", pid=os.getpid(), gpu_count=len(offers), kernels=kernels))
         for each in offers:
-            fake.say(each)
+            fake.send(each)
         assert fake.hear() is None
 
 

@@ -259,7 +259,7 @@ def test_every_immediate_there_is_at_random_never_stops_the_daemon(siege: Siege)
             imm = noise.choice((slot, slot, immediate(IMM_CREDIT, slot), immediate(IMM_CANCEL, slot)))
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 session.bell.send((imm if noise.random() < 0.98 else noise.getrandbits(32)).to_bytes(4, "little"))
-        session.peer.say(kind="goodbye")
+        session.peer.send_message(kind="goodbye")
         codes[session.end()] += 1
     assert set(codes) <= {"", "slot", "slot_in_use", "immediate_kind"}, codes
 
@@ -268,7 +268,7 @@ def test_every_immediate_there_is_at_random_never_stops_the_daemon(siege: Siege)
 def test_of_two_who_redeem_a_ticket_at_once_one_gets_it(siege: Siege) -> None:
     for _ in range(20):
         with Peer(siege.cluster.address) as peer, ThreadPoolExecutor(4) as threads:
-            peer.say(**hello("eve"))
+            peer.send_message(**hello("eve"))
             welcome = peer.hear()
             tries = [threads.submit(redeem, welcome.fabric.address, welcome.ticket.encode()) for _ in range(4)]
             taken = [fds for fds in (each.result(15) for each in tries) if fds is not None]
@@ -281,7 +281,7 @@ def test_of_two_who_redeem_a_ticket_at_once_one_gets_it(siege: Siege) -> None:
 def test_guessed_tickets_are_refused_each_in_its_turn(siege: Siege) -> None:
     noise = random.Random(3)
     with Peer(siege.cluster.address) as peer:
-        peer.say(**hello("eve"))
+        peer.send_message(**hello("eve"))
         welcome = peer.hear()
         path, ticket = welcome.fabric.address, welcome.ticket
         near = [ticket[:-1], ticket + "x", ticket[:-1] + "_", ticket.swapcase(), " " + ticket, ticket + "\n"]
@@ -314,7 +314,7 @@ def test_sessions_asked_for_and_never_redeemed_hold_only_the_askers_quota(siege:
     peers = [Peer(siege.cluster.address) for _ in range(EVES_SESSIONS * 3)]
     answers = []
     for peer in peers:
-        peer.say(**hello("eve"))
+        peer.send_message(**hello("eve"))
         answers.append(type(peer.hear()).__name__)
     assert Counter(answers) == {"Welcome": EVES_SESSIONS, "Refused": EVES_SESSIONS * 2}
     with siege.cluster.connect("witness", slots=1):
@@ -402,7 +402,7 @@ def test_negotiations_cut_into_single_bytes_are_read_all_the_same(siege: Siege) 
         for byte in framed(orjson.dumps(hello("eve"))):
             peer.send(bytes([byte]))
         assert peer.hear().tenant == "eve"
-        peer.say(kind="hello")
+        peer.send_message(kind="hello")
         assert peer.hear_the_end() == "model"
 
 
@@ -536,7 +536,7 @@ def test_sessions_opened_and_dropped_at_every_step_leave_nothing(siege: Siege) -
         step = n % 6
         with Peer(siege.cluster.address) as peer:
             if step > 0:
-                peer.say(**hello("eve"))
+                peer.send_message(**hello("eve"))
             if step > 1:
                 welcome = peer.hear()
             if step in (3, 4):

@@ -11,7 +11,7 @@ import pytest
 
 from offpath.bindings.wire import admin, control
 from offpath.bindings.wire.codes import Reason, Status
-from offpath.cli.ask import AdminClient
+from offpath.cli.admin_client import AdminClient
 from offpath.host_helper import Requester, RequestFailed
 
 from ..support.cluster import TIMEOUT, Cluster, pids_of
@@ -45,11 +45,11 @@ def joined(cluster: Cluster, name: str) -> int:
 
 def status(cluster: Cluster) -> admin.Status:
     with AdminClient(str(cluster.run_folder)) as client:
-        return client.ask(admin.StatusRequest(), admin.Status)
+        return client.query(admin.StatusRequest(), admin.Status)
 
 
 def kill_kept(cluster: Cluster) -> None:
-    """kill -9 under the keeper; returns when the next life of the same lineage is there."""
+    """kill -9 under the service manager; returns when the next life of the same lineage is there."""
     os.kill(pids_of(cluster.daemon)[0], signal.SIGKILL)
     assert cluster.daemon.hear()["lineage"] == cluster.lineage
 
@@ -57,7 +57,7 @@ def kill_kept(cluster: Cluster) -> None:
 def explained(cluster: Cluster, requester: Requester) -> admin.Explanation:
     with AdminClient(str(cluster.run_folder)) as client:
         asked = admin.ExplainRequest(session=requester.welcome.session, request_id=1)
-        return client.ask(asked, admin.Explanation)
+        return client.query(asked, admin.Explanation)
 
 
 def queued_for_the_second(cluster: Cluster, requester: Requester) -> Any:

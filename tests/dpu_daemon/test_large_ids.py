@@ -78,12 +78,12 @@ def test_a_session_with_a_large_id_unanswered_comes_back(cluster: Cluster, reque
             "unanswered": [request_id],
         }  # fmt: skip
         with Peer(cluster.address) as peer:
-            peer.say(**hello("ada", resume=resume))
+            peer.send_message(**hello("ada", resume=resume))
             again = peer.hear()
             assert isinstance(again, control.Welcome), again
             assert [(one.request_id, one.state) for one in again.resumed] == [(request_id, "running")]
             assert redeem(again.fabric.address, again.ticket.encode()) is not None
-            peer.say(kind="goodbye")
+            peer.send_message(kind="goodbye")
 
 
 def test_an_id_beyond_64_bits_is_refused_by_the_command_line() -> None:

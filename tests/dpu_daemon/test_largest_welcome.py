@@ -11,7 +11,7 @@ import pytest
 from offpath.bindings.wire import admin, control
 from offpath.bindings.wire.frames import MAX_FRAME_BYTES, frame
 from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
-from offpath.cli.ask import AdminClient
+from offpath.cli.admin_client import AdminClient
 from offpath.dpu_daemon.hosts.host import host_welcome_messages
 from offpath.dpu_daemon.ingress.admission import welcome_messages
 
@@ -111,7 +111,7 @@ def test_a_session_with_all_that_the_limits_allow_comes_back(make_cluster: Make)
             "session": was.session, "lineage": was.lineage, "token": was.resume_token, "unanswered": listed
         }  # fmt: skip
         with Peer(cluster.address) as peer:
-            peer.say(**hello("ada", resume=resume))
+            peer.send_message(**hello("ada", resume=resume))
             again = peer.hear()
             assert isinstance(again, control.Welcome), again
             assert [(one.request_id, one.state) for one in again.resumed] == [(n, "retry_safe") for n in listed]
@@ -122,7 +122,7 @@ def test_a_session_with_all_that_the_limits_allow_comes_back(make_cluster: Make)
 
 def unanswered(cluster: Cluster) -> int:
     with AdminClient(str(cluster.run_folder)) as client:
-        return client.ask(admin.StatusRequest(), admin.Status).unanswered
+        return client.query(admin.StatusRequest(), admin.Status).unanswered
 
 
 @pytest.mark.slow

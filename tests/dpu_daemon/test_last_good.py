@@ -13,7 +13,7 @@ import pytest
 from offpath.bindings.errors import NegotiationRefused
 from offpath.bindings.runtime import JOURNAL, LAST_GOOD
 from offpath.bindings.wire import admin
-from offpath.cli.ask import AdminClient
+from offpath.cli.admin_client import AdminClient
 from offpath.dpu_daemon.config import ConfigError, Sources
 from offpath.dpu_daemon.config.lastgood import kept, read_or_last_good
 
@@ -30,7 +30,7 @@ IN_FORCE = "configuration refused, using the last good one"
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """Under a keeper. An error in its log is expected here, so it is not judged at the end."""
+    """Under a service manager. An error in its log is expected here, so it is not judged at the end."""
     made = Cluster(
         {"ada": NARROW, "bob": NARROW}, keep={"starts": 0}, durability={"resume_ttl_s": 60},
         operation={"metrics_listen": f"127.0.0.1:{free_port()}"},
@@ -50,7 +50,7 @@ def crash(cluster: Cluster) -> None:
 
 def status(cluster: Cluster) -> admin.Status:
     with AdminClient(str(cluster.run_folder)) as client:
-        return client.ask(admin.StatusRequest(), admin.Status)
+        return client.query(admin.StatusRequest(), admin.Status)
 
 
 def test_queued_work_is_answered_after_a_refused_reload_and_a_crash(cluster: Cluster) -> None:
@@ -138,7 +138,7 @@ def test_without_a_journal_of_its_lineage_a_broken_file_is_the_end(cluster: Clus
         read_or_last_good(sources, str(run))
 
 
-def test_an_orderly_end_without_a_keeper_leaves_nothing_to_go_on_with() -> None:
+def test_an_orderly_end_without_a_service_manager_leaves_nothing_to_go_on_with() -> None:
     alone = Cluster({"ada": {}})
     try:
         until(lambda: (alone.run_folder / LAST_GOOD).exists())

@@ -11,7 +11,7 @@ import pytest
 from offpath.bindings.errors import PeerGone
 from offpath.bindings.wire import admin, control
 from offpath.bindings.wire.codes import Reason, Status
-from offpath.cli.ask import AdminClient
+from offpath.cli.admin_client import AdminClient
 from offpath.host_helper import Options, RequestFailed
 from offpath.host_helper.requester import Pending
 
@@ -28,7 +28,7 @@ TRIES = 5
 
 def oldest_ms(client: AdminClient) -> float:
     """The age of the oldest job, on the daemon's clock."""
-    return max((job.age_ms for job in client.ask(admin.JobsRequest(), admin.Jobs).jobs), default=0.0)
+    return max((job.age_ms for job in client.query(admin.JobsRequest(), admin.Jobs).jobs), default=0.0)
 
 
 def reason_of(pending: Pending) -> Reason:
@@ -182,7 +182,7 @@ def test_a_lease_that_never_opens_is_closed_and_tried_again(make_cluster: Make) 
         fake.lane(order, 0)
         closed = fake.hear()
         assert closed == control.CloseInstance(lease=order.lease, generation=order.generation, scrub=True)
-        fake.say(control.InstanceClosed(lease=order.lease, generation=order.generation, scrubbed_bytes=0))
+        fake.send(control.InstanceClosed(lease=order.lease, generation=order.generation, scrubbed_bytes=0))
         again, _ = fake.open_lanes()
         assert again.generation > order.generation
 

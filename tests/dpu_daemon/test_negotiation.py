@@ -183,7 +183,7 @@ def wrapped(cluster: Cluster, context: ssl.SSLContext) -> ssl.SSLSocket:
 def test_a_client_without_a_certificate_hears_nothing(cluster: Cluster, authority: Authority) -> None:
     context = ssl.create_default_context(cafile=authority.ca_file)
     with wrapped(cluster, context) as sock:
-        Peer(sock).say(**hello("ada"))
+        Peer(sock).send_message(**hello("ada"))
         heard = b""
         with contextlib.suppress(ssl.SSLError, ConnectionResetError):  # an alert, if it comes before the hang-up
             heard = sock.recv(8)
@@ -200,7 +200,7 @@ def test_a_client_of_tls_1_2_is_turned_away(cluster: Cluster, authority: Authori
 
 def test_plain_bytes_on_the_tls_port_are_turned_away(cluster: Cluster) -> None:
     with Peer(socket.create_connection(tls_address(cluster), TIMEOUT)) as peer:
-        peer.say(**hello("ada"))
+        peer.send_message(**hello("ada"))
         received = peer.sock.recv(4096)
         assert received == b"" or received[0] == 0x15, "an alert, or nothing"
 
@@ -219,7 +219,7 @@ def test_sessions_above_the_quota_are_refused_until_one_ends(cluster: Cluster) -
 
 def admits(cluster: Cluster, tenant: str, **changes: Any) -> bool:
     with Peer(cluster.address) as peer:
-        peer.say(**hello(tenant, **changes))
+        peer.send_message(**hello(tenant, **changes))
         return isinstance(peer.hear(), control.Welcome)
 
 
@@ -263,16 +263,16 @@ def test_memory_is_given_back_however_the_session_ends(cluster: Cluster) -> None
             session = RawSession(cluster, "poor", **share)
             assert refusal(cluster, "poor", slots=5).code == "memory"
             if how == "redeemed":
-                session.peer.say(kind="goodbye")
+                session.peer.send_message(kind="goodbye")
                 assert session.end() == ""
             session.close()
         else:
             with Peer(cluster.address) as peer:
-                peer.say(**hello("poor", **share))
+                peer.send_message(**hello("poor", **share))
                 assert isinstance(peer.hear(), control.Welcome)
                 assert refusal(cluster, "poor", slots=5).code == "memory"
                 if how == "goodbye":
-                    peer.say(kind="goodbye")
+                    peer.send_message(kind="goodbye")
                     assert peer.hear() is None
         until(lambda: admits(cluster, "poor", slots=8))
         until(lambda before=before: cluster.daemon.open_fds() <= before)
@@ -288,9 +288,9 @@ def test_a_ticket_is_good_once(cluster: Cluster) -> None:
 
 def test_a_ticket_of_a_session_that_ended_is_worth_nothing(cluster: Cluster) -> None:
     with Peer(cluster.address) as peer:
-        peer.say(**hello("ada"))
+        peer.send_message(**hello("ada"))
         welcome = peer.hear()
-        peer.say(kind="goodbye")
+        peer.send_message(kind="goodbye")
         assert peer.hear() is None
     assert redeem(welcome.fabric.address, welcome.ticket.encode()) is None
 
@@ -317,7 +317,7 @@ def test_whoever_says_nothing_for_five_seconds_is_let_go(cluster: Cluster, autho
 
     def late_ticket() -> float:
         with Peer(cluster.address) as peer:
-            peer.say(**hello("few"))
+            peer.send_message(**hello("few"))
             welcome = peer.hear()
             assert welcome.ticket_ttl_s == 5
             started = time.monotonic()
@@ -386,7 +386,7 @@ def test_the_peers_hear_that_the_daemon_ends(make_cluster: Make) -> None:
     cluster = make_cluster({"ada": {}})
     session = RawSession(cluster, "ada")
     with Peer(cluster.address) as peer:
-        peer.say(**hello("ada"))
+        peer.send_message(**hello("ada"))
         assert isinstance(peer.hear(), control.Welcome)
         cluster.statistics()
         assert (peer.hear_the_end(), session.end()) == ("daemon_ends", "daemon_ends")

@@ -240,7 +240,7 @@ def test_the_daemon_says_when_it_is_ready_alive_and_ending(
     until(lambda: said("READY"))
     assert words[0] == {"READY": "1", "STATUS": f"lineage {cluster.lineage}"}
     with Peer(cluster.address) as peer:
-        peer.say(**hello("alpha"))
+        peer.send_message(**hello("alpha"))
         peer.hear()
     until(lambda: said("WATCHDOG", 3))
     assert cluster.statistics().get("violations", 0) == 0

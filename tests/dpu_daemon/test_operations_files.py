@@ -15,7 +15,7 @@ from offpath.bindings.wire.codes import Reason, Status
 from offpath.cli import main
 from offpath.dpu_daemon.config import parse_config
 from offpath.dpu_daemon.operation.metrics import Snapshot, families
-from offpath.dpu_daemon.requests.tally import STAGES
+from offpath.dpu_daemon.requests.request_stats import STAGES
 from offpath.sched.jobs.states import LeaseState
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ import pytest
 
 from offpath.bindings.sockets import SocketFile, listening_socket
 from offpath.bindings.wire import admin
-from offpath.cli.ask import AdminClient
+from offpath.cli.admin_client import AdminClient
 from offpath.dpu_daemon.listening.places import Places
 
 from ..support.cluster import TIMEOUT, Cluster, pids_of
@@ -36,7 +36,7 @@ def work(cluster: Cluster, number: int) -> None:
     with cluster.connect("alpha") as requester:
         requester.submit("echo", seconds(number), timeout=TIMEOUT)
     with AdminClient(str(cluster.run_folder)) as client:
-        client.ask(admin.StatusRequest(), admin.Status)
+        client.query(admin.StatusRequest(), admin.Status)
 
 
 def remade(cluster: Cluster, name: str) -> int:
@@ -47,7 +47,7 @@ def remade(cluster: Cluster, name: str) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_kept", [False, True])
 def test_each_socket_that_is_removed_is_made_anew_without_a_restart(make_cluster: Make, is_kept: bool) -> None:
-    """One after the other, the daemon's own and those of a keeper; who is connected goes on."""
+    """One after the other, the daemon's own and those of a service manager; who is connected goes on."""
     cluster = make_cluster({"alpha": {}}, keep={"watchdog_s": 2, "starts": 1} if is_kept else None)
     pids = pids_of(cluster.daemon)
     cluster.start_helper()
@@ -71,7 +71,7 @@ def test_each_socket_that_is_removed_is_made_anew_without_a_restart(make_cluster
 
 
 @pytest.mark.slow
-def test_a_removed_runtime_directory_is_made_anew_and_the_keeper_can_start_the_daemon_again(
+def test_a_removed_runtime_directory_is_made_anew_and_the_service_manager_can_start_the_daemon_again(
     make_cluster: Make,
 ) -> None:
     cluster = make_cluster({"alpha": {}}, keep={"watchdog_s": 2, "starts": 2, "starts_within_s": 3600.0})

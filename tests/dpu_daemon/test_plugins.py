@@ -20,7 +20,7 @@ from offpath.cli.demo import samples
 from offpath.dpu_daemon.durability.journal import codec
 from offpath.dpu_daemon.durability.journal.ring import ReadOnlyFile, Ring
 from offpath.dpu_daemon.policy.plugins import PluginError, PluginProcess
-from offpath.sched.gpu.plugin import Advice, AdvisorError
+from offpath.sched.gpu.plugin import AdvisorError, PluginDecision
 
 from ..support.cluster import TIMEOUT, Cluster
 from ..support.clusters import Make
@@ -76,7 +76,7 @@ def journal_of(cluster: Cluster) -> Path:
     return copy
 
 
-def advice_in(path: Path) -> list[Advice]:
+def advice_in(path: Path) -> list[PluginDecision]:
     ring = Ring.opened(ReadOnlyFile(str(path)))
     entries = ring.entries(ring.oldest_checkpoint())
     return [
@@ -84,7 +84,7 @@ def advice_in(path: Path) -> list[Advice]:
         for entry in entries
         if entry.kind != codec.KIND_CHECKPOINT
         for value in codec.values(entry)
-        if isinstance(value, Advice)
+        if isinstance(value, PluginDecision)
     ]
 
 
@@ -93,9 +93,9 @@ def test_an_installed_plug_in_decides_and_its_journal_replays_without_it(make_cl
     work(cluster)
     copy = journal_of(cluster)
     said = advice_in(copy)
-    assert not [advice for advice in said if advice.fault]
-    assert Counter(advice.asked for advice in said)["place"] >= JOBS
-    gpus = {advice.decided.plan.gpu for advice in said if advice.decided.plan}
+    assert not [decision for decision in said if decision.fault]
+    assert Counter(decision.query for decision in said)["place"] >= JOBS
+    gpus = {decision.decided.plan.gpu for decision in said if decision.decided.plan}
     assert len(gpus) == 2, "the built-in would have put both tenants' leases on one GPU"
     done = offpath("replay", str(copy), "--json")
     assert done.code == 0, done.err
@@ -114,7 +114,7 @@ def test_a_broken_plug_in_is_quarantined_and_nobody_loses_a_request(
     assert cluster.daemon.errors.count(QUARANTINED) == 1
     copy = journal_of(cluster)
     said = advice_in(copy)
-    (fault,) = [advice for advice in said if advice.fault]
+    (fault,) = [decision for decision in said if decision.fault]
     assert fault is said[-1], "who is quarantined is not asked"
     assert fault.fault.partition(":")[0] == code
     assert fault.decided.placement is not None, "the built-in's decision stands in the journal"
@@ -172,7 +172,7 @@ def test_a_daemon_that_is_killed_goes_on_with_its_plug_in(make_cluster: Make, si
                 kill_daemon(cluster)
     said = advice_in(journal_of(cluster))
     assert said
-    assert not [advice for advice in said if advice.fault]
+    assert not [decision for decision in said if decision.fault]
 
 
 def test_a_killed_daemon_comes_back_although_its_plug_in_is_gone(
@@ -188,7 +188,7 @@ def test_a_killed_daemon_comes_back_although_its_plug_in_is_gone(
         kill_daemon(cluster)
         assert ada.submit("echo", [np.array([2.0])], timeout=TIMEOUT).array == 2
     assert "using the built-in policy: plugin:worst-fit cannot be used: LookupError" in cluster.daemon.errors
-    assert [advice.fault for advice in advice_in(journal_of(cluster))][-1] == "gone: no plug-in runs"
+    assert [decision.fault for decision in advice_in(journal_of(cluster))][-1] == "gone: no plug-in runs"
 
 
 @pytest.fixture
@@ -202,23 +202,23 @@ def process(on_path: Path) -> Iterator[PluginProcess]:
 
 
 def test_a_process_that_ends_or_stands_still_is_a_fault_within_the_deadline(process: PluginProcess) -> None:
-    assert process.ask("restore", STATE) == [None, None, None]
+    assert process.query("restore", STATE) == [None, None, None]
     process.begin()
-    assert process.ask("place", DEMAND, 0)[2] is not None
+    assert process.query("place", DEMAND, 0)[2] is not None
     process._process.send_signal(signal.SIGSTOP)
     process.deadline_s = 0.01
     process.begin()
     with pytest.raises(AdvisorError, match="overrun: no answer in 10 ms"):
-        process.ask("place", DEMAND, 0)
+        process.query("place", DEMAND, 0)
     process.deadline_s = 0.001
     while process.is_alive:
-        process.tell("gpu_removed", "g" * 60_000)
+        process.notify("gpu_removed", "g" * 60_000)
     with pytest.raises(AdvisorError, match="overrun: it does not listen"):
-        process.ask("place", DEMAND, 0)
+        process.query("place", DEMAND, 0)
 
 
 def test_what_the_other_side_writes_is_read_as_hostile(process: PluginProcess) -> None:
-    assert process.ask("restore", STATE) == [None, None, None]
+    assert process.query("restore", STATE) == [None, None, None]
     theirs = process._sock
     process._sock, enemy = socket.socketpair()
     theirs.close()
@@ -235,15 +235,15 @@ def test_what_the_other_side_writes_is_read_as_hostile(process: PluginProcess) -
         process.deadline_s = 0.05
         process.begin()
         with pytest.raises(AdvisorError, match=code):
-            process.ask("place", DEMAND, 0)
+            process.query("place", DEMAND, 0)
     enemy.close()
     process.begin()
     with pytest.raises(AdvisorError, match="gone"):
-        process.ask("place", DEMAND, 0)
+        process.query("place", DEMAND, 0)
 
 
 def test_an_answer_that_comes_byte_by_byte_is_late_all_the_same(process: PluginProcess) -> None:
-    process.ask("restore", STATE)
+    process.query("restore", STATE)
     process._sock.close()
     process._sock, enemy = socket.socketpair()
     stop = threading.Event()
@@ -261,7 +261,7 @@ def test_an_answer_that_comes_byte_by_byte_is_late_all_the_same(process: PluginP
     truly = process._sock.recv
     try:
         with pytest.raises(AdvisorError, match="overrun: no answer in 20 ms"):
-            process.ask("place", DEMAND, 0)
+            process.query("place", DEMAND, 0)
         while len(truly(4096)) == 4096:
             got += 4096
     finally:
@@ -272,15 +272,15 @@ def test_an_answer_that_comes_byte_by_byte_is_late_all_the_same(process: PluginP
 
 
 def test_the_answers_to_one_event_have_one_time_in_all(process: PluginProcess) -> None:
-    process.ask("restore", STATE)
+    process.query("restore", STATE)
     process.deadline_s = 0.001
     process.begin()
     process._left_s = 0.0
     with pytest.raises(AdvisorError, match="overrun: 50 ms for the answers to one event"):
-        process.ask("place", DEMAND, 0)
+        process.query("place", DEMAND, 0)
     process.deadline_s = 1.0
     process.begin()
-    process.ask("place", DEMAND, 0)
+    process.query("place", DEMAND, 0)
     assert 0 < process._left_s < 1.0
 
 

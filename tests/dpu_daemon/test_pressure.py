@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from offpath.bindings.errors import OffpathError
-from offpath.cli.ask import AdminClient, all_tenants
+from offpath.cli.admin_client import AdminClient, all_tenants
 from offpath.dpu_daemon.serve import continued_clock
 from offpath.host_helper import Options
 

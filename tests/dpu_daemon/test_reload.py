@@ -244,7 +244,7 @@ def test_100_reloads_under_load_fail_no_request(make_cluster: Make) -> None:
     for witness in witnesses:
         until(lambda witness=witness: witness.ask("count")["completed"] > 200)
         witness.tell("stop")
-        witness.finish(is_told=True)
+        witness.finish(is_notified=True)
     totals = cluster.statistics()
     assert (totals["reloads"], totals["reloads_failed"]) == (RELOADS - broken, broken)
     print(f"{RELOADS} reloads under load: 0 failed of {sum(each['sent'] for each in counted)} requests")

@@ -16,7 +16,7 @@ from offpath.bindings.errors import HeaderError, PeerGone
 from offpath.bindings.wire import admin
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.header import DTYPE_CODES, HEADER_PART_BYTES
-from offpath.cli.ask import AdminClient, all_tenants
+from offpath.cli.admin_client import AdminClient, all_tenants
 from offpath.host_helper import AsyncRequester, Options, Requester, RequestFailed, RequestTimeout
 from offpath.host_helper.errors import PayloadTooLarge, UnknownKernel
 
@@ -79,7 +79,7 @@ def runs_beside(cluster: Cluster, requester: Requester, pid: int) -> bool:
     """What was begun last was launched while that worker still runs; one that was killed for lingering does not."""
     until_read(cluster, requester)
     with AdminClient(str(cluster.run_folder)) as client:
-        jobs = client.ask(admin.JobsRequest(session=requester.welcome.session), admin.Jobs).jobs
+        jobs = client.query(admin.JobsRequest(session=requester.welcome.session), admin.Jobs).jobs
     return jobs[-1].state not in ("queued", "copying", "copied") and os.path.exists(f"/proc/{pid}")
 
 

@@ -1,4 +1,4 @@
-"""A daemon that is killed and started again by its keeper: sessions, jobs and lanes go on; and a link that breaks."""
+"""A daemon that its service manager restarts after a kill keeps sessions, jobs and lanes; and a link that breaks."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_a_foreign_or_guessed_resume_is_refused(kept: Callable[..., Cluster]) ->
         assert requester.submit("echo", seconds(2), timeout=TIMEOUT).array == 2, "the session was not touched"
 
 
-def test_without_a_keeper_a_killed_daemon_leaves_outcomes_unknown_soon(make_cluster: Make) -> None:
+def test_without_a_service_manager_a_killed_daemon_leaves_outcomes_unknown_soon(make_cluster: Make) -> None:
     cluster = make_cluster({"ada": {}}, durability={"resume_ttl_s": 60})
     cluster.start_helper()
     with cluster.connect("ada") as requester:

@@ -148,7 +148,7 @@ async def test_a_socket_that_was_removed_is_made_anew_and_a_path_that_somebody_t
 @pytest.mark.parametrize("which", ["fabric", "host"])
 async def test_a_listener_that_nobody_watches_is_found(tmp_path: Path, which: str) -> None:
     async with checked(tmp_path) as (daemon, negotiator, check):
-        listener = negotiator._door._listener if which == "fabric" else daemon.host.strangers._listener
+        listener = negotiator._fabric_acceptor._listener if which == "fabric" else daemon.host.pending._listener
         asyncio.get_running_loop().remove_reader(listener.fileno())
         with pytest.raises(SelfCheckFailed, match="has not answered"):
             await check.run()
@@ -176,7 +176,7 @@ async def test_a_flood_at_every_door_is_no_fault_of_the_daemon(tmp_path: Path) -
 async def test_a_full_queue_that_nobody_empties_is_no_flood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selfcheck, "FLOOD_PAUSE_S", 0.01)
     async with checked(tmp_path) as (daemon, _, check):
-        asyncio.get_running_loop().remove_reader(daemon.host.strangers._listener.fileno())
+        asyncio.get_running_loop().remove_reader(daemon.host.pending._listener.fileno())
         with contextlib.ExitStack() as held:
             kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK
             path = daemon.host.listener.address
@@ -209,7 +209,7 @@ async def test_the_watchdog_starves_while_a_part_is_broken_and_no_longer(
     loop = asyncio.get_running_loop()
     with open_notify_socket(str(tmp_path / "notify")) as manager:
         async with checked(tmp_path) as (daemon, _, check):
-            listener = daemon.host.strangers._listener
+            listener = daemon.host.pending._listener
             loop.remove_reader(listener.fileno())
             failed: list[SelfCheckFailed] = []
             run = check.run
@@ -231,7 +231,7 @@ async def test_the_watchdog_starves_while_a_part_is_broken_and_no_longer(
                 while len(failed) < 3:
                     await asyncio.sleep(0.01)
             assert read_notification(manager) is None
-            loop.add_reader(listener.fileno(), daemon.host.strangers.acceptor._readable)
+            loop.add_reader(listener.fileno(), daemon.host.pending.acceptor._readable)
             async with asyncio.timeout(20):
                 while (said := read_notification(manager)) is None:
                     await asyncio.sleep(0.02)

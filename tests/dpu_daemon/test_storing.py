@@ -29,7 +29,7 @@ from ..support.processes import until
 
 
 class Manager:
-    """The manager's end at ``path``: `hear` takes in what is queued, as the keeper does."""
+    """The manager's end at ``path``: `hear` takes in what is queued, as the service manager does."""
 
     def __init__(self, path: Path) -> None:
         self.sock = open_notify_socket(str(path))
@@ -159,8 +159,8 @@ FEW = 7
 
 @pytest.mark.slow
 def test_no_session_of_a_burst_is_lost_at_a_kill(make_cluster: Make) -> None:
-    """395 sessions: 15 bursts of 24, and 5 of 7 while the keeper is stopped; then kill -9. Each one that was told
-    "durable" comes back."""
+    """395 sessions: 15 bursts of 24, and 5 of 7 while the service manager is stopped; then kill -9. Each session that
+    was reported "durable" comes back."""
     cluster = make_cluster(
         {"alpha": {"max_sessions": SESSIONS * BURSTS, "max_bytes": 1 << 30}}, keep={"watchdog_s": 0},
         durability={"resume_ttl_s": 60},
@@ -221,7 +221,7 @@ def test_who_comes_back_before_the_manager_took_its_memory_keeps_its_doorbell(
     fill_queue(tmp_path)
     with contextlib.ExitStack() as held:
         first = held.enter_context(Peer(cluster.address))
-        first.say(**hello("ada"))
+        first.send_message(**hello("ada"))
         welcome = first.hear()
         early = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         early.settimeout(20)
@@ -233,7 +233,7 @@ def test_who_comes_back_before_the_manager_took_its_memory_keeps_its_doorbell(
 
         def came_back() -> control.Welcome | None:
             peer = held.enter_context(Peer(cluster.address))
-            peer.say(**hello("ada", resume=resume))
+            peer.send_message(**hello("ada", resume=resume))
             said = peer.hear()
             return said if isinstance(said, control.Welcome) else None
 
@@ -259,7 +259,7 @@ def fill_queue(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_of_ended_sessions_stays_with_a_keeper_that_stood_still(make_cluster: Make) -> None:
+def test_nothing_of_ended_sessions_stays_with_a_service_manager_that_stood_still(make_cluster: Make) -> None:
     cluster = make_cluster({"alpha": {"max_sessions": 100, "max_bytes": 1 << 30}}, keep={"watchdog_s": 0})
     before = cluster.daemon.open_fds()
     sizes = {"slots": 1, "payload_bytes": 4096, "result_bytes": 4096}

@@ -19,7 +19,7 @@ import pytest
 
 from offpath.bindings.errors import NegotiationRefused
 from offpath.bindings.wire import control
-from offpath.dpu_daemon.ingress.verbs_door import HOLD_S
+from offpath.dpu_daemon.ingress.verbs_acceptor import HOLD_S
 from offpath.host_helper import Rdma, Requester
 from offpath.host_helper.negotiate import Negotiation, connect_to
 

@@ -25,7 +25,7 @@ from offpath.bindings.verbs.library import library
 from offpath.bindings.wire import admin, control
 from offpath.bindings.wire.codes import Status
 from offpath.bindings.wire.frames import frame
-from offpath.cli.ask import AdminClient, all_tenants
+from offpath.cli.admin_client import AdminClient, all_tenants
 from offpath.host_helper import Rdma, Requester, RequestFailed
 from offpath.host_helper.negotiate import Negotiation, connect_to
 from offpath.host_helper.resume import Way
@@ -322,7 +322,7 @@ def test_who_comes_back_too_soon_is_told_to_wait(cluster: Cluster) -> None:
 
 def line_of(cluster: Cluster, tenant: str) -> admin.TenantLine:
     with AdminClient(str(cluster.run_folder)) as client:
-        return next(line for line in all_tenants(client)[1] if line.tenant == tenant)
+        return next(liveness for liveness in all_tenants(client)[1] if liveness.tenant == tenant)
 
 
 def requests_at(cluster: Cluster) -> int:

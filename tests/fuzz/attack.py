@@ -111,8 +111,8 @@ class Attack:
                     peer.sock.shutdown(socket.SHUT_WR)
                 self.codes[peer.hear_the_end()] += 1
             else:
-                peer.say(kind="goodbye")  # a frame that ends whatever this was
-                peer.say(kind="goodbye")
+                peer.send_message(kind="goodbye")  # a frame that ends whatever this was
+                peer.send_message(kind="goodbye")
         return len(frames)
 
     def negotiation(self) -> int:

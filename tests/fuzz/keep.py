@@ -23,7 +23,7 @@ from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.frames import frame
 from offpath.bindings.wire.header import Tensor, pack_answer, pack_request, pack_tensors
 from offpath.bindings.wire.host import pack_launch, pack_result
-from offpath.host_helper.ina import page
+from offpath.host_helper.ina import rank_file
 from offpath.sched.ina.patterns import AllReduce, Pattern
 from offpath.sched.ina.protocol.records import EpochRecord, Grant, RankState, Step, Wants, epoch_to_data, state_to_data
 
@@ -49,9 +49,9 @@ INA = [
 _STEP = Step(300, (1, 2), (3, 4), (5, 6))
 _GRANT = Grant("tree", ("unix:///s", "tcp://[::1]:1"), "token")
 PAGES = [
-    (state_to_data(RankState("job", 7, 1, 2, 1 << 32, 1 << 32, 1, 9)), page.STATE),
-    (page.pattern_to_data(Pattern("job", (AllReduce(1_000_000_007, 400), AllReduce(2, 1)), 3)), page.PATTERN),
-    (epoch_to_data(EpochRecord("job", 7, 1, 2, _GRANT, Wants.ALWAYS, False, _STEP)), page.EPOCH),
+    (state_to_data(RankState("job", 7, 1, 2, 1 << 32, 1 << 32, 1, 9)), rank_file.STATE),
+    (rank_file.pattern_to_data(Pattern("job", (AllReduce(1_000_000_007, 400), AllReduce(2, 1)), 3)), rank_file.PATTERN),
+    (epoch_to_data(EpochRecord("job", 7, 1, 2, _GRANT, Wants.ALWAYS, False, _STEP)), rank_file.EPOCH),
 ]
 """A record of each area of a rank's page."""
 
@@ -99,13 +99,13 @@ def _plain(name: str) -> Iterator[tuple[Any, ...]]:
         yield from ((ina.pack(each),) for each in INA)
         yield b"".join(ina.pack(each) for each in INA), 1, 20, 3, 100
         yield from ((b"",), (ina.pack(INA[5])[:-1],), (struct.pack("<I", 15),), (struct.pack("<I", 1 << 20),))
-    elif name == "rank_page":
+    elif name == "rank_file":
         for area, (data, place) in enumerate(PAGES):
-            record = page.pack(2, data, place)
+            record = rank_file.pack(2, data, place)
             yield from ((each, area) for each in (record, record[:-1], record[:15], b"", record + b"more", bytes(16)))
-            yield from ((page.pack(2, other, place), area) for other, _ in PAGES if other is not data)
+            yield from ((rank_file.pack(2, other, place), area) for other, _ in PAGES if other is not data)
             for body in (b"{", b"[]", b"\xff"):
-                yield page.MARK.pack(2, len(body), zlib.crc32(body)) + body, area
+                yield rank_file.MARK.pack(2, len(body), zlib.crc32(body)) + body, area
     elif name.startswith("control_"):
         yield from ((control.encode(message),) for message in messages(name))
         yield from (

@@ -28,7 +28,7 @@ from offpath.bindings.ina import frames as ina
 from offpath.bindings.loopback import fabric
 from offpath.bindings.wire import cluster, control, frames, header, host, ina_admin
 from offpath.dpu_daemon import config
-from offpath.host_helper.ina import page
+from offpath.host_helper.ina import rank_file
 from offpath.sched.ina.protocol.records import epoch_to_data, state_to_data
 
 from .mutate import (
@@ -68,7 +68,7 @@ class Modules:
     sessions: ModuleType = sessions
     pieces: ModuleType = pieces
     ina: ModuleType = ina
-    page: ModuleType = page
+    rank_file: ModuleType = rank_file
     config: ModuleType = config
 
     def planted(self, **modules: ModuleType) -> Modules:
@@ -332,24 +332,24 @@ def _ina(m: Modules) -> Target:
 # -- pages ---------------------------------------------------------------------------------------------------------
 def _page(m: Modules) -> Target:
     """A record between a rank and its helper; the number says whose: state, pattern, epoch."""
-    areas = page.STATE, page.PATTERN, page.EPOCH
-    packs = state_to_data, page.pattern_to_data, epoch_to_data
+    areas = rank_file.STATE, rank_file.PATTERN, rank_file.EPOCH
+    packs = state_to_data, rank_file.pattern_to_data, epoch_to_data
 
     def run(data: bytes, numbers: Numbers) -> Any:
         area = numbers[0] % 3
-        return area, m.page.unpack(data, (m.page.STATE, m.page.PATTERN, m.page.EPOCH)[area])
+        return area, m.rank_file.unpack(data, (m.rank_file.STATE, m.rank_file.PATTERN, m.rank_file.EPOCH)[area])
 
     def check(data: bytes, numbers: Numbers, got: Any) -> None:
         area, record = got
-        sequence, length, crc = page.MARK.unpack_from(data)
+        sequence, length, crc = rank_file.MARK.unpack_from(data)
         assert not sequence & 1
-        assert length <= areas[area].size - page.MARK.size
-        assert zlib.crc32(data[page.MARK.size :][:length]) == crc
-        again = page.pack(2, packs[area](record), areas[area])
-        assert page.unpack(again, areas[area]) == record
+        assert length <= areas[area].size - rank_file.MARK.size
+        assert zlib.crc32(data[rank_file.MARK.size :][:length]) == crc
+        again = rank_file.pack(2, packs[area](record), areas[area])
+        assert rank_file.unpack(again, areas[area]) == record
 
     return Target(
-        "rank_page", run, (m.page.PageError,), check, page_mutation, frozenset({"torn", "json", "record"}),
+        "rank_file", run, (m.rank_file.RankFileError,), check, page_mutation, frozenset({"torn", "json", "record"}),
         lambda got: f"{got[0]}, {len(str(got[1])) // 40}",
     )  # fmt: skip
 

@@ -86,7 +86,7 @@ def test_a_daemon_that_may_not_be_joined_is_reported_once_and_tried_again(
     table.kernel("nothing", demand=1)(lambda: None)
     told: list[str] = []
     path = str(tmp_path / "host.sock")
-    made = Supervisor("host", LoopbackConnector(path), [], table, tell=told.append)
+    made = Supervisor("host", LoopbackConnector(path), [], table, log_line=told.append)
     with listening_socket(path, socket.SOCK_SEQPACKET):
         tmp_path.chmod(0o777)
         assert not made._serve_once()
@@ -138,7 +138,7 @@ def test_why_it_does_not_join_is_told_and_logged_once_until_that_changes(
     key = tmp_path / "host.key"
     told: list[str] = []
     connector = ZmqConnector("tcp://127.0.0.1:9", str(key), str(tmp_path / "daemon.pub"))
-    made = Supervisor("host", connector, [], KernelTable(), tell=told.append)
+    made = Supervisor("host", connector, [], KernelTable(), log_line=told.append)
     (tmp_path / "daemon.pub").write_text("A" * 40)
     for _ in range(3):
         assert not made._serve_once()

@@ -19,7 +19,7 @@ from offpath.bindings.loopback.channel import LoopbackConnector
 from offpath.bindings.loopback.fabric import redeem_ticket
 from offpath.bindings.runtime import local_socket, make_runtime_directory, runtime_directory
 from offpath.bindings.sockets import listening_socket
-from offpath.cli.ask import AdminClient
+from offpath.cli.admin_client import AdminClient
 from offpath.host_helper import connect
 from offpath.host_helper.doctor import check_host
 

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from offpath.bindings.wire import admin
-from offpath.cli.ask import AdminClient
+from offpath.cli.admin_client import AdminClient
 
 from ..support.carriers import Carrier
 from ..support.cluster import Cluster, pids_of
@@ -39,7 +39,7 @@ class Books:
 
 
 class Node:
-    """A daemon under a keeper, a helper, and a requester per tenant, all at work."""
+    """A daemon under a service manager, a helper, and a requester per tenant, all at work."""
 
     def __init__(
         self, seed: int, *, daemon: dict[str, str] | None = None, helper: dict[str, str] | None = None,
@@ -101,8 +101,10 @@ class Node:
 
     # -- kills ----------------------------------------------------------------------------------------------------
     def kill(self, victim: str) -> float:
-        """Kill one process of the kind and see to its replacement, as its keeper would. Returns when."""
-        if victim == "daemon":  # a life shorter than a second is a crash loop to the keeper, which then slows down
+        """Kill one process of the kind and see to its replacement, as its service manager would. Returns when."""
+        if (
+            victim == "daemon"
+        ):  # a life shorter than a second is a crash loop to the service manager, which then slows down
             time.sleep(max(0.0, self._born + 1.1 - time.monotonic()))
         now = time.monotonic()
         if victim == "daemon":
@@ -130,7 +132,7 @@ class Node:
         self.cluster.start_helper(clean, **self._helper_options)
 
     def reborn(self) -> None:
-        """The keeper has started the daemon again, and it goes on with the same journal."""
+        """The service manager has started the daemon again, and it goes on with the same journal."""
         assert self.cluster.daemon.hear()["lineage"] == self.cluster.lineage
         self._born = time.monotonic()
 
@@ -143,7 +145,7 @@ class Node:
         for name, process in alive.items():
             left = process.hear(2 * BOUND_S)
             assert left == {"left": []}, f"seed {self.seed}: {name} never got {left}"
-            process.finish(is_told=True)  # it ends by itself; a SIGTERM could still kill it on its way out
+            process.finish(is_notified=True)  # it ends by itself; a SIGTERM could still kill it on its way out
         nothing = {"jobs": 0, "leases": 0, "sessions": 0}
         until(lambda: held_by(self.cluster) == nothing, BOUND_S)
         books = self.books()
@@ -176,9 +178,9 @@ class Node:
 def held_by(cluster: Cluster) -> dict[str, int]:
     """What the daemon's admin socket says it holds."""
     with AdminClient(str(cluster.run_folder)) as client:
-        jobs = client.ask(admin.JobsRequest(), admin.Jobs).jobs
-        leases = client.ask(admin.LeasesRequest(), admin.Leases).leases
-        sessions = client.ask(admin.SessionsRequest(), admin.Sessions).sessions
+        jobs = client.query(admin.JobsRequest(), admin.Jobs).jobs
+        leases = client.query(admin.LeasesRequest(), admin.Leases).leases
+        sessions = client.query(admin.SessionsRequest(), admin.Sessions).sessions
     return {"jobs": len(jobs), "leases": len(leases), "sessions": len(sessions)}
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from offpath.bindings.memory.slots import slot_stride
-from offpath.dpu_daemon.requests.tally import ENDED_KEPT
+from offpath.dpu_daemon.requests.request_stats import ENDED_KEPT
 
 from ..conftest import SIZE
 from ..support.cluster import Cluster

@@ -20,7 +20,7 @@ class Tenant:
     piece_ns: int
     every_ns: int = 0
     due_ns: int = 0
-    asked_ns: int = 0
+    requested_ns: int = 0
     longest_wait_ns: int = 0
     paused_ns: int = 0
 
@@ -33,7 +33,7 @@ class Thread:
         self.now_ns = 7 * S
         self.shares = LoopShares()
         self.tenants = [
-            Tenant(self.shares.join(weight), piece_ns, every_ns, asked_ns=self.now_ns)
+            Tenant(self.shares.join(weight), piece_ns, every_ns, requested_ns=self.now_ns)
             for weight, piece_ns, every_ns in wants
         ]
 
@@ -43,16 +43,18 @@ class Thread:
         while self.now_ns < began_ns + for_ns:
             served = [self._serve(tenant) for tenant in self.tenants]
             if not any(served):
-                self.now_ns = min(max(tenant.due_ns, tenant.asked_ns) for tenant in self.tenants)
+                self.now_ns = min(max(tenant.due_ns, tenant.requested_ns) for tenant in self.tenants)
         passed_ns = self.now_ns - began_ns
         return [(t.share.used_ns - was) / passed_ns for t, was in zip(self.tenants, before, strict=True)]
 
     def _serve(self, tenant: Tenant) -> bool:
-        if self.now_ns < max(tenant.due_ns, tenant.asked_ns):
+        if self.now_ns < max(tenant.due_ns, tenant.requested_ns):
             return False
-        tenant.longest_wait_ns = max(tenant.longest_wait_ns, self.now_ns - tenant.asked_ns)
+        tenant.longest_wait_ns = max(tenant.longest_wait_ns, self.now_ns - tenant.requested_ns)
         self.now_ns += tenant.piece_ns
-        tenant.asked_ns = max(self.now_ns, tenant.asked_ns + tenant.every_ns) if tenant.every_ns else self.now_ns
+        tenant.requested_ns = (
+            max(self.now_ns, tenant.requested_ns + tenant.every_ns) if tenant.every_ns else self.now_ns
+        )
         share = tenant.share
         share.used_ns += tenant.piece_ns
         if share.used_ns >= share.limit_ns:

@@ -38,7 +38,7 @@ class SimConnection:
         host.world.owned[self] = None
         self.peer_pid = host.pid
         self.peer = f"uid {host.world.uid}"
-        self.is_ours = False
+        self.is_self_probe = False
 
     def arrived(self) -> None:
         """Something to read, or the end."""

@@ -131,7 +131,7 @@ class SimWorker:
                 if message[0] == host.KIND_LAUNCH:
                     self._launch(message)
                 else:
-                    world.say("%s: %s", self, message)
+                    world.log("%s: %s", self, message)
                     self._worker._control(end, message)  # type: ignore[arg-type]
             else:
                 return
@@ -148,7 +148,7 @@ class SimWorker:
         launch = host.parse_launch(message)
         promise(self.running is None, f"{self} gets a launch while a kernel runs")
         request = world.judge.launch_came(self, launch.job, launch.generation)
-        world.say("%s starts job %s: %s", self, launch.job, request)
+        world.log("%s starts job %s: %s", self, launch.job, request)
         self._last = request
         if world.happens("worker_dies"):
             self.die()
@@ -196,7 +196,7 @@ class SimWorker:
         except PeerGone:
             self._lost_daemon()
             return
-        world.say("%s answers %s", self, request)
+        world.log("%s answers %s", self, request)
         if world.happens("worker_dies_after"):
             self.die()
         elif self._end.inbox or self._end.daemon_gone:
@@ -235,7 +235,7 @@ class SimWorker:
         """The process ends, whatever it was doing."""
         if not self.is_alive:
             return
-        self.world.say("%s dies", self)
+        self.world.log("%s dies", self)
         self._count_death()
         self.is_alive = False
         self.running = None
@@ -313,14 +313,14 @@ class SimHelper:
             held_now = control.InstanceHeld(lease=lease, generation=held.order.generation, lanes=lanes)
             self._end.send(control.encode(held_now))
         world.channel.connect(self._end)
-        world.say("helper %s connects", self.pid)
+        world.log("helper %s connects", self.pid)
 
     def is_cut_off(self) -> bool:
         """True when daemon and helper have lost each other: its workers go too."""
         end = self._end
         if not self.is_alive or end is None or end.daemon_gone or not end.is_open:
             return True
-        return end.daemon_end in self.world.daemon.host._parting  # hung up on once copies to it have landed
+        return end.daemon_end in self.world.daemon.host._closing_connections  # hung up on once copies to it have landed
 
     def wake(self) -> None:
         if self.is_alive and not self.is_busy and not self.is_silent:
@@ -364,7 +364,7 @@ class SimHelper:
     def leave(self) -> None:
         """SIGTERM: it ends once the daemon has let it go."""
         if self.is_alive and not self.is_leaving:
-            self.world.say("helper %s is told to end", self.pid)
+            self.world.log("helper %s is told to end", self.pid)
             self.is_leaving = True
             self.wake()
 
@@ -418,7 +418,7 @@ class SimHelper:
 
     # -- orders ---------------------------------------------------------------------------------------------------
     def _order(self, order: Any) -> None:
-        self.world.say("helper %s: %s", self.pid, order)
+        self.world.log("helper %s: %s", self.pid, order)
         if isinstance(order, control.HostWelcome):
             self.kernel_ids = dict(order.kernel_ids)
             self.linger_ns = order.linger_ms * MS
@@ -475,7 +475,7 @@ class SimHelper:
                 self._send(_failed(order, "injected"))
                 return
             held.workers.append(SimWorker(self, order, lane, gpu, instance))
-        world.say("%s is cut at %s of %s", tenancy, order.start, gpu.uuid)
+        world.log("%s is cut at %s of %s", tenancy, order.start, gpu.uuid)
 
     def _close(self, order: control.CloseInstance) -> None:
         held = self.instances.get(order.lease)
@@ -528,7 +528,7 @@ class SimHelper:
         """The process is killed; its workers go with it (PR_SET_PDEATHSIG). Nobody scrubs anything."""
         if not self.is_alive:
             return
-        self.world.say("helper %s dies", self.pid)
+        self.world.log("helper %s dies", self.pid)
         self.is_alive = False
         self.world.loop.outside.pop(self.key, None)
         workers = self.workers()

@@ -312,9 +312,9 @@ class Judge:
         if isinstance(flight.target.owner, SessionMemory):
             session = flight.target.owner
             slot = session.slot_at(flight.target_at, of_answers=True)
-            is_ours = not session.has_peer or self._sealed(session, slot) is request
+            is_self_probe = not session.has_peer or self._sealed(session, slot) is request
             request.landed_ns = self._world.loop.now_ns
-            promise(is_ours, f"a late result of {request} lands in a slot that serves another")
+            promise(is_self_probe, f"a late result of {request} lands in a slot that serves another")
             lane = flight.source
         else:
             lane = flight.target
@@ -398,16 +398,16 @@ class Judge:
         promise(not self._live, f"jobs {list(self._live)} never end")
         for name, table in (
             ("jobs", ledger.jobs), ("jobs that leave", ledger.leaving), ("the book's sessions", ledger.sessions),
-            ("needy tenants", ledger.needy),
+            ("needy tenants", ledger.backlogged),
             ("departing tenants", ledger.departing), ("sessions", daemon.sessions.by_number),
             ("jobs of the shell", daemon.answers.refs), ("unwritten answers", daemon.answers.unwritten),
             ("awaited lanes", daemon.lanes.awaited),
             ("copies", daemon.copies.in_flight),
             ("held answers", daemon.answers.held), ("what waits for copies", daemon.copies._waiting),
-            ("lane copies", daemon.copies.leases()), ("helpers that leave", host._parting),
-            ("strangers", host.strangers.waiting), ("grants", world.admission._grants),
+            ("lane copies", daemon.copies.leases()), ("helpers that leave", host._closing_connections),
+            ("strangers", host.pending.waiting), ("grants", world.admission._grants),
             ("tickets", world.admission._by_ticket), ("open tickets", world.listener.tickets._offers),
-            ("silent peers", world.listener.pending), ("waiting drops", world.door._drops),
+            ("silent peers", world.listener.pending), ("waiting drops", world.acceptor._drops),
         ):  # fmt: skip
             promise(not table, f"{name} are left over: {table}")
         promise(not world.manager.kept, f"the service manager still keeps {list(world.manager.kept)}")
@@ -420,7 +420,9 @@ class Judge:
         unpinned = [lease.view.lease for lease in ledger.leases.values() if not lease.is_pinned]
         promise(not unpinned, f"idle leases {unpinned} never close")
         for lease in ledger.leases.values():
-            promise(not lease.jobs and not lease.strays and not lease.running_share, "an idle lease runs something")
+            promise(
+                not lease.jobs and not lease.orphaned_copies and not lease.running_share, "an idle lease runs something"
+            )
         lanes = daemon.lanes
         promise(len(lanes.orders) == len(ledger.leases), f"orders {list(lanes.orders)} are left over")
         promise({lease for lease, _ in lanes.links} <= set(ledger.leases), f"lanes {list(lanes.links)} are left over")

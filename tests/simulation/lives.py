@@ -49,9 +49,9 @@ def live(seed: int, tokens: TokenFiles, *, trace: bool = False) -> Outcome:
     try:
         world = World(seed, tokens)
         world.lines = lines
-        world.say("%s", world.setup)
+        world.log("%s", world.setup)
         if trace:
-            world.loop.trace = world.say
+            world.loop.trace = world.log
         world.run()
     except Violation as broken:
         fault = str(broken)

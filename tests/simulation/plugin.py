@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from offpath.sched.gpu.greedy import GreedyFirstFit
+from offpath.sched.gpu.oldest_gpu_first import OldestGpuFirst
 from offpath.sched.gpu.plugin import PREFIX
-from offpath.sched.gpu.shipped import Shipped
 
 from ..support.advisors import Hosted
 
@@ -21,7 +21,7 @@ class SimPlugin(Hosted):
     name = NAME
 
     def __init__(self, random: Random, fault: float) -> None:
-        super().__init__(random.choice((GreedyFirstFit, Shipped)), random, fault)
+        super().__init__(random.choice((GreedyFirstFit, OldestGpuFirst)), random, fault)
 
     @property
     def is_alive(self) -> bool:

@@ -76,12 +76,12 @@ class Negotiation:
 
     def _over(self, last: BaseModel | None, *, is_goodbye: bool = False) -> None:
         if last is not None:
-            self.say(last)
+            self.send(last)
         if self._grant is not None:
             self._world.admission.peer_left(self._grant, self, is_goodbye=is_goodbye)
         self.hang_up()
 
-    def say(self, message: BaseModel) -> None:
+    def send(self, message: BaseModel) -> None:
         if self.is_open:
             self.news.append(message)
             self._requester.wake()
@@ -97,7 +97,7 @@ class Negotiation:
     close = hang_up
 
     # -- the requester's end
-    def send(self, message: BaseModel) -> None:
+    def deliver(self, message: BaseModel) -> None:
         if self.is_open:
             self._inbox.append(control.encode(message))
             self._world.loop.flag(self._fd, True)
@@ -187,7 +187,7 @@ class SimRequester:
         tenant: str | None = self.tenant
         if self.is_hostile and random.random() < 0.3:
             tenant, token = random.choice(list(world.tokens)), "0123456789abcdef-wrong" if by_token else None
-        self.negotiation.send(
+        self.negotiation.deliver(
             control.Hello(
                 client="sim", tenant=tenant, token=token, slots=self.slots_wanted,
                 payload_bytes=random.choice((200, 1000)),
@@ -305,7 +305,7 @@ class SimRequester:
         elif self._lost is not None and self._lost.memory is memory:
             self.session, self._lost = self._lost, None
             self.session.bell = bell
-            self.world.say("%s is back in session %s", self.name, number)
+            self.world.log("%s is back in session %s", self.name, number)
         else:
             self.session = RequesterEnd(memory, bell)
             self._slots = SlotTable(self.session)  # type: ignore[arg-type]
@@ -412,7 +412,7 @@ class SimRequester:
             self.die()
             return
         session.ring(immediate(IMM_SUBMIT, waiter.slot).to_bytes(4, "little"))
-        world.say("%s rings %s", self.name, waiter)
+        world.log("%s rings %s", self.name, waiter)
         self._last = waiter
         if random.random() < self.cancels:
             delay_ns = int(random.expovariate(1.0) * world.setup.kernel_ns)
@@ -428,7 +428,7 @@ class SimRequester:
         if not request.is_taken:
             request.is_cancelled = True
             session.ring(immediate(IMM_CANCEL, request.slot).to_bytes(4, "little"))
-            self.world.say("%s cancels %s", self.name, request)
+            self.world.log("%s cancels %s", self.name, request)
 
     def _take(self, session: RequesterEnd, slots: SlotTable[Request]) -> None:
         world = self.world
@@ -445,7 +445,7 @@ class SimRequester:
         body = b"".join(a.tobytes() for a in outcome.arrays) if isinstance(outcome, Result) else b""
         if not self.is_hostile:
             world.judge.answer_taken(request, header, body)
-        world.say("%s takes %s: %s", self.name, request, outcome)
+        world.log("%s takes %s: %s", self.name, request, outcome)
         if world.random.random() < self.returns_credits and session.has_room():
             session.ring(immediate(IMM_CREDIT, slot).to_bytes(4, "little"))
 
@@ -456,10 +456,10 @@ class SimRequester:
     def _leave(self) -> None:
         """All is answered."""
         self.is_done = True
-        self.world.say("%s leaves", self.name)
+        self.world.log("%s leaves", self.name)
         if self.negotiation is not None:
             if self.world.random.random() < 0.5:
-                self.negotiation.send(control.Goodbye())
+                self.negotiation.deliver(control.Goodbye())
             self.negotiation.leave()
         if self.session is not None:
             self.session.leave()
@@ -468,7 +468,7 @@ class SimRequester:
         """The process is killed; its sockets close, its memory stays with the daemon."""
         if not self.is_alive:
             return
-        self.world.say("%s dies", self.name)
+        self.world.log("%s dies", self.name)
         self.is_alive = False
         self.is_done = True
         self.world.loop.outside.pop(self.key, None)
@@ -484,7 +484,7 @@ class SimRequester:
         random = self.world.random
         kind = random.randrange(8)
         slot = random.randrange(session.slot_count)
-        self.world.say("%s plays trick %s on slot %s", self.name, kind, slot)
+        self.world.log("%s plays trick %s on slot %s", self.name, kind, slot)
         if kind == 0:
             session.ring(bytes(random.randrange(9)))
         elif kind == 1:

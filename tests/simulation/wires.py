@@ -124,7 +124,7 @@ class SimEngine:
         nbytes = flight.nbytes // 2 if is_lost else flight.nbytes
         source, at = flight.source.store, flight.source_at
         flight.target.store[flight.target_at : flight.target_at + nbytes] = source[at : at + nbytes]
-        world.say("copy %s lands%s", flight.token, " with an error" if is_lost else "")
+        world.log("copy %s lands%s", flight.token, " with an error" if is_lost else "")
         return CopyCompletion(flight.token, "injected" if is_lost else None)
 
     def fileno(self) -> int:
@@ -144,8 +144,8 @@ class SimEngine:
 
 # -- fabric ---------------------------------------------------------------------------------------------------------
 class SessionMemory:
-    """A session's slots and answers: they outlive doorbells, and with a keeper the daemon's process. The judge knows a
-    session by them."""
+    """A session's slots and answers: they outlive doorbells, and with a service manager the daemon's process. The judge
+    identifies a session by them."""
 
     def __init__(self, slots: int, payload_bytes: int, result_bytes: int) -> None:
         self.slot_count = slots

@@ -26,11 +26,11 @@ from offpath.dpu_daemon.durability.journal.log import Journal, open_journal, rep
 from offpath.dpu_daemon.durability.journal.ring import Ring
 from offpath.dpu_daemon.durability.notify import close_all
 from offpath.dpu_daemon.ingress.admission import Admission, credentials
-from offpath.dpu_daemon.ingress.doors import FabricDoor
+from offpath.dpu_daemon.ingress.fabric_acceptor import LoopbackAcceptor
 from offpath.dpu_daemon.operation import recovery as recovery_module
 from offpath.dpu_daemon.operation.recovery import Recovery
 from offpath.host_helper import worker as worker_module
-from offpath.sched.gpu.plugin import Advice
+from offpath.sched.gpu.plugin import PluginDecision
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.snapshot import snapshot
@@ -160,7 +160,7 @@ class World:
 
     def kill_daemon(self) -> None:
         """SIGKILL: everything of the process is gone; its peers see their connections close."""
-        self.say("the daemon is killed")
+        self.log("the daemon is killed")
         self.deaths += 1
         self._died_ns = self.loop.now_ns
         self.judge.daemon_died()
@@ -204,11 +204,11 @@ class World:
             self.judge.book_heard(event)
             said = handle(event, now_ns)
             if self.lines is not None:
-                self.say("book: %s", event)
+                self.log("book: %s", event)
             for command in said:
                 if self.lines is not None:
-                    self.say("      %s", command)
-                if isinstance(command, Advice):
+                    self.log("      %s", command)
+                if isinstance(command, PluginDecision):
                     self.counts["plugin_faults" if command.fault else "plugin_answers"] += 1
                 if isinstance(command, commands.CloseLease):
                     self.closing[command.generation] = None
@@ -219,7 +219,7 @@ class World:
         self.admission = Admission(
             self.daemon, self.config, listener, control.FabricOffer(carrier="loopback", address="sim")
         )
-        self.door = FabricDoor(self.daemon, self.admission, listener)
+        self.acceptor = LoopbackAcceptor(self.daemon, self.admission, listener)
         if book is not None:
             self.judge.went_on(book)
             for lease in book.ledger.leases.values():
@@ -228,7 +228,7 @@ class World:
             Recovery(self.daemon, self.admission, self.manager.stored(self.keep), self._fabric_again).run()
         else:
             self.daemon.plugin.adopt()
-        self.door.open()
+        self.acceptor.open()
 
     def _offer_plugin(self) -> None:
         """A fresh one for a start and for each reload, as the daemon has them."""
@@ -269,7 +269,7 @@ class World:
                 self.removals[tenant.name] += 1
                 self.removed[tenant.name].append((self.loop.now_ns, config.limits.drain_ms))
         self.config = config
-        self.say("the configuration names %s; %s", ", ".join(sorted(names)), config.limits)
+        self.log("the configuration names %s; %s", ", ".join(sorted(names)), config.limits)
         if self.channel is not None:
             known = credentials(config)
             self.loop.running(self.admission.reload, config, known)
@@ -300,7 +300,7 @@ class World:
     def may_be_killed(self, where: str) -> None:
         """The daemon may die here, in the middle of what it does."""
         if self.setup.is_durable and self.is_made and self.happens("daemon_killed_inside"):
-            self.say("... %s", where)
+            self.log("... %s", where)
             raise DaemonKilled
 
     def entered(self, requester: SimRequester, session: SessionMemory, number: int) -> None:
@@ -308,10 +308,10 @@ class World:
         promise(number not in self.judge.sessions, f"session {number} is given twice")
         self.judge.sessions[number] = session
         self.slots_given += session.slot_count
-        self.say("%s enters session %s", requester.name, number)
+        self.log("%s enters session %s", requester.name, number)
 
     # -- what the actors ask of the world -------------------------------------------------------------------------
-    def say(self, text: str, *args: object) -> None:
+    def log(self, text: str, *args: object) -> None:
         """A line of the trace, when one is kept."""
         if self.lines is not None:
             self.lines.append(f"{self.loop.now_ns / MS:12.3f} ms  {text % args if args else text}")
@@ -322,7 +322,7 @@ class World:
         if not rate or not self.are_faults_on or self.random.random() >= rate:
             return False
         self.counts[fault] += 1
-        self.say("FAULT %s", fault)
+        self.log("FAULT %s", fault)
         return True
 
     def new_pid(self) -> int:
@@ -409,7 +409,7 @@ class World:
             list(self._strikes), [self.setup.faults.get(name, 0.0) for name in self._strikes]
         )
         self.counts[fault] += 1
-        self.say("FAULT %s", fault)
+        self.log("FAULT %s", fault)
         self._strikes[fault]()
 
     def _jump(self) -> None:
@@ -419,7 +419,7 @@ class World:
         """The daemon's process stands still for a while."""
         self.loop.now_ns += pause
         self.late_ns += pause
-        self.say("... of %s ms", pause / MS)
+        self.log("... of %s ms", pause / MS)
 
     def _kill_helper(self) -> None:
         self.helper.die()
@@ -539,7 +539,7 @@ class World:
 
     def heal(self) -> None:
         """The faults stop; whoever waits is served."""
-        self.say("the faults stop")
+        self.log("the faults stop")
         self.are_faults_on = False
         self.may_lose_sessions = True
         self._reload(Terms.of(self.setup))

@@ -47,13 +47,13 @@ class Hosted:
     def _heard(self, kind: str, *arguments: Any) -> Any:
         assert not self.is_dismissed, "asked or told after its end"
         kind, *plain = orjson.loads(orjson.dumps([kind, *arguments]))
-        reply = self._host.heard(kind, plain)
+        reply = self._host.on_request(kind, plain)
         return orjson.loads(reply) if reply is not None else None
 
-    def tell(self, kind: str, *arguments: Any) -> None:
+    def notify(self, kind: str, *arguments: Any) -> None:
         self._heard(kind, *arguments)
 
-    def ask(self, kind: str, *arguments: Any) -> Any:
+    def query(self, kind: str, *arguments: Any) -> Any:
         self.asked += 1
         what, said = self._heard(kind, *arguments)
         if self._random.random() < self._fault:

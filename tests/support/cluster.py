@@ -34,7 +34,8 @@ class Cluster:
         environment: dict[str, str] | None = None,
         **tables: Any,
     ) -> None:
-        """``keep``: settings of a keeper (possibly none) under which the daemon runs; ``daemon`` is then the keeper.
+        """``keep``: settings of a service manager (possibly none) under which the daemon runs; ``daemon`` is then that
+        manager.
         ``environment``: what is set for the daemon alone."""
         self.folder = Path(tempfile.mkdtemp(prefix="offpath-t-"))
         self.run_folder = self.folder / "run"
@@ -53,7 +54,7 @@ class Cluster:
         program = ["daemon_main.py", str(self.config_file), str(self.run_folder)]
         if keep is not None:
             kept = [sys.executable, "-W", "always", str(HERE / program[0]), *program[1:]]
-            program = ["keeper_main.py", str(self.run_folder), json.dumps(keep), *kept]
+            program = ["service_manager_main.py", str(self.run_folder), json.dumps(keep), *kept]
         self.daemon = Process("daemon", self.folder, *program, environment=environment)
         try:
             self.lineage = self.daemon.hear()["lineage"]
@@ -118,7 +119,7 @@ class Cluster:
             process.finish()
         self.daemon.signal(signal.SIGTERM)
         counted: dict[str, int] = self.daemon.hear()
-        self.daemon.finish(is_told=True)
+        self.daemon.finish(is_notified=True)
         return counted
 
     def close(self) -> None:
@@ -153,7 +154,7 @@ def said(result: Any) -> Any:
 
 
 def pids_of(helper: Process) -> list[int]:
-    """The helper's workers, or the keeper's daemon."""
+    """The helper's workers, or the service manager's daemon."""
     found = []
     for task in os.listdir(f"/proc/{helper.pid}/task"):
         found += [int(pid) for pid in Path(f"/proc/{helper.pid}/task/{task}/children").read_text().split()]

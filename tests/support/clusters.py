@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from offpath.bindings.wire import admin
-from offpath.cli.ask import AdminClient
+from offpath.cli.admin_client import AdminClient
 from offpath.host_helper import Requester
 
 from .cluster import Cluster
@@ -49,7 +49,7 @@ def until_read(cluster: Cluster, *requesters: Requester) -> None:
         bell = requester._link.session.fileno()
         until(lambda bell=bell: not struct.unpack("i", fcntl.ioctl(bell, termios.TIOCOUTQ, bytes(4)))[0])
     with AdminClient(str(cluster.run_folder)) as client:
-        client.ask(admin.StatusRequest(), admin.Status)
+        client.query(admin.StatusRequest(), admin.Status)
 
 
 def seconds(value: float) -> list[Any]:

@@ -52,13 +52,13 @@ class FakeHost:
         """As an honest helper with one kernel."""
         hello = {"name": "fake", "pid": os.getpid(), "gpu_count": 1}
         kernels = [control.KernelOffer(name="echo", demand=14)]
-        self.say(control.HelperHello(**{**hello, "kernels": kernels, **changes}))
-        self.say(offer())
+        self.send(control.HelperHello(**{**hello, "kernels": kernels, **changes}))
+        self.send(offer())
         welcome = self.hear()
         assert isinstance(welcome, control.HostWelcome)
         return welcome
 
-    def say(self, message: Any, connection: LoopbackConnection | None = None, fds: tuple[int, ...] = ()) -> None:
+    def send(self, message: Any, connection: LoopbackConnection | None = None, fds: tuple[int, ...] = ()) -> None:
         assert (connection or self.channel).send(control.encode(message), fds)
 
     def hear(self, connection: LoopbackConnection | None = None) -> Any:
@@ -73,7 +73,7 @@ class FakeHost:
             if received is not None:
                 body = received[0]
                 if body[0] == host.KIND_JSON and isinstance(ping := decode(body), control.Ping):
-                    self.say(control.Pong(number=ping.number), wanted)
+                    self.send(control.Pong(number=ping.number), wanted)
                     continue
                 return host.parse_launch(body) if body[0] == host.KIND_LAUNCH else decode(body)
             assert time.monotonic() < end, "the daemon says nothing"
@@ -92,7 +92,7 @@ class FakeHost:
         """A worker's connection with its hello said."""
         connection = self.connect()
         hello = {"lease": order.lease, "lane": number, "pid": os.getpid(), "token": order.token}
-        self.say(control.WorkerHello(**{**hello, **changes}), connection)
+        self.send(control.WorkerHello(**{**hello, **changes}), connection)
         return connection
 
     def lane(self, order: control.OpenInstance, lane: int) -> LoopbackConnection:

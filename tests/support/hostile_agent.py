@@ -27,9 +27,9 @@ class HostileAgent:
         )
         self.end.wait_opened(30)
         self._joiner = parts.Joiner()
-        self.say(cluster.AgentHello(host=host))
+        self.send(cluster.AgentHello(host=host))
 
-    def say(self, message: BaseModel) -> None:
+    def send(self, message: BaseModel) -> None:
         self.text(control.encode(message))
 
     def text(self, body: bytes) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from offpath.host_helper.ina.folder import PageFolder
+from offpath.host_helper.ina.folder import RankFileFolder
 from offpath.sched.ina.protocol.records import EpochRecord
 
 from .processes import Process
@@ -64,7 +64,7 @@ class Agents:
 
     def __init__(self, folder: Path, ranks: int) -> None:
         self.directories = [str(folder / f"ina{rank}") for rank in range(ranks)]
-        self.folders = [PageFolder(each) for each in self.directories]
+        self.folders = [RankFileFolder(each) for each in self.directories]
 
     def publish(self, epoch: EpochRecord, *ranks: int) -> None:
         """To these ranks, or to all."""

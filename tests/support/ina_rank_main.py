@@ -32,7 +32,7 @@ from offpath.host_helper.ina.hook import register
 from offpath.host_helper.ina.runtime import Runtime
 
 
-def say(**words: Any) -> None:
+def emit(**words: Any) -> None:
     print(json.dumps(words), flush=True)
 
 
@@ -51,7 +51,7 @@ class Ranked:
             deterministic=shape_of(said.get("deterministic", False)), trace=True,
             every=said.get("every", 16), patience_s=said.get("patience_s", 5.0),
         )  # fmt: skip
-        say(incarnation=runtime.incarnation)
+        emit(incarnation=runtime.incarnation)
         return runtime
 
     def told(self, runtime: Runtime) -> dict[str, Any]:
@@ -242,13 +242,13 @@ def main() -> None:
         timeout=timedelta(seconds=60),
     )  # fmt: skip
     me = Ranked(int(rank), int(ranks))
-    say(ready=True)
+    emit(ready=True)
     for line in sys.stdin:
         said = json.loads(line)
         try:
-            say(**getattr(me, said.pop("do"))(said))
+            emit(**getattr(me, said.pop("do"))(said))
         except RuntimeError as fault:
-            say(failed=str(fault)[:200])
+            emit(failed=str(fault)[:200])
     dist.destroy_process_group()
 
 

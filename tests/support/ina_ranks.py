@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from offpath.host_helper.ina.page import RankPage, make_folder
+from offpath.host_helper.ina.rank_file import RankStateFile, make_folder
 from offpath.sched.ina.patterns import Pattern
 from offpath.sched.ina.protocol.rank import Rank
 
@@ -27,8 +27,8 @@ class FakeJob:
         self.ranks = [Rank(job, self.incarnation, n, len(folders)) for n in range(len(folders))]
         for folder in folders:
             make_folder(folder)
-        self.pages: dict[int, RankPage] = {
-            n: RankPage(folder, self.ranks[n].state()) for n, folder in enumerate(folders)
+        self.state_files: dict[int, RankStateFile] = {
+            n: RankStateFile(folder, self.ranks[n].state()) for n, folder in enumerate(folders)
         }
         self.steps = 0
         self.longest_s = 0.0
@@ -55,13 +55,13 @@ class FakeJob:
         self._losses.put(stamp)
 
     def measure(self, pattern: Pattern) -> None:
-        self.pages[0].write_pattern(pattern)
+        self.state_files[0].write_pattern(pattern)
 
     def close(self) -> None:
         self._stop.set()
         self._thread.join()
-        for page in self.pages.values():
-            page.close()
+        for state_file in self.state_files.values():
+            state_file.close()
         if self._fault is not None:
             raise self._fault
 
@@ -89,7 +89,7 @@ class FakeJob:
             for rank in self.ranks:
                 rank.lost(stamp)
         for n, rank in enumerate(self.ranks):
-            if (epoch := self.pages[n].read_epoch()) is not None:
+            if (epoch := self.state_files[n].read_epoch()) is not None:
                 rank.hold(epoch)
                 rank.ready(epoch.stamp)
         found = [rank.agreed(previous) for rank in self.ranks]
@@ -120,5 +120,5 @@ class FakeJob:
             state = rank.state()
             now[n] = (state.held, state.applied, state.lost)
             if told.get(n) != now[n]:
-                self.pages[n].write_state(state)
+                self.state_files[n].write_state(state)
         return now

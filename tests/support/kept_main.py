@@ -1,4 +1,4 @@
-"""A service of few words under a keeper: says what it was handed, then does what the lines it reads say."""
+"""A service of few words under a service manager: says what it was handed, then does what the lines it reads say."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from offpath.dpu_daemon.durability.inherited import take_inherited
 from offpath.dpu_daemon.durability.notify import Notifier, watchdog_interval_s
 
 
-def say(**words: Any) -> None:
+def emit(**words: Any) -> None:
     os.write(1, json.dumps(words).encode() + b"\n")
 
 
@@ -29,9 +29,9 @@ def memfd(text: str) -> int:
 def main() -> None:
     inherited = take_inherited()
     notifier = Notifier.from_environment()
-    signal.signal(signal.SIGHUP, lambda number, frame: say(hangup=True))
+    signal.signal(signal.SIGHUP, lambda number, frame: emit(hangup=True))
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
-    say(
+    emit(
         pid=os.getpid(),
         listening={name: sock.getsockname() for name, sock in inherited.listening.items()},
         stored={n: [os.pread(fd, 4096, 0).decode() for fd in fds] for n, fds in inherited.stored.items()},
@@ -45,23 +45,23 @@ def main() -> None:
         word, *rest = line.split()
         if word == "ready":
             notifier.ready("as told")
-            say(ready=notifier.barrier(10.0))
+            emit(ready=notifier.barrier(10.0))
         elif word == "store":
             fds = [memfd(text) for text in rest[1:]]
             notifier.store(rest[0], fds)
-            say(inodes=[inode(fd) for fd in fds])
+            emit(inodes=[inode(fd) for fd in fds])
         elif word == "store-twice":
             fd = memfd(rest[1])
-            say(
+            emit(
                 sent=[notifier.store(rest[0], [fd]), notifier.store(rest[0], [os.dup(fd)])], done=notifier.barrier(10.0)
             )
         elif word == "forget":
             notifier.forget(rest[0])
-            say(forgotten=notifier.barrier(10.0))
+            emit(forgotten=notifier.barrier(10.0))
         elif word == "accept":
             sock, _ = inherited.listening["negotiate"].accept()
             sock.setblocking(True)
-            say(heard=sock.recv(100).decode())
+            emit(heard=sock.recv(100).decode())
             sock.close()
         elif word == "fork":
             # Somebody else of our own: what it says must not count as ours.
@@ -69,7 +69,7 @@ def main() -> None:
                 Notifier.from_environment().store("forged", [memfd("forged")])
                 os._exit(0)
             os.waitpid(child, 0)
-            say(forked=child)
+            emit(forked=child)
         elif word == "exit":
             os._exit(int(rest[0]))
         elif word == "die":

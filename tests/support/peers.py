@@ -50,7 +50,7 @@ class Peer:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.sock.sendall(data)
 
-    def say(self, **message: Any) -> None:
+    def send_message(self, **message: Any) -> None:
         body = orjson.dumps(message)
         self.send(struct.pack("<I", len(body)) + body)
 
@@ -94,7 +94,7 @@ def hello(tenant: str, **changes: Any) -> dict[str, Any]:
 def refusal(cluster: Cluster, whose: str, **changes: Any) -> control.Refused:
     """What the daemon answers to this tenant's hello with changes, which must be a refusal."""
     with Peer(cluster.address) as peer:
-        peer.say(**{**hello(whose), **changes})
+        peer.send_message(**{**hello(whose), **changes})
         refused = peer.hear()
         assert isinstance(refused, control.Refused), refused
         assert peer.hear() is None
@@ -110,7 +110,7 @@ class RawSession:
         self.slots = self.answers = -1
         self.view = self.answer_view = None
         try:
-            self.peer.say(**hello(tenant, **changes))
+            self.peer.send_message(**hello(tenant, **changes))
             welcome = self.peer.hear()
             assert isinstance(welcome, control.Welcome), welcome
             self.welcome = welcome

@@ -136,12 +136,12 @@ class Process:
                 self._stdin.close()
             self._stdout.close()
 
-    def finish(self, *, is_told: bool = False) -> None:
+    def finish(self, *, is_notified: bool = False) -> None:
         """SIGTERM (unless it was told already); it must end by itself, with 0, and must have complained of nothing."""
         if self._pidfd < 0:
             return
         try:
-            if not is_told and self.is_alive:
+            if not is_notified and self.is_alive:
                 self.signal(signal.SIGTERM)
             code = self._popen.wait(BOUND_S)
         except subprocess.TimeoutExpired:

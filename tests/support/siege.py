@@ -62,7 +62,7 @@ class Siege:
 
     def lets_eve_in(self) -> bool:
         with Peer(self.cluster.address) as peer:
-            peer.say(**hello("eve"))
+            peer.send_message(**hello("eve"))
             return isinstance(peer.hear(), Welcome)
 
     def session(self, **changes: Any) -> RawSession:

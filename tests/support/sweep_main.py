@@ -49,7 +49,7 @@ class Tenant:
                     raise
                 time.sleep(0.02)
 
-    def _say(self, *words: object) -> None:
+    def _send(self, *words: object) -> None:
         os.write(self._log, (" ".join(map(str, words)) + "\n").encode())
 
     def begin(self) -> None:
@@ -58,18 +58,18 @@ class Tenant:
         is_idempotent = noise.random() < 0.15
         tag = f"{'i' if is_idempotent else 'n'}-{self._name}-{self._count}"
         options = Options(is_idempotent=is_idempotent, budget_ms=noise.choice((0, 0, 0, 0, 4000)))
-        self._say("B", tag)
+        self._send("B", tag)
         # Its own bytes and then some, so that some results travel through the lane.
         room = 8 if noise.random() < 0.8 else 3500
         payload = np.frombuffer(tag.encode().ljust(len(tag) + noise.randrange(room), b"."), np.uint8)
         try:
             pending = self._requester.begin("tally", [payload], options=options)
         except OffpathError as gone:
-            self._say("E", tag, "NOT_BEGUN", type(gone).__name__, time.monotonic())
+            self._send("E", tag, "NOT_BEGUN", type(gone).__name__, time.monotonic())
             self._requester.close()
             self._requester = self._open()
             return
-        self._say("R", tag, time.monotonic())
+        self._send("R", tag, time.monotonic())
         self._flying[tag] = pending
         if noise.random() < 0.05:
             pending.cancel()
@@ -83,9 +83,9 @@ class Tenant:
             outcome = self._flying.pop(tag).outcome
             if isinstance(outcome, Result):
                 right = outcome.array.tobytes().startswith(tag.encode())
-                self._say("E", tag, "COMPLETED" if right else "WRONG", "none", time.monotonic())
+                self._send("E", tag, "COMPLETED" if right else "WRONG", "none", time.monotonic())
             elif isinstance(outcome, RequestFailed):
-                self._say("E", tag, outcome.status.name, outcome.reason.name, time.monotonic())
+                self._send("E", tag, outcome.status.name, outcome.reason.name, time.monotonic())
 
     def run(self) -> None:
         self._requester.kernel_id("tally")

@@ -23,7 +23,7 @@ OffpathError
 │   ├── NobodyAllowed        no client's key is listed: a listener without a list would let everybody in
 │   └── ComchUnusable        DOCA, a device that can, or its representor is missing, or the server's name is taken
 ├── RegionError              memory that is not what it must be (unsealed, too small, out of bounds)
-├── HandoverError            what a service manager or keeper handed down makes no sense; its unit must change
+├── HandoverError            what a service manager handed down makes no sense; its unit must change
 ├── PlaceUnusable            a socket, port or file cannot be made: taken, full or forbidden; an operator should look
 ├── FabricAddressError       an address of a switch that is none
 ├── DeviceError              the GPU or copy engine failed; an operator should look
@@ -148,7 +148,7 @@ class RegionError(OffpathError):
 
 
 class HandoverError(OffpathError):
-    """What a service manager or keeper handed down (descriptors, variables) makes no sense."""
+    """What a service manager handed down (descriptors, variables) makes no sense."""
 
 
 class PlaceUnusable(OffpathError):

@@ -27,7 +27,7 @@ POINTS: Final[dict[str, str]] = {
     "daemon.result": "a result has come, nothing of it is written",
     "daemon.answer": "an answer is decided, not written",
     "daemon.written": "an answer is written, its doorbell not rung",
-    "daemon.session": "a session's memory is with the keeper, the peer has nothing",
+    "daemon.session": "a session's memory is with the service manager, the peer has nothing",
     "daemon.recovered": "the journal is replayed, nothing is reconnected",
     "helper.open": "an instance is cut, its workers are not forked",
     "helper.close": "an instance is to be closed, its workers live",

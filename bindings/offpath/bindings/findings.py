@@ -31,7 +31,7 @@ CODES: Final[dict[str, str]] = {
     "clock-sync": "whether the wall clock is synchronised (logs and certificates stand on it)",
     "cpu": "processors that this process may use",
     "kernel": "what the kernel must, or should, be able to do",
-    "notify-queue": "messages that a keeper's socket holds",
+    "notify-queue": "messages that a service manager's socket holds",
     "package": "Python packages of the daemon",
     "plugin": "whether the policy plug-in of the configuration starts",
     "rdma": "whether this machine has RDMA devices",

@@ -130,7 +130,7 @@ class CopyEngine(Protocol):
 
 # -- fabric -------------------------------------------------------------------------------------------------------
 class KeptMemory(Memory, Protocol):
-    """Memory that can outlive its process, by a descriptor that a keeper holds."""
+    """Memory that can outlive its process, by a descriptor that a service manager holds."""
 
     @property
     def fd(self) -> int:
@@ -272,7 +272,7 @@ class HostConnection(Protocol):
         """Who is at the other end, as the carrier vouches for it: a user, or the name of a key."""
 
     @property
-    def is_ours(self) -> bool:
+    def is_self_probe(self) -> bool:
         """At the other end is this process itself, which knocked."""
 
     def send(self, message: bytes, fds: tuple[int, ...] = ()) -> bool:
@@ -323,7 +323,7 @@ class HostListener(Protocol):
     def accept(self) -> HostConnection | None:
         """The next connection, or None when there is none now; hands on what came for the others. Does not block."""
 
-    def knock(self) -> HostConnection:
+    def self_connect(self) -> HostConnection:
         """Connect to ourselves and say no more, without waiting: whoever then hangs up on it has accepted it. Raises:
         OSError, of EAGAIN: too many wait."""
 

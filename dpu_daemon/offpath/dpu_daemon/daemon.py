@@ -27,9 +27,9 @@ from offpath.dpu_daemon.hosts.host import HostSide
 from offpath.dpu_daemon.hosts.kernels import KernelRegistry
 from offpath.dpu_daemon.hosts.lanes import Lanes
 from offpath.dpu_daemon.hosts.payloads import Payloads
-from offpath.dpu_daemon.hosts.reunion import Reunion
+from offpath.dpu_daemon.hosts.reattach import Reattachment
 from offpath.dpu_daemon.listening.places import Places
-from offpath.dpu_daemon.policy.plugins import PluginSeat, plugin_metrics
+from offpath.dpu_daemon.policy.plugins import PluginSlot, plugin_metrics
 from offpath.dpu_daemon.requests.answers import Answers
 from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.copies import Copies
@@ -92,7 +92,7 @@ class Daemon:
         self.on_reconfigured: list[Callable[[], None]] = []
         self.on_closed: list[Callable[[], None]] = []
         self._loop = asyncio.get_running_loop()
-        self.plugin = PluginSeat(self.book_loop, lambda: self.config.leasing.policy, self.counters)
+        self.plugin = PluginSlot(self.book_loop, lambda: self.config.leasing.policy, self.counters)
         self.extra_metrics |= plugin_metrics(self.plugin)
         self.extra_metrics |= store_metrics(self.store)
         self.lanes = Lanes(
@@ -103,13 +103,13 @@ class Daemon:
             self.book_loop, self.answers.track, self.pacing, self.store, self.counters, lambda: self.config.limits
         )
         self.payloads = Payloads(self.book_loop, self.copies, self.answers.refs, self.lanes)
-        self.reunion = Reunion(
+        self.reattachment = Reattachment(
             self.book_loop, self.lanes, config.durability, self.payloads.in_flight, self.answers.give_up_unwritten
         )
         self.host = HostSide(
-            channel, self.book_loop, self.lanes, self.reunion, self.kernels, self.copies, self.counters, self
+            channel, self.book_loop, self.lanes, self.reattachment, self.kernels, self.copies, self.counters, self
         )
-        self.lanes.attach(self.answers, self.reunion, self.host)
+        self.lanes.attach(self.answers, self.reattachment, self.host)
         self.probe = PathProbe(self.book_loop, self.copies, self._why_not_ready)
         self._loop.add_reader(self.engine.fileno(), self.copies.poll)
         if journal is not None:

@@ -155,7 +155,7 @@ def _daemon(
     now_ns = continued_clock(replayed.time_ns) if replayed is not None else time.monotonic_ns
     daemon = Daemon(config, channel, engine=engine, now_ns=now_ns, notifier=notifier, journal=journal, book=book)
     if isinstance(channel, LoopbackChannelListener):
-        daemon.places.add(channel.file, socket.SOCK_SEQPACKET, partial(daemon.host.strangers.replace, channel))
+        daemon.places.add(channel.file, socket.SOCK_SEQPACKET, partial(daemon.host.pending.replace, channel))
     return daemon, journal, book
 
 

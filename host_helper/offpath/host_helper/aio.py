@@ -35,7 +35,7 @@ class AsyncRequester:
         self._returning: asyncio.Task[None] | None = None
         self._room: deque[asyncio.Future[None]] = deque()
         self._asking = asyncio.Lock()
-        self._times_asked = 0
+        self._times_queried = 0
         self._gone: PeerGone | None = None
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(link.session.fileno(), self._readable)
@@ -143,18 +143,18 @@ class AsyncRequester:
                 raise UnknownKernel(f"no helper serves {name!r}; served: {known}")
             else:
                 asked = self._link
-                await self._ask_news()
+                await self._request_news()
                 if self._returning is None and self._gone is None:
                     self._readable()  # the connection may be lost, and the loop not have noticed yet
         return info.kernel_id
 
-    async def _ask_news(self) -> None:
-        asked = self._times_asked
+    async def _request_news(self) -> None:
+        asked = self._times_queried
         async with self._asking:  # one thread at a time reads the negotiation, for all who wait meanwhile
-            if asked == self._times_asked:
+            if asked == self._times_queried:
                 negotiation = self._link.negotiation
                 await self._loop.run_in_executor(None, negotiation.update, news_wait_s(negotiation))
-                self._times_asked += 1
+                self._times_queried += 1
 
     def _readable(self) -> None:
         try:

@@ -42,18 +42,22 @@ def host_channel(
         KeyFileRefused).
     """
 
-    def said(given: str | None, name: str) -> str:
+    def setting(given: str | None, name: str) -> str:
         return given if given is not None else environment.get(f"OFFPATH_HELPER_{name}", "")
 
-    chosen = kind or ("unix" if path is not None else said(None, "HOST_CHANNEL") or "unix")
+    chosen = kind or ("unix" if path is not None else setting(None, "HOST_CHANNEL") or "unix")
     if chosen == "unix":
         return LoopbackConnector(path or local_socket(HOST_SOCKET))
     if chosen == "comch":
         # DOCA is loaded by whoever connects: it is not for processes that fork.
-        return ComchConnector(doca_path, doca_device, said(comch_name, "COMCH_NAME") or SERVER)
+        return ComchConnector(doca_path, doca_device, setting(comch_name, "COMCH_NAME") or SERVER)
     if chosen != "zmq":
         raise HostChannelError(f"there is no host channel {chosen!r}: {', '.join(KINDS)}")
-    needed = {"daemon": said(daemon, "DAEMON"), "key": said(key, "KEY"), "server-key": said(server_key, "SERVER_KEY")}
+    needed = {
+        "daemon": setting(daemon, "DAEMON"),
+        "key": setting(key, "KEY"),
+        "server-key": setting(server_key, "SERVER_KEY"),
+    }
     if missing := [f"--{name}" for name, value in needed.items() if not value]:
         raise HostChannelError(f"the host channel zmq needs {', '.join(missing)}")
     from offpath.bindings.zeromq.connection import ZmqConnector  # pyzmq is asked for only here

@@ -91,7 +91,7 @@ class Helper(KernelTable):
             _host_name(), connector, offered, self,
             break_scrub=break_scrub, rdma=partial(choose, device=rdma_device, netdev=rdma_netdev, near=rdma_near),
             doca=HostDevice(doca_device, doca_path),
-            pages=_pages(channel) if pages is None else pages, tell=tell,
+            state_files=_pages(channel) if pages is None else pages, log_line=tell,
         )  # fmt: skip
         tell(self._offer(offered))
         before = {s: signal.signal(s, lambda *_: supervisor.stop()) for s in (signal.SIGTERM, signal.SIGINT)}

@@ -82,11 +82,11 @@ class Supervisor:
         break_scrub: bool = False,
         rdma: Callable[[], Choice] = choose,
         doca: HostDevice | None = None,
-        pages: str = "",
-        tell: Callable[[str], None] = lambda line: None,
+        state_files: str = "",
+        log_line: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._tell = tell
-        self._told = ""
+        self._log_line = log_line
+        self._last_line = ""
         self._name = name
         self._connector = connector
         self._gpus = {gpu.uuid: gpu for gpu in gpus}
@@ -94,7 +94,7 @@ class Supervisor:
         self._break_scrub = break_scrub
         self._rdma = rdma
         self._doca = doca or HostDevice()
-        self._pages = PageWatch(pages) if pages else None
+        self._state_files = PageWatch(state_files) if state_files else None
         self._is_welcome = False
         self._instances: dict[int, _Instance] = {}
         self._quarantined: list[tuple[Gpu, int]] = []
@@ -139,8 +139,8 @@ class Supervisor:
                 self._drop_all()
                 signal.set_wakeup_fd(woken_before)
                 self._selector.close()
-                if self._pages is not None:
-                    self._pages.close()
+                if self._state_files is not None:
+                    self._state_files.close()
                 os.close(self._stop_read)
                 os.close(self._stop_write)
 
@@ -149,7 +149,7 @@ class Supervisor:
         try:
             connection = self._connect()
         except (PeerGone, HostChannelError, DaemonNotTrusted, OptionRefused) as fault:
-            is_new = self._tell_once(f"not joined: {fault}; trying again")
+            is_new = self._log_once(f"not joined: {fault}; trying again")
             is_refused = not isinstance(fault, PeerGone) or isinstance(fault, KeyNotListed)
             logger.log(logging.WARNING if is_new and is_refused else logging.DEBUG, "%s", fault)
             return False
@@ -164,7 +164,7 @@ class Supervisor:
             logger.info("lost the daemon: %s", gone)
             if not self._stopping:
                 state = "lost the daemon" if self._is_welcome else "not joined"
-                self._tell_once(f"{state}: {gone}; trying again")
+                self._log_once(f"{state}: {gone}; trying again")
         finally:
             connection.close()  # first: the daemon should miss the helper, not its workers one by one
         return True
@@ -183,12 +183,12 @@ class Supervisor:
                 continue
         return None
 
-    def _tell_once(self, line: str) -> bool:
+    def _log_once(self, line: str) -> bool:
         """True: it is not what was told last."""
-        if line == self._told:
+        if line == self._last_line:
             return False
-        self._told = line
-        self._tell(line)
+        self._last_line = line
+        self._log_line(line)
         return True
 
     def _connect(self) -> HostConnection:
@@ -239,7 +239,9 @@ class Supervisor:
         self._is_welcome = False
         try:
             while not self._stopping:
-                for key, _ in self._selector.select(self._pages.pause_s if self._pages is not None else None):
+                for key, _ in self._selector.select(
+                    self._state_files.pause_s if self._state_files is not None else None
+                ):
                     if key.fd == connection.fileno():
                         while (received := connection.receive()) is not None:
                             self._order(connection, received[0])
@@ -247,8 +249,8 @@ class Supervisor:
                         os.read(self._stop_read, 64)  # if it was our signal, its handler has run by the next turn
                     else:
                         self._reap(connection, key.fd)
-                if self._pages is not None and self._is_welcome:
-                    self._forward(connection, self._pages.changes())
+                if self._state_files is not None and self._is_welcome:
+                    self._forward(connection, self._state_files.changes())
         finally:
             if not self._in_child:
                 self._selector.unregister(connection.fileno())
@@ -272,7 +274,7 @@ class Supervisor:
             self._linger_s = order.linger_ms / 1e3
             self._is_welcome = True
             logger.info("joined as generation %d", order.generation)
-            self._tell_once(f"joined the daemon as generation {order.generation} at {time.strftime('%F %T')}")
+            self._log_once(f"joined the daemon as generation {order.generation} at {time.strftime('%F %T')}")
             for lease in set(self._instances) - set(order.keep):
                 self._drop(lease, scrub=True)
         elif isinstance(order, control.HostKernels):
@@ -286,8 +288,8 @@ class Supervisor:
         elif isinstance(order, control.Ping):
             self._send(connection, control.Pong(number=order.number))
         elif isinstance(order, control.InaEpoch | control.InaAsk):
-            if self._pages is not None:
-                self._forward(connection, self._pages.heard(order))
+            if self._state_files is not None:
+                self._forward(connection, self._state_files.on_message(order))
         elif isinstance(order, control.Closing):
             self._linger_s = 0.0
             raise PeerGone(f"{order.code}: {order.detail}" if self._is_welcome else order.detail)

@@ -7,7 +7,7 @@ from offpath.bindings.verbs.devices import choose
 from offpath.bindings.verbs.domain import Device
 from offpath.bindings.verbs.exchange import as_message, from_message
 from offpath.bindings.verbs.fabric import VerbsRequesterSession
-from offpath.bindings.verbs.link import Line
+from offpath.bindings.verbs.link import LivenessChannel
 from offpath.bindings.wire import control
 from offpath.host_helper.negotiate import Negotiation, Rdma
 
@@ -32,7 +32,7 @@ def over_verbs(
         session = prepared(rdma, *sizes)
     try:
         theirs = from_message(negotiation.redeem(welcome.ticket, as_message(session.end())))
-        session.connect(theirs, Line(negotiation.fileno(), lambda: None))  # the negotiation ends by itself
+        session.connect(theirs, LivenessChannel(negotiation.fileno(), lambda: None))  # the negotiation ends by itself
     except BaseException:
         session.close()
         raise

@@ -61,7 +61,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _check_reload(sources: Sources, loaded: Loaded, runtime_dir: str | None) -> None:
     """Raises: ConfigError: what a reload would refuse. DaemonUnreachable: no daemon's configuration is there."""
-    import asyncio  # a keeper imports this module, and stays small
+    import asyncio  # a service manager imports this module, and stays small
 
     from offpath.dpu_daemon.config import Fault, config_error, lastgood
     from offpath.dpu_daemon.policy.plugins import PluginError, started

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from offpath.bindings.runtime import runtime_directory
 
 if TYPE_CHECKING:
-    from offpath.dpu_daemon.controller.conductor import Conductor
+    from offpath.dpu_daemon.controller.shell import ControllerShell
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,8 +25,8 @@ def main(arguments: argparse.Namespace) -> int:
 
     directory = runtime_directory(arguments.runtime_dir)
 
-    def ready(conductor: Conductor) -> None:
-        print(f"controller ready in {directory} (term {conductor.machine.term})", file=sys.stderr, flush=True)
+    def ready(shell: ControllerShell) -> None:
+        print(f"controller ready in {directory} (term {shell.machine.term})", file=sys.stderr, flush=True)
 
     run(load(arguments.config), directory, ready)
     return 0

@@ -5,20 +5,20 @@ from __future__ import annotations
 import argparse
 
 from offpath.bindings.wire import ina_admin
-from offpath.cli import ask, ask_controller
+from offpath.cli import admin_client, controller_client
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    ask_controller.add_arguments(parser)
+    controller_client.add_arguments(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the status."""
-    with ask_controller.client(arguments.runtime_dir) as client:
-        now = client.ask(ina_admin.StatusRequest(), ina_admin.ControllerStatus)
+    with controller_client.client(arguments.runtime_dir) as client:
+        now = client.query(ina_admin.StatusRequest(), ina_admin.ControllerStatus)
     if arguments.json:
-        ask.print_json(now)
+        admin_client.print_json(now)
         return 0
     down = sorted(name for name, is_up in now.switches.items() if not is_up)
     print(f"term {now.term} for {now.uptime_ms / 1e3:.1f} s, mode {now.mode}: {now.jobs} jobs, {now.holds} permissions")

@@ -8,15 +8,15 @@ import time
 from typing import Final
 
 from offpath.bindings.wire import admin
-from offpath.cli import ask
+from offpath.cli import admin_client
 
 _LOOK_S: Final = 0.05
-_TELL_S: Final = 1.0
+_NOTIFY_S: Final = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    ask.add_arguments(parser)
+    admin_client.add_arguments(parser)
     parser.add_argument("--stop", action="store_true", help="end the daemon afterwards, also when the limit has passed")
     parser.add_argument("--off", action="store_true", help="call the drain off: take in again")
     parser.add_argument("--limit-ms", type=_milliseconds, metavar="MS", help="longest wait (default: limits.drain_ms)")
@@ -30,31 +30,31 @@ def _milliseconds(text: str) -> int:
 
 def main(arguments: argparse.Namespace) -> int:
     """Drain and wait; 1 when something still runs at the limit."""
-    with ask.AdminClient(arguments.runtime_dir) as client:
+    with admin_client.AdminClient(arguments.runtime_dir) as client:
         if arguments.off:
-            state = client.ask(admin.DrainRequest(is_on=False), admin.Drained)
+            state = client.query(admin.DrainRequest(is_on=False), admin.Drained)
             if arguments.json:
-                ask.print_json(state)
+                admin_client.print_json(state)
             return 0
-        state = client.ask(admin.DrainRequest(), admin.Drained)
+        state = client.query(admin.DrainRequest(), admin.Drained)
         limit_ms = state.limit_ms if arguments.limit_ms is None else arguments.limit_ms
         end = time.monotonic() + limit_ms / 1e3
-        told, told_s = "", 0.0
+        told, notified_s = "", 0.0
         while not state.is_drained and (left_s := end - time.monotonic()) > 0:
-            if (now := left_text(state)) != told and time.monotonic() - told_s >= _TELL_S:
-                ask.say(f"draining: {now}; at most {left_s:.0f} s more")
-                told, told_s = now, time.monotonic()
+            if (now := left_text(state)) != told and time.monotonic() - notified_s >= _NOTIFY_S:
+                admin_client.echo(f"draining: {now}; at most {left_s:.0f} s more")
+                told, notified_s = now, time.monotonic()
             time.sleep(_LOOK_S)
-            state = client.ask(admin.DrainRequest(), admin.Drained)
+            state = client.query(admin.DrainRequest(), admin.Drained)
         if arguments.stop:
-            state = client.ask(admin.DrainRequest(stop=True), admin.Drained)
+            state = client.query(admin.DrainRequest(stop=True), admin.Drained)
     if arguments.json:
-        ask.print_json(state)
+        admin_client.print_json(state)
     elif state.is_drained:
-        ask.say("drained" + (", the daemon ends" if arguments.stop else ""))
+        admin_client.echo("drained" + (", the daemon ends" if arguments.stop else ""))
     else:
         ending = ", the daemon ends all the same" if arguments.stop else ""
-        ask.say(f"not drained after {limit_ms / 1e3:g} s: {left_text(state)}{ending}")
+        admin_client.echo(f"not drained after {limit_ms / 1e3:g} s: {left_text(state)}{ending}")
     return 0 if state.is_drained else 1
 
 

@@ -1,4 +1,5 @@
-"""`offpath daemon run`: the daemon with loopback ports. What it imports depends on ``--keep``: a keeper stays small."""
+"""`offpath daemon run`: the daemon with loopback ports. With ``--keep`` it imports little: a service manager stays
+small."""
 
 from __future__ import annotations
 
@@ -36,15 +37,15 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _keep(arguments: argparse.Namespace, directory: str) -> int:
-    from offpath.dpu_daemon.durability.keeper import Keeper, KeeperSettings
+    from offpath.dpu_daemon.durability.service_manager import ServiceManager, ServiceManagerSettings
 
     command = [sys.executable, "-P", "-m", "offpath.cli.main", *["-v"] * arguments.verbose, "daemon", "run"]
     command += ["--config", arguments.config, "--runtime-dir", directory]
     command += [f"--set={override}" for override in arguments.overrides]
     command += ["--cpu", str(arguments.cpu)] if arguments.cpu is not None else []
     command += ["--json"] if arguments.json else []
-    settings = KeeperSettings(watchdog_s=arguments.watchdog_s, starts=arguments.starts)
-    return Keeper(directory, command, settings).run()
+    settings = ServiceManagerSettings(watchdog_s=arguments.watchdog_s, starts=arguments.starts)
+    return ServiceManager(directory, command, settings).run()
 
 
 def _serve(arguments: argparse.Namespace, directory: str) -> int:

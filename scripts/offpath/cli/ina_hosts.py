@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 
 from offpath.bindings.wire import ina_admin
-from offpath.cli import ask, ask_controller
+from offpath.cli import admin_client, controller_client
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    ask_controller.add_arguments(parser)
+    controller_client.add_arguments(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--quarantine", metavar="HOST", help="ignore its reports, and fence what its jobs hold")
     which.add_argument("--release", metavar="HOST", help="let this host's reports count again")
@@ -20,15 +20,17 @@ def main(arguments: argparse.Namespace) -> int:
     """Do what was asked, and print the hosts."""
     host = arguments.quarantine or arguments.release or ""
     wanted = None if not host else bool(arguments.quarantine)
-    asked = ask.asked(ina_admin.HostsRequest, host=host, is_quarantined=wanted, limit=1)
-    with ask_controller.client(arguments.runtime_dir) as client:
+    asked = admin_client.request(ina_admin.HostsRequest, host=host, is_quarantined=wanted, limit=1)
+    with controller_client.client(arguments.runtime_dir) as client:
         if host:
-            client.ask(asked, ina_admin.Hosts)
+            client.query(asked, ina_admin.Hosts)
         hosts: list[ina_admin.HostLine] = []
-        for page in ask_controller.pages(lambda n: client.ask(ina_admin.HostsRequest(after=n), ina_admin.Hosts), 0):
+        for page in controller_client.pages(
+            lambda n: client.query(ina_admin.HostsRequest(after=n), ina_admin.Hosts), 0
+        ):
             hosts += page.hosts
     if arguments.json:
-        ask.print_json([each.model_dump(mode="json") for each in hosts])
+        admin_client.print_json([each.model_dump(mode="json") for each in hosts])
         return 0
     rows = [
         (
@@ -37,5 +39,5 @@ def main(arguments: argparse.Namespace) -> int:
         )
         for each in hosts
     ]  # fmt: skip
-    print(ask.table(rows, ("host", "connected", "reported", "quarantine", "why")))
+    print(admin_client.table(rows, ("host", "connected", "reported", "quarantine", "why")))
     return 0

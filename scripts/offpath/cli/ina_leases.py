@@ -5,22 +5,24 @@ from __future__ import annotations
 import argparse
 
 from offpath.bindings.wire import ina_admin
-from offpath.cli import ask, ask_controller
+from offpath.cli import admin_client, controller_client
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    ask_controller.add_arguments(parser)
+    controller_client.add_arguments(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the permissions that take places."""
-    with ask_controller.client(arguments.runtime_dir) as client:
+    with controller_client.client(arguments.runtime_dir) as client:
         holds: list[ina_admin.HoldLine] = []
-        for page in ask_controller.pages(lambda n: client.ask(ina_admin.HoldsRequest(after=n), ina_admin.Holds), 0):
+        for page in controller_client.pages(
+            lambda n: client.query(ina_admin.HoldsRequest(after=n), ina_admin.Holds), 0
+        ):
             holds += page.holds
     if arguments.json:
-        ask.print_json([each.model_dump(mode="json") for each in holds])
+        admin_client.print_json([each.model_dump(mode="json") for each in holds])
         return 0
     rows = [
         (
@@ -29,5 +31,5 @@ def main(arguments: argparse.Namespace) -> int:
         )
         for hold in holds
     ]  # fmt: skip
-    print(ask.table(rows, ("switch", "job", "epoch", "place of", "since s", "why")))
+    print(admin_client.table(rows, ("switch", "job", "epoch", "place of", "since s", "why")))
     return 0

@@ -5,22 +5,24 @@ from __future__ import annotations
 import argparse
 
 from offpath.bindings.wire import ina_admin
-from offpath.cli import ask, ask_controller
+from offpath.cli import admin_client, controller_client
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    ask_controller.add_arguments(parser)
+    controller_client.add_arguments(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the trees."""
-    with ask_controller.client(arguments.runtime_dir) as client:
+    with controller_client.client(arguments.runtime_dir) as client:
         trees: list[ina_admin.TreeLine] = []
-        for page in ask_controller.pages(lambda n: client.ask(ina_admin.TreesRequest(after=n), ina_admin.TreeLines), 0):
+        for page in controller_client.pages(
+            lambda n: client.query(ina_admin.TreesRequest(after=n), ina_admin.TreeLines), 0
+        ):
             trees += page.trees
     if arguments.json:
-        ask.print_json([each.model_dump(mode="json") for each in trees])
+        admin_client.print_json([each.model_dump(mode="json") for each in trees])
         return 0
     rows = [
         (
@@ -29,5 +31,5 @@ def main(arguments: argparse.Namespace) -> int:
         )
         for tree in trees
     ]  # fmt: skip
-    print(ask.table(rows, ("job", "root", "switches", "granted", "since s", "why")))
+    print(admin_client.table(rows, ("job", "root", "switches", "granted", "since s", "why")))
     return 0

@@ -5,28 +5,30 @@ from __future__ import annotations
 import argparse
 
 from offpath.bindings.wire import ina_admin
-from offpath.cli import ask, ask_controller
+from offpath.cli import admin_client, controller_client
 
 HEAD = ("job", "state", "ranks", "hosts", "tree", "since s")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    ask_controller.add_arguments(parser)
+    controller_client.add_arguments(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the jobs."""
-    with ask_controller.client(arguments.runtime_dir) as client:
+    with controller_client.client(arguments.runtime_dir) as client:
         jobs: list[ina_admin.InaJobLine] = []
-        for page in ask_controller.pages(lambda n: client.ask(ina_admin.JobsRequest(after=n), ina_admin.InaJobs), ""):
+        for page in controller_client.pages(
+            lambda n: client.query(ina_admin.JobsRequest(after=n), ina_admin.InaJobs), ""
+        ):
             jobs += page.jobs
     if arguments.json:
-        ask.print_json([each.model_dump(mode="json") for each in jobs])
+        admin_client.print_json([each.model_dump(mode="json") for each in jobs])
     else:
         rows = [
             (job.job, job.state, job.ranks, ",".join(job.hosts), job.tree or "-", f"{job.age_ms / 1e3:.1f}")
             for job in jobs
         ]
-        print(ask.table(rows, HEAD))
+        print(admin_client.table(rows, HEAD))
     return 0

@@ -5,24 +5,24 @@ from __future__ import annotations
 import argparse
 
 from offpath.bindings.wire import ina_admin
-from offpath.cli import ask, ask_controller
+from offpath.cli import admin_client, controller_client
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    ask_controller.add_arguments(parser)
+    controller_client.add_arguments(parser)
     parser.add_argument("name", metavar="NAME", help="the job's")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the job."""
-    asked = ask.asked(ina_admin.JobRequest, job=arguments.name)
-    with ask_controller.client(arguments.runtime_dir) as client:
-        found = client.ask(asked, ina_admin.InaJob)
+    asked = admin_client.request(ina_admin.JobRequest, job=arguments.name)
+    with controller_client.client(arguments.runtime_dir) as client:
+        found = client.query(asked, ina_admin.InaJob)
     if arguments.json:
-        ask.print_json(found)
+        admin_client.print_json(found)
         return 0
-    print(ask_controller.job_text(found.job))
+    print(controller_client.job_text(found.job))
     for rank in found.ranks:
         where = "gone" if rank.is_gone else rank.host or "?"
         lost = f", lost the tree of {_epoch(rank.lost)}" if rank.lost else ""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 
 from offpath.bindings.wire import ina_admin
-from offpath.cli import ask, ask_controller
+from offpath.cli import admin_client, controller_client
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    ask_controller.add_arguments(parser)
+    controller_client.add_arguments(parser)
     parser.add_argument("name", metavar="NAME", help="letters, digits, '.', '_' and '-'; the same at each restart")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--hosts", type=int, metavar="N", help="so many hosts, chosen by the controller")
@@ -20,16 +20,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Print NAME=VALUE lines for the environment of each rank on standard output, the rest on standard error."""
-    asked = ask.asked(
+    asked = admin_client.request(
         ina_admin.SubmitRequest, job=arguments.name, hosts=arguments.hosts or 0,
         on=arguments.on.split(",") if arguments.on else [], ranks_per_host=arguments.ranks_per_host,
     )  # fmt: skip
-    with ask_controller.client(arguments.runtime_dir) as client:
-        found = client.ask(asked, ina_admin.InaJob)
+    with controller_client.client(arguments.runtime_dir) as client:
+        found = client.query(asked, ina_admin.InaJob)
     if arguments.json:
-        ask.print_json(found)
+        admin_client.print_json(found)
         return 0
-    ask.say(f"{ask_controller.job_text(found.job)}\n  because: {'; '.join(found.reasons)}")
+    admin_client.echo(f"{controller_client.job_text(found.job)}\n  because: {'; '.join(found.reasons)}")
     for name, value in found.job.environment.items():
         print(f"{name}={value}")
     return 0

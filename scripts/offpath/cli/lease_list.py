@@ -5,25 +5,25 @@ from __future__ import annotations
 import argparse
 
 from offpath.bindings.wire import admin
-from offpath.cli import ask
+from offpath.cli import admin_client
 
 HEAD = ("lease", "tenant", "gpu", "profile", "start", "state", "jobs", "running", "share", "held s")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    ask.add_arguments(parser)
+    admin_client.add_arguments(parser)
     parser.add_argument("--tenant", metavar="NAME", help="only this tenant's")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the leases."""
-    with ask.AdminClient(arguments.runtime_dir) as client:
-        leases = [each for each in ask.all_leases(client) if arguments.tenant in (None, each.tenant)]
+    with admin_client.AdminClient(arguments.runtime_dir) as client:
+        leases = [each for each in admin_client.all_leases(client) if arguments.tenant in (None, each.tenant)]
     if arguments.json:
-        ask.print_json([each.model_dump(mode="json") for each in leases])
+        admin_client.print_json([each.model_dump(mode="json") for each in leases])
     else:
-        print(ask.table([row(each) for each in leases], HEAD))
+        print(admin_client.table([row(each) for each in leases], HEAD))
     return 0
 
 

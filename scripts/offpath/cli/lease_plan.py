@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from offpath.bindings.wire import admin
-from offpath.cli import ask
+from offpath.cli import admin_client
 from offpath.cli.gpus import gpu_spec
 from offpath.sched.gpu.consolidate import consolidate
 from offpath.sched.gpu.exact import LiveJob, Place
@@ -22,17 +22,17 @@ HEAD = ("lease", "tenant", "running", "from", "to")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    ask.add_arguments(parser)
+    admin_client.add_arguments(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Ask, propose, print."""
-    with ask.AdminClient(arguments.runtime_dir) as client:
-        status = client.ask(admin.StatusRequest(), admin.Status)
-        leases = list(ask.all_leases(client))
+    with admin_client.AdminClient(arguments.runtime_dir) as client:
+        status = client.query(admin.StatusRequest(), admin.Status)
+        leases = list(admin_client.all_leases(client))
     found = proposal(status.gpus, leases)
     if arguments.json:
-        ask.print_json(found.data())
+        admin_client.print_json(found.data())
     else:
         print(found.text())
     return 0
@@ -63,7 +63,7 @@ class Proposal:
             for n, place in self.moves.items()
         ]
         freed = [gpu for gpu in self.gpus_now if gpu not in self.gpus_then]
-        lines = [ask.table(rows, HEAD)] if rows else ["nothing to move"]
+        lines = [admin_client.table(rows, HEAD)] if rows else ["nothing to move"]
         if self.idle:
             lines.append(f"idle, could close: {', '.join(map(str, self.idle))}")
         lines.append(

@@ -136,11 +136,11 @@ class _Found:
 def _watched(ring: Ring, start: int) -> Iterator[Entry]:
     """The entries, with a line on standard error every two seconds."""
     newest = ring.newest_number()
-    told_s = time.monotonic()
+    notified_s = time.monotonic()
     for entry in ring.entries(start):
         yield entry
-        if time.monotonic() - told_s > _PROGRESS_S:
-            told_s = time.monotonic()
+        if time.monotonic() - notified_s > _PROGRESS_S:
+            notified_s = time.monotonic()
             part = (entry.number - start) / max(1, newest - start)
             print(f"record {entry.number} of {newest} ({part:.0%})", file=sys.stderr)
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 import argparse
 
 from offpath.bindings.wire import admin
-from offpath.cli import ask
+from offpath.cli import admin_client
 from offpath.cli.request_show import job_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    ask.add_arguments(parser)
-    ask.add_id(parser)
+    admin_client.add_arguments(parser)
+    admin_client.add_id(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Cancel; 1 when the job had ended otherwise before."""
-    with ask.AdminClient(arguments.runtime_dir) as client:
-        done = client.ask(admin.CancelRequest(**arguments.id), admin.Cancelled)
+    with admin_client.AdminClient(arguments.runtime_dir) as client:
+        done = client.query(admin.CancelRequest(**arguments.id), admin.Cancelled)
     if arguments.json:
-        ask.print_json(done)
+        admin_client.print_json(done)
     else:
         print(job_text(done.job))
     if done.job.state != "cancelled":
-        ask.say(f"not cancelled: job {done.job.job} had ended before")
+        admin_client.echo(f"not cancelled: job {done.job.job} had ended before")
     return 0 if done.job.state == "cancelled" else 1

@@ -5,22 +5,22 @@ from __future__ import annotations
 import argparse
 
 from offpath.bindings.wire import admin
-from offpath.cli import ask
+from offpath.cli import admin_client
 from offpath.cli.request_show import job_text, stage_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    ask.add_arguments(parser)
-    ask.add_id(parser)
+    admin_client.add_arguments(parser)
+    admin_client.add_id(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the explanation."""
-    with ask.AdminClient(arguments.runtime_dir) as client:
-        told = client.ask(admin.ExplainRequest(**arguments.id), admin.Explanation)
+    with admin_client.AdminClient(arguments.runtime_dir) as client:
+        told = client.query(admin.ExplainRequest(**arguments.id), admin.Explanation)
     if arguments.json:
-        ask.print_json(told)
+        admin_client.print_json(told)
     else:
         print(text(told))
     return 0
@@ -35,7 +35,7 @@ def text(told: admin.Explanation) -> str:
         lines.append(f"  by estimate it ends in {told.estimate_ms:.1f} ms")
     for hold in told.holds:
         lines.append(f"{hold.cause}: {hold.text}")
-        lines.append(f"  lifted when: {', or '.join(hold.lifted_by)}")
+        lines.append(f"  lifted when: {', or '.join(hold.unblocked_by)}")
     if not told.holds and not told.job.is_ended:
         lines.append("nothing holds it back")
     return "\n".join(lines)

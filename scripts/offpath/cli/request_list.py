@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from offpath.bindings.wire import admin
 from offpath.bindings.wire.codes import Status
-from offpath.cli import ask
+from offpath.cli import admin_client
 
 _HEAD = ("job", "request", "tenant", "kernel", "R", "priority", "state", "reason", "lease", "age s")
 _STATES = (
@@ -22,7 +22,7 @@ _ENDS = frozenset({"ended", *(status.name.lower() for status in Status)})
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    ask.add_arguments(parser)
+    admin_client.add_arguments(parser)
     parser.add_argument("--tenant", metavar="NAME", help="only this tenant's")
     parser.add_argument("--session", type=int, metavar="N", help="only this session's")
     parser.add_argument("--state", metavar="STATE", help=_STATES)
@@ -37,24 +37,24 @@ def _count(text: str) -> int:
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the requests, oldest first; of ended ones the newest, where there are more than ``--limit``."""
-    with ask.AdminClient(arguments.runtime_dir) as client:
+    with admin_client.AdminClient(arguments.runtime_dir) as client:
         pages, limit = _pages(client, arguments), arguments.limit
         is_ended = (arguments.state or "").lower() in _ENDS
         found = list(deque(pages, limit) if is_ended else itertools.islice(pages, limit))
     if arguments.json:
-        ask.print_json([job.model_dump(mode="json") for job in found])
+        admin_client.print_json([job.model_dump(mode="json") for job in found])
     else:
-        print(ask.table([_row(job) for job in found], _HEAD))
+        print(admin_client.table([_row(job) for job in found], _HEAD))
     return 0
 
 
-def _pages(client: ask.AdminClient, arguments: argparse.Namespace) -> Iterator[admin.JobLine]:
+def _pages(client: admin_client.AdminClient, arguments: argparse.Namespace) -> Iterator[admin.JobLine]:
     after = 0
     while True:
-        request = ask.asked(
+        request = admin_client.request(
             admin.JobsRequest, tenant=arguments.tenant, session=arguments.session, state=arguments.state, after=after
         )
-        page = client.ask(request, admin.Jobs)
+        page = client.query(request, admin.Jobs)
         yield from page.jobs
         if not page.next:
             return

@@ -5,23 +5,23 @@ from __future__ import annotations
 import argparse
 
 from offpath.bindings.wire import admin
-from offpath.cli import ask
+from offpath.cli import admin_client
 
 STAGES = ("queued", "copy", "launch", "kernel", "back", "total")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    ask.add_arguments(parser)
-    ask.add_id(parser)
+    admin_client.add_arguments(parser)
+    admin_client.add_id(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the job."""
-    with ask.AdminClient(arguments.runtime_dir) as client:
-        found = client.ask(admin.JobRequest(**arguments.id), admin.Job)
+    with admin_client.AdminClient(arguments.runtime_dir) as client:
+        found = client.query(admin.JobRequest(**arguments.id), admin.Job)
     if arguments.json:
-        ask.print_json(found)
+        admin_client.print_json(found)
         return 0
     print("\n".join([job_text(found.job), *stage_lines(found.stages_ms)]))
     return 0

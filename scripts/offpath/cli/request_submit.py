@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.runtime import NEGOTIATE_SOCKET, local_socket
 from offpath.bindings.wire import admin
-from offpath.cli import ask
+from offpath.cli import admin_client
 from offpath.cli.request_show import STAGES
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _REQUEST_ID = 1  # of the first request of a session
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     parser.add_argument("kernel", metavar="KERNEL")
-    ask.add_arguments(parser)
+    admin_client.add_arguments(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--array", metavar="FILE.npy", help="the array of a numpy file")
     what.add_argument("--bytes", metavar="FILE", help="a file's bytes as an array of uint8")
@@ -72,7 +72,7 @@ def main(arguments: argparse.Namespace) -> int:
         said: dict[str, Any] = {"session": requester.welcome.session, "request_id": _REQUEST_ID}
         said["job"] = _job_number(arguments.runtime_dir, requester)
         name = f"{requester.welcome.session}/{_REQUEST_ID}"
-        ask.say(f"job {said['job']} ({name})" if said["job"] is not None else f"request {name}")
+        admin_client.echo(f"job {said['job']} ({name})" if said["job"] is not None else f"request {name}")
         try:
             result = pending.result(arguments.timeout)
         except RequestFailed as failed:
@@ -81,13 +81,14 @@ def main(arguments: argparse.Namespace) -> int:
                 "retry_after_ms": failed.retry_after_ms,
             }  # fmt: skip
             if arguments.json:
-                ask.print_json(said)
-            ask.say(f"offpath: {failed}")
+                admin_client.print_json(said)
+            admin_client.echo(f"offpath: {failed}")
             return 1
     if arguments.json:
         shown = [{"dtype": a.dtype.name, "shape": list(a.shape), "values": _values(a)} for a in result.arrays]
         stages_ms = {stage: ns / 1e6 for stage, ns in zip(STAGES, result.stages, strict=True)}
-        ask.print_json({**said, "status": "COMPLETED", "lease": result.lease, "stages_ms": stages_ms, "arrays": shown})
+        ended = {"status": "COMPLETED", "lease": result.lease, "stages_ms": stages_ms, "arrays": shown}
+        admin_client.print_json({**said, **ended})
     else:
         for array in result.arrays:
             print(f"{array.dtype.name}{list(array.shape)}: {np.array2string(array, threshold=_VALUES_SHOWN)}")
@@ -126,11 +127,11 @@ def _job_number(runtime_dir: str | None, requester: Requester) -> int | None:
     """What an operator calls this request; None for users who are none, and for daemons that show nothing."""
     wanted = admin.JobRequest(session=requester.welcome.session, request_id=_REQUEST_ID)
     try:
-        with ask.AdminClient(runtime_dir) as client:
+        with admin_client.AdminClient(runtime_dir) as client:
             for _ in range(_LOOKS):
                 try:
-                    return client.ask(wanted, admin.Job).job.job
-                except ask.Refused:
+                    return client.query(wanted, admin.Job).job.job
+                except admin_client.Refused:
                     time.sleep(_LOOK_S)  # the doorbell may be read after this question
     except OffpathError:
         pass

@@ -7,7 +7,7 @@ import sys
 import time
 
 from offpath.bindings.wire import admin
-from offpath.cli import ask, lease_list
+from offpath.cli import admin_client, lease_list
 
 _HOME_AND_CLEAR = "\x1b[H\x1b[J"
 _TENANTS = (
@@ -28,7 +28,7 @@ _FAILED = ("failed", "expired", "rejected", "retry_safe", "outcome_unknown")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    ask.add_arguments(parser)
+    admin_client.add_arguments(parser)
     parser.add_argument("--once", action="store_true", help="one picture, then end (it watches one interval for rates)")
     parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between pictures")
 
@@ -39,14 +39,15 @@ def main(arguments: argparse.Namespace) -> int:
     is_terminal = sys.stdout.isatty() and not arguments.json
     before: Seen | None = None
     while True:
-        with ask.AdminClient(arguments.runtime_dir) as client:  # anew each time: the daemon hangs up on the idle
-            now = ask.all_tenants(client)
-            leases = list(ask.all_leases(client))
-            status = client.ask(admin.StatusRequest(), admin.Status)
+        # A new connection each time: the daemon closes idle ones.
+        with admin_client.AdminClient(arguments.runtime_dir) as client:
+            now = admin_client.all_tenants(client)
+            leases = list(admin_client.all_leases(client))
+            status = client.query(admin.StatusRequest(), admin.Status)
         if before is not None:
             rates = rates_of(before, now)
             if arguments.json:
-                ask.print_json(document(status, now, leases, rates))
+                admin_client.print_json(document(status, now, leases, rates))
             else:
                 text = picture(status, now, leases, rates)
                 print(_HOME_AND_CLEAR + text if is_terminal else text, flush=True)
@@ -97,7 +98,7 @@ def picture(status: admin.Status, now: Seen, leases: list[admin.LeaseLine], rate
         for each in now[1]
     ]  # fmt: skip
     gpus = "".join(f"\n{gpu.gpu} ({gpu.model}): {gpu.held_share} % held" for gpu in status.gpus)
-    parts = [head + gpus, ask.table(rows, _TENANTS)]
+    parts = [head + gpus, admin_client.table(rows, _TENANTS)]
     if leases:
-        parts.append(ask.table([lease_list.row(each) for each in leases], lease_list.HEAD))
+        parts.append(admin_client.table([lease_list.row(each) for each in leases], lease_list.HEAD))
     return "\n\n".join(parts)

@@ -265,33 +265,33 @@ class ComchChannelRig(_Rig):
         while not (number := client.connection()):
             client.poll()
         nonce = os.urandom(8)
-        self._say(client, number, b"\x00\x01\x01\x00\x00" + bytes(4) + nonce)
+        self._send(client, number, b"\x00\x01\x01\x00\x00" + bytes(4) + nonce)
         while not any(isinstance(event, Received) for event in client.poll()):
             time.sleep(0.0005)
         return client, number, nonce
 
     @staticmethod
-    def _say(client: ComchClient, number: int, piece: bytes) -> None:
+    def _send(client: ComchClient, number: int, piece: bytes) -> None:
         while not client.send(number, piece):
             client.poll()
 
     def _garbage(self) -> None:
         client, number, _ = self._raw()
         for n in range(1, 99):
-            self._say(client, number, os.urandom(41 * n))
+            self._send(client, number, os.urandom(41 * n))
             client.poll()
 
     def _oversize(self) -> None:
         client, number, nonce = self._raw()
-        self._say(client, number, b"\x01\x03\x01\x00\x00" + bytes(4) + nonce + bytes(4000))
-        self._say(client, number, b"\x00" + bytes(MAX_MESSAGE_BYTES - 4000 + 1))
+        self._send(client, number, b"\x01\x03\x01\x00\x00" + bytes(4) + nonce + bytes(4000))
+        self._send(client, number, b"\x00" + bytes(MAX_MESSAGE_BYTES - 4000 + 1))
         client.poll()
         time.sleep(BOUND_S)
 
     def _flood(self) -> None:
         client, number, nonce = self._raw()
         while True:
-            self._say(client, number, b"\x00\x03\x01\x00\x00" + bytes(4) + nonce + b"\xff" * 4000)
+            self._send(client, number, b"\x00\x03\x01\x00\x00" + bytes(4) + nonce + b"\xff" * 4000)
             client.poll()
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from offpath.bindings.verbs.devices import choose
 from offpath.bindings.verbs.domain import Device
 from offpath.bindings.verbs.exchange import VerbsListener
 from offpath.bindings.verbs.fabric import Seal, VerbsFabricSession, VerbsRequesterSession
-from offpath.bindings.verbs.link import End, Line
+from offpath.bindings.verbs.link import End, LivenessChannel
 from offpath.bindings.verbs.queue import Address
 
 
@@ -174,7 +174,7 @@ class VerbsFabricRig(FabricRig):
             said = sock.recv(65536)
             if not said:
                 raise TicketRefused("the ticket was not taken")
-            session.connect(_end(orjson.loads(said)), Line(sock.fileno(), sock.close))
+            session.connect(_end(orjson.loads(said)), LivenessChannel(sock.fileno(), sock.close))
         except BaseException:
             session.close()
             sock.close()
@@ -193,7 +193,9 @@ class VerbsFabricRig(FabricRig):
             raise
         session = VerbsFabricSession(offer.slots, offer.payload_bytes, offer.result_bytes)
         self._held.append(session)
-        peer.send(orjson.dumps(asdict(session.open(self.device, end, Line(peer.fileno(), peer.close), self.seal))))
+        peer.send(
+            orjson.dumps(asdict(session.open(self.device, end, LivenessChannel(peer.fileno(), peer.close), self.seal)))
+        )
         return session
 
     def pair(self, **sizes: int) -> tuple[FabricSession, RequesterSession]:

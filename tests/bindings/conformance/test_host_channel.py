@@ -326,13 +326,13 @@ def test_two_hundred_connections_leave_no_descriptor_behind(channel_rig: Any, co
 
 
 def test_who_knocks_is_accepted_hung_up_on_and_known_as_ourselves(channel_rig: Any) -> None:
-    knocking = channel_rig.listener.knock()
+    self_probe = channel_rig.listener.self_connect()
     accepted = channel_rig.accept()
-    assert accepted.is_ours
+    assert accepted.is_self_probe
     with pytest.raises(PeerGone):
         channel_rig.receive(accepted)
     accepted.close()
-    assert channel_rig.readable(knocking)
+    assert channel_rig.readable(self_probe)
     with pytest.raises(PeerGone):
-        channel_rig.receive(knocking)
-    knocking.close()
+        channel_rig.receive(self_probe)
+    self_probe.close()

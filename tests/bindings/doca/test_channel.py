@@ -70,7 +70,7 @@ class Raw:
             self.client.poll()
         self.number = number
 
-    def say(self, *pieces: bytes) -> None:
+    def send(self, *pieces: bytes) -> None:
         for piece in pieces:
             while not self.client.send(self.number, piece):
                 self.client.poll()
@@ -195,7 +195,7 @@ def test_who_begins_no_session_is_shown_out_and_never_accepted(
     raw: Raw, listener: ComchListener, pieces: tuple[bytes, ...]
 ) -> None:
     with contextlib.suppress(PeerGone):
-        raw.say(*pieces)
+        raw.send(*pieces)
     assert raw.shown_out_s() < 3.0
     assert listener.accept() is None
 
@@ -212,11 +212,11 @@ def test_who_says_nothing_is_shown_out_when_its_time_is_over(doca: Library, monk
 def test_who_breaks_the_rules_of_a_session_is_shown_out_at_once_and_others_stay(
     raw: Raw, listener: ComchListener
 ) -> None:
-    raw.say(OPEN)
+    raw.send(OPEN)
     hostile = accepted(listener)
     theirs = connected()
     ours = accepted(listener)
-    raw.say(b"\0\x03\x01\0\0" + bytes(4) + b"another!" + b"message")
+    raw.send(b"\0\x03\x01\0\0" + bytes(4) + b"another!" + b"message")
     assert isinstance(fault_of(hostile), HostMessageError)
     hostile.close()
     assert raw.shown_out_s() < poller.LINGER_NS / 1e9, "it is given no time to leave by itself"
@@ -228,7 +228,7 @@ def test_who_breaks_the_rules_of_a_session_is_shown_out_at_once_and_others_stay(
 
 def test_who_takes_nothing_holds_up_nobody_and_no_more_than_its_window(raw: Raw, listener: ComchListener) -> None:
     """It does not poll any more: neither its credits nor its heartbeats come."""
-    raw.say(OPEN)
+    raw.send(OPEN)
     while not any(isinstance(event, Received) for event in raw.client.poll()):
         time.sleep(0.001)
     stuck = accepted(listener)
@@ -263,12 +263,12 @@ def test_a_poller_that_fails_loses_its_connections_and_is_known_to_whoever_knock
     listener = ComchListener(emulator())
     theirs = connected()
     ours = accepted(listener)
-    knocking = listener.knock()
+    self_probe = listener.self_connect()
     knocked = accepted(listener)
     knocked.close()
     with pytest.raises(PeerGone):
-        knocking.wait_message()
-    knocking.close()
+        self_probe.wait_message()
+    self_probe.close()
     with (
         environment(**{FAULTS: "doca_comch_connection_set_user_data:1=DRIVER"}),
         pytest.raises((PeerGone, ComchUnusable)),
@@ -277,7 +277,7 @@ def test_a_poller_that_fails_loses_its_connections_and_is_known_to_whoever_knock
     with pytest.raises(PeerGone, match="DOCA_ERROR_DRIVER"):
         ours.wait_message()
     with pytest.raises(ComchUnusable, match=r"Comch is polled no more: .*DOCA_ERROR_DRIVER"):
-        listener.knock()
+        listener.self_connect()
     for each in (theirs, ours, listener):
         each.close()
 
@@ -312,7 +312,7 @@ def test_what_the_peer_said_is_heard_though_a_send_to_it_fails(
     monkeypatch.setattr(poller, "LINGER_NS", 60_000_000_000)  # the end must be told by DOCA
     theirs = connected()
     ours = accepted(listener)
-    link = ours._line
+    link = ours._sink
     assert isinstance(link, poller.Link)
     with environment(**{FAULTS: "doca_comch_server_task_send_alloc_init:1=CONNECTION_RESET"}):
         assert ours.send(b"lost")

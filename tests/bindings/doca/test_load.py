@@ -84,17 +84,17 @@ def test_a_status_that_is_expected_comes_back(doca: Library) -> None:
 
 
 def test_a_status_that_is_newer_than_we_are_has_the_name_that_the_library_gives_it() -> None:
-    def said(status: int) -> tuple[str, str]:
+    def describe(status: int) -> tuple[str, str]:
         return {31: ("DOCA_ERROR_DEVICE_FATAL_ERROR", "Fatal"), 32: ("DOCA_ERROR_NEWER", "Newer")}[status]
 
     with pytest.raises(DeviceGone, match="doca_task_submit: DOCA_ERROR_DEVICE_FATAL_ERROR: Fatal"):
-        check(31, "doca_task_submit", said)
+        check(31, "doca_task_submit", describe)
     with pytest.raises(DocaError, match=r"^doca_task_submit: DOCA_ERROR_NEWER: Newer$"):
-        check(32, "doca_task_submit", said)
-    check(0, "doca_task_submit", said)
+        check(32, "doca_task_submit", describe)
+    check(0, "doca_task_submit", describe)
 
 
 def test_a_status_that_not_even_the_library_knows_is_an_error_still(doca: Library) -> None:
     with pytest.raises(DocaError, match=r"^any: .+") as raised:
-        check(99, "any", doca.said)
+        check(99, "any", doca.describe)
     assert raised.value.code == 99

@@ -55,7 +55,7 @@ def test_statuses_have_doca_s_own_names() -> None:
     doca = load(emulator())
     for status in Status:
         name = "DOCA_SUCCESS" if status is Status.SUCCESS else f"DOCA_ERROR_{status.name}"
-        assert doca.said(status)[0] == name
+        assert doca.describe(status)[0] == name
 
 
 @pytest.mark.parametrize("release", ["3.0", "2.5"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from offpath.bindings.ina import frames
 from offpath.bindings.ina.connection import SwitchFabric
-from offpath.bindings.ina.link import Link
+from offpath.bindings.ina.rate_limiter import RateLimiter
 from offpath.bindings.ports import TreeAttached, TreeLost, TreeSession
 
 BOUND_S = 15.0
@@ -21,7 +21,7 @@ def attached(folder: Path) -> tuple[TreeSession, socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(path)
         listener.listen()
-        rank = SwitchFabric(Link()).attach(
+        rank = SwitchFabric(RateLimiter()).attach(
             f"unix://{path}", job="job", incarnation=1, stamp=1, rank=0, ranks=2, token="token"
         )
         switch, _ = listener.accept()

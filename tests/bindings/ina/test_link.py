@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from offpath.bindings.ina.frames import CHUNK_BYTES
-from offpath.bindings.ina.link import Direction, Link, plain_bytes, write_rate
+from offpath.bindings.ina.rate_limiter import Direction, RateLimiter, plain_bytes, write_rate
 
 
 class Clock:
@@ -23,7 +23,7 @@ class Clock:
 RATE = 10 * CHUNK_BYTES
 
 
-def move(link: Link, clock: Clock, chunks: int) -> float:
+def move(link: RateLimiter, clock: Clock, chunks: int) -> float:
     """Send so many chunks, waiting as the link says; how long it took."""
     began = clock.now
     for _ in range(chunks):
@@ -35,14 +35,14 @@ def move(link: Link, clock: Clock, chunks: int) -> float:
 
 def test_a_transfer_takes_as_long_as_its_bytes() -> None:
     clock = Clock()
-    link = Link(RATE, clock=clock)
+    link = RateLimiter(RATE, clock=clock)
     link.begin()
     assert move(link, clock, 20) == pytest.approx(2.0)
 
 
 def test_an_idle_link_saves_nothing_up_for_the_next_transfer() -> None:
     clock = Clock()
-    link = Link(1000 * CHUNK_BYTES, clock=clock)  # ten chunks fit the bucket
+    link = RateLimiter(1000 * CHUNK_BYTES, clock=clock)  # ten chunks fit the bucket
     clock.now += 60
     link.begin()
     assert move(link, clock, 100) == pytest.approx(0.1)
@@ -50,7 +50,7 @@ def test_an_idle_link_saves_nothing_up_for_the_next_transfer() -> None:
 
 def test_who_is_late_within_a_transfer_catches_up_and_not_beyond_the_bucket() -> None:
     clock = Clock()
-    link = Link(1000 * CHUNK_BYTES, clock=clock)
+    link = RateLimiter(1000 * CHUNK_BYTES, clock=clock)
     link.begin()
     move(link, clock, 11)
     clock.now += 0.005  # five chunks' worth
@@ -61,7 +61,7 @@ def test_who_is_late_within_a_transfer_catches_up_and_not_beyond_the_bucket() ->
 
 def test_the_directions_do_not_share_a_rate() -> None:
     clock = Clock()
-    link = Link(RATE, clock=clock)
+    link = RateLimiter(RATE, clock=clock)
     link.begin()
     link.take(Direction.OUT, 5 * CHUNK_BYTES)
     assert link.wait_s(Direction.IN) == 0
@@ -70,7 +70,7 @@ def test_the_directions_do_not_share_a_rate() -> None:
 
 def test_plain_traffic_of_a_ring_waits_its_time_and_counts_in_both_directions() -> None:
     clock = Clock()
-    link = Link(RATE, clock=clock)
+    link = RateLimiter(RATE, clock=clock)
     nbytes = plain_bytes(20 * CHUNK_BYTES, ranks=4)
     assert nbytes == 30 * CHUNK_BYTES
     link.owe(nbytes)
@@ -80,7 +80,7 @@ def test_plain_traffic_of_a_ring_waits_its_time_and_counts_in_both_directions() 
 
 def test_the_time_that_plain_traffic_really_took_is_paid() -> None:
     clock = Clock()
-    link = Link(RATE, clock=clock)
+    link = RateLimiter(RATE, clock=clock)
     began = clock.now
     clock.now += 1.0
     link.owe(30 * CHUNK_BYTES, began)
@@ -93,7 +93,7 @@ def test_the_time_that_plain_traffic_really_took_is_paid() -> None:
 
 def test_what_is_stopped_takes_only_the_time_until_then() -> None:
     clock = Clock()
-    link = Link(RATE, clock=clock)
+    link = RateLimiter(RATE, clock=clock)
     link.begin()
     link.take(Direction.OUT, 4 * CHUNK_BYTES)
     clock.now += 0.1
@@ -105,7 +105,7 @@ def test_what_is_stopped_takes_only_the_time_until_then() -> None:
 
 
 def test_charging_waits() -> None:
-    link = Link(1 << 20)
+    link = RateLimiter(1 << 20)
     link.charge((1 << 18) + CHUNK_BYTES)
     began = link._clock()
     link.charge(1 << 17)
@@ -115,7 +115,7 @@ def test_charging_waits() -> None:
 
 def test_the_rate_changes_from_outside_while_something_is_owed(tmp_path: Path) -> None:
     clock, path = Clock(), str(tmp_path / "rate")
-    link = Link(RATE, path, clock)
+    link = RateLimiter(RATE, path, clock)
     link.owe(21 * CHUNK_BYTES)
     assert link.owed_s() == pytest.approx(2.1)
     write_rate(path, RATE // 10)
@@ -130,7 +130,7 @@ def test_the_rate_changes_from_outside_while_something_is_owed(tmp_path: Path) -
 
 def test_links_of_one_file_have_one_rate_which_the_first_one_set(tmp_path: Path) -> None:
     path = str(tmp_path / "rate")
-    one, other = Link(RATE, path), Link(1, path)
+    one, other = RateLimiter(RATE, path), RateLimiter(1, path)
     assert one.rate == other.rate == RATE
     with pytest.raises(ValueError, match="write_rate"):
         one.rate = 5
@@ -140,11 +140,11 @@ def test_a_file_without_a_rate_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rate"
     path.write_bytes(b"")
     with pytest.raises(OSError, match="holds no rate"):
-        Link(0, str(path))
+        RateLimiter(0, str(path))
 
 
 def test_without_a_limit_nothing_waits() -> None:
-    link = Link()
+    link = RateLimiter()
     link.charge(1 << 40)
     assert link.wait_s(Direction.OUT) == 0
     assert link.sent["plain"] == 1 << 40

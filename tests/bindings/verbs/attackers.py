@@ -20,7 +20,7 @@ from offpath.bindings.verbs.devices import Choice
 from offpath.bindings.verbs.domain import Device, Domain
 from offpath.bindings.verbs.fabric import Seal, VerbsFabricSession, VerbsRequesterSession
 from offpath.bindings.verbs.library import library
-from offpath.bindings.verbs.link import End, Line
+from offpath.bindings.verbs.link import End, LivenessChannel
 from offpath.bindings.verbs.queue import PSN_MASK, Address, QueuePair
 
 BOUND_S: Final = 120.0  # emulated, on a machine that may be busy
@@ -38,8 +38,8 @@ class Victim:
         self.session = VerbsFabricSession(SLOTS, PAYLOAD_BYTES, RESULT_BYTES)
         self.requester_end = self.requester.end()
         ours, theirs = socket.socketpair()
-        self.end = self.session.open(daemon, self.requester_end, Line(ours.fileno(), ours.close), seal)
-        self.requester.connect(self.end, Line(theirs.fileno(), theirs.close))
+        self.end = self.session.open(daemon, self.requester_end, LivenessChannel(ours.fileno(), ours.close), seal)
+        self.requester.connect(self.end, LivenessChannel(theirs.fileno(), theirs.close))
         self._memories = [
             self.session.slots.view, self.session.answers.view, self.requester._slots, self.requester._answers
         ]  # fmt: skip
@@ -180,7 +180,9 @@ class Seat:
         peer = self.bare.address(self._dice.randrange(PSN_MASK + 1))
         ours, self._line = socket.socketpair()
         try:
-            self.end = self.session.open(self._daemon, End(peer, 16, 0, 0), Line(ours.fileno(), ours.close), seal)
+            self.end = self.session.open(
+                self._daemon, End(peer, 16, 0, 0), LivenessChannel(ours.fileno(), ours.close), seal
+            )
         except BaseException:
             ours.close()
             self._line.close()

@@ -18,7 +18,7 @@ import uvloop
 from offpath.bindings.errors import PeerGone, RegionError, ResourceClosed, VerbsError, WorkFailed
 from offpath.bindings.verbs.devices import Choice, choose
 from offpath.bindings.verbs.domain import Device, Domain, Region
-from offpath.bindings.verbs.queue import Completion, Part, QueuePair
+from offpath.bindings.verbs.queue import Completion, QueuePair, WriteSegment
 
 pytestmark = pytest.mark.rdma
 BOUND_S = 120.0  # emulated, on a machine that may be busy
@@ -45,7 +45,7 @@ class Side:
     def write(
         self, token: int, source: Region, offset: int, nbytes: int, remote: int, rkey: int, imm: int | None = None
     ) -> bool:
-        return self.queue.write(token, [Part(source, offset, nbytes, remote)], rkey, imm)
+        return self.queue.write(token, [WriteSegment(source, offset, nbytes, remote)], rkey, imm)
 
     def close(self) -> None:
         self.queue.close()

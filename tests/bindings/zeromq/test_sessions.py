@@ -134,13 +134,13 @@ def test_counts_go_round_at_2_to_the_32nd() -> None:
         session._sent = session._theirs = session._taken = session._said = (1 << 32) - 5
     for n in range(200):
         assert ours.has_room
-        theirs.heard(parse(ours.frame(DATA, bytes([n]))))
-        ours.said(DATA)
+        theirs.on_received(parse(ours.frame(DATA, bytes([n]))))
+        ours.on_sent(DATA)
         assert theirs.take() == bytes([n])
         if theirs.owes_credit:
-            ours.heard(parse(theirs.frame(CREDIT)))
-            theirs.said(CREDIT)
-    theirs.heard(parse(ours.frame(END)))
+            ours.on_received(parse(theirs.frame(CREDIT)))
+            theirs.on_sent(CREDIT)
+    theirs.on_received(parse(ours.frame(END)))
     with pytest.raises(PeerGone):
         theirs.take()
 

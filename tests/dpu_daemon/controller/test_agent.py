@@ -44,13 +44,13 @@ class Between:
         text = json.dumps({"states": [state_to_data(each) for each in states], "patterns": patterns})
         for at in range(0, len(text), 100):
             part, is_last = text[at : at + 100], at + 100 >= len(text)
-            self.agent.helper_said(control.InaStates(part=part, is_last=is_last, is_all=is_all))
+            self.agent.helper_sent(control.InaStates(part=part, is_last=is_last, is_all=is_all))
 
-    def ask(self, term: int) -> None:
-        self.agent.controller_said(control.encode(cluster.AskAll(term=term)))
+    def query(self, term: int) -> None:
+        self.agent.controller_sent(control.encode(cluster.AskAll(term=term)))
 
     def epoch(self, record: EpochRecord) -> None:
-        self.agent.controller_said(control.encode(cluster.NewEpoch(epoch=epoch_to_data(record))))
+        self.agent.controller_sent(control.encode(cluster.NewEpoch(epoch=epoch_to_data(record))))
 
     def handed(self) -> list[EpochRecord]:
         found, text = [], ""
@@ -69,9 +69,9 @@ def rank(n: int, held: int = 0, **more: Any) -> RankState:
 
 def test_a_question_waits_until_the_helper_has_said_everything() -> None:
     between = Between()
-    between.ask(4)
+    between.query(4)
     assert between.reports == []
-    between.agent.helper_said(None)
+    between.agent.helper_sent(None)
     assert between.orders == [control.InaAsk()]
     between.helper(rank(0), rank(1), is_all=True)
     (*_, answer) = between.reports
@@ -92,9 +92,9 @@ def test_an_epoch_goes_to_the_helper_in_parts_and_whole() -> None:
 def test_an_old_controller_hears_of_the_greater_term_and_hands_nothing_to_anybody() -> None:
     between = Between()
     between.helper(rank(0), is_all=True)
-    between.ask(9)
+    between.query(9)
     between.epoch(EpochRecord("job", 7, 8, 1))
-    between.ask(8)
+    between.query(8)
     assert between.handed() == []
     assert [(report.term, report.is_whole, report.states) for report in between.reports[-2:]] == [(9, False, [])] * 2
 
@@ -104,7 +104,7 @@ def test_a_rank_that_is_missing_from_all_has_ended() -> None:
     between.helper(rank(0), rank(1), is_all=True)
     between.helper(rank(0), is_all=True)
     assert between.reports[-1].states == [state_to_data(rank(1, is_gone=True))]
-    between.ask(3)
+    between.query(3)
     assert state_to_data(rank(1, is_gone=True)) in between.reports[-1].states, "a controller may have missed its end"
 
 
@@ -114,7 +114,7 @@ def test_a_pattern_is_said_once_and_to_every_new_controller() -> None:
     between.helper(rank(0), is_all=True, patterns=(pattern,))
     between.helper(rank(0), patterns=(pattern,))
     assert [report.patterns for report in between.reports].count([pattern]) == 1
-    between.ask(3)
+    between.query(3)
     assert between.reports[-1].patterns == [pattern]
 
 
@@ -126,15 +126,15 @@ def test_a_pattern_is_said_once_and_to_every_new_controller() -> None:
 )  # fmt: skip
 def test_what_a_helper_says_is_checked(text: str) -> None:
     with pytest.raises((ControlError, RecordError)):
-        Between().agent.helper_said(control.InaStates(part=text))
+        Between().agent.helper_sent(control.InaStates(part=text))
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b'{"kind":"new_epoch","epoch":{}}', b'{"kind":"ask_all","term":-1}'])
 def test_what_a_controller_says_is_checked(text: bytes) -> None:
     with pytest.raises((ControlError, RecordError)):
-        Between().agent.controller_said(text)
+        Between().agent.controller_sent(text)
 
 
 def test_a_farewell_ends_the_conversation() -> None:
     with pytest.raises(ProtocolError, match="refused"):
-        Between().agent.controller_said(control.encode(cluster.Farewell(code="refused", detail="who are you?")))
+        Between().agent.controller_sent(control.encode(cluster.Farewell(code="refused", detail="who are you?")))

@@ -90,7 +90,7 @@ def started() -> Iterator[World]:
 @pytest.fixture
 def world(started: World) -> Iterator[World]:
     """Whatever the test did: the controller is the process that it was at the end of it, and changes what jobs have."""
-    with FakeJob("steady", [started.cluster.pages(host) for host in ("h1", "h2")]) as job:
+    with FakeJob("steady", [started.cluster.state_files(host) for host in ("h1", "h2")]) as job:
         started.cluster.granted(["steady"])
         yield started
         assert started.cluster.processes["controller"].poll() is None, started.cluster.log("controller")[-2000:]
@@ -172,13 +172,13 @@ def hostile_epoch(hostile: HostileAgent) -> dict[str, Any] | None:
 
 def jobs_of(world: World) -> list[str]:
     with world.cluster.client() as client:
-        jobs = client.ask(ina_admin.JobsRequest(), ina_admin.InaJobs).jobs
+        jobs = client.query(ina_admin.JobsRequest(), ina_admin.InaJobs).jobs
     return [job.job for job in jobs if job.state == "running"]
 
 
 def holds_of(world: World) -> list[ina_admin.HoldLine]:
     with world.cluster.client() as client:
-        return client.ask(ina_admin.HoldsRequest(), ina_admin.Holds).holds
+        return client.query(ina_admin.HoldsRequest(), ina_admin.Holds).holds
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_a_rank_that_says_all_it_may_at_the_end_of_the_range_costs_only_its_job(
 )  # fmt: skip
 def test_a_host_says_nothing_of_jobs_that_live_on_others(world: World, fields: dict[str, Any]) -> None:
     with world.cluster.client() as client:
-        steady = client.ask(ina_admin.JobRequest(job="steady"), ina_admin.InaJob)
+        steady = client.query(ina_admin.JobRequest(job="steady"), ina_admin.InaJob)
     said = dict(fields)
     incarnation = steady.job.incarnation + bool(said.pop("newer", False))
     before = world.refused()
@@ -243,7 +243,7 @@ def test_a_host_says_nothing_of_jobs_that_live_on_others(world: World, fields: d
         until(lambda: world.refused() > before)
         assert hostile_epoch(hostile) is None, "what ranks of others are told, tokens too"
     with world.cluster.client() as client:
-        now = client.ask(ina_admin.JobRequest(job="steady"), ina_admin.InaJob)
+        now = client.query(ina_admin.JobRequest(job="steady"), ina_admin.InaJob)
     assert (now.job.incarnation, {rank.host for rank in now.ranks}) == (steady.job.incarnation, {"h1", "h2"})
     assert (now.job.stamp, now.job.tree) == (steady.job.stamp, steady.job.tree)
 

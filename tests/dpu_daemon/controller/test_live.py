@@ -16,7 +16,7 @@ import pytest
 
 from offpath.bindings.wire import ina_admin
 from offpath.bindings.zeromq.keys import make_keys
-from offpath.cli import ask
+from offpath.cli import admin_client
 from offpath.cli.local.ina_cluster import InaCluster
 from offpath.cli.local.switches import Switches
 from offpath.sched.ina.patterns import AllReduce, Pattern
@@ -48,7 +48,7 @@ class World(contextlib.ExitStack):
 
     def job(self, name: str, incarnation: int | None = None) -> FakeJob:
         """Two ranks on each host."""
-        folders = [self.cluster.pages(host) for host in HOSTS for _ in range(2)]
+        folders = [self.cluster.state_files(host) for host in HOSTS for _ in range(2)]
         job = FakeJob(name, folders, incarnation)
         self.callback(job.close)
         self.jobs.append(job)
@@ -56,11 +56,11 @@ class World(contextlib.ExitStack):
 
     def explained(self, job: str) -> ina_admin.InaExplanation:
         with self.cluster.client() as client:
-            return client.ask(ina_admin.ExplainRequest(job=job), ina_admin.InaExplanation)
+            return client.query(ina_admin.ExplainRequest(job=job), ina_admin.InaExplanation)
 
     def holds(self) -> list[ina_admin.HoldLine]:
         with self.cluster.client() as client:
-            return client.ask(ina_admin.HoldsRequest(), ina_admin.Holds).holds
+            return client.query(ina_admin.HoldsRequest(), ina_admin.Holds).holds
 
     def restart(self, name: str, line: str) -> None:
         """Kill it, and start it again; returns when it has said ``line`` once more."""
@@ -90,14 +90,14 @@ def world(started: World) -> Iterator[World]:
     started.jobs.clear()
     until(lambda: not {job.job for job in jobs_of(started) if job.ranks} & set(names))
     for name in names:
-        with contextlib.suppress(ask.Refused), started.cluster.client() as client:
-            client.ask(ina_admin.CancelRequest(job=name), ina_admin.InaJob)
+        with contextlib.suppress(admin_client.Refused), started.cluster.client() as client:
+            client.query(ina_admin.CancelRequest(job=name), ina_admin.InaJob)
     until(lambda: not started.holds())
 
 
 def jobs_of(world: World) -> list[ina_admin.InaJobLine]:
     with world.cluster.client() as client:
-        return client.ask(ina_admin.JobsRequest(), ina_admin.InaJobs).jobs
+        return client.query(ina_admin.JobsRequest(), ina_admin.InaJobs).jobs
 
 
 def test_a_job_is_submitted_seen_granted_explained_and_over(world: World) -> None:

@@ -59,11 +59,11 @@ def cluster() -> Iterator[InaCluster]:
 
 def root_of(cluster: InaCluster, job: str) -> str:
     with cluster.client() as client:
-        return client.ask(ina_admin.JobRequest(job=job), ina_admin.InaJob).job.root
+        return client.query(ina_admin.JobRequest(job=job), ina_admin.InaJob).job.root
 
 
 def test_a_tree_moves_and_comes_back_with_each_job_that_comes_and_goes(cluster: InaCluster) -> None:
-    folders = [cluster.pages(host) for host in HOSTS for _ in range(2)]
+    folders = [cluster.state_files(host) for host in HOSTS for _ in range(2)]
     with FakeJob("stays", folders) as stays:
         cluster.granted(["stays"])
         roots = [root_of(cluster, "stays")]
@@ -73,7 +73,7 @@ def test_a_tree_moves_and_comes_back_with_each_job_that_comes_and_goes(cluster: 
                 cluster.granted(["stays", guest])
                 roots.append(root_of(cluster, "stays"))
             with cluster.client() as client:
-                client.ask(ina_admin.CancelRequest(job=guest), ina_admin.InaJob)
+                client.query(ina_admin.CancelRequest(job=guest), ina_admin.InaJob)
             until(lambda wanted=2 * (number + 1): cluster.status().migrations == wanted)
             roots.append(root_of(cluster, "stays"))
         status = cluster.status()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from offpath.dpu_daemon.controller.plugin_child import INA_SHARING, PLACEMENT, TREE_BUILDER
-from offpath.dpu_daemon.controller.seats import Building, Placing, Seat, SharingOut
+from offpath.dpu_daemon.controller.plugin_slots import Building, Placing, PluginSlot, SharingOut
 from offpath.dpu_daemon.controller.tuning import Tuner
 from offpath.dpu_daemon.policy.plugins import PluginError
 from offpath.sched.ina.conflicts import HDR, Limit, Per
@@ -185,14 +185,14 @@ def peak_kib() -> int:
 @pytest.mark.usefixtures("installed")
 def test_an_installed_placement_decides_and_a_hostile_one_is_quarantined() -> None:
     cluster = Cluster(TOPOLOGY, (0, 1))
-    good = Placing(Seat.of(PLACEMENT, "plugin:last", FirstN(), PATIENT_S), WORDS)
+    good = Placing(PluginSlot.of(PLACEMENT, "plugin:last", FirstN(), PATIENT_S), WORDS)
     assert good.place(cluster, Request(2)).hosts == (6, 7)
-    assert good.seat.is_advised
-    good.seat.close()
+    assert good.slot.is_advised
+    good.slot.close()
     for name in ("taken", *HOSTILE):
-        seat = Seat.of(PLACEMENT, f"plugin:{name}", FirstN(), DEADLINE_S)
-        assert Placing(seat, WORDS).place(cluster, Request(2)).hosts == (2, 3), name
-        assert (seat.faults, seat.is_advised) == (1, False), name
+        slot = PluginSlot.of(PLACEMENT, f"plugin:{name}", FirstN(), DEADLINE_S)
+        assert Placing(slot, WORDS).place(cluster, Request(2)).hosts == (2, 3), name
+        assert (slot.faults, slot.is_advised) == (1, False), name
 
 
 @pytest.mark.slow
@@ -219,14 +219,14 @@ def test_a_plug_in_that_turns_on_the_controller_costs_it_an_answer(
     name: str, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither its memory nor its processes: the built-in answers, and nothing of the plug-in's is left to reap."""
-    seat = Seat.of(PLACEMENT, f"plugin:{name}", FirstN(), DEADLINE_S if why == "no answer in" else PATIENT_S)
-    process = seat.process
+    slot = PluginSlot.of(PLACEMENT, f"plugin:{name}", FirstN(), DEADLINE_S if why == "no answer in" else PATIENT_S)
+    process = slot.process
     assert process is not None
     before_kib = new_peak_kib()
     with caplog.at_level(logging.WARNING):
-        assert Placing(seat, WORDS).place(Cluster(TOPOLOGY, (0, 1)), Request(2)).hosts == (2, 3)
+        assert Placing(slot, WORDS).place(Cluster(TOPOLOGY, (0, 1)), Request(2)).hosts == (2, 3)
     assert why in caplog.text
-    assert (seat.faults, seat.is_advised) == (1, False)
+    assert (slot.faults, slot.is_advised) == (1, False)
     assert process._process.returncode is not None, "it was reaped"
     assert peak_kib() - before_kib < 32 << 10
 
@@ -234,23 +234,23 @@ def test_a_plug_in_that_turns_on_the_controller_costs_it_an_answer(
 @pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_an_answer_to_another_question_is_held_against_this_one_and_prints_are_no_answers() -> None:
-    twice = Placing(Seat.of(PLACEMENT, "plugin:twice", FirstN(), PATIENT_S), WORDS)
+    twice = Placing(PluginSlot.of(PLACEMENT, "plugin:twice", FirstN(), PATIENT_S), WORDS)
     assert twice.place(Cluster(TOPOLOGY, (0, 1)), Request(2)).hosts == (6, 7)
     assert twice.place(Cluster(TOPOLOGY, (0, 1, 6, 7)), Request(2)).hosts == (2, 3)
-    assert twice.seat.faults == 1
-    prints = Placing(Seat.of(PLACEMENT, "plugin:prints", FirstN(), PATIENT_S), WORDS)
+    assert twice.slot.faults == 1
+    prints = Placing(PluginSlot.of(PLACEMENT, "plugin:prints", FirstN(), PATIENT_S), WORDS)
     assert [prints.place(Cluster(TOPOLOGY, (0, 1)), Request(2)).hosts for _ in range(5)] == [(6, 7)] * 5
-    prints.seat.close()
+    prints.slot.close()
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_the_reasons_of_a_plug_in_are_few_short_and_printable() -> None:
     """They go to operators' terminals and into the state file, as they are."""
-    placing = Placing(Seat.of(PLACEMENT, "plugin:verbose", FirstN(), DEADLINE_S), WORDS)
+    placing = Placing(PluginSlot.of(PLACEMENT, "plugin:verbose", FirstN(), DEADLINE_S), WORDS)
     decision = placing.place(Cluster(TOPOLOGY, (0, 1)), Request(2))
-    placing.seat.close()
-    assert (decision.hosts, placing.seat.faults) == ((6, 7), 0), "the choice itself is legal"
+    placing.slot.close()
+    assert (decision.hosts, placing.slot.faults) == ((6, 7), 0), "the choice itself is legal"
     assert decision.reasons[:2] == ("?[2J?mine", "w" * 160)
     assert len(decision.reasons) == 16
 
@@ -260,35 +260,35 @@ def test_the_reasons_of_a_plug_in_are_few_short_and_printable() -> None:
 def test_an_installed_tree_builder_decides_and_a_hostile_one_is_quarantined() -> None:
     jobs = {"one": (0, 2), "two": (1, 3)}
     built_in = Mina(5, Random(0))
-    good = Building(Seat.of(TREE_BUILDER, "plugin:lowest-root", built_in, PATIENT_S), WORDS, SWITCHES)
+    good = Building(PluginSlot.of(TREE_BUILDER, "plugin:lowest-root", built_in, PATIENT_S), WORDS, SWITCHES)
     trees = good.build(TOPOLOGY, jobs, {}, HDR)
     assert {job: found.root for job, found in trees.items()} == dict.fromkeys(jobs, tree((0, 2)).root)
     assert good.build(TOPOLOGY, jobs, trees, HDR) == trees
-    assert good.seat.is_advised
-    good.seat.close()
+    assert good.slot.is_advised
+    good.slot.close()
     expected = built_in.build(TOPOLOGY, jobs, {}, HDR)
     for name in ("crowded", "torn", *HOSTILE):
-        seat = Seat.of(TREE_BUILDER, f"plugin:{name}", built_in, DEADLINE_S)
-        assert Building(seat, WORDS, SWITCHES).build(TOPOLOGY, jobs, {}, HDR) == expected, name
-        assert (seat.faults, seat.is_advised) == (1, False), name
+        slot = PluginSlot.of(TREE_BUILDER, f"plugin:{name}", built_in, DEADLINE_S)
+        assert Building(slot, WORDS, SWITCHES).build(TOPOLOGY, jobs, {}, HDR) == expected, name
+        assert (slot.faults, slot.is_advised) == (1, False), name
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_an_installed_sharing_decides_and_a_hostile_one_is_quarantined() -> None:
-    good = SharingOut(Seat.of(INA_SHARING, "plugin:last-come", Mode("shared"), PATIENT_S))
+    good = SharingOut(PluginSlot.of(INA_SHARING, "plugin:last-come", Mode("shared"), PATIENT_S))
     assert good.share(("one", "two"), 0) == {"two": Share(Wants.ALWAYS, is_shared=False)}
-    assert good.seat.is_advised
-    good.seat.close()
+    assert good.slot.is_advised
+    good.slot.close()
     expected = Mode("shared").share(("one", "two"), 0)
     for name in ("selfish", *HOSTILE):
-        seat = Seat.of(INA_SHARING, f"plugin:{name}", Mode("shared"), DEADLINE_S)
-        assert SharingOut(seat).share(("one", "two"), 0) == expected, name
-        assert (seat.faults, seat.is_advised) == (1, False), name
+        slot = PluginSlot.of(INA_SHARING, f"plugin:{name}", Mode("shared"), DEADLINE_S)
+        assert SharingOut(slot).share(("one", "two"), 0) == expected, name
+        assert (slot.faults, slot.is_advised) == (1, False), name
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_a_plug_in_that_is_not_installed_is_refused_at_the_start() -> None:
     with pytest.raises(PluginError, match="no installed package"):
-        Seat.of(PLACEMENT, "plugin:nowhere", FirstN(), DEADLINE_S)
+        PluginSlot.of(PLACEMENT, "plugin:nowhere", FirstN(), DEADLINE_S)

@@ -39,7 +39,7 @@ from offpath.sched.jobs.records import BookSettings, TenantSpec
 from offpath.sched.jobs.snapshot import snapshot
 from offpath.sched.jobs.states import EndReason, JobState
 
-from ...sched.jobs.desk import KERNELS, SMALL, a100
+from ...sched.jobs.book_harness import KERNELS, SMALL, a100
 from ...sched.jobs.world import drive
 from .writing import BOOT, Bytes, Writer, any_record, record_at, reopened, seal, written
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 
 from offpath.bindings.ina.connection import SwitchFabric
-from offpath.bindings.ina.link import Link
+from offpath.bindings.ina.rate_limiter import RateLimiter
 
 
 def main() -> None:
     address, job, rank, ranks, nbytes = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
-    session = SwitchFabric(Link()).attach(
+    session = SwitchFabric(RateLimiter()).attach(
         address, job=job, incarnation=1, stamp=1 << 32 | 1, rank=rank, ranks=ranks, token="token"
     )
     print(session.poll(10), flush=True)

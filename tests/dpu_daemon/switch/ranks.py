@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from offpath.bindings.ina.connection import SwitchFabric, TreeConnection
-from offpath.bindings.ina.link import Link
+from offpath.bindings.ina.rate_limiter import RateLimiter
 from offpath.bindings.ports import TreeAttached, TreeEvent, TreeLost
 from offpath.cli.local.switches import Switches
 from offpath.dpu_daemon.switch.summing import bf16_to_fp32, fp32_to_bf16
@@ -27,7 +27,7 @@ def job_of(
 ) -> list[TreeConnection]:  # fmt: skip
     """Allow a job and attach all its ranks."""
     switches.allow(switches.permissions(job, hosts, number=number, group=group))
-    links = [Link(rates[rank] if rates else 0) for rank in range(len(hosts))]
+    links = [RateLimiter(rates[rank] if rates else 0) for rank in range(len(hosts))]
     ranks = [
         SwitchFabric(link, patience_s).attach(
             address, job=job, incarnation=1, stamp=1 << 32 | number, rank=rank, ranks=len(hosts), token="token"

@@ -20,7 +20,7 @@ import pytest
 from offpath.bindings.errors import FabricAddressError, PeerGone
 from offpath.bindings.ina.address import parse_address
 from offpath.bindings.ina.connection import SwitchFabric, TreeConnection
-from offpath.bindings.ina.link import Link
+from offpath.bindings.ina.rate_limiter import RateLimiter
 from offpath.bindings.ports import TreeAttached, TreeLost, TreeRefused, TreeResult
 from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.cli.local.switches import Switches
@@ -147,7 +147,7 @@ def test_until_all_ranks_are_attached_everything_is_refused(switches: Switches) 
     switches.allow(switches.permissions("early", HOSTS))
     at = switches.attach_addresses(HOSTS)
     ranks = [
-        SwitchFabric(Link()).attach(
+        SwitchFabric(RateLimiter()).attach(
             at[rank], job="early", incarnation=1, stamp=1 << 32 | 1, rank=rank, ranks=2, token="token"
         )
         for rank in (0,)
@@ -161,7 +161,7 @@ def test_until_all_ranks_are_attached_everything_is_refused(switches: Switches) 
 def test_a_permission_whose_switch_above_is_not_there_costs_the_tree(switches: Switches) -> None:
     permission = switches.permissions("no parent", HOSTS)["s1"]
     switches.allow({"s1": replace(permission, parent=f"unix://{switches.directory}/nobody")})
-    rank = SwitchFabric(Link()).attach(
+    rank = SwitchFabric(RateLimiter()).attach(
         switches.addresses["s1"], job="no parent", incarnation=1, stamp=1 << 32 | 1, rank=0, ranks=2, token="token"
     )
     assert event_of(rank) == TreeLost("unreachable")

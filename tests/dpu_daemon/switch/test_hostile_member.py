@@ -16,7 +16,7 @@ from offpath.bindings.ina import frames
 from offpath.bindings.ina.address import parse_address
 from offpath.bindings.ina.connection import SwitchFabric, TreeConnection
 from offpath.bindings.ina.frames import CHUNK_BYTES, Reason
-from offpath.bindings.ina.link import Link
+from offpath.bindings.ina.rate_limiter import RateLimiter
 from offpath.bindings.ports import TreeLost, TreeRefused, TreeResult
 from offpath.cli.local.switches import Switches
 
@@ -67,30 +67,30 @@ class Raw:
                 assert time.monotonic() < until
                 time.sleep(0.01)
         self._reader = frames.Reader()
-        self._heard: list[frames.Frame] = []
+        self._on_frame: list[frames.Frame] = []
 
-    def say(self, *said: frames.Frame | bytes) -> None:
+    def send(self, *said: frames.Frame | bytes) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             for each in said:
                 self.sock.sendall(each if isinstance(each, bytes) else frames.pack(each))
 
     def hear(self) -> frames.Frame | None:
         """The next frame; None: the switch hung up."""
-        while not self._heard:
+        while not self._on_frame:
             try:
                 data = self.sock.recv(65_536)
             except ConnectionResetError:
                 return None
             if not data:
                 return None
-            self._heard += self._reader.feed(data)
-        return self._heard.pop(0)
+            self._on_frame += self._reader.feed(data)
+        return self._on_frame.pop(0)
 
     def last_word(self) -> frames.Frame | None:
         """What the switch said last before it hung up."""
         last = None
-        while (heard := self.hear()) is not None:
-            last = heard
+        while (on_frame := self.hear()) is not None:
+            last = on_frame
         return last
 
 
@@ -103,9 +103,9 @@ def attacked(switches: Switches) -> tuple[Raw, TreeConnection, int]:
     stamp = 1 << 32 | fresh
     switches.allow(switches.permissions("victim", HOSTS, number=fresh))
     raw = Raw(switches)
-    raw.say(replace(HELLO, stamp=stamp))
+    raw.send(replace(HELLO, stamp=stamp))
     assert raw.hear() == frames.Attached(0)
-    other = SwitchFabric(Link()).attach(
+    other = SwitchFabric(RateLimiter()).attach(
         switches.addresses["s1"], job="victim", incarnation=1, stamp=stamp, rank=1, ranks=2, token="token"
     )
     assert not isinstance(event_of(other), TreeLost)
@@ -148,7 +148,7 @@ def test_who_breaks_the_rules_loses_its_tree_and_nobody_elses(
     with contextlib.closing(raw.sock):
         for said in ATTACKS[name]:
             mine = isinstance(said, frames.Operation) and said.stamp == STAMP
-            raw.say(replace(said, stamp=stamp) if mine else said)
+            raw.send(replace(said, stamp=stamp) if mine else said)
         raw.last_word()
         assert event_of(other) == TreeLost("rules")
     honest()
@@ -172,7 +172,7 @@ def test_who_was_not_allowed_is_turned_away(
     switches.allow(switches.permissions("victim", HOSTS))
     raw = Raw(switches)
     with contextlib.closing(raw.sock):
-        raw.say(said)
+        raw.send(said)
         assert raw.hear() == frames.AttachRefused(said.rank, why)
         assert raw.hear() is None
     honest()
@@ -182,7 +182,7 @@ def test_a_place_is_taken_once(switches: Switches, honest: Callable[[], None]) -
     raw, other, stamp = attacked(switches)
     thief = Raw(switches)
     with contextlib.closing(raw.sock), contextlib.closing(thief.sock):
-        thief.say(replace(HELLO, stamp=stamp, rank=1))
+        thief.send(replace(HELLO, stamp=stamp, rank=1))
         assert thief.hear() == frames.AttachRefused(1, Reason.TAKEN)
         assert thief.hear() is None
         assert other.poll(0.3) is None, "the owner of the place must not notice"
@@ -196,7 +196,7 @@ def test_a_mismatch_is_reported_and_not_waited_for(switches: Switches, honest: C
     with contextlib.closing(raw.sock):
         other.start(0, "fp32", memoryview(bytes(4096)), memoryview(bytearray(4096)))
         assert other.poll(0.2) is None
-        raw.say(replace(HEADER, stamp=stamp))
+        raw.send(replace(HEADER, stamp=stamp))
         assert event_of(other) == TreeLost("mismatch")
     assert settled(switches)["mismatches"] == before + 1
     honest()
@@ -214,7 +214,7 @@ def test_a_member_that_is_far_ahead_is_not_read_and_fills_nothing(
     with contextlib.closing(raw.sock):
         before = resident_bytes(switches, "s1")
         raw.sock.settimeout(1.0)
-        raw.say(replace(HEADER, stamp=stamp, nbytes=1 << 30))
+        raw.send(replace(HEADER, stamp=stamp, nbytes=1 << 30))
         sent = 0
         with contextlib.suppress(TimeoutError):
             while sent < 1 << 30:
@@ -234,7 +234,7 @@ def test_a_member_that_reads_nothing_is_dropped_after_five_seconds(
     nbytes = 8 << 20
     with contextlib.closing(raw.sock):
         other.start(0, "fp32", memoryview(bytes(nbytes)), memoryview(bytearray(nbytes)))
-        raw.say(replace(HEADER, stamp=stamp, nbytes=nbytes))
+        raw.send(replace(HEADER, stamp=stamp, nbytes=nbytes))
         began, sent = time.monotonic(), 0
         raw.sock.setblocking(False)
         lost, left = None, b""
@@ -253,7 +253,7 @@ def test_a_member_that_reads_nothing_is_dropped_after_five_seconds(
 def test_a_refused_operation_that_is_too_large_runs_plain(switches: Switches, honest: Callable[[], None]) -> None:
     raw, other, stamp = attacked(switches)
     with contextlib.closing(raw.sock):
-        raw.say(replace(HEADER, stamp=stamp, nbytes=(1 << 30) + 4))
+        raw.send(replace(HEADER, stamp=stamp, nbytes=(1 << 30) + 4))
         assert raw.hear() == frames.Refused(0)
         assert other.poll(0.3) is None, "told ahead of time, it is an event only once it is issued"
         other.start(0, "fp32", memoryview(bytes(8)), memoryview(bytearray(8)))
@@ -263,14 +263,14 @@ def test_a_refused_operation_that_is_too_large_runs_plain(switches: Switches, ho
 
 
 def test_silent_strangers_are_hung_up_on_and_keep_nobody_out(switches: Switches, honest: Callable[[], None]) -> None:
-    strangers = [Raw(switches) for _ in range(300)]
+    pending = [Raw(switches) for _ in range(300)]
     try:
         honest()
         raw, other, _ = attacked(switches)
         raw.sock.close()
         assert event_of(other) == TreeLost("lost")
-        assert all(stranger.hear() is None for stranger in strangers)
+        assert all(stranger.hear() is None for stranger in pending)
     finally:
-        for stranger in strangers:
+        for stranger in pending:
             stranger.sock.close()
     honest()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from offpath.bindings.ina.connection import SwitchFabric, TreeConnection
-from offpath.bindings.ina.link import Link
+from offpath.bindings.ina.rate_limiter import RateLimiter
 from offpath.bindings.ports import TreeAttached, TreeLost, TreeResult
 from offpath.cli.local.switches import Switches
 
@@ -85,7 +85,7 @@ def test_a_killed_rank_is_known_to_all_others_within_a_second(nbytes: int, tmp_p
 def attached(switches: Switches, ranks: Sequence[int], patience_s: float = 5.0) -> list[TreeConnection]:
     at = switches.attach_addresses(HOSTS)
     found = [
-        SwitchFabric(Link(), patience_s).attach(
+        SwitchFabric(RateLimiter(), patience_s).attach(
             at[rank], job="job", incarnation=1, stamp=STAMP, rank=rank, ranks=4, token="token"
         )
         for rank in ranks
@@ -163,7 +163,7 @@ def test_a_switch_that_was_started_anew_admits_nothing_until_it_is_told_again(tm
         lost_at(ranks, lambda: switches.restart("s0"))
         assert switches.stats()["life"] != life
         at = switches.attach_addresses(HOSTS)
-        again = SwitchFabric(Link()).attach(
+        again = SwitchFabric(RateLimiter()).attach(
             at[0], job="job", incarnation=1, stamp=STAMP, rank=0, ranks=4, token="token"
         )
         assert event_of(again) == TreeLost("unknown"), "a stamp that was lost does not come back"

@@ -13,7 +13,7 @@ import pytest
 
 from offpath.bindings.ina.connection import SwitchFabric
 from offpath.bindings.ina.frames import CHUNK_BYTES
-from offpath.bindings.ina.link import Link, plain_bytes
+from offpath.bindings.ina.rate_limiter import RateLimiter, plain_bytes
 from offpath.bindings.ports import TreeAttached, TreeRefused, TreeResult
 from offpath.cli.local.switches import Switches
 
@@ -58,7 +58,7 @@ def test_a_job_at_one_leaf_has_its_root_there(switches: Switches) -> None:
     permission = replace(switches.permissions("alone", (0, 0, 0))["s1"], parent="")
     switches.allow({"s1": permission})
     ranks = [
-        SwitchFabric(Link()).attach(
+        SwitchFabric(RateLimiter()).attach(
             switches.addresses["s1"], job="alone", incarnation=1, stamp=STAMP, rank=rank, ranks=3, token="token"
         )
         for rank in range(3)

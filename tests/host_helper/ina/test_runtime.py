@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from offpath.cli.local.switches import Switches
-from offpath.host_helper.ina.page import EPOCH, PATTERN, STATE
+from offpath.host_helper.ina.rank_file import EPOCH, PATTERN, STATE
 from offpath.sched.ina.protocol.records import EpochRecord, Grant, Wants
 
 from ...support.ina_job import Agents, Job
@@ -32,7 +32,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
     for each in made.processes:
         each._stdin.close()
     for each in made.processes:
-        each.finish(is_told=True)
+        each.finish(is_notified=True)
 
 
 @pytest.fixture(scope="module")
@@ -188,13 +188,13 @@ def test_an_epoch_whose_switch_is_not_there_is_never_applied(job: Job, agents: A
 def test_garbage_on_the_pages_is_ignored(job: Job, agents: Agents, switches: Switches) -> None:
     incarnation = job.begin("sum", job="garbage", directories=agents.directories, steps=60, pause_s=0.02)
     noise = Random(8)
-    pages = [str(next(Path(each).glob("*.page"))) for each in agents.directories]
+    state_files = [str(next(Path(each).glob("*.page"))) for each in agents.directories]
     for _ in range(20):
-        for path in pages:
+        for path in state_files:
             with open(path, "r+b") as file:
                 file.seek(noise.choice((0, STATE.offset, PATTERN.offset, EPOCH.offset, EPOCH.offset + 16)))
                 file.write(noise.randbytes(noise.choice((8, 16, 200))))
-    os.truncate(pages[1], 5000)
+    os.truncate(state_files[1], 5000)
     grant = Grant("tree", ("unix:///nowhere/s0",) * RANKS, "token")
     agents.publish(EpochRecord("garbage", incarnation, 1, 1, grant))
     found = job.hear()

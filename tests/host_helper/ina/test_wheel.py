@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from offpath.bindings.wire import admin
-from offpath.cli.ask import AdminClient
+from offpath.cli.admin_client import AdminClient
 
 from ...support.cluster import TIMEOUT, Cluster
 from ...support.clusters import Make, make_cluster
@@ -140,7 +140,7 @@ def test_alone_its_helper_serves_a_daemon_of_the_whole_install(
 
 def _is_served(cluster: Cluster) -> bool:
     with AdminClient(str(cluster.run_folder)) as client:
-        return client.ask(admin.StatusRequest(), admin.Status).has_helper
+        return client.query(admin.StatusRequest(), admin.Status).has_helper
 
 
 def test_alone_it_carries_a_training_job(python: Path, tmp_path: Path) -> None:
@@ -152,13 +152,13 @@ def test_alone_it_carries_a_training_job(python: Path, tmp_path: Path) -> None:
         python,
         "import os, torch, torch.distributed as dist\n"
         "from offpath.host_helper.ina import backend, hook\n"
-        "from offpath.host_helper.ina.folder import PageFolder\n"
+        "from offpath.host_helper.ina.folder import RankFileFolder\n"
         "from offpath.host_helper.ina.runtime import Runtime\n"
         "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
         "with Runtime.start(job='alone', directory='ina') as runtime:\n"
         "    tensor = torch.ones(3)\n"
         "    runtime.all_reduce(tensor).wait()\n"
-        "    print(tensor.tolist(), [state.job for state in PageFolder('ina').poll()])\n"
+        "    print(tensor.tolist(), [state.job for state in RankFileFolder('ina').poll()])\n"
         "dist.destroy_process_group()\n",
         tmp_path,
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from offpath.bindings.ina.link import write_rate
+from offpath.bindings.ina.rate_limiter import write_rate
 from offpath.cli.demo.ina import log, orders, training
 from offpath.cli.demo.ina.cluster import HOSTS, RANKS, SWITCHES, Cluster
 from offpath.cli.local.switches import ROOT

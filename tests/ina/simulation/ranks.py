@@ -60,7 +60,7 @@ class SimRank:
         self.world, self.job, self.incarnation, self.rank, self.host = world, job, incarnation, rank, host
         self.ranks, self.group, self.steps, self.ops = group.ranks, group, steps, ops
         self.machine = Rank(job, incarnation, rank, group.ranks)
-        self.page = Page(self.machine.state())
+        self.state_file = Page(self.machine.state())
         self.conns: dict[int, Conn] = {}
         self.cut: set[int] = set()
         """Stamps whose connection this rank has closed."""
@@ -149,7 +149,7 @@ class SimRank:
         return True
 
     def _poll_page(self) -> bool:
-        return self.page.epoch is not None and self.machine.hold(self.page.epoch)
+        return self.state_file.epoch is not None and self.machine.hold(self.state_file.epoch)
 
     def _poll_plain(self) -> bool:
         if self._plain is None or not self._is_open or not self.group.is_done(self._plain):
@@ -241,7 +241,7 @@ class SimRank:
         for stamp, epoch in wanted.items():
             if stamp not in self.conns and epoch.grant is not None:
                 self._attach(stamp, epoch.grant.attach[self.rank], epoch.grant.token)
-        self.page.state = self.machine.state()
+        self.state_file.state = self.machine.state()
 
     def _attach(self, stamp: int, address: str, token: str) -> None:
         conn = self.world.switches[address].connect()

@@ -196,7 +196,7 @@ class SimSwitch:
         if permission.parent:
             self._pass(permission, operation, rank, parts)
             return
-        verdict = self.root.ask(operation, rank, is_last=operation.index % 2 == 1)
+        verdict = self.root.request(operation, rank, is_last=operation.index % 2 == 1)
         if parts:
             self.sums.setdefault(operation, {}).update(parts)
         self._tell(verdict)

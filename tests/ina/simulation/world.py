@@ -32,13 +32,13 @@ from offpath.sched.ina.protocol.events import (
     JobEnded,
     JobSubmitted,
     JobView,
-    Part,
     Planner,
     Publish,
     SwitchDown,
     SwitchUp,
     Tick,
     Tree,
+    TreeMember,
 )  # fmt: skip
 from offpath.sched.ina.protocol.modes import Mode, planner
 from offpath.sched.ina.protocol.records import Wants
@@ -137,10 +137,10 @@ class SimHost:
             return False
         rank = self.world.random.choice(here)
         is_gone = not rank.is_alive or rank.is_done
-        state = rank.page.state
+        state = rank.state_file.state
         if self.is_liar:  # it says that its ranks have left whatever the controller wants them to leave
             state = replace(state, held=self.newest[rank.job], applied=self.newest[rank.job])
-        report = self.agent.page(replace(state, is_gone=is_gone))
+        report = self.agent.on_state(replace(state, is_gone=is_gone))
         if report is not None:
             self.send(report)
         return report is not None
@@ -153,7 +153,7 @@ class SimHost:
         if not self.is_alive:
             return
         if isinstance(command, Ask):
-            report = self.agent.asked(command.term, command.proof)
+            report = self.agent.on_query(command.term, command.proof)
             if report is not None:
                 self.send(report)
             return
@@ -162,7 +162,7 @@ class SimHost:
         if handed is not None:
             for rank in self.world.ranks:
                 if (rank.host, rank.job, rank.incarnation) == (self.name, handed.epoch.job, handed.epoch.incarnation):
-                    rank.page.epoch = handed.epoch
+                    rank.state_file.epoch = handed.epoch
 
 
 class World:
@@ -226,10 +226,10 @@ class World:
             if root == "leaf":
                 if len(set(attach)) > 1:
                     return None
-                return Tree(attach[0], (Part(attach[0], local=tuple(range(len(attach)))),), attach)
+                return Tree(attach[0], (TreeMember(attach[0], local=tuple(range(len(attach)))),), attach)
             below = {leaf: tuple(n for n, each in enumerate(attach) if each == leaf) for leaf in sorted(set(attach))}
-            parts = [Part(leaf, root, local) for leaf, local in below.items()]
-            return Tree(root, (*parts, Part(root, below=tuple(below.items()))), attach)
+            parts = [TreeMember(leaf, root, local) for leaf, local in below.items()]
+            return Tree(root, (*parts, TreeMember(root, below=tuple(below.items()))), attach)
 
         if chosen is not None:
             return planner(chosen, tree_of, turn_ns=self.random.choice((100, 300, 1_000)) * _STEP_NS)

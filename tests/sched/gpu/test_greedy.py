@@ -6,7 +6,7 @@ import pytest
 
 from offpath.sched.errors import IllegalPlacement
 from offpath.sched.gpu.greedy import GreedyFirstFit
-from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Lift, Obstacle, Opening, Placement, Refusal
+from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Obstacle, Opening, Placement, Refusal, Unblocker
 
 from ..gpus import MIB, a30, a100
 
@@ -101,7 +101,7 @@ def test_a_plan_may_assume_leases_gone() -> None:
     fleet = Fleet()
     first, second = fleet.plan_lease("4g.20gb", 0), fleet.plan_lease("3g.20gb", 4)
     assert fleet.plan(100, gone=(first,)) == Refusal(
-        (Obstacle.GEOMETRY, Obstacle.TENANT_CLASH), (Lift.LEASE_CLOSES, Lift.HELPER_JOINS)
+        (Obstacle.GEOMETRY, Obstacle.TENANT_CLASH), (Unblocker.LEASE_CLOSES, Unblocker.HELPER_JOINS)
     )
     assert fleet.plan(100, gone=(first, second)) == LeasePlan("gpu-0", "7g.40gb", 0, 100)
 
@@ -119,11 +119,11 @@ def test_a_planned_lease_holds_its_slices_until_it_is_lost() -> None:
 
 
 def test_without_a_gpu_only_a_helper_can_lift_the_refusal() -> None:
-    assert Fleet(gpus=0).plan(14) == Refusal((Obstacle.NO_GPU,), (Lift.HELPER_JOINS,))
+    assert Fleet(gpus=0).plan(14) == Refusal((Obstacle.NO_GPU,), (Unblocker.HELPER_JOINS,))
 
 
 def test_a_demand_that_no_profile_holds_is_refused_as_such() -> None:
-    refusal = Refusal((Obstacle.NO_PROFILE,), (Lift.HELPER_JOINS, Lift.CONFIGURATION))
+    refusal = Refusal((Obstacle.NO_PROFILE,), (Unblocker.HELPER_JOINS, Unblocker.CONFIGURATION))
     assert Fleet().plan(101) == refusal
     assert Fleet().plan(14, lease_bytes=1 << 50) == refusal
 
@@ -134,7 +134,7 @@ def test_a_gpu_that_left_is_asked_no_more() -> None:
     assert fleet.plan(14) == LeasePlan("gpu-1", "1g.5gb", 0, 14)
     fleet.policy.gpu_removed("gpu-1")
     fleet.policy.gpu_removed("gpu-1")
-    assert fleet.plan(14) == Refusal((Obstacle.NO_GPU,), (Lift.HELPER_JOINS,))
+    assert fleet.plan(14) == Refusal((Obstacle.NO_GPU,), (Unblocker.HELPER_JOINS,))
 
 
 def test_gpus_of_different_models_are_each_cut_by_their_own_table() -> None:
@@ -161,7 +161,7 @@ def test_a_job_that_finds_no_share_is_prefetched_onto_the_lease_with_the_least_l
     assert fleet.place(20) == Placement(small, 0, False)
     assert fleet.place(20) == Placement(small, 1, True)
     assert fleet.place(20) == Placement(large, 1, True)
-    assert fleet.place(20) == Refusal((Obstacle.LANES,), (Lift.JOB_ENDS, Lift.LEASE_OPENS))
+    assert fleet.place(20) == Refusal((Obstacle.LANES,), (Unblocker.JOB_ENDS, Unblocker.LEASE_OPENS))
 
 
 def test_a_lane_that_is_given_back_is_used_again_first() -> None:
@@ -188,7 +188,7 @@ def test_a_share_that_is_given_back_can_be_placed_again() -> None:
 def test_another_tenants_lease_is_no_lease() -> None:
     fleet = Fleet()
     fleet.warm("7g.40gb", 0, tenant="bob")
-    assert fleet.place(14) == Refusal((Obstacle.NO_LEASE,), (Lift.LEASE_OPENS,))
+    assert fleet.place(14) == Refusal((Obstacle.NO_LEASE,), (Unblocker.LEASE_OPENS,))
 
 
 @pytest.mark.parametrize("until", ["planned", "draining", "lost"])
@@ -200,7 +200,7 @@ def test_a_lease_that_is_not_warm_is_no_lease(until: str) -> None:
         fleet.policy.lease_draining(lease)
     if until == "lost":
         fleet.policy.lease_lost(lease)
-    assert fleet.place(14) == Refusal((Obstacle.NO_LEASE,), (Lift.LEASE_OPENS,))
+    assert fleet.place(14) == Refusal((Obstacle.NO_LEASE,), (Unblocker.LEASE_OPENS,))
 
 
 def test_a_job_may_leave_a_lease_that_drains_or_is_lost() -> None:
@@ -213,14 +213,14 @@ def test_a_job_may_leave_a_lease_that_drains_or_is_lost() -> None:
     fleet.policy.release(first, 14, 0)
     fleet.policy.lease_lost(lease)
     fleet.policy.release(second, 14, 0)
-    assert fleet.place(14) == Refusal((Obstacle.NO_LEASE,), (Lift.LEASE_OPENS,))
+    assert fleet.place(14) == Refusal((Obstacle.NO_LEASE,), (Unblocker.LEASE_OPENS,))
 
 
 @pytest.mark.parametrize(
     ("share", "payload", "refusal"),
     [
-        (29, 0, Refusal((Obstacle.DEMAND,), (Lift.LEASE_OPENS,))),
-        (28, MIB + 1, Refusal((Obstacle.MEMORY,), (Lift.CONFIGURATION,))),
+        (29, 0, Refusal((Obstacle.DEMAND,), (Unblocker.LEASE_OPENS,))),
+        (28, MIB + 1, Refusal((Obstacle.MEMORY,), (Unblocker.CONFIGURATION,))),
     ],
 )
 def test_a_refusal_names_what_stands_in_the_way_and_what_lifts_it(share: int, payload: int, refusal: Refusal) -> None:

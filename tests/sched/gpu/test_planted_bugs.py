@@ -14,8 +14,8 @@ from offpath.sched.gpu.conspirator import ConspiratorPaper
 from offpath.sched.gpu.firstfit import FirstFit
 from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec
 from offpath.sched.gpu.indexed import IndexedPolicy, Warm
+from offpath.sched.gpu.oldest_gpu_first import OldestGpuFirst
 from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Opening, Placement, PolicyState, Refusal
-from offpath.sched.gpu.shipped import Shipped
 
 from .test_conspirator import compare
 from .test_plugin import INSIDE, PluginStory
@@ -30,11 +30,11 @@ BUGS: dict[str, tuple[Plant, Find]] = {}
 
 
 def rules(seed: int) -> None:
-    keeps_the_rules((Shipped, ConspiratorPaper)[seed % 2], f"bugs {seed}")
+    keeps_the_rules((OldestGpuFirst, ConspiratorPaper)[seed % 2], f"bugs {seed}")
 
 
 def resumed(seed: int) -> None:
-    goes_on_the_same(Shipped, f"bugs {seed}")
+    goes_on_the_same(OldestGpuFirst, f"bugs {seed}")
 
 
 def advised(seed: int) -> None:
@@ -156,7 +156,7 @@ def is_one_percent_short(patch: Patch) -> None:
 
 @planted(resumed)
 def forgets_when_jobs_were_placed(patch: Patch) -> None:
-    patch(Shipped, "state", IndexedPolicy.state)
+    patch(OldestGpuFirst, "state", IndexedPolicy.state)
 
 
 @planted(resumed)
@@ -185,7 +185,7 @@ def believes_a_plug_in_about_lanes(patch: Patch) -> None:
     def seat(self: IndexedPolicy, demand: Demand, lease: int, lane: int, now_ns: int) -> Placement | None:
         return Placement(lease, lane, False)
 
-    patch(Shipped, "seat", seat)
+    patch(OldestGpuFirst, "seat", seat)
 
 
 @planted(advised)
@@ -193,7 +193,7 @@ def believes_a_plug_in_about_places(patch: Patch) -> None:
     def vetted(self: IndexedPolicy, plan: LeasePlan, mask: int, opening: Opening) -> LeasePlan | None:
         return plan
 
-    patch(Shipped, "vetted", vetted)
+    patch(OldestGpuFirst, "vetted", vetted)
 
 
 @planted(advised)

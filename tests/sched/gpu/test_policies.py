@@ -12,9 +12,9 @@ from offpath.sched.gpu.baselines import BestFit, Exclusive, FirstFitPolicy, MpsO
 from offpath.sched.gpu.conspirator import ConspiratorPaper
 from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.gpu.greedy import GreedyFirstFit
+from offpath.sched.gpu.oldest_gpu_first import OldestGpuFirst
 from offpath.sched.gpu.paper import paper_gpu
 from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Opening, Placement, Policy, PolicyState
-from offpath.sched.gpu.shipped import Shipped
 from offpath.sched.plain import from_plain, to_plain
 
 from ...conftest import SIZE
@@ -23,7 +23,8 @@ from ..gpus import MIB, a30, a100, is_legal
 RUNS = {"quick": 5, "ci": 30, "full": 500}[SIZE]
 STEPS = 120
 POLICIES: dict[str, type[Policy]] = {
-    each.name: each for each in (GreedyFirstFit, ConspiratorPaper, MpsOnly, Exclusive, FirstFitPolicy, BestFit, Shipped)
+    each.name: each
+    for each in (GreedyFirstFit, ConspiratorPaper, MpsOnly, Exclusive, FirstFitPolicy, BestFit, OldestGpuFirst)
 }
 
 
@@ -188,7 +189,7 @@ def test_a_gpu_is_what_its_helper_says_whatever_other_gpus_of_that_name_were(nam
 
 def test_shipped_cuts_where_a_gpu_stays_in_use() -> None:
     """Old before full before first; an idle GPU last."""
-    policy = Shipped()
+    policy = OldestGpuFirst()
     for n in range(4):
         policy.gpu_added(paper_gpu(f"g{n}"))
 

@@ -15,15 +15,15 @@ from offpath.sched.ina.protocol.events import (
     Event,
     Fence,
     JobView,
-    Part,
     Publish,
     SwitchUp,
     Tick,
     Tree,
+    TreeMember,
 )
 from offpath.sched.ina.protocol.records import RankState
 
-TREE = Tree("t", (Part("s", "", (0, 1)),), ("s", "s"))
+TREE = Tree("t", (TreeMember("s", "", (0, 1)),), ("s", "s"))
 S = 1_000_000_000
 
 

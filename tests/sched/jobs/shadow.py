@@ -589,7 +589,7 @@ class Shadow:
         if settings.kernel_gone_ns:
             deadlines += [since_ns + settings.kernel_gone_ns for since_ns in self.offered_kernels.gone.values()]
         promise(not deadlines or (next_ns is not None and next_ns <= min(deadlines)), "next_deadline_ns is late")
-        promise(set(ledger.needy) == {name for name, jobs in queued.items() if jobs}, "who waits is needy, nobody else")
+        promise(set(ledger.backlogged) == {name for name, jobs in queued.items() if jobs}, "tenants with waiting jobs")
         lanes = sum(len(lease.lanes) for lease in self.leases.values())
         kept = {job for jobs in self.uncredited.values() for job in jobs}
         promise(set(ledger.jobs) == kept, "the jobs kept are those whose credit is out")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from offpath.sched.gpu.policy import Lift
+from offpath.sched.gpu.policy import Unblocker
 from offpath.sched.jobs import events, view
 from offpath.sched.jobs.commands import Answer
 from offpath.sched.jobs.explain import Ended, Explanation, explain, explain_end
@@ -17,20 +17,20 @@ from offpath.sched.jobs.records import MS, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import EndReason, JobState
 
 from ..gpus import MIB, a30, a100
-from .desk import ADA, BOB, HALF, KERNELS, SETTINGS, SMALL, WHOLE, Desk
+from .book_harness import ADA, BOB, HALF, KERNELS, SETTINGS, SMALL, WHOLE, BookHarness
 from .world import World
 
 
-def told(desk: Desk, job: int, at_ms: float, *, names_others: bool = True) -> Explanation:
-    ledger = desk.book.ledger
-    return explain(ledger.jobs[job], ledger, desk.book.leasing.gpus, int(at_ms * MS), names_others=names_others)
+def told(harness: BookHarness, job: int, at_ms: float, *, names_others: bool = True) -> Explanation:
+    ledger = harness.book.ledger
+    return explain(ledger.jobs[job], ledger, harness.book.leasing.gpus, int(at_ms * MS), names_others=names_others)
 
 
-def helperless() -> Desk:
+def helperless() -> BookHarness:
     """Its kernels are known, its GPUs are gone."""
-    desk = Desk()
-    desk.say(0, events.HelperLost(1))
-    return desk
+    harness = BookHarness()
+    harness.send(0, events.HelperLost(1))
+    return harness
 
 
 def causes(explanation: Explanation) -> list[Cause]:
@@ -38,30 +38,30 @@ def causes(explanation: Explanation) -> list[Cause]:
 
 
 def test_a_job_behind_another_tenants_gpu_names_the_lease_and_its_tenant() -> None:
-    desk = Desk(pins=(PinnedLease("bob", 0, "7g.40gb", 0),))
-    desk.warm(1, 1)
-    desk.submit(2, 1, ADA, SMALL)
-    (hold,) = told(desk, 1, 3).holds
+    harness = BookHarness(pins=(PinnedLease("bob", 0, "7g.40gb", 0),))
+    harness.warm(1, 1)
+    harness.submit(2, 1, ADA, SMALL)
+    (hold,) = told(harness, 1, 3).holds
     assert hold.cause is Cause.TENANT_CLASH
     assert [(each.lease, each.tenant) for each in hold.holders] == [(1, "bob")]
     assert "lease 1 of tenant bob has 7g.40gb at 0 of gpu-0" in hold.text
-    assert Lift.LEASE_CLOSES in hold.lifted_by
+    assert Unblocker.LEASE_CLOSES in hold.unblocked_by
 
 
 def test_a_tenant_is_not_told_who_the_others_are() -> None:
-    desk = Desk(pins=(PinnedLease("bob", 0, "7g.40gb", 0),))
-    desk.submit(2, 1, ADA, SMALL)
-    (hold,) = told(desk, 1, 3, names_others=False).holds
+    harness = BookHarness(pins=(PinnedLease("bob", 0, "7g.40gb", 0),))
+    harness.submit(2, 1, ADA, SMALL)
+    (hold,) = told(harness, 1, 3, names_others=False).holds
     assert "bob" not in hold.text
     assert [each.tenant for each in hold.holders] == [""]
 
 
 def test_a_job_without_a_legal_start_says_which_starts_are_blocked_by_what() -> None:
     """Two small leases of its own, at 0 and 4: six slices are free and 3g.20gb, 4g.20gb and 7g.40gb start nowhere."""
-    desk = Desk(pins=(PinnedLease("ada", 0, "1g.5gb", 0), PinnedLease("ada", 0, "1g.5gb", 4)))
-    desk.warm(1, 1, 2)
-    desk.submit(2, 1, ADA, HALF, share=42)
-    explanation = told(desk, 1, 3)
+    harness = BookHarness(pins=(PinnedLease("ada", 0, "1g.5gb", 0), PinnedLease("ada", 0, "1g.5gb", 4)))
+    harness.warm(1, 1, 2)
+    harness.submit(2, 1, ADA, HALF, share=42)
+    explanation = told(harness, 1, 3)
     assert causes(explanation) == [Cause.DEMAND, Cause.GEOMETRY]
     starts = {(each.profile, each.start): each.leases for each in explanation.holds[1].starts}
     assert starts == {
@@ -71,92 +71,92 @@ def test_a_job_without_a_legal_start_says_which_starts_are_blocked_by_what() -> 
 
 
 def test_lanes_too_large_for_any_instance_are_a_matter_of_memory() -> None:
-    desk = Desk(settings=replace(SETTINGS, landing_bytes=30_000 * MIB))
-    (answer,) = desk.submit(2, 1, ADA, SMALL)
+    harness = BookHarness(settings=replace(SETTINGS, landing_bytes=30_000 * MIB))
+    (answer,) = harness.submit(2, 1, ADA, SMALL)
     assert isinstance(answer, Answer)
     assert (answer.state, answer.reason) == (JobState.REJECTED, EndReason.NO_INSTANCE_FITS)
     ended = replace(ENDED, reason=answer.reason)
-    (hold,) = explain_end(ended, desk.book.ledger, (a100(),), 5 * MS).holds
-    assert (hold.cause, Lift.CONFIGURATION in hold.lifted_by) == (Cause.MEMORY, True)
+    (hold,) = explain_end(ended, harness.book.ledger, (a100(),), 5 * MS).holds
+    assert (hold.cause, Unblocker.CONFIGURATION in hold.unblocked_by) == (Cause.MEMORY, True)
     assert "7g.40gb of A100-40GB" in hold.text
 
 
 def test_a_job_that_waits_ends_when_a_helper_comes_whose_gpus_hold_no_lease_for_it() -> None:
-    desk = Desk(settings=replace(SETTINGS, landing_bytes=15_000 * MIB))
-    desk.submit(1, 1)
-    desk.say(2, events.HelperLost(1))
-    out = desk.say(3, events.HelperJoined(2, (a30(),), KERNELS))
+    harness = BookHarness(settings=replace(SETTINGS, landing_bytes=15_000 * MIB))
+    harness.submit(1, 1)
+    harness.send(2, events.HelperLost(1))
+    out = harness.send(3, events.HelperJoined(2, (a30(),), KERNELS))
     (answer,) = (command for command in out if isinstance(command, Answer))
     assert (answer.job, answer.state, answer.reason) == (1, JobState.CANCELLED, EndReason.NO_INSTANCE_FITS)
-    (hold,) = explain_end(replace(ENDED, reason=answer.reason), desk.book.ledger, (a30(),), 5 * MS).holds
+    (hold,) = explain_end(replace(ENDED, reason=answer.reason), harness.book.ledger, (a30(),), 5 * MS).holds
     assert "4g.24gb of A30-24GB" in hold.text
 
 
 def test_a_tenant_at_its_share_waits_for_its_own_jobs() -> None:
-    desk = Desk((TenantSpec("ada", max_share=14),))
+    harness = BookHarness((TenantSpec("ada", max_share=14),))
     for job in (1, 2, 3):
-        desk.submit(2, job)
-    desk.warm(3, 1)
-    assert causes(told(desk, 3, 4)) == [Cause.LANES, Cause.QUOTA]
-    assert "holds 14 % and may hold 14 %" in told(desk, 3, 4).holds[1].text
+        harness.submit(2, job)
+    harness.warm(3, 1)
+    assert causes(told(harness, 3, 4)) == [Cause.LANES, Cause.QUOTA]
+    assert "holds 14 % and may hold 14 %" in told(harness, 3, 4).holds[1].text
 
 
 def test_without_a_helper_only_a_helper_helps() -> None:
-    desk = helperless()
-    desk.submit(1, 1)
-    (hold,) = told(desk, 1, 2).holds
-    assert (hold.cause, hold.lifted_by) == (Cause.HELPER, (Lift.HELPER_JOINS,))
+    harness = helperless()
+    harness.submit(1, 1)
+    (hold,) = told(harness, 1, 2).holds
+    assert (hold.cause, hold.unblocked_by) == (Cause.HELPER, (Unblocker.HELPER_JOINS,))
 
 
 def test_a_lease_in_the_making_is_named() -> None:
-    desk = Desk()
-    desk.submit(1, 1)
-    assert causes(told(desk, 1, 2)) == [Cause.OPENING]
+    harness = BookHarness()
+    harness.submit(1, 1)
+    assert causes(told(harness, 1, 2)) == [Cause.OPENING]
 
 
 def test_a_failed_lease_says_when_the_next_try_is() -> None:
-    desk = Desk()
-    desk.submit(1, 1)
-    desk.say(2, events.InstanceFailed(1, 1))
-    (hold,) = told(desk, 1, 102).holds
+    harness = BookHarness()
+    harness.submit(1, 1)
+    harness.send(2, events.InstanceFailed(1, 1))
+    (hold,) = told(harness, 1, 102).holds
     assert (hold.cause, "400 ms" in hold.text) == (Cause.PAUSE, True)
 
 
 def test_a_job_that_waits_for_share_counts_who_is_ahead_on_its_lease() -> None:
-    desk = Desk(settings=replace(SETTINGS, lanes=3), pins=(PinnedLease("ada", 0, "1g.5gb", 0),))
-    desk.warm(1, 1, lanes=3)
+    harness = BookHarness(settings=replace(SETTINGS, lanes=3), pins=(PinnedLease("ada", 0, "1g.5gb", 0),))
+    harness.warm(1, 1, lanes=3)
     for job in (1, 2, 3):
-        desk.run(2, job)
-    explanation = told(desk, 3, 4)
+        harness.run(2, job)
+    explanation = told(harness, 3, 4)
     assert (causes(explanation), explanation.ahead) == ([Cause.SHARE], 1)
     assert "in use by job 1" in explanation.holds[0].text
 
 
 def test_who_is_ahead_counts_priority_before_age() -> None:
-    desk = helperless()
-    desk.submit(1, 1, priority=1)
-    desk.submit(2, 2, priority=5)
-    desk.submit(3, 3, priority=1)
-    assert [told(desk, job, 4).ahead for job in (1, 2, 3)] == [1, 0, 2]
+    harness = helperless()
+    harness.submit(1, 1, priority=1)
+    harness.submit(2, 2, priority=5)
+    harness.submit(3, 3, priority=1)
+    assert [told(harness, job, 4).ahead for job in (1, 2, 3)] == [1, 0, 2]
 
 
 def test_an_estimate_is_given_once_a_job_has_finished() -> None:
-    desk = Desk((TenantSpec("ada", max_share=14),))
-    desk.submit(1, 1)
-    desk.warm(2, 1)
-    assert told(desk, 1, 2).estimate_ns is None
-    desk.say(2, events.CopyDone(1, 0))
-    desk.result(12, 1, 1)
+    harness = BookHarness((TenantSpec("ada", max_share=14),))
+    harness.submit(1, 1)
+    harness.warm(2, 1)
+    assert told(harness, 1, 2).estimate_ns is None
+    harness.send(2, events.CopyDone(1, 0))
+    harness.result(12, 1, 1)
     for job in (2, 3, 4):
-        desk.submit(12, job)
-    assert told(desk, 4, 13).estimate_ns == 30 * MS, "10 ms a job, two before it, and each takes all of the share"
+        harness.submit(12, job)
+    assert told(harness, 4, 13).estimate_ns == 30 * MS, "10 ms a job, two before it, and each takes all of the share"
 
 
 def test_a_deadline_that_will_be_missed_is_a_cause() -> None:
-    desk = helperless()
-    desk.submit(1, 1, by_ms=50)
-    assert causes(told(desk, 1, 2)) == [Cause.HELPER, Cause.DEADLINE]
-    assert "in 48.0 ms" in told(desk, 1, 2).holds[1].text
+    harness = helperless()
+    harness.submit(1, 1, by_ms=50)
+    assert causes(told(harness, 1, 2)) == [Cause.HELPER, Cause.DEADLINE]
+    assert "in 48.0 ms" in told(harness, 1, 2).holds[1].text
 
 
 @pytest.mark.parametrize(
@@ -178,24 +178,24 @@ def test_a_deadline_that_will_be_missed_is_a_cause() -> None:
 def test_a_budget_that_ends_during_a_kernel_is_said_to_keep_the_lane(
     settings: dict[str, Any], kept: str, killed: str
 ) -> None:
-    desk = Desk(settings=replace(SETTINGS, lanes=1, **settings), pins=(PinnedLease("ada", 0, "1g.5gb", 0),))
-    desk.warm(1, 1, lanes=1)
-    desk.run(2, 1, by_ms=20)
-    (hold,) = told(desk, 1, 5).holds
+    harness = BookHarness(settings=replace(SETTINGS, lanes=1, **settings), pins=(PinnedLease("ada", 0, "1g.5gb", 0),))
+    harness.warm(1, 1, lanes=1)
+    harness.run(2, 1, by_ms=20)
+    (hold,) = told(harness, 1, 5).holds
     assert hold.cause is Cause.DEADLINE
     assert "its deadline is in 15.0 ms" in hold.text
     assert f"then it ends EXPIRED, and its kernel keeps the lane {kept}" in hold.text
-    desk.submit(6, 2)
-    assert "1 run" in told(desk, 2, 7).holds[0].text
-    desk.tick(20)
-    assert "1 of these for requests that have expired or were cancelled" in told(desk, 2, 21).holds[0].text
+    harness.submit(6, 2)
+    assert "1 run" in told(harness, 2, 7).holds[0].text
+    harness.tick(20)
+    assert "1 of these for requests that have expired or were cancelled" in told(harness, 2, 21).holds[0].text
     expired = replace(ENDED, state=JobState.EXPIRED, reason=EndReason.DEADLINE_PASSED, lease=1)
-    (hold,) = explain_end(expired, desk.book.ledger, (a100(),), 25 * MS).holds
+    (hold,) = explain_end(expired, harness.book.ledger, (a100(),), 25 * MS).holds
     assert hold.text == (
         f"its budget of 50 ms passed on lease 1; its kernel still runs and keeps lane 0 until it ends{killed}"
     )
-    desk.result(30, 1, 1)
-    (hold,) = explain_end(expired, desk.book.ledger, (a100(),), 31 * MS).holds
+    harness.result(30, 1, 1)
+    (hold,) = explain_end(expired, harness.book.ledger, (a100(),), 31 * MS).holds
     assert hold.text == "its budget of 50 ms passed on lease 1"
 
 
@@ -204,20 +204,20 @@ ENDED = Ended(1, "ada", 14, 100, 50, JobState.REJECTED, EndReason.NONE, 0, 0, (0
 
 @pytest.mark.parametrize("reason", [reason for reason in EndReason if reason is not EndReason.NONE])
 def test_every_end_has_a_cause_and_something_that_would_change_it(reason: EndReason) -> None:
-    desk = Desk()
-    (hold,) = explain_end(replace(ENDED, reason=reason), desk.book.ledger, (a100(),), 5 * MS).holds
+    harness = BookHarness()
+    (hold,) = explain_end(replace(ENDED, reason=reason), harness.book.ledger, (a100(),), 5 * MS).holds
     assert hold.text
-    assert hold.lifted_by
+    assert hold.unblocked_by
 
 
 def test_a_payload_that_is_too_large_is_told_both_sizes() -> None:
     ended = replace(ENDED, payload_bytes=2 * MIB, reason=EndReason.PAYLOAD_TOO_LARGE)
-    (hold,) = explain_end(ended, Desk().book.ledger, (), 5 * MS).holds
+    (hold,) = explain_end(ended, BookHarness().book.ledger, (), 5 * MS).holds
     assert (hold.cause, str(2 * MIB) in hold.text, str(MIB) in hold.text) == (Cause.MEMORY, True, True)
 
 
 def test_a_completed_job_was_held_back_by_nothing() -> None:
-    assert explain_end(replace(ENDED, state=JobState.COMPLETED), Desk().book.ledger, (), 5 * MS).holds == ()
+    assert explain_end(replace(ENDED, state=JobState.COMPLETED), BookHarness().book.ledger, (), 5 * MS).holds == ()
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -229,14 +229,14 @@ def test_whatever_happens_every_job_can_be_explained_and_nothing_is_disturbed(se
     def step(event: events.Event) -> object:
         commands = plain(event)
         ledger, gpus = world.book.ledger, world.book.leasing.gpus
-        before = len(ledger.timers), ledger.generation, len(ledger.needy)
+        before = len(ledger.timers), ledger.generation, len(ledger.backlogged)
         for record in view.jobs(ledger, world.now_ns):
             job = ledger.jobs[record.job]
             if job.state < JobState.COMPLETED:
                 explanation = explain(job, ledger, gpus, world.now_ns)
                 assert explanation.holds or job.state is not JobState.QUEUED, job
         assert view.leases(ledger, world.now_ns) is not None
-        assert before == (len(ledger.timers), ledger.generation, len(ledger.needy))
+        assert before == (len(ledger.timers), ledger.generation, len(ledger.backlogged))
         return commands
 
     world.step = step  # type: ignore[method-assign, assignment]
@@ -244,47 +244,47 @@ def test_whatever_happens_every_job_can_be_explained_and_nothing_is_disturbed(se
 
 
 def test_reading_the_book_gives_the_records_of_its_tables() -> None:
-    desk = Desk(pins=(PinnedLease("bob", 0, "2g.10gb", 0),))
-    desk.warm(1, 1)
-    desk.run(2, 1, BOB)
-    desk.submit(2, 2, BOB, WHOLE)
-    before = copy.deepcopy(view.tenants(desk.book.ledger))
-    jobs = view.jobs(desk.book.ledger, 5 * MS)
+    harness = BookHarness(pins=(PinnedLease("bob", 0, "2g.10gb", 0),))
+    harness.warm(1, 1)
+    harness.run(2, 1, BOB)
+    harness.submit(2, 2, BOB, WHOLE)
+    before = copy.deepcopy(view.tenants(harness.book.ledger))
+    jobs = view.jobs(harness.book.ledger, 5 * MS)
     assert [(each.job, each.tenant, each.state, each.age_ns) for each in jobs] == [
         (1, "bob", JobState.LAUNCHED, 3 * MS), (2, "bob", JobState.QUEUED, 3 * MS),
     ]  # fmt: skip
-    (lease,) = view.leases(desk.book.ledger, 5 * MS)
+    (lease,) = view.leases(harness.book.ledger, 5 * MS)
     assert (lease.tenant, lease.running_share, lease.alpha, lease.jobs, lease.running) == ("bob", 14, 28, 1, 1)
-    assert [each.jobs for each in view.sessions(desk.book.ledger)] == [0, 2, 0]
-    found = view.find_job(desk.book.ledger, BOB, 2)
+    assert [each.jobs for each in view.sessions(harness.book.ledger)] == [0, 2, 0]
+    found = view.find_job(harness.book.ledger, BOB, 2)
     assert found is not None
     assert found.job == 2
-    assert view.find_job(desk.book.ledger, BOB, 9) is None
-    assert view.tenants(desk.book.ledger) == before
-    assert view.jobs(desk.book.ledger, 5 * MS, tenant="ada") == []
-    assert [each.job for each in view.jobs(desk.book.ledger, 5 * MS, after=1)] == [2]
+    assert view.find_job(harness.book.ledger, BOB, 9) is None
+    assert view.tenants(harness.book.ledger) == before
+    assert view.jobs(harness.book.ledger, 5 * MS, tenant="ada") == []
+    assert [each.job for each in view.jobs(harness.book.ledger, 5 * MS, after=1)] == [2]
 
 
 # -- draining -----------------------------------------------------------------------------------------------------
 def test_a_book_that_drains_finishes_what_it_has_and_turns_the_rest_away_with_a_hint() -> None:
-    desk = Desk(pins=(PinnedLease("ada", 0, "1g.5gb", 0),))
-    desk.warm(1, 1)
-    desk.run(2, 1)
-    assert desk.say(3, events.Drain(True)) == ()
-    (answer,) = desk.submit(4, 2)
+    harness = BookHarness(pins=(PinnedLease("ada", 0, "1g.5gb", 0),))
+    harness.warm(1, 1)
+    harness.run(2, 1)
+    assert harness.send(3, events.Drain(True)) == ()
+    (answer,) = harness.submit(4, 2)
     assert isinstance(answer, Answer)
     assert (answer.state, answer.reason, answer.retry_after_ms) == (JobState.REJECTED, EndReason.DRAINING, 1000)
-    (answer,) = desk.result(5, 1, 1)
+    (answer,) = harness.result(5, 1, 1)
     assert isinstance(answer, Answer)
     assert answer.state is JobState.COMPLETED
-    assert desk.say(6, events.Drain(False)) == ()
-    assert len(desk.run(7, 3)) == 2
+    assert harness.send(6, events.Drain(False)) == ()
+    assert len(harness.run(7, 3)) == 2
 
 
 def test_a_bad_request_is_told_so_also_while_draining() -> None:
-    desk = Desk()
-    desk.say(1, events.Drain(True))
-    (answer,) = desk.submit(2, 1, kernel=99)
+    harness = BookHarness()
+    harness.send(1, events.Drain(True))
+    (answer,) = harness.submit(2, 1, kernel=99)
     assert isinstance(answer, Answer)
     assert answer.reason is EndReason.UNKNOWN_KERNEL
     assert KERNELS[0].kernel == SMALL

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from offpath.sched.gpu.policy import Lift
+from offpath.sched.gpu.policy import Unblocker
 from offpath.sched.jobs import events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.commands import Answer, Command, Copy, Launch
@@ -27,8 +27,8 @@ from offpath.sched.jobs.snapshot import restore, snapshot
 from offpath.sched.jobs.states import EndReason, JobState
 
 from ..gpus import a100
+from .book_harness import ADA, HALF, SETTINGS, SMALL, BookHarness
 from .cluster import Cluster
-from .desk import ADA, HALF, SETTINGS, SMALL, Desk
 
 EXAMPLES = {"quick": 60, "ci": 400, "full": 5_000}[os.environ.get("OFFPATH_TEST_SIZE", "ci")]
 PIN = PinnedLease("ada", 0, "1g.5gb", 0)
@@ -43,89 +43,91 @@ def is_refused(out: tuple[Command, ...]) -> bool:
     return bool(answers)
 
 
-def served(kernel_ms: float, *, tenants: tuple[TenantSpec, ...] = ONLY, pins: tuple[PinnedLease, ...] = (PIN,)) -> Desk:
+def served(
+    kernel_ms: float, *, tenants: tuple[TenantSpec, ...] = ONLY, pins: tuple[PinnedLease, ...] = (PIN,)
+) -> BookHarness:
     """A warm lease on which kernel SMALL has run once, from 2 on, for ``kernel_ms``."""
-    desk = Desk(tenants, pins=pins)
-    desk.warm(1, 1)
-    desk.run(2, 1)
-    desk.result(2 + kernel_ms, 1, 1)
-    return desk
+    harness = BookHarness(tenants, pins=pins)
+    harness.warm(1, 1)
+    harness.run(2, 1)
+    harness.result(2 + kernel_ms, 1, 1)
+    return harness
 
 
 # -- sentences ----------------------------------------------------------------------------------------------------
 def test_an_idle_book_refuses_no_budget_after_one_slow_kernel_nor_a_day_later_nor_after_a_restart() -> None:
-    desk = served(3_000)
-    assert not is_refused(desk.submit(3_003, 2, by_ms=3_503))
-    desk.say(3_003, events.CopyDone(2, 0))
-    desk.result(3_003.1, 2, 1)
+    harness = served(3_000)
+    assert not is_refused(harness.submit(3_003, 2, by_ms=3_503))
+    harness.send(3_003, events.CopyDone(2, 0))
+    harness.result(3_003.1, 2, 1)
     again = restore(orjson.loads(orjson.dumps(snapshot(served(3_000).book))))
-    for book in (desk.book, again):
+    for book in (harness.book, again):
         at_ns = DAY_MS * MS
         out = book.handle(events.JobSubmitted(3, ADA, 9, SMALL, 0, 0, at_ns + 500 * MS, 0, False), at_ns)
         assert not is_refused(out)
 
 
 def test_a_slow_kernel_says_nothing_of_another_one() -> None:
-    desk = served(3_000, tenants=(TenantSpec("ada", max_share=42),), pins=(PinnedLease("ada", 0, "3g.20gb", 0),))
+    harness = served(3_000, tenants=(TenantSpec("ada", max_share=42),), pins=(PinnedLease("ada", 0, "3g.20gb", 0),))
     for job in (2, 3, 4):
-        desk.submit(3_003, job)
-    assert not is_refused(desk.submit(3_003, 5, kernel=HALF, share=14, by_ms=3_503)), "it has no history"
-    assert is_refused(desk.submit(3_003, 6, by_ms=3_503))
+        harness.submit(3_003, job)
+    assert not is_refused(harness.submit(3_003, 5, kernel=HALF, share=14, by_ms=3_503)), "it has no history"
+    assert is_refused(harness.submit(3_003, 6, by_ms=3_503))
 
 
 def test_what_lies_ahead_counts_by_its_share_not_by_lanes() -> None:
     """Five jobs of 3.2 s that take all of a lease with two lanes: the sixth ends after 19.2 s, not after 3.2 or 9.6."""
-    desk = served(3_200)
+    harness = served(3_200)
     for job in range(2, 7):
-        desk.submit(3_202, job)
+        harness.submit(3_202, job)
     at_ms = 3_202
-    assert is_refused(desk.submit(at_ms, 7, by_ms=at_ms + 19_199))
-    assert not is_refused(desk.submit(at_ms, 8, by_ms=at_ms + 19_200))
+    assert is_refused(harness.submit(at_ms, 7, by_ms=at_ms + 19_199))
+    assert not is_refused(harness.submit(at_ms, 8, by_ms=at_ms + 19_200))
 
 
 def test_jobs_that_fit_beside_each_other_are_counted_so() -> None:
-    desk = served(100)
+    harness = served(100)
     for job in range(2, 6):
-        desk.submit(102, job, share=7)
-    assert is_refused(desk.submit(102, 6, share=7, by_ms=102 + 299))
-    assert not is_refused(desk.submit(102, 7, share=7, by_ms=102 + 300))
+        harness.submit(102, job, share=7)
+    assert is_refused(harness.submit(102, 6, share=7, by_ms=102 + 299))
+    assert not is_refused(harness.submit(102, 7, share=7, by_ms=102 + 300))
 
 
 def test_of_a_kernel_that_runs_only_what_is_left_counts() -> None:
-    desk = served(100)
-    desk.run(200, 2)
-    desk.submit(200, 3)
-    assert is_refused(desk.submit(260, 4, by_ms=499))
-    assert not is_refused(desk.submit(260, 5, by_ms=500))
+    harness = served(100)
+    harness.run(200, 2)
+    harness.submit(200, 3)
+    assert is_refused(harness.submit(260, 4, by_ms=499))
+    assert not is_refused(harness.submit(260, 5, by_ms=500))
 
 
 def test_a_job_of_a_higher_priority_waits_only_for_its_like() -> None:
-    desk = served(100)
+    harness = served(100)
     for job in range(2, 8):
-        desk.submit(102, job)
-    assert is_refused(desk.submit(102, 8, by_ms=402))
-    assert not is_refused(desk.submit(102, 9, by_ms=402, priority=1)), "two on lanes go before it"
-    assert is_refused(desk.submit(102, 10, by_ms=402, priority=1))
+        harness.submit(102, job)
+    assert is_refused(harness.submit(102, 8, by_ms=402))
+    assert not is_refused(harness.submit(102, 9, by_ms=402, priority=1)), "two on lanes go before it"
+    assert is_refused(harness.submit(102, 10, by_ms=402, priority=1))
 
 
 def test_a_lease_in_the_making_may_come_in_time() -> None:
-    desk = served(100, tenants=(TenantSpec("ada"),))
+    harness = served(100, tenants=(TenantSpec("ada"),))
     for job in range(2, 8):
-        desk.submit(102, job)
-    assert is_refused(desk.submit(102, 8, by_ms=502))
-    desk.tick(130)
-    assert 2 in desk.book.ledger.leases, "the backlog lasts, and another lease is opened"
-    assert not is_refused(desk.submit(130, 9, by_ms=530))
+        harness.submit(102, job)
+    assert is_refused(harness.submit(102, 8, by_ms=502))
+    harness.tick(130)
+    assert 2 in harness.book.ledger.leases, "the backlog lasts, and another lease is opened"
+    assert not is_refused(harness.submit(130, 9, by_ms=530))
 
 
 def test_a_job_that_will_have_expired_holds_nobody_up() -> None:
-    desk = served(100)
+    harness = served(100)
     for job in (2, 3, 4):
-        desk.submit(102, job)
-    assert not is_refused(desk.submit(102, 5, by_ms=502))
+        harness.submit(102, job)
+    assert not is_refused(harness.submit(102, 5, by_ms=502))
     for job in range(6, 9):
-        desk.submit(103, job, priority=1)  # they go first: job 5 will not have its turn before 502
-    assert not is_refused(desk.submit(104, 9, by_ms=804)), "six are served before it, not seven"
+        harness.submit(103, job, priority=1)  # they go first: job 5 will not have its turn before 502
+    assert not is_refused(harness.submit(104, 9, by_ms=804)), "six are served before it, not seven"
 
 
 def test_one_slow_run_among_fast_ones_is_no_pace_and_a_new_pace_is_believed_within_five_runs() -> None:
@@ -163,28 +165,28 @@ def test_the_history_of_a_tenant_is_bounded_and_the_kernel_that_rests_for_longes
 
 
 def test_the_history_is_part_of_the_snapshot() -> None:
-    desk = served(100)
+    harness = served(100)
     for job in range(2, 8):
-        desk.submit(102, job)
-    again = restore(orjson.loads(orjson.dumps(snapshot(desk.book))))
+        harness.submit(102, job)
+    again = restore(orjson.loads(orjson.dumps(snapshot(harness.book))))
     ada = again.ledger.tenants["ada"]
     assert [(kernel, times.runs_ns) for kernel, times in ada.service.items()] == [(SMALL, [100 * MS])]
-    assert ada.waiting == desk.book.ledger.tenants["ada"].waiting != {}
+    assert ada.waiting == harness.book.ledger.tenants["ada"].waiting != {}
     submitted = events.JobSubmitted(9, ADA, 99, SMALL, 0, 0, 402 * MS, 0, False)
     assert is_refused(again.handle(submitted, 102 * MS))
 
 
 @pytest.mark.parametrize("count", [600, 3_000])
 def test_a_queue_too_long_to_be_put_in_order_still_counts_by_its_work(count: int) -> None:
-    desk = Desk((TenantSpec("ada", max_share=14, max_jobs=9_999),), replace(SETTINGS, max_jobs=9_999), (PIN,))
-    desk.warm(1, 1)
-    desk.run(2, 1)
-    desk.result(12, 1, 1)
+    harness = BookHarness((TenantSpec("ada", max_share=14, max_jobs=9_999),), replace(SETTINGS, max_jobs=9_999), (PIN,))
+    harness.warm(1, 1)
+    harness.run(2, 1)
+    harness.result(12, 1, 1)
     for job in range(2, count + 2):
-        desk.submit(12, job)
+        harness.submit(12, job)
     wait_ms = 10 * count
-    assert is_refused(desk.submit(12, 9_000, by_ms=12 + 0.9 * wait_ms))
-    assert not is_refused(desk.submit(12, 9_001, by_ms=12 + wait_ms + 10))
+    assert is_refused(harness.submit(12, 9_000, by_ms=12 + 0.9 * wait_ms))
+    assert not is_refused(harness.submit(12, 9_001, by_ms=12 + wait_ms + 10))
 
 
 @pytest.mark.parametrize("gpus", [2, 8])
@@ -218,24 +220,24 @@ def calls_of(work: Callable[[], object]) -> int:
 
 
 def test_what_a_refused_job_is_told_can_come_true() -> None:
-    desk = served(300)
+    harness = served(300)
     for job in (2, 3, 4):
-        desk.submit(302, job)
-    (answer,) = desk.submit(302, 5, by_ms=802)
+        harness.submit(302, job)
+    (answer,) = harness.submit(302, 5, by_ms=802)
     assert isinstance(answer, Answer)
     told = Ended(5, "ada", 14, 100, 500, answer.state, answer.reason, answer.retry_after_ms, 0, answer.stages, SMALL, 0)
-    (hold,) = explain_end(told, desk.book.ledger, (a100(),), 302 * MS).holds
+    (hold,) = explain_end(told, harness.book.ledger, (a100(),), 302 * MS).holds
     assert "submitted now, it would end in about 1200.0 ms" in hold.text
-    assert Lift.JOB_ENDS in hold.lifted_by
-    desk.say(302, events.CopyDone(2, 0))
-    desk.say(302, events.CopyDone(3, 0))
-    desk.result(602, 2, 1)
-    desk.say(602, events.CopyDone(4, 0))
-    desk.result(902, 3, 1)
-    (hold,) = explain_end(told, desk.book.ledger, (a100(),), 1_002 * MS).holds
+    assert Unblocker.JOB_ENDS in hold.unblocked_by
+    harness.send(302, events.CopyDone(2, 0))
+    harness.send(302, events.CopyDone(3, 0))
+    harness.result(602, 2, 1)
+    harness.send(602, events.CopyDone(4, 0))
+    harness.result(902, 3, 1)
+    (hold,) = explain_end(told, harness.book.ledger, (a100(),), 1_002 * MS).holds
     assert "submitted now, it would be accepted" in hold.text
-    assert Lift.SAME_REQUEST in hold.lifted_by
-    assert not is_refused(desk.submit(1_002, 6, by_ms=1_002 + 500))
+    assert Unblocker.SAME_REQUEST in hold.unblocked_by
+    assert not is_refused(harness.submit(1_002, 6, by_ms=1_002 + 500))
 
 
 # -- against a first-come simulation --------------------------------------------------------------------------------
@@ -279,20 +281,20 @@ class Honest:
         self.alphas = [gpu.alpha(next(p for p in gpu.profiles if p.name == name)) for name in profiles]
         self.lanes, self.kinds = lanes, kinds
         ada = TenantSpec("ada", max_share=sum(self.alphas), max_jobs=10_000)
-        self.desk = Desk((ada,), replace(SETTINGS, lanes=lanes), pins)
+        self.harness = BookHarness((ada,), replace(SETTINGS, lanes=lanes), pins)
         kernels = tuple(events.Kernel(n, kind.share) for n, kind in enumerate(kinds, start=1))
-        self.desk.say(0, events.HelperJoined(1, (gpu,), kernels))
+        self.harness.send(0, events.HelperJoined(1, (gpu,), kernels))
         self.now_ms = 0
         self.jobs: dict[int, Mine] = {}
         self.running: dict[int, tuple[int, int, int]] = {}
         """By job: when it ends, and its lease and generation."""
-        self.seats: dict[int, list[int]] = {lease: [] for lease in self.desk.book.ledger.leases}
+        self.seats: dict[int, list[int]] = {lease: [] for lease in self.harness.book.ledger.leases}
         """By lease: jobs that have a lane and do not run, in the order in which they got it."""
         self.ended: dict[int, tuple[JobState, int]] = {}
-        self.desk.warm(0, *self.seats, lanes=lanes)
+        self.harness.warm(0, *self.seats, lanes=lanes)
 
     def carry_out(self, out: tuple[Command, ...]) -> None:
-        book = self.desk.book
+        book = self.harness.book
         for command in out:
             if isinstance(command, Copy):
                 self.seats[command.lease].append(command.job)
@@ -316,10 +318,10 @@ class Honest:
                 break
             self.now_ms = min(ends[0], due_ms)
             if due_ms <= ends[0]:
-                self.carry_out(self.desk.tick(due_ms))
+                self.carry_out(self.harness.tick(due_ms))
             else:
                 *_, generation = self.running.pop(ends[1])
-                self.carry_out(self.desk.result(self.now_ms, ends[1], generation))
+                self.carry_out(self.harness.result(self.now_ms, ends[1], generation))
         self.now_ms = when_ms
 
     def _waits(self, job: Mine) -> bool:
@@ -329,7 +331,7 @@ class Honest:
         """True when it was turned away because of its deadline."""
         by_ms = self.now_ms + asked.budget_ms if asked.budget_ms else 0
         self.jobs[job] = Mine(job, self.kinds[asked.kernel], asked.priority, self.now_ms, by_ms)
-        out = self.desk.submit(self.now_ms, job, kernel=asked.kernel + 1, priority=asked.priority, by_ms=by_ms)
+        out = self.harness.submit(self.now_ms, job, kernel=asked.kernel + 1, priority=asked.priority, by_ms=by_ms)
         self.carry_out(out)
         return is_refused(out)
 
@@ -380,8 +382,8 @@ class Honest:
     def ends_in_the_book_ms(self, before: JobBook, job: int, asked: Asked) -> int:
         """When the very book ends the job, had it no deadline, and were nothing submitted after it."""
         other = Honest.__new__(Honest)
-        other.desk = Desk.__new__(Desk)
-        other.desk.book, other.desk.ids = before, dict(self.desk.ids)
+        other.harness = BookHarness.__new__(BookHarness)
+        other.harness.book, other.harness.ids = before, dict(self.harness.ids)
         other.alphas, other.lanes, other.kinds, other.now_ms = self.alphas, self.lanes, self.kinds, self.now_ms
         other.jobs = {number: mine for number, mine in self.jobs.items() if number != job}
         other.running, other.ended = dict(self.running), {k: v for k, v in self.ended.items() if k != job}
@@ -435,7 +437,7 @@ def judged(world: Honest, job: int, asked: Asked) -> str:
     kind = world.kinds[asked.kernel]
     is_idle = world.is_idle_for(kind.share)
     takes_ms = world.ends_first_come_ms(kind, asked.priority) - world.now_ms
-    before = restore(snapshot(world.desk.book))
+    before = restore(snapshot(world.harness.book))
     if world.submit(job, asked):
         assert not is_idle, "a lane that could run it is idle"
         assert takes_ms > asked.budget_ms, f"refused, and it takes {takes_ms} of {asked.budget_ms} ms"

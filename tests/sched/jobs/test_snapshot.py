@@ -19,7 +19,7 @@ from offpath.sched.jobs.records import MS, PinnedLease, TenantSpec
 from offpath.sched.jobs.snapshot import restore, schema, snapshot
 from offpath.sched.jobs.states import EndReason
 
-from .desk import ADA, HALF, SETTINGS, SMALL, Desk
+from .book_harness import ADA, HALF, SETTINGS, SMALL, BookHarness
 from .world import World, drive
 
 SEEDS = {"quick": 12, "ci": 60, "full": 600}[os.environ.get("OFFPATH_TEST_SIZE", "ci")]
@@ -50,26 +50,26 @@ def test_a_book_restored_at_any_moment_gives_the_same_commands_from_there_on(see
     assert restored
 
 
-def with_many_kinds(jobs: int, *, kernel: int = SMALL, room: int = 0) -> Desk:
+def with_many_kinds(jobs: int, *, kernel: int = SMALL, room: int = 0) -> BookHarness:
     """``jobs`` jobs of priority 0 wait, then one of each of the priorities 1 to 69: more kinds than a forecast reads.
     Kernel SMALL takes 10 ms; how long others take is not known. The tenant may submit ``room`` more."""
     settings = replace(SETTINGS, max_jobs=9_999)
     ada = TenantSpec("ada", max_share=14, max_jobs=jobs + 69 + room)
-    desk = Desk((ada,), settings, (PinnedLease("ada", 0, "1g.5gb", 0),))
-    desk.warm(1, 1)
-    desk.run(2, 1)
-    desk.result(12, 1, 1)
+    harness = BookHarness((ada,), settings, (PinnedLease("ada", 0, "1g.5gb", 0),))
+    harness.warm(1, 1)
+    harness.run(2, 1)
+    harness.result(12, 1, 1)
     for job in range(2, jobs + 2):
-        desk.submit(12, job, kernel=kernel, share=14)
+        harness.submit(12, job, kernel=kernel, share=14)
     for priority in range(1, 70):
-        desk.submit(12, jobs + 1 + priority, priority=priority)
-    return desk
+        harness.submit(12, jobs + 1 + priority, priority=priority)
+    return harness
 
 
-def answered_alike(desk: Desk, event: events.Event) -> EndReason:
+def answered_alike(harness: BookHarness, event: events.Event) -> EndReason:
     """The reason of the answer that the book gives, and one restored from its snapshot too."""
-    again = through_json(desk.book)
-    (live,) = desk.book.handle(event, 12 * MS)
+    again = through_json(harness.book)
+    (live,) = harness.book.handle(event, 12 * MS)
     assert isinstance(live, Answer)
     assert again.handle(event, 12 * MS) == (live,)
     return live.reason
@@ -95,7 +95,7 @@ def full_snapshot() -> dict[str, Any]:
     """Of a book in the middle of everything."""
     world = World(3)
     world.step(world._join_now())
-    while not (world.book.ledger.leaving and world.book.ledger.needy and world.book.ledger.timers.entries):
+    while not (world.book.ledger.leaving and world.book.ledger.backlogged and world.book.ledger.timers.entries):
         world.run_some(1)
     taken: dict[str, Any] = orjson.loads(orjson.dumps(snapshot(world.book)))
     return taken

@@ -237,7 +237,7 @@ class World:
         for session in list(shadow.sessions):
             self.step(events.SessionClosed(session))
         ledger = book.ledger
-        promise(not (ledger.jobs or ledger.leaving or ledger.sessions or ledger.needy), "the book ends empty")
+        promise(not (ledger.jobs or ledger.leaving or ledger.sessions or ledger.backlogged), "the book ends empty")
         promise(not (ledger.departing or shadow.removed), f"{shadow.removed} never leave")
         left = [lease.opened for lease in shadow.leases.values() if not ledger.leases[lease.opened.lease].is_pinned]
         promise(not left, f"idle leases {left} never close")

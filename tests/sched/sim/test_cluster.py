@@ -10,9 +10,9 @@ from offpath.sched.gpu.baselines import BestFit, Exclusive, MpsOnly
 from offpath.sched.gpu.checker import tally, violations
 from offpath.sched.gpu.conspirator import ConspiratorPaper
 from offpath.sched.gpu.exact import Costs, solve
+from offpath.sched.gpu.oldest_gpu_first import OldestGpuFirst
 from offpath.sched.gpu.paper import FRACTIONS, Transcription, paper_gpu
 from offpath.sched.gpu.policy import Policy
-from offpath.sched.gpu.shipped import Shipped
 from offpath.sched.jobs.commands import OpenLease
 from offpath.sched.jobs.states import JobState
 from offpath.sched.sim.accounting import HOUR_NS, Meter
@@ -70,11 +70,11 @@ def test_the_book_decides_as_the_transcription_row_by_row() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [ConspiratorPaper, MpsOnly, Exclusive, BestFit, Shipped])
+@pytest.mark.parametrize("kind", [ConspiratorPaper, MpsOnly, Exclusive, BestFit, OldestGpuFirst])
 def test_every_state_is_legal_and_no_better_than_the_optimum(kind: type[Policy]) -> None:
     stream, gpus = drawn(7)
     specs = [paper_gpu(*gpu) for gpu in gpus]
-    cluster = Cluster(stream, specs, Shipped(prefetch=False) if kind is Shipped else kind())
+    cluster = Cluster(stream, specs, OldestGpuFirst(prefetch=False) if kind is OldestGpuFirst else kind())
     for at_ns in range(0, stream.end_ns, 500 * S):
         cluster.run(at_ns)
         jobs = cluster.live()

@@ -103,7 +103,7 @@ class Session:
         """For the wire; tell `said` if it went out."""
         return _HEAD.pack(kind, VERSION, 0, self._taken % _WRAP, self.nonce) + body
 
-    def said(self, kind: int) -> None:
+    def on_sent(self, kind: int) -> None:
         """A frame of this kind, made just now, went out."""
         self._said = self._taken
         self.is_probed = False
@@ -114,15 +114,15 @@ class Session:
         """The peer may soon have to wait for word of what was taken."""
         return self._taken - self._said >= WINDOW // 2 and not self.is_over
 
-    def heard(self, frame: Frame) -> None:
+    def on_received(self, frame: Frame) -> None:
         """A frame of the peer's. Raises: HostMessageError: it breaks the rules; the session is over with it."""
         try:
-            self._heard(frame)
+            self._on_frame(frame)
         except HostMessageError as fault:
             self.broke(fault)
             raise
 
-    def _heard(self, frame: Frame) -> None:
+    def _on_frame(self, frame: Frame) -> None:
         if self.is_over:
             return
         if frame.session != self.nonce:

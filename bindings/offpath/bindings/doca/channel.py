@@ -38,16 +38,16 @@ from offpath.bindings.errors import ComchUnusable, DeviceError, HostMessageError
 
 SERVER: Final = "offpath"
 """The server's name, unless both sides are told another."""
-_MOST_UNMET: Final = 256
+_MOST_ARRIVED: Final = 256
 """Connections that wait for `accept`."""
 _START_S: Final = 10.0
 _GRACE_S: Final = 1.0
 
 
-class Line(Protocol):
+class FrameSink(Protocol):
     """Where a connection's frames go."""
 
-    def say(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
         """Send it after what was said before. Does not block."""
 
     def leave(self, *, at_once: bool) -> None:
@@ -60,16 +60,16 @@ class ComchConnection:
     peer_pid = 0
 
     def __init__(
-        self, line: Line, mailbox: Mailbox[bytes], session: Session, peer: str, on_close: Callable[[], None],
-        *, is_ours: bool = False,
+        self, sink: FrameSink, mailbox: Mailbox[bytes], session: Session, peer: str, on_close: Callable[[], None],
+        *, is_self_probe: bool = False,
     ) -> None:  # fmt: skip
-        self._line = line
+        self._sink = sink
         self._mailbox = mailbox
         self._session = session
         self._on_close = on_close
         self._is_broken = False
         self.peer = peer
-        self.is_ours = is_ours
+        self.is_self_probe = is_self_probe
         self._is_opened = False
 
     # -- out ----------------------------------------------------------------------------------------------------------
@@ -84,17 +84,17 @@ class ComchConnection:
             raise PeerGone("host channel: its connection is lost")
         if not self._session.has_room:
             return False
-        self._say(DATA, message)
+        self._send_frame(DATA, message)
         return True
 
-    def _say(self, kind: int, body: bytes = b"") -> None:
-        self._line.say(self._session.frame(kind, body))
-        self._session.said(kind)
+    def _send_frame(self, kind: int, body: bytes = b"") -> None:
+        self._sink.send(self._session.frame(kind, body))
+        self._session.on_sent(kind)
 
     def finish(self) -> None:
         """See `HostConnection.finish`."""
         if not self._is_closed and not self._session.is_over:
-            self._say(END)
+            self._send_frame(END)
 
     # -- in -----------------------------------------------------------------------------------------------------------
     def _pump(self) -> None:
@@ -102,7 +102,7 @@ class ComchConnection:
         is_lost = self._mailbox.is_lost  # first: what came before it is here
         while (raw := self._mailbox.take()) is not None:
             try:
-                self._heard(parse(raw))
+                self._on_frame(parse(raw))
             except HostMessageError as fault:
                 self._session.broke(fault)
                 self._is_broken = True
@@ -112,9 +112,9 @@ class ComchConnection:
             self._session.is_over = True
         self._mailbox.settle(is_readable=self._session.is_readable)
 
-    def _heard(self, frame: Frame) -> None:
+    def _on_frame(self, frame: Frame) -> None:
         self._is_opened = self._is_opened or frame.kind == OPENED
-        self._session.heard(frame)
+        self._session.on_received(frame)
 
     def receive(self) -> tuple[bytes, tuple[int, ...]] | None:
         """See `HostConnection.receive`."""
@@ -133,7 +133,7 @@ class ComchConnection:
             raise self._mailbox.fault or PeerGone("host channel closed") from None
         finally:
             if self._session.owes_credit:
-                self._say(CREDIT)
+                self._send_frame(CREDIT)
             if not self._session.is_readable:
                 self._pump()
 
@@ -145,7 +145,7 @@ class ComchConnection:
 
     def open(self, timeout_s: float) -> None:
         """Of a host's end: begin the session, and block until the daemon knows it. Raises: PeerGone."""
-        self._say(OPEN)
+        self._send_frame(OPEN)
         until_s = time.monotonic() + timeout_s
         while not self._is_opened:
             if self._session.is_over:
@@ -183,16 +183,16 @@ class ComchConnection:
         if self._is_closed:
             return
         if not self._session.is_over:
-            self._say(BYE)
+            self._send_frame(BYE)
         self._session.is_over = True
-        self._line.leave(at_once=self._is_broken)
+        self._sink.leave(at_once=self._is_broken)
         self._mailbox.close()
         self._on_close()
 
     def discard(self) -> None:
         """Of one that was never accepted: hang up, at once."""
         self._mailbox.close()
-        self._line.leave(at_once=True)
+        self._sink.leave(at_once=True)
 
 
 class _Wire:
@@ -202,7 +202,7 @@ class _Wire:
         self._poller = poller
         self._far = far
 
-    def say(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
         """See `Line.say`."""
         self._poller.do(partial(self._far.put, frame))
 
@@ -218,7 +218,7 @@ class ComchListener:
     """
 
     def __init__(self, path: str = "", device: str = "", representor: str = "", name: str = SERVER) -> None:
-        self._met: Mailbox[ComchConnection] = Mailbox(_MOST_UNMET)
+        self._arrived: Mailbox[ComchConnection] = Mailbox(_MOST_ARRIVED)
         self._count = 0
         """Connections that were accepted and are open."""
         self._is_listening = True
@@ -226,41 +226,43 @@ class ComchListener:
         try:
             self._poller.start(_START_S)
         except (DeviceError, TimeoutError) as fault:
-            self._met.close()
+            self._arrived.close()
             why = str(fault) or "DOCA does not answer"
             raise ComchUnusable(f"no Comch server {name!r}: {why}") from None
         self.address = f"comch:{name}@{self._poller.function}"
 
     def fileno(self) -> int:
         """Readable when a connection waits. What comes on one wakes its own descriptor."""
-        return self._met.fileno()
+        return self._arrived.fileno()
 
     def accept(self) -> ComchConnection | None:
         """See `HostListener.accept`."""
-        connection = self._met.take()
-        self._met.settle(is_readable=False)
+        connection = self._arrived.take()
+        self._arrived.settle(is_readable=False)
         if connection is not None:
             self._count += 1
         return connection
 
-    def knock(self) -> ComchConnection:
+    def self_connect(self) -> ComchConnection:
         """See `HostListener.knock`. No client can connect on the DPU's side: the poller is asked, and all behind it;
         of DOCA only that it does not hold that up. Raises: ComchUnusable: the poller has ended."""
         if not self._poller.is_alive:
             raise ComchUnusable(f"Comch is polled no more: {self._poller.fault or 'its thread has ended'}")
-        if len(self._met) >= _MOST_UNMET:
+        if len(self._arrived) >= _MOST_ARRIVED:
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         nonce = secrets.token_bytes(SESSION_BYTES)
         ours: Mailbox[bytes] = Mailbox(MOST_WAITING)
         theirs: Mailbox[bytes] = Mailbox(MOST_WAITING)
         peer = "ourselves"
-        knocking = ComchConnection(_Wire(self._poller, theirs), ours, Session(nonce), peer, _nothing, is_ours=True)
+        self_probe = ComchConnection(
+            _Wire(self._poller, theirs), ours, Session(nonce), peer, _nothing, is_self_probe=True
+        )
         accepted = ComchConnection(
-            _Wire(self._poller, ours), theirs, Session(nonce), peer, self._forget, is_ours=True
+            _Wire(self._poller, ours), theirs, Session(nonce), peer, self._forget, is_self_probe=True
         )  # fmt: skip
         self._poller.do(partial(self._hand_over, accepted))
-        knocking.finish()
-        return knocking
+        self_probe.finish()
+        return self_probe
 
     def _begin(self, link: Link, raw: bytes) -> None:
         """In the poller's thread: a link's first frame. Raises: HostMessageError: it opens no session."""
@@ -276,12 +278,12 @@ class ComchListener:
             link, mailbox, session, f"function {self._poller.function}", self._forget
         )  # fmt: skip
         link.mailbox, link.leave_ns = mailbox, 0
-        link.say(session.frame(OPENED))
+        link.send(session.frame(OPENED))
         self._hand_over(connection)
 
     def _hand_over(self, connection: ComchConnection) -> None:
         """In the poller's thread."""
-        if not self._met.put(connection):
+        if not self._arrived.put(connection):
             connection.discard()
 
     def _forget(self) -> None:
@@ -300,7 +302,7 @@ class ComchListener:
         self._poller.stop()
         while (connection := self.accept()) is not None:
             connection.close()
-        self._met.close()
+        self._arrived.close()
         self._is_listening = False
         self._end_if_alone()
 

@@ -144,15 +144,15 @@ class _End(Context):
         )  # fmt: skip
         if status:
             return False
-        task: int = self.doca.ask("doca_comch_task_send_as_task", made)
-        self.doca.ask("doca_task_set_user_data", task, serial)
+        task: int = self.doca.value("doca_comch_task_send_as_task", made)
+        self.doca.value("doca_task_set_user_data", task, serial)
         try:
             status = self.doca.call("doca_task_submit", task, expect=(Status.AGAIN,))
         except BaseException:
-            self.doca.ask("doca_task_free", task)
+            self.doca.value("doca_task_free", task)
             raise
         if status:
-            self.doca.ask("doca_task_free", task)
+            self.doca.value("doca_task_free", task)
             return False
         self._sending[serial] = _Sending(connection, content)
         self._under_way[connection] += 1
@@ -180,20 +180,20 @@ class _End(Context):
                 if not self._under_way[sending.connection]:
                     del self._under_way[sending.connection]
             if sending is not None and not is_good:
-                status = self.doca.ask("doca_task_get_status", task) or Status.UNKNOWN
-                fault = failure(status, "send by Comch", *self.doca.said(status))
+                status = self.doca.value("doca_task_get_status", task) or Status.UNKNOWN
+                fault = failure(status, "send by Comch", *self.doca.describe(status))
                 self._events.append(SendFailed(sending.connection, fault))
-            self.doca.ask("doca_task_free", task)
+            self.doca.value("doca_task_free", task)
 
     def _sent(self, message: int, serial: int, _data: int) -> None:
-        self._ended.append((self.doca.ask("doca_comch_task_send_as_task", message), serial, True))
+        self._ended.append((self.doca.value("doca_comch_task_send_as_task", message), serial, True))
 
     def _not_sent(self, message: int, serial: int, _data: int) -> None:
-        self._ended.append((self.doca.ask("doca_comch_task_send_as_task", message), serial, False))
+        self._ended.append((self.doca.value("doca_comch_task_send_as_task", message), serial, False))
 
     def _received(self, _event: int, content: int | None, nbytes: int, peer: int) -> None:
         """The bytes are DOCA's again when this returns."""
-        number = self.doca.ask("doca_comch_connection_get_user_data", peer)
+        number = self.doca.value("doca_comch_connection_get_user_data", peer)
         message = ctypes.string_at(content, nbytes) if content and nbytes else b""
         self._events.append(Received(number or self._number(peer), message))
 
@@ -244,7 +244,7 @@ class ComchServer(_End):
             self._events.append(Connected(self._number(peer)))
 
     def _left(self, _event: int, peer: int, _is_good: int) -> None:
-        number = self.doca.ask("doca_comch_connection_get_user_data", peer)
+        number = self.doca.value("doca_comch_connection_get_user_data", peer)
         if self._connections.pop(number, None) is not None:
             self._events.append(Disconnected(number))
 
@@ -274,7 +274,7 @@ class ComchClient(_End):
             if not self._mine:
                 made = HANDLE()
                 self.doca.call("doca_comch_client_get_connection", self.pointer, byref(made))
-                known = self.doca.ask("doca_comch_connection_get_user_data", made)
+                known = self.doca.value("doca_comch_connection_get_user_data", made)
                 self._mine = known or self._number(made.value or 0)
             return self._mine
         if self.state is State.STARTING:

@@ -29,7 +29,7 @@ class Context(Handle):
         self.state = State.IDLE
         """As DOCA told last."""
         self._kept: list[Any] = []
-        self._context: int = self.doca.ask(as_context, self.pointer)
+        self._context: int = self.doca.value(as_context, self.pointer)
 
     def keep(self, callback: Any) -> Any:
         """DOCA may call it until the context is destroyed: so long it must live."""

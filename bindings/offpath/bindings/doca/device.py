@@ -68,7 +68,7 @@ class Device(Handle):
     @property
     def devinfo(self) -> int:
         """What capabilities are asked of; the device's own, not the list's."""
-        found: int = self.doca.ask("doca_dev_as_devinfo", self.pointer)
+        found: int = self.doca.value("doca_dev_as_devinfo", self.pointer)
         return found
 
     def limit(self, name: str) -> int:
@@ -149,7 +149,7 @@ def open_representor(device: Device, pci: str = "") -> Representor:
 
 def shows_representors(device: Device) -> bool:
     """Whether the host's functions can be seen from here. Raises: DocaError."""
-    return _says_yes(device.doca, "doca_devinfo_rep_cap_is_filter_net_supported", device.devinfo)
+    return _is_supported(device.doca, "doca_devinfo_rep_cap_is_filter_net_supported", device.devinfo)
 
 
 # -- within -----------------------------------------------------------------------------------------------------------
@@ -183,9 +183,9 @@ def _info(doca: Library, devinfo: int) -> DeviceInfo:
         most = U64()
         doca.call("doca_dma_cap_task_memcpy_get_max_buf_size", devinfo, byref(most))
         copy_bytes = most.value
-    if copies and _says_yes(doca, "doca_mmap_cap_is_create_from_export_pci_supported", devinfo):
+    if copies and _is_supported(doca, "doca_mmap_cap_is_create_from_export_pci_supported", devinfo):
         abilities.add(Ability.COPY)
-    if _says_yes(doca, "doca_mmap_cap_is_export_pci_supported", devinfo):
+    if _is_supported(doca, "doca_mmap_cap_is_export_pci_supported", devinfo):
         abilities.add(Ability.EXPORT)
     for ability, role in ((Ability.SERVE, "server"), (Ability.CONNECT, "client")):
         try:
@@ -212,7 +212,7 @@ def _vhca(doca: Library, devinfo: int) -> int | None:
     return found.value
 
 
-def _says_yes(doca: Library, name: str, devinfo: int) -> bool:
+def _is_supported(doca: Library, name: str, devinfo: int) -> bool:
     yes = U8()
     return not doca.call(name, devinfo, byref(yes), expect=_NO) and bool(yes.value)
 

@@ -103,8 +103,8 @@ class Dma(Context):
         self._back.discard(serial)
         fault: DeviceError | None = None
         if not is_good:
-            status = self.doca.ask("doca_task_get_status", task) or Status.UNKNOWN
-            fault = failure(status, "copy", *self.doca.said(status))
+            status = self.doca.value("doca_task_get_status", task) or Status.UNKNOWN
+            fault = failure(status, "copy", *self.doca.describe(status))
         else:
             try:
                 moved = self.inventory.data_bytes(target)
@@ -112,7 +112,7 @@ class Dma(Context):
                     fault = DocaError("a copy", f"{moved} of {nbytes} bytes were copied")
             except DeviceError as refused:
                 fault = refused
-        self.doca.ask("doca_task_free", task)
+        self.doca.value("doca_task_free", task)
         kept = self._release(source, target)
         return fault or kept
 
@@ -126,14 +126,14 @@ class Dma(Context):
         )  # fmt: skip
         if status:
             return None
-        task: int = self.doca.ask("doca_dma_task_memcpy_as_task", made)
+        task: int = self.doca.value("doca_dma_task_memcpy_as_task", made)
         try:
             status = self.doca.call("doca_task_submit", task, expect=(Status.AGAIN,))
         except BaseException:
-            self.doca.ask("doca_task_free", task)
+            self.doca.value("doca_task_free", task)
             raise
         if status:
-            self.doca.ask("doca_task_free", task)
+            self.doca.value("doca_task_free", task)
             return None
         return task
 

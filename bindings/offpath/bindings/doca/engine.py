@@ -58,7 +58,7 @@ class Engine(Handle):
 
     def progress(self) -> bool:
         """Run callbacks of what has completed. False: nothing had. Never from within a callback. Does not block."""
-        moved = bool(self.doca.ask("doca_pe_progress", self.pointer))
+        moved = bool(self.doca.value("doca_pe_progress", self.pointer))
         if self._raised:
             self.raise_kept()
         return moved

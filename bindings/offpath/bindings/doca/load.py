@@ -69,7 +69,7 @@ class Library:
     def version(self) -> str:
         """Of the libraries themselves, as 3.0.0058; empty: they do not say."""
         try:
-            text = self.ask("doca_version_runtime")
+            text = self.value("doca_version_runtime")
         except DocaTooOld:
             return ""
         return text.decode("ascii", "replace") if text else ""
@@ -83,16 +83,16 @@ class Library:
         """Call what returns a status, and return that: 0, or one of ``expect``. Raises: DocaError, DeviceGone."""
         status: int = self._function(name)(*arguments)
         if status and status not in expect:
-            check(status, name, self.said)
+            check(status, name, self.describe)
         return status
 
-    def ask(self, name: str, *arguments: Any) -> Any:
+    def value(self, name: str, *arguments: Any) -> Any:
         """Call what cannot fail, or whose status is not the call's own, and return what it returns."""
         return self._function(name)(*arguments)
 
-    def said(self, status: int) -> tuple[str, str]:
+    def describe(self, status: int) -> tuple[str, str]:
         """DOCA's name and description of a status, also of one that is newer than we are."""
-        name, text = (self.ask(f"doca_error_get_{part}", status) for part in ("name", "descr"))
+        name, text = (self.value(f"doca_error_get_{part}", status) for part in ("name", "descr"))
         return (name or b"").decode("ascii", "replace"), (text or b"").decode("utf-8", "replace")
 
     def has(self, name: str) -> bool:

@@ -64,7 +64,7 @@ class Link:
         """Where its frames go; None: no session has begun."""
         self.assembly: Final = Assembly()
         self.out: Final[deque[bytes]] = deque()
-        self.heard_ns = self.said_ns = now_ns
+        self.received_ns = self.sent_ns = now_ns
         self.leave_ns = now_ns + OPEN_NS
         """It is shown out then; 0: not."""
         self.fault: PeerGone | None = None
@@ -72,7 +72,7 @@ class Link:
         self.cut_ns = 0
         """It is expelled then for `fault`, unless DOCA tells of its end before; 0: not."""
 
-    def say(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
         """Have it sent, after what was said before."""
         self._poller.do(partial(self._poller.queue, self, frame))
 
@@ -92,7 +92,7 @@ class Poller:
         self._started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.links: dict[int, Link] = {}
-        self._to_say: set[Link] = set()
+        self._outgoing: set[Link] = set()
         self._is_ending = False
         self._looked_ns = 0
         self.fault: OffpathError | None = None
@@ -188,7 +188,7 @@ class Poller:
             moved = True
             now_ns = now_ns or time.monotonic_ns()
             self._happened(event, now_ns)
-        for link in list(self._to_say):
+        for link in list(self._outgoing):
             moved = self._send(link) or moved
         return moved
 
@@ -199,18 +199,18 @@ class Poller:
             if (link := self.links.get(event.connection)) is not None:
                 self._cut(link, PeerGone(f"host channel: {event.fault}"))
         else:
-            link = self.links.get(event.connection) or self._met(event.connection, now_ns)
+            link = self.links.get(event.connection) or self._arrived(event.connection, now_ns)
             if isinstance(event, Received):
                 self._received(link, event.message, now_ns)
 
-    def _met(self, number: int, now_ns: int) -> Link:
+    def _arrived(self, number: int, now_ns: int) -> Link:
         link = self.links[number] = Link(self, number, now_ns)
         if self._is_ending:
             self.dismiss(link, 0)
         return link
 
     def _received(self, link: Link, piece: bytes, now_ns: int) -> None:
-        link.heard_ns = now_ns
+        link.received_ns = now_ns
         if link.leave_ns and (link.mailbox is not None or self._is_ending):
             return  # nobody listens to it any more
         try:
@@ -235,10 +235,10 @@ class Poller:
                 self._cut(link, PeerGone(f"host channel: {fault}"))
                 break
             link.out.popleft()
-            link.said_ns = time.monotonic_ns()
+            link.sent_ns = time.monotonic_ns()
             moved = True
         if not link.out:
-            self._to_say.discard(link)
+            self._outgoing.discard(link)
         return moved
 
     def queue(self, link: Link, frame: bytes) -> None:
@@ -250,7 +250,7 @@ class Poller:
             self.expel(link, PeerGone("host channel: it takes nothing, and makes us answer"))
             return
         link.out.extend(pieces)
-        self._to_say.add(link)
+        self._outgoing.add(link)
 
     def _cut(self, link: Link, fault: PeerGone) -> None:
         """A send failed: send nothing more, because it would arrive without the message that failed.
@@ -283,7 +283,7 @@ class Poller:
     def _gone(self, number: int, why: str) -> None:
         link = self.links.pop(number, None)
         if link is not None:
-            self._to_say.discard(link)
+            self._outgoing.discard(link)
             if link.mailbox is not None:
                 link.mailbox.lose(link.fault or PeerGone(f"host channel: {why}"))
 
@@ -293,23 +293,23 @@ class Poller:
         self._looked_ns = now_ns
         self._check()
         for link in list(self.links.values()):
-            link.heard_ns += max(0, asleep_ns)  # it was us who did not listen
+            link.received_ns += max(0, asleep_ns)  # it was us who did not listen
             if link.leave_ns and now_ns >= link.leave_ns + LINGER_NS:
                 self._gone(link.number, "shown out")  # DOCA does not say so, and nobody waits for it
             elif link.leave_ns and now_ns >= link.leave_ns:
                 self._show_out(link)
             elif link.fault is not None and now_ns >= link.cut_ns:
                 self.expel(link, link.fault)
-            elif now_ns - link.heard_ns > LOSS_NS:
+            elif now_ns - link.received_ns > LOSS_NS:
                 self.expel(link, PeerGone(f"host channel: silent for {LOSS_NS / 1e9:g} s"))
             elif (
-                now_ns - link.said_ns > HEARTBEAT_NS
+                now_ns - link.sent_ns > HEARTBEAT_NS
                 and not link.out
                 and link.mailbox is not None
                 and link.fault is None
             ):
                 link.out.append(HEARTBEAT)
-                self._to_say.add(link)
+                self._outgoing.add(link)
 
     def _lose_all(self) -> None:
         for number in list(self.links):

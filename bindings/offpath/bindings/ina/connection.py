@@ -19,7 +19,7 @@ from offpath.bindings.errors import InaFrameError, ResourceClosed
 from offpath.bindings.ina import frames
 from offpath.bindings.ina.address import begin_connecting, parse_address
 from offpath.bindings.ina.frames import CHUNK_BYTES, DTYPES, Kind
-from offpath.bindings.ina.link import Direction, Link
+from offpath.bindings.ina.rate_limiter import Direction, RateLimiter
 from offpath.bindings.ports import TreeAttached, TreeEvent, TreeLost, TreeRefused, TreeResult
 
 PATIENCE_S: Final = 5.0
@@ -30,7 +30,7 @@ MOST_REFUSED_AHEAD: Final = 1024
 class SwitchFabric:
     """Implements `offpath.bindings.ports.InaFabric` over emulated switches. ``link``: the rank's one."""
 
-    def __init__(self, link: Link, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, link: RateLimiter, patience_s: float = PATIENCE_S) -> None:
         self.link = link
         self._patience_s = patience_s
 
@@ -54,7 +54,7 @@ class _Running:
 class TreeConnection:
     """Implements `offpath.bindings.ports.TreeSession`. Made by `SwitchFabric.attach`."""
 
-    def __init__(self, address: str, hello: frames.Attach, link: Link, patience_s: float) -> None:
+    def __init__(self, address: str, hello: frames.Attach, link: RateLimiter, patience_s: float) -> None:
         parse_address(address)
         self.rank, self.stamp = hello.rank, hello.stamp
         self._link = link
@@ -108,7 +108,7 @@ class TreeConnection:
         self._running = _Running(index, source.cast("B"), target.cast("B"))
         self._link.begin()
         self._moved_at = time.monotonic()
-        self._say(frames.Operation(self.rank, index, self.stamp, source.nbytes, dtype, is_last))
+        self._send_frame(frames.Operation(self.rank, index, self.stamp, source.nbytes, dtype, is_last))
         self._write()
 
     def poll(self, timeout_s: float) -> TreeEvent | None:
@@ -239,7 +239,7 @@ class TreeConnection:
         self._moved_at = time.monotonic()
         try:
             for frame in self._reader.received(count):
-                self._heard(frame)
+                self._on_frame(frame)
                 self._finish()  # before the next frame: it may say that the tree is lost
                 if self.is_over:
                     break
@@ -251,7 +251,7 @@ class TreeConnection:
         return "hung up" if self._is_attached else f"unreachable: {fault.strerror or fault}"
 
     # -- what the switch says -----------------------------------------------------------------------------------------
-    def _heard(self, frame: frames.Frame) -> None:
+    def _on_frame(self, frame: frames.Frame) -> None:
         """Raises: InaFrameError: it has no place here."""
         running = self._running
         match frame:
@@ -285,7 +285,7 @@ class TreeConnection:
         if running is None or running.received < len(running.target) or self._link.wait_s(Direction.IN):
             return
         self._running = None
-        self._say(frames.Delivered(self.rank, running.index))
+        self._send_frame(frames.Delivered(self.rank, running.index))
         self._events.append(TreeResult(running.index))
         self._write()  # now: the place in the tree is held until the root has heard it
 
@@ -301,7 +301,7 @@ class TreeConnection:
             if len(self._refused) > MOST_REFUSED_AHEAD:
                 raise InaFrameError("out_of_turn", "refusals of operations that nobody issued")
 
-    def _say(self, frame: frames.Frame) -> None:
+    def _send_frame(self, frame: frames.Frame) -> None:
         self._out.append(memoryview(frames.pack(frame)))
 
     def _lose(self, reason: str) -> None:

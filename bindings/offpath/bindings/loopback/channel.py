@@ -50,8 +50,8 @@ class LoopbackConnection:
         return f"uid {self.peer_uid}"
 
     @property
-    def is_ours(self) -> bool:
-        """See `HostConnection.is_ours`."""
+    def is_self_probe(self) -> bool:
+        """See `HostConnection.is_self_probe`."""
         return self._pid == os.getpid()
 
     def send(self, message: bytes, fds: tuple[int, ...] = ()) -> bool:
@@ -188,7 +188,7 @@ class LoopbackChannelListener:
         self._sock.close()
         self._sock = sock
 
-    def knock(self) -> LoopbackConnection:
+    def self_connect(self) -> LoopbackConnection:
         """See `HostListener.knock`."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:
@@ -196,9 +196,9 @@ class LoopbackChannelListener:
         except BaseException:
             sock.close()
             raise
-        knocking = LoopbackConnection(sock)
-        knocking.finish()
-        return knocking
+        self_probe = LoopbackConnection(sock)
+        self_probe.finish()
+        return self_probe
 
     def close(self) -> None:
         """Stop listening and remove the socket file."""

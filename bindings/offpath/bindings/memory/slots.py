@@ -1,5 +1,5 @@
 """A session's memory on the daemon's side, whatever carries its doorbells: slots that the requester writes, answers
-that the daemon writes. Both are sealed memfds, so that a keeper can hold them beyond the daemon's process.
+that the daemon writes. Both are sealed memfds, so that a service manager can hold them beyond the daemon's process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def slot_stride(nbytes: int) -> int:
 
 
 class SlotMemory:
-    """Slots and answers. Owns both regions, which outlive a doorbell, and with a keeper the process."""
+    """Slots and answers. Owns both regions, which outlive a doorbell, and with a service manager the process."""
 
     def __init__(
         self, slots: int, payload_bytes: int, result_bytes: int, memory: tuple[int, int] | None = None

@@ -26,8 +26,8 @@ from offpath.bindings.verbs.domain import Region as Registered
 from offpath.bindings.verbs.ends import READS, describe, described, described_half
 from offpath.bindings.verbs.neighbours import answers
 from offpath.bindings.verbs.queue import PSN_MASK, Address, QueuePair
+from offpath.bindings.verbs.queue_pairs_in_use import QueuePairsInUse
 from offpath.bindings.verbs.route import LocalRange, RemoteRange, Route, Segment
-from offpath.bindings.verbs.taken import TakenEnds
 
 WRITES: Final = 64
 """Messages of a lane that are under way at once; what exceeds it waits."""
@@ -61,7 +61,7 @@ class VerbsCopyEngine(SegmentedCopyEngine[Route]):
     def __init__(self, device: Device) -> None:
         """Owns ``device``, also on failure. Raises: VerbsError."""
         super().__init__(Route)
-        self.ends_in_use: Final = TakenEnds()
+        self.ends_in_use: Final = QueuePairsInUse()
         self._device = device
         self._by_fd: dict[int, Route] = {}
         self._invitations: list[VerbsInvitation] = []

@@ -121,7 +121,9 @@ def _netdevs(sysfs: Path, port: Port) -> set[str]:
     """Interfaces of the port's GIDs, and the device's own: an interface that is down may have no GID."""
     of_gids = {gid.netdev for gid in port.gids}
     folder = sysfs / "class" / "infiniband" / port.device
-    of_driver = {path.name for path in folder.glob("device/net/*")} | {_said(folder / "parent")}  # the latter: rdma_rxe
+    of_driver = {path.name for path in folder.glob("device/net/*")} | {
+        _read_sysfs(folder / "parent")
+    }  # the latter: rdma_rxe
     return of_gids | of_driver
 
 
@@ -161,7 +163,7 @@ def _port(folder: Path, sysfs: Path) -> Port:
     return Port(
         device=device.name,
         number=int(folder.name),
-        state=_said(folder / "state").partition(": ")[2],
+        state=_read_sysfs(folder / "state").partition(": ")[2],
         gids=tuple(_gids(folder)),
         pci=_bridges(device / "device", sysfs) if (device / "device").exists() else (),
     )
@@ -170,15 +172,15 @@ def _port(folder: Path, sysfs: Path) -> Port:
 def _gids(folder: Path) -> Iterator[Gid]:
     """A table has hundreds of entries, nearly all of them empty, and the kernel asks the device for each."""
     for index in count():
-        text = _said(folder / "gids" / str(index))
+        text = _read_sysfs(folder / "gids" / str(index))
         if not text:
             return
         if text != _NO_GID:
-            kind, netdev = (_said(folder / "gid_attrs" / name / str(index)) for name in ("types", "ndevs"))
+            kind, netdev = (_read_sysfs(folder / "gid_attrs" / name / str(index)) for name in ("types", "ndevs"))
             yield Gid(index, IPv6Address(text), kind, netdev)
 
 
-def _said(path: Path) -> str:
+def _read_sysfs(path: Path) -> str:
     """The attribute's text; empty where the kernel has none, as for an entry that is taken back as we look."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -198,7 +200,7 @@ def gpus(sysfs: Path = SYSFS) -> list[str]:
     return [
         folder.name
         for folder in sorted(sysfs.glob("bus/pci/devices/*"))
-        if _said(folder / "vendor") == _NVIDIA and _said(folder / "class").startswith(_DISPLAY_CLASS)
+        if _read_sysfs(folder / "vendor") == _NVIDIA and _read_sysfs(folder / "class").startswith(_DISPLAY_CLASS)
     ]
 
 

@@ -24,7 +24,7 @@ _LINGER_S: Final = 2.0
 opening = Lock()  # a descriptor is told by which one is new: none may be closed meanwhile
 
 
-class Parting(Protocol):
+class Closing(Protocol):
     """A connection that was hung up and may still have something under way."""
 
     def is_quiet(self) -> bool:
@@ -54,7 +54,7 @@ class Device:
         self.has_windows = bool(able & verbs.enums.IBV_DEVICE_MEM_WINDOW_TYPE_2B)
         """It can bind a memory window to a queue pair and its protection domain."""
         self._names = _event_names()
-        self._partings: list[tuple[Parting, float]] = []
+        self._partings: list[tuple[Closing, float]] = []
 
     def fileno(self) -> int:
         """Readable when `events` has something."""
@@ -80,7 +80,7 @@ class Device:
             event.ack()  # else closing what it is about would wait for ever
         return found
 
-    def part(self, connection: Parting) -> None:
+    def release(self, connection: Closing) -> None:
         """Close it when it is quiet: a queue pair that is destroyed sends nothing more, and its peer would miss the
         last doorbells. Its owner calls `sweep` from time to time."""
         self._partings.append((connection, time.monotonic() + _LINGER_S))

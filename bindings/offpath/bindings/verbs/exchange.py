@@ -10,7 +10,7 @@ from offpath.bindings.ports import EndsInUse
 from offpath.bindings.tickets import Offer, TicketBook
 from offpath.bindings.verbs.link import End
 from offpath.bindings.verbs.queue import Address
-from offpath.bindings.verbs.taken import TakenEnds
+from offpath.bindings.verbs.queue_pairs_in_use import QueuePairsInUse
 from offpath.bindings.wire.control import QueuePairEnd
 
 
@@ -23,7 +23,7 @@ class VerbsListener(TicketBook):
     def __init__(self, taken: EndsInUse | None = None) -> None:
         """``taken``: shared with the copy engine, if that has queue pairs too."""
         super().__init__()
-        self._taken: EndsInUse = taken if taken is not None else TakenEnds()
+        self._taken: EndsInUse = taken if taken is not None else QueuePairsInUse()
 
     def claim(self, ticket: bytes, end: End, now_ns: int) -> Offer:
         """Use the ticket up and note that ``end`` is taken, until it is given `back`.

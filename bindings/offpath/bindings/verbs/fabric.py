@@ -14,8 +14,8 @@ from typing import Final, Literal
 from offpath.bindings.errors import HeaderError, PeerGone
 from offpath.bindings.memory.slots import SlotMemory, slot_stride
 from offpath.bindings.verbs.domain import Device, Region, Window
-from offpath.bindings.verbs.link import End, Line, Link
-from offpath.bindings.verbs.queue import Part
+from offpath.bindings.verbs.link import End, Link, LivenessChannel
+from offpath.bindings.verbs.queue import WriteSegment
 from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES, parse_answer
 
 Seal = Literal["pd", "mw"]
@@ -56,7 +56,7 @@ class VerbsFabricSession(SlotMemory):
         self._device: Device | None = None
         self._writable: list[Window | Region] = []
 
-    def open(self, device: Device, peer: End, line: Line, seal: Seal = "pd") -> End:
+    def open(self, device: Device, peer: End, liveness: LivenessChannel, seal: Seal = "pd") -> End:
         """A new queue pair, connected to the peer's; returns what the peer must know. What it had before is hung up.
 
         Blocks for as long as registering the memory and resolving the peer's address takes. Raises: VerbsError: also
@@ -69,7 +69,7 @@ class VerbsFabricSession(SlotMemory):
         try:
             slots = link.domain.register(self.slots.view, remote_write=seal == "pd", window=seal == "mw")
             self._answers_region = link.domain.register(self.answers.view)
-            link.connect(peer, line, opens=False)
+            link.connect(peer, liveness, opens=False)
             self._writable = [link.bind(slots), slots] if seal == "mw" else [slots]
         except BaseException:
             link.close()
@@ -111,14 +111,14 @@ class VerbsFabricSession(SlotMemory):
                 each.close()
             self._writable = []
             assert self._device is not None
-            self._device.part(link)
+            self._device.release(link)
 
     def close(self) -> None:
         """Hang up and unmap. (What is still under way keeps its mapping.)"""
         self.hang_up()
         self.close_memory()
 
-    def _answer(self, imm: int) -> list[Part]:
+    def _answer(self, imm: int) -> list[WriteSegment]:
         """What the requester must have before ``imm`` rings: the answer of a slot that was written, header last."""
         if imm not in self._lengths:
             return []
@@ -126,10 +126,10 @@ class VerbsFabricSession(SlotMemory):
         assert self._link.peer is not None
         header, nbytes = self._lengths[imm] or self._restored(imm)
         at, there = imm * self.answer_stride, self._link.peer.memory
-        parts = [Part(self._answers_region, at, header, there + at)] if header else []
+        parts = [WriteSegment(self._answers_region, at, header, there + at)] if header else []
         if nbytes:
             at += HEADER_PART_BYTES
-            parts.insert(0, Part(self._answers_region, at, nbytes, there + at))
+            parts.insert(0, WriteSegment(self._answers_region, at, nbytes, there + at))
         return parts
 
     def _restored(self, slot: int) -> tuple[int, int]:
@@ -178,9 +178,9 @@ class VerbsRequesterSession:
         """What the daemon must know of us."""
         return self._link.end(self._answers_region)
 
-    def connect(self, daemon: End, line: Line) -> None:
+    def connect(self, daemon: End, liveness: LivenessChannel) -> None:
         """Both may ring from here on. Raises: VerbsError."""
-        self._link.connect(daemon, line, opens=True)
+        self._link.connect(daemon, liveness, opens=True)
 
     def payload_view(self, slot: int) -> memoryview:
         """See `RequesterSession.payload_view`."""
@@ -243,14 +243,14 @@ class VerbsRequesterSession:
         self._link.close()
         self._device.close()
 
-    def _filled(self, imm: int) -> list[Part]:
+    def _filled(self, imm: int) -> list[WriteSegment]:
         """What the daemon must have before ``imm`` rings: payload, then header."""
         due = self._due.get(imm)  # a submission's immediate is its slot
         if due is None or self._link.peer is None:
             return []
         at, there = imm * self._slot_stride, self._link.peer.memory
-        parts = [Part(self._slots_region, at, due[0], there + at)]
+        parts = [WriteSegment(self._slots_region, at, due[0], there + at)]
         if due[1]:
             at += HEADER_PART_BYTES
-            parts.insert(0, Part(self._slots_region, at, due[1], there + at))
+            parts.insert(0, WriteSegment(self._slots_region, at, due[1], there + at))
         return parts

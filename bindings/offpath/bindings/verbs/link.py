@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from offpath.bindings.errors import DeviceError, PeerGone
 from offpath.bindings.ports import IMM_SLOT_MASK, immediate
 from offpath.bindings.verbs.domain import Device, Domain, Region, Window
-from offpath.bindings.verbs.queue import PSN_MASK, Address, Part, QueuePair
+from offpath.bindings.verbs.queue import PSN_MASK, Address, QueuePair, WriteSegment
 
 IMM_ROOM: Final = 255
 """An immediate's kind that stays within the fabric: the low 24 bits say how many doorbells more are taken."""
@@ -37,7 +37,7 @@ class End:
     rkey: int
 
 
-class Line(NamedTuple):
+class LivenessChannel(NamedTuple):
     """The connection over which the ends were exchanged, and which shares its fate with the queue pair's: a reliable
     connection alone does not notice that its peer is gone before it sends. The descriptor stays its owner's."""
 
@@ -66,7 +66,7 @@ class Link:
         self._gone = ""
         self._is_marked = False
         self._mark = -1
-        self._line: Line | None = None
+        self._liveness: LivenessChannel | None = None
         self._epoll: select.epoll | None = None
         self.peer: End | None = None
 
@@ -78,16 +78,16 @@ class Link:
         """Ours, of whose memory the peer may write ``writable``."""
         return End(self._queue.address, self._doorbells, writable.address, writable.rkey)
 
-    def connect(self, peer: End, line: Line, *, opens: bool) -> None:
+    def connect(self, peer: End, liveness: LivenessChannel, *, opens: bool) -> None:
         """Both may send. ``opens``: we tell the other end that it may. Raises: VerbsError."""
         self._queue.connect(peer.address)
-        self.peer, self._line = peer, line
+        self.peer, self._liveness = peer, liveness
         self._most_credits = peer.doorbells
         self._epoll = select.epoll()
         self._mark = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll.register(self._queue.fileno(), select.EPOLLIN)
         self._epoll.register(self._mark, select.EPOLLIN)
-        self._epoll.register(line.fd, _HANG_UP)
+        self._epoll.register(liveness.fd, _HANG_UP)
         if opens:
             self._credits = peer.doorbells
             self._queue.ring(None, immediate(IMM_ROOM, self._doorbells))
@@ -96,7 +96,7 @@ class Link:
         """Readable when doorbells wait, or the peer is gone."""
         return self._epoll.fileno() if self._epoll is not None else -1
 
-    def send(self, parts: Sequence[Part], imm: int) -> bool:
+    def send(self, parts: Sequence[WriteSegment], imm: int) -> bool:
         """Write and ring. False: the peer takes nothing now, or too much is under way. Raises: PeerGone."""
         if self._gone:
             raise PeerGone(self._gone)
@@ -118,7 +118,7 @@ class Link:
         if imm is not None:
             self._taken += 1
         if self._taken * 2 >= self._doorbells and not self._gone:
-            self._tell_room()
+            self._send_room()
         self._set_mark()
         if imm is None and self._gone:
             raise PeerGone(self._gone)
@@ -142,10 +142,10 @@ class Link:
 
     def wait_for_room(self, timeout_s: float) -> None:
         """Until the device or the line has news, or the time is over. Doorbells stay to be taken."""
-        if self._line is not None:
+        if self._liveness is not None:
             waiting = select.poll()
             waiting.register(self._queue.fileno(), select.POLLIN)
-            waiting.register(self._line.fd, select.POLLRDHUP)
+            waiting.register(self._liveness.fd, select.POLLRDHUP)
             waiting.poll(timeout_s * 1e3)
             self._look()
             self._set_mark()
@@ -180,9 +180,9 @@ class Link:
             self._epoll.close()
             os.close(self._mark)
             self._epoll = None
-        if self._line is not None:
-            line, self._line = self._line, None
-            line.hang_up()
+        if self._liveness is not None:
+            liveness, self._liveness = self._liveness, None
+            liveness.hang_up()
 
     def is_quiet(self) -> bool:
         """Nothing of ours is under way any more: all of it arrived, or the queue pair failed."""
@@ -208,11 +208,11 @@ class Link:
             return
         ready = {fd for fd, _ in self._epoll.poll(0)}
         if self._queue.fileno() in ready:
-            self._hear()
-        if self._line is not None and self._line.fd in ready and not self._gone:
+            self._poll_messages()
+        if self._liveness is not None and self._liveness.fd in ready and not self._gone:
             self._gone = "the peer hung up"
 
-    def _hear(self) -> None:
+    def _poll_messages(self) -> None:
         try:
             completions = self._queue.poll()
         except DeviceError as fault:
@@ -222,9 +222,9 @@ class Link:
             if each.error is not None:
                 self._gone = str(each.error)
             elif each.imm is not None:
-                self._heard(each.imm)
+                self._on_immediate(each.imm)
 
-    def _heard(self, imm: int) -> None:
+    def _on_immediate(self, imm: int) -> None:
         """What no honest peer does ends the connection: room that nobody used, doorbells beyond those that we take."""
         if imm >> 24 == IMM_ROOM:
             room = imm & IMM_SLOT_MASK
@@ -236,7 +236,7 @@ class Link:
             if len(self._waiting) + self._taken > self._doorbells:
                 self._gone = f"the peer rang more often than {self._doorbells} times ahead"
 
-    def _tell_room(self) -> None:
+    def _send_room(self) -> None:
         try:
             if self._queue.ring(None, immediate(IMM_ROOM, self._taken)):
                 self._taken = 0

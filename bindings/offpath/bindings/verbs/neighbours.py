@@ -31,7 +31,7 @@ def ipv4_of(gid: str) -> IPv4Address:
     return mapped
 
 
-def ask(address: IPv4Address, ours: IPv4Address) -> None:
+def resolve(address: IPv4Address, ours: IPv4Address) -> None:
     """Have the kernel find it out: what is sent must be addressed first. Does not block; raises nothing."""
     kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
     with socket.socket(socket.AF_INET, kind) as sock, contextlib.suppress(OSError):  # no route: nobody will answer
@@ -51,7 +51,7 @@ def answers(address: IPv4Address, ours: IPv4Address, wait_s: float = WAIT_S, tab
     """It is known, or becomes so within ``wait_s``. Blocks for as long."""
     if is_known(address, tables):
         return True
-    ask(address, ours)
+    resolve(address, ours)
     until_s = time.monotonic() + wait_s
     while time.monotonic() < until_s:
         if is_known(address, tables):

@@ -77,7 +77,7 @@ class Completion:
     error: WorkFailed | None = None
 
 
-class Part(NamedTuple):
+class WriteSegment(NamedTuple):
     """Bytes of ours, and where they lie at the peer."""
 
     region: Region
@@ -208,7 +208,7 @@ class QueuePair:
         attempt(f"connect to {peer.gid}", lambda: self.qp.to_rts(attributes))
 
     # -- requests -----------------------------------------------------------------------------------------------------
-    def write(self, token: int | None, parts: Sequence[Part], rkey: int, imm: int | None = None) -> bool:
+    def write(self, token: int | None, parts: Sequence[WriteSegment], rkey: int, imm: int | None = None) -> bool:
         """Write each part to the peer's memory; ``imm`` rings there when all of it has arrived.
 
         More than a message may hold goes as several, the last of all with the immediate; one completion for all, or
@@ -222,7 +222,7 @@ class QueuePair:
             requests[-1] = requests[-1]._replace(opcode=opcode, imm=socket.htonl(imm))
         return self._post(token, requests)
 
-    def read(self, token: int, parts: Sequence[Part], rkey: int) -> bool:
+    def read(self, token: int, parts: Sequence[WriteSegment], rkey: int) -> bool:
         """Read each part from the peer's memory; otherwise as `write`."""
         return self._post(token, self._requests(self._verbs.enums.IBV_WR_RDMA_READ, parts, rkey))
 
@@ -304,7 +304,7 @@ class QueuePair:
                 told()
 
     # -- within -------------------------------------------------------------------------------------------------------
-    def _requests(self, opcode: int, parts: Sequence[Part], rkey: int) -> list[_Request]:
+    def _requests(self, opcode: int, parts: Sequence[WriteSegment], rkey: int) -> list[_Request]:
         """One for each message that the parts take."""
         limit, made = self._device.message_bytes, []
         for region, offset, nbytes, remote in parts:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from offpath.bindings.errors import DeviceError, PeerGone
 from offpath.bindings.transfer import Copy, SegmentedRoute
 from offpath.bindings.verbs.domain import Region
-from offpath.bindings.verbs.queue import Part, QueuePair
+from offpath.bindings.verbs.queue import QueuePair, WriteSegment
 
 
 class LocalRange(NamedTuple):
@@ -77,7 +77,7 @@ class Route(SegmentedRoute[Segment, RemoteRange]):
     def _submit(self, serial: int, segment: Segment) -> bool:
         _, is_read, local, remote = segment
         post = self.queue.read if is_read else self.queue.write
-        return post(serial, [Part(*local, remote.address)], remote.rkey)
+        return post(serial, [WriteSegment(*local, remote.address)], remote.rkey)
 
     def _refused(self, copy: Copy, fault: DeviceError) -> list[Copy]:
         return self.give_up(str(fault))

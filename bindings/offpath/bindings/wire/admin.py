@@ -210,11 +210,11 @@ class StartLine(_Message):
 
 
 class HoldLine(_Message):
-    """One thing that holds a job back, or that ended it; ``lifted_by`` says what would change that."""
+    """One thing that holds a job back, or that ended it; ``unblocked_by`` says what would change that."""
 
     cause: Name
     text: Text
-    lifted_by: list[Annotated[str, Field(max_length=128)]]
+    unblocked_by: list[Annotated[str, Field(max_length=128)]]
     holders: list[HolderLine]
     starts: list[StartLine]
 

@@ -51,7 +51,7 @@ class ZmqEnd:
 
     peer_pid = 0
     peer = "the daemon"
-    is_ours = False
+    is_self_probe = False
 
     def __init__(
         self, address: str, server_key: bytes, secret: bytes, *, pace: Pace = HOST,
@@ -88,7 +88,7 @@ class ZmqEnd:
         except zmq.ZMQError as fault:
             self.close()
             raise PeerGone(f"no daemon at {address}: {fault.strerror}") from None
-        self._say(OPEN)
+        self._send_frame(OPEN)
 
     def send(self, message: bytes, fds: tuple[int, ...] = ()) -> bool:
         """See `HostConnection.send`. Descriptors are refused: HostMessageError."""
@@ -98,14 +98,14 @@ class ZmqEnd:
                 raise PeerGone("host channel closed")
             if not self._session.has_room:
                 self._pump()  # word of what was taken may be here
-            return self._session.has_room and self._say(DATA, message)
+            return self._session.has_room and self._send_frame(DATA, message)
 
-    def _say(self, kind: int, body: bytes = b"") -> bool:
+    def _send_frame(self, kind: int, body: bytes = b"") -> bool:
         try:
             self._sock.send(self._session.frame(kind, body), zmq.NOBLOCK)
         except zmq.Again:  # no room, or no connection: then the monitor says so
             return False
-        self._session.said(kind)
+        self._session.on_sent(kind)
         if has_news(self._sock):  # sending took the news of it in: the descriptor will not tell again
             self._pump()
         return True
@@ -125,7 +125,7 @@ class ZmqEnd:
             for _ in range(_READ_AT_ONCE):
                 frame = parse(self._sock.recv(zmq.NOBLOCK))
                 self.is_opened = self.is_opened or frame.kind == OPENED
-                session.heard(frame)
+                session.on_received(frame)
         except zmq.Again:
             is_rest = False
         except HostMessageError as fault:
@@ -133,7 +133,7 @@ class ZmqEnd:
         session.is_over = session.is_over or is_lost
         if session.is_probed and not session.is_over:
             session.is_probed = False  # `_say` may come back here
-            self._say(CREDIT)
+            self._send_frame(CREDIT)
         self._show(session.is_readable or is_rest)
 
     def _show(self, is_readable: bool) -> None:
@@ -155,7 +155,7 @@ class ZmqEnd:
                 self._pump()
             message = self._session.take()
             if self._session.owes_credit:
-                self._say(CREDIT)
+                self._send_frame(CREDIT)
             if not self._session.is_readable:
                 self._pump()
             return message
@@ -217,7 +217,7 @@ class ZmqEnd:
         """See `HostConnection.finish`."""
         with self._lock:
             if not self._is_closed and not self._session.is_over:
-                self._say(END)
+                self._send_frame(END)
 
     def close(self, *, at_once: bool = False) -> None:
         """Hang up; waits a second at most until what was sent is on its way, ``at_once``: not at all. Repeating it is
@@ -228,7 +228,7 @@ class ZmqEnd:
                 return
             is_over = self._session.is_over or at_once
             if not is_over:
-                self._say(BYE)
+                self._send_frame(BYE)
             self._session.is_over = True
             unmonitored(self._sock, self._monitor)
             self._sock.close(0 if is_over else _LINGER_MS)

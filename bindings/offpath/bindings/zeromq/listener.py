@@ -53,7 +53,7 @@ class ZmqHostConnection:
         self.peer = peer
         self.tcp_fd = -1
         """Its connection's descriptor, which libzmq owns; -1: it was gone before the session began."""
-        self.is_ours = peer == OURSELVES
+        self.is_self_probe = peer == OURSELVES
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._is_awake = False
 
@@ -66,28 +66,28 @@ class ZmqHostConnection:
             self._listener.pump()  # word of what was taken may be here
         if not self._session.has_room:
             return False
-        sent = self._say(DATA, message)
+        sent = self._send_frame(DATA, message)
         if not sent and self._session.is_over:
             raise PeerGone("host channel: its connection is lost")
         return sent
 
-    def _say(self, kind: int, body: bytes = b"") -> bool:
+    def _send_frame(self, kind: int, body: bytes = b"") -> bool:
         try:
-            if not self._listener.say(self._routing_id, self._session.frame(kind, body)):
+            if not self._listener.send_to(self._routing_id, self._session.frame(kind, body)):
                 return False
         except PeerGone:
             self.lost()
             return False
-        self._session.said(kind)
+        self._session.on_sent(kind)
         return True
 
-    def heard(self, frame: Frame | HostMessageError) -> None:
+    def on_received(self, frame: Frame | HostMessageError) -> None:
         """From the listener: what came for this session, or why it was no frame."""
         if isinstance(frame, HostMessageError):
             self._session.broke(frame)
         else:
             with contextlib.suppress(HostMessageError):  # `receive` says it, in its turn
-                self._session.heard(frame)
+                self._session.on_received(frame)
         self._show()
 
     def lost(self) -> None:
@@ -119,7 +119,7 @@ class ZmqHostConnection:
             return self._session.take()
         finally:
             if self._session.owes_credit:
-                self._say(CREDIT)
+                self._send_frame(CREDIT)
             self._show()
 
     def fileno(self) -> int:
@@ -139,7 +139,7 @@ class ZmqHostConnection:
     def finish(self) -> None:
         """See `HostConnection.finish`."""
         if self._wake >= 0 and not self._session.is_over:
-            self._say(END)
+            self._send_frame(END)
 
     def cut(self, fault: HostMessageError) -> None:
         """It may not go on: as if it had broken the rules."""
@@ -149,13 +149,13 @@ class ZmqHostConnection:
     def probe(self) -> None:
         """A frame that the peer answers, whatever its owner is at."""
         if self._wake >= 0 and not self._session.is_over:
-            self._say(CREDIT)
+            self._send_frame(CREDIT)
 
     def close(self) -> None:
         """Hang up. Repeating it is harmless."""
         if self._wake < 0:
             return
-        self._say(BYE)  # also to one that broke the rules; a peer that is gone does not hear it
+        self._send_frame(BYE)  # also to one that broke the rules; a peer that is gone does not hear it
         os.close(self._wake)
         self._wake = -1
         self._session.is_over = True
@@ -236,7 +236,7 @@ class ZmqListener:
             if connection.peer not in self._authority.names:
                 connection.cut(HostMessageError("key", f"the key of {connection.peer} is not listed any more"))
 
-    def knock(self) -> ZmqEnd:
+    def self_connect(self) -> ZmqEnd:
         """See `HostListener.knock`."""
         end = ZmqEnd(self.address, self._public, self._own_secret)
         end.finish()
@@ -326,8 +326,8 @@ class ZmqListener:
         connection = self._connections.get(routing_id)
         if connection is not None:
             if isinstance(frame, Frame):
-                self._parts.heard(connection.tcp_fd)
-            connection.heard(frame)
+                self._parts.on_received(connection.tcp_fd)
+            connection.on_received(frame)
         elif isinstance(frame, Frame) and frame.kind == OPEN and self._is_listening:
             self._opened(routing_id, frame, str(message.get("User-Id")), int(message.get(zmq.SRCFD)))
         return True  # what belongs to no session is dropped
@@ -339,19 +339,19 @@ class ZmqListener:
         self._connections[routing_id] = connection
         self._watch()
         try:
-            is_there = self.say(routing_id, session.frame(OPENED)) and fd in self._open
+            is_there = self.send_to(routing_id, session.frame(OPENED)) and fd in self._open
         except PeerGone:
             is_there = False
         if is_there:
             self._by_fd[fd] = connection
             connection.tcp_fd = fd
-            self._parts.heard(fd)
+            self._parts.on_received(fd)
         else:
             self._parted.append((self._turn, connection))
         self._waiting.append(connection)
 
     # -- what goes ------------------------------------------------------------------------------------------------
-    def say(self, routing_id: bytes, frame: bytes) -> bool:
+    def send_to(self, routing_id: bytes, frame: bytes) -> bool:
         """A frame for one peer; False: its queue is full. Raises: PeerGone: it has no connection any more."""
         try:
             self._sock.send_multipart((routing_id, frame), zmq.NOBLOCK, copy=True)

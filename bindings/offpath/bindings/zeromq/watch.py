@@ -45,7 +45,7 @@ class _Peer:
     """Of the socket: its descriptor may be another's when libzmq has closed it."""
     base: int
     """Bytes received when its last whole message was noticed."""
-    has_spoken: bool = False
+    has_sent: bool = False
     is_probed: bool = False
 
 
@@ -79,10 +79,10 @@ class PartWatch:
         if self._peers.pop(fd, None) is not None and not self._peers:
             self._set_timer(0)
 
-    def heard(self, fd: int) -> None:
+    def on_received(self, fd: int) -> None:
         """A whole message came on it."""
         if (peer := self._peers.get(fd)) is not None:
-            peer.has_spoken = True
+            peer.has_sent = True
 
     def is_due(self) -> bool:
         """It is time to `look`."""
@@ -98,8 +98,8 @@ class PartWatch:
             received = _received(fd) if _inode(fd) == peer.inode else None
             if received is None:
                 continue  # it is closed, and the monitor's word of that is on its way
-            if peer.has_spoken:
-                peer.base, peer.has_spoken, peer.is_probed = received, False, False
+            if peer.has_sent:
+                peer.base, peer.has_sent, peer.is_probed = received, False, False
             elif received - peer.base > PROBE_BYTES:
                 held.append((received - peer.base, fd))
                 if not peer.is_probed:

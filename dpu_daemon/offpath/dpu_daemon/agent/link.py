@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.wire import cluster
-from offpath.dpu_daemon.agent.talk import Talk
+from offpath.dpu_daemon.agent.channel import AgentChannel
 from offpath.dpu_daemon.config import InaTable
 
 if TYPE_CHECKING:
@@ -32,18 +32,18 @@ class ControllerLink:
     """
 
     def __init__(
-        self, table: InaTable, keys: Callable[[], tuple[bytes, bytes]], heard: Callable[[bytes], None]
+        self, table: InaTable, keys: Callable[[], tuple[bytes, bytes]], on_text: Callable[[bytes], None]
     ) -> None:
         """``keys``: the controller's public key and our secret; may raise OffpathError."""
         self._table = table
         self._keys = keys
-        self._heard = heard
+        self._on_text = on_text
         self._loop = asyncio.get_running_loop()
-        self._talk: Talk | None = None
+        self._channel: AgentChannel | None = None
         self._shaking: ZmqEnd | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._backoff_s = MIN_BACKOFF_S
-        self._is_told = False
+        self._is_notified = False
         self._is_closed = False
         self.is_up = False
         """The controller has said something on this connection."""
@@ -73,9 +73,9 @@ class ControllerLink:
         why = "" if not end.has_ended() else end.why_refused or end.why_broken or "nobody listens there"
         if not why and end.is_opened:
             self._shaking, self._timer = None, None
-            self._talk = Talk(end, self._said, self._gone)
+            self._channel = AgentChannel(end, self._received, self._gone)
             self.connected += 1
-            self._talk.say(cluster.AgentHello(host=self._table.host))
+            self._channel.send(cluster.AgentHello(host=self._table.host))
             return
         if not why and self._loop.time() < until:
             self._timer = self._loop.call_later(_LOOK_S, self._shake, until)
@@ -84,42 +84,42 @@ class ControllerLink:
         end.close(at_once=True)
         self._failed(why or "no answer")
 
-    def _said(self, text: bytes) -> None:
+    def _received(self, text: bytes) -> None:
         if not self.is_up:
             logger.info("connected to the controller at %s", self._table.controller, extra={"code": "controller_there"})
-            self.is_up, self._is_told = True, False
+            self.is_up, self._is_notified = True, False
             self._backoff_s = MIN_BACKOFF_S
-        self._heard(text)
+        self._on_text(text)
 
     def _gone(self, why: str) -> None:
-        self._talk = None
+        self._channel = None
         self.is_up = False
         self._failed(why)
 
     def _failed(self, why: str) -> None:
-        if not self._is_told:  # once: it may be away for long
+        if not self._is_notified:  # once: it may be away for long
             logger.warning(
                 "no connection to the controller at %s: %s",
                 self._table.controller,
                 why,
                 extra={"code": "controller_away"},
             )
-            self._is_told = True
+            self._is_notified = True
         if not self._is_closed:
             self._timer = self._loop.call_later(self._backoff_s * (0.5 + random.random()), self.open)
         self._backoff_s = min(MAX_BACKOFF_S, self._backoff_s * 2)
 
-    def say(self, message: BaseModel) -> bool:
+    def send(self, message: BaseModel) -> bool:
         """False: there is no controller; what is said to none is lost, and the next one asks."""
-        if self._talk is None or self._talk.is_closed:
+        if self._channel is None or self._channel.is_closed:
             return False
-        self._talk.say(message)
+        self._channel.send(message)
         return True
 
     def broke(self, fault: OffpathError) -> None:
         """What it said makes no sense."""
-        if self._talk is not None:
-            self._talk.refuse(fault)
+        if self._channel is not None:
+            self._channel.refuse(fault)
 
     def close(self) -> None:
         """Hang up, and try no more."""
@@ -128,5 +128,5 @@ class ControllerLink:
             self._timer.cancel()
         if self._shaking is not None:
             self._shaking.close(at_once=True)
-        if self._talk is not None:
-            self._talk.close()
+        if self._channel is not None:
+            self._channel.close()

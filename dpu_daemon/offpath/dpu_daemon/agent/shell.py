@@ -43,8 +43,8 @@ class InaAgent:
     """Of one host. ``tell_helper`` sends if there is a helper, and says whether there was one."""
 
     def __init__(
-        self, host: str, tell_controller: Callable[[BaseModel], bool],
-        tell_helper: Callable[[control.InaEpoch | control.InaAsk], bool],
+        self, host: str, notify_controller: Callable[[BaseModel], bool],
+        notify_helper: Callable[[control.InaEpoch | control.InaAsk], bool],
     ) -> None:  # fmt: skip
         self.machine = Agent(host)
         self.states: dict[tuple[str, int, int], RankState] = {}
@@ -52,8 +52,8 @@ class InaAgent:
         self.epochs_passed = 0
         """Epochs that were given to the helper."""
         self.reports = 0
-        self._tell_controller = tell_controller
-        self._tell_helper = tell_helper
+        self._notify_controller = notify_controller
+        self._notify_helper = notify_helper
         self._patterns: dict[tuple[str, int], dict[str, Any]] = {}
         self._is_whole = False
         """The helper has said everything since it joined, or we began."""
@@ -63,7 +63,7 @@ class InaAgent:
         self._joiner = parts.Joiner()
 
     # -- the controller's words -----------------------------------------------------------------------------------
-    def controller_said(self, text: bytes) -> None:
+    def controller_sent(self, text: bytes) -> None:
         """Raises: ControlError, RecordError: it is none of ours to understand. ProtocolError: it hangs up."""
         message = control.decode(cluster.TO_AGENT, text)
         if isinstance(message, cluster.Farewell):
@@ -81,13 +81,13 @@ class InaAgent:
         self.epochs_passed += 1
         body = json.dumps(epoch_to_data(handed.epoch), separators=(",", ":")).encode("ascii")
         for part, is_last in parts.cut(body, control.MAX_PART_CHARACTERS):
-            self._tell_helper(control.InaEpoch(part=part.decode("ascii"), is_last=is_last))
+            self._notify_helper(control.InaEpoch(part=part.decode("ascii"), is_last=is_last))
 
     def _answer(self) -> None:
         if self._asked is None or not self._is_whole:
             return
         asked, self._asked = self._asked, None
-        report = self.machine.asked(*asked)
+        report = self.machine.on_query(*asked)
         if report is None:
             self._depose()
         else:
@@ -98,22 +98,22 @@ class InaAgent:
         self._report(self.machine.greater(), [])
 
     # -- the helper's words ---------------------------------------------------------------------------------------
-    def helper_said(self, message: control.InaStates | None) -> None:
+    def helper_sent(self, message: control.InaStates | None) -> None:
         """None: a helper has joined, and may not be the one that was there. Raises: ControlError, RecordError."""
         if message is None:
             self._joiner.forget()
-            self._tell_helper(control.InaAsk())
+            self._notify_helper(control.InaAsk())
             return
         text = self._joiner.add(message.part.encode(), message.is_last)
         if text is None:
             return
         states, patterns = _read(text)
         for state in states:
-            self._page(state)
+            self._on_state(state)
         if message.is_all:
             there = {(state.job, state.incarnation, state.rank) for state in states}
             for key in self.states.keys() - there:
-                self._page(replace(self.states[key], is_gone=True))
+                self._on_state(replace(self.states[key], is_gone=True))
         fresh = [each for each in patterns if self._patterns.get((each["job"], each["incarnation"])) != each]
         jobs = {key[:2] for key in self.states}
         self._patterns = {key: each for key, each in self._patterns.items() if key in jobs}
@@ -125,9 +125,9 @@ class InaAgent:
             self._is_whole = True
             self._answer()
 
-    def _page(self, state: RankState) -> None:
+    def _on_state(self, state: RankState) -> None:
         key = state.job, state.incarnation, state.rank
-        report = self.machine.page(state)
+        report = self.machine.on_state(state)
         if state.is_gone:
             self.states.pop(key, None)
         else:
@@ -141,7 +141,7 @@ class InaAgent:
 
     def _report(self, report: Report, patterns: list[dict[str, Any]]) -> None:
         self.reports += 1
-        self._tell_controller(
+        self._notify_controller(
             cluster.AgentReport(
                 term=report.term, proof=report.proof, is_whole=report.is_whole,
                 states=[state_to_data(state) for state in report.states], patterns=patterns,
@@ -172,22 +172,22 @@ def start(daemon: Daemon) -> None:
     if not table.controller:
         return
 
-    def heard(text: bytes) -> None:
+    def on_text(text: bytes) -> None:
         try:
-            agent.controller_said(text)
+            agent.controller_sent(text)
         except (ProtocolError, RecordError) as fault:
             daemon.counters["ina_refused"] += 1
             link.broke(fault if isinstance(fault, OffpathError) else ProtocolError("record", str(fault)))
 
-    def said(message: control.InaStates | None) -> None:
+    def send_states(message: control.InaStates | None) -> None:
         try:
-            agent.helper_said(message)
+            agent.helper_sent(message)
         except RecordError as fault:
             raise ProtocolError("record", str(fault)) from None
 
-    link = ControllerLink(table, partial(agent_keys, daemon.config), heard)
-    agent = InaAgent(table.host, link.say, daemon.host.tell_helper)
-    daemon.host.on_ina = said
+    link = ControllerLink(table, partial(agent_keys, daemon.config), on_text)
+    agent = InaAgent(table.host, link.send, daemon.host.notify_helper)
+    daemon.host.on_ina = send_states
     daemon.on_closed.append(link.close)
     daemon.extra_metrics |= {
         "offpath_ina_controller_up": ("1 while the INA controller is reached.", lambda: float(link.is_up)),

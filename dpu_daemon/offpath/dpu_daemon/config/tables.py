@@ -69,7 +69,7 @@ def _policy(name: str) -> str:
 class LeasingTable(_Table):
     """``[leasing]``: the leasing loop's numbers; see `offpath.sched.jobs.records.BookSettings`."""
 
-    policy: Annotated[str, AfterValidator(_policy)] = "shipped"
+    policy: Annotated[str, AfterValidator(_policy)] = "oldest-gpu-first"
     """Who decides on which instance a job runs and where the next one is cut."""
     plugin_ms: Annotated[int, Field(ge=1, le=1000)] = 5
     """How long a policy plug-in may take for an answer before the built-in policy decides instead of it."""

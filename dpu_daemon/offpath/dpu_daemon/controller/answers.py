@@ -7,9 +7,9 @@ from typing import Final
 
 from offpath.bindings.wire import ina_admin
 from offpath.bindings.wire.admin import Fault
-from offpath.dpu_daemon.controller.conductor import Conductor
 from offpath.dpu_daemon.controller.jobs import Job, JobRefused
 from offpath.dpu_daemon.controller.modes import Modes
+from offpath.dpu_daemon.controller.shell import ControllerShell
 from offpath.sched.ina.protocol import events
 from offpath.sched.ina.protocol.ledger import Hold
 from offpath.sched.ina.protocol.records import Wants
@@ -21,8 +21,8 @@ _WANTS: Final = {Wants.PLAN: "what the Plan wants", Wants.ALWAYS: "every operati
 class Answers:
     """Answers over one controller, in its loop; none of them waits."""
 
-    def __init__(self, conductor: Conductor, modes: Modes, ina_directory: str) -> None:
-        self._conductor, self._modes = conductor, modes
+    def __init__(self, shell: ControllerShell, modes: Modes, ina_directory: str) -> None:
+        self._shell, self._modes = shell, modes
         self._directory = ina_directory
 
     def to(self, asked: ina_admin.Request) -> ina_admin.Reply:
@@ -55,40 +55,40 @@ class Answers:
             return Fault(code=refused.code, detail=refused.detail[:512])
 
     def _status(self) -> ina_admin.ControllerStatus:
-        it = self._conductor
+        it = self._shell
         settings = it.planner.settings
         return ina_admin.ControllerStatus(
             term=it.machine.term, pid=os.getpid(), uptime_ms=(it.now_ns() - it.started_ns) // _MS, mode=settings.mode,
-            capacity=settings.capacity, agents=list(it.door.hosts),
-            silent=sorted(set(it.door.hosts) - it.heard), switches=it.switches.states(), jobs=len(it.jobs.known()),
-            holds=len(it.machine.ledger.holds()), migrations=it.counters["migrations"],
+            capacity=settings.capacity, agents=list(it.agents.hosts),
+            silent=sorted(set(it.agents.hosts) - it.reporting), switches=it.switches.states(),
+            jobs=len(it.jobs.known()), holds=len(it.machine.ledger.holds()), migrations=it.counters["migrations"],
             downtime_ms=[ns / _MS for ns in it.tracking.downtime_ns][-64:],
             quarantined={host: each.code for host, each in sorted(it.trust.quarantined.items())},
             memory=self._memory(),
             counters={
-                **it.counters, "agents_refused": it.door.refused, "connections_cut": it.door.cut_off,
+                **it.counters, "agents_refused": it.agents.refused, "connections_cut": it.agents.cut_off,
                 "plugin_faults": self._modes.faults,
             },
         )  # fmt: skip
 
     def _memory(self) -> str:
-        store = self._conductor.store
+        store = self._shell.store
         if store.lost:
             return f"not written: {store.lost[:400]}"
         return f"the former one was moved aside: {store.remade[:400]}" if store.remade else ""
 
     def _hosts(self, asked: ina_admin.HostsRequest) -> ina_admin.Hosts:
-        it = self._conductor
+        it = self._shell
         if asked.host and asked.is_quarantined is not None:
             it.judge_host(asked.host, asked.is_quarantined)
-        connected, held = it.door.hosts, it.trust.quarantined
+        connected, held = it.agents.hosts, it.trust.quarantined
         names = sorted({*connected, *held})
         lines = []
         for name in names[asked.after : asked.after + asked.limit]:
             why = held.get(name)
             lines.append(
                 ina_admin.HostLine(
-                    host=name, is_connected=name in connected, is_silent=name not in it.heard,
+                    host=name, is_connected=name in connected, is_silent=name not in it.reporting,
                     quarantine=why.code if why else "", detail=why.detail if why else "",
                 )
             )  # fmt: skip
@@ -96,28 +96,28 @@ class Answers:
 
     # -- jobs -----------------------------------------------------------------------------------------------------
     def _submit(self, asked: ina_admin.SubmitRequest) -> ina_admin.Reply:
-        it = self._conductor
+        it = self._shell
         job = it.jobs.submit(asked.job, asked.hosts, asked.on, asked.ranks_per_host, it.now_ns())
         it.dispatch(events.JobSubmitted(job.name, job.rank_hosts()))
         it.settle()
         return self._job(job.name)
 
     def _cancel(self, name: str) -> ina_admin.Reply:
-        job = self._conductor.jobs.cancel(name)
-        self._conductor.dispatch(events.JobEnded(name))
-        self._conductor.settle()
+        job = self._shell.jobs.cancel(name)
+        self._shell.dispatch(events.JobEnded(name))
+        self._shell.settle()
         return ina_admin.InaJob(job=self._line(job), ranks=[], reasons=list(job.reasons))
 
     def _jobs(self, asked: ina_admin.JobsRequest) -> ina_admin.InaJobs:
-        found = [job for job in self._conductor.jobs.known() if job.name > asked.after]
+        found = [job for job in self._shell.jobs.known() if job.name > asked.after]
         page = found[: asked.limit]
         return ina_admin.InaJobs(
             jobs=[self._line(job) for job in page], next=page[-1].name if len(page) < len(found) else ""
         )
 
     def _job(self, name: str) -> ina_admin.InaJob:
-        job = self._conductor.jobs.get(name)
-        states = self._conductor.machine.states(name)
+        job = self._shell.jobs.get(name)
+        states = self._shell.machine.states(name)
         ranks = [
             ina_admin.RankLine(
                 rank=state.rank, host=job.ranks.get(state.rank, ""), held=state.held, applied=state.applied,
@@ -128,7 +128,7 @@ class Answers:
         return ina_admin.InaJob(job=self._line(job), ranks=ranks[:256], reasons=list(job.reasons))
 
     def _line(self, job: Job) -> ina_admin.InaJobLine:
-        it = self._conductor
+        it = self._shell
         granted = it.machine.granted(job.name)
         environment = {"OFFPATH_INA_JOB": job.name}
         if self._directory:
@@ -142,12 +142,12 @@ class Answers:
         )  # fmt: skip
 
     def _explain(self, name: str) -> ina_admin.InaExplanation:
-        job = self._conductor.jobs.get(name)
+        job = self._shell.jobs.get(name)
         where, reasons = self._why(job)
         return ina_admin.InaExplanation(job=self._line(job), where=where, reasons=reasons)
 
     def _why(self, job: Job) -> tuple[str, list[str]]:
-        it = self._conductor
+        it = self._shell
         plan, granted = it.planner.plan, it.machine.granted(job.name)
         placed = [f"it is on {', '.join(job.hosts)}: {'; '.join(job.reasons)}"] if job.hosts else []
         if job.state in ("cancelled", "ended"):
@@ -186,7 +186,7 @@ class Answers:
 
     # -- trees ----------------------------------------------------------------------------------------------------
     def _groups(self, asked: ina_admin.GroupsRequest) -> ina_admin.Groups:
-        planner = self._conductor.planner
+        planner = self._shell.planner
         plan = planner.plan
         lines = [
             ina_admin.GroupLine(
@@ -201,7 +201,7 @@ class Answers:
         )
 
     def _trees(self, asked: ina_admin.TreesRequest) -> ina_admin.TreeLines:
-        it = self._conductor
+        it = self._shell
         lines = []
         jobs = it.jobs.known()
         for job in jobs[asked.after : asked.after + asked.limit]:
@@ -220,7 +220,7 @@ class Answers:
         return ina_admin.TreeLines(trees=lines, next=self._cut(asked.after, asked.limit, len(jobs)))
 
     def _holds(self, asked: ina_admin.HoldsRequest) -> ina_admin.Holds:
-        it = self._conductor
+        it = self._shell
         holds = it.machine.ledger.holds()
         lines = [
             ina_admin.HoldLine(
@@ -238,10 +238,10 @@ class Answers:
             return f"{hold.switch} has not confirmed the permission"
         if hold.fenced_by is not None:
             return f"{hold.switch} is to confirm a fence"
-        granted = self._conductor.machine.granted(permission.job)
+        granted = self._shell.machine.granted(permission.job)
         if granted is not None and granted[0].stamp == permission.stamp:
             return "the job may use it"
-        states = self._conductor.machine.states(permission.job)
+        states = self._shell.machine.states(permission.job)
         behind = sorted(state.rank for state in states if state.applied <= permission.stamp)
         if behind:
             return f"ranks {behind[:16]} have not left it yet"
@@ -250,7 +250,7 @@ class Answers:
     def _mode(self, asked: ina_admin.ModeRequest) -> ina_admin.Reply:
         if asked.mode or asked.link_bytes_per_s is not None:
             self._modes.set(asked.mode, asked.link_bytes_per_s)
-        settings = self._conductor.planner.settings
+        settings = self._shell.planner.settings
         return ina_admin.ModeNow(
             mode=settings.mode, capacity=settings.capacity, link_bytes_per_s=settings.link_bytes_per_s
         )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 
-from offpath.dpu_daemon.controller.conductor import Conductor
 from offpath.dpu_daemon.controller.config import PolicyTable
 from offpath.dpu_daemon.controller.jobs import JobRefused
 from offpath.dpu_daemon.controller.plugin_child import INA_SHARING
-from offpath.dpu_daemon.controller.seats import Seat, SharingOut
+from offpath.dpu_daemon.controller.plugin_slots import PluginSlot, SharingOut
+from offpath.dpu_daemon.controller.shell import ControllerShell
 from offpath.sched.gpu.plugin import PREFIX
 from offpath.sched.ina.sharing.planner import Settings, settings_of
 from offpath.sched.ina.sharing.policies import MODES, Mode, Sharing, TreeBuilder
@@ -23,20 +23,20 @@ def settings(table: PolicyTable) -> Settings:
     return Settings(table.mode, capacity, table.alternate_ms, table.link_bytes_per_s, table.latency_us)
 
 
-def sharing_seat(table: PolicyTable) -> Seat[Sharing]:
+def sharing_slot(table: PolicyTable) -> PluginSlot[Sharing]:
     """Raises: PluginError."""
     built_in = Mode("shared" if table.mode.startswith(PREFIX) else table.mode)
-    return Seat.of(INA_SHARING, table.mode, built_in, table.plugin_ms / 1e3)
+    return PluginSlot.of(INA_SHARING, table.mode, built_in, table.plugin_ms / 1e3)
 
 
 class Modes:
     """Changes the mode while the controller runs."""
 
     def __init__(
-        self, conductor: Conductor, table: PolicyTable, sharing: SharingOut,
-        placing: Seat[Placement], building: Seat[TreeBuilder],
+        self, shell: ControllerShell, table: PolicyTable, sharing: SharingOut,
+        placing: PluginSlot[Placement], building: PluginSlot[TreeBuilder],
     ) -> None:  # fmt: skip
-        self._conductor, self._table = conductor, table
+        self._shell, self._table = shell, table
         self._sharing = sharing
         self._seats = (placing, building)
         self._faults = 0
@@ -44,28 +44,28 @@ class Modes:
     @property
     def faults(self) -> int:
         """Times that a plug-in was quarantined."""
-        return self._faults + self._sharing.seat.faults + sum(seat.faults for seat in self._seats)
+        return self._faults + self._sharing.slot.faults + sum(slot.faults for slot in self._seats)
 
     def set(self, mode: str, link_bytes_per_s: float | None) -> None:
         """Empty: the one in force. Only that of the configuration may be a plug-in's. Raises: JobRefused."""
-        planner = self._conductor.planner
+        planner = self._shell.planner
         mode = mode or planner.settings.mode
         if mode not in MODES and mode != self._table.mode:
             raise JobRefused("unknown_mode", f"{mode}: one of {', '.join(MODES)}")
         if mode != planner.settings.mode and mode in MODES:
-            self._faults += self._sharing.seat.faults
-            self._sharing.seat.close()
-            self._sharing = SharingOut(Seat(INA_SHARING, Mode(mode)))
+            self._faults += self._sharing.slot.faults
+            self._sharing.slot.close()
+            self._sharing = SharingOut(PluginSlot(INA_SHARING, Mode(mode)))
         elif mode != planner.settings.mode:
-            self._sharing = SharingOut(sharing_seat(self._table))
+            self._sharing = SharingOut(sharing_slot(self._table))
         capacity = self._table.all_capacity if mode == "all" else self._table.capacity
         planner.set(settings_of(planner.settings, mode, capacity, link_bytes_per_s), self._sharing)
-        self._conductor.switches.set_capacity(capacity)
+        self._shell.switches.set_capacity(capacity)
         logger.warning("sharing mode %s, switch capacity %d", mode, capacity, extra={"code": "mode_changed"})
-        self._conductor.plan_again()
+        self._shell.plan_again()
 
     def close(self) -> None:
         """End all plug-ins' processes."""
-        self._sharing.seat.close()
-        for seat in self._seats:
-            seat.close()
+        self._sharing.slot.close()
+        for slot in self._seats:
+            slot.close()

@@ -39,11 +39,11 @@ class PolicyHost:
         self._policy = policy
         self._topology: Topology | None = None
         self._fault = ""
-        self._asked: dict[str, Callable[..., Any]] = {PLACE: self._place, BUILD: self._build, SHARE: self._share}
+        self._queries: dict[str, Callable[..., Any]] = {PLACE: self._place, BUILD: self._build, SHARE: self._share}
 
-    def heard(self, kind: str, arguments: list[Any]) -> bytes | None:
+    def on_request(self, kind: str, arguments: list[Any]) -> bytes | None:
         """The reply to a question, nothing to what it is told."""
-        asked = self._asked.get(kind)
+        asked = self._queries.get(kind)
         try:
             if self._fault:
                 pass

@@ -17,15 +17,15 @@ from offpath.bindings.runtime import CONTROLLER_SOCKET, make_runtime_directory
 from offpath.bindings.wire import control, ina_admin
 from offpath.bindings.zeromq.keys import read_allowed
 from offpath.dpu_daemon.config import zmq_secret
+from offpath.dpu_daemon.controller.agents import Agents
 from offpath.dpu_daemon.controller.answers import Answers
-from offpath.dpu_daemon.controller.conductor import Conductor
 from offpath.dpu_daemon.controller.config import Loaded
-from offpath.dpu_daemon.controller.door import Door
 from offpath.dpu_daemon.controller.jobs import Jobs
-from offpath.dpu_daemon.controller.modes import Modes, settings, sharing_seat
+from offpath.dpu_daemon.controller.modes import Modes, settings, sharing_slot
 from offpath.dpu_daemon.controller.plugin_child import PLACEMENT, TREE_BUILDER
+from offpath.dpu_daemon.controller.plugin_slots import Building, Placing, PluginSlot, SharingOut
 from offpath.dpu_daemon.controller.seal import TermSeal
-from offpath.dpu_daemon.controller.seats import Building, Placing, Seat, SharingOut
+from offpath.dpu_daemon.controller.shell import ControllerShell
 from offpath.dpu_daemon.controller.store import Store
 from offpath.dpu_daemon.controller.switches import Switches
 from offpath.dpu_daemon.controller.trust import Trust
@@ -33,7 +33,7 @@ from offpath.dpu_daemon.controller.tuning import Tuner
 from offpath.dpu_daemon.durability.notify import Notifier
 from offpath.dpu_daemon.listening.places import Places
 from offpath.dpu_daemon.operation import logs
-from offpath.dpu_daemon.operation.operators import Desk, OperatorSocket
+from offpath.dpu_daemon.operation.admin_socket import AdminHandlers, AdminSocket
 from offpath.sched.gpu.plugin import PREFIX
 from offpath.sched.ina.sharing.planner import Planner
 from offpath.sched.ina.sharing.policies import Mina, Sharing, TreeBuilder
@@ -49,7 +49,7 @@ class TakenOver(OffpathError):
 
 
 @contextlib.asynccontextmanager
-async def running_controller(loaded: Loaded, directory: str) -> AsyncIterator[Conductor]:
+async def running_controller(loaded: Loaded, directory: str) -> AsyncIterator[ControllerShell]:
     """A controller that rules for as long as the block runs.
 
     Raises: RegionError, PlaceUnusable: directory or sockets cannot be made. PluginError: a plug-in does not start.
@@ -66,8 +66,8 @@ async def running_controller(loaded: Loaded, directory: str) -> AsyncIterator[Co
             raise PlaceUnusable(f"{directory}: {fault.strerror or fault}") from None
         policy = config.policy
         placing, building, sharing = await asyncio.to_thread(_seats, loaded)
-        for seat in (placing, building, sharing):
-            held.callback(seat.close)
+        for slot in (placing, building, sharing):
+            held.callback(slot.close)
         number_of = {name: number for number, name in enumerate(topology.names)}
         usable = frozenset(number_of[switch.name] for switch in config.switch)
         tuner = Tuner()
@@ -85,28 +85,26 @@ async def running_controller(loaded: Loaded, directory: str) -> AsyncIterator[Co
         jobs = Jobs(topology, Placing(placing, loaded.text), store, config.ranks_per_host)
         trust = Trust(seal, store)
         trust.remember()
-        conductor = Conductor(planner, store, jobs, trust)
-        jobs.remember(conductor.now_ns())
+        shell = ControllerShell(planner, store, jobs, trust)
+        jobs.remember(shell.now_ns())
         listener = ZmqListener(agents.bind, secret, allowed, agents.domain, CLUSTER)
-        door = Door(
-            listener, topology.host_numbers.__contains__, conductor.reported, conductor.agent_came, conductor.agent_left
-        )
-        switches = Switches(config.switch, conductor.dispatch, conductor.led_elsewhere, planner.settings.capacity)
-        held.callback(conductor.close)
-        conductor.start(door, switches)
-        modes = Modes(conductor, policy, SharingOut(sharing), placing, building)
+        hosts = Agents(listener, topology.host_numbers.__contains__, shell.reported, shell.agent_came, shell.agent_left)
+        switches = Switches(config.switch, shell.dispatch, shell.led_elsewhere, planner.settings.capacity)
+        held.callback(shell.close)
+        shell.start(hosts, switches)
+        modes = Modes(shell, policy, SharingOut(sharing), placing, building)
         held.callback(modes.close)
-        answers = Answers(conductor, modes, config.ina_directory)
+        answers = Answers(shell, modes, config.ina_directory)
 
         async def answer(asked: ina_admin.Request, uid: int) -> ina_admin.Reply:
             return answers.to(asked)
 
-        desk = Desk(
+        handlers = AdminHandlers(
             lambda body: control.decode(ina_admin.TO_CONTROLLER_ADMIN, body), answer,
             lambda: config.operation.admin_uids,
         )  # fmt: skip
         places = Places()
-        operators = OperatorSocket(desk, os.path.join(directory, CONTROLLER_SOCKET), places=places)
+        operators = AdminSocket(handlers, os.path.join(directory, CONTROLLER_SOCKET), places=places)
         try:
             await operators.start()
             places.open()
@@ -116,7 +114,7 @@ async def running_controller(loaded: Loaded, directory: str) -> AsyncIterator[Co
             async with asyncio.TaskGroup() as tasks:
                 switches.start(tasks)
                 try:
-                    yield conductor
+                    yield shell
                 finally:
                     switches.close()
         finally:
@@ -124,7 +122,7 @@ async def running_controller(loaded: Loaded, directory: str) -> AsyncIterator[Co
             await operators.close()
 
 
-def _seats(loaded: Loaded) -> tuple[Seat[Placement], Seat[TreeBuilder], Seat[Sharing]]:
+def _seats(loaded: Loaded) -> tuple[PluginSlot[Placement], PluginSlot[TreeBuilder], PluginSlot[Sharing]]:
     """Blocks until every plug-in is loaded. Raises: PluginError."""
     policy = loaded.config.policy
     deadline_s = policy.plugin_ms / 1e3
@@ -132,17 +130,17 @@ def _seats(loaded: Loaded) -> tuple[Seat[Placement], Seat[TreeBuilder], Seat[Sha
         own: Placement = (
             Fragments() if policy.placement.startswith(PREFIX) else make(policy.placement, Random(0))
         )  # fmt: skip
-        placing: Seat[Placement] = Seat.of(PLACEMENT, policy.placement, own, deadline_s)
+        placing: PluginSlot[Placement] = PluginSlot.of(PLACEMENT, policy.placement, own, deadline_s)
         made.callback(placing.close)
         mina: TreeBuilder = Mina(policy.candidates, Random(0))
-        building: Seat[TreeBuilder] = Seat.of(TREE_BUILDER, policy.tree_builder, mina, deadline_s)
+        building: PluginSlot[TreeBuilder] = PluginSlot.of(TREE_BUILDER, policy.tree_builder, mina, deadline_s)
         made.callback(building.close)
-        sharing = sharing_seat(policy)
+        sharing = sharing_slot(policy)
         made.pop_all()
     return placing, building, sharing
 
 
-async def serve(loaded: Loaded, directory: str, ready: Callable[[Conductor], None]) -> None:
+async def serve(loaded: Loaded, directory: str, ready: Callable[[ControllerShell], None]) -> None:
     """Rule until SIGTERM, SIGINT, or until another controller does. Raises: TakenOver."""
     logs.set_up(loaded.config.operation.log)
     notifier = Notifier.from_environment()
@@ -151,16 +149,16 @@ async def serve(loaded: Loaded, directory: str, ready: Callable[[Conductor], Non
     asyncio.get_running_loop().set_exception_handler(logs.loop_fault)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with running_controller(loaded, directory) as conductor:
-        conductor.on_deposed = stop.set
-        notifier.ready(f"term {conductor.machine.term}")
-        ready(conductor)
+    async with running_controller(loaded, directory) as shell:
+        shell.on_deposed = stop.set
+        notifier.ready(f"term {shell.machine.term}")
+        ready(shell)
         await stop.wait()
         notifier.stopping()
-    if conductor.machine.is_deposed:
-        raise TakenOver(f"a controller of a term above {conductor.machine.term} rules")
+    if shell.machine.is_deposed:
+        raise TakenOver(f"a controller of a term above {shell.machine.term} rules")
 
 
-def run(loaded: Loaded, directory: str, ready: Callable[[Conductor], None]) -> None:
+def run(loaded: Loaded, directory: str, ready: Callable[[ControllerShell], None]) -> None:
     """`serve` on uvloop; blocks."""
     uvloop.run(serve(loaded, directory, ready))

@@ -39,7 +39,7 @@ class _Link:
         self.capacity = 0
         """As the machine knows it."""
         self.is_up = False
-        self.is_told = False
+        self.is_notified = False
         self.orders = 0
         self.look = asyncio.Event()
 
@@ -122,11 +122,11 @@ class Switches:
             if led.capacity != capacity:
                 await link.control.capacity(capacity)
         except PeerGone as gone:
-            if link.is_up or not link.is_told:
+            if link.is_up or not link.is_notified:
                 logger.warning("switch %s disconnected: %s", link.name, gone, extra={"code": "switch_away"})
             if link.is_up:
                 self._dispatch(events.SwitchDown(link.name))
-            link.is_up, link.is_told, link.life = False, True, ""
+            link.is_up, link.is_notified, link.life = False, True, ""
             return False
         except (SwitchRefused, ControlError) as refused:
             logger.warning("switch %s refused a command: %s", link.name, refused, extra={"code": "switch_refuses"})
@@ -136,7 +136,7 @@ class Switches:
         elif link.life != led.life:
             if not link.is_up:
                 logger.info("switch %s connected", link.name, extra={"code": "switch_there"})
-            link.life, link.capacity, link.is_up, link.is_told = led.life, capacity, True, False
+            link.life, link.capacity, link.is_up, link.is_notified = led.life, capacity, True, False
             self._dispatch(events.SwitchUp(link.name, boot, capacity, led.permissions))
         elif link.capacity != capacity:  # what it allows is known, and may be on its way out
             link.capacity = capacity
@@ -145,7 +145,7 @@ class Switches:
 
     def _leave(self, link: _Link, term: int) -> None:
         """What the switch says makes no sense: nothing is granted through it."""
-        if not link.is_told:
+        if not link.is_notified:
             logger.error(
                 "switch %s reports term %d, which no controller can have; not using it until it restarts",
                 link.name, term,
@@ -153,7 +153,7 @@ class Switches:
             )  # fmt: skip
         if link.is_up:
             self._dispatch(events.SwitchDown(link.name))
-        link.is_up, link.is_told, link.life = False, True, ""
+        link.is_up, link.is_notified, link.life = False, True, ""
 
     # -- orders ---------------------------------------------------------------------------------------------------
     def allow(self, switch: str, boot: int, permission: Permission) -> None:

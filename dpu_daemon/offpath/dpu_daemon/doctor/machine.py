@@ -69,7 +69,7 @@ def _kernel() -> Iterator[Finding]:
         if queue < _GOOD_QUEUE:
             yield Finding(
                 "notify-queue", Severity.NOTE,
-                f"a keeper's socket holds {queue} messages: in a burst of new sessions, storing them takes longer",
+                f"a service manager's socket holds {queue} messages: storing a burst of new sessions takes longer",
                 "sysctl net.unix.max_dgram_qlen=512 (systemd sets that)",
             )  # fmt: skip
         else:

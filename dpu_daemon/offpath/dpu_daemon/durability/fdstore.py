@@ -45,7 +45,7 @@ def open_notify_socket(path: str) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         if os.path.exists(path):
-            os.unlink(path)  # the listening sockets are ours already, so no other keeper hears here
+            os.unlink(path)  # the listening sockets are ours already, so no other service manager hears here
         mask = os.umask(0o177)
         try:
             sock.bind(path)

@@ -1,4 +1,4 @@
-"""What a daemon starts with when a service manager or keeper started it: listening sockets, and stored descriptors."""
+"""What a daemon starts with when a service manager started it: listening sockets, and stored descriptors."""
 
 from __future__ import annotations
 

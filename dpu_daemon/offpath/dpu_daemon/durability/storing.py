@@ -33,7 +33,7 @@ NAMES: Final = {
 
 
 @dataclass(slots=True, eq=False)
-class _Wish:
+class _Request:
     """``fds``: to be held under the name; None: to be dropped. They stay their owner's, who calls `Store.forget` before
     closing them."""
 
@@ -59,13 +59,13 @@ class Store:
 
     def __init__(self, notifier: Notifier) -> None:
         self._notifier = notifier
-        self._wishes: dict[str, _Wish] = {}
+        self._requests: dict[str, _Request] = {}
         self._held: set[str] = set()
         self._sock: socket.socket | None = None
         self._is_waiting_for_room = False
         self._timer: asyncio.TimerHandle | None = None
         self._barrier = -1
-        self._behind: list[tuple[str, _Wish]] = []
+        self._behind: list[tuple[str, _Request]] = []
         """What the barrier under way acknowledges."""
         self._is_closed = False
         self.retries = 0
@@ -73,7 +73,7 @@ class Store:
     @property
     def pending(self) -> int:
         """Wishes that are not acknowledged."""
-        return len(self._wishes)
+        return len(self._requests)
 
     def is_held(self, name: str) -> bool:
         """The manager has acknowledged it."""
@@ -92,17 +92,17 @@ class Store:
         if not self._notifier.has_manager:
             when_sent()
             return
-        self._wishes[name] = _Wish(tuple(fds), when_sent=[when_sent], when_held=[when_held])
+        self._requests[name] = _Request(tuple(fds), when_sent=[when_sent], when_held=[when_held])
         self._send()
 
     def forget(self, name: str) -> None:
         """Have what is held under ``name`` dropped; the descriptors may be closed after this call."""
         if not self._notifier.has_manager:
             return
-        before = self._wishes.pop(name, None)
+        before = self._requests.pop(name, None)
         if name in self._held or before is None or before.is_sent or before.may_be_held:
             self._held.discard(name)
-            self._wishes[name] = _Wish(None, may_be_held=True)
+            self._requests[name] = _Request(None, may_be_held=True)
             self._send()
 
     # -- sending --------------------------------------------------------------------------------------------------
@@ -110,19 +110,19 @@ class Store:
         """Everything that there is room for, oldest first, then a barrier."""
         if self._is_closed or self._is_waiting_for_room:
             return
-        for name, wish in list(self._wishes.items()):
+        for name, wish in list(self._requests.items()):
             if wish.is_sent:
                 continue
-            if not self._say(name, wish):
+            if not self._submit(name, wish):
                 return
             wish.is_sent = True
             for told in wish.when_sent:
                 told()
             wish.when_sent.clear()
-        if self._wishes and self._barrier < 0:
+        if self._requests and self._barrier < 0:
             self._raise_barrier()
 
-    def _say(self, name: str, wish: _Wish) -> bool:
+    def _submit(self, name: str, wish: _Request) -> bool:
         if wish.fds is None:
             return self._put(f"FDSTOREREMOVE=1\nFDNAME={name}")
         return self._put(f"FDSTORE=1\nFDPOLL=0\nFDNAME={name}", wish.fds)
@@ -165,7 +165,7 @@ class Store:
         """Not acknowledged in time, or the manager was not there: what was sent may never have arrived."""
         self._timer = None
         self._drop_barrier()
-        for wish in self._wishes.values():
+        for wish in self._requests.values():
             self.retries += wish.is_sent
             wish.may_be_held = wish.may_be_held or wish.is_sent
             wish.is_sent = False
@@ -186,7 +186,7 @@ class Store:
         finally:
             os.close(theirs)
         self._barrier = ours
-        self._behind = [(name, wish) for name, wish in self._wishes.items() if wish.is_sent]
+        self._behind = [(name, wish) for name, wish in self._requests.items() if wish.is_sent]
         asyncio.get_running_loop().add_reader(ours, self._acknowledged)
         if self._timer is not None:
             self._timer.cancel()
@@ -208,9 +208,9 @@ class Store:
             self._timer.cancel()
             self._timer = None
         for name, wish in behind:
-            if self._wishes.get(name) is not wish:
+            if self._requests.get(name) is not wish:
                 continue  # another wish took its place
-            del self._wishes[name]
+            del self._requests[name]
             if wish.fds is not None:
                 self._held.add(name)
                 for told in wish.when_held:
@@ -248,7 +248,7 @@ class Store:
 
     def flush(self, timeout_s: float) -> bool:
         """At the end of the process: send what waits, for ``timeout_s`` at most. Blocks. True: everything is sent."""
-        waiting = [(name, wish) for name, wish in self._wishes.items() if not wish.is_sent]
+        waiting = [(name, wish) for name, wish in self._requests.items() if not wish.is_sent]
         if not waiting:
             return True
         until_s = time.monotonic() + timeout_s

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from offpath.bindings.ports import HostConnection
 from offpath.bindings.wire import control
-from offpath.dpu_daemon.hosts.pulse import Pulse
+from offpath.dpu_daemon.hosts.heartbeat import Heartbeat
 from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.jobs import commands
 
@@ -23,7 +23,7 @@ class HelperLink:
     gpus: list[GpuSpec] = field(default_factory=list)
     held: list[control.InstanceHeld] = field(default_factory=list)
     is_joined: bool = False
-    pulse: Pulse | None = None
+    heartbeat: Heartbeat | None = None
     is_lost: bool = False
     """A message did not reach it: nothing may follow."""
     outbox: list[BaseModel] | None = None

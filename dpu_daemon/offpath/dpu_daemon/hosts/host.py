@@ -16,13 +16,13 @@ from offpath.bindings.errors import PeerGone, ProtocolError
 from offpath.bindings.ports import HostConnection, HostListener
 from offpath.bindings.wire import control, host
 from offpath.dpu_daemon.config import DaemonConfig
+from offpath.dpu_daemon.hosts.handshakes import PendingConnections, close_all
+from offpath.dpu_daemon.hosts.heartbeat import Heartbeat
 from offpath.dpu_daemon.hosts.helper_link import HelperLink
 from offpath.dpu_daemon.hosts.kernels import KernelRegistry
 from offpath.dpu_daemon.hosts.lanes import Lanes, unwatch
 from offpath.dpu_daemon.hosts.offers import gpu_spec
-from offpath.dpu_daemon.hosts.pulse import Pulse
-from offpath.dpu_daemon.hosts.reunion import Reunion
-from offpath.dpu_daemon.hosts.strangers import Strangers, close_all
+from offpath.dpu_daemon.hosts.reattach import Reattachment
 from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.copies import Copies
 from offpath.sched.jobs import events
@@ -50,7 +50,7 @@ class HostSide:
         listener: HostListener,
         book_loop: BookLoop,
         lanes: Lanes,
-        reunion: Reunion,
+        reattachment: Reattachment,
         kernels: KernelRegistry,
         copies: Copies,
         counters: Counter[str],
@@ -58,7 +58,7 @@ class HostSide:
     ) -> None:
         self._book_loop = book_loop
         self._lanes = lanes
-        self._reunion = reunion
+        self._reattachment = reattachment
         self._kernels = kernels
         self._copies = copies
         self._counters = counters
@@ -67,12 +67,12 @@ class HostSide:
         self.listener = listener
         self._helper: HelperLink | None = None
         self.helpers_seen = 0
-        self._parting: set[HostConnection] = set()
+        self._closing_connections: set[HostConnection] = set()
         """Of helpers that are lost, and may still be copied to."""
         self.on_ina: Callable[[control.InaStates | None], None] = lambda said: None
         """What the helper says of its ranks, and None when it has joined."""
-        self.strangers = Strangers(
-            listener, self._meet_helper, self._meet_worker, on_contact=reunion.seen, count=self._count
+        self.pending = PendingConnections(
+            listener, self._accept_helper, self._accept_worker, on_contact=reattachment.seen, count=self._count
         )
 
     def _count(self, what: str) -> None:
@@ -81,14 +81,14 @@ class HostSide:
     def restore(self) -> None:
         """The book is one that another process left: expect its helper and its workers back."""
         self.helpers_seen = self._book_loop.book.leasing.helper
-        self._reunion.restore()
+        self._reattachment.restore()
 
     # -- the helper -----------------------------------------------------------------------------------------------
-    def _meet_helper(self, connection: HostConnection, hello: control.HelperHello) -> None:
+    def _accept_helper(self, connection: HostConnection, hello: control.HelperHello) -> None:
         if self._helper is not None:
-            self.strangers.turn_away(connection, f"helper {self._helper.hello.name!r} serves this daemon already")
+            self.pending.turn_away(connection, f"helper {self._helper.hello.name!r} serves this daemon already")
             return
-        self.strangers.known(connection)
+        self.pending.known(connection)
         self.helpers_seen += 1
         self._helper = helper = HelperLink(self.helpers_seen, connection, hello)
         self._loop.add_reader(connection.fileno(), self._from_helper, helper)
@@ -96,14 +96,14 @@ class HostSide:
             self._loop.add_reader(connection.death_fileno(), self._helper_gone, helper, "its process ended")
         self._join_if_complete(helper)
 
-    def _meet_worker(self, connection: HostConnection, hello: control.WorkerHello) -> None:
+    def _accept_worker(self, connection: HostConnection, hello: control.WorkerHello) -> None:
         is_foreign = self._helper is not None and connection.peer != self._helper.connection.peer
         if self._lanes.is_closing(hello):
-            self.strangers.turn_away(connection, "its lease is closing", is_expected=True)
+            self.pending.turn_away(connection, "its lease is closing", is_expected=True)
         elif is_foreign or not self._lanes.expects(hello):
-            self.strangers.turn_away(connection, "no lease waits for this worker")
+            self.pending.turn_away(connection, "no lease waits for this worker")
         else:
-            self.strangers.known(connection)
+            self.pending.known(connection)
             self._lanes.admit(connection, hello)
 
     def _from_helper(self, helper: HelperLink) -> None:
@@ -112,21 +112,21 @@ class HostSide:
             if (received := helper.connection.receive()) is not None:
                 close_all(received[1])
                 if not helper.is_joined:
-                    self._reunion.seen()
-                if helper.pulse is not None:
-                    helper.pulse.heard()
-                self._helper_said(helper, control.decode(control.HOST_TO_DAEMON, received[0]))
+                    self._reattachment.seen()
+                if helper.heartbeat is not None:
+                    helper.heartbeat.on_message()
+                self._helper_sent(helper, control.decode(control.HOST_TO_DAEMON, received[0]))
         except (PeerGone, ProtocolError) as fault:
             self._helper_gone(helper, str(fault))
 
-    def _helper_said(self, helper: HelperLink, message: BaseModel) -> None:
+    def _helper_sent(self, helper: HelperLink, message: BaseModel) -> None:
         if isinstance(message, control.GpuOffer) and not helper.is_joined:
             helper.gpus.append(gpu_spec(message, helper.gpus))
             self._join_if_complete(helper)
-        elif isinstance(message, control.Pong) and helper.pulse is not None:
-            helper.pulse.answered(message)
+        elif isinstance(message, control.Pong) and helper.heartbeat is not None:
+            helper.heartbeat.answered(message)
         elif isinstance(message, control.WorkerDied):
-            self._lanes.worker_died(message)
+            self._lanes.on_worker_died(message)
         elif isinstance(message, control.Goodbye):
             self._helper_gone(helper, "it ends", is_orderly=True)
         elif isinstance(message, control.InaStates) and helper.is_joined:
@@ -167,11 +167,11 @@ class HostSide:
             self._helper_gone(helper, str(fault))
             return
         helper.is_joined = True
-        helper.pulse = Pulse(
+        helper.heartbeat = Heartbeat(
             lambda: self._in_force.config.limits, self.to_helper, self._lanes.is_changing,
             lambda why: self._helper_gone(helper, why),
         )  # fmt: skip
-        keep = self._reunion.come_back(helper) if self._reunion.helper else None
+        keep = self._reattachment.come_back(helper) if self._reattachment.helper else None
         durability = self._in_force.config.durability
         longest_ms = max(durability.adopt_ms, durability.adopt_max_ms)  # the next process may wait for so long
         linger_ms = durability.adopt_ms + longest_ms if self._in_force.is_durable else 0
@@ -181,7 +181,7 @@ class HostSide:
                 self.to_helper(message)
             self.helpers_seen = helper.number
             self.on_ina(None)
-            self._reunion.reconcile(helper, set(keep))
+            self._reattachment.reconcile(helper, set(keep))
             self._kernels.changed()
             return
         self._lanes.gpu_names = [gpu.gpu for gpu in helper.gpus]
@@ -214,32 +214,32 @@ class HostSide:
         else:
             logger.warning("helper %s lost: %s", helper.hello.name, why, extra={"code": "helper_lost"})
         self._helper = None
-        if helper.pulse is not None:
-            helper.pulse.stop()
+        if helper.heartbeat is not None:
+            helper.heartbeat.stop()
         unwatch(helper.connection)
         if helper.is_joined:  # else nothing is its own, and another may be awaited
             self._lanes.drop_all()
             self._lanes.awaited.clear()
         # When it sees us hang up, nothing of ours lands in its memory any more: it may scrub.
-        self._parting.add(helper.connection)
+        self._closing_connections.add(helper.connection)
         self._copies.when_landed(self._copies.leases(), partial(self._part, helper.connection))
         if helper.is_joined:
             self._book_loop.dispatch(events.HelperLost(helper.number))
 
     def _part(self, connection: HostConnection) -> None:
-        self._parting.discard(connection)
+        self._closing_connections.discard(connection)
         connection.close()
 
     def limits_changed(self) -> None:
         """They count from now on."""
-        if self._helper is not None and self._helper.pulse is not None:
-            self._helper.pulse.look_again()
+        if self._helper is not None and self._helper.heartbeat is not None:
+            self._helper.heartbeat.look_again()
 
     def has_helper(self) -> bool:
         """True while a helper has joined."""
         return self._helper is not None and self._helper.is_joined
 
-    def tell_helper(self, message: control.InaEpoch | control.InaAsk) -> bool:
+    def notify_helper(self, message: control.InaEpoch | control.InaAsk) -> bool:
         """What has nothing to do with leases; False: no helper has joined, and it is not sent."""
         if not self.has_helper():
             return False
@@ -264,13 +264,13 @@ class HostSide:
     def close(self, *, is_final: bool = True) -> None:
         """Hang up on everybody. Told that it is final, or left alone for too long, the helper scrubs and destroys what
         it holds."""
-        self.strangers.close()
-        for connection in self._parting:
+        self.pending.close()
+        for connection in self._closing_connections:
             connection.close()
         self._lanes.close()
         if self._helper is not None:
-            if self._helper.pulse is not None:
-                self._helper.pulse.stop()
+            if self._helper.heartbeat is not None:
+                self._helper.heartbeat.stop()
             if is_final:
                 with contextlib.suppress(PeerGone):
                     self._helper.connection.send(

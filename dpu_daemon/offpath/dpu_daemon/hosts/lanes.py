@@ -18,11 +18,11 @@ from pydantic import BaseModel
 from offpath.bindings.errors import OffpathError, PeerGone, ProtocolError, RegionError
 from offpath.bindings.ports import HostConnection, MemoryExport
 from offpath.bindings.wire import control, host
+from offpath.dpu_daemon.hosts.handshakes import close_all
 from offpath.dpu_daemon.hosts.helper_link import Order
-from offpath.dpu_daemon.hosts.strangers import close_all
 from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.copies import Copies
-from offpath.dpu_daemon.requests.inflight import LaneLink
+from offpath.dpu_daemon.requests.inflight import LaneConnection
 from offpath.dpu_daemon.requests.pacing import Pacing
 from offpath.sched.jobs import commands, events
 
@@ -34,13 +34,13 @@ _LAST_WORDS: Final = 4
 class WorkerReports(Protocol):
     """Who takes what workers report of jobs."""
 
-    def arrived(self, link: LaneLink, result: host.Result) -> None:
+    def arrived(self, link: LaneConnection, result: host.Result) -> None:
         """A result. Raises: HostMessageError: it makes no sense for its job."""
 
-    def proven(self, link: LaneLink, number: int) -> None:
+    def proven(self, link: LaneConnection, number: int) -> None:
         """The worker answered `Lanes.ask_proof`. Raises: HostMessageError: nobody had asked it."""
 
-    def forget(self, link: LaneLink) -> None:
+    def forget(self, link: LaneConnection) -> None:
         """The worker is gone."""
 
 
@@ -57,7 +57,7 @@ class Returning(Protocol):
     def lane_missing(self, key: tuple[int, int]) -> None:
         """The lane's worker will not come back."""
 
-    def lane_is_back(self, link: LaneLink) -> None:
+    def lane_is_back(self, link: LaneConnection) -> None:
         """The worker is back and has sent what it had to send."""
 
 
@@ -73,7 +73,7 @@ class Lanes:
     ``leases_opened``, ``leases_closed``, ``workers_killed`` and ``scrubbed_bytes``.
 
     `attach` comes before everything else. Implements `offpath.dpu_daemon.requests.answers.Workers` and
-    `offpath.dpu_daemon.hosts.reunion.Orders`.
+    `offpath.dpu_daemon.hosts.reattach.Orders`.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Lanes:
     ) -> None:
         """``mint`` gives the token of a lease and its generation, ``copy_engine`` is the name that workers get."""
         self.orders: dict[int, Order] = {}
-        self.links: dict[tuple[int, int], LaneLink] = {}
+        self.links: dict[tuple[int, int], LaneConnection] = {}
         """The connected workers, by lease and lane."""
         self.awaited: set[tuple[int, int]] = set()
         """After a restart: lanes whose workers are expected back."""
@@ -235,7 +235,7 @@ class Lanes:
     def admit(self, connection: HostConnection, hello: control.WorkerHello) -> None:
         """The connection of a worker that is expected is watched from here on."""
         generation = self.orders[hello.lease].command.generation
-        link = LaneLink(hello.lease, hello.lane, generation, connection)
+        link = LaneConnection(hello.lease, hello.lane, generation, connection)
         self.links[hello.lease, hello.lane] = link
         link.last_job, link.resent = hello.last_job, hello.last_job if hello.has_result else 0
         self._loop.add_reader(connection.fileno(), self._lane_offer, link)
@@ -243,7 +243,7 @@ class Lanes:
             self._loop.add_reader(connection.death_fileno(), self.worker_gone, link, "its process ended")
         self._invite(link)
 
-    def _invite(self, link: LaneLink) -> None:
+    def _invite(self, link: LaneConnection) -> None:
         """Tell the worker what it needs to let the copy engine in, if it needs anything."""
         try:
             link.invitation = self._engine.invite()
@@ -258,7 +258,7 @@ class Lanes:
         if not self.to_worker(link, control.encode(invite)):
             self.worker_gone(link, "it does not take its invitation")
 
-    def _lane_offer(self, link: LaneLink) -> None:
+    def _lane_offer(self, link: LaneConnection) -> None:
         """The lane's export, with its descriptor; afterwards the worker is on the fast path."""
         try:
             received = link.connection.receive()
@@ -292,7 +292,7 @@ class Lanes:
             self._returning.lane_is_back(link)
         self._book_loop.dispatch(events.LaneReady(link.lease, link.lane, link.generation))
 
-    def _from_worker(self, link: LaneLink) -> None:
+    def _from_worker(self, link: LaneConnection) -> None:
         try:
             message = link.connection.receive_message()
             if message is None:
@@ -316,41 +316,41 @@ class Lanes:
         self._counters["scrubbed_bytes"] += said.scrubbed_bytes
         self._book_loop.dispatch(events.LaneScrubbed(link.lease, link.lane, link.generation))
 
-    def to_worker(self, link: LaneLink, message: bytes) -> bool:
+    def to_worker(self, link: LaneConnection, message: bytes) -> bool:
         """Send it. False: it surely did not arrive."""
         try:
             return link.connection.send(message)
         except PeerGone:
             return False
 
-    def ask_proof(self, link: LaneLink, number: int) -> bool:
+    def request_proof(self, link: LaneConnection, number: int) -> bool:
         """Have a worker say that it lives; its answer, if it can give one, goes to `WorkerReports.proven`."""
         return self.to_worker(link, control.encode(control.Ping(number=number)))
 
-    def lane_is_back(self, link: LaneLink) -> None:
+    def lane_is_back(self, link: LaneConnection) -> None:
         """A worker that was expected back has sent what it had to send."""
         self._returning.lane_is_back(link)
 
-    def holds(self, link: LaneLink) -> bool:
+    def holds(self, link: LaneConnection) -> bool:
         """True while the lane's worker is connected."""
         return self.links.get((link.lease, link.lane)) is link
 
     # -- their end ------------------------------------------------------------------------------------------------
-    def worker_died(self, died: control.WorkerDied) -> None:
+    def on_worker_died(self, died: control.WorkerDied) -> None:
         """One with a channel that sees its end is told of by that, after its last words. Elsewhere the helper's word is
         the proof: it is the worker's parent."""
         key = died.lease, died.lane
         link = self.links.get(key)
         if link is not None:
             if link.connection.death_fileno() < 0 and link.generation == died.generation:
-                self._hear_out(link)
+                self._drain_messages(link)
             return
         if key in self.awaited and self._ledger.lease_of(died.lease, died.generation) is not None:
             self._returning.lane_missing(key)
         else:
             self._book_loop.dispatch(events.WorkerLost(died.lease, died.lane, died.generation))
 
-    def _hear_out(self, link: LaneLink) -> None:
+    def _drain_messages(self, link: LaneConnection) -> None:
         """Its process ended: what it said before counts, as far as it has come; then it is lost."""
         waiting = self._from_worker if link.memory is not None else self._lane_offer
         for _ in range(_LAST_WORDS):
@@ -359,7 +359,7 @@ class Lanes:
                 break
         self.worker_gone(link, "its process ended")
 
-    def worker_gone(self, link: LaneLink, why: str) -> None:
+    def worker_gone(self, link: LaneConnection, why: str) -> None:
         """Its process ended, its channel broke, or it broke the rules."""
         if self.links.get((link.lease, link.lane)) is not link:
             return
@@ -370,7 +370,7 @@ class Lanes:
             return
         self._book_loop.dispatch(events.WorkerLost(link.lease, link.lane, link.generation))
 
-    def copy_failed(self, link: LaneLink, why: str) -> None:
+    def copy_failed(self, link: LaneConnection, why: str) -> None:
         """A copy into or out of this lane ended in an error. If none can succeed any more, or its worker has ended, the
         lane is lost; so it is where nothing could say yet that it ended: its job may then run elsewhere."""
         if link.memory is not None and not self._engine.reaches(link.memory):
@@ -393,7 +393,7 @@ class Lanes:
         for link in [link for link in self.links.values() if link.lease == lease]:
             self._close_lane(link)
 
-    def _close_lane(self, link: LaneLink) -> None:
+    def _close_lane(self, link: LaneConnection) -> None:
         self.links.pop((link.lease, link.lane), None)
         unwatch(link.connection)
         link.connection.close()

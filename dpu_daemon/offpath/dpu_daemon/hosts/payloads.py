@@ -13,7 +13,7 @@ from offpath.bindings.wire import host
 from offpath.dpu_daemon.hosts.lanes import Lanes
 from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.copies import Copies
-from offpath.dpu_daemon.requests.inflight import JobRef, LaneLink
+from offpath.dpu_daemon.requests.inflight import JobRef, LaneConnection
 from offpath.sched.jobs import commands, events
 
 
@@ -51,7 +51,7 @@ class Payloads:
         else:
             self._book_loop.defer(events.CopyDone(command.job, command.attempt, done.error is not None))
 
-    def _landed(self, copied: tuple[JobRef, int, LaneLink], done: CopyCompletion) -> None:
+    def _landed(self, copied: tuple[JobRef, int, LaneConnection], done: CopyCompletion) -> None:
         ref, attempt, link = copied
         if done.error is not None:  # a lane that cannot be copied to any more is lost before its copy is
             self._lanes.copy_failed(link, done.error)

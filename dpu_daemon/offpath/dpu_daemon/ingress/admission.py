@@ -45,7 +45,7 @@ _STATE: Final[dict[bool | None, Literal["answered", "running", "retry_safe"]]] =
 class Peer(Protocol):
     """The negotiation connection of a requester, whatever carries it."""
 
-    def say(self, message: BaseModel) -> None:
+    def send(self, message: BaseModel) -> None:
         """Send without waiting; a peer that does not read is cut off."""
 
     def hang_up(self) -> None:
@@ -132,7 +132,7 @@ class Admission:
         self._by_ticket: dict[bytes, Grant] = {}
         self._next_session = daemon.book.ledger.last_session + 1
         self._loop = asyncio.get_running_loop()
-        daemon.kernels.on_changed.append(self._tell_kernels)
+        daemon.kernels.on_changed.append(self._notify_kernels)
         daemon.sessions.on_ended.append(self._session_ended)
         daemon.sessions.on_tenant_gone.append(self._tenant_gone)
         daemon.sessions.on_lost.append(self._wait_for_peer)
@@ -212,7 +212,7 @@ class Admission:
             fabric=self._offer, kernels=self._daemon.kernels.infos(), resumed=resumed,
         )  # fmt: skip
         for message in welcome_messages(welcome):
-            peer.say(message)
+            peer.send(message)
 
     def reload(self, config: DaemonConfig, known: Mapping[str, tuple[TenantTable, str | None]]) -> None:
         """Another configuration with its `credentials`. Tenants that stay keep what their sessions hold; those that go
@@ -293,7 +293,7 @@ class Admission:
     def held(self, grant: Grant) -> None:
         """The service manager has acknowledged the session's memory: tell its requester."""
         if grant.peer is not None and not grant.is_over:
-            grant.peer.say(control.Durable(session=grant.session))
+            grant.peer.send(control.Durable(session=grant.session))
 
     def came_back(self, grant: Grant) -> None:
         """Its peer is connected: nobody waits for it any more, whatever was under way."""
@@ -380,7 +380,7 @@ class Admission:
         if grant.live is not None:
             self._daemon.sessions.ended(grant.live, "peer_gone", "its negotiation ended")
         if closing is not None and grant.peer is not None:
-            grant.peer.say(closing)
+            grant.peer.send(closing)
             grant.peer.hang_up()
 
     def close(self) -> None:
@@ -390,16 +390,16 @@ class Admission:
                 self._withdraw(grant)
                 self._stop_waiting(grant)
                 if grant.peer is not None:
-                    grant.peer.say(control.Closing(code="daemon_restarts", detail="come back, the session is kept"))
+                    grant.peer.send(control.Closing(code="daemon_restarts", detail="come back, the session is kept"))
                     grant.peer.hang_up()
             else:
                 self.end(grant, control.Closing(code="daemon_ends", detail="the daemon ends"))
 
-    def _tell_kernels(self) -> None:
+    def _notify_kernels(self) -> None:
         message = control.Kernels(kernels=self._daemon.kernels.infos())
         for grant in self._grants.values():
             if grant.peer is not None:
-                grant.peer.say(message)
+                grant.peer.send(message)
 
 
 def welcome_messages(welcome: control.Welcome) -> Iterator[BaseModel]:

@@ -29,8 +29,8 @@ from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.dpu_daemon.config import DaemonConfig, TenantTable, server_context
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.ingress.admission import Admission, Carrier, Grant
-from offpath.dpu_daemon.ingress.doors import Door, FabricDoor
-from offpath.dpu_daemon.ingress.streams import StreamDoor, Talk, prime
+from offpath.dpu_daemon.ingress.fabric_acceptor import FabricAcceptor, LoopbackAcceptor
+from offpath.dpu_daemon.ingress.streams import Conversation, StreamListener, prime
 from offpath.dpu_daemon.listening.accepting import Unidentified
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class StreamPeer:
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
 
-    def say(self, message: BaseModel) -> None:
+    def send(self, message: BaseModel) -> None:
         """See `Peer.say`."""
         transport = self._writer.transport
         if transport.is_closing():
@@ -79,14 +79,14 @@ class Negotiator:
         self._config = config
         self.endpoints = endpoints
         self.make_fabric: Callable[..., FabricSession]
-        self._door: Door
+        self._fabric_acceptor: FabricAcceptor
         if config.datapath.fabric == "verbs":
             self._open_verbs()
         else:
             self._open_loopback()
         self._waiting = Unidentified(MAX_PENDING, partial(daemon.count, "connections_evicted"))
-        self._unix: StreamDoor | None = None
-        self._tls: StreamDoor | None = None
+        self._unix: StreamListener | None = None
+        self._tls: StreamListener | None = None
         self._file: SocketFile | None = None
 
     def _open_loopback(self) -> None:
@@ -94,27 +94,27 @@ class Negotiator:
         offer = control.FabricOffer(carrier="loopback", address=self.endpoints.fabric)
         self.admission = Admission(self._daemon, self._config, listener, offer)
         self.make_fabric = LoopbackFabricSession
-        self._door = door = FabricDoor(self._daemon, self.admission, listener)
-        self._daemon.places.add(listener.file, socket.SOCK_SEQPACKET, door.replace)
+        self._fabric_acceptor = acceptor = LoopbackAcceptor(self._daemon, self.admission, listener)
+        self._daemon.places.add(listener.file, socket.SOCK_SEQPACKET, acceptor.replace)
 
     def _open_verbs(self) -> None:
         """Raises: VerbsMissing, VerbsError: no port to use."""
         from offpath.bindings.verbs.exchange import VerbsListener
         from offpath.bindings.verbs.fabric import VerbsFabricSession
-        from offpath.dpu_daemon.ingress.verbs_door import RdmaPort, VerbsDoor
+        from offpath.dpu_daemon.ingress.verbs_acceptor import RdmaPort, VerbsAcceptor
 
         port = RdmaPort(self._config.rdma)
         listener = VerbsListener(self._daemon.engine.ends_in_use)
         offer = control.FabricOffer(carrier="verbs", address=str(port.device.choice.gid.address))
         self.admission = Admission(self._daemon, self._config, listener, offer)
         self.make_fabric = VerbsFabricSession
-        self._door = VerbsDoor(self._daemon, self.admission, listener, port)
+        self._fabric_acceptor = VerbsAcceptor(self._daemon, self.admission, listener, port)
 
     async def start(self) -> None:
         """Listen on every configured carrier. Raises: PlaceUnusable, OSError: it cannot be had."""
         await prime()
         sock = self.endpoints.negotiate_socket or listening_socket(self.endpoints.negotiate, socket.SOCK_STREAM)
-        self._unix = self._door_on("negotiation", sock, self._unix_peer)
+        self._unix = self._acceptor_on("negotiation", sock, self._unix_peer)
         self._file = SocketFile(self.endpoints.negotiate, is_own=self.endpoints.negotiate_socket is None)
         self._daemon.places.add(self._file, socket.SOCK_STREAM, self._unix.replace)
         self.set_modes(self._config)
@@ -126,14 +126,14 @@ class Negotiator:
             except OSError as fault:  # a port is no file, so the error does not name it
                 raise PlaceUnusable(f"tls.listen: {tls.listen}: {fault.strerror or fault}") from None
             self.endpoints.tls = sock.getsockname()[:2]
-            self._tls = self._door_on("negotiation over TLS", sock, self._tls_peer)
+            self._tls = self._acceptor_on("negotiation over TLS", sock, self._tls_peer)
             self.renew_tls(server_context(tls))
             self._tls.open()
-        self._door.open()
+        self._fabric_acceptor.open()
 
-    def _door_on(self, name: str, sock: socket.socket, talk: Talk) -> StreamDoor:
+    def _acceptor_on(self, name: str, sock: socket.socket, serve: Conversation) -> StreamListener:
         exhausted = partial(self._daemon.count, "descriptors_exhausted")
-        return StreamDoor(name, sock, talk, self._waiting, exhausted=exhausted)
+        return StreamListener(name, sock, serve, self._waiting, exhausted=exhausted)
 
     def renew_tls(self, context: ssl.SSLContext) -> None:
         """Handshakes from here on use these keys and this authority; connections that stand are left alone."""
@@ -148,7 +148,7 @@ class Negotiator:
     @property
     def fabric_accepted(self) -> int:
         """Connections to the fabric's own socket, so far."""
-        return self._door.acceptor.taken if isinstance(self._door, FabricDoor) else 0
+        return self._fabric_acceptor.acceptor.taken if isinstance(self._fabric_acceptor, LoopbackAcceptor) else 0
 
     def reload(self, config: DaemonConfig, known: Mapping[str, tuple[TenantTable, str | None]]) -> None:
         """Another configuration is in force; its keys come by `renew_tls`."""
@@ -170,29 +170,29 @@ class Negotiator:
 
     async def close(self) -> None:
         """Stop listening, tell every peer, forget unredeemed tickets."""
-        doors = [door for door in (self._unix, self._tls) if door is not None]
+        acceptors = [acceptor for acceptor in (self._unix, self._tls) if acceptor is not None]
         if self._file is not None:
             self._file.remove()
-        for door in doors:
-            door.stop()
+        for acceptor in acceptors:
+            acceptor.stop()
         self.admission.close()
-        self._door.close()
-        for door in doors:
-            await door.close()
+        self._fabric_acceptor.close()
+        for acceptor in acceptors:
+            await acceptor.close()
 
     # -- carriers -------------------------------------------------------------------------------------------------
     async def _unix_peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert self._unix is not None
         _, uid, _ = peer_credentials(writer.get_extra_info("socket"))
-        await self._talk(Carrier(uid=uid), self._unix, reader, writer)
+        await self._serve(Carrier(uid=uid), self._unix, reader, writer)
 
     async def _tls_peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert self._tls is not None
         certified = _tenant_of(writer.get_extra_info("peercert"))
-        await self._talk(Carrier(certified=certified), self._tls, reader, writer)
+        await self._serve(Carrier(certified=certified), self._tls, reader, writer)
 
-    async def _talk(
-        self, carrier: Carrier, door: StreamDoor, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    async def _serve(
+        self, carrier: Carrier, acceptor: StreamListener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """One connection from hello to goodbye."""
         grant: Grant | None = None
@@ -205,23 +205,23 @@ class Negotiator:
             message = control.decode(control.TO_DAEMON, body)
             if not isinstance(message, control.Hello):
                 raise ControlError("hello", f"{message.kind} came first")
-            self._door.check()
+            self._fabric_acceptor.check()
             grant = self.admission.admit(carrier, message, peer)
-            door.identified(writer)
+            acceptor.identified(writer)
             while True:
                 said = control.decode(control.TO_DAEMON, await _next_frame(reader, frames, rest))
                 if isinstance(said, control.Goodbye):
                     is_goodbye = True
                     return
                 if isinstance(said, control.Redeem):
-                    await self._door.redeem(grant, said, peer, writer.get_extra_info("socket").fileno())
+                    await self._fabric_acceptor.redeem(grant, said, peer, writer.get_extra_info("socket").fileno())
                     continue
                 raise ControlError("out_of_turn", said.kind)
         except NegotiationRefused as refused:
-            peer.say(control.Refused(code=refused.code, detail=refused.detail, retry_after_ms=refused.retry_after_ms))
+            peer.send(control.Refused(code=refused.code, detail=refused.detail, retry_after_ms=refused.retry_after_ms))
         except (ControlError, FrameError) as broken:
             self._daemon.counters["violations"] += 1
-            peer.say(control.Refused(code=broken.code, detail=broken.detail[:500]))
+            peer.send(control.Refused(code=broken.code, detail=broken.detail[:500]))
         except (PeerGone, TimeoutError, OSError):
             pass  # nobody is left to answer; what it held is given back below
         finally:

@@ -16,20 +16,20 @@ from typing import Final
 from offpath.dpu_daemon.listening.accepting import Acceptor, Unidentified, address_of
 
 HANDSHAKE_S: Final = 5.0
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-class StreamDoor:
+class StreamListener:
     """Listens on ``sock``, which it owns; ``talk`` is called for each connection, and closes its writer."""
 
     def __init__(
-        self, name: str, sock: socket.socket, talk: Talk, waiting: Unidentified, *, limit: int = 65536,
+        self, name: str, sock: socket.socket, converse: Conversation, waiting: Unidentified, *, limit: int = 65536,
         exhausted: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """``waiting``: a connection is in it from the moment it is accepted until `identified`; doors may share one.
         ``exhausted`` is called each time the process is out of descriptors."""
         self._sock = sock
-        self._talk = talk
+        self._converse = converse
         self._waiting = waiting
         self._limit = limit
         self._loop = asyncio.get_running_loop()
@@ -121,7 +121,7 @@ class StreamDoor:
                 return
             writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
             self._keys[writer] = key
-            await self._talk(reader, writer)
+            await self._converse(reader, writer)
         except asyncio.CancelledError:
             if not self._is_closing:
                 raise

@@ -10,8 +10,8 @@ import socket
 
 from offpath.bindings.wire import admin, control
 from offpath.dpu_daemon.daemon import Daemon
-from offpath.dpu_daemon.operation.admin_answers import Answers, AskedWrongly
-from offpath.dpu_daemon.operation.operators import IDLE_S, MAX_PEERS, Desk, OperatorSocket
+from offpath.dpu_daemon.operation.admin_answers import Answers, BadArguments
+from offpath.dpu_daemon.operation.admin_socket import IDLE_S, MAX_PEERS, AdminHandlers, AdminSocket
 from offpath.dpu_daemon.requests.probe import ANSWER_S, Checkup
 
 __all__ = ["IDLE_S", "MAX_PEERS", "AdminServer"]
@@ -25,8 +25,10 @@ class AdminServer:
         """``inherited``: a socket that listens at ``path`` already, whose file is not ours to remove."""
         self._daemon = daemon
         self._answers = Answers(daemon)
-        desk = Desk(self._read, self._answer, lambda: daemon.config.operation.admin_uids, self._done, self._broke)
-        self._socket = OperatorSocket(desk, path, inherited, daemon.count, places=daemon.places)
+        handlers = AdminHandlers(
+            self._read, self._answer, lambda: daemon.config.operation.admin_uids, self._done, self._broke
+        )
+        self._socket = AdminSocket(handlers, path, inherited, daemon.count, places=daemon.places)
         daemon.on_reconfigured.append(self._socket.set_mode)
 
     async def start(self) -> None:
@@ -53,7 +55,7 @@ class AdminServer:
             return await self._health()
         try:
             return self._answers.to(asked, uid)
-        except AskedWrongly as wrong:
+        except BadArguments as wrong:
             return admin.Fault(code=wrong.code, detail=wrong.detail)
 
     async def _health(self) -> admin.Health:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.wire import admin
 from offpath.dpu_daemon.operation.logs import printable
-from offpath.dpu_daemon.requests.tally import Histogram, Kept
+from offpath.dpu_daemon.requests.request_stats import EndedRequest, Histogram
 from offpath.sched.jobs import view
 from offpath.sched.jobs.drain import is_drained
 from offpath.sched.jobs.explain import Ended, Explanation, explain, explain_end
@@ -36,7 +36,7 @@ _ANY: Final[_Wish] = ((), None)
 _EMPTY: Final = Histogram()
 
 
-class AskedWrongly(OffpathError):
+class BadArguments(OffpathError):
     """The request names nothing, or something that is not there; ``code`` is stable."""
 
     def __init__(self, code: str, detail: str) -> None:
@@ -71,7 +71,7 @@ class Answers:
                 return self._statistics(asked)
             case admin.DrainRequest():
                 return self._drain(asked)
-        raise AskedWrongly("unanswerable", asked.kind)
+        raise BadArguments("unanswerable", asked.kind)
 
     # -- the whole ------------------------------------------------------------------------------------------------
     def _status(self) -> admin.Status:
@@ -103,7 +103,7 @@ class Answers:
 
     def _statistics(self, asked: admin.StatisticsRequest) -> admin.Statistics:
         ended: dict[str, Counter[str]] = {}
-        for (tenant, status, _), count in self._daemon.answers.tally.ends().items():
+        for (tenant, status, _), count in self._daemon.answers.stats.ends().items():
             ended.setdefault(tenant, Counter())[status.name.lower()] += count
         sessions = Counter(session.tenant for session in self._ledger.sessions.values())
         fitting = sorted(each.tenant for each in view.tenants(self._ledger) if each.tenant > asked.after)
@@ -116,7 +116,7 @@ class Answers:
 
     def _tenant_line(self, name: str, ended: Counter[str], sessions: int) -> admin.TenantLine:
         record = view.tenant_record(self._ledger.tenants[name])
-        latency = self._daemon.answers.tally.latency.get(name, _EMPTY)
+        latency = self._daemon.answers.stats.latency.get(name, _EMPTY)
         return admin.TenantLine(
             tenant=name, jobs=record.jobs, queued=record.queued, running=record.running, sessions=sessions,
             leases=record.leases, held_share=record.held_share, max_share=record.max_share, ended=dict(ended),
@@ -129,7 +129,7 @@ class Answers:
         states, is_waiting = _ANY
         if asked.state is not None:
             if (wish := _WISHES.get(asked.state.lower())) is None:
-                raise AskedWrongly("unknown_state", f"{asked.state}: one of {', '.join(_WISHES)}")
+                raise BadArguments("unknown_state", f"{asked.state}: one of {', '.join(_WISHES)}")
             states, is_waiting = wish
         held = view.jobs(
             self._ledger, self._daemon.now_ns(), tenant=asked.tenant, session=asked.session, states=states,
@@ -137,7 +137,7 @@ class Answers:
         )  # fmt: skip
         lines = {each.job: self._job_line(each) for each in held}
         if terminal := [state for state in states if state >= FIRST_TERMINAL]:
-            ended = self._daemon.answers.tally.ended(
+            ended = self._daemon.answers.stats.ended(
                 tenant=asked.tenant, session=asked.session, states=terminal, after=asked.after, limit=asked.limit
             )
             lines |= {each.job: self._line(each) for each in ended}  # these say why they ended
@@ -194,25 +194,25 @@ class Answers:
         )  # fmt: skip
         return self._explanation(job, explain_end(ended, self._ledger, gpus, self._daemon.now_ns()))
 
-    def _find(self, asked: admin.JobRequest | admin.ExplainRequest | admin.CancelRequest) -> Job | Kept:
+    def _find(self, asked: admin.JobRequest | admin.ExplainRequest | admin.CancelRequest) -> Job | EndedRequest:
         job: Job | None
         if asked.job is not None:
             name = str(asked.job)
             job = self._ledger.jobs.get(asked.job)
-            kept = self._daemon.answers.tally.find(job=asked.job)
+            kept = self._daemon.answers.stats.find(job=asked.job)
         elif asked.session is not None and asked.request_id is not None:
             name = f"{asked.session}/{asked.request_id}"
             job = view.find_job(self._ledger, asked.session, asked.request_id)
-            kept = self._daemon.answers.tally.find(session=asked.session, request_id=asked.request_id)
+            kept = self._daemon.answers.stats.find(session=asked.session, request_id=asked.request_id)
         else:
-            raise AskedWrongly("no_id", "name a job, or a session and a request id")
+            raise BadArguments("no_id", "name a job, or a session and a request id")
         if job is not None and job.state < FIRST_TERMINAL:
             return job
         if kept is None:
-            raise AskedWrongly("unknown_job", f"no job {name} is held, and none of the last ended ones is it")
+            raise BadArguments("unknown_job", f"no job {name} is held, and none of the last ended ones is it")
         return kept
 
-    def _line(self, job: Job | Kept) -> admin.JobLine:
+    def _line(self, job: Job | EndedRequest) -> admin.JobLine:
         now_ns = self._daemon.now_ns()
         if isinstance(job, Job):
             return self._job_line(view.job_record(job, now_ns))
@@ -242,11 +242,12 @@ class Answers:
     def _kernel_demand(self, number: int) -> int:
         return self._daemon.kernels.demand(number)
 
-    def _explanation(self, job: Job | Kept, told: Explanation) -> admin.Explanation:
+    def _explanation(self, job: Job | EndedRequest, told: Explanation) -> admin.Explanation:
         estimate = told.estimate_ns / MS if told.estimate_ns is not None else None
         return admin.Explanation(
             job=self._line(job), where=told.where, holds=_hold_lines(told.holds), ahead=told.ahead,
-            estimate_ms=estimate, stages_ms=[ns / MS for ns in job.answer.stages] if isinstance(job, Kept) else [],
+            estimate_ms=estimate,
+            stages_ms=[ns / MS for ns in job.answer.stages] if isinstance(job, EndedRequest) else [],
         )  # fmt: skip
 
 
@@ -255,7 +256,7 @@ def _hold_lines(holds: Iterable[Hold]) -> list[admin.HoldLine]:
         admin.HoldLine(
             cause=hold.cause.value,
             text=hold.text[:2048],
-            lifted_by=[lift.value for lift in hold.lifted_by],
+            unblocked_by=[lift.value for lift in hold.unblocked_by],
             holders=[
                 admin.HolderLine(
                     lease=each.lease, tenant=each.tenant, gpu=each.gpu, profile=each.profile, start=each.start,

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from offpath.dpu_daemon.durability import storing
 from offpath.dpu_daemon.durability.journal import gauges
 from offpath.dpu_daemon.policy import plugins
-from offpath.dpu_daemon.requests.tally import BOUNDS_NS, STAGES
+from offpath.dpu_daemon.requests.request_stats import BOUNDS_NS, STAGES
 from offpath.sched.jobs.states import LeaseState
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ Extra = dict[str, tuple[str, Callable[[], float]]]
 def take(daemon: Daemon, lag_s: float, uptime_s: float) -> Snapshot:
     """Copy the numbers. In the loop; the cost grows with tenants and leases, never with jobs."""
     ledger = daemon.book.ledger
-    tally = daemon.answers.tally
+    stats = daemon.answers.stats
     leases: Counter[tuple[str, str]] = Counter()
     running = {gpu.gpu: 0 for gpu in daemon.book.leasing.gpus}
     for lease in ledger.leases.values():
@@ -97,15 +97,15 @@ def take(daemon: Daemon, lag_s: float, uptime_s: float) -> Snapshot:
     tenants = ledger.tenants.values()
     return Snapshot(
         counters=daemon.statistics(),
-        ends={(tenant, s.name.lower(), r.name.lower()): n for (tenant, s, r), n in tally.ends().items()},
+        ends={(tenant, s.name.lower(), r.name.lower()): n for (tenant, s, r), n in stats.ends().items()},
         jobs={tenant.spec.name: (tenant.jobs, tenant.backlog) for tenant in tenants},
         sessions=dict(Counter(session.tenant for session in ledger.sessions.values())),
         held_share={tenant.spec.name: (tenant.held_share, tenant.spec.max_share) for tenant in tenants},
         paused_ns={tenant: turns.paused_ns for tenant, turns in daemon.pacing.turns.items()},
         leases=dict(leases),
         running_share=running,
-        latency={tenant: (h.counts(), h.sum_ns) for tenant, h in tally.latency.items()},
-        stages={stage: (h.counts(), h.sum_ns) for stage, h in zip(STAGES, tally.stages, strict=True)},
+        latency={tenant: (h.counts(), h.sum_ns) for tenant, h in stats.latency.items()},
+        stages={stage: (h.counts(), h.sum_ns) for stage, h in zip(STAGES, stats.stages, strict=True)},
         lag_s=lag_s,
         uptime_s=uptime_s,
         has_helper=daemon.host.has_helper(),

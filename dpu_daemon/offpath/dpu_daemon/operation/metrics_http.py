@@ -134,23 +134,23 @@ class MetricsServer:
         def application(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
             path = environ.get("PATH_INFO", "")
             if environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
-                return _say(start, "405 Method Not Allowed", {"error": "GET only"})
+                return _respond(start, "405 Method Not Allowed", {"error": "GET only"})
             if path == "/metrics":
                 try:
                     return metrics({**environ, "HTTP_ACCEPT": _accepted(environ.get("HTTP_ACCEPT", ""))}, start)
                 except (TimeoutError, RuntimeError):
-                    return _say(start, "503 Service Unavailable", {"error": "the daemon's loop does not answer"})
+                    return _respond(start, "503 Service Unavailable", {"error": "the daemon's loop does not answer"})
                 except Exception:
                     logger.exception("could not build the metrics")
-                    return _say(start, "500 Internal Server Error", {"error": "see the daemon's log"})
+                    return _respond(start, "500 Internal Server Error", {"error": "see the daemon's log"})
             if path not in ("/healthz", "/readyz"):
-                return _say(start, "404 Not Found", {"error": "one of /metrics, /healthz, /readyz"})
+                return _respond(start, "404 Not Found", {"error": "one of /metrics, /healthz, /readyz"})
             checkup = self._checkup()
             is_well = checkup.is_healthy and (path == "/healthz" or checkup.is_accepting)
             said = dict(checkup.checks)
             if path == "/readyz":
                 said["ready"] = checkup.why_not_ready or "ok"
-            return _say(start, "200 OK" if is_well else "503 Service Unavailable", said)
+            return _respond(start, "200 OK" if is_well else "503 Service Unavailable", said)
 
         return application
 
@@ -166,7 +166,7 @@ def _accepted(header: str) -> str:
     return ""
 
 
-def _say(start: StartResponse, status: str, body: dict[str, str]) -> list[bytes]:
+def _respond(start: StartResponse, status: str, body: dict[str, str]) -> list[bytes]:
     text = json.dumps(body).encode() + b"\n"
     start(status, [("Content-Type", "application/json"), ("Content-Length", str(len(text)))])
     return [text]

@@ -1,5 +1,5 @@
-"""A daemon that goes on where another process of it ended: from the replayed book, what the keeper kept of sessions'
-memory, and what helper and workers say when they are back.
+"""Restore a daemon's state from the replayed book, from the session memory that the service manager kept, and from what
+the helper and the workers report when they reconnect.
 
 The book is exact to the last event. What must be found out is what was on its way: copies died with the process and are
 posted again; a launch was received or it was not, its worker says which; an answer stands in the requester's memory
@@ -21,7 +21,7 @@ from offpath.bindings.wire.header import FIXED_BYTES, RequestHeader, parse_answe
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.durability.notify import close_all
 from offpath.dpu_daemon.ingress.admission import Admission
-from offpath.dpu_daemon.requests.inflight import JobRef, LaneLink
+from offpath.dpu_daemon.requests.inflight import JobRef, LaneConnection
 from offpath.dpu_daemon.requests.sessions import Session, memory_name
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.records import Job
@@ -49,7 +49,7 @@ class _NobodysSession:
     def ring(self, slot: int) -> None:
         """Nobody is there to be rung."""
 
-    def told_to_wait(self, wait_ms: int) -> None:
+    def on_wait(self, wait_ms: int) -> None:
         """Nobody is there to wait."""
 
 
@@ -59,7 +59,7 @@ def _nobodys(job: Job) -> JobRef:
 
 
 class Recovery:
-    """Done once, before anything listens. ``stored``: what the keeper kept, by name; taken over, or closed.
+    """Done once, before anything listens. ``stored``: what the service manager kept, by name; taken over, or closed.
     ``make_fabric``: as `offpath.bindings.memory.slots.SlotMemory`."""
 
     def __init__(
@@ -79,9 +79,9 @@ class Recovery:
         daemon = self._daemon
         ledger = daemon.book.ledger
         sessions = {session.session: self._session(session) for session in ledger.sessions.values()}
-        self._close_strangers()
+        self._close_pending()
         daemon.host.restore()
-        daemon.reunion.on_lane_back = self._lane_back
+        daemon.reattachment.on_lane_back = self._lane_back
         lost: list[int] = []
         taken: list[int] = []
         newest: dict[tuple[int, int], int] = {}
@@ -129,7 +129,7 @@ class Recovery:
 
     # -- sessions -------------------------------------------------------------------------------------------------
     def _session(self, known: records.Session) -> Session | None:
-        """Its memory from the keeper; None: that is gone, and nobody can be told anything through it."""
+        """Its memory from the service manager; None: that is gone, and nobody can be told anything through it."""
         daemon = self._daemon
         fds = self._stored.pop(memory_name(known.session), [])
         try:
@@ -156,8 +156,8 @@ class Recovery:
         self._admission.restored(session, known.origin)
         return session
 
-    def _close_strangers(self) -> None:
-        """What the keeper kept for sessions that the book has ended, or never knew."""
+    def _close_pending(self) -> None:
+        """What the service manager kept for sessions that the book has ended, or never knew."""
         while self._stored:
             name, fds = self._stored.popitem()
             close_all(fds)
@@ -204,12 +204,12 @@ class Recovery:
         ledger = daemon.book.ledger
         ended = [(job.job, job.attempt) for job in ledger.leaving.values() if job.is_copying]
         for lease in ledger.leases.values():
-            ended += sorted(lease.strays)
+            ended += sorted(lease.orphaned_copies)
         for job, attempt in ended:
             daemon.book_loop.dispatch(events.CopyDone(job, attempt, error=True))
 
     # -- lanes ----------------------------------------------------------------------------------------------------
-    def _lane_back(self, link: LaneLink) -> None:
+    def _lane_back(self, link: LaneConnection) -> None:
         """A worker is back: what it was meant to get, and perhaps did not, it gets now."""
         daemon = self._daemon
         lease = daemon.book.ledger.lease_of(link.lease, link.generation)
@@ -229,9 +229,9 @@ class Recovery:
                 daemon.book_loop.repeat(commands.Copy(job.job, job.attempt, link.lease, link.lane))
             elif job.is_running and link.last_job != job.job:
                 self._never_launched(job, ref, link)
-        daemon.reunion.scrub_again(link)
+        daemon.reattachment.scrub_again(link)
 
-    def _never_launched(self, job: Job, ref: JobRef, link: LaneLink) -> None:
+    def _never_launched(self, job: Job, ref: JobRef, link: LaneConnection) -> None:
         """Its launch was journalled, and did not arrive."""
         daemon = self._daemon
         if job.state >= FIRST_TERMINAL:  # answered meanwhile: nobody needs it to run

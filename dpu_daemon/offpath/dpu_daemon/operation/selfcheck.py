@@ -86,20 +86,20 @@ class SelfCheck:
 
     async def _listeners(self) -> None:
         """One that lets others in during the check is at work, though the check may wait behind them all the time."""
-        strangers = self._daemon.host.strangers
+        pending = self._daemon.host.pending
         parts: list[tuple[str, Callable[[], Awaitable[None]], Callable[[], int]]] = [
             (self._negotiator.endpoints.negotiate, self._negotiation, lambda: self._negotiator.accepted),
             *(
                 (path, partial(self._hangs_up, "fabric", path), lambda: self._negotiator.fabric_accepted)
                 for path in self._negotiator.fabric_paths()
             ),
-            (self._daemon.host.listener.address, self._host_channel, lambda: strangers.acceptor.taken),
+            (self._daemon.host.listener.address, self._host_channel, lambda: pending.acceptor.taken),
         ]
-        for path, ask, accepted in parts:
+        for path, query, accepted in parts:
             before = accepted()
             try:
                 async with asyncio.timeout(ANSWER_TIMEOUT_S / len(parts)):
-                    await self._at(path, ask)
+                    await self._at(path, query)
             except Exhausted:
                 raise
             except (TimeoutError, SelfCheckFailed) as fault:
@@ -111,7 +111,7 @@ class SelfCheck:
                 waited_s = ANSWER_TIMEOUT_S / len(parts)
                 raise SelfCheckFailed(f"a listener has not answered for {waited_s:.2g} s") from None
 
-    async def _at(self, path: str, ask: Callable[[], Awaitable[None]]) -> None:
+    async def _at(self, path: str, query: Callable[[], Awaitable[None]]) -> None:
         """``ask``, once more if the socket's file was removed meanwhile. A file that cannot be made anew is no fault
         that another start would mend; `places` has logged it, and connections that stand are served."""
         places = self._daemon.places
@@ -119,14 +119,14 @@ class SelfCheck:
         if path in places.lost:
             return
         try:
-            await ask()
+            await query()
         except Exhausted:
             raise
         except SelfCheckFailed:
             if not places.look():
                 raise
             if path not in places.lost:
-                await ask()
+                await query()
 
     async def _page(self) -> None:
         """A page's worth through the engine, different each time; one at a time."""
@@ -164,7 +164,7 @@ class SelfCheck:
     async def _negotiation(self) -> None:
         """A stranger's hello must be refused; in a flood it is enough that others are let in."""
         try:
-            said = await _asked(self._negotiator.endpoints.negotiate, socket.SOCK_STREAM, _HELLO)
+            said = await _exchange(self._negotiator.endpoints.negotiate, socket.SOCK_STREAM, _HELLO)
             body = next(iter(FrameReader().feed(said)), b"")
             answer = control.decode(control.TO_REQUESTER, body)
         except (OSError, OffpathError) as fault:
@@ -177,7 +177,7 @@ class SelfCheck:
         """A peer that connects and says nothing more must be let in and hung up on; a flood only makes it wait."""
         for _ in range(FLOOD_TRIES):
             try:
-                await _asked(path, socket.SOCK_SEQPACKET, b"")
+                await _exchange(path, socket.SOCK_SEQPACKET, b"")
                 return
             except OSError as fault:
                 if fault.errno == errno.ECONNRESET:
@@ -192,8 +192,8 @@ class SelfCheck:
         """As `_hangs_up`, through whatever carries it."""
         for _ in range(FLOOD_TRIES):
             try:
-                with contextlib.closing(self._daemon.host.listener.knock()) as knocking:
-                    await _hung_up(knocking)
+                with contextlib.closing(self._daemon.host.listener.self_connect()) as self_probe:
+                    await _hung_up(self_probe)
                 return
             except OSError as fault:
                 _raise_if_exhausted("host channel", fault)
@@ -219,7 +219,7 @@ def _raise_if_exhausted(name: str, fault: BaseException) -> None:
         raise Exhausted(f"{name}: {fault}") from None
 
 
-async def _asked(path: str, kind: socket.SocketKind, message: bytes) -> bytes:
+async def _exchange(path: str, kind: socket.SocketKind, message: bytes) -> bytes:
     """Connect, say it and nothing more; the first answer, empty for a hang-up. Raises: OSError."""
     loop = asyncio.get_running_loop()
     with socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as sock:
@@ -231,21 +231,21 @@ async def _asked(path: str, kind: socket.SocketKind, message: bytes) -> bytes:
         return await loop.sock_recv(sock, 4096)
 
 
-async def _hung_up(knocking: HostConnection) -> None:
+async def _hung_up(self_probe: HostConnection) -> None:
     """Read what is said until the other end hangs up."""
     loop = asyncio.get_running_loop()
     news = asyncio.Event()
-    loop.add_reader(knocking.fileno(), news.set)
+    loop.add_reader(self_probe.fileno(), news.set)
     try:
         while True:
             await news.wait()
             news.clear()
             try:
-                knocking.receive()
+                self_probe.receive()
             except PeerGone:
                 return
     finally:
-        loop.remove_reader(knocking.fileno())
+        loop.remove_reader(self_probe.fileno())
 
 
 async def feed_watchdog(notifier: Notifier, interval_s: float, check: SelfCheck) -> None:

@@ -47,7 +47,7 @@ class PluginHost:
         self._make = make
         self._policy = make()
         self._fault = ""
-        self._told: dict[str, Callable[..., None]] = {
+        self._notices: dict[str, Callable[..., None]] = {
             "gpu_added": lambda spec: self._policy.gpu_added(from_plain(GpuSpec, spec)),
             "gpu_removed": lambda gpu: self._policy.gpu_removed(gpu),
             "lease_planned": lambda lease: self._policy.lease_planned(from_plain(LeaseView, lease)),
@@ -58,11 +58,11 @@ class PluginHost:
                 from_plain(Placement, placement), share, now_ns
             ),
         }
-        self._asked: dict[str, Callable[..., Answer]] = {START: self._start, PLACE: self._place, PLAN: self._plan}
+        self._queries: dict[str, Callable[..., Answer]] = {START: self._start, PLACE: self._place, PLAN: self._plan}
 
-    def heard(self, kind: str, arguments: list[Any]) -> bytes | None:
+    def on_request(self, kind: str, arguments: list[Any]) -> bytes | None:
         """The reply to a question, nothing to what it is told."""
-        asked = self._asked.get(kind)
+        asked = self._queries.get(kind)
         if kind == START:
             self._fault = ""
         try:
@@ -71,7 +71,7 @@ class PluginHost:
             elif asked is not None:
                 return orjson.dumps([ANSWER, to_plain(asked(*arguments))])
             else:
-                self._told[kind](*arguments)
+                self._notices[kind](*arguments)
         except Exception as fault:  # a plug-in may raise anything
             self._fault = f"{kind}: {type(fault).__name__}: {fault}"
         return orjson.dumps([RAISED, self._fault]) if asked is not None else None
@@ -112,7 +112,7 @@ def send(sock: socket.socket, data: bytes) -> None:
 class Host(Protocol):
     """What answers in the plug-in's name."""
 
-    def heard(self, kind: str, arguments: list[Any]) -> bytes | None:
+    def on_request(self, kind: str, arguments: list[Any]) -> bytes | None:
         """The reply to a question, nothing to what it is told."""
 
 
@@ -137,7 +137,7 @@ def serve(fd: int, name: str, load: Callable[[str], Host]) -> None:
     with sock.makefile("rb") as file:
         while len(head := file.read(LENGTH.size)) == LENGTH.size:
             kind, *arguments = orjson.loads(file.read(*LENGTH.unpack(head)))
-            reply = host.heard(kind, arguments)
+            reply = host.on_request(kind, arguments)
             if reply is not None:
                 send(sock, reply)
 

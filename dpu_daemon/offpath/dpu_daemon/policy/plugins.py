@@ -27,7 +27,7 @@ from offpath.bindings.wire import document
 from offpath.dpu_daemon.config import DaemonConfig
 from offpath.dpu_daemon.policy.plugin_child import ANSWER, LENGTH, RAISED, READY
 from offpath.dpu_daemon.requests.book_loop import BookLoop
-from offpath.sched.gpu.plugin import PREFIX, START, Advice, AdvisorError, PluginPolicy, one_line
+from offpath.sched.gpu.plugin import PREFIX, START, AdvisorError, PluginDecision, PluginPolicy, one_line
 from offpath.sched.jobs import events
 
 logger = logging.getLogger(__name__)
@@ -96,14 +96,14 @@ class PluginProcess:
         """It can be asked."""
         return self._fault is None
 
-    def tell(self, kind: str, *arguments: Any) -> None:
+    def notify(self, kind: str, *arguments: Any) -> None:
         """See `Advisor.tell`."""
         try:
             self._send(orjson.dumps([kind, *arguments]), time.monotonic() + self.deadline_s)
         except AdvisorError as fault:
             self._fault = self._fault or fault
 
-    def ask(self, kind: str, *arguments: Any) -> Any:
+    def query(self, kind: str, *arguments: Any) -> Any:
         """See `Advisor.ask`."""
         begun_s = time.monotonic()
         within_s = max(_TAKE_OVER_S, self.deadline_s) if kind == START else min(self.deadline_s, self._left_s)
@@ -194,8 +194,8 @@ async def started(config: DaemonConfig) -> PluginProcess | None:
     return process
 
 
-class PluginSeat:
-    """A daemon's policy plug-in, if its configuration names one. Handles `Advice`. Counts ``plugin_faults``."""
+class PluginSlot:
+    """A daemon's policy plug-in, if its configuration names one. Handles `PluginDecision`. Counts ``plugin_faults``."""
 
     def __init__(self, book_loop: BookLoop, policy: Callable[[], str], counters: Counter[str]) -> None:
         """``policy`` gives the name that the configuration in force has."""
@@ -206,7 +206,7 @@ class PluginSeat:
         self._process: PluginProcess | None = None
         self._next: PluginProcess | None = None
         """Ready to take over with the configuration that wants it."""
-        book_loop.on(Advice, self.heard)
+        book_loop.on(PluginDecision, self.on_decision)
 
     async def prepare(self, config: DaemonConfig) -> None:
         """Have a fresh process if the configuration wants one, before anything depends on it; `adopt` takes it over.
@@ -229,7 +229,7 @@ class PluginSeat:
     def adopt(self) -> None:
         """The book asks what was prepared from here on, if its policy is the plug-in's; in between events. Without it
         a plug-in that the book still counts on is quarantined. Repeating it is harmless."""
-        policy, counsel = self._ledger.policy, self._ledger.counsel
+        policy, gateway = self._ledger.policy, self._ledger.gateway
         former = self._process
         is_wanted = former is not None and PREFIX + former.name == self._policy()
         if self._next is not None or not is_wanted:
@@ -237,21 +237,21 @@ class PluginSeat:
             if former is not None:
                 former.close()
         is_its = self._process is not None and self._process.is_alive and PREFIX + self._process.name == policy.name
-        is_new = counsel.advisor is not self._process
+        is_new = gateway.advisor is not self._process
         if isinstance(policy, PluginPolicy) and (is_new if is_its else policy.is_advised):
-            counsel.arriving = self._process if is_its else None
+            gateway.arriving = self._process if is_its else None
             self._book_loop.dispatch(events.PluginStarted())
             if policy.is_advised:
                 logger.warning("active policy: %s", policy.name, extra={"code": "plugin_decides"})
 
-    def heard(self, advice: Advice) -> None:
+    def on_decision(self, decision: PluginDecision) -> None:
         """What was decided, of which only a fault is news."""
-        if advice.fault:
+        if decision.fault:
             self.counters["plugin_faults"] += 1
             policy = self._ledger.policy.name
             logger.warning(
                 "policy plug-in quarantined, using the built-in policy: %s: %s: %s",
-                policy, advice.asked, advice.fault,
+                policy, decision.query, decision.fault,
                 extra={"code": "plugin_quarantined"},
             )  # fmt: skip
 
@@ -275,10 +275,10 @@ NAMES: Final[dict[str, str]] = {
 """Metric to help."""
 
 
-def plugin_metrics(seat: PluginSeat) -> dict[str, tuple[str, Callable[[], float]]]:
+def plugin_metrics(slot: PluginSlot) -> dict[str, tuple[str, Callable[[], float]]]:
     """See `offpath.dpu_daemon.operation.metrics.Extra`."""
     give: dict[str, Callable[[], float]] = {
-        "offpath_policy_plugin_quarantined": lambda: seat.is_quarantined,
-        "offpath_policy_plugin_faults_total": lambda: seat.counters["plugin_faults"],
+        "offpath_policy_plugin_quarantined": lambda: slot.is_quarantined,
+        "offpath_policy_plugin_faults_total": lambda: slot.counters["plugin_faults"],
     }
     return {name: (text, give[name]) for name, text in NAMES.items()}

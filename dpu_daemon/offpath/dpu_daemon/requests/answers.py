@@ -17,15 +17,15 @@ from offpath.bindings.wire.header import pack_answer
 from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.codes import REASON, RESULT_REASON, STATUS
 from offpath.dpu_daemon.requests.copies import Copies
-from offpath.dpu_daemon.requests.inflight import JobRef, LaneLink
-from offpath.dpu_daemon.requests.tally import DETAIL_BYTES, Tally
+from offpath.dpu_daemon.requests.inflight import JobRef, LaneConnection
+from offpath.dpu_daemon.requests.request_stats import DETAIL_BYTES, RequestStats
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.states import EndReason, JobState
 
 _WITH_RESULT: Final = (JobState.COMPLETED, JobState.FAILED)
 _WITHOUT_RESULT: Final = (EndReason.KERNEL_OVERRAN, EndReason.COPY_FAILED)
 """A job may expire, or its time be over, at the very moment its result comes: that answer must not carry it."""
-_Copied = tuple[JobRef, LaneLink, host.Result]
+_Copied = tuple[JobRef, LaneConnection, host.Result]
 """A result on its way out of a lane."""
 
 
@@ -36,19 +36,19 @@ class Workers(Protocol):
     def awaited(self) -> Collection[tuple[int, int]]:
         """After a restart: lanes whose workers are expected back."""
 
-    def holds(self, link: LaneLink) -> bool:
+    def holds(self, link: LaneConnection) -> bool:
         """True while the lane's worker is connected."""
 
-    def worker_gone(self, link: LaneLink, why: str) -> None:
+    def worker_gone(self, link: LaneConnection, why: str) -> None:
         """The lane is lost."""
 
-    def copy_failed(self, link: LaneLink, why: str) -> None:
+    def copy_failed(self, link: LaneConnection, why: str) -> None:
         """A copy into or out of the lane ended in an error."""
 
-    def ask_proof(self, link: LaneLink, number: int) -> bool:
+    def request_proof(self, link: LaneConnection, number: int) -> bool:
         """Ping the worker; its answer comes by `Answers.proven`. False: it cannot be asked."""
 
-    def lane_is_back(self, link: LaneLink) -> None:
+    def lane_is_back(self, link: LaneConnection) -> None:
         """A worker that was expected back has sent what it had to send."""
 
     def gpu_index(self, lease: int) -> int:
@@ -64,7 +64,7 @@ class Answers:
         self.leaving: dict[int, JobRef] = {}
         """After a restart: answered jobs that still run."""
         self.ended: Counter[JobState] = Counter()
-        self.tally = Tally()
+        self.stats = RequestStats()
         self._book_loop = book_loop
         self._ledger = book_loop.book.ledger
         self._copies = copies
@@ -74,7 +74,7 @@ class Answers:
         """Answers of jobs whose result is still on its way: it must not land after them."""
         self.unwritten: dict[int, commands.Answer] = {}
         """After a restart: answers that were decided, and whose result only the worker may still have."""
-        self._unproven: dict[LaneLink, tuple[JobRef, host.Result]] = {}
+        self._unproven: dict[LaneConnection, tuple[JobRef, host.Result]] = {}
         """Results that were fetched from workers of whom only their own word tells that they lived meanwhile."""
         book_loop.on(commands.Answer, self.write)
 
@@ -83,7 +83,7 @@ class Answers:
         self.refs[ref.job] = ref
 
     # -- from workers -------------------------------------------------------------------------------------------------
-    def arrived(self, link: LaneLink, result: host.Result) -> None:
+    def arrived(self, link: LaneConnection, result: host.Result) -> None:
         """A worker's report. One that speaks of a job its lane does not hold is a fault of the worker.
 
         Raises: HostMessageError: the result makes no sense for its job; the worker is then dropped.
@@ -102,7 +102,7 @@ class Answers:
             raise HostMessageError("times", f"started {result.started_ns}, finished {result.finished_ns}")
         self._take(ref, link, result)
 
-    def _take(self, ref: JobRef, link: LaneLink, result: host.Result) -> None:
+    def _take(self, ref: JobRef, link: LaneConnection, result: host.Result) -> None:
         if ref.is_answered or ref.session.is_closed:
             self._finished(ref, result, RESULT_REASON[result.status])
             return
@@ -135,7 +135,7 @@ class Answers:
         else:
             self._fetch(ref, link, result)
 
-    def _resent(self, link: LaneLink, result: host.Result) -> None:
+    def _resent(self, link: LaneConnection, result: host.Result) -> None:
         """A worker that came back repeats its last result; most often the process before us had answered it."""
         if result.job != link.resent or result.finished_ns < result.started_ns:
             raise HostMessageError("foreign_job", str(result.job))
@@ -157,7 +157,7 @@ class Answers:
                 )
             )  # fmt: skip
 
-    def _fetch(self, ref: JobRef, link: LaneLink, result: host.Result) -> None:
+    def _fetch(self, ref: JobRef, link: LaneConnection, result: host.Result) -> None:
         """Bring a large result from the lane to the requester's memory before the lane is given back."""
         assert link.memory is not None
         fabric = ref.session.fabric
@@ -192,14 +192,14 @@ class Answers:
         elif self._workers.holds(link) and link.connection.death_fileno() < 0:
             # No news of its end is no proof there: who answers now lived until now.
             self._unproven[link] = ref, result
-            if not self._workers.ask_proof(link, ref.job):
+            if not self._workers.request_proof(link, ref.job):
                 self._workers.worker_gone(link, "it cannot be asked whether it lived while its result was fetched")
         else:
             self._ended(ref, link, result, RESULT_REASON[result.status])
         if waiting is not None and self._workers.holds(waiting[0]):
             self._take(ref, *waiting)
 
-    def proven(self, link: LaneLink, number: int) -> None:
+    def proven(self, link: LaneConnection, number: int) -> None:
         """The worker answered after its result was fetched. Raises: HostMessageError: nobody had asked it."""
         ref, result = self._unproven.get(link, (None, None))
         if ref is None or result is None or ref.job != number:
@@ -207,11 +207,11 @@ class Answers:
         del self._unproven[link]
         self._ended(ref, link, result, RESULT_REASON[result.status])
 
-    def forget(self, link: LaneLink) -> None:
+    def forget(self, link: LaneConnection) -> None:
         """The worker is gone: what it has not proven is nobody's."""
         self._unproven.pop(link, None)
 
-    def _ended(self, ref: JobRef, link: LaneLink, result: host.Result, reason: EndReason) -> None:
+    def _ended(self, ref: JobRef, link: LaneConnection, result: host.Result, reason: EndReason) -> None:
         """The lane's part is done. If its worker died meanwhile, the book knows: the result is nobody's."""
         if self._workers.holds(link):
             ref.result = result
@@ -245,7 +245,7 @@ class Answers:
         if command.state is JobState.EXPIRED and self._ledger.is_still_running(command.job):
             self._counters["expired_running"] += 1
         status, reason = STATUS[command.state], REASON[command.reason]
-        self.tally.answered(ref, command, status, reason, self._book_loop.now_ns())
+        self.stats.answered(ref, command, status, reason, self._book_loop.now_ns())
         if not session.is_closed:
             tensors, inline, nbytes = b"", b"", 0
             if result is not None and command.state in _WITH_RESULT and command.reason not in _WITHOUT_RESULT:
@@ -261,4 +261,4 @@ class Answers:
                 faults.hit("daemon.written")
             session.ring(ref.slot)
             if command.retry_after_ms:
-                session.told_to_wait(command.retry_after_ms)
+                session.on_wait(command.retry_after_ms)

@@ -21,7 +21,7 @@ class SessionEnd(Protocol):
     def ring(self, slot: int) -> None:
         """Signal that ``slot`` is answered."""
 
-    def told_to_wait(self, wait_ms: int) -> None:
+    def on_wait(self, wait_ms: int) -> None:
         """The last answer was a refusal for ``wait_ms``."""
 
 
@@ -43,15 +43,15 @@ class JobRef:
         self.header = header
         self.result: Result | None = None
         self.is_answered = False
-        self.fetching: LaneLink | None = None
-        self.waiting: tuple[LaneLink, Result] | None = None
+        self.fetching: LaneConnection | None = None
+        self.waiting: tuple[LaneConnection, Result] | None = None
         self.is_spoilt = False
         self.operator_uid: int | None = None
         self.detail = b""
 
 
 @dataclass(slots=True, eq=False)
-class LaneLink:
+class LaneConnection:
     """A lane's worker: its channel and its memory as the copy engine reaches it."""
 
     lease: int

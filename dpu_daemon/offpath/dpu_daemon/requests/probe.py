@@ -77,7 +77,7 @@ class PathProbe:
         try:
             self._copy()
         except (OffpathError, OSError) as fault:
-            self._tell(f"refused: {fault}")
+            self._report(f"refused: {fault}")
 
     def _book(self) -> str:
         try:
@@ -107,9 +107,9 @@ class PathProbe:
         self._copies.own_bytes += _NBYTES if done.error is None else 0
         view = self._memory[1].view
         is_there = view[:_MARK_BYTES] == mark == view[_NBYTES - _MARK_BYTES : _NBYTES]
-        self._tell("ok" if is_there and done.error is None else f"the bytes did not arrive: {done.error}")
+        self._report("ok" if is_there and done.error is None else f"the bytes did not arrive: {done.error}")
 
-    def _tell(self, said: str) -> None:
+    def _report(self, said: str) -> None:
         while self._waiting:
             checkup = self._waiting.popleft()
             checkup.checks["copy"] = said

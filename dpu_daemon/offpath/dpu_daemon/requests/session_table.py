@@ -110,7 +110,7 @@ class SessionTable:
         session = self.by_number.get(command.session)
         if session is not None:
             end = partial(self.ended, session, "tenant_removed", "the tenant was taken out of the configuration")
-            session.when_told(end, self._limits().drain_ms / 1e3)
+            session.when_answered(end, self._limits().drain_ms / 1e3)
 
     def _tenant_gone(self, command: commands.TenantGone) -> None:
         logger.info("tenant %s removed", command.tenant, extra={"code": "tenant_gone"})

@@ -70,7 +70,7 @@ class Session:
         self._unsent: deque[int] = deque()
         self._violations: deque[int] = deque(maxlen=VIOLATIONS)
         self._end: asyncio.Handle | None = None
-        self._when_told: Callable[[], None] | None = None
+        self._when_answered: Callable[[], None] | None = None
         self._pause: asyncio.TimerHandle | None = None
         self.turns = turns
         self.is_parked = False
@@ -156,8 +156,8 @@ class Session:
                 self._doorbell(imm)
             if self._unsent and self.fabric.room_is_polled:
                 self._send()
-            elif self._when_told is not None:  # what was rung last may have arrived
-                self._told()
+            elif self._when_answered is not None:  # what was rung last may have arrived
+                self._end_if_answered()
         except PeerGone as gone:
             self._ingress.lost(self, str(gone))
         except DoorbellError as broken:
@@ -229,14 +229,14 @@ class Session:
     def ring(self, slot: int) -> None:
         """Tell the peer that ``slot`` is answered; if it takes no more now, when it does again."""
         if self._fd < 0:
-            self._told()
+            self._end_if_answered()
             return
         try:
             if self._unsent or not self.fabric.ring(slot):
                 if not self._unsent and not self.fabric.room_is_polled:
                     self._loop.add_writer(self._fd, self._writable)
                 self._unsent.append(slot)
-            self._told()
+            self._end_if_answered()
         except PeerGone as gone:  # not now: the book is in the middle of something
             self._loop.call_soon(self._ingress.lost, self, str(gone))
 
@@ -253,27 +253,27 @@ class Session:
                 self._unsent.popleft()
         except PeerGone:
             self._unsent.clear()
-        self._told()
+        self._end_if_answered()
         return True
 
-    def when_told(self, end: Callable[[], None], bound_s: float) -> None:
+    def when_answered(self, end: Callable[[], None], bound_s: float) -> None:
         """Call ``end`` soon after every answer is written, every doorbell that is due was rung and has arrived, at the
         latest after ``bound_s``. (An answer may be decided and wait for a result that still travels into its slot.)"""
-        self._when_told = end
+        self._when_answered = end
         self._end = self._loop.call_later(bound_s, end)
-        self._told()
+        self._end_if_answered()
 
-    def _told(self) -> None:
-        if self._when_told is None or self._unsent or not all(ref.is_answered for ref in self.refs()):
+    def _end_if_answered(self) -> None:
+        if self._when_answered is None or self._unsent or not all(ref.is_answered for ref in self.refs()):
             return
         if not self.fabric.has_arrived():
             return
         if self._end is not None:
             self._end.cancel()
-        self._end = self._loop.call_soon(self._when_told)
-        self._when_told = None
+        self._end = self._loop.call_soon(self._when_answered)
+        self._when_answered = None
 
-    def told_to_wait(self, wait_ms: int) -> None:
+    def on_wait(self, wait_ms: int) -> None:
         """It was refused for ``wait_ms``. A requester that was told so and does not wait is not read for as long; a few
         doorbells that it rang before it took the refusal are no proof of that."""
         now_ns = self.turns.now_ns()

@@ -20,7 +20,7 @@ from offpath.bindings.ina.address import parse_address
 from offpath.bindings.sockets import peer_credentials
 from offpath.bindings.wire import document
 from offpath.bindings.wire.frames import FrameReader, frame
-from offpath.dpu_daemon.ingress.streams import StreamDoor
+from offpath.dpu_daemon.ingress.streams import StreamListener
 from offpath.dpu_daemon.listening.accepting import Unidentified
 from offpath.dpu_daemon.switch.switch import Switch, listen
 from offpath.sched.ina.protocol.records import Permission, RecordError, permission_from_data, permission_to_data
@@ -49,7 +49,7 @@ class ControlServer:
 
     def __init__(self, switch: Switch) -> None:
         self._switch = switch
-        self._door: StreamDoor | None = None
+        self._door: StreamListener | None = None
         self._path = ""
         self._leader = ""
         """Who leads in the root's term."""
@@ -62,7 +62,7 @@ class ControlServer:
         family, target = parse_address(found)
         if family == socket.AF_UNIX:
             self._path = str(target)
-        self._door = StreamDoor("switch control", sock, self._peer, Unidentified(_MOST_PEERS))
+        self._door = StreamListener("switch control", sock, self._peer, Unidentified(_MOST_PEERS))
         self._door.open()
         return found
 
@@ -204,7 +204,7 @@ class SwitchControl:
     async def lead(self, term: int, leader: str) -> Led:
         """A controller of this term, and of this name for itself, speaks from now on; older ones are not listened to
         any more."""
-        answer = await self._ask({"kind": "lead", "term": term, "leader": leader})
+        answer = await self._request({"kind": "lead", "term": term, "leader": leader})
         try:
             match answer:
                 case {
@@ -218,23 +218,23 @@ class SwitchControl:
 
     async def allow(self, permission: Permission, life: str = "") -> None:
         """The switch may do its part of a tree; see `Permission`. ``life``: of the switch that is meant; empty: any."""
-        await self._ask({"kind": "allow", "permission": permission_to_data(permission), **_meant(life)})
+        await self._request({"kind": "allow", "permission": permission_to_data(permission), **_meant(life)})
 
     async def fence(self, term: int, job: str, incarnation: int, stamp: int, life: str = "") -> None:
         """Nothing of the job up to (incarnation, stamp) is admitted any more. Returns once nothing of it is under way
         at this switch, at most 15 s later."""
         said = {"kind": "fence", "term": term, "job": job, "incarnation": incarnation, "stamp": stamp, **_meant(life)}
-        await self._ask(said, ANSWER_S + CLEAR_S)
+        await self._request(said, ANSWER_S + CLEAR_S)
 
     async def capacity(self, capacity: int) -> None:
         """Room for so many operations at once; those under way stay."""
-        await self._ask({"kind": "capacity", "capacity": capacity})
+        await self._request({"kind": "capacity", "capacity": capacity})
 
     async def stats(self) -> dict[str, Any]:
         """See `Switch.statistics`. ``life`` is another one when the switch was started anew: it then knows nothing."""
-        return await self._ask({"kind": "stats"})
+        return await self._request({"kind": "stats"})
 
-    async def _ask(self, said: dict[str, Any], within_s: float = ANSWER_S) -> dict[str, Any]:
+    async def _request(self, said: dict[str, Any], within_s: float = ANSWER_S) -> dict[str, Any]:
         try:
             async with asyncio.timeout(within_s):
                 answer = await self._exchange(frame(orjson.dumps(said)))

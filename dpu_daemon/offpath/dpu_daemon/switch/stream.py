@@ -30,7 +30,7 @@ class Stream:
     def __init__(
         self,
         sock: socket.socket,
-        heard: Callable[[Stream, Frame], None],
+        on_frame: Callable[[Stream, Frame], None],
         closed: Callable[[Stream, Reason, str], None],
         drained: Callable[[Stream], None],
         *,
@@ -39,7 +39,7 @@ class Stream:
         sock.setblocking(False)
         tune(sock)
         self._sock = sock
-        self._heard, self._closed, self._drained = heard, closed, drained
+        self._on_frame, self._closed, self._drained = on_frame, closed, drained
         self._loop = asyncio.get_running_loop()
         self._reader = Reader()
         self._queue: deque[tuple[memoryview, Callable[[], None] | None]] = deque()
@@ -128,7 +128,7 @@ class Stream:
             for frame in self._reader.received(count):
                 if not self.is_open:
                     return
-                self._heard(self, frame)
+                self._on_frame(self, frame)
         except InaFrameError as fault:
             self.close(Reason.RULES, str(fault))
         except OSError as injected:  # a fault that is armed to raise: this member is dropped

@@ -20,14 +20,14 @@ from offpath.bindings.ina.address import begin_connecting, parse_address
 from offpath.bindings.ina.frames import Frame, Reason
 from offpath.bindings.sockets import listening_socket
 from offpath.dpu_daemon.listening.accepting import Acceptor, Unidentified, address_of
-from offpath.dpu_daemon.switch.part import Counters, Key, Part, Slot
+from offpath.dpu_daemon.switch.job_at_switch import Counters, JobAtSwitch, Key, Slot
 from offpath.dpu_daemon.switch.stream import HIGH_BYTES, Stream
 from offpath.sched.ina.protocol.records import Operation, Permission
 from offpath.sched.ina.protocol.root import Root
 
 logger = logging.getLogger(__name__)
 MOST_CONNECTIONS: Final = 4096
-MOST_STRANGERS: Final = 256
+MOST_PENDING: Final = 256
 """Connections that have not said ATTACH. The oldest makes room."""
 SLOW_S: Final = 5.0
 """For a member to read of what it is owed, a stranger to say something, a switch below to hang up."""
@@ -73,7 +73,7 @@ def listen(address: str) -> tuple[socket.socket, str]:
 class _Member:
     """Who is at the other end of a stream: nobody yet, a member of a part, or the switch above it."""
 
-    part: Part | None = None
+    part: JobAtSwitch | None = None
     slot: Slot | None = None
     """None: the switch above."""
 
@@ -112,15 +112,15 @@ class Switch:
         self.changed = asyncio.Event()
         """Set whenever a member left: for who waits until a fence is clear."""
         self._by_rank = by_rank
-        self._parts: dict[Key, Part] = {}
+        self._parts: dict[Key, JobAtSwitch] = {}
         self._members: dict[Stream, _Member] = {}
-        self._watches: dict[Part, _Watch] = {}
+        self._watches: dict[JobAtSwitch, _Watch] = {}
         self._awaited: dict[Operation, _Awaited] = {}
         """Operations that wait for a place at this root."""
         self._most_connections = min(MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_FDS)
         self._listening: socket.socket | None = None
         self._acceptor: Acceptor | None = None
-        self._strangers = Unidentified(4 * MOST_STRANGERS)  # of one address a quarter
+        self._pending = Unidentified(4 * MOST_PENDING)  # of one address a quarter
         self._address = ""
         self._ticking: asyncio.TimerHandle | None = None
         self._events = open(events, "a", buffering=1, encoding="ascii") if events is not None else None  # noqa: SIM115
@@ -129,7 +129,7 @@ class Switch:
     def start(self, address: str) -> str:
         """Listen; the address to be found at. Raises: FabricAddressError, PlaceUnusable."""
         self._listening, self._address = listen(address)
-        self._acceptor = Acceptor("switch", self._accept, self._refuse, self._strangers)
+        self._acceptor = Acceptor("switch", self._accept, self._refuse, self._pending)
         self._acceptor.open(self._listening.fileno())
         self._tick()
         return self._address
@@ -221,11 +221,11 @@ class Switch:
         return True
 
     def _let_in(self, sock: socket.socket, address: Hashable) -> None:
-        stream = Stream(sock, self._heard, self._closed, self._drained)
-        self._strangers.add(stream, address, lambda: stream.close(Reason.LIMITS, "others wait"))
+        stream = Stream(sock, self._on_frame, self._closed, self._drained)
+        self._pending.add(stream, address, lambda: stream.close(Reason.LIMITS, "others wait"))
         self._members[stream] = _Member()
 
-    def _open_above(self, part: Part) -> Stream | None:
+    def _open_above(self, part: JobAtSwitch) -> Stream | None:
         """The connection to the switch above. It may fail now, or later: the part hears of it then."""
         try:
             sock = begin_connecting(part.permission.parent)
@@ -239,20 +239,20 @@ class Switch:
                 extra={"code": "tree_lost"},
             )
             return None
-        stream = Stream(sock, self._heard, self._closed, self._drained, is_connecting=True)
+        stream = Stream(sock, self._on_frame, self._closed, self._drained, is_connecting=True)
         self._members[stream] = _Member(part)
         self._watches[part].streams.add(stream)
         return stream
 
-    def _heard(self, stream: Stream, frame: Frame) -> None:
+    def _on_frame(self, stream: Stream, frame: Frame) -> None:
         member = self._members[stream]
         part, slot = member.part, member.slot
         if part is None or isinstance(frame, frames.Attach):
             self._attach(stream, member, frame)
         elif slot is None:
-            part.heard_above(frame)
+            part.on_frame_above(frame)
         else:
-            part.heard(slot, frame)
+            part.on_frame(slot, frame)
         self._settle()
         if member.part is not None:
             self._pace(member.part)
@@ -268,7 +268,7 @@ class Switch:
             refused = part.attach(slot, stream, frame)
             if refused is None:
                 member.part, member.slot = part, slot
-                self._strangers.remove(stream)
+                self._pending.remove(stream)
                 self._watches[part].streams.add(stream)
                 return
             why = refused
@@ -281,20 +281,20 @@ class Switch:
         if member.part is None:
             stream.finish()
 
-    def _forget(self, part: Part) -> None:
+    def _forget(self, part: JobAtSwitch) -> None:
         del self._watches[part], self._parts[part.key]
 
-    def _new_part(self, key: Key) -> Part | None:
+    def _new_part(self, key: Key) -> JobAtSwitch | None:
         found = [each for each in self.root.permissions() if (each.job, each.incarnation, each.stamp) == key]
         if not found:
             return None
-        part = Part(found[0], self.root, self.counters, self._open_above, self._observe, self._by_rank)
+        part = JobAtSwitch(found[0], self.root, self.counters, self._open_above, self._observe, self._by_rank)
         self._parts[key] = part
         self._watches[part] = _Watch(since=time.monotonic())
         return part
 
     def _closed(self, stream: Stream, reason: Reason, why: str) -> None:
-        self._strangers.remove(stream)
+        self._pending.remove(stream)
         member = self._members.pop(stream)
         part, slot = member.part, member.slot
         if part is None:
@@ -360,7 +360,7 @@ class Switch:
         self.root.give_up(operation)
         self._settle()
 
-    def _pace(self, part: Part) -> None:
+    def _pace(self, part: JobAtSwitch) -> None:
         """Who may be read. What flows up is held back by who is above, what flows down by the slowest reader, and a
         member that is ahead by itself; never both ways by one, or two switches could wait for each other."""
         up = part.up if isinstance(part.up, Stream) else None
@@ -391,7 +391,7 @@ class Switch:
             self._look_at(part, watch, now)
         self._ticking = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
 
-    def _look_at(self, part: Part, watch: _Watch, now: float) -> None:
+    def _look_at(self, part: JobAtSwitch, watch: _Watch, now: float) -> None:
         if part.is_over:
             watch.over_since = now if watch.over_since is None else watch.over_since
             if now - watch.over_since > SLOW_S:

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import torch
 
-from offpath.bindings.ina.link import Link, plain_bytes
+from offpath.bindings.ina.rate_limiter import RateLimiter, plain_bytes
 from offpath.bindings.ports import TreeAttached, TreeLost, TreeRefused, TreeResult
 from offpath.host_helper.ina.collectives import Collectives, Pending, Shape
-from offpath.host_helper.ina.page import PageError, RankPage
 from offpath.host_helper.ina.plan import Plan
+from offpath.host_helper.ina.rank_file import RankFileError, RankStateFile
 from offpath.host_helper.ina.timeline import Entry, How, Timeline
 from offpath.host_helper.ina.trees import Trees
 from offpath.sched.ina.patterns import Pattern
@@ -51,9 +51,9 @@ class Engine:
         machine: Rank,
         collectives: Collectives,
         trees: Trees,
-        page: RankPage | None,
+        state_file: RankStateFile | None,
         *,
-        link: Link | None = None,
+        link: RateLimiter | None = None,
         shape: Shape | None = None,
         patience_s: float = 5.0,
     ) -> None:
@@ -61,7 +61,7 @@ class Engine:
         self.timeline = Timeline()
         self._collectives = collectives
         self._trees = trees
-        self._page = page
+        self._state_file = state_file
         self._link = link
         self._shape = shape
         self._patience_s = patience_s
@@ -76,7 +76,7 @@ class Engine:
         self._how = How.PLAIN
         self._kept: tuple[int, Any] = (-1, None)
         """The last result that a tree brought, for ranks that it did not reach: index and bytes."""
-        self._told: RankState | None = None
+        self._published: RankState | None = None
         self.index = 0
         self.step = 0
         self.is_due = False
@@ -121,7 +121,7 @@ class Engine:
         self.index += 1
         return self._collectives.sum_now(tensor)
 
-    def run(self, tensor: Any, asked_ns: int) -> None:
+    def run(self, tensor: Any, requested_ns: int) -> None:
         """Sum ``tensor`` over all ranks, in place; contiguous."""
         while self.machine.waits or self._sharing is not None:
             self._turn(_TURN_S)
@@ -138,7 +138,7 @@ class Engine:
         how = self._how
         self._plan.ended(used_ina=how is How.INA)
         self._tensor = self._way = None
-        entry = Entry(self.index, self.step, tensor.nbytes, how, asked_ns, begin_ns, time.monotonic_ns())
+        entry = Entry(self.index, self.step, tensor.nbytes, how, requested_ns, begin_ns, time.monotonic_ns())
         self.index += 1
         self.timeline.add(entry)
         self._recover()
@@ -267,15 +267,15 @@ class Engine:
 
     # -- the page -----------------------------------------------------------------------------------------------------
     def _read_page(self) -> None:
-        if self._page is not None and (epoch := self._page.read_epoch()) is not None:
+        if self._state_file is not None and (epoch := self._state_file.read_epoch()) is not None:
             self.machine.hold(epoch)
 
     def show(self, pattern: Pattern) -> None:
         """For the controller's Plan."""
-        if self._page is not None:
+        if self._state_file is not None:
             try:
-                self._page.write_pattern(pattern)
-            except (PageError, OSError) as fault:
+                self._state_file.write_pattern(pattern)
+            except (RankFileError, OSError) as fault:
                 logger.warning("could not publish the pattern: %s", fault)
 
     def _look(self) -> None:
@@ -287,13 +287,14 @@ class Engine:
             self.machine.is_settled and self._sharing is None and self._link is None and self._shape is None
             and all(each.stamp != state.applied for each in trees)
         )  # fmt: skip
-        told = self._told
-        if self._page is not None and (
-            told is None or (told.held, told.applied, told.lost) != (state.held, state.applied, state.lost)
+        published = self._published
+        if self._state_file is not None and (
+            published is None
+            or (published.held, published.applied, published.lost) != (state.held, state.applied, state.lost)
         ):
-            self._told = state
+            self._published = state
             try:
-                self._page.write_state(state)
+                self._state_file.write_state(state)
             except OSError as fault:
                 logger.warning("could not publish the rank's state: %s", fault)
 

@@ -12,14 +12,14 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from offpath.host_helper.ina.page import (
+from offpath.host_helper.ina.rank_file import (
     EPOCH,
     PATTERN,
     STATE,
     SUFFIX,
     Area,
-    PageError,
     PageFile,
+    RankFileError,
     parse_name,
 )
 from offpath.sched.ina.patterns import Pattern
@@ -47,7 +47,7 @@ class _Page:
     published: int = -1
 
 
-class PageFolder:
+class RankFileFolder:
     """The pages in ``directory``, which need not exist yet. `poll` reads them, `publish` writes to them.
 
     One thread. ``ignored`` counts what was in the folder or in a page and was none of ours.
@@ -56,7 +56,7 @@ class PageFolder:
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self.ignored = 0
-        self._pages: dict[str, _Page] = {}
+        self._state_files: dict[str, _Page] = {}
         self._refused: dict[str, int] = {}
         self._epochs: dict[tuple[str, int], EpochRecord] = {}
         self._patterns: list[Measured] = []
@@ -73,15 +73,15 @@ class PageFolder:
             names = {}
         self._refused = {name: mark for name, mark in self._refused.items() if name in names}
         changed = []
-        for name in [name for name in self._pages if name not in names]:
+        for name in [name for name in self._state_files if name not in names]:
             changed.append(self._drop(name))
-        for name in sorted(names.keys() - self._pages.keys())[: _MOST_PAGES - len(self._pages)]:
+        for name in sorted(names.keys() - self._state_files.keys())[: _MOST_PAGES - len(self._state_files)]:
             if self._refused.get(name) != names[name] and not self._open(name):
                 self._refused[name] = names[name]
                 self.ignored += 1
-        for name, page in list(self._pages.items()):
-            is_free = self._is_free(page.file)  # before its last word is read
-            if (state := self._read(page)) is not None:
+        for name, state_file in list(self._state_files.items()):
+            is_free = self._is_free(state_file.file)  # before its last word is read
+            if (state := self._read(state_file)) is not None:
                 changed.append(state)
             if is_free:
                 with contextlib.suppress(OSError):
@@ -91,7 +91,7 @@ class PageFolder:
 
     def states(self) -> tuple[RankState, ...]:
         """Of all ranks that are there, as of the last `poll`."""
-        return tuple(page.state for page in self._pages.values())
+        return tuple(state_file.state for state_file in self._state_files.values())
 
     def patterns(self) -> tuple[Measured, ...]:
         """Those that `poll` found since the last call."""
@@ -107,13 +107,17 @@ class PageFolder:
         newest = self._epochs.get(key)
         if newest is None or epoch.stamp >= newest.stamp:
             self._epochs[key] = epoch
-        return sum(self._hand(page) for page in self._pages.values() if (page.state.job, page.state.incarnation) == key)
+        return sum(
+            self._hand(state_file)
+            for state_file in self._state_files.values()
+            if (state_file.state.job, state_file.state.incarnation) == key
+        )
 
     def close(self) -> None:
         """Let go of all pages; the ranks keep theirs."""
-        for page in self._pages.values():
-            page.file.close()
-        self._pages.clear()
+        for state_file in self._state_files.values():
+            state_file.file.close()
+        self._state_files.clear()
 
     # -- one page -----------------------------------------------------------------------------------------------------
     def _open(self, name: str) -> bool:
@@ -123,27 +127,29 @@ class PageFolder:
             fd = os.open(os.path.join(self.directory, name), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             return True  # it went just now
-        except (PageError, OSError):
+        except (RankFileError, OSError):
             return False
         file = PageFile(fd)
         try:
             if os.fstat(fd).st_uid != os.getuid():
-                raise PageError("head", "another user's")
-            ranks, told_rank, told_incarnation = file.head()
-            if (told_rank, told_incarnation) != (rank, incarnation):
-                raise PageError("head", "not its name's")
-        except (PageError, OSError):
+                raise RankFileError("head", "another user's")
+            ranks, notified_rank, notified_incarnation = file.head()
+            if (notified_rank, notified_incarnation) != (rank, incarnation):
+                raise RankFileError("head", "not its name's")
+        except (RankFileError, OSError):
             file.close()
             return False
-        page = self._pages[name] = _Page(file, RankState(job, incarnation, rank, ranks), {})
-        self._hand(page)
+        state_file = self._state_files[name] = _Page(file, RankState(job, incarnation, rank, ranks), {})
+        self._hand(state_file)
         return True
 
-    def _read(self, page: _Page) -> RankState | None:
+    def _read(self, state_file: _Page) -> RankState | None:
         """Its state if that is another now."""
-        if (pattern := self._news(page, PATTERN)) is not None:
-            self._patterns.append(Measured(page.state.job, page.state.incarnation, page.state.rank, pattern))
-        state, known = self._news(page, STATE), page.state
+        if (pattern := self._news(state_file, PATTERN)) is not None:
+            self._patterns.append(
+                Measured(state_file.state.job, state_file.state.incarnation, state_file.state.rank, pattern)
+            )
+        state, known = self._news(state_file, STATE), state_file.state
         if state is None:
             return None
         if (state.job, state.incarnation, state.rank, state.ranks, state.is_gone) != (
@@ -151,39 +157,39 @@ class PageFolder:
         ):  # fmt: skip
             self.ignored += 1  # somebody else's
             return None
-        page.state = state
-        return page.state
+        state_file.state = state
+        return state_file.state
 
-    def _news(self, page: _Page, area: Area) -> Any:
+    def _news(self, state_file: _Page, area: Area) -> Any:
         """The record in ``area`` if it was written since it was read; else None."""
-        sequence = page.file.sequence(area)
-        if sequence == page.seen.get(area, 0) or (sequence > 0 and sequence & 1):
+        sequence = state_file.file.sequence(area)
+        if sequence == state_file.seen.get(area, 0) or (sequence > 0 and sequence & 1):
             return None
-        page.seen[area] = sequence
+        state_file.seen[area] = sequence
         try:
-            return page.file.read(area)
-        except PageError:
+            return state_file.file.read(area)
+        except RankFileError:
             self.ignored += 1
             return None
 
-    def _hand(self, page: _Page) -> bool:
-        epoch = self._epochs.get((page.state.job, page.state.incarnation))
-        if epoch is None or epoch.stamp == page.published:
+    def _hand(self, state_file: _Page) -> bool:
+        epoch = self._epochs.get((state_file.state.job, state_file.state.incarnation))
+        if epoch is None or epoch.stamp == state_file.published:
             return epoch is not None
         try:
-            page.file.write(EPOCH, epoch_to_data(epoch))
-        except (PageError, OSError):
+            state_file.file.write(EPOCH, epoch_to_data(epoch))
+        except (RankFileError, OSError):
             return False
-        page.published = epoch.stamp
+        state_file.published = epoch.stamp
         return True
 
     def _drop(self, name: str) -> RankState:
-        page = self._pages.pop(name)
-        page.file.close()
-        job = page.state.job, page.state.incarnation
-        if not any((each.state.job, each.state.incarnation) == job for each in self._pages.values()):
+        state_file = self._state_files.pop(name)
+        state_file.file.close()
+        job = state_file.state.job, state_file.state.incarnation
+        if not any((each.state.job, each.state.incarnation) == job for each in self._state_files.values()):
             self._epochs.pop(job, None)
-        return replace(page.state, is_gone=True)
+        return replace(state_file.state, is_gone=True)
 
     @staticmethod
     def _is_free(file: PageFile) -> bool:

@@ -21,14 +21,14 @@ import torch.distributed as dist
 
 from offpath.bindings.errors import OffpathError, ResourceClosed
 from offpath.bindings.ina.connection import SwitchFabric
-from offpath.bindings.ina.link import Link
+from offpath.bindings.ina.rate_limiter import RateLimiter
 from offpath.bindings.ports import InaFabric
 from offpath.bindings.runtime import runtime_directory
 from offpath.host_helper.ina.carried import check, flat
 from offpath.host_helper.ina.collectives import Collectives, Shape, left_to_right
 from offpath.host_helper.ina.engine import Engine
-from offpath.host_helper.ina.page import FOLDER, RankPage, make_folder
 from offpath.host_helper.ina.patterns import Collector
+from offpath.host_helper.ina.rank_file import FOLDER, RankStateFile, make_folder
 from offpath.host_helper.ina.timeline import Entry, How, Timeline
 from offpath.host_helper.ina.trees import Trees
 from offpath.sched.ina.protocol.rank import Rank
@@ -57,7 +57,7 @@ class Runtime:
         *,
         job: str | None = None,
         fabric: InaFabric | None = None,
-        link: Link | None = None,
+        link: RateLimiter | None = None,
         directory: str | None = None,
         deterministic: bool | Shape = False,
         every: int = EVERY,
@@ -95,7 +95,7 @@ class Runtime:
         *,
         job: str | None = None,
         fabric: InaFabric | None = None,
-        link: Link | None = None,
+        link: RateLimiter | None = None,
         directory: str | None = None,
         deterministic: bool | Shape = False,
         every: int = EVERY,
@@ -106,18 +106,18 @@ class Runtime:
         """As `start`, over a store of the ranks' own."""
         job = os.environ.get(JOB, "") if job is None else job
         if link is None and (path := os.environ.get(LINK)):
-            link = Link(path=path)
+            link = RateLimiter(path=path)
         if fabric is None and job:
-            fabric = SwitchFabric(link if link is not None else Link(), patience_s)
+            fabric = SwitchFabric(link if link is not None else RateLimiter(), patience_s)
         self.rank, self.ranks, self.job, self.link = rank, ranks, job, link
         self._collectives = Collectives(store, rank, ranks, timeout)
         self.incarnation = self._collectives.incarnation()
         machine = Rank(job or "-", self.incarnation, rank, ranks)
-        self._page = self._make_page(machine, directory) if job else None
+        self._state_file = self._make_page(machine, directory) if job else None
         self._trees = Trees(fabric if job else None, rank)
         shape = left_to_right(ranks) if deterministic is True else (None if deterministic is False else deterministic)
         self._engine = Engine(
-            machine, self._collectives, self._trees, self._page, link=link, shape=shape, patience_s=patience_s
+            machine, self._collectives, self._trees, self._state_file, link=link, shape=shape, patience_s=patience_s
         )
         self._other: Any = None
         self._collector = Collector(job)
@@ -128,7 +128,7 @@ class Runtime:
         self._has_steps = False
         self._mutex = threading.Lock()
         """For the engine, but while the thread `_is_busy` with it; and for what follows here."""
-        self._asked: deque[tuple[Any, Any, bool, int]] = deque()
+        self._requested: deque[tuple[Any, Any, bool, int]] = deque()
         self._is_busy = False
         """The thread has the engine for an operation: all others go behind it."""
         self._fault: Exception | None = None
@@ -138,11 +138,11 @@ class Runtime:
         self._thread.start()
         atexit.register(self._exit)
 
-    def _make_page(self, machine: Rank, directory: str | None) -> RankPage | None:
+    def _make_page(self, machine: Rank, directory: str | None) -> RankStateFile | None:
         where = directory or os.environ.get(DIRECTORY) or os.path.join(runtime_directory(), FOLDER)
         try:
             make_folder(where)
-            return RankPage(where, machine.state())
+            return RankStateFile(where, machine.state())
         except (OffpathError, OSError) as fault:
             logger.warning("no page in %s, running without INA: %s", where, fault)
             return None
@@ -166,15 +166,15 @@ class Runtime:
                 self._begins, self._since = False, 0
             self._since += 1
             watch = self._trace or (self._has_steps and self._collector.is_watching)
-            asked_ns = time.monotonic_ns() if watch else 0
+            requested_ns = time.monotonic_ns() if watch else 0
             if self._fault is not None or self._leave_s is not None:
                 self._refuse()
             if self._has_steps:
                 if begins and (pattern := self._collector.step()) is not None:
                     self._engine.show(pattern)
-                self._collector.issued(tensor.nbytes, asked_ns)
+                self._collector.issued(tensor.nbytes, requested_ns)
             engine = self._engine
-            if engine.is_quiet and not self._is_busy and not self._asked:
+            if engine.is_quiet and not self._is_busy and not self._requested:
                 if begins:
                     engine.agree()
                 if engine.is_quiet:
@@ -182,13 +182,13 @@ class Runtime:
                     if begins and self._is_short():
                         engine.offer()
                     if watch:
-                        self._watch(future, tensor.nbytes, asked_ns)
+                        self._watch(future, tensor.nbytes, requested_ns)
                     return future.then(lambda done: _as_asked(done, tensor)) if tensor.is_complex() else future
                 if begins:
                     engine.offer()
                     begins = False
             future = torch.futures.Future()
-            self._asked.append((tensor, future, begins, asked_ns or time.monotonic_ns()))
+            self._requested.append((tensor, future, begins, requested_ns or time.monotonic_ns()))
         self._trees.wake()
         return future
 
@@ -241,14 +241,14 @@ class Runtime:
         began, self._began_s = self._began_s, time.monotonic()
         return self._began_s - began < 2 * _LOOK_S
 
-    def _watch(self, future: Any, nbytes: int, asked_ns: int) -> None:
+    def _watch(self, future: Any, nbytes: int, requested_ns: int) -> None:
         index, step = self._engine.index - 1, self._engine.step
 
         def ended(_: Any) -> None:
             now = time.monotonic_ns()
             self._collector.complete(now)
             if self._trace:
-                self._engine.timeline.add(Entry(index, step, nbytes, How.PLAIN, asked_ns, asked_ns, now))
+                self._engine.timeline.add(Entry(index, step, nbytes, How.PLAIN, requested_ns, requested_ns, now))
 
         future.add_done_callback(ended)
 
@@ -259,13 +259,13 @@ class Runtime:
                 pass
         finally:
             self._trees.close()
-            if self._page is not None:
-                self._page.close()
+            if self._state_file is not None:
+                self._state_file.close()
 
     def _turn(self) -> bool:
         """One operation, or one look at what else there is; False: the thread ends."""
         with self._mutex:
-            asked = self._asked.popleft() if self._asked else None
+            asked = self._requested.popleft() if self._requested else None
             self._is_busy = asked is not None
             leave_s = self._leave_s
         if asked is not None:
@@ -276,19 +276,19 @@ class Runtime:
                 return False
             self._trees.wait(_LOOK_S)
             with self._mutex:
-                if not self._asked:
+                if not self._requested:
                     self._engine.idle()
         except Exception as fault:
             self._fail(fault)
             return False
         return True
 
-    def _run(self, tensor: Any, future: Any, begins: bool, asked_ns: int) -> bool:
+    def _run(self, tensor: Any, future: Any, begins: bool, requested_ns: int) -> bool:
         try:
             if begins:
                 self._engine.agree()
                 self._engine.offer()
-            self._engine.run(flat(tensor), asked_ns)
+            self._engine.run(flat(tensor), requested_ns)
         except Exception as fault:
             future.set_exception(fault)
             self._fail(fault)
@@ -303,7 +303,7 @@ class Runtime:
             logger.error("internal error in the communication thread; please report it", exc_info=fault)
         with self._mutex:
             self._fault = fault
-            left, self._asked = self._asked, deque()
+            left, self._requested = self._requested, deque()
         for _, future, _, _ in left:
             future.set_exception(fault)
 

@@ -30,7 +30,7 @@ class Entry(NamedTuple):
     step: int
     nbytes: int
     how: How
-    asked_ns: int
+    requested_ns: int
     begin_ns: int
     end_ns: int
 

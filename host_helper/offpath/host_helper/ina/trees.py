@@ -63,7 +63,7 @@ class Trees:
     def poll(self, timeout_s: float) -> list[tuple[int, TreeEvent]]:
         """What came within ``timeout_s``, by stamp; returns at once when something did, or after `wake`."""
         active = self._active
-        found = self._heard(skip=active)
+        found = self._read_events(skip=active)
         if active is not None and active.fileno() >= 0:
             if (event := active.poll(0.0 if found else timeout_s)) is not None:
                 found.append((self._stamp(active), event))
@@ -71,7 +71,7 @@ class Trees:
             return found
         if not found and timeout_s:
             self.wait(timeout_s)
-            found = self._heard()
+            found = self._read_events()
         return found
 
     def wait(self, timeout_s: float) -> None:
@@ -105,7 +105,7 @@ class Trees:
             os.close(wake)
 
     # -- inside ---------------------------------------------------------------------------------------------------
-    def _heard(self, skip: TreeSession | None = None) -> list[tuple[int, TreeEvent]]:
+    def _read_events(self, skip: TreeSession | None = None) -> list[tuple[int, TreeEvent]]:
         found = []
         for stamp, session in list(self._sessions.items()):
             if session is skip and session.fileno() >= 0:

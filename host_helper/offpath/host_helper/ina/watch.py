@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from offpath.bindings.errors import ControlError, OffpathError
 from offpath.bindings.wire import control, document, parts
-from offpath.host_helper.ina.folder import Measured, PageFolder
-from offpath.host_helper.ina.page import make_folder, pattern_to_data
+from offpath.host_helper.ina.folder import Measured, RankFileFolder
+from offpath.host_helper.ina.rank_file import make_folder, pattern_to_data
 from offpath.sched.ina.protocol.records import RankState, RecordError, epoch_from_data, state_to_data
 
 POLL_S: Final = 0.02
@@ -27,7 +27,7 @@ class PageWatch:
     """The pages in ``directory``, as messages of the host channel. One thread; nothing here blocks for long."""
 
     def __init__(self, directory: str) -> None:
-        self._folder = PageFolder(directory)
+        self._folder = RankFileFolder(directory)
         self._patterns: dict[tuple[str, int], Measured] = {}
         self._said: dict[tuple[str, int, int], RankState] = {}
         self._joiner = parts.Joiner()
@@ -59,7 +59,7 @@ class PageWatch:
             del self._said[key]
         return is_news
 
-    def heard(self, message: control.InaEpoch | control.InaAsk) -> Iterator[control.InaStates]:
+    def on_message(self, message: control.InaEpoch | control.InaAsk) -> Iterator[control.InaStates]:
         """Publish, or say everything. An epoch that is none is left alone: the daemon checked it."""
         if isinstance(message, control.InaAsk):
             yield from self.changes()  # who has ended is in no later answer

@@ -17,22 +17,22 @@ from offpath.sched.gpu.policy import (
     Demand,
     LeasePlan,
     LeaseView,
-    Lift,
     Obstacle,
     Opening,
     Placement,
     PolicyState,
     Refusal,
+    Unblocker,
     WarmState,
 )
 
-_NO_LEASE = Refusal((Obstacle.NO_LEASE,), (Lift.LEASE_OPENS,))
-_LANES = Refusal((Obstacle.LANES,), (Lift.JOB_ENDS, Lift.LEASE_OPENS))
-_DEMAND = Refusal((Obstacle.DEMAND,), (Lift.LEASE_OPENS,))
-_MEMORY = Refusal((Obstacle.MEMORY,), (Lift.CONFIGURATION,))
-_NO_GPU = Refusal((Obstacle.NO_GPU,), (Lift.HELPER_JOINS,))
-_NO_PROFILE = Refusal((Obstacle.NO_PROFILE,), (Lift.HELPER_JOINS, Lift.CONFIGURATION))
-_GEOMETRY = Refusal((Obstacle.GEOMETRY, Obstacle.TENANT_CLASH), (Lift.LEASE_CLOSES, Lift.HELPER_JOINS))
+_NO_LEASE = Refusal((Obstacle.NO_LEASE,), (Unblocker.LEASE_OPENS,))
+_LANES = Refusal((Obstacle.LANES,), (Unblocker.JOB_ENDS, Unblocker.LEASE_OPENS))
+_DEMAND = Refusal((Obstacle.DEMAND,), (Unblocker.LEASE_OPENS,))
+_MEMORY = Refusal((Obstacle.MEMORY,), (Unblocker.CONFIGURATION,))
+_NO_GPU = Refusal((Obstacle.NO_GPU,), (Unblocker.HELPER_JOINS,))
+_NO_PROFILE = Refusal((Obstacle.NO_PROFILE,), (Unblocker.HELPER_JOINS, Unblocker.CONFIGURATION))
+_GEOMETRY = Refusal((Obstacle.GEOMETRY, Obstacle.TENANT_CLASH), (Unblocker.LEASE_CLOSES, Unblocker.HELPER_JOINS))
 
 
 @dataclass(slots=True)

@@ -18,24 +18,24 @@ from offpath.sched.gpu.policy import (
     Demand,
     LeasePlan,
     LeaseView,
-    Lift,
     Obstacle,
     Opening,
     Placement,
     PolicyState,
     Refusal,
+    Unblocker,
     WarmState,
 )
 
 STARTS: Final = 32
 """Positions per GPU, more than any GPU has starts."""
 ALL_ROOMS: Final = (1 << 101) - 1
-NO_LEASE: Final = Refusal((Obstacle.NO_LEASE,), (Lift.LEASE_OPENS,))
-LANES: Final = Refusal((Obstacle.LANES,), (Lift.JOB_ENDS, Lift.LEASE_OPENS))
-DEMAND: Final = Refusal((Obstacle.DEMAND,), (Lift.LEASE_OPENS,))
-NO_GPU: Final = Refusal((Obstacle.NO_GPU,), (Lift.HELPER_JOINS,))
-NO_PROFILE: Final = Refusal((Obstacle.NO_PROFILE,), (Lift.HELPER_JOINS, Lift.CONFIGURATION))
-GEOMETRY: Final = Refusal((Obstacle.GEOMETRY, Obstacle.TENANT_CLASH), (Lift.LEASE_CLOSES, Lift.HELPER_JOINS))
+NO_LEASE: Final = Refusal((Obstacle.NO_LEASE,), (Unblocker.LEASE_OPENS,))
+LANES: Final = Refusal((Obstacle.LANES,), (Unblocker.JOB_ENDS, Unblocker.LEASE_OPENS))
+DEMAND: Final = Refusal((Obstacle.DEMAND,), (Unblocker.LEASE_OPENS,))
+NO_GPU: Final = Refusal((Obstacle.NO_GPU,), (Unblocker.HELPER_JOINS,))
+NO_PROFILE: Final = Refusal((Obstacle.NO_PROFILE,), (Unblocker.HELPER_JOINS, Unblocker.CONFIGURATION))
+GEOMETRY: Final = Refusal((Obstacle.GEOMETRY, Obstacle.TENANT_CLASH), (Unblocker.LEASE_CLOSES, Unblocker.HELPER_JOINS))
 NOW: Final = Opening()
 _CACHED: Final = 4096
 

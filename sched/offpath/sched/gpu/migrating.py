@@ -1,4 +1,4 @@
-"""`migrating`: `shipped`, and jobs are moved, each once at most, when that frees a GPU (`consolidate`).
+"""`migrating`: `oldest-gpu-first`, and jobs are moved, each once at most, when that frees a GPU (`consolidate`).
 
 Moving is the shell's to do: it stops the job at a checkpoint and submits what is left of it again; this policy then
 sends it where it was meant to go. Only the simulator does so yet; `offpath lease plan` shows what would be moved.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from offpath.sched.gpu.exact import Place
 from offpath.sched.gpu.indexed import NO_LEASE, STARTS
+from offpath.sched.gpu.oldest_gpu_first import OldestGpuFirst
 from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, Refusal
-from offpath.sched.gpu.shipped import Shipped
 
 
-class Migrating(Shipped):
+class Migrating(OldestGpuFirst):
     """`direct` names the place of a job that is to be submitted again."""
 
     name = "migrating"

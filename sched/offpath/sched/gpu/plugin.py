@@ -3,7 +3,7 @@
 To the job book `PluginPolicy` is a policy like any other. It asks the plug-in (another process, behind an `Advisor`),
 holds each answer against what is free, and from the first late, broken or illegal answer on the built-in decides: the
 plug-in is quarantined until it is started again. Every answer, and every decision that was made in its stead, is said
-as an `Advice`, which the book hands out among its commands; so it is journalled, and replay needs no plug-in.
+as a `PluginDecision`, which the book hands out among its commands; so it is journalled, and replay needs no plug-in.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Final, Protocol
 
 from offpath.sched.errors import PlainError, SchedError
 from offpath.sched.gpu.geometry import GpuSpec
+from offpath.sched.gpu.oldest_gpu_first import OldestGpuFirst
 from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Opening, Placement, PolicyState, Refusal
-from offpath.sched.gpu.shipped import Shipped
 from offpath.sched.plain import from_plain, to_plain
 from offpath.sched.record import record
 
@@ -25,12 +25,12 @@ PREFIX: Final = "plugin:"
 START: Final = "restore"
 PLACE: Final = "place"
 PLAN: Final = "plan"
-_MOST_SAID: Final = 160
+_MOST_SENT: Final = 160
 
 
 def one_line(text: str) -> str:
     """What a plug-in says, fit for a log and a terminal."""
-    return "".join(c if c.isprintable() else "?" for c in text[:_MOST_SAID])
+    return "".join(c if c.isprintable() else "?" for c in text[:_MOST_SENT])
 
 
 class AdvisorError(SchedError):
@@ -45,10 +45,10 @@ class AdvisorError(SchedError):
 class Advisor(Protocol):
     """The way to a plug-in: it is told what `Policy` is told, and asked what `Policy` is asked, in plain data."""
 
-    def tell(self, kind: str, *arguments: Any) -> None:
+    def notify(self, kind: str, *arguments: Any) -> None:
         """Does not wait and does not raise: what goes wrong is the next answer."""
 
-    def ask(self, kind: str, *arguments: Any) -> Any:
+    def query(self, kind: str, *arguments: Any) -> Any:
         """`Answer` as plain data. Raises: AdvisorError."""
 
     def begin(self) -> None:
@@ -68,39 +68,39 @@ class Answer:
 
 
 @record
-class Advice:
+class PluginDecision:
     """What a plug-in was asked, and what was decided. ``fault`` "": as it said; else why it is not asked any more, and
-    the decision is the built-in's. ``asked``: `START`, `PLACE` or `PLAN`."""
+    the decision is the built-in's. ``query``: `START`, `PLACE` or `PLAN`."""
 
-    asked: str
+    query: str
     fault: str
     decided: Answer
 
 
-class Counsel:
+class PluginGateway:
     """What a job book has for its policy plug-in. ``recalled`` are answers of a journal, which come first."""
 
-    def __init__(self, say: Callable[[Advice], None]) -> None:
-        self.say = say
+    def __init__(self, on_decision: Callable[[PluginDecision], None]) -> None:
+        self.on_decision = on_decision
         self.advisor: Advisor | None = None
         self.arriving: Advisor | None = None
         """The advisor from the next `PluginPolicy.start` on."""
-        self.recalled: deque[Advice] = deque()
+        self.recalled: deque[PluginDecision] = deque()
         self.has_new_decider = False
         """Somebody else decides than when the waiting jobs were refused; the job book asks again, and takes it back."""
 
-    def ask(self, kind: str, *arguments: Any) -> Answer:
+    def query(self, kind: str, *arguments: Any) -> Answer:
         """Raises: AdvisorError: as the plug-in's, or as the journal's."""
         if self.recalled:
-            advice = self.recalled.popleft()
-            if advice.asked != kind:
-                raise AdvisorError("nonsense", f"asked {kind}, the journal answers {advice.asked}")
-            if advice.fault:
-                raise AdvisorError(advice.fault)
-            return advice.decided
+            decision = self.recalled.popleft()
+            if decision.query != kind:
+                raise AdvisorError("nonsense", f"asked {kind}, the journal answers {decision.query}")
+            if decision.fault:
+                raise AdvisorError(decision.fault)
+            return decision.decided
         if self.advisor is None:
             raise AdvisorError("gone", "no plug-in runs")
-        said = self.advisor.ask(kind, *arguments)
+        said = self.advisor.query(kind, *arguments)
         try:
             return from_plain(Answer, said)
         except PlainError as fault:
@@ -112,41 +112,41 @@ def _refusal(said: Answer) -> Refusal | None:
     refusal = said.refusal
     if refusal is None or not refusal.obstacles:
         return None
-    return Refusal(tuple(dict.fromkeys(refusal.obstacles)), tuple(dict.fromkeys(refusal.lifted_by)))
+    return Refusal(tuple(dict.fromkeys(refusal.obstacles)), tuple(dict.fromkeys(refusal.unblocked_by)))
 
 
 class PluginPolicy:
     """Implements `offpath.sched.gpu.policy.Policy`. Until `start` the built-in decides."""
 
-    def __init__(self, plugin: str, builtin: Shipped | None = None) -> None:
+    def __init__(self, plugin: str, builtin: OldestGpuFirst | None = None) -> None:
         """``builtin`` is what decides in the plug-in's stead, and knows what is free."""
         self.name = PREFIX + plugin
-        self.counsel = Counsel(lambda advice: None)
+        self.gateway = PluginGateway(lambda decision: None)
         """The job book brings its own."""
         self.is_advised = False
         """False: the built-in decides."""
-        self._builtin = builtin or Shipped()
+        self._builtin = builtin or OldestGpuFirst()
 
     def start(self) -> None:
         """The plug-in's process is there: give it the state, and ask it from here on."""
-        self.counsel.has_new_decider = True
-        self.counsel.advisor, self.counsel.arriving = self.counsel.arriving, None
+        self.gateway.has_new_decider = True
+        self.gateway.advisor, self.gateway.arriving = self.gateway.arriving, None
         self.is_advised = False
         try:
-            if self.counsel.ask(START, to_plain(self.state())) != Answer():
+            if self.gateway.query(START, to_plain(self.state())) != Answer():
                 raise AdvisorError("nonsense", "an answer where none was asked")
         except AdvisorError as fault:
             self._quarantine()
-            self.counsel.say(Advice(START, str(fault), Answer()))
+            self.gateway.on_decision(PluginDecision(START, str(fault), Answer()))
         else:
             self.is_advised = True
-            self.counsel.say(Advice(START, "", Answer()))
+            self.gateway.on_decision(PluginDecision(START, "", Answer()))
 
     def _quarantine(self) -> None:
         self.is_advised = False
-        self.counsel.has_new_decider = True
-        if self.counsel.advisor is not None:
-            self.counsel.advisor.dismiss()
+        self.gateway.has_new_decider = True
+        if self.gateway.advisor is not None:
+            self.gateway.advisor.dismiss()
 
     def _decided(self, asked: str, fault: str, decided: Placement | LeasePlan | Refusal) -> None:
         if fault:
@@ -156,7 +156,7 @@ class PluginPolicy:
             decided if isinstance(decided, LeasePlan) else None,
             decided if isinstance(decided, Refusal) else None,
         )
-        self.counsel.say(Advice(asked, fault, answer))
+        self.gateway.on_decision(PluginDecision(asked, fault, answer))
 
     # -- questions ------------------------------------------------------------------------------------------------
     def place(self, demand: Demand, now_ns: int) -> Placement | Refusal:
@@ -166,7 +166,7 @@ class PluginPolicy:
         decided: Placement | Refusal | None = None
         fault = ""
         try:
-            said = self.counsel.ask(PLACE, to_plain(demand), now_ns)
+            said = self.gateway.query(PLACE, to_plain(demand), now_ns)
             if said.placement is not None:
                 decided = self._builtin.seat(demand, said.placement.lease, said.placement.lane, now_ns)
             else:
@@ -188,7 +188,7 @@ class PluginPolicy:
         decided: LeasePlan | Refusal | None = None
         fault = ""
         try:
-            said = self.counsel.ask(PLAN, to_plain(demand), now_ns, to_plain(opening))
+            said = self.gateway.query(PLAN, to_plain(demand), now_ns, to_plain(opening))
             if said.plan is not None:
                 mask = self._builtin.mask(demand, opening.profile)
                 decided = self._builtin.vetted(said.plan, mask, opening)
@@ -214,41 +214,41 @@ class PluginPolicy:
         self.is_advised = state.advised_by == self.name
 
     # -- what it is told ------------------------------------------------------------------------------------------
-    def _tell(self, kind: str, *arguments: Any) -> None:
-        if self.is_advised and self.counsel.advisor is not None:
-            self.counsel.advisor.tell(kind, *map(to_plain, arguments))
+    def _notify(self, kind: str, *arguments: Any) -> None:
+        if self.is_advised and self.gateway.advisor is not None:
+            self.gateway.advisor.notify(kind, *map(to_plain, arguments))
 
     def gpu_added(self, spec: GpuSpec) -> None:
         """See `Policy.gpu_added`."""
         self._builtin.gpu_added(spec)
-        self._tell("gpu_added", spec)
+        self._notify("gpu_added", spec)
 
     def gpu_removed(self, gpu: str) -> None:
         """See `Policy.gpu_removed`."""
         self._builtin.gpu_removed(gpu)
-        self._tell("gpu_removed", gpu)
+        self._notify("gpu_removed", gpu)
 
     def lease_planned(self, lease: LeaseView) -> None:
         """See `Policy.lease_planned`."""
         self._builtin.lease_planned(lease)
-        self._tell("lease_planned", lease)
+        self._notify("lease_planned", lease)
 
     def lease_opened(self, lease: int) -> None:
         """See `Policy.lease_opened`."""
         self._builtin.lease_opened(lease)
-        self._tell("lease_opened", lease)
+        self._notify("lease_opened", lease)
 
     def lease_draining(self, lease: int) -> None:
         """See `Policy.lease_draining`."""
         self._builtin.lease_draining(lease)
-        self._tell("lease_draining", lease)
+        self._notify("lease_draining", lease)
 
     def lease_lost(self, lease: int) -> None:
         """See `Policy.lease_lost`."""
         self._builtin.lease_lost(lease)
-        self._tell("lease_lost", lease)
+        self._notify("lease_lost", lease)
 
     def release(self, placement: Placement, share: int, now_ns: int) -> None:
         """See `Policy.release`."""
         self._builtin.release(placement, share, now_ns)
-        self._tell("release", placement, share, now_ns)
+        self._notify("release", placement, share, now_ns)

@@ -29,7 +29,7 @@ class Obstacle(Enum):
     OPENING_FAILED = "a worker of the lease dies at its start"
 
 
-class Lift(Enum):
+class Unblocker(Enum):
     """An event that could lift an obstacle."""
 
     JOB_ENDS = "a job of the tenant ends"
@@ -48,7 +48,7 @@ class Refusal:
     """Why not now, and what could change it."""
 
     obstacles: tuple[Obstacle, ...]
-    lifted_by: tuple[Lift, ...]
+    unblocked_by: tuple[Unblocker, ...]
 
 
 @record

@@ -10,13 +10,13 @@ from offpath.sched.gpu.baselines import BestFit, Exclusive, FirstFitPolicy, MpsO
 from offpath.sched.gpu.conspirator import ConspiratorPaper
 from offpath.sched.gpu.greedy import GreedyFirstFit
 from offpath.sched.gpu.migrating import Migrating
+from offpath.sched.gpu.oldest_gpu_first import OldestGpuFirst
 from offpath.sched.gpu.plugin import PREFIX, PluginPolicy
 from offpath.sched.gpu.policy import Policy
-from offpath.sched.gpu.shipped import Shipped
 
 POLICIES: Final[dict[str, type[Policy]]] = {
     GreedyFirstFit.name: GreedyFirstFit,
-    Shipped.name: Shipped,
+    OldestGpuFirst.name: OldestGpuFirst,
     ConspiratorPaper.name: ConspiratorPaper,
     BestFit.name: BestFit,
     FirstFitPolicy.name: FirstFitPolicy,
@@ -27,7 +27,7 @@ POLICIES: Final[dict[str, type[Policy]]] = {
 
 SIMULATED: Final[dict[str, Callable[[], Policy]]] = {
     **POLICIES,
-    Shipped.name: lambda: Shipped(prefetch=False),
+    OldestGpuFirst.name: lambda: OldestGpuFirst(prefetch=False),
     Migrating.name: lambda: Migrating(prefetch=False),
 }
 """With a lane for each job that a share allows, as the simulator has them, a prefetch would only queue."""
@@ -45,5 +45,5 @@ def make(name: str) -> Policy:
 def make_simulated(name: str) -> Policy:
     """The same for the simulator. Raises: SchedError."""
     if name.startswith(PREFIX):
-        return PluginPolicy(name.removeprefix(PREFIX), Shipped(prefetch=False))
+        return PluginPolicy(name.removeprefix(PREFIX), OldestGpuFirst(prefetch=False))
     return SIMULATED[name]() if name in SIMULATED else make(name)

@@ -84,8 +84,8 @@ class JobBook:
         """
         ledger = self.ledger
         self._losing = event if isinstance(event, (events.WorkerLost, events.HelperLost)) else None
-        if ledger.counsel.advisor is not None:
-            ledger.counsel.advisor.begin()
+        if ledger.gateway.advisor is not None:
+            ledger.gateway.advisor.begin()
         if type(event) is events.PluginStarted:
             self._plugin_started()  # before what is due: that would be asked of one who does not know the state yet
         for _ in range(_TIMER_ROUNDS):
@@ -96,9 +96,9 @@ class JobBook:
             if ledger.departing:
                 self.reload.settle()
         self._handlers[type(event)](event, now_ns)
-        while ledger.counsel.has_new_decider:  # it may be at fault with its first answer
-            ledger.counsel.has_new_decider = False
-            for tenant in list(ledger.needy.values()):
+        while ledger.gateway.has_new_decider:  # it may be at fault with its first answer
+            ledger.gateway.has_new_decider = False
+            for tenant in list(ledger.backlogged.values()):
                 self._route(tenant, now_ns)
         if ledger.departing:
             self.reload.settle()
@@ -232,7 +232,7 @@ class JobBook:
         the lease be scrubbed."""
         job = self.ledger.jobs.get(event.job) or self.ledger.leaving.get(event.job)
         if job is None or job.attempt != event.attempt or not job.is_copying or job.placement is None:
-            self.leasing.stray_copy_ended((event.job, event.attempt), now_ns)
+            self.leasing.orphaned_copy_ended((event.job, event.attempt), now_ns)
             return
         job.is_copying = False
         lease = self.ledger.leases[job.placement.lease]
@@ -346,7 +346,7 @@ class JobBook:
         if job.is_running:
             self._stopped(job)
         if job.is_copying and lease is not None:
-            lease.strays.add((job.job, job.attempt))
+            lease.orphaned_copies.add((job.job, job.attempt))
         job.is_copying = False
         job.placement = None
         if lease is None:

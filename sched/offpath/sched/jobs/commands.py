@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from offpath.sched.gpu.plugin import Advice
+from offpath.sched.gpu.plugin import PluginDecision
 from offpath.sched.jobs.states import EndReason, JobState
 from offpath.sched.record import record
 
@@ -106,5 +106,7 @@ class TenantGone:
     tenant: str
 
 
-Command = Copy | Launch | Answer | OpenLease | ScrubLane | CloseLease | KillLane | EndSession | TenantGone | Advice
-"""An `Advice` asks nothing of the shell: it is what a policy plug-in said, for the journal."""
+Command = (
+    Copy | Launch | Answer | OpenLease | ScrubLane | CloseLease | KillLane | EndSession | TenantGone | PluginDecision
+)
+"""A `PluginDecision` asks nothing of the shell: it is what a policy plug-in said, for the journal."""

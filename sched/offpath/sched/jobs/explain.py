@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from offpath.sched.gpu.geometry import GpuSpec
-from offpath.sched.gpu.policy import Demand, Lift
+from offpath.sched.gpu.policy import Demand, Unblocker
 from offpath.sched.jobs.forecast import ends_in_ns, ends_on_lane_in_ns, is_unreachable
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.limits import launch_due_ns
@@ -96,7 +96,7 @@ def _on_a_lane(job: Job, ledger: Ledger, now_ns: int) -> Explanation:
         f"{lease.running_share} of the lease's {lease.view.alpha} % are in use by {_jobs(running)}, "
         f"this job needs {job.demand.share}"
     )
-    hold = Hold(Cause.SHARE, text, (Lift.JOB_ENDS,), (holder_of(lease),), ())
+    hold = Hold(Cause.SHARE, text, (Unblocker.JOB_ENDS,), (holder_of(lease),), ())
     return Explanation(f"its payload has waited for {_ms(now_ns - job.copied_ns)} in {place}", (hold,), ahead, left)
 
 
@@ -119,7 +119,7 @@ def _deadline(job: Job, told: Explanation, ledger: Ledger, now_ns: int) -> tuple
     text = f"its deadline is in {_ms(left)}; {guess}; then it ends EXPIRED"
     if job.is_running:
         text += f", and its kernel keeps the lane {_kept_until(ledger)}"
-    return (Hold(Cause.DEADLINE, text, (Lift.JOB_ENDS, Lift.SAME_REQUEST), (), ()),)
+    return (Hold(Cause.DEADLINE, text, (Unblocker.JOB_ENDS, Unblocker.SAME_REQUEST), (), ()),)
 
 
 def _kept_until(ledger: Ledger) -> str:
@@ -151,8 +151,8 @@ def explain_end(ended: Ended, ledger: Ledger, gpus: tuple[GpuSpec, ...], now_ns:
         hold = no_profile(ended.share, ledger.settings, gpus)
         if hold is not None:
             return Explanation(where, (hold,), 0, None)
-    text, lifts = _end_text(ended, ledger, now_ns)
-    return Explanation(where, (Hold(_END_CAUSE.get(ended.reason, Cause.FAULT), text, lifts, (), ()),), 0, None)
+    text, unblockers = _end_text(ended, ledger, now_ns)
+    return Explanation(where, (Hold(_END_CAUSE.get(ended.reason, Cause.FAULT), text, unblockers, (), ()),), 0, None)
 
 
 _END_CAUSE = {
@@ -183,35 +183,35 @@ _END_CAUSE = {
 }
 
 
-def _end_text(ended: Ended, ledger: Ledger, now_ns: int) -> tuple[str, tuple[Lift, ...]]:
+def _end_text(ended: Ended, ledger: Ledger, now_ns: int) -> tuple[str, tuple[Unblocker, ...]]:
     """What ended it, with the numbers, and what would change that."""
     reason, settings, asked = ended.reason, ledger.settings, ended.share
     tenant = ledger.tenants.get(ended.tenant)
     spec = tenant.spec if tenant is not None else None
     if reason is EndReason.PAYLOAD_TOO_LARGE:
         text = f"its payload has {ended.payload_bytes} bytes, a lane's landing buffer {settings.landing_bytes}"
-        return text, (Lift.OTHER_REQUEST, Lift.CONFIGURATION)
+        return text, (Unblocker.OTHER_REQUEST, Unblocker.CONFIGURATION)
     if reason is EndReason.TENANT_QUEUE_FULL and spec is not None and tenant is not None:
         text = f"its tenant may have {spec.max_jobs} jobs unanswered; now it has {tenant.jobs}"
-        return text, (Lift.JOB_ENDS, Lift.CONFIGURATION)
+        return text, (Unblocker.JOB_ENDS, Unblocker.CONFIGURATION)
     if reason is EndReason.TENANT_SHARE_LIMIT and spec is not None:
         text = (
             f"a demand of {asked} % exceeds what its tenant may ask for ({spec.max_demand} %) "
             f"or hold ({spec.max_share} %)"
         )
-        return text, (Lift.OTHER_REQUEST, Lift.CONFIGURATION)
+        return text, (Unblocker.OTHER_REQUEST, Unblocker.CONFIGURATION)
     if reason is EndReason.DAEMON_FULL:
         text = f"the daemon may have {settings.max_jobs} jobs unanswered; now it has {ledger.unanswered}"
-        return text, (Lift.JOB_ENDS, Lift.CONFIGURATION)
+        return text, (Unblocker.JOB_ENDS, Unblocker.CONFIGURATION)
     if reason is EndReason.DEADLINE_UNREACHABLE and tenant is not None:
         return _unreachable(ended, tenant, now_ns)
     if reason is EndReason.DEADLINE_PASSED:
-        return _expired(ended, ledger, now_ns), (Lift.SAME_REQUEST, Lift.OTHER_REQUEST)
-    text, lifts = _ENDS[reason]
+        return _expired(ended, ledger, now_ns), (Unblocker.SAME_REQUEST, Unblocker.OTHER_REQUEST)
+    text, unblockers = _ENDS[reason]
     if reason is EndReason.CANCELLED_BY_OPERATOR and ended.operator_uid is not None:
         text = f"an operator (uid {ended.operator_uid}) cancelled it"
     text = f"{text} (lease {ended.lease})" if ended.lease else text
-    return (f"{text}: {ended.detail}" if ended.state is JobState.FAILED and ended.detail else text), lifts
+    return (f"{text}: {ended.detail}" if ended.state is JobState.FAILED and ended.detail else text), unblockers
 
 
 def _expired(ended: Ended, ledger: Ledger, now_ns: int) -> str:
@@ -227,7 +227,7 @@ def _expired(ended: Ended, ledger: Ledger, now_ns: int) -> str:
     return f"{text}; its kernel still runs and keeps lane {job.placement.lane} until it ends{limit}"
 
 
-def _unreachable(ended: Ended, tenant: Tenant, now_ns: int) -> tuple[str, tuple[Lift, ...]]:
+def _unreachable(ended: Ended, tenant: Tenant, now_ns: int) -> tuple[str, tuple[Unblocker, ...]]:
     """What the same request would be told now: it is accepted once those ahead of it leave it the time."""
     again = Job(
         _LAST, 0, 0, Demand(_LAST, ended.tenant, ended.share, ended.payload_bytes), ended.kernel, ended.priority,
@@ -235,48 +235,57 @@ def _unreachable(ended: Ended, tenant: Tenant, now_ns: int) -> tuple[str, tuple[
     )  # fmt: skip
     text = f"its budget of {ended.budget_ms} ms was less than the time to its end by estimate"
     if not is_unreachable(again, tenant, now_ns):
-        return f"{text}; submitted now, it would be accepted", (Lift.SAME_REQUEST, Lift.OTHER_REQUEST)
+        return f"{text}; submitted now, it would be accepted", (Unblocker.SAME_REQUEST, Unblocker.OTHER_REQUEST)
     ends_ns = ends_in_ns(again, tenant, now_ns)
     if ends_ns is not None:
         text += f"; submitted now, it would end in about {_ms(ends_ns)}"
     text += "; it is accepted when that is within its budget, or a lane that can run it is idle"
-    return text, (Lift.JOB_ENDS, Lift.LEASE_OPENS, Lift.OTHER_REQUEST)
+    return text, (Unblocker.JOB_ENDS, Unblocker.LEASE_OPENS, Unblocker.OTHER_REQUEST)
 
 
-_ENDS: dict[EndReason, tuple[str, tuple[Lift, ...]]] = {
-    EndReason.BAD_HEADER: ("its header breaks a rule of the protocol", (Lift.OTHER_REQUEST,)),
-    EndReason.UNKNOWN_KERNEL: ("no helper serves its kernel", (Lift.HELPER_JOINS, Lift.OTHER_REQUEST)),
-    EndReason.BAD_DEMAND: ("its demand is neither 1 to 100 nor whole GPUs", (Lift.OTHER_REQUEST,)),
-    EndReason.PAYLOAD_TOO_LARGE: ("its payload exceeds a lane's landing buffer", (Lift.OTHER_REQUEST,)),
-    EndReason.DUPLICATE_ID: ("its session had used its request id before", (Lift.OTHER_REQUEST,)),
-    EndReason.GANG_UNSUPPORTED: ("it asks for several GPUs at once, which no daemon gives yet", (Lift.OTHER_REQUEST,)),
-    EndReason.TENANT_QUEUE_FULL: ("its tenant had too many jobs unanswered", (Lift.JOB_ENDS,)),
-    EndReason.DEADLINE_UNREACHABLE: ("its budget was less than the wait", (Lift.OTHER_REQUEST,)),
+_ENDS: dict[EndReason, tuple[str, tuple[Unblocker, ...]]] = {
+    EndReason.BAD_HEADER: ("its header breaks a rule of the protocol", (Unblocker.OTHER_REQUEST,)),
+    EndReason.UNKNOWN_KERNEL: ("no helper serves its kernel", (Unblocker.HELPER_JOINS, Unblocker.OTHER_REQUEST)),
+    EndReason.BAD_DEMAND: ("its demand is neither 1 to 100 nor whole GPUs", (Unblocker.OTHER_REQUEST,)),
+    EndReason.PAYLOAD_TOO_LARGE: ("its payload exceeds a lane's landing buffer", (Unblocker.OTHER_REQUEST,)),
+    EndReason.DUPLICATE_ID: ("its session had used its request id before", (Unblocker.OTHER_REQUEST,)),
+    EndReason.GANG_UNSUPPORTED: (
+        "it asks for several GPUs at once, which no daemon gives yet",
+        (Unblocker.OTHER_REQUEST,),
+    ),
+    EndReason.TENANT_QUEUE_FULL: ("its tenant had too many jobs unanswered", (Unblocker.JOB_ENDS,)),
+    EndReason.DEADLINE_UNREACHABLE: ("its budget was less than the wait", (Unblocker.OTHER_REQUEST,)),
     EndReason.NO_INSTANCE_FITS: (
         "no instance of any GPU here holds its demand and a lane's memory",
-        (Lift.OTHER_REQUEST, Lift.HELPER_JOINS, Lift.CONFIGURATION),
+        (Unblocker.OTHER_REQUEST, Unblocker.HELPER_JOINS, Unblocker.CONFIGURATION),
     ),
-    EndReason.TENANT_SHARE_LIMIT: ("its demand exceeds its tenant's rights", (Lift.CONFIGURATION,)),
-    EndReason.CANCELLED_BY_REQUESTER: ("its requester cancelled it", (Lift.SAME_REQUEST,)),
-    EndReason.CANCELLED_BY_OPERATOR: ("an operator cancelled it", (Lift.SAME_REQUEST,)),
-    EndReason.SESSION_CLOSED: ("its session ended before it did", (Lift.SAME_REQUEST,)),
-    EndReason.DRAINING: ("the daemon was being drained", (Lift.DRAIN_ENDS, Lift.SAME_REQUEST)),
-    EndReason.JOURNAL_FAILED: ("the daemon could not write its acceptance into the journal", (Lift.CONFIGURATION,)),
-    EndReason.TENANT_REMOVED: ("its tenant was taken out of the configuration", (Lift.CONFIGURATION,)),
-    EndReason.KERNEL_RAISED: ("its kernel raised an exception", (Lift.OTHER_REQUEST,)),
-    EndReason.RESULT_TOO_LARGE: ("its result exceeds what the session asked for", (Lift.OTHER_REQUEST,)),
-    EndReason.PAYLOAD_CHECKSUM: ("its payload changed between requester and lane", (Lift.SAME_REQUEST,)),
-    EndReason.COPY_FAILED: ("the copy engine could not bring its payload to the lane", (Lift.SAME_REQUEST,)),
-    EndReason.WORKER_LOST: ("its worker ended while it may have run", (Lift.SAME_REQUEST,)),
-    EndReason.HELPER_LOST: ("the helper was lost while it may have run", (Lift.HELPER_JOINS, Lift.SAME_REQUEST)),
-    EndReason.DAEMON_RESTARTED: ("the daemon was restarted while it may have run", (Lift.SAME_REQUEST,)),
+    EndReason.TENANT_SHARE_LIMIT: ("its demand exceeds its tenant's rights", (Unblocker.CONFIGURATION,)),
+    EndReason.CANCELLED_BY_REQUESTER: ("its requester cancelled it", (Unblocker.SAME_REQUEST,)),
+    EndReason.CANCELLED_BY_OPERATOR: ("an operator cancelled it", (Unblocker.SAME_REQUEST,)),
+    EndReason.SESSION_CLOSED: ("its session ended before it did", (Unblocker.SAME_REQUEST,)),
+    EndReason.DRAINING: ("the daemon was being drained", (Unblocker.DRAIN_ENDS, Unblocker.SAME_REQUEST)),
+    EndReason.JOURNAL_FAILED: (
+        "the daemon could not write its acceptance into the journal",
+        (Unblocker.CONFIGURATION,),
+    ),
+    EndReason.TENANT_REMOVED: ("its tenant was taken out of the configuration", (Unblocker.CONFIGURATION,)),
+    EndReason.KERNEL_RAISED: ("its kernel raised an exception", (Unblocker.OTHER_REQUEST,)),
+    EndReason.RESULT_TOO_LARGE: ("its result exceeds what the session asked for", (Unblocker.OTHER_REQUEST,)),
+    EndReason.PAYLOAD_CHECKSUM: ("its payload changed between requester and lane", (Unblocker.SAME_REQUEST,)),
+    EndReason.COPY_FAILED: ("the copy engine could not bring its payload to the lane", (Unblocker.SAME_REQUEST,)),
+    EndReason.WORKER_LOST: ("its worker ended while it may have run", (Unblocker.SAME_REQUEST,)),
+    EndReason.HELPER_LOST: (
+        "the helper was lost while it may have run",
+        (Unblocker.HELPER_JOINS, Unblocker.SAME_REQUEST),
+    ),
+    EndReason.DAEMON_RESTARTED: ("the daemon was restarted while it may have run", (Unblocker.SAME_REQUEST,)),
     EndReason.KERNEL_OVERRAN: (
         "its kernel ran for longer than a kernel may; its worker was killed",
-        (Lift.OTHER_REQUEST, Lift.CONFIGURATION),
+        (Unblocker.OTHER_REQUEST, Unblocker.CONFIGURATION),
     ),
     EndReason.KERNEL_GONE: (
         "no helper served its kernel for as long as the configuration allows",
-        (Lift.HELPER_JOINS, Lift.CONFIGURATION),
+        (Unblocker.HELPER_JOINS, Unblocker.CONFIGURATION),
     ),
 }
 

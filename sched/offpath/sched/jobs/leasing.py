@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from offpath.sched.errors import IllegalPlacement
 from offpath.sched.gpu.geometry import GpuSpec, Slice
-from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Lift, Obstacle, Opening, Refusal
+from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Obstacle, Opening, Refusal, Unblocker
 from offpath.sched.jobs.commands import CloseLease, KillLane, OpenLease, ScrubLane
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import MS, Job, Lease, PinnedLease, Tenant
@@ -19,11 +19,11 @@ from offpath.sched.jobs.states import LeaseState
 
 _OPENING = (LeaseState.PLANNED, LeaseState.CREATING)
 _LEAVING = (LeaseState.DRAINING, LeaseState.SCRUBBING)
-FAILURES_TO_TELL = 8
+FAILURES_TO_REPORT = 8
 LARGEST_LEASE = 0xFFFF_FFFF
 """An answer's header has 32 bits for the number."""
-_OPENING_FAILED = Refusal((Obstacle.OPENING_FAILED,), (Lift.LEASE_OPENS, Lift.HELPER_JOINS))
-_QUOTA = Refusal((Obstacle.QUOTA,), (Lift.LEASE_CLOSES, Lift.CONFIGURATION))
+_OPENING_FAILED = Refusal((Obstacle.OPENING_FAILED,), (Unblocker.LEASE_OPENS, Unblocker.HELPER_JOINS))
+_QUOTA = Refusal((Obstacle.QUOTA,), (Unblocker.LEASE_CLOSES, Unblocker.CONFIGURATION))
 
 
 class Leasing:
@@ -79,7 +79,7 @@ class Leasing:
             self._forget(lease)
         for gpu in self.gpus:
             self._ledger.policy.gpu_removed(gpu.gpu)
-        for tenant in self._ledger.needy.values():
+        for tenant in self._ledger.backlogged.values():
             tenant.room = set()
         self.gpus = []
         self.helper = 0
@@ -105,7 +105,7 @@ class Leasing:
         """The lease runs nothing: start its keep-warm time, or finish a drain."""
         lease.idle_since_ns = now_ns
         if lease.state is LeaseState.DRAINING:
-            if not lease.strays:
+            if not lease.orphaned_copies:
                 self._scrub(lease, now_ns)
         elif not lease.is_pinned and not lease.is_idle_timer_armed:
             lease.is_idle_timer_armed = True
@@ -163,11 +163,11 @@ class Leasing:
         lease.lost |= lease.ready - lease.scrubbed
         self._close_when_scrubbed(lease)
 
-    def stray_copy_ended(self, copy: tuple[int, int], now_ns: int) -> None:
+    def orphaned_copy_ended(self, copy: tuple[int, int], now_ns: int) -> None:
         """``copy`` (job, attempt) writes no more; if it was a stray, a drain may have waited for it."""
         for lease in self._ledger.leases.values():
-            if copy in lease.strays:
-                lease.strays.remove(copy)
+            if copy in lease.orphaned_copies:
+                lease.orphaned_copies.remove(copy)
                 if not lease.jobs:
                     self.went_idle(lease, now_ns)
                 return
@@ -202,7 +202,7 @@ class Leasing:
 
     def _explain_failures(self, tenant: Tenant) -> None:
         """After so many in a row it is no accident: who waits is told."""
-        if tenant.failures >= FAILURES_TO_TELL:
+        if tenant.failures >= FAILURES_TO_REPORT:
             for queue in tenant.queues.values():
                 head = queue.peek()
                 if head is not None:
@@ -211,16 +211,16 @@ class Leasing:
     # -- needs ----------------------------------------------------------------------------------------------------
     def need(self, tenant: Tenant, now_ns: int) -> None:
         """The tenant has jobs that no lease of its takes: remember since when, act now if it holds nothing."""
-        if tenant.spec.name not in self._ledger.needy:
+        if tenant.spec.name not in self._ledger.backlogged:
             tenant.need_since_ns = now_ns
-            self._ledger.needy[tenant.spec.name] = tenant
+            self._ledger.backlogged[tenant.spec.name] = tenant
             self._arm_need(tenant, now_ns + self._ledger.settings.grow_after_ns)
             if not tenant.leases:
                 self.round(now_ns)
 
     def need_met(self, tenant: Tenant) -> None:
         """Nothing of the tenant's waits any more."""
-        self._ledger.needy.pop(tenant.spec.name, None)
+        self._ledger.backlogged.pop(tenant.spec.name, None)
         tenant.room = set()
 
     def need_timer(self, name: str, now_ns: int) -> None:
@@ -229,7 +229,7 @@ class Leasing:
         if tenant is None:
             return
         tenant.need_timer_ns = 0
-        if name in self._ledger.needy:
+        if name in self._ledger.backlogged:
             self.round(now_ns)
             old_enough_ns = tenant.need_since_ns + self._ledger.settings.grow_after_ns
             again_ns = now_ns + max(self._ledger.settings.grow_after_ns, MS)
@@ -244,7 +244,7 @@ class Leasing:
         """Look at every need after the pause that counts now; the timers of the former one were forgotten."""
         for tenant in self._ledger.tenants.values():
             tenant.need_timer_ns = 0
-        for tenant in self._ledger.needy.values():
+        for tenant in self._ledger.backlogged.values():
             self._arm_need(tenant, now_ns + max(self._ledger.settings.grow_after_ns, MS))
 
     def round(self, now_ns: int) -> None:
@@ -257,7 +257,9 @@ class Leasing:
             return
         pinned = self._open_pins(now_ns)
         settings = self._ledger.settings
-        waiting = sorted(self._ledger.needy.values(), key=lambda t: (t.held_share / t.spec.weight, t.need_since_ns))
+        waiting = sorted(
+            self._ledger.backlogged.values(), key=lambda t: (t.held_share / t.spec.weight, t.need_since_ns)
+        )
         for tenant in waiting:
             age = now_ns - tenant.need_since_ns
             mine = tenant.leases.values()

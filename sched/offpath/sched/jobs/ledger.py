@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from offpath.sched.gpu.plugin import Counsel, PluginPolicy
+from offpath.sched.gpu.plugin import PluginGateway, PluginPolicy
 from offpath.sched.gpu.policy import Policy
 from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import Command
@@ -36,7 +36,7 @@ class Ledger:
         """Every kernel that is not forgotten."""
         self.last_kernel = 0
         """The largest number that any kernel ever had."""
-        self.needy: dict[str, Tenant] = {}
+        self.backlogged: dict[str, Tenant] = {}
         self.departing: dict[str, Tenant] = {}
         """Removed tenants that still hold something."""
         self.unanswered = 0
@@ -46,14 +46,14 @@ class Ledger:
         self.generation = first_generation
         self.out: list[Command] = []
         self.timers = Timers(self._is_live)
-        self.counsel = Counsel(self.out.append)
+        self.gateway = PluginGateway(self.out.append)
         self.decide_by(policy)
 
     def decide_by(self, policy: Policy) -> None:
         """From here on."""
         self.policy = policy
         if isinstance(policy, PluginPolicy):
-            policy.counsel = self.counsel
+            policy.gateway = self.gateway
 
     def next_generation(self) -> int:
         """Generations only rise; a stale one launches nothing."""

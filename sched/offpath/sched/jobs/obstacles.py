@@ -6,7 +6,7 @@ from enum import Enum
 
 from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Profile, Slice
 from offpath.sched.gpu.greedy import candidates
-from offpath.sched.gpu.policy import Lift
+from offpath.sched.gpu.policy import Unblocker
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import MS, BookSettings, Job, Lease, Tenant
 from offpath.sched.jobs.states import FIRST_TERMINAL, LeaseState
@@ -72,7 +72,7 @@ class Hold:
 
     cause: Cause
     text: str
-    lifted_by: tuple[Lift, ...]
+    unblocked_by: tuple[Unblocker, ...]
     holders: tuple[Holder, ...]
     starts: tuple[BlockedStart, ...]
 
@@ -87,12 +87,12 @@ def obstacles(job: Job, tenant: Tenant, ledger: Ledger, gpus: tuple[GpuSpec, ...
     """Why the queued ``job`` is on no lane of its tenant's leases, and why no further lease is there for it."""
     if not gpus:
         text = "no helper is connected, so there is no GPU" + _end_without_server(job, ledger, now_ns)
-        return (Hold(Cause.HELPER, text, (Lift.HELPER_JOINS,), (), ()),)
+        return (Hold(Cause.HELPER, text, (Unblocker.HELPER_JOINS,), (), ()),)
     if job.kernel not in ledger.kernels:
         known = ledger.known.get(job.kernel)
         name = f"kernel {known.name or job.kernel}" if known is not None else "its kernel"
         text = f"the helper does not serve {name}" + _end_without_server(job, ledger, now_ns)
-        return (Hold(Cause.KERNEL, text, (Lift.HELPER_JOINS,), (), ()),)
+        return (Hold(Cause.KERNEL, text, (Unblocker.HELPER_JOINS,), (), ()),)
     return (*_lanes(job, tenant), *_lease(job, tenant, ledger, gpus, now_ns))
 
 
@@ -116,11 +116,13 @@ def _lanes(job: Job, tenant: Tenant) -> list[Hold]:
         text = f"all {lanes} lanes of {held_by} are taken, {len(running)} run"
         if answered:
             text += f", {answered} of these for requests that have expired or were cancelled"
-        return [Hold(Cause.LANES, text, (Lift.JOB_ENDS, Lift.LEASE_OPENS), tuple(map(holder_of, fitting)), ())]
+        return [
+            Hold(Cause.LANES, text, (Unblocker.JOB_ENDS, Unblocker.LEASE_OPENS), tuple(map(holder_of, fitting)), ())
+        ]
     if warm:
         most = max(held.view.alpha for held in warm)
         text = f"it needs {share} %, its tenant's largest lease has {most} %"
-        return [Hold(Cause.DEMAND, text, (Lift.LEASE_OPENS,), tuple(map(holder_of, warm)), ())]
+        return [Hold(Cause.DEMAND, text, (Unblocker.LEASE_OPENS,), tuple(map(holder_of, warm)), ())]
     return []
 
 
@@ -130,11 +132,11 @@ def _lease(job: Job, tenant: Tenant, ledger: Ledger, gpus: tuple[GpuSpec, ...], 
     opening = [held for held in tenant.leases.values() if held.state in _OPENING]
     if opening:
         text = f"lease {opening[0].view.lease} of its tenant is being made"
-        return [Hold(Cause.OPENING, text, (Lift.LEASE_OPENS,), tuple(map(holder_of, opening)), ())]
+        return [Hold(Cause.OPENING, text, (Unblocker.LEASE_OPENS,), tuple(map(holder_of, opening)), ())]
     if now_ns < tenant.retry_open_ns:
         left = (tenant.retry_open_ns - now_ns) / MS
         text = f"the last lease could not be opened; the next try is in {left:.0f} ms"
-        return [Hold(Cause.PAUSE, text, (Lift.TIME,), (), ())]
+        return [Hold(Cause.PAUSE, text, (Unblocker.TIME,), (), ())]
     settings = ledger.settings
     room = settings.lanes * (settings.landing_bytes + settings.result_bytes)
     wanted = [(gpu, profile) for gpu in gpus for profile in candidates(gpu, share, room, tenant.spec.profile)]
@@ -145,7 +147,7 @@ def _lease(job: Job, tenant: Tenant, ledger: Ledger, gpus: tuple[GpuSpec, ...], 
             f"its tenant holds {tenant.held_share} % and may hold {tenant.spec.max_share} %; "
             f"the smallest lease for this job has {least} %"
         )
-        return [Hold(Cause.QUOTA, text, (Lift.JOB_ENDS, Lift.LEASE_CLOSES, Lift.CONFIGURATION), own, ())]
+        return [Hold(Cause.QUOTA, text, (Unblocker.JOB_ENDS, Unblocker.LEASE_CLOSES, Unblocker.CONFIGURATION), own, ())]
     return _place(job, tenant, ledger, wanted)
 
 
@@ -159,10 +161,10 @@ def no_profile(share: int, settings: BookSettings, gpus: tuple[GpuSpec, ...]) ->
     if not large:
         most = max((gpu.alpha(p) for gpu in gpus for p in gpu.profiles), default=0)
         text = f"it needs {share} %, the largest profile here has {most} %"
-        return Hold(Cause.NO_PROFILE, text, (Lift.OTHER_REQUEST, Lift.HELPER_JOINS), (), ())
+        return Hold(Cause.NO_PROFILE, text, (Unblocker.OTHER_REQUEST, Unblocker.HELPER_JOINS), (), ())
     nbytes, name, model = max(large)
     text = f"{lanes} lanes take {room} bytes of an instance, the largest that would do ({name} of {model}) has {nbytes}"
-    return Hold(Cause.MEMORY, text, (Lift.CONFIGURATION, Lift.HELPER_JOINS), (), ())
+    return Hold(Cause.MEMORY, text, (Unblocker.CONFIGURATION, Unblocker.HELPER_JOINS), (), ())
 
 
 def _place(job: Job, tenant: Tenant, ledger: Ledger, wanted: list[tuple[GpuSpec, Profile]]) -> list[Hold]:
@@ -173,12 +175,14 @@ def _place(job: Job, tenant: Tenant, ledger: Ledger, wanted: list[tuple[GpuSpec,
         profile = geometry.spec.profile(lease.view.profile) if geometry is not None else None
         if geometry is not None and profile is not None:
             geometry.take(lease.view.lease, profile, lease.view.start)
-    rooms = {slice_: other.spec.name for other in ledger.needy.values() if other is not tenant for slice_ in other.room}
+    rooms = {
+        slice_: other.spec.name for other in ledger.backlogged.values() if other is not tenant for slice_ in other.room
+    }
     starts = [_start(geometries[gpu.gpu], profile, start, rooms) for gpu, profile in wanted for start in profile.starts]
     if any(not each.leases and not each.reserved_for for each in starts):
         wait = ledger.settings.grow_after_ns / MS
         text = f"there is room for a further lease; it is opened when the backlog has lasted {wait:g} ms"
-        return [Hold(Cause.GROWTH, text, (Lift.TIME, Lift.JOB_ENDS), (), ())]
+        return [Hold(Cause.GROWTH, text, (Unblocker.TIME, Unblocker.JOB_ENDS), (), ())]
     blocking = [ledger.leases[lease] for lease in sorted({lease for each in starts for lease in each.leases})]
     others = [lease for lease in blocking if lease.view.tenant != tenant.spec.name]
     holds = []
@@ -189,13 +193,13 @@ def _place(job: Job, tenant: Tenant, ledger: Ledger, wanted: list[tuple[GpuSpec,
             f"slices are being cleared for tenant {name}" for name in waits_for
         ]
         text = f"what would do is held by others: {'; '.join(named)}"
-        freed = (Lift.LEASE_CLOSES, Lift.HELPER_JOINS)
+        freed = (Unblocker.LEASE_CLOSES, Unblocker.HELPER_JOINS)
         holds.append(Hold(Cause.TENANT_CLASH, text, freed, tuple(map(holder_of, others)), tuple(starts)))
     if _is_fragmented(geometries, wanted) or any(set(each.leases) - foreign for each in starts):
-        lifts = (Lift.LEASE_CLOSES, Lift.HELPER_JOINS, Lift.OTHER_REQUEST)
+        unblockers = (Unblocker.LEASE_CLOSES, Unblocker.HELPER_JOINS, Unblocker.OTHER_REQUEST)
         text = f"no legal place for {' or '.join(dict.fromkeys(p.name for _, p in wanted))}: {_starts_text(starts)}"
         own = tuple(holder_of(lease) for lease in blocking)
-        holds.append(Hold(Cause.GEOMETRY, text, lifts, own, tuple(starts)))
+        holds.append(Hold(Cause.GEOMETRY, text, unblockers, own, tuple(starts)))
     return holds
 
 

@@ -169,7 +169,7 @@ class Lease:
     scrubbed: set[int] = field(default_factory=set)
     jobs: dict[int, Job] = field(default_factory=dict)
     waiting: deque[Job] = field(default_factory=deque)
-    strays: set[tuple[int, int]] = field(default_factory=set)
+    orphaned_copies: set[tuple[int, int]] = field(default_factory=set)
     running_share: int = 0
     opened_ns: int = 0
     idle_since_ns: int = 0

@@ -17,12 +17,12 @@ from offpath.sched.gpu.plugin import Answer
 from offpath.sched.gpu.policy import (
     Demand,
     LeasePlan,
-    Lift,
     Obstacle,
     Placement,
     Policy,
     PolicyState,
     Refusal,
+    Unblocker,
 )
 from offpath.sched.gpu.registry import make
 from offpath.sched.jobs import commands, events
@@ -97,7 +97,7 @@ def snapshot(book: JobBook) -> dict[str, Any]:
             ]
             for tenant in ledger.tenants.values()
         ],
-        "needy": list(ledger.needy),
+        "needy": list(ledger.backlogged),
         "departing": list(ledger.departing),
         "timers": [sorted(map(to_plain, ledger.timers.entries)), ledger.timers.sequence, ledger.timers.limit],
         "ledger": {name: to_plain(getattr(ledger, name)) for name in _LEDGER},
@@ -158,7 +158,7 @@ def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> Job
         tenant.outgoing = _picked(ledger.sessions, outgoing)
         tenant.stranded = _picked(jobs, stranded)
         ledger.tenants[tenant.spec.name] = tenant
-    ledger.needy = _picked(ledger.tenants, data["needy"])
+    ledger.backlogged = _picked(ledger.tenants, data["needy"])
     ledger.departing = _picked(ledger.tenants, data["departing"])
     entries, sequence, limit = data["timers"]
     ledger.timers.restore(from_plain(list[tuple[int, int, Key]], entries), sequence, limit)
@@ -168,11 +168,11 @@ def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> Job
 def schema() -> str:
     """A digest of everything a journal's meaning depends on: what another build wrote, this one may misread."""
     kinds = [*_POINTERS, KnownKernel, BookSettings, PinnedLease, TenantSpec, GpuSpec, PolicyState, Demand, ServiceTimes]
-    kinds += [Answer, Placement, LeasePlan, Refusal]  # of an `Advice`
+    kinds += [Answer, Placement, LeasePlan, Refusal]  # of a `PluginDecision`
     kinds += [kind for module in (events, commands) for kind in vars(module).values() if hasattr(kind, "__slots__")]
     lines = {f"{kind.__name__}: {own_hints(kind)}" for kind in kinds if isinstance(kind, type)}
     lines |= {f"{kind.__name__} by number: {sorted(names)}" for kind, names in _POINTERS.items()}
-    enums = (EndReason, JobState, LeaseState, Obstacle, Lift)
+    enums = (EndReason, JobState, LeaseState, Obstacle, Unblocker)
     lines |= {f"{kind.__name__}: {[member.name for member in kind]}" for kind in enums}
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]
 

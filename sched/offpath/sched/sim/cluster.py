@@ -17,7 +17,7 @@ from offpath.sched.gpu.consolidate import consolidate
 from offpath.sched.gpu.exact import LiveJob, Place
 from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.gpu.migrating import Migrating
-from offpath.sched.gpu.plugin import Advice, Advisor
+from offpath.sched.gpu.plugin import Advisor, PluginDecision
 from offpath.sched.gpu.policy import Policy
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
@@ -80,7 +80,7 @@ class Cluster:
         self.answers: dict[int, tuple[JobState, int]] = {}
         """By row: how its (last) piece ended, and how long after the row was submitted, in ns."""
         self.migrations = 0
-        self.plugin_faults: list[Advice] = []
+        self.plugin_faults: list[PluginDecision] = []
         self.on_decision: Callable[[int, commands.OpenLease], None] | None = None
         self._device = device
         self._migrating = policy if isinstance(policy, Migrating) else None
@@ -108,15 +108,15 @@ class Cluster:
             commands.OpenLease: self._open,
             commands.ScrubLane: self._scrub,
             commands.CloseLease: self._close,
-            Advice: self._advice,
+            PluginDecision: self._decision,
         }
-        self.book.ledger.counsel.arriving = advisor
+        self.book.ledger.gateway.arriving = advisor
         for name, number in self._sessions.items():
-            self._say(events.SessionOpened(number, name, 1 << 40))
+            self._apply(events.SessionOpened(number, name, 1 << 40))
         kernels = tuple(events.Kernel(n, 100, model or "any", model) for model, n in self._kernels.items())
-        self._say(events.HelperJoined(_HELPER, tuple(gpus), kernels))
+        self._apply(events.HelperJoined(_HELPER, tuple(gpus), kernels))
         if advisor is not None:
-            self._say(events.PluginStarted())
+            self._apply(events.PluginStarted())
         for row, job in enumerate(stream.jobs):
             self.core.at(job.submit_ns, partial(self._arrives, row, job))
 
@@ -149,7 +149,7 @@ class Cluster:
         session = self._sessions[running.tenant]
         self._requests[session] += 1
         kernel = self._kernels[running.model]
-        self._say(events.JobSubmitted(job, session, self._requests[session], kernel, running.share, 0, 0, 0, False))
+        self._apply(events.JobSubmitted(job, session, self._requests[session], kernel, running.share, 0, 0, 0, False))
 
     def _consolidate(self) -> None:
         jobs = self.live()
@@ -159,14 +159,14 @@ class Cluster:
             running = self.jobs[job]
             left_ns = running.end_ns - self.core.now_ns
             generation = self._leases[running.lease].generation
-            self._say(events.CancelRequested(job))
-            self._say(events.ResultArrived(job, generation, EndReason.NONE, 0, self.core.now_ns))
+            self._apply(events.CancelRequested(job))
+            self._apply(events.ResultArrived(job, generation, EndReason.NONE, 0, self.core.now_ns))
             self.ended[JobState.CANCELLED] -= 1
             self.migrations += 1
             again = replace(running, duration_ns=left_ns, lease=0, end_ns=0, has_moved=True)
             self._submit(again, place)
 
-    def _say(self, event: events.Event) -> None:
+    def _apply(self, event: events.Event) -> None:
         self._events.append(event)
         if self._is_busy:
             return
@@ -196,15 +196,15 @@ class Cluster:
     def _tick(self) -> None:
         if self.core.now_ns >= self._tick_ns:
             self._tick_ns = _FOREVER
-        self._say(events.Tick())
+        self._apply(events.Tick())
 
     def _later(self, wait_ns: int, event: events.Event) -> None:
         if wait_ns:
-            self.core.after(wait_ns, partial(self._say, event))
+            self.core.after(wait_ns, partial(self._apply, event))
         else:
             self._events.append(event)
 
-    def _advice(self, advice: Advice) -> None:
+    def _decision(self, advice: PluginDecision) -> None:
         if advice.fault:
             self.plugin_faults.append(advice)
 
@@ -224,7 +224,7 @@ class Cluster:
         begin_ns = self.core.now_ns
         end_ns = running.end_ns = begin_ns + running.duration_ns
         result = events.ResultArrived(command.job, command.generation, EndReason.NONE, begin_ns, end_ns)
-        self.core.at(end_ns, partial(self._say, result))
+        self.core.at(end_ns, partial(self._apply, result))
 
     def _answer(self, command: commands.Answer) -> None:
         self.ended[command.state] += 1

@@ -1,10 +1,10 @@
 """Conspirator §4.2 by the job book itself: GPU-hours of each policy over a window, and how far greedy is from optimal.
 
-One window: the same stream under Algorithm 1 (`greedy`), `shipped`, `migrating`, MPS-only and exclusive GPUs, on GPUs
-that take no time and are never short; beside them what time-sharing would use. At instants ("sub-windows") spread
-evenly over the time at which at most `MOST_LIVE` jobs are alive the jobs that greedy has running are packed to proven
-optimality, for GPUs in use and for slices, with migration free (ε2 = 0, as in the paper). Where at times more jobs are
-alive, as many instants are taken from all of the window besides.
+One window: the same stream under Algorithm 1 (`greedy`), `oldest-gpu-first`, `migrating`, MPS-only and exclusive GPUs,
+on GPUs that take no time and are never short; beside them what time-sharing would use. At instants ("sub-windows")
+spread evenly over the time at which at most `MOST_LIVE` jobs are alive the jobs that greedy has running are packed to
+proven optimality, for GPUs in use and for slices, with migration free (ε2 = 0, as in the paper). Where at times more
+jobs are alive, as many instants are taken from all of the window besides.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAKE: Final[dict[str, Callable[[], Policy]]] = {
     name: SIMULATED[policy]
     for name, policy in (
         ("greedy", "conspirator-paper"),
-        ("shipped", "shipped"),
+        ("oldest-gpu-first", "oldest-gpu-first"),
         ("migrating", "migrating"),
         ("mps_only", "mps-only"),
         ("exclusive", "exclusive"),

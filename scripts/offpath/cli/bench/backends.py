@@ -142,10 +142,10 @@ class Floor(_Paced):
         poller = select.epoll()
         poller.register(requester, select.EPOLLIN)
         poller.register(worker, select.EPOLLIN)
-        door = requester.fileno()
+        acceptor = requester.fileno()
         while True:
             for fd, _ in poller.poll():
-                if fd == door:
+                if fd == acceptor:
                     message = requester.recv(16)
                     slot, nbytes, _ms = struct.unpack("<IQI", message)
                     place = self._slots.at(slot, nbytes)

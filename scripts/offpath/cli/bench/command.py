@@ -34,13 +34,13 @@ class Bar:
     is_upper: bool = True
 
     @property
-    def is_met(self) -> bool:
+    def is_accepted(self) -> bool:
         """True when the figure keeps its bound."""
         return self.value <= self.bound if self.is_upper else self.value >= self.bound
 
     def line(self) -> str:
         """For people."""
-        word, sign = ("met " if self.is_met else "MISS"), ("≤" if self.is_upper else "≥")
+        word, sign = ("met " if self.is_accepted else "MISS"), ("≤" if self.is_upper else "≥")
         return f"  {word}  {self.name}: {self.value:.4g} {sign} {self.bound:g}"
 
 
@@ -70,7 +70,13 @@ def main(arguments: argparse.Namespace) -> int:
         return 0
     report: Report = _module(NAMES[arguments.name]).run(arguments)
     report.data["bars"] = [
-        {"name": b.name, "value": b.value, "bound": b.bound, "kind": "max" if b.is_upper else "min", "met": b.is_met}
+        {
+            "name": b.name,
+            "value": b.value,
+            "bound": b.bound,
+            "kind": "max" if b.is_upper else "min",
+            "met": b.is_accepted,
+        }
         for b in report.bars
     ]
     if arguments.json:
@@ -79,7 +85,7 @@ def main(arguments: argparse.Namespace) -> int:
     print(report.text, file=out)
     for bar in report.bars:
         print(bar.line(), file=out)
-    return 0 if all(bar.is_met for bar in report.bars) else 1
+    return 0 if all(bar.is_accepted for bar in report.bars) else 1
 
 
 def _module(name: str) -> Any:

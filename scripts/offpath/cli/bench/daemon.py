@@ -35,7 +35,7 @@ READY_S, REST_MIB, BACK_S = 0.5, 60.0, 1.0
 _MIB: Final = 1 << 20
 _PAYLOAD: Final = np.zeros(4096, np.uint8)
 _LIFE_S: Final = 1.2
-"""The keeper starts again at once what has lived for a second, and waits longer and longer for what has not."""
+"""A daemon that has run for a second is restarted at once; after shorter runs the service manager backs off."""
 _PARTS: Final = ("start", "memory", "kill", "journal", "fullness")
 
 
@@ -110,8 +110,8 @@ def _resident_mib(pid: int) -> float:
 
 
 def _kill(found: _Findings, quick: bool) -> None:
-    """kill -9 under the keeper; a request is submitted at once. Until it is accepted (the time that the next daemon's
-    journal gives it), and until it is answered."""
+    """kill -9 under the service manager; a request is submitted at once. Times until it is accepted (as the next
+    daemon's journal has it) and until it is answered."""
     accepted, answered = [], []
     with Node(is_kept=True, journal_mib=4) as node:
         for _ in range(30 if quick else 60):

@@ -23,9 +23,9 @@ from offpath.cli.bench.measure import background_load, cores, machine, pin, rati
 from offpath.sched.gpu.baselines import BestFit, MpsOnly
 from offpath.sched.gpu.conspirator import ConspiratorPaper
 from offpath.sched.gpu.greedy import GreedyFirstFit
+from offpath.sched.gpu.oldest_gpu_first import OldestGpuFirst
 from offpath.sched.gpu.paper import paper_gpu
 from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Opening, Placement, Policy
-from offpath.sched.gpu.shipped import Shipped
 
 DESCRIPTION: Final = "place + release by policy and number of GPUs (10 … 10 000), and under load (figure 8c)"
 P99_US, GROWTH = 50.0, 1.5
@@ -38,7 +38,7 @@ LOADS: Final = (0, 25, 50, 75, 100)
 _SEED: Final = 20_261_121
 _POLICIES: Final[dict[str, Callable[[], Policy]]] = {
     "conspirator-paper": ConspiratorPaper,
-    "shipped": Shipped,
+    "oldest-gpu-first": OldestGpuFirst,
     "best-fit": BestFit,
     "greedy-first-fit": GreedyFirstFit,
     "mps-only": MpsOnly,
@@ -227,9 +227,9 @@ def text_8c(rows: list[dict[str, Any]]) -> list[str]:
 def _bars(data: dict[str, Any]) -> list[Bar]:
     bars = []
     for row in data["rows"]:
-        if row["policy"] in ("conspirator-paper", "shipped") and row["gpus"] == 16:
+        if row["policy"] in ("conspirator-paper", "oldest-gpu-first") and row["gpus"] == 16:
             bars.append(Bar(f"{row['policy']}: place + release p99 at 16 GPUs, µs", row["p99_us"], P99_US))
-    for name in ("conspirator-paper", "shipped"):
+    for name in ("conspirator-paper", "oldest-gpu-first"):
         if name in data["growth"]:
             bars.append(Bar(f"{name}: cost at 10 000 GPUs over 100", data["growth"][name]["median"], GROWTH))
     return bars

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> Report:
         times: dict[str, list[list[float]]] = {name: [] for name in chosen}
         for _ in range(blocks):
             for name in chosen:
-                times[name].append(pairs[name].ask(count))
+                times[name].append(pairs[name].query(count))
         time.sleep(_REST_S)
         idle = {name: pairs[name].idle(idle_s) for name in chosen}
     finally:
@@ -144,7 +144,7 @@ class _Pair:
         os.close(answers)
         self._read()
 
-    def ask(self, count: int) -> list[float]:
+    def query(self, count: int) -> list[float]:
         """Microseconds of each of ``count`` round trips."""
         os.write(self._ask, b"%d\n" % count)
         return [float(each) for each in self._read().split()]

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from offpath.bindings.ina.connection import SwitchFabric
-from offpath.bindings.ina.link import Link
+from offpath.bindings.ina.rate_limiter import RateLimiter
 from offpath.cli.bench.command import Bar, Report
 from offpath.cli.bench.ina_live_controller import measure as measure_controller
 from offpath.cli.bench.ina_live_dead import measure as measure_dead
@@ -33,7 +33,7 @@ from offpath.cli.bench.ina_live_fabric import measure_fabric
 from offpath.cli.bench.measure import machine
 from offpath.cli.local.child import start
 from offpath.cli.local.switches import Switches
-from offpath.host_helper.ina.folder import PageFolder
+from offpath.host_helper.ina.folder import RankFileFolder
 from offpath.sched.ina.protocol.records import EpochRecord, Grant, Wants
 
 DESCRIPTION: Final = "the INA runtime in a training job: added time, refusals, changes of epoch; agents on a controller"
@@ -79,10 +79,10 @@ class _Job:
     """Ranks that run `ina_live_rank`; ``folder`` is their helper's."""
 
     def __init__(self, directory: str, **asked: Any) -> None:
-        pages = os.path.join(directory, "ina")
-        os.makedirs(pages, mode=0o700, exist_ok=True)
-        self.folder = PageFolder(pages)
-        settings = {"store": os.path.join(directory, f"store-{time.monotonic_ns()}"), "pages": pages, "job": _JOB}
+        state_files = os.path.join(directory, "ina")
+        os.makedirs(state_files, mode=0o700, exist_ok=True)
+        self.folder = RankFileFolder(state_files)
+        settings = {"store": os.path.join(directory, f"store-{time.monotonic_ns()}"), "pages": state_files, "job": _JOB}
         self._ranks = [
             start(
                 "bench.ina_live_rank",
@@ -205,7 +205,7 @@ def _holder(switches: Switches) -> Iterator[None]:
     """A job one rank of which has begun an operation that the other never joins."""
     switches.allow(switches.permissions("holder", _HOSTS))
     sessions = [
-        SwitchFabric(Link(), 1e9).attach(
+        SwitchFabric(RateLimiter(), 1e9).attach(
             address, job="holder", incarnation=1, stamp=1 << 32 | 1, rank=rank, ranks=_RANKS, token="token"
         )
         for rank, address in enumerate(switches.attach_addresses(_HOSTS))

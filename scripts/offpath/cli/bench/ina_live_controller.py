@@ -29,7 +29,7 @@ from offpath.bindings.wire import cluster, control, ina_admin, parts
 from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
 from offpath.bindings.zeromq.keys import make_keys, read_public, read_secret
-from offpath.cli import ask, ask_controller
+from offpath.cli import admin_client, controller_client
 from offpath.cli.local.child import start
 from offpath.sched.ina.protocol.agent import Agent
 from offpath.sched.ina.protocol.records import RankState, epoch_from_data, state_to_data
@@ -58,9 +58,9 @@ def measure(agents: int = 1000, seconds: float = 10.0) -> dict[str, Any]:
         for crowd in range(CROWDS):
             numbers = [str(n) for n in range(crowd, agents, CROWDS)]
             held.enter_context(_process(_MODULE, "crowd", folder, ",".join(numbers)))
-        client = held.enter_context(ask_controller.client(f"{folder}/run"))
+        client = held.enter_context(controller_client.client(f"{folder}/run"))
         _until(lambda: len(_status(client).agents) == agents)
-        heard_s = time.monotonic() - began
+        received_s = time.monotonic() - began
         _until(lambda: _is_settled(client, agents // RANKS))
         granted_s = time.monotonic() - began
         rest = _load(controller.pid, 3.0)
@@ -71,7 +71,7 @@ def measure(agents: int = 1000, seconds: float = 10.0) -> dict[str, Any]:
         while time.monotonic() < end or len(changes_ms) < 4:
             mode = ("trylock", "shared")[len(changes_ms) % 2]
             at, sent = time.monotonic(), _status(client).counters["epochs_sent"]
-            client.ask(ina_admin.ModeRequest(mode=mode), ina_admin.ModeNow)
+            client.query(ina_admin.ModeRequest(mode=mode), ina_admin.ModeNow)
             _until(lambda sent=sent: _status(client).counters["epochs_sent"] >= sent + agents)
             _until(lambda: _is_settled(client, agents // RANKS))
             changes_ms.append((time.monotonic() - at) * 1e3)
@@ -79,7 +79,7 @@ def measure(agents: int = 1000, seconds: float = 10.0) -> dict[str, Any]:
         after = _status(client)
         epochs = after.counters["epochs_sent"] - before.counters["epochs_sent"]
         return {
-            "agents": agents, "jobs": agents // RANKS, "all_heard_s": heard_s, "all_granted_s": granted_s,
+            "agents": agents, "jobs": agents // RANKS, "all_heard_s": received_s, "all_granted_s": granted_s,
             "epochs_per_s": epochs / spent, "change_ms": {
                 "median": sorted(changes_ms)[len(changes_ms) // 2], "worst": max(changes_ms), "n": len(changes_ms),
             },
@@ -132,11 +132,11 @@ def _until(claim: Any) -> None:
         time.sleep(0.02)
 
 
-def _status(client: ask.AdminClient) -> ina_admin.ControllerStatus:
-    return client.ask(ina_admin.StatusRequest(), ina_admin.ControllerStatus)
+def _status(client: admin_client.AdminClient) -> ina_admin.ControllerStatus:
+    return client.query(ina_admin.StatusRequest(), ina_admin.ControllerStatus)
 
 
-def _is_settled(client: ask.AdminClient, jobs: int) -> bool:
+def _is_settled(client: admin_client.AdminClient, jobs: int) -> bool:
     """Each job has its tree, and what it had before is free: one permission per job is left."""
     status = _status(client)
     return (status.jobs, status.holds) == (jobs, jobs)
@@ -167,11 +167,11 @@ class _Host:
         self.end = _connected(folder, number, server_key, context)
         self.machine = Agent(f"h{number}")
         self.rank = RankState(f"job{number // RANKS}", 1, number % RANKS, RANKS)
-        self.machine.page(self.rank)
+        self.machine.on_state(self.rank)
         self._joiner = parts.Joiner()
-        self._say(cluster.AgentHello(host=f"h{number}"))
+        self._echo(cluster.AgentHello(host=f"h{number}"))
 
-    def _say(self, message: Any) -> None:
+    def _echo(self, message: Any) -> None:
         for part in parts.messages(control.encode(message), MAX_MESSAGE_BYTES):
             while not self.end.send(part):
                 time.sleep(0.001)
@@ -182,19 +182,19 @@ class _Host:
                 continue
             said = control.decode(cluster.TO_AGENT, text)
             if isinstance(said, cluster.AskAll):
-                report = self.machine.asked(said.term)
+                report = self.machine.on_query(said.term)
             elif isinstance(said, cluster.NewEpoch):
                 handed = self.machine.epoch(epoch_from_data(said.epoch))
                 if handed is None:
                     continue
                 stamp = handed.epoch.stamp
                 self.rank = RankState(self.rank.job, 1, self.rank.rank, RANKS, stamp, stamp)
-                report = self.machine.page(self.rank)
+                report = self.machine.on_state(self.rank)
             else:
                 raise SystemExit(f"{self.machine.host} is turned away: {said.detail}")
             if report is not None:
                 states = [state_to_data(state) for state in report.states]
-                self._say(cluster.AgentReport(term=report.term, is_whole=report.is_whole, states=states))
+                self._echo(cluster.AgentReport(term=report.term, is_whole=report.is_whole, states=states))
 
 
 def _connected(folder: str, number: int, server_key: bytes, context: Any) -> Any:

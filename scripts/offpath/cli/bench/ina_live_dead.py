@@ -9,7 +9,7 @@ import tempfile
 from itertools import pairwise
 from typing import Any, Final
 
-from offpath.bindings.ina.link import write_rate
+from offpath.bindings.ina.rate_limiter import write_rate
 from offpath.cli.demo.ina import log, orders
 from offpath.cli.demo.ina.cluster import Cluster
 

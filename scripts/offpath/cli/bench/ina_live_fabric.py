@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from offpath.bindings.ina.connection import SwitchFabric, TreeConnection
-from offpath.bindings.ina.link import Link
+from offpath.bindings.ina.rate_limiter import RateLimiter
 from offpath.bindings.ports import TreeAttached, TreeRefused, TreeResult
 from offpath.cli.bench.measure import Block
 from offpath.cli.local.switches import Switches
@@ -30,7 +30,7 @@ class _Job:
     def __init__(self, switches: Switches, name: str) -> None:
         switches.allow(switches.permissions(name, HOSTS))
         self.ranks: list[TreeConnection] = [
-            SwitchFabric(Link(), _PATIENCE_S).attach(
+            SwitchFabric(RateLimiter(), _PATIENCE_S).attach(
                 address, job=name, incarnation=1, stamp=1 << 32 | 1, rank=rank, ranks=len(HOSTS), token="token"
             )
             for rank, address in enumerate(switches.attach_addresses(HOSTS))

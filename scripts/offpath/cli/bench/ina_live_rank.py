@@ -67,7 +67,7 @@ def steps(asked: dict[str, Any], runtime: Runtime) -> dict[str, Any]:
         seen.append((begun, runtime.state.applied))
         time.sleep(asked["pause_s"])
     entries = runtime.timeline.entries()[20:]
-    return {"steps": seen, "timeline": [(each.how, (each.end_ns - each.asked_ns) / 1e3) for each in entries]}
+    return {"steps": seen, "timeline": [(each.how, (each.end_ns - each.requested_ns) / 1e3) for each in entries]}
 
 
 def main() -> None:

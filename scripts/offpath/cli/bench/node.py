@@ -70,7 +70,7 @@ class Node:
 
     @property
     def daemon_pid(self) -> int:
-        """The daemon's, not its keeper's."""
+        """The daemon's, not its service manager's."""
         return children(self._daemon.pid)[0] if self._is_kept else self._daemon.pid
 
     @property

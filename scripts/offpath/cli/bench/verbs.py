@@ -27,7 +27,7 @@ from offpath.bindings.ports import RequesterSession
 from offpath.bindings.verbs.devices import Choice, choose, ports
 from offpath.bindings.verbs.domain import Device
 from offpath.bindings.verbs.fabric import VerbsFabricSession, VerbsRequesterSession
-from offpath.bindings.verbs.link import End, Line
+from offpath.bindings.verbs.link import End, LivenessChannel
 from offpath.bindings.verbs.queue import Address
 from offpath.cli.bench.command import Report
 from offpath.cli.bench.measure import end, fork, machine, ratio
@@ -77,10 +77,10 @@ def _round_trip(ends: _Ends, quick: bool, data: dict[str, Any], lines: list[str]
     blocks, count = (5, 200) if quick else (15, 1000)
     floor, ours = [], []
     with _Crowd(ends, 1) as crowd:
-        crowd.ask(count // 4)
+        crowd.query(count // 4)
         for _ in range(blocks):
             floor.append(_pingpong_us(ends, count))
-            ours.append(statistics.median(crowd.ask(count)))
+            ours.append(statistics.median(crowd.query(count)))
     over = ratio(ours, floor)
     data["round_trip"] = {
         "ibv_rc_pingpong_us": round(statistics.median(floor), 1), "fabric_p50_us": round(statistics.median(ours), 1),
@@ -131,8 +131,8 @@ def _queue_pairs(ends: _Ends, quick: bool, data: dict[str, Any], lines: list[str
     rounds = 256 if quick else 2048
     for count in _COUNTS:
         with _Crowd(ends, count) as crowd:
-            crowd.ask(count)
-            times = sorted(crowd.ask(max(rounds, 2 * count)))
+            crowd.query(count)
+            times = sorted(crowd.query(max(rounds, 2 * count)))
             rows.append(
                 {
                     "queue_pairs": count, "p50_us": round(statistics.median(times), 1),
@@ -163,7 +163,7 @@ class _Crowd:
         self._sessions = [_joined(ends.requester, line) for line in self._ours]
         self.open_ms = (time.monotonic() - begun_s) * 1e3 / count
 
-    def ask(self, count: int) -> list[float]:
+    def query(self, count: int) -> list[float]:
         """Microseconds from the payload's being there until the answer is, for each of ``count`` requests."""
         payload, times = os.urandom(_NBYTES), []
         for number in range(count):
@@ -194,7 +194,7 @@ class _Crowd:
 def _joined(choice: Choice, line: socket.socket) -> RequesterSession:
     session = VerbsRequesterSession(Device(choice), 1, _NBYTES, _NBYTES)
     line.send(orjson.dumps(asdict(session.end())))
-    session.connect(_end(line.recv(4096)), Line(line.fileno(), lambda: None))
+    session.connect(_end(line.recv(4096)), LivenessChannel(line.fileno(), lambda: None))
     return session
 
 
@@ -207,7 +207,7 @@ def _answer(choice: Choice, lines: list[socket.socket], others: list[socket.sock
     for line in lines:
         peer = _end(line.recv(4096))
         session = VerbsFabricSession(1, _NBYTES, _NBYTES)
-        ours = session.open(device, peer, Line(line.fileno(), lambda: None))
+        ours = session.open(device, peer, LivenessChannel(line.fileno(), lambda: None))
         sessions[session.fileno()] = session
         waiting.register(session.fileno(), select.EPOLLIN)
         line.send(orjson.dumps(asdict(ours)))

@@ -52,7 +52,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise OffpathError("--jobs: at least one")
     if arguments.host_channel != "unix" and arguments.copy_engine == "loopback":
         arguments.copy_engine = "doca"
-        _say(f"copy engine doca: the loopback engine needs descriptors, which {arguments.host_channel} does not carry")
+        _echo(f"copy engine doca: the loopback engine needs descriptors, which {arguments.host_channel} does not carry")
     if arguments.picture:
         _check_picture(arguments.picture)
     os.environ.setdefault(
@@ -95,19 +95,19 @@ async def _run(arguments: argparse.Namespace) -> dict[str, Any]:
         arguments.fabric, arguments.copy_engine, arguments.netns, arguments.host_channel
     )  # fmt: skip
     if datapath.is_emulated:
-        _say(f"doca: an emulator of DOCA ({datapath.doca_version}), for it is not installed here")
+        _echo(f"doca: an emulator of DOCA ({datapath.doca_version}), for it is not installed here")
     with place.making(
         sorted(plan.tenants), seed=arguments.seed, seconds=arguments.seconds, jobs=arguments.jobs, break_scrub=broken,
         datapath=datapath,
     ) as made:  # fmt: skip
-        _say(f"training {len(samples.DEMANDS)} networks on {samples.TRAINED_ON} digits")
+        _echo(f"training {len(samples.DEMANDS)} networks on {samples.TRAINED_ON} digits")
         digits = samples.load_digits()
         networks = {
             demand: model.train(digits.train_images, digits.train_labels, hidden, arguments.seed)
             for demand, hidden in model.HIDDEN.items()
         }
         model.save(networks, made.model)
-        _say(f"starting a daemon, a helper with two GPUs, {len(plan.tenants)} requesters")
+        _echo(f"starting a daemon, a helper with two GPUs, {len(plan.tenants)} requesters")
         try:
             async with asyncio.timeout(limit_s):
                 outcome = await Drive(made, Progress(plan)).run()
@@ -125,7 +125,7 @@ async def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     result["datapath"] = dataclasses.asdict(datapath)
     result["started_in_s"] = outcome.started_in_s
     if arguments.picture and importlib.util.find_spec("matplotlib") is None:
-        _say("no picture: matplotlib is not installed here (extra `plot`)")
+        _echo("no picture: matplotlib is not installed here (extra `plot`)")
     elif arguments.picture:
         from offpath.cli.demo import timeline
 
@@ -152,7 +152,7 @@ def _first(faults: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first(found) if isinstance(found, BaseExceptionGroup) else found
 
 
-def _say(text: str) -> None:
+def _echo(text: str) -> None:
     with contextlib.suppress(BrokenPipeError):
         print(f"demo: {text}", file=sys.stderr, flush=True)
 

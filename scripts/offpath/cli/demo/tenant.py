@@ -32,7 +32,7 @@ _PATIENCE: Final = 3  # times what the replay takes
 _JOIN_S: Final = 120.0
 
 
-def say(**message: Any) -> None:
+def emit(**message: Any) -> None:
     """One line to the driver."""
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
@@ -53,7 +53,7 @@ class Tenant:
         """All of it."""
         requester = await self._join()
         try:
-            say(kind="ready")
+            emit(kind="ready")
             loop = asyncio.get_running_loop()
             start_ns = int(await loop.run_in_executor(None, sys.stdin.readline))
             async with asyncio.TaskGroup() as tasks:
@@ -86,13 +86,13 @@ class Tenant:
         try:
             result = await requester.submit(job.kernel, [images, self._stamp], timeout=_PATIENCE * self._place.seconds)
         except OffpathError as fault:
-            say(kind="failed", job=job.job, why=str(fault))
+            emit(kind="failed", job=job.job, why=str(fault))
             return
         came_ns = time.monotonic_ns()
         self._answers[job.job] = result
         lane = LaneReport.parse(result.arrays[2])
         is_mine = (lane.tenant, lane.lease, lane.generation) == (self._index, result.lease, result.generation)
-        say(
+        emit(
             kind="answer", job=job.job, sent_ns=sent_ns, came_ns=came_ns,
             stages={stage: getattr(result.stages, stage) for stage in STAGES}, lane=astuple(lane), is_mine=is_mine,
         )  # fmt: skip
@@ -109,7 +109,7 @@ class Tenant:
             direct = networks[job.demand].classify(payload(indices))
             digits = result.arrays[0]
             right = int((digits == labels[indices]).sum()) if digits.shape == indices.shape else 0
-            say(kind="check", job=job.job, is_equal=same_bytes(result.arrays[:2], direct), right=right)
+            emit(kind="check", job=job.job, is_equal=same_bytes(result.arrays[:2], direct), right=right)
 
 
 def same_bytes(one: tuple[NDArray[Any], ...], other: tuple[NDArray[Any], ...]) -> bool:

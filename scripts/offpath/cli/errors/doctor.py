@@ -17,7 +17,7 @@ _FIXES: Final = {
     "runtime-directory": "make it the daemon's own, mode 0700 or 0755; or choose another (`--runtime-dir`)",
     "stale-socket": "nothing: the next daemon replaces it; if it is refused, look at its owner and mode",
     "journal-space": "free some, or a smaller `durability.journal_mib`",
-    "daemon": "`offpath daemon run`; one that hangs is ended by its keeper",
+    "daemon": "`offpath daemon run`; one that hangs is ended by its service manager",
     "token": "`openssl rand -hex 24`, mode 0600, owned by the daemon's user",
     "tls-files": "a PEM pair of one key, mode 0600, and the authority that signs the clients",
     "tls-expiry": "renew them, then SIGHUP",

@@ -92,7 +92,7 @@ ENTRIES: Final = (
         ),
         ("FabricAddressError", "the address of a switch is none", "write unix://PATH or tcp://HOST:PORT"),
         (
-            "PageError",
+            "RankFileError",
             "a page between a training rank and its host's helper cannot be made, or holds what no page holds",
             "see its code",
         ),
@@ -116,7 +116,7 @@ ENTRIES: Final = (
         ("RegionError", "memory that is not what it must be", "its text says which; else " + _BUG),
         (
             "HandoverError",
-            "what a service manager or keeper handed down (descriptors, variables) makes no sense",
+            "what a service manager handed down (descriptors, variables) makes no sense",
             "compare the unit with systemd/; outside of one, unset `LISTEN_*` and `WATCHDOG_*`",
         ),
         (
@@ -159,7 +159,11 @@ ENTRIES: Final = (
         ),
         ("SolverMissing", "OR-Tools is not installed", 'pip install "offpath[sim]"'),
         ("TooManyFillings", "too many small jobs at once to prove an optimum", "ask for an instant with fewer jobs"),
-        ("SelfCheckFailed", "a part of the daemon does not do what it is for", "see the log; its keeper restarts it"),
+        (
+            "SelfCheckFailed",
+            "a part of the daemon does not do what it is for",
+            "see the log; its service manager restarts it",
+        ),
         (
             "Exhausted",
             "descriptors or memory ran out, so the daemon could not check itself; it still serves",
@@ -224,7 +228,7 @@ ENTRIES: Final = (
         ("ResourceClosed", "a handle was used after it was closed", _BUG),
         ("FaultSyntax", "`OFFPATH_FAULTS` names no fault point", "unset it: it is for tests"),
         ("ConfigError", "the configuration cannot be used", "every fault is listed with its key"),
-        ("AskedWrongly", "a question to the admin socket that names nothing", "see the admin codes"),
+        ("BadArguments", "a question to the admin socket that names nothing", "see the admin codes"),
         ("RequestFailed", "a request ended in anything but COMPLETED", "see its status and reason"),
         ("RequestTimeout", "no answer within the caller's patience; it was cancelled", "`offpath request explain`"),
         ("UnknownKernel", "no helper serves a kernel of this name", "start the helper that does"),

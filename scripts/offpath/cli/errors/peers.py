@@ -14,7 +14,7 @@ FAMILIES: Final = {
     "AdvisorError": "What a policy plug-in did instead of an answer; the built-in policy decides from there on.",
     "FrameError": "The framing of control messages on a stream.",
     "InaFrameError": "A frame between ranks and switches; the tree is then lost for the epoch; the job goes on plain.",
-    "PageError": "The page between a training rank and its host's helper; the job runs plain, or goes on as it was.",
+    "RankFileError": "A rank's state file, shared with its host's helper; the job runs plain or continues.",
     "HostMessageError": "A message of a helper or worker; it is then treated as lost.",
     "ProtocolError": "A helper or worker that speaks out of turn; it is then treated as lost.",
 }
@@ -143,7 +143,7 @@ ENTRIES: Final = (
         ("frame_length", "a frame that is empty or longer than 64 KiB", _LIBRARY),
     ),
     *entries(
-        "PageError",
+        "RankFileError",
         ("name", "a job's name that no file's can hold, or a file that is no page", "a shorter name for the job"),
         ("head", "a file under a page's name that is no page of ours", "remove it from the folder"),
         ("too_long", "a step of too many operations, or a grant for too many ranks", "fewer, larger buckets"),

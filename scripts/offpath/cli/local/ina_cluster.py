@@ -19,7 +19,7 @@ from offpath.bindings.errors import PeerGone
 from offpath.bindings.runtime import INA_FOLDER
 from offpath.bindings.wire import ina_admin
 from offpath.bindings.zeromq.keys import make_keys
-from offpath.cli import ask, ask_controller
+from offpath.cli import admin_client, controller_client
 from offpath.cli.local.child import COMMAND_LINE, start
 
 _START_S: Final = 60.0
@@ -102,7 +102,7 @@ class InaCluster:
         """In the directory."""
         return os.path.join(self.directory, *words)
 
-    def pages(self, host: str) -> str:
+    def state_files(self, host: str) -> str:
         """``OFFPATH_INA_DIRECTORY`` of the host's ranks."""
         return self.path(host, INA_FOLDER)
 
@@ -185,25 +185,25 @@ class InaCluster:
         self.processes[name].wait()
 
     # -- the controller's socket --------------------------------------------------------------------------------------
-    def client(self) -> ask.AdminClient:
+    def client(self) -> admin_client.AdminClient:
         """A connection of its own. Raises: DaemonUnreachable."""
-        return ask_controller.client(self.path("controller"))
+        return controller_client.client(self.path("controller"))
 
     def status(self) -> ina_admin.ControllerStatus:
         """Raises: DaemonUnreachable."""
         with self.client() as client:
-            return client.ask(ina_admin.StatusRequest(), ina_admin.ControllerStatus)
+            return client.query(ina_admin.StatusRequest(), ina_admin.ControllerStatus)
 
     def submit(self, job: str, on: Sequence[str], ranks_per_host: int = 1) -> ina_admin.InaJob:
         """Raises: DaemonUnreachable, Refused."""
         asked = ina_admin.SubmitRequest(job=job, on=list(on), ranks_per_host=ranks_per_host)
         with self.client() as client:
-            return client.ask(asked, ina_admin.InaJob)
+            return client.query(asked, ina_admin.InaJob)
 
     def mode(self, mode: str = "", link_bytes_per_s: float | None = None) -> ina_admin.ModeNow:
         """Set it; empty: only ask. Raises: DaemonUnreachable, Refused."""
         with self.client() as client:
-            return client.ask(ina_admin.ModeRequest(mode=mode, link_bytes_per_s=link_bytes_per_s), ina_admin.ModeNow)
+            return client.query(ina_admin.ModeRequest(mode=mode, link_bytes_per_s=link_bytes_per_s), ina_admin.ModeNow)
 
     def granted(self, jobs: Sequence[str], within_s: float = 30.0) -> dict[str, int]:
         """Wait until each of the jobs has a tree that all its ranks have applied; stamps by job. Raises: PeerGone."""
@@ -221,8 +221,8 @@ class InaCluster:
         with self.client() as client:
             for job in jobs:
                 try:
-                    shown = client.ask(ina_admin.JobRequest(job=job), ina_admin.InaJob)
-                except ask.Refused:
+                    shown = client.query(ina_admin.JobRequest(job=job), ina_admin.InaJob)
+                except admin_client.Refused:
                     continue
                 stamp = shown.job.stamp
                 if stamp and shown.ranks and all(rank.applied >= stamp for rank in shown.ranks):

@@ -122,11 +122,11 @@ class Switches:
     def allow(self, permissions: Mapping[str, Permission]) -> None:
         """Tell the switches. Raises: PeerGone, SwitchRefused."""
 
-        async def tell() -> None:
+        async def report() -> None:
             for name, permission in permissions.items():
                 await self.controls[name].allow(permission)
 
-        asyncio.run(tell())
+        asyncio.run(report())
 
     def attach_addresses(self, hosts: Sequence[int]) -> tuple[str, ...]:
         """By rank: where it joins."""

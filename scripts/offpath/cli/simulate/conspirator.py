@@ -162,7 +162,12 @@ def _full(folder: str, parts: Sequence[str]) -> list[tuple[str, dict[str, Any]]]
     for tenants in SWEEP_TENANTS:
         for load in LOADS:
             for seed in range(SWEEP_SEEDS):
-                more = {"load": load, "tenants": tenants, "seed": seed, "names": ["greedy", "shipped", "mps_only"]}
+                more = {
+                    "load": load,
+                    "tenants": tenants,
+                    "seed": seed,
+                    "names": ["greedy", "oldest-gpu-first", "mps_only"],
+                }
                 pieces[f"{tenants} tenants at {load:g} GPUs, seed {seed}"] = _piece(
                     "tenants", "openb", paths[_OPENB], **more
                 )
@@ -229,7 +234,7 @@ def _curves(window: Window) -> dict[str, Any]:
 
 def summary(windows: list[dict[str, Any]]) -> dict[str, Any]:
     """Over the reproduction windows: mean, least and greatest of what the paper's figure 8a could mean; over all: what
-    `shipped` and `migrating` do to active GPU-hours."""
+    `oldest-gpu-first` and `migrating` do to active GPU-hours."""
     told: dict[str, Any] = {}
     main = [each for each in windows if each["part"] == "reproduction"]
     if main:
@@ -246,7 +251,9 @@ def summary(windows: list[dict[str, Any]]) -> dict[str, Any]:
     for key, parts in (("", ("reproduction", "real")), ("_fleet", ("fleet",))):
         hours = [each["active_gpu_hours"] for each in windows if each["part"] in parts]
         if hours:
-            told["shipped_over_greedy_active" + key] = _spread([each["shipped"] / each["greedy"] - 1 for each in hours])
+            told["oldest_gpu_first_over_greedy_active" + key] = _spread(
+                [each["oldest-gpu-first"] / each["greedy"] - 1 for each in hours]
+            )
     cells: dict[str, list[float]] = defaultdict(list)
     for each in windows:
         if each["part"] == "tenants":
@@ -294,10 +301,10 @@ def text(data: dict[str, Any]) -> str:
     if told:
         lines += ["", *_beside_the_paper(told)]
     for key, where in (("", ""), ("_fleet", ", fleets with MIG's placement rules")):
-        over = data["summary"].get("shipped_over_greedy_active" + key)
+        over = data["summary"].get("oldest_gpu_first_over_greedy_active" + key)
         if over:
             lines.append(
-                f"shipped over greedy, active GPU-hours{where}:"
+                f"oldest-gpu-first over greedy, active GPU-hours{where}:"
                 f" {over['mean']:+.2%} [{over['min']:+.2%}, {over['max']:+.2%}]"
             )
     for name, each in data["summary"].get("saving_slice_by_tenants", {}).items():

@@ -16,8 +16,8 @@ from matplotlib import pyplot as plt
 from offpath.cli.bench.gpu_policy_plot import panel_8c
 
 _COLOURS: Final = {
-    "greedy": "#1b9e77", "shipped": "#7570b3", "migrating": "#66a61e", "mps_only": "#d95f02", "exclusive": "#999999",
-    "time_sharing": "#e7298a",
+    "greedy": "#1b9e77", "oldest-gpu-first": "#7570b3", "migrating": "#66a61e", "mps_only": "#d95f02",
+    "exclusive": "#999999", "time_sharing": "#e7298a",
 }  # fmt: skip
 _HOURS: Final = 60.0
 

@@ -19,11 +19,11 @@ from offpath.sched.ina.protocol.events import (
     HostQuarantined,
     HostReleased,
     JobView,
-    Part,
     Publish,
     SwitchUp,
     Tick,
     Tree,
+    TreeMember,
 )  # fmt: skip
 from offpath.sched.ina.protocol.modes import Mode, planner
 from offpath.sched.ina.protocol.records import MOST_NUMBER, EpochRecord, RankState, stamp
@@ -33,7 +33,7 @@ TURN_NS, PATIENCE_NS = 10, 1_000
 
 def tree_of(view: JobView, switches: Mapping[str, int]) -> Tree | None:
     ranks = tuple(range(len(view.hosts)))
-    return Tree("t", (Part("s0", local=ranks),), ("s0",) * len(ranks)) if "s0" in switches else None
+    return Tree("t", (TreeMember("s0", local=ranks),), ("s0",) * len(ranks)) if "s0" in switches else None
 
 
 class Driven:
@@ -190,12 +190,12 @@ def test_an_agent_hands_on_what_a_rank_can_use_and_no_old_controllers_word() -> 
     agent = Agent("h0")
     record = EpochRecord("a", 1, 2, 1)
     assert agent.epoch(record) is None  # no rank of it here
-    assert agent.page(RankState("a", 1, 0, 1)) is not None
-    assert agent.page(RankState("a", 1, 0, 1, index=9)) is None
+    assert agent.on_state(RankState("a", 1, 0, 1)) is not None
+    assert agent.on_state(RankState("a", 1, 0, 1, index=9)) is None
     assert agent.epoch(record) == Handed(record)
     assert agent.epoch(EpochRecord("a", 1, 1, 9)) is None
-    assert agent.asked(1) is None
-    whole = agent.asked(3)
+    assert agent.on_query(1) is None
+    whole = agent.on_query(3)
     assert whole is not None
     assert whole.is_whole
     assert whole.states == (RankState("a", 1, 0, 1, index=9),)

@@ -16,7 +16,7 @@ import orjson
 
 from offpath.dpu_daemon.durability.journal.ring import Entry, JournalCorrupt
 from offpath.sched.errors import PlainError
-from offpath.sched.gpu.plugin import Advice
+from offpath.sched.gpu.plugin import PluginDecision
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.states import EndReason, JobState
 from offpath.sched.plain import from_plain, to_plain
@@ -60,7 +60,7 @@ EVENTS: Final[tuple[type, ...]] = (
 )  # fmt: skip
 COMMANDS: Final[tuple[type, ...]] = (
     commands.Copy, commands.Launch, commands.Answer, commands.OpenLease, commands.ScrubLane, commands.CloseLease,
-    commands.KillLane, commands.EndSession, commands.TenantGone, Advice,
+    commands.KillLane, commands.EndSession, commands.TenantGone, PluginDecision,
 )  # fmt: skip
 FIRST_EVENT: Final = 0x10
 FIRST_COMMAND: Final = 0x40
@@ -70,7 +70,7 @@ _KIND: Final = {
 }
 _TYPE: Final = {number: kind for kind, number in _KIND.items()}
 _IS_EVENT: Final = frozenset(EVENTS)
-KIND_ADVICE: Final = _KIND[Advice]
+KIND_PLUGIN_DECISION: Final = _KIND[PluginDecision]
 
 
 def _pack_submitted(event: events.JobSubmitted) -> bytes:

@@ -32,7 +32,7 @@ from offpath.dpu_daemon.durability.journal.ring import (
     Storage,
 )
 from offpath.sched.errors import PlainError
-from offpath.sched.gpu.plugin import Advice, PluginPolicy
+from offpath.sched.gpu.plugin import PluginDecision, PluginPolicy
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.snapshot import restore, schema, snapshot
@@ -212,13 +212,13 @@ class _Ahead:
             yield entry
 
 
-def _advice(parts: codec.Parts, number: int, ahead: _Ahead) -> Iterator[Advice]:
+def _decision(parts: codec.Parts, number: int, ahead: _Ahead) -> Iterator[PluginDecision]:
     """What a plug-in said while the event of an entry was handled."""
     decided = [(number, packed) for packed in parts.decided]
     if len(decided) == codec.MOST_DECIDED:
         decided += [(later.number, packed) for later in ahead.continued() for packed in codec.split(later).decided]
     for of, packed in decided:
-        if packed[0] == codec.KIND_ADVICE:
+        if packed[0] == codec.KIND_PLUGIN_DECISION:
             yield codec.unpack(packed, of)
 
 
@@ -227,10 +227,10 @@ def _replay_entry(done: Replayed, entry: Entry, expected: deque[_Decided], ahead
     parts = codec.split(entry)
     if parts.event is not None:
         event = codec.unpack(parts.event, entry.number)
-        counsel = done.book.ledger.counsel
-        counsel.recalled.clear()
+        gateway = done.book.ledger.gateway
+        gateway.recalled.clear()
         if isinstance(done.book.ledger.policy, PluginPolicy):
-            counsel.recalled.extend(_advice(parts, entry.number, ahead))
+            gateway.recalled.extend(_decision(parts, entry.number, ahead))
         done.times += entry.time_ns
         done.kinds[type(event).__name__] += 1
         expected.extend(_handled(done, event, entry))

@@ -52,7 +52,7 @@ class Agent:
             return None
         return Handed(record)
 
-    def page(self, state: RankState) -> Report | None:
+    def on_state(self, state: RankState) -> Report | None:
         """What a rank's page says now, or that its process is gone. None: no news (the index alone is none)."""
         key = state.job, state.incarnation, state.rank
         known = self._states.get(key)
@@ -65,7 +65,7 @@ class Agent:
         """The page of a rank that is gone was removed: it is in no further report."""
         self._states.pop((job, incarnation, rank), None)
 
-    def asked(self, term: int, proof: str = "") -> Report | None:
+    def on_query(self, term: int, proof: str = "") -> Report | None:
         """A controller asks what is here; None: an old one."""
         if term < self.term:
             return None

@@ -434,8 +434,8 @@ class Controller:
             self._out.append(Fence(hold.switch, hold.boot, self.term, hold.permission.job, *hold.fenced_by))
 
     def _repeat(self) -> None:
-        for host, asked_ns in self._unheard.items():
-            if self._now_ns >= asked_ns + self._repeat_ns:
+        for host, requested_ns in self._unheard.items():
+            if self._now_ns >= requested_ns + self._repeat_ns:
                 self._unheard[host] = self._now_ns
                 self._out.append(Ask(host, self.term, self.proof))
         for job in self._jobs.values():

@@ -171,7 +171,7 @@ Command = Allow | Fence | Publish | Ask
 
 # -- the planner's vocabulary -----------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class Part:
+class TreeMember:
     """A switch's part of a job's tree: see `records.Permission`."""
 
     switch: str
@@ -186,7 +186,7 @@ class Tree:
     address of the switch where it joins."""
 
     name: str
-    parts: tuple[Part, ...]
+    parts: tuple[TreeMember, ...]
     attach: tuple[str, ...]
 
     @property

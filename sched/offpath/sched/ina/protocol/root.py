@@ -163,7 +163,7 @@ class Root:
         tree.attached.add(rank)
         return True
 
-    def ask(self, operation: Operation, rank: int, *, is_last: bool = False) -> Verdict:
+    def request(self, operation: Operation, rank: int, *, is_last: bool = False) -> Verdict:
         """A header came, from ``rank`` or from the first rank of a switch below. ``is_last``: of its step."""
         tree = self._trees.get((operation.job, operation.incarnation, operation.stamp))
         if tree is None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from offpath.sched.errors import SchedError
-from offpath.sched.ina.protocol.events import Part
+from offpath.sched.ina.protocol.events import TreeMember
 from offpath.sched.ina.trees import Tree
 from offpath.sched.topology.graph import Topology
 
@@ -80,7 +80,7 @@ class Laid:
     """A tree laid out for a job's ranks. ``attach``: by rank, where it joins; ``parts``: from the root down."""
 
     attach: tuple[str, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[TreeMember, ...]
 
 
 def lay(topology: Topology, tree: Tree, ranks: Sequence[int], addresses: Mapping[str, str]) -> Laid:
@@ -107,5 +107,5 @@ def lay(topology: Topology, tree: Tree, ranks: Sequence[int], addresses: Mapping
             attach[rank] = addresses[names[role.switch]]
         above = addresses[names[role.parent]] if role.parent is not None else ""
         below = tuple((names[child], of(hosts)) for child, hosts in role.below)
-        parts.append(Part(names[role.switch], above, of(role.local), below))
+        parts.append(TreeMember(names[role.switch], above, of(role.local), below))
     return Laid(tuple(attach), tuple(parts))

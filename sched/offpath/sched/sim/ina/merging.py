@@ -65,7 +65,7 @@ class Merge:
             best: tuple[float, int, Tree, list[set[int]]] | None = None
             for job in waiting:
                 for tree in self._mina.drawn.get(job, ()):
-                    met = [group for group in groups if self._meets(tree, group, trees)]
+                    met = [group for group in groups if self._intersects(tree, group, trees)]
                     gain = self._gain(job, met, patterns)
                     if gain > (best[0] if best else 0.0):
                         best = gain, job, tree, met
@@ -76,7 +76,7 @@ class Merge:
             waiting.remove(job)
             groups = [group for group in groups if group not in met] + [{job}.union(*met)]
 
-    def _meets(self, tree: Tree, group: set[int], trees: Mapping[int, Tree]) -> bool:
+    def _intersects(self, tree: Tree, group: set[int], trees: Mapping[int, Tree]) -> bool:
         return any(share(tree, trees[job], self._limit) for job in group)
 
     def _gain(self, job: int, met: Sequence[set[int]], patterns: Mapping[int, Timed]) -> float:

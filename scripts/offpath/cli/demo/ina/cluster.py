@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from offpath.bindings.errors import OffpathError
-from offpath.bindings.ina.link import write_rate
+from offpath.bindings.ina.rate_limiter import write_rate
 from offpath.bindings.wire import ina_admin
 from offpath.cli.demo.ina import orders
 from offpath.cli.demo.ina.rank_spec import Spec
@@ -66,7 +66,7 @@ class RankProcess:
         self._process.kill()
         self._process.wait()
 
-    def ask_to_end(self) -> None:
+    def terminate(self) -> None:
         """SIGTERM."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
@@ -106,7 +106,7 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         ranks = [process for each in self.ranks.values() for process in each]
         for process in ranks:
-            process.ask_to_end()
+            process.terminate()
         until = time.monotonic() + _END_S
         for process in ranks:
             process.end(until)
@@ -172,7 +172,7 @@ class Cluster:
     def job(self, name: str) -> ina_admin.InaJob:
         """Of the controller."""
         with self._cluster.client() as client:
-            return client.ask(ina_admin.JobRequest(job=name), ina_admin.InaJob)
+            return client.query(ina_admin.JobRequest(job=name), ina_admin.InaJob)
 
     def has_tree(self, name: str) -> bool:
         """All ranks of the job have applied an epoch with a grant, which still holds; False also without a
@@ -208,8 +208,8 @@ class Cluster:
         self.ranks[job] = []
         for rank, host in enumerate(HOSTS):
             spec = Spec(
-                job, rank, RANKS, port, self.folder(job), self._cluster.pages(host), self.link, seed, asdict(first),
-                checkpoint_every,
+                job, rank, RANKS, port, self.folder(job), self._cluster.state_files(host), self.link, seed,
+                asdict(first), checkpoint_every,
             )  # fmt: skip
             path = spec.path(f"spec.{rank}.json")
             Path(path).write_text(json.dumps(asdict(spec)), "utf-8")

@@ -101,14 +101,14 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(
         prefix="ina-", dir=parent if len(parent) <= _LONGEST_PATH else "/tmp", ignore_cleanup_errors=True
     ) as directory:
-        _say("starting five switches, a controller, four daemons and helpers, and two jobs of four ranks")
+        _echo("starting five switches, a controller, four daemons and helpers, and two jobs of four ranks")
         with Cluster(directory) as cluster:
-            outcome = drive.Drive(cluster, arguments.blocks, arguments.steps, arguments.seed, _say).run()
-    _say("training both again in one process, without a network, to compare the weights")
+            outcome = drive.Drive(cluster, arguments.blocks, arguments.steps, arguments.seed, _echo).run()
+    _echo("training both again in one process, without a network, to compare the weights")
     report = _report(outcome, _weights(outcome))
     report["seconds"] = round(time.monotonic() - begun, 1)
     if arguments.picture and importlib.util.find_spec("matplotlib") is None:
-        _say("no picture: matplotlib is not installed here (extra `plot`)")
+        _echo("no picture: matplotlib is not installed here (extra `plot`)")
     elif arguments.picture:
         _draw(outcome, report, arguments.picture)
     return report
@@ -229,5 +229,5 @@ def _draw(outcome: Any, report: dict[str, Any], path: str) -> None:
     report["picture"] = path
 
 
-def _say(text: str) -> None:
+def _echo(text: str) -> None:
     print(f"demo: {text}", file=sys.stderr, flush=True)

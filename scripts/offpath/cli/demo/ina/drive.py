@@ -16,7 +16,7 @@ from random import Random
 from statistics import fmean
 from typing import Any, Final
 
-from offpath.bindings.ina.link import plain_bytes, write_rate
+from offpath.bindings.ina.rate_limiter import plain_bytes, write_rate
 from offpath.cli.demo.ina import log, orders, quiet
 from offpath.cli.demo.ina.cluster import RANKS, Cluster
 from offpath.cli.demo.ina.score import MODES, Block
@@ -79,7 +79,7 @@ class Drive:
 
     def __init__(self, cluster: Cluster, blocks: int, steps: int, seed: int, say: Callable[[str], None]) -> None:
         self._cluster, self._blocks, self._steps = cluster, blocks, steps
-        self._random, self._say = Random(seed), say
+        self._random, self._echo = Random(seed), say
         self._logs = {job: log.Reader(os.path.join(cluster.folder(job), "steps.0.jsonl")) for job in JOBS}
         self._order = 0
 
@@ -115,7 +115,7 @@ class Drive:
             taken.append(quiet.taken_by_others(before, quiet.look()))
             how = "quiet" if quiet.is_quiet(taken[-1]) else "disturbed"
             had = sum(quiet.is_quiet(each) for each in taken)
-            self._say(
+            self._echo(
                 f"{setting.name}: block {block + 1} {how} (others took {taken[-1]:.0%} of the cores), {had} of "
                 f"{self._blocks} quiet"
             )

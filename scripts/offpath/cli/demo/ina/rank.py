@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from offpath.bindings.ina.link import Link
+from offpath.bindings.ina.rate_limiter import RateLimiter
 from offpath.cli.demo.ina import log, training
 from offpath.cli.demo.ina.orders import Order, Orders
 from offpath.cli.demo.ina.rank_spec import Spec
@@ -39,7 +39,7 @@ def main(spec: Spec) -> None:
     begin = _resume(spec, model, steering)
     ddp = DistributedDataParallel(model, bucket_cap_mb=training.BUCKET_MB)
     runtime = Runtime.start(
-        job=spec.job, directory=spec.pages, link=Link(path=spec.link), deterministic=True, trace=True
+        job=spec.job, directory=spec.state_files, link=RateLimiter(path=spec.link), deterministic=True, trace=True
     )
     hook.register(ddp, runtime)
     orders = Orders(spec.path("wanted.json"), spec.path("agreed"), spec.rank, Order(**spec.first))

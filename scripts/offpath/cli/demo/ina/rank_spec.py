@@ -18,7 +18,7 @@ class Spec:
     ranks: int
     port: int
     directory: str
-    pages: str
+    state_files: str
     link: str
     seed: int
     first: dict[str, Any]

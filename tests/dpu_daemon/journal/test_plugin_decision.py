@@ -12,8 +12,8 @@ from offpath.dpu_daemon.durability.journal import codec
 from offpath.dpu_daemon.durability.journal.log import Journal, ReplayDiverged, journal_bytes, new_identity, replay
 from offpath.dpu_daemon.durability.journal.ring import Ring
 from offpath.sched.gpu.greedy import GreedyFirstFit
-from offpath.sched.gpu.plugin import Advice, Answer, PluginPolicy
-from offpath.sched.gpu.shipped import Shipped
+from offpath.sched.gpu.oldest_gpu_first import OldestGpuFirst
+from offpath.sched.gpu.plugin import Answer, PluginDecision, PluginPolicy
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.commands import Command
@@ -46,8 +46,8 @@ class AdvisedWorld(World):
         self.step(self._start())
 
     def _start(self) -> events.Event:
-        inside = self.draws.choice((GreedyFirstFit, Shipped))
-        self.book.ledger.counsel.arriving = Hosted(inside, self.draws, self.draws.choice((0.0, 0.01, 0.2)))
+        inside = self.draws.choice((GreedyFirstFit, OldestGpuFirst))
+        self.book.ledger.gateway.arriving = Hosted(inside, self.draws, self.draws.choice((0.0, 0.01, 0.2)))
         return events.PluginStarted()
 
     def step(self, event: events.Event) -> tuple[Command, ...]:
@@ -55,9 +55,9 @@ class AdvisedWorld(World):
         self.journal.record(event, decided, self.now_ns)
         if self.journal.is_due():
             self.journal.checkpoint(self.book, self.now_ns)
-        for advice in decided:
-            if isinstance(advice, Advice):
-                self.said[f"{advice.asked} {advice.fault.partition(':')[0]}"] += 1
+        for decision in decided:
+            if isinstance(decision, PluginDecision):
+                self.said[f"{decision.query} {decision.fault.partition(':')[0]}"] += 1
         return decided
 
     def replay(self) -> None:
@@ -85,24 +85,24 @@ def crowd(storage: Bytes) -> tuple[Journal, JobBook, events.Event]:
     book = JobBook((TenantSpec("ada", max_jobs=LANES),), PluginPolicy("sample"), settings)
     journal = Journal(Ring.fresh(storage, new_identity(BOOT)))
     journal.checkpoint(book, 0)
-    book.ledger.counsel.arriving = Hosted(GreedyFirstFit, Random(0))
+    book.ledger.gateway.arriving = Hosted(GreedyFirstFit, Random(0))
 
-    def say(event: events.Event) -> tuple[Command, ...]:
+    def send(event: events.Event) -> tuple[Command, ...]:
         decided = book.handle(event, 0)
         journal.record(event, decided, 0)
         return decided
 
-    say(events.PluginStarted())
-    say(events.HelperJoined(1, (a100("g1"),), (events.Kernel(1, 14),)))
-    say(events.SessionOpened(1, "ada", LANES))
+    send(events.PluginStarted())
+    send(events.HelperJoined(1, (a100("g1"),), (events.Kernel(1, 14),)))
+    send(events.SessionOpened(1, "ada", LANES))
     opened = [
         command
         for job in range(1, LANES + 1)
-        for command in say(events.JobSubmitted(job, 1, job, 1, 1, 0, 0, 0, False))
+        for command in send(events.JobSubmitted(job, 1, job, 1, 1, 0, 0, 0, False))
         if isinstance(command, commands.OpenLease)
     ]
     for lane in range(LANES - 1):
-        say(events.LaneReady(opened[0].lease, lane, opened[0].generation))
+        send(events.LaneReady(opened[0].lease, lane, opened[0].generation))
     return journal, book, events.LaneReady(opened[0].lease, LANES - 1, opened[0].generation)
 
 
@@ -110,7 +110,7 @@ def test_more_answers_in_one_event_than_an_entry_holds_are_all_recalled() -> Non
     storage = Bytes(journal_bytes(4))
     journal, book, last = crowd(storage)
     decided = book.handle(last, 0)
-    assert sum(isinstance(command, Advice) for command in decided) == LANES
+    assert sum(isinstance(command, PluginDecision) for command in decided) == LANES
     assert len(decided) > codec.MOST_DECIDED
     journal.record(last, decided, 0)
     journal.record(events.Tick(), book.handle(events.Tick(), 0), 0)
@@ -127,7 +127,7 @@ def test_answers_that_a_kill_kept_from_the_journal_were_never_given() -> None:
     journal._ring.append(kind, 0, data)
     replayed = reopened(storage)
     rest = replayed.unwritten
-    assert [command.fault for command in rest if isinstance(command, Advice)] == ["gone: no plug-in runs"]
+    assert [command.fault for command in rest if isinstance(command, PluginDecision)] == ["gone: no plug-in runs"]
     copies = [c for c in (*decided[: codec.MOST_DECIDED], *rest) if isinstance(c, commands.Copy)]
     assert len({copy.lane for copy in copies}) == len(copies) == LANES
     journal.decided(rest, replayed.time_ns)
@@ -145,10 +145,10 @@ def test_an_answer_changed_in_the_journal_is_noticed() -> None:
     entries = list(ring.entries(ring.checkpoints[-1]))
     (place,) = (n for n, entry in enumerate(entries) if b'["place","",[[' in entry.data and entry.kind != codec.DECIDED)
     event, *decided = codec.values(entries[place])
-    first = next(command for command in decided if isinstance(command, Advice))
+    first = next(command for command in decided if isinstance(command, PluginDecision))
     assert first.decided.placement is not None
-    decided[decided.index(first)] = Advice(
-        first.asked, "", Answer(placement=replace(first.decided.placement, lane=LANES - 7))
+    decided[decided.index(first)] = PluginDecision(
+        first.query, "", Answer(placement=replace(first.decided.placement, lane=LANES - 7))
     )
     kind, data = codec.pack_decided(event, decided, 0)
     assert len(replay(iter(entries)).unwritten) == 0

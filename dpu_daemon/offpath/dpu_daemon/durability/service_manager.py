@@ -43,7 +43,7 @@ _libc = ctypes.CDLL(None, use_errno=True)  # loaded before any fork
 
 
 @dataclass(frozen=True, slots=True)
-class KeeperSettings:
+class ServiceManagerSettings:
     """Names in brackets: what systemd calls it."""
 
     watchdog_s: float = 10.0
@@ -68,13 +68,13 @@ class _Phase(Enum):
     ABORTING = auto()
 
 
-class Keeper:
+class ServiceManager:
     """Keeps one daemon, whose ``command`` (an argument vector, the first an absolute path) is run as its child."""
 
-    def __init__(self, directory: str, command: Sequence[str], settings: KeeperSettings | None = None) -> None:
+    def __init__(self, directory: str, command: Sequence[str], settings: ServiceManagerSettings | None = None) -> None:
         self._directory = directory
         self._command = list(command)
-        self._settings = settings or KeeperSettings()
+        self._settings = settings or ServiceManagerSettings()
         self._listening: dict[str, socket.socket] = {}
         self._files: dict[str, SocketFile] = {}
         self._store = DescriptorStore(self._settings.store_max)
@@ -191,7 +191,7 @@ class Keeper:
                 extra={"code": "socket_lost"},
             )
             return
-        self._hear()
+        self._read_notifications()
         self._selector.unregister(self._notify)
         self._notify.close()
         self._notify, self._notify_file = sock, SocketFile(self._notify_path, is_own=True)
@@ -218,13 +218,13 @@ class Keeper:
             fds.append(fd)
         sys.stdout.flush()
         sys.stderr.flush()
-        keeper = os.getpid()
+        manager = os.getpid()
         # A signal between fork and exec would find our own way of taking signals in the child, and be lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             self._pid = os.fork()
             if not self._pid:
-                self._become_daemon(keeper, names, fds)
+                self._become_daemon(manager, names, fds)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         self._pidfd = os.pidfd_open(self._pid)
@@ -232,7 +232,7 @@ class Keeper:
         self._ready_s = 0.0
         self._enter(_Phase.STARTING, self._settings.start_s)
 
-    def _become_daemon(self, keeper: int, names: Sequence[str], fds: Sequence[int]) -> NoReturn:
+    def _become_daemon(self, manager: int, names: Sequence[str], fds: Sequence[int]) -> NoReturn:
         """In the child: descriptors from 3 on, the variables of the protocol, then the daemon's program."""
         try:
             signal.set_wakeup_fd(-1)
@@ -240,7 +240,7 @@ class Keeper:
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
-            if os.getppid() != keeper:
+            if os.getppid() != manager:
                 os._exit(1)  # it died before we could ask to be told
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core holds tokens and payloads
             # All are moved out of the way first: what is to become 3 may itself be 4.
@@ -271,7 +271,7 @@ class Keeper:
             self._remake_notify()
             if time.monotonic() >= self._deadline_s:
                 self._too_late()
-        self._hear()  # with its pid still its own: it is not reaped yet
+        self._read_notifications()  # with its pid still its own: it is not reaped yet
         self._selector.unregister(self._pidfd)
         os.close(self._pidfd)
         self._pidfd = -1
@@ -286,7 +286,7 @@ class Keeper:
             if key.fileobj is self._woken:
                 self._signals()
             elif key.fileobj is self._notify:
-                self._hear()
+                self._read_notifications()
             else:
                 has_ended = True
         return has_ended
@@ -324,7 +324,7 @@ class Keeper:
                     if self._phase is _Phase.RUNNING:
                         self._signal(signal.SIGHUP)
 
-    def _hear(self) -> None:
+    def _read_notifications(self) -> None:
         """Every message in the queue; those of other processes count for nothing."""
         while (said := read_notification(self._notify)) is not None:
             if said.pid != self._pid or not self._pid:

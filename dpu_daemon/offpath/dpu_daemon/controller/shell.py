@@ -12,7 +12,7 @@ from typing import Final
 
 from offpath.bindings.errors import PlaceUnusable
 from offpath.bindings.wire import cluster
-from offpath.dpu_daemon.controller.door import Door
+from offpath.dpu_daemon.controller.agents import Agents
 from offpath.dpu_daemon.controller.jobs import JobRefused, Jobs
 from offpath.dpu_daemon.controller.store import Store
 from offpath.dpu_daemon.controller.switches import Switches
@@ -44,7 +44,7 @@ CLAIMS_AGAIN_S: Final = 1.0
 _MS: Final = 1_000_000
 
 
-class Conductor:
+class ControllerShell:
     """One controller. Made inside a running loop; `start` begins to act. ``on_deposed``: another has taken over."""
 
     def __init__(
@@ -56,10 +56,10 @@ class Conductor:
         self.started_ns = now_ns()
         self.counters: Counter[str] = Counter()
         self.tracking = Tracking()
-        self.heard: set[str] = set()
+        self.reporting: set[str] = set()
         """Hosts that have said in this term what their ranks hold."""
         self.on_deposed: Callable[[], None] = lambda: None
-        self.door: Door
+        self.agents: Agents
         self.switches: Switches
         self.machine: Controller
         self._loop = asyncio.get_running_loop()
@@ -71,9 +71,9 @@ class Conductor:
         """Hosts some of whose states were refused because another host has the rank, with one such job."""
         self._ticks = 0
 
-    def start(self, door: Door, switches: Switches) -> None:
+    def start(self, agents: Agents, switches: Switches) -> None:
         """Begin to rule, under a term above that of the memory. Raises: PlaceUnusable: no term is left."""
-        self.door, self.switches = door, switches
+        self.agents, self.switches = agents, switches
         if self.store.kept.term >= MOST_TERM:
             raise PlaceUnusable(
                 f"the state file's term {self.store.kept.term} is the last: stop agents and switches, delete the file, "
@@ -96,13 +96,13 @@ class Conductor:
         self._newest = term << 32
         """Stamp: no rank can hold a greater one of ours."""
         self.store.term(term, seal.proof(term))
-        self.heard.clear()
+        self.reporting.clear()
         logger.info("controller active, term %d", term, extra={"code": "controller_rules"})
         for host in self.trust.quarantined:
             self.dispatch(events.HostQuarantined(host))
         for job in self.jobs.known():
             self.dispatch(events.JobSubmitted(job.name, job.rank_hosts()))
-        for host in self.door.hosts:
+        for host in self.agents.hosts:
             self.dispatch(events.AgentUp(host))
         self.switches.lead(term)
 
@@ -149,9 +149,9 @@ class Conductor:
                 self._has_granted |= epoch.grant is not None
                 if self.tracking.published(epoch, now_ns):
                     self.counters["epochs"] += 1
-                self.door.say(host, cluster.NewEpoch(epoch=epoch_to_data(epoch)))
+                self.agents.send(host, cluster.NewEpoch(epoch=epoch_to_data(epoch)))
             case events.Ask(host, term, proof):
-                self.door.say(host, cluster.AskAll(term=term, proof=proof))
+                self.agents.send(host, cluster.AskAll(term=term, proof=proof))
             case events.Allow(switch, boot, permission):
                 self.counters["permissions"] += 1
                 self._is_changed = True
@@ -183,12 +183,12 @@ class Conductor:
     # -- agents ---------------------------------------------------------------------------------------------------
     def agent_came(self, host: str) -> None:
         """Its agent can be spoken to."""
-        self.heard.discard(host)
+        self.reporting.discard(host)
         self.dispatch(events.AgentUp(host))
 
     def agent_left(self, host: str) -> None:
         """It cannot."""
-        self.heard.discard(host)
+        self.reporting.discard(host)
         self.dispatch(events.AgentGone(host))
 
     def reported(self, host: str, report: cluster.AgentReport) -> None:
@@ -207,14 +207,14 @@ class Conductor:
             states.append(state)
         rival = self.trust.rival(self.machine.term, report, states)
         if rival is not None:
-            self.heard_of(rival)
+            self.on_term(rival)
             return
         if self.trust.is_made_up(self.machine.term, report):
             why = f"its agent names term {report.term}, which no controller issued; this one's is {self.machine.term}"
             self.quarantine(host, TERM_NOT_ISSUED, why)
             return
         possible = self._possible(host, states)
-        kept, contested = self.jobs.seen(host, possible, self.door.hosts, self.now_ns())
+        kept, contested = self.jobs.seen(host, possible, self.agents.hosts, self.now_ns())
         self.counters["states_refused"] += len(states) - len(kept)
         if contested and host not in self._contested:
             self._contested[host] = contested[0]
@@ -228,7 +228,7 @@ class Conductor:
             self._measured(host, pattern)
         self._is_changed = True
         if report.is_whole:
-            self.heard.add(host)
+            self.reporting.add(host)
         live = tuple(state for state in kept if not self.jobs.is_cancelled(state.job, state.incarnation))
         self.dispatch(Report(host, report.term, live, report.is_whole))
 
@@ -261,7 +261,7 @@ class Conductor:
         """Nothing that the host reports counts, and what its jobs hold is fenced, until `release`."""
         self.counters["quarantines"] += 1
         self.trust.quarantine(host, code, detail)
-        self.heard.discard(host)
+        self.reporting.discard(host)
         self.jobs.quarantined(host, self.now_ns())
         self.dispatch(events.HostQuarantined(host))
 
@@ -270,10 +270,10 @@ class Conductor:
         it: what switches say is proven by nothing, and must not use the terms up."""
         if term > MOST_TERM - _MOST_RESTARTS:
             return False
-        self.heard_of(term)
+        self.on_term(term)
         return True
 
-    def heard_of(self, term: int) -> None:
+    def on_term(self, term: int) -> None:
         """Another controller process ruled in that term: an agent proves it, or a switch has listened to it."""
         if term < self.machine.term or self.machine.is_deposed:
             return
@@ -302,8 +302,8 @@ class Conductor:
         """Quarantine a host, or release it. Raises: JobRefused."""
         if not is_quarantined:
             self.trust.release(host)
-            self.dispatch(events.HostReleased(host, host in self.door.hosts))
-        elif not self.door.is_host(host):
+            self.dispatch(events.HostReleased(host, host in self.agents.hosts))
+        elif not self.agents.is_host(host):
             raise JobRefused("unknown_host", f"no host of the topology is called {host!r:.80}")
         else:
             self.quarantine(host, BY_OPERATOR, "an operator asked for it")
@@ -318,6 +318,6 @@ class Conductor:
         """Stop. What was granted stays granted: no job notices."""
         if self._timer is not None:
             self._timer.cancel()
-        self.door.close()
+        self.agents.close()
         self.switches.close()
         self.store.close()

@@ -27,22 +27,23 @@ pytestmark = pytest.mark.slow
 
 
 class Kept:
-    """``kept_main.py`` under a keeper; `told` is what each of its lives was handed."""
+    """``kept_main.py`` under a service manager; `told` is what each of its lives was handed."""
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.directory = folder / "run"
         command = [sys.executable, str(HERE / "kept_main.py")]
-        self.keeper = Process("keeper", folder, "keeper_main.py", str(self.directory), json.dumps(settings), *command)
+        words = (str(self.directory), json.dumps(settings), *command)
+        self.manager = Process("service-manager", folder, "service_manager_main.py", *words)
 
     def born(self) -> dict[str, Any]:
         """The next life has begun; what it was handed."""
-        handed: dict[str, Any] = self.keeper.hear()
+        handed: dict[str, Any] = self.manager.hear()
         return handed
 
     def ready(self) -> dict[str, Any]:
-        """It has begun, and its keeper knows."""
+        """It has begun, and its service manager knows."""
         handed = self.born()
-        assert self.keeper.ask("ready") == {"ready": True}
+        assert self.manager.ask("ready") == {"ready": True}
         return handed
 
 
@@ -56,7 +57,7 @@ def keep(tmp_path: Path) -> Iterator[Callable[..., Kept]]:
 
     yield start
     for kept in made:
-        kept.keeper.kill()
+        kept.manager.kill()
 
 
 def files_of(cluster: Cluster) -> dict[str, int]:
@@ -66,13 +67,13 @@ def files_of(cluster: Cluster) -> dict[str, int]:
 
 # -- the real daemon ----------------------------------------------------------------------------------------------
 def test_a_connection_made_while_the_daemon_is_dead_is_served_by_the_next(make_cluster: Callable[..., Cluster]) -> None:
-    """The keeper is frozen, so that it is surely dead when the peer comes."""
+    """The service manager is frozen, so that it is surely dead when the peer comes."""
     cluster = make_cluster({"alpha": {}}, keep={})
     sockets = files_of(cluster)
     with cluster.daemon.stopped():
         os.kill(pids_of(cluster.daemon)[0], signal.SIGKILL)
         peer = Peer(cluster.address)
-        peer.say(**hello("alpha"))
+        peer.send_message(**hello("alpha"))
     with peer:
         welcome = peer.hear()
     assert isinstance(welcome, control.Welcome), welcome
@@ -83,7 +84,7 @@ def test_a_connection_made_while_the_daemon_is_dead_is_served_by_the_next(make_c
 def test_the_daemon_ends_in_order_with_its_statistics_and_its_sockets(make_cluster: Callable[..., Cluster]) -> None:
     cluster = make_cluster({"alpha": {}}, keep={})
     with Peer(cluster.address) as peer:
-        peer.say(**hello("alpha"))
+        peer.send_message(**hello("alpha"))
         assert isinstance(peer.hear(), control.Welcome)
         assert isinstance(cluster.statistics(), dict)
         assert peer.hear_the_end() == "daemon_restarts"
@@ -102,7 +103,7 @@ def test_a_daemon_that_hangs_misses_its_watchdog_and_is_started_again(make_clust
 
 
 def test_a_daemon_that_feeds_its_watchdog_lives_through_many_intervals(make_cluster: Callable[..., Cluster]) -> None:
-    """Three intervals of two checks each; under a keeper every one of them must be fed."""
+    """Three intervals of two checks each; under a service manager every one of them must be fed."""
     cluster = make_cluster({"alpha": {}}, keep={"watchdog_s": 0.8})
     pid = pids_of(cluster.daemon)
     with pytest.raises(AssertionError, match="said nothing"):
@@ -112,13 +113,13 @@ def test_a_daemon_that_feeds_its_watchdog_lives_through_many_intervals(make_clus
     assert cluster.statistics().get("violations", 0) == 0
 
 
-def test_the_service_ends_when_its_keeper_is_killed(keep: Callable[..., Kept]) -> None:
+def test_the_service_ends_when_its_service_manager_is_killed(keep: Callable[..., Kept]) -> None:
     """It is asked to (SIGTERM), so that a daemon can still tell its peers; its standard input stays open meanwhile."""
     kept = keep()
     kept.ready()
-    pidfd = os.pidfd_open(pids_of(kept.keeper)[0])
+    pidfd = os.pidfd_open(pids_of(kept.manager)[0])
     try:
-        kept.keeper.signal(signal.SIGKILL)
+        kept.manager.signal(signal.SIGKILL)
         assert select.select([pidfd], [], [], BOUND_S)[0] == [pidfd]
     finally:
         os.close(pidfd)
@@ -127,13 +128,13 @@ def test_the_service_ends_when_its_keeper_is_killed(keep: Callable[..., Kept]) -
 def test_a_configuration_that_does_not_hold_is_not_tried_again(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("nonsense = 1\n")
     daemon = [sys.executable, str(HERE / "daemon_main.py"), str(tmp_path / "bad.toml"), str(tmp_path / "run")]
-    keeper = Process("keeper", tmp_path, "keeper_main.py", str(tmp_path / "run"), "{}", *daemon)
+    manager = Process("service-manager", tmp_path, "service_manager_main.py", str(tmp_path / "run"), "{}", *daemon)
     try:
-        assert keeper.ended() == 1
-        assert keeper.errors.count("tenant: is missing") == 1
+        assert manager.ended() == 1
+        assert manager.errors.count("tenant: is missing") == 1
         assert list((tmp_path / "run").iterdir()) == []
     finally:
-        keeper.kill()
+        manager.kill()
 
 
 # -- what is handed over ------------------------------------------------------------------------------------------
@@ -144,32 +145,32 @@ def test_the_service_is_handed_its_sockets_by_name_and_nothing_leaks(keep: Calla
     assert handed["listening"] == expected
     assert (handed["stored"], handed["leaks"], handed["variables"]) == ({}, [], [])
     assert handed["watchdog_s"] == 3.0
-    kept.keeper.finish()
+    kept.manager.finish()
 
 
 def test_stored_memory_comes_back_with_its_content_after_kill(keep: Callable[..., Kept]) -> None:
     kept = keep()
     kept.ready()
-    slots = kept.keeper.ask("store session-7-slots one two")["inodes"]
-    answers = kept.keeper.ask("store session-7-answers three")["inodes"]
-    kept.keeper.tell("die")
+    slots = kept.manager.ask("store session-7-slots one two")["inodes"]
+    answers = kept.manager.ask("store session-7-answers three")["inodes"]
+    kept.manager.tell("die")
     handed = kept.ready()
     assert handed["stored"] == {"session-7-slots": ["one", "two"], "session-7-answers": ["three"]}
     assert handed["inodes"] == {"session-7-slots": slots, "session-7-answers": answers}
-    assert kept.keeper.ask("forget session-7-slots") == {"forgotten": True}
-    kept.keeper.tell("die")
+    assert kept.manager.ask("forget session-7-slots") == {"forgotten": True}
+    kept.manager.tell("die")
     assert kept.ready()["stored"] == {"session-7-answers": ["three"]}
-    kept.keeper.finish()
+    kept.manager.finish()
 
 
 def test_what_was_said_just_before_death_counts(keep: Callable[..., Kept]) -> None:
-    """The keeper is frozen while its daemon stores and dies: it finds the message and the death together."""
+    """The service manager is frozen while its daemon stores and dies: it finds the message and the death together."""
     kept = keep()
     kept.ready()
-    with kept.keeper.stopped():
-        kept.keeper.ask("store late words")
-        child = pids_of(kept.keeper)[0]
-        kept.keeper.tell("die")
+    with kept.manager.stopped():
+        kept.manager.ask("store late words")
+        child = pids_of(kept.manager)[0]
+        kept.manager.tell("die")
         until(lambda: Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
     assert kept.born()["stored"] == {"late": ["words"]}
 
@@ -177,18 +178,18 @@ def test_what_was_said_just_before_death_counts(keep: Callable[..., Kept]) -> No
 def test_memory_stored_twice_is_held_once(keep: Callable[..., Kept]) -> None:
     kept = keep()
     kept.ready()
-    assert kept.keeper.ask("store-twice name text") == {"sent": [True, True], "done": True}
-    kept.keeper.tell("die")
+    assert kept.manager.ask("store-twice name text") == {"sent": [True, True], "done": True}
+    kept.manager.tell("die")
     assert kept.ready()["stored"] == {"name": ["text"]}
 
 
 def test_no_more_is_stored_than_the_limit(keep: Callable[..., Kept]) -> None:
     kept = keep(store_max=3)
     kept.ready()
-    kept.keeper.ask("store two a b")
-    kept.keeper.ask("store too-many c d")
-    kept.keeper.ask("store one e")
-    kept.keeper.tell("die")
+    kept.manager.ask("store two a b")
+    kept.manager.ask("store too-many c d")
+    kept.manager.ask("store one e")
+    kept.manager.tell("die")
     assert kept.ready()["stored"] == {"two": ["a", "b"], "one": ["e"]}
 
 
@@ -196,7 +197,7 @@ def test_a_strangers_message_is_ignored_and_its_descriptors_are_closed(keep: Cal
     """Neither this process nor a child of the daemon is the daemon."""
     kept = keep()
     kept.ready()
-    before = kept.keeper.open_fds()
+    before = kept.manager.open_fds()
     fd = os.memfd_create("stranger")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.connect(str(kept.directory / "notify.sock"))
@@ -206,23 +207,23 @@ def test_a_strangers_message_is_ignored_and_its_descriptors_are_closed(keep: Cal
         sock.send(b"WATCHDOG=trigger")
         sock.send(b"\xff\x00=\n=\nREADY")
     os.close(fd)
-    assert "forked" in kept.keeper.ask("fork")
-    assert kept.keeper.ask("ready") == {"ready": True}
-    assert kept.keeper.open_fds() == before
-    assert kept.keeper.errors.count("ignored a message") == 5
-    kept.keeper.tell("die")
+    assert "forked" in kept.manager.ask("fork")
+    assert kept.manager.ask("ready") == {"ready": True}
+    assert kept.manager.open_fds() == before
+    assert kept.manager.errors.count("ignored a message") == 5
+    kept.manager.tell("die")
     assert kept.ready()["stored"] == {}
 
 
 def test_what_was_stored_is_dropped_at_an_orderly_end(keep: Callable[..., Kept]) -> None:
     kept = keep()
     kept.ready()
-    kept.keeper.ask("store name text")
-    kept.keeper.tell("exit 0")
-    assert kept.keeper.ended() == 0
+    kept.manager.ask("store name text")
+    kept.manager.tell("exit 0")
+    assert kept.manager.ended() == 0
     again = keep()
     assert again.ready()["stored"] == {}
-    again.keeper.finish()
+    again.manager.finish()
 
 
 # -- when it is started again -------------------------------------------------------------------------------------
@@ -231,10 +232,10 @@ def test_a_crash_loop_ends_at_the_start_limit(keep: Callable[..., Kept]) -> None
     pids = set()
     for _ in range(4):
         pids.add(kept.ready()["pid"])
-        kept.keeper.tell("die")
-    assert kept.keeper.ended() == 70
+        kept.manager.tell("die")
+    assert kept.manager.ended() == 70
     assert len(pids) == 4
-    assert "giving up after 4 restarts" in kept.keeper.errors
+    assert "giving up after 4 restarts" in kept.manager.errors
     assert list(kept.directory.iterdir()) == []
 
 
@@ -242,35 +243,35 @@ def test_a_crash_loop_ends_at_the_start_limit(keep: Callable[..., Kept]) -> None
 def test_a_service_that_was_ready_once_is_started_again_however_it_ends(keep: Callable[..., Kept], word: str) -> None:
     kept = keep()
     kept.ready()
-    kept.keeper.tell(word)
+    kept.manager.tell(word)
     kept.ready()
-    kept.keeper.finish()
+    kept.manager.finish()
 
 
-def test_one_that_never_became_ready_ends_the_keeper_with_its_own_code(keep: Callable[..., Kept]) -> None:
+def test_one_that_never_became_ready_ends_the_service_manager_with_its_own_code(keep: Callable[..., Kept]) -> None:
     kept = keep()
     kept.born()
-    kept.keeper.tell("exit 3")
-    assert kept.keeper.ended() == 3
+    kept.manager.tell("exit 3")
+    assert kept.manager.ended() == 3
 
 
 def test_one_that_never_says_ready_is_ended_and_started_again(keep: Callable[..., Kept]) -> None:
     kept = keep(start_s=0.5)
     first = kept.born()["pid"]
     assert kept.born()["pid"] != first
-    assert "has not become ready" in kept.keeper.errors
+    assert "has not become ready" in kept.manager.errors
 
 
 def test_hangup_is_passed_on_and_one_that_came_too_early_is_not_lost(keep: Callable[..., Kept]) -> None:
     kept = keep()
     kept.born()
-    kept.keeper.signal(signal.SIGHUP)
-    until(lambda: not _is_pending(kept.keeper.pid, signal.SIGHUP))
-    kept.keeper.tell("ready")
-    assert sorted(map(str, (kept.keeper.hear(), kept.keeper.hear()))) == ["{'hangup': True}", "{'ready': True}"]
-    kept.keeper.signal(signal.SIGHUP)
-    assert kept.keeper.hear() == {"hangup": True}
-    kept.keeper.finish()
+    kept.manager.signal(signal.SIGHUP)
+    until(lambda: not _is_pending(kept.manager.pid, signal.SIGHUP))
+    kept.manager.tell("ready")
+    assert sorted(map(str, (kept.manager.hear(), kept.manager.hear()))) == ["{'hangup': True}", "{'ready': True}"]
+    kept.manager.signal(signal.SIGHUP)
+    assert kept.manager.hear() == {"hangup": True}
+    kept.manager.finish()
 
 
 def _is_pending(pid: int, number: signal.Signals) -> bool:
@@ -284,49 +285,50 @@ def test_armed_faults_are_for_the_first_life_only(keep: Callable[..., Kept], mon
     monkeypatch.setenv("OFFPATH_FAULTS", "daemon.recovered=kill")
     kept = keep()
     assert kept.ready()["faults"] == "daemon.recovered=kill"
-    kept.keeper.tell("die")
+    kept.manager.tell("die")
     assert kept.ready()["faults"] == ""
 
 
-def test_the_keeper_can_be_ended_while_it_waits_to_start_again(keep: Callable[..., Kept]) -> None:
+def test_the_service_manager_can_be_ended_while_it_waits_to_start_again(keep: Callable[..., Kept]) -> None:
     kept = keep(starts=0)
     lives = 5
     for _ in range(lives):  # the next one would start 0.8 s later
         kept.ready()
-        kept.keeper.tell("die")
-    until(lambda: kept.keeper.errors.count("restarting it") == lives)
-    kept.keeper.finish()
+        kept.manager.tell("die")
+    until(lambda: kept.manager.errors.count("restarting it") == lives)
+    kept.manager.finish()
     assert list(kept.directory.iterdir()) == []
 
 
 def test_a_service_that_does_not_end_when_told_is_killed(keep: Callable[..., Kept]) -> None:
     kept = keep(stop_s=0.3)
     kept.ready()
-    os.kill(pids_of(kept.keeper)[0], signal.SIGSTOP)
-    kept.keeper.signal(signal.SIGTERM)
-    assert kept.keeper.ended() == 128 + signal.SIGKILL
-    assert "does not exit; sending SIGKILL" in kept.keeper.errors
+    os.kill(pids_of(kept.manager)[0], signal.SIGSTOP)
+    kept.manager.signal(signal.SIGTERM)
+    assert kept.manager.ended() == 128 + signal.SIGKILL
+    assert "does not exit; sending SIGKILL" in kept.manager.errors
 
 
-def test_a_second_keeper_of_the_same_directory_is_refused(keep: Callable[..., Kept], tmp_path: Path) -> None:
+def test_a_second_service_manager_of_the_same_directory_is_refused(keep: Callable[..., Kept], tmp_path: Path) -> None:
     kept = keep()
     kept.ready()
-    second = Process("second", tmp_path, "keeper_main.py", str(kept.directory), "{}", "/bin/true")
+    second = Process("second", tmp_path, "service_manager_main.py", str(kept.directory), "{}", "/bin/true")
     try:
         assert second.ended() == 1
         assert "another process listens there" in second.errors or "in use" in second.errors
     finally:
         second.kill()
-    assert len(list(kept.directory.iterdir())) == 5  # four sockets and the keeper's own, all still there
-    kept.keeper.finish()
+    assert len(list(kept.directory.iterdir())) == 5  # four sockets and the service manager's own, all still there
+    kept.manager.finish()
 
 
-def test_the_keeper_stays_small_and_imports_no_event_loop() -> None:
+def test_the_service_manager_stays_small_and_imports_no_event_loop() -> None:
     """It shall outlive what it keeps: no pydantic, no uvloop, no asyncio in its process."""
-    code = "import sys, offpath.cli.daemon_run, offpath.dpu_daemon.durability.keeper as k; print(sorted(sys.modules))"
+    modules = "sys, offpath.cli.daemon_run, offpath.dpu_daemon.durability.service_manager"
+    code = f"import {modules}; print(sorted(sys.modules))"
     with os.popen(f"{sys.executable} -c '{code}'") as said:
         loaded = said.read()
-    assert "'offpath.dpu_daemon.durability.keeper'" in loaded
+    assert "'offpath.dpu_daemon.durability.service_manager'" in loaded
     for heavy in ("pydantic", "uvloop", "asyncio", "orjson", "numpy"):
         assert f"'{heavy}'" not in loaded, heavy
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from offpath.bindings.runtime import CONTROLLER_SOCKET
 from offpath.bindings.wire import ina_admin
-from offpath.cli import ask
+from offpath.cli import admin_client
 
 
-def client(runtime_dir: str | None) -> ask.AdminClient:
+def client(runtime_dir: str | None) -> admin_client.AdminClient:
     """Raises: DaemonUnreachable, NotPermitted."""
-    return ask.AdminClient(runtime_dir, CONTROLLER_SOCKET, ina_admin.FROM_CONTROLLER_ADMIN)
+    return admin_client.AdminClient(runtime_dir, CONTROLLER_SOCKET, ina_admin.FROM_CONTROLLER_ADMIN)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,19 +19,19 @@ from offpath.dpu_daemon.listening.accepting import Acceptor, Unidentified
 
 logger = logging.getLogger(__name__)
 HELLO_TIMEOUT_S: Final = 5.0
-MAX_STRANGERS: Final = 256
+MAX_PENDING: Final = 256
 """A helper and the workers of all its lanes may come at once, and say hello at once."""
 
 
-class Strangers:
+class PendingConnections:
     """Accepts, waits for a hello, and hands over to ``meet_helper`` or ``meet_worker``, which say `known` or
     `turn_away`."""
 
     def __init__(
         self,
         listener: HostListener,
-        meet_helper: Callable[[HostConnection, control.HelperHello], None],
-        meet_worker: Callable[[HostConnection, control.WorkerHello], None],
+        accept_helper: Callable[[HostConnection, control.HelperHello], None],
+        accept_worker: Callable[[HostConnection, control.WorkerHello], None],
         *,
         on_contact: Callable[[], None],
         count: Callable[[str], None],
@@ -39,11 +39,11 @@ class Strangers:
         """``count`` gets the names of counters: ``connections_evicted``, ``descriptors_exhausted``."""
         self._loop = asyncio.get_running_loop()
         self._listener = listener
-        self._meet_helper = meet_helper
-        self._meet_worker = meet_worker
+        self._accept_helper = accept_helper
+        self._accept_worker = accept_worker
         self._on_contact = on_contact
         self.waiting: dict[HostConnection, asyncio.TimerHandle] = {}
-        self._unidentified = Unidentified(MAX_STRANGERS, partial(count, "connections_evicted"))
+        self._unidentified = Unidentified(MAX_PENDING, partial(count, "connections_evicted"))
         self.acceptor = Acceptor(
             "host channel", self._accept, self._refuse, self._unidentified, partial(count, "descriptors_exhausted")
         )
@@ -90,7 +90,7 @@ class Strangers:
             timer.cancel()
         self._loop.remove_reader(connection.fileno())
         logger.log(
-            logging.DEBUG if connection.is_ours or is_expected else level,
+            logging.DEBUG if connection.is_self_probe or is_expected else level,
             "host channel: refused pid %d (%s): %s", connection.peer_pid, connection.peer, why,
             extra={"code": "host_peer_refused"},
         )  # fmt: skip
@@ -113,9 +113,9 @@ class Strangers:
             self.turn_away(connection, str(fault))
             return
         if isinstance(message, control.HelperHello):
-            self._meet_helper(connection, message)
+            self._accept_helper(connection, message)
         elif isinstance(message, control.WorkerHello):
-            self._meet_worker(connection, message)
+            self._accept_worker(connection, message)
         else:
             self.turn_away(connection, f"{message.kind} before a hello")
 

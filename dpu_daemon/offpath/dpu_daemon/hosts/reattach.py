@@ -11,7 +11,7 @@ from offpath.dpu_daemon.config import DurabilityTable
 from offpath.dpu_daemon.hosts.helper_link import HelperLink, Order
 from offpath.dpu_daemon.hosts.patience import Patience
 from offpath.dpu_daemon.requests.book_loop import BookLoop
-from offpath.dpu_daemon.requests.inflight import LaneLink
+from offpath.dpu_daemon.requests.inflight import LaneConnection
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.records import Lease
 from offpath.sched.jobs.states import LeaseState
@@ -45,7 +45,7 @@ class Orders(Protocol):
         """Hang up on every worker, forget every order."""
 
 
-class Reunion:
+class Reattachment:
     """Waits for the helper and the workers of the process before; nothing is awaited where there was none."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Reunion:
         """The incarnation that is; empty: none."""
         self._loop = asyncio.get_running_loop()
         self._patience: Patience | None = None
-        self.on_lane_back: Callable[[LaneLink], None] = lambda link: None
+        self.on_lane_back: Callable[[LaneConnection], None] = lambda link: None
 
     def restore(self) -> None:
         """The book is one that another process left: expect its helper and its workers back."""
@@ -153,7 +153,7 @@ class Reunion:
 
     def _end_dead_copies(self, lease: Lease) -> None:
         """Copies into lanes that were lost went with our former process, but for those that we posted."""
-        for job, attempt in sorted(lease.strays - self._copies_in_flight()):
+        for job, attempt in sorted(lease.orphaned_copies - self._copies_in_flight()):
             self._dispatch(events.CopyDone(job, attempt, error=True))
 
     def _stop_waiting(self) -> None:
@@ -171,7 +171,7 @@ class Reunion:
         self._orders.drop_all()
         self._dispatch(events.HelperLost(self._book.leasing.helper))
 
-    def lane_is_back(self, link: LaneLink) -> None:
+    def lane_is_back(self, link: LaneConnection) -> None:
         """The worker is back and has said what it had to say."""
         self._orders.awaited.discard((link.lease, link.lane))
         lease = self._book.ledger.leases.get(link.lease)
@@ -179,7 +179,7 @@ class Reunion:
             self._end_dead_copies(lease)
         self.on_lane_back(link)
 
-    def scrub_again(self, link: LaneLink) -> None:
+    def scrub_again(self, link: LaneConnection) -> None:
         """A worker is back: if its lane was to be scrubbed and is not, it is asked once more."""
         lease = self._book.ledger.leases.get(link.lease)
         if lease is not None and lease.state is LeaseState.SCRUBBING and link.lane not in lease.scrubbed:

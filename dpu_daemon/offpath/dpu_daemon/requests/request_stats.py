@@ -55,7 +55,7 @@ class Histogram:
         return 0.0
 
 
-class Kept(NamedTuple):
+class EndedRequest(NamedTuple):
     """An ended job. Plain values: a session's memory must not outlive it because its jobs are remembered."""
 
     job: int
@@ -74,7 +74,7 @@ class Kept(NamedTuple):
     """UTF-8, perhaps cut within a character; `DETAIL_BYTES` at most."""
 
 
-class Tally:
+class RequestStats:
     """Ends by tenant, status and reason; latency by tenant and by stage; the last `ENDED_KEPT` ended jobs."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class Tally:
         states: Collection[JobState],
         after: int = 0,
         limit: int = 128,
-    ) -> list[Kept]:
+    ) -> list[EndedRequest]:
         """Ended jobs in one of ``states`` while they are kept, by rising number, from behind ``after``."""
         fitting = (
             kept
@@ -140,11 +140,11 @@ class Tally:
             and (session is None or kept[1] == session)
             and kept[9].state in states
         )
-        return [Kept(*kept) for kept in heapq.nsmallest(limit, fitting, key=itemgetter(0))]
+        return [EndedRequest(*kept) for kept in heapq.nsmallest(limit, fitting, key=itemgetter(0))]
 
-    def find(self, *, job: int = 0, session: int = 0, request_id: int = 0) -> Kept | None:
+    def find(self, *, job: int = 0, session: int = 0, request_id: int = 0) -> EndedRequest | None:
         """The newest ended job of that number, or of that session and request id, while it is kept."""
         for kept in reversed(self._ended):
             if kept[0] == job if job else (kept[1], kept[3]) == (session, request_id):
-                return Kept(*kept)
+                return EndedRequest(*kept)
         return None

@@ -88,13 +88,13 @@ class Slot:
     """Bytes of the current operation that came from it."""
 
 
-class Part:
+class JobAtSwitch:
     """See the module. ``above``: opens the connection to the switch above, when the first rank joins (None: it
     cannot). ``observe``: is
     told of what happens to operations, at the root."""
 
     def __init__(
-        self, permission: Permission, root: Root, counters: Counters, above: Callable[[Part], Peer | None],
+        self, permission: Permission, root: Root, counters: Counters, above: Callable[[JobAtSwitch], Peer | None],
         observe: Callable[[str, dict[str, Any]], None], by_rank: bool = True,
     ) -> None:  # fmt: skip
         self.permission = permission
@@ -165,7 +165,7 @@ class Part:
         return None
 
     # -- from below ---------------------------------------------------------------------------------------------------
-    def heard(self, slot: Slot, frame: frames.Frame) -> None:
+    def on_frame(self, slot: Slot, frame: frames.Frame) -> None:
         """A member that is attached says something. Raises: InaFrameError: it breaks the rules."""
         if self.is_over:
             return
@@ -187,7 +187,7 @@ class Part:
             raise InaFrameError("out_of_turn", "an operation of another rank, or under another epoch")
         run = self._running.get(said.index)
         if run is not None and (run.nbytes, run.dtype) != (said.nbytes, said.dtype) and not run.is_refused:
-            self._ask(said)  # the root finds the mismatch, and aborts
+            self._request(said)  # the root finds the mismatch, and aborts
             if not self.is_root and self.up is not None:
                 self.up.send(frames.pack(said))
             slot.current = _Running(said.index, said.nbytes, said.dtype, is_refused=True)
@@ -206,7 +206,7 @@ class Part:
             return
         run.order.append(slot.number)
         if is_first and self.is_root:
-            self._ask(said)
+            self._request(said)
         elif is_first and self.up is not None:
             self.up.send(frames.pack(said))
 
@@ -220,7 +220,7 @@ class Part:
         self.progress += 1
         return run
 
-    def _ask(self, said: frames.Operation) -> None:
+    def _request(self, said: frames.Operation) -> None:
         """At the root only: the verdict, and what follows from it."""
         if not self.is_root:
             return
@@ -228,11 +228,11 @@ class Part:
         if said.nbytes > MOST_OPERATION_BYTES:
             self._refuse(said.index)
             self._counters.refused += 1
-            self._tell("refused", operation, "too_large")
+            self._emit("refused", operation, "too_large")
             return
-        verdict = self._root.ask(operation, said.rank, is_last=said.is_last)
+        verdict = self._root.request(operation, said.rank, is_last=said.is_last)
         if verdict.abort is not None:
-            self._tell("aborted", operation, "mismatch")
+            self._emit("aborted", operation, "mismatch")
             self.lose(Reason.MISMATCH)
         elif not verdict.waits:
             self.decide(verdict)
@@ -245,13 +245,13 @@ class Part:
         reason = str(verdict.reason) if verdict.reason is not None else ""
         if not verdict.is_admitted:
             self._counters.refused += 1
-            self._tell("refused", verdict.operation, reason)
+            self._emit("refused", verdict.operation, reason)
             self._refuse(run.index)
             return
         run.is_admitted = True
         self._counters.admitted += 1
         self._counters.peak = max(self._counters.peak, self._root.in_flight)
-        self._tell("admitted", verdict.operation, reason)
+        self._emit("admitted", verdict.operation, reason)
         if faults.armed:
             faults.hit("switch.admitted")
         self._sum(run)
@@ -296,14 +296,14 @@ class Part:
             self._root.delivered(operation, said.rank)
             if not run.missing:
                 self._counters.completed += 1
-                self._tell("completed", operation, "")
+                self._emit("completed", operation, "")
         elif self.up is not None:
             self.up.send(frames.pack(said))
         if not run.missing:
             del self._running[run.index]
 
     # -- from above ---------------------------------------------------------------------------------------------------
-    def heard_above(self, frame: frames.Frame) -> None:
+    def on_frame_above(self, frame: frames.Frame) -> None:
         """The switch above says something. Raises: InaFrameError: it breaks the rules."""
         if self.is_over:
             return
@@ -408,7 +408,7 @@ class Part:
     def _named(self, index: int, nbytes: int, dtype: str) -> Operation:
         return Operation(*self.key, index, nbytes, dtype)
 
-    def _tell(self, event: str, operation: Operation, reason: str) -> None:
+    def _emit(self, event: str, operation: Operation, reason: str) -> None:
         line = self._line() | {"index": operation.index, "nbytes": operation.nbytes, "dtype": operation.dtype}
         self._observe(event, line | ({"reason": reason} if reason else {}))
 

@@ -25,13 +25,13 @@ from offpath.bindings.verbs.devices import Choice, choose
 from offpath.bindings.verbs.domain import Device
 from offpath.bindings.verbs.exchange import VerbsListener, as_message, from_message
 from offpath.bindings.verbs.fabric import VerbsFabricSession
-from offpath.bindings.verbs.link import End, Line
-from offpath.bindings.verbs.neighbours import ask, ipv4_of, is_known
+from offpath.bindings.verbs.link import End, LivenessChannel
+from offpath.bindings.verbs.neighbours import ipv4_of, is_known, resolve
 from offpath.bindings.wire import control
 from offpath.dpu_daemon.config import RdmaTable
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.ingress.admission import Admission, Grant, Peer
-from offpath.dpu_daemon.ingress.doors import opened
+from offpath.dpu_daemon.ingress.fabric_acceptor import opened
 from offpath.dpu_daemon.requests.sessions import Session
 
 logger = logging.getLogger(__name__)
@@ -151,8 +151,8 @@ class RdmaPort:
         self.device.close()
 
 
-class VerbsDoor:
-    """Implements `offpath.dpu_daemon.ingress.doors.Door`. Owns the port, which outlives the daemon's sessions."""
+class VerbsAcceptor:
+    """Implements `FabricAcceptor`. Owns the port, which outlives the daemon's sessions."""
 
     def __init__(self, daemon: Daemon, admission: Admission, listener: VerbsListener, port: RdmaPort) -> None:
         self._daemon = daemon
@@ -169,23 +169,23 @@ class VerbsDoor:
                 self._daemon.sessions.lost(session, "the RDMA device failed")
 
     def open(self) -> None:
-        """See `Door.open`: nobody is let in but over a negotiation."""
+        """See `FabricAcceptor.open`: nobody is let in but over a negotiation."""
 
     def close(self) -> None:
-        """See `Door.close`: with the negotiations."""
+        """See `FabricAcceptor.close`: with the negotiations."""
 
     def check(self) -> None:
-        """See `Door.check`."""
+        """See `FabricAcceptor.check`."""
         why = self._port.why_shut()
         if why:
             raise NegotiationRefused("fabric_down", why[:500], int(HOLD_S * 1000))
 
     async def redeem(self, grant: Grant, said: control.Redeem, peer: Peer, fd: int) -> None:
-        """See `Door.redeem`. Raises: NegotiationRefused: the ticket is not this negotiation's; the end cannot be used,
-        or not reached."""
+        """See `FabricAcceptor.redeem`. Raises: NegotiationRefused: the ticket is not this negotiation's; the end
+        cannot be used, or not reached."""
         self.check()
         ends = [self._claim(grant, said)]
-        line = Line(fd, lambda: self._hung_up(ends, peer))
+        liveness = LivenessChannel(fd, lambda: self._hung_up(ends, peer))
         try:
             await self._reach(ends[0])
             self._still(grant, peer)
@@ -194,9 +194,9 @@ class VerbsDoor:
                 fabric = await self._loop.run_in_executor(
                     None, VerbsFabricSession, terms.slots, terms.payload_bytes, terms.result_bytes
                 )
-                self._first(grant, fabric, ends, line, peer)
+                self._first(grant, fabric, ends, liveness, peer)
             else:
-                self._again(grant, grant.live, ends, line, peer)
+                self._again(grant, grant.live, ends, liveness, peer)
         except (DeviceError, RegionError) as fault:
             self._listener.back(*ends)
             logger.warning(
@@ -231,7 +231,7 @@ class VerbsDoor:
                 raise VerbsError(
                     f"connect to {address}", "it does not answer", check="is the route there, its link up?"
                 )
-            ask(address, self._port.address)
+            resolve(address, self._port.address)
             await asyncio.sleep(_KNOWN_LOOK_S)
 
     @staticmethod
@@ -240,34 +240,36 @@ class VerbsDoor:
         if grant.is_over or grant.peer is not peer:
             raise NegotiationRefused("ticket", "the session is over, or another connection has it")
 
-    def _first(self, grant: Grant, fabric: VerbsFabricSession, ends: list[End], line: Line, peer: Peer) -> None:
+    def _first(
+        self, grant: Grant, fabric: VerbsFabricSession, ends: list[End], liveness: LivenessChannel, peer: Peer
+    ) -> None:
         """Known, and journalled, before the peer has its memory: what it submits at once survives our death."""
         try:
             self._still(grant, peer)
-            ours = self._connected(fabric, ends, line)
+            ours = self._connected(fabric, ends, liveness)
         except BaseException:
             fabric.close()
             raise
 
         def then() -> None:
             assert grant.live is not None
-            peer.say(control.Redeemed(end=as_message(ours)))
+            peer.send(control.Redeemed(end=as_message(ours)))
             grant.live.attach()
 
         opened(self._daemon, self._admission, grant, fabric, then)
 
-    def _again(self, grant: Grant, session: Session, ends: list[End], line: Line, peer: Peer) -> None:
+    def _again(self, grant: Grant, session: Session, ends: list[End], liveness: LivenessChannel, peer: Peer) -> None:
         """A peer that came back gets a new queue pair to the same memory."""
         session.detach()
         fabric = cast(VerbsFabricSession, session.fabric)  # this door makes no other
-        ours = self._connected(fabric, ends, line)
-        peer.say(control.Redeemed(end=as_message(ours)))
+        ours = self._connected(fabric, ends, liveness)
+        peer.send(control.Redeemed(end=as_message(ours)))
         self._admission.came_back(grant)
         session.attach()
 
-    def _connected(self, fabric: VerbsFabricSession, ends: list[End], line: Line) -> End:
+    def _connected(self, fabric: VerbsFabricSession, ends: list[End], liveness: LivenessChannel) -> End:
         """Returns our end, which is added to ``ends``. Raises: VerbsError."""
-        ours = fabric.open(self._port.device, ends[0], line, self._port.seal)
+        ours = fabric.open(self._port.device, ends[0], liveness, self._port.seal)
         if not self._listener.made(ours):
             fabric.hang_up()
             raise VerbsError("make a queue pair", "somebody named it as its own before we had it")

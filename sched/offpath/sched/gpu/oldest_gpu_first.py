@@ -1,4 +1,4 @@
-"""`shipped`: where a new lease goes decides how long a GPU stays in use; so it goes where one stays in use anyway.
+"""`oldest-gpu-first`: a new lease goes to the GPU that stays in use longest anyway.
 
 Jobs' lengths are heavy-tailed: what has run long will run long. A new instance is cut on the GPU whose oldest running
 job is oldest (in steps of a factor of four from a minute on), among equals on the fullest, then on the first. Young
@@ -28,10 +28,10 @@ _LOOKED_AT: Final = 16
 """Leases that a prefetch chooses among."""
 
 
-class Shipped(IndexedPolicy):
+class OldestGpuFirst(IndexedPolicy):
     """Implements `offpath.sched.gpu.policy.Policy`."""
 
-    name = "shipped"
+    name = "oldest-gpu-first"
 
     def __init__(self, *, prefetch: bool = True) -> None:
         super().__init__()

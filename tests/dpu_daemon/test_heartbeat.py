@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from offpath.bindings.wire import control
-from offpath.dpu_daemon.hosts import pulse as pulse_module
-from offpath.dpu_daemon.hosts.pulse import Pulse
+from offpath.dpu_daemon.hosts import heartbeat as pulse_module
+from offpath.dpu_daemon.hosts.heartbeat import Heartbeat
 
 LIMIT_S = 1.0
 
@@ -42,14 +42,14 @@ def test_a_pause_of_ours_excuses_only_the_silence_of_that_time(pause_s: float, m
     lost: list[str] = []
     pings: list[control.Ping] = []
     limits: Any = SimpleNamespace(helper_ms=LIMIT_S * 1e3, scrub_ms=0)
-    pulse = Pulse(lambda: limits, pings.append, lambda: False, lost.append)
+    heartbeat = Heartbeat(lambda: limits, pings.append, lambda: False, lost.append)
     clock.beat()
     clock.now_s += pause_s
-    pulse.heard()
-    heard_s = clock.now_s
+    heartbeat.on_message()
+    received_s = clock.now_s
     clock.beat(late_s=pause_s)
     assert not lost
-    while not lost and clock.now_s < heard_s + 10 * LIMIT_S:
+    while not lost and clock.now_s < received_s + 10 * LIMIT_S:
         clock.beat()
     assert len(lost) == 1
-    assert LIMIT_S < clock.now_s - heard_s <= 2 * LIMIT_S
+    assert LIMIT_S < clock.now_s - received_s <= 2 * LIMIT_S

@@ -21,7 +21,7 @@ from offpath.bindings.errors import ControlError, FrameError, PeerGone
 from offpath.bindings.sockets import SocketFile, listening_socket, peer_credentials
 from offpath.bindings.wire import admin, control
 from offpath.bindings.wire.frames import FrameReader, frame
-from offpath.dpu_daemon.ingress.streams import StreamDoor
+from offpath.dpu_daemon.ingress.streams import StreamListener
 from offpath.dpu_daemon.listening.accepting import Unidentified
 from offpath.dpu_daemon.listening.places import Places
 
@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Desk(Generic[_T]):
+class AdminHandlers(Generic[_T]):
     """Who answers. ``read`` raises ControlError; ``answer`` gets the request and the uid that sent it; ``done`` comes
     after an answer was sent; ``broke``: a peer broke the protocol; ``uids``: who may ask besides root and ourselves, at
     that moment."""
@@ -47,21 +47,21 @@ class Desk(Generic[_T]):
     broke: Callable[[], None] = lambda: None
 
 
-class OperatorSocket(Generic[_T]):
+class AdminSocket(Generic[_T]):
     """Serves a desk at ``path``. `start` listens, `close` stops."""
 
     def __init__(
-        self, desk: Desk[_T], path: str, inherited: socket.socket | None = None,
+        self, handlers: AdminHandlers[_T], path: str, inherited: socket.socket | None = None,
         count: Callable[[str], None] = lambda what: None, *, places: Places,
     ) -> None:  # fmt: skip
         """``inherited``: a socket that listens at ``path`` already, whose file is not ours to remove. ``count`` gets
         the names of counters: ``connections_evicted``, ``descriptors_exhausted``. ``places`` watches over the file."""
         self._places = places
         self._file: SocketFile | None = None
-        self._desk = desk
+        self._handlers = handlers
         self._path = path
         self._inherited = inherited
-        self.door: StreamDoor | None = None
+        self.door: StreamListener | None = None
         self._waiting = Unidentified(_MOST_UNIDENTIFIED, lambda: count("connections_evicted"))
         self._exhausted = lambda: count("descriptors_exhausted")
         self._peers: dict[asyncio.StreamWriter, None] = {}  # who has been quiet longest comes first
@@ -69,7 +69,9 @@ class OperatorSocket(Generic[_T]):
     async def start(self) -> None:
         """Raises: OSError: the path is taken or cannot be made."""
         sock = self._inherited or listening_socket(self._path, socket.SOCK_STREAM)
-        self.door = StreamDoor("admin socket", sock, self._peer, self._waiting, limit=_LIMIT, exhausted=self._exhausted)
+        self.door = StreamListener(
+            "admin socket", sock, self._peer, self._waiting, limit=_LIMIT, exhausted=self._exhausted
+        )
         self._file = SocketFile(self._path, is_own=self._inherited is None)
         self._places.add(self._file, socket.SOCK_STREAM, self.door.replace)
         self.set_mode()
@@ -86,13 +88,13 @@ class OperatorSocket(Generic[_T]):
     def set_mode(self) -> None:
         """The uid is what counts; but a listed one must be able to connect."""
         self._places.look()
-        is_open = any(uid not in (0, os.getuid()) for uid in self._desk.uids())
+        is_open = any(uid not in (0, os.getuid()) for uid in self._handlers.uids())
         with contextlib.suppress(FileNotFoundError):  # then nobody connects any more, whatever its mode was
             if os.stat(self._path).st_uid == os.geteuid():  # else its maker, a service manager, decides
                 os.chmod(self._path, 0o666 if is_open else 0o600)
 
     def _is_operator(self, uid: int) -> bool:
-        return uid in (0, os.getuid()) or uid in self._desk.uids()
+        return uid in (0, os.getuid()) or uid in self._handlers.uids()
 
     async def _peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert self.door is not None
@@ -129,20 +131,20 @@ class OperatorSocket(Generic[_T]):
                         if not data:
                             return
                         waiting += frames.feed(data)
-                    asked = self._desk.read(waiting.pop(0))
+                    asked = self._handlers.read(waiting.pop(0))
                 except (FrameError, ControlError) as broken:
-                    self._desk.broke()
-                    _say(writer, admin.Fault(code=broken.code, detail=broken.detail[:500]))
+                    self._handlers.broke()
+                    _respond(writer, admin.Fault(code=broken.code, detail=broken.detail[:500]))
                     return
                 if writer not in self._peers or not self._is_operator(uid):
                     return  # hung up on meanwhile, or an operator no more since a reload
                 self._peers[writer] = self._peers.pop(writer)
-                _say(writer, await self._desk.answer(asked, uid))
+                _respond(writer, await self._handlers.answer(asked, uid))
                 await writer.drain()
-            self._desk.done(asked)
+            self._handlers.done(asked)
 
 
-def _say(writer: asyncio.StreamWriter, reply: BaseModel) -> None:
+def _respond(writer: asyncio.StreamWriter, reply: BaseModel) -> None:
     body = control.encode(reply)
     try:
         writer.write(frame(body))

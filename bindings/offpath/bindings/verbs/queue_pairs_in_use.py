@@ -9,7 +9,7 @@ from __future__ import annotations
 from offpath.bindings.verbs.queue import Address
 
 
-class TakenEnds:
+class QueuePairsInUse:
     """A set of queue pairs, by GID and number."""
 
     def __init__(self) -> None:

@@ -20,12 +20,14 @@ _AGAIN_S: Final = 0.002
 _READ_AT_ONCE: Final = 64
 
 
-class Talk:
+class AgentChannel:
     """Owns the connection. ``heard`` gets each whole text; ``lost`` is called once, with why, and never by `close`."""
 
-    def __init__(self, connection: HostConnection, heard: Callable[[bytes], None], lost: Callable[[str], None]) -> None:
+    def __init__(
+        self, connection: HostConnection, on_text: Callable[[bytes], None], lost: Callable[[str], None]
+    ) -> None:
         self._connection = connection
-        self._heard = heard
+        self._on_text = on_text
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._joiner = parts.Joiner()
@@ -36,7 +38,7 @@ class Talk:
         self.is_closed = False
         self._loop.add_reader(connection.fileno(), self._read)
 
-    def say(self, message: BaseModel) -> None:
+    def send(self, message: BaseModel) -> None:
         """Sent in order, at once or when there is room. What goes wrong is said by ``lost``, not here."""
         if self.is_closed:
             return
@@ -44,11 +46,11 @@ class Talk:
             self._waiting.append(part)
             self._waiting_bytes += len(part)
         if self._again is None:
-            self._send()
+            self._flush()
         if self._waiting_bytes > MOST_WAITING_BYTES:
             self._lose("it takes nothing that it is sent")
 
-    def _send(self) -> None:
+    def _flush(self) -> None:
         self._again = None
         try:
             while self._waiting and self._connection.send(self._waiting[0]):
@@ -57,7 +59,7 @@ class Talk:
             self._lose(str(gone))
             return
         if self._waiting:  # credit is no news that a descriptor tells of
-            self._again = self._loop.call_later(_AGAIN_S, self._send)
+            self._again = self._loop.call_later(_AGAIN_S, self._flush)
 
     def _read(self) -> None:
         try:
@@ -65,7 +67,7 @@ class Talk:
                 if self.is_closed or (message := self._connection.receive_message()) is None:
                     return
                 if (text := self._joiner.message(message)) is not None:
-                    self._heard(text)
+                    self._on_text(text)
         except (PeerGone, ProtocolError) as fault:
             self._lose(str(fault))
 
@@ -73,9 +75,9 @@ class Talk:
         """In a turn of its own: whoever says something is not called back in the middle of it."""
         if not self.is_closed and self._later is None:
             self._loop.remove_reader(self._connection.fileno())
-            self._later = self._loop.call_soon(self._tell, why)
+            self._later = self._loop.call_soon(self._report_loss, why)
 
-    def _tell(self, why: str) -> None:
+    def _report_loss(self, why: str) -> None:
         if not self.is_closed:
             self.close()
             self._lost(why)

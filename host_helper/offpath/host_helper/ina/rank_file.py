@@ -63,7 +63,7 @@ EPOCH: Final = Area(PATTERN.offset + PATTERN.size, 4 << 20)
 PAGE_BYTES: Final = EPOCH.offset + EPOCH.size
 
 
-class PageError(OffpathError):
+class RankFileError(OffpathError):
     """A page cannot be made (its name or its record is too long), or does not hold what a page holds.
 
     ``code``: name, head, too_long, torn (no whole record: perhaps it is just being written), json, record.
@@ -79,27 +79,27 @@ def pack(sequence: int, data: Any, area: Area) -> bytes:
     """A record with its mark. Raises: PageError: it does not fit."""
     body = orjson.dumps(data)
     if MARK.size + len(body) > area.size:
-        raise PageError("too_long", f"a record of {len(body)} bytes in an area of {area.size}")
+        raise RankFileError("too_long", f"a record of {len(body)} bytes in an area of {area.size}")
     return MARK.pack(sequence, len(body), zlib.crc32(body)) + body
 
 
 def unpack(raw: bytes, area: Area) -> RankState | Pattern | EpochRecord:
     """The record at the begin of ``raw``, with its mark. Raises: PageError."""
     if len(raw) < MARK.size:
-        raise PageError("torn", "cut short")
+        raise RankFileError("torn", "cut short")
     sequence, length, crc = MARK.unpack_from(raw)
     if sequence & 1 or not 0 < length <= area.size - MARK.size or len(raw) < MARK.size + length:
-        raise PageError("torn", "no whole record")
+        raise RankFileError("torn", "no whole record")
     body = raw[MARK.size : MARK.size + length]
     if zlib.crc32(body) != crc:
-        raise PageError("torn", "its bytes do not fit its CRC")
+        raise RankFileError("torn", "its bytes do not fit its CRC")
     try:
         data = document.read(body)
         return state_from_data(data) if area is STATE else _pattern(data) if area is PATTERN else epoch_from_data(data)
     except ControlError as fault:
-        raise PageError("json", str(fault)) from fault
+        raise RankFileError("json", str(fault)) from fault
     except SchedError as fault:
-        raise PageError("record", str(fault)) from fault
+        raise RankFileError("record", str(fault)) from fault
 
 
 def _pattern(data: Any) -> Pattern:
@@ -122,7 +122,7 @@ def file_name(job: str, incarnation: int, rank: int) -> str:
     """JOB.INCARNATION.RANK.page; what no file name may hold is quoted as in a URL. Raises: PageError."""
     name = f"{quote(job, safe='')}.{incarnation}.{rank}{SUFFIX}"
     if not job or len(name) + 1 > _LONGEST_FILE_NAME:
-        raise PageError("name", f"the job's name is empty or too long for a file's: {job!r:.80}")
+        raise RankFileError("name", f"the job's name is empty or too long for a file's: {job!r:.80}")
     return name
 
 
@@ -134,7 +134,7 @@ def parse_name(name: str) -> tuple[str, int, int]:
         is_possible = job and job.isprintable() and rank < MOST_RANKS and incarnation < 1 << 63
         if is_possible and file_name(job, incarnation, rank) == name:
             return job, incarnation, rank
-    raise PageError("name", f"not the name of a page: {name!r:.80}")
+    raise RankFileError("name", f"not the name of a page: {name!r:.80}")
 
 
 class PageFile:
@@ -169,7 +169,7 @@ class PageFile:
     def read(self, area: Area) -> Any:
         """What is there now, `unpack`ed. Raises: PageError: nothing whole, also not when looked at again."""
         for _ in range(_TRIES - 1):
-            with contextlib.suppress(PageError):
+            with contextlib.suppress(RankFileError):
                 return unpack(self._raw(area), area)
         return unpack(self._raw(area), area)
 
@@ -182,10 +182,10 @@ class PageFile:
         """Ranks, rank and incarnation. Raises: PageError."""
         raw = os.pread(self._fd, HEAD.size, 0)
         if len(raw) != HEAD.size:
-            raise PageError("head", "cut short")
+            raise RankFileError("head", "cut short")
         magic, ranks, rank, incarnation = HEAD.unpack(raw)
         if magic != MAGIC or not rank < ranks <= MOST_RANKS or incarnation >= 1 << 63:
-            raise PageError("head", "no page's head")
+            raise RankFileError("head", "no page's head")
         return ranks, rank, incarnation
 
     def close(self) -> None:
@@ -195,7 +195,7 @@ class PageFile:
             self._fd = -1
 
 
-class RankPage:
+class RankStateFile:
     """The rank's side: makes the page, tells its state and pattern, hears of epochs.
 
     The page is there whole and locked, or not at all; its lock goes with the process, however that ends.
@@ -240,7 +240,7 @@ class RankPage:
         try:
             epoch: EpochRecord = self._file.read(EPOCH)
             return epoch
-        except PageError:
+        except RankFileError:
             self.ignored += 1
             return None
 

@@ -46,7 +46,7 @@ def write_rate(path: str, bytes_per_s: int) -> None:
         os.close(fd)
 
 
-class Link:
+class RateLimiter:
     """Used by one thread. ``rate_bytes_per_s`` holds for each direction; 0: no limit.
 
     ``path``: a file whose first eight bytes are the rate, written by `write_rate`, also from another process; it is

@@ -24,7 +24,7 @@ ADA, BOB, CYD = 1, 2, 3
 SMALL, HALF, WHOLE = 1, 2, 3
 
 
-class Desk:
+class BookHarness:
     """A book with a session per tenant; ``at`` and the calls below say when in ms."""
 
     def __init__(
@@ -38,15 +38,15 @@ class Desk:
         self.book = JobBook(tenants, GreedyFirstFit(), settings, pins)
         self.ids: dict[int, int] = {}
         for number, spec in enumerate(tenants, start=1):
-            assert self.say(0, events.SessionOpened(number, spec.name, 64)) == ()
+            assert self.send(0, events.SessionOpened(number, spec.name, 64)) == ()
         if is_joined:
-            self.joined = self.say(0, events.HelperJoined(1, (a100(),), KERNELS))
+            self.joined = self.send(0, events.HelperJoined(1, (a100(),), KERNELS))
 
-    def say(self, at_ms: float, event: events.Event) -> tuple[Command, ...]:
+    def send(self, at_ms: float, event: events.Event) -> tuple[Command, ...]:
         return self.book.handle(event, int(at_ms * MS))
 
     def tick(self, at_ms: float) -> tuple[Command, ...]:
-        return self.say(at_ms, events.Tick())
+        return self.send(at_ms, events.Tick())
 
     def submit(
         self,
@@ -66,26 +66,26 @@ class Desk:
         submitted = events.JobSubmitted(
             job, session, self.ids[session], kernel, share, priority, int(by_ms * MS), payload, idempotent
         )
-        return self.say(at_ms, submitted)
+        return self.send(at_ms, submitted)
 
     def warm(self, at_ms: float, *leases: int, lanes: int = 2) -> tuple[Command, ...]:
         out: tuple[Command, ...] = ()
         for lease in leases:
             for lane in range(lanes):
-                out += self.say(at_ms, events.LaneReady(lease, lane, lease))
+                out += self.send(at_ms, events.LaneReady(lease, lane, lease))
         return out
 
     def result(
         self, at_ms: float, job: int, generation: int, reason: EndReason = EndReason.NONE
     ) -> tuple[Command, ...]:
-        return self.say(at_ms, events.ResultArrived(job, generation, reason, int(at_ms * MS), int(at_ms * MS)))
+        return self.send(at_ms, events.ResultArrived(job, generation, reason, int(at_ms * MS), int(at_ms * MS)))
 
     def run(
         self, at_ms: float, job: int, session: int = ADA, kernel: int = SMALL, **how: object
     ) -> tuple[Command, ...]:
         """Submit onto a warm lease and copy."""
         out = self.submit(at_ms, job, session, kernel, **how)  # type: ignore[arg-type]
-        return out + self.say(at_ms, events.CopyDone(job, 0))
+        return out + self.send(at_ms, events.CopyDone(job, 0))
 
     def state(self, lease: int) -> LeaseState:
         return self.book.ledger.leases[lease].state

@@ -15,7 +15,7 @@ from offpath.dpu_daemon.config import LimitsTable
 _PINGS_PER_LIMIT: Final = 5
 
 
-class Pulse:
+class Heartbeat:
     """Of one helper. ``send`` says a ping, ``is_at_work`` whether an order is open, ``lost`` is told once, with why."""
 
     def __init__(
@@ -30,7 +30,7 @@ class Pulse:
         self._is_at_work = is_at_work
         self._lost = lost
         self._loop = asyncio.get_running_loop()
-        self._heard_s = self._looked_s = self._loop.time()
+        self._received_s = self._looked_s = self._loop.time()
         self._number = 0
         self._is_answered = True
         self._timer = self._loop.call_later(self._interval_s(), self._beat)
@@ -38,9 +38,9 @@ class Pulse:
     def _interval_s(self) -> float:
         return self._limits().helper_ms / 1e3 / _PINGS_PER_LIMIT
 
-    def heard(self) -> None:
+    def on_message(self) -> None:
         """It said something, whatever it was."""
-        self._heard_s = self._loop.time()
+        self._received_s = self._loop.time()
 
     def answered(self, pong: control.Pong) -> None:
         """The next ping may go: there is never more than one on its way, so that none fill the channel."""
@@ -50,9 +50,11 @@ class Pulse:
         now_s, interval_s, limits = self._loop.time(), self._interval_s(), self._limits()
         late_s = max(0.0, now_s - self._looked_s - interval_s)
         self._looked_s = now_s
-        self._heard_s = min(now_s, self._heard_s + late_s)  # we did not look then, which says nothing of the helper
+        self._received_s = min(
+            now_s, self._received_s + late_s
+        )  # we did not look then, which says nothing of the helper
         allowed_ms = max(limits.helper_ms, limits.scrub_ms) if self._is_at_work() else limits.helper_ms
-        silent_ms = (now_s - self._heard_s) * 1e3
+        silent_ms = (now_s - self._received_s) * 1e3
         self._timer = self._loop.call_later(interval_s, self._beat)
         if silent_ms > allowed_ms:
             self.stop()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.header import RequestHeader
 from offpath.dpu_daemon.requests.inflight import JobRef
-from offpath.dpu_daemon.requests.tally import BOUNDS_NS, Histogram, Tally
+from offpath.dpu_daemon.requests.request_stats import BOUNDS_NS, Histogram, RequestStats
 from offpath.sched.jobs.commands import Answer
 from offpath.sched.jobs.states import EndReason, JobState
 
@@ -57,31 +57,31 @@ def test_an_ended_job_that_is_remembered_does_not_hold_its_session() -> None:
     session: Any = Peer()
     ref = JobRef(7, session, 0, RequestHeader(0, 9, 1, 14, 2, 50, 0, 64, 0, b""))
     answer = Answer(7, 3, JobState.COMPLETED, EndReason.NONE, 0, 1, 1, (1, 2, 3, 4, 5, 15))
-    tally = Tally()
-    tally.answered(ref, answer, Status.COMPLETED, Reason.NONE, 1_000)
+    stats = RequestStats()
+    stats.answered(ref, answer, Status.COMPLETED, Reason.NONE, 1_000)
     there = weakref.ref(session)
     del session, ref
     gc.collect()
     assert there() is None
-    kept = tally.find(session=3, request_id=9)
-    assert kept == tally.find(job=7)
+    kept = stats.find(session=3, request_id=9)
+    assert kept == stats.find(job=7)
     assert kept is not None
     assert (kept.tenant, kept.priority, kept.payload_bytes, kept.budget_ms) == ("ada", 2, 64, 50)
-    assert tally.find(job=8) is None
+    assert stats.find(job=8) is None
 
 
 def test_ended_jobs_are_listed_by_number_and_page_whatever_the_order_of_their_ends() -> None:
     session: Any = Peer()
-    tally = Tally()
+    stats = RequestStats()
     for job in (5, 2, 9, 1, 7):
         ref = JobRef(job, session, 0, RequestHeader(0, job, 1, 14, 2, 50, 0, 64, 0, b""))
         is_done = job != 9
         state, reason = (JobState.COMPLETED, EndReason.NONE) if is_done else (JobState.FAILED, EndReason.KERNEL_RAISED)
         answer = Answer(job, 3, state, reason, 0, 1, 1, (1, 2, 3, 4, 5, 15))
-        tally.answered(ref, answer, Status[state.name], Reason[reason.name], 1_000)
+        stats.answered(ref, answer, Status[state.name], Reason[reason.name], 1_000)
 
     def numbers(*states: JobState, **options: Any) -> list[int]:
-        return [kept.job for kept in tally.ended(states=states, **options)]
+        return [kept.job for kept in stats.ended(states=states, **options)]
 
     assert numbers(JobState.COMPLETED, JobState.FAILED) == [1, 2, 5, 7, 9]
     assert numbers(JobState.COMPLETED, after=2, limit=2) == [5, 7]

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from offpath.bindings.errors import ControlError, ProtocolError
 from offpath.bindings.wire import cluster, control
-from offpath.dpu_daemon.agent.talk import Talk
+from offpath.dpu_daemon.agent.channel import AgentChannel
 
 if TYPE_CHECKING:
     from offpath.bindings.ports import HostConnection
@@ -22,7 +22,7 @@ HELLO_S: Final = 5.0
 _ACCEPTS: Final = 32
 
 
-class Door:
+class Agents:
     """``heard`` gets a host's reports; ``came`` and ``left`` tell who can be spoken to. ``is_host``: a name that the
     topology knows."""
 
@@ -30,16 +30,16 @@ class Door:
         self,
         listener: ZmqListener,
         is_host: Callable[[str], bool],
-        heard: Callable[[str, cluster.AgentReport], None],
-        came: Callable[[str], None],
-        left: Callable[[str], None],
+        on_report: Callable[[str, cluster.AgentReport], None],
+        on_connected: Callable[[str], None],
+        on_disconnected: Callable[[str], None],
     ) -> None:
         self._listener = listener
         self.is_host = is_host
-        self._heard, self._came, self._left = heard, came, left
+        self._on_report, self._on_connected, self._on_disconnected = on_report, on_connected, on_disconnected
         self._loop = asyncio.get_running_loop()
-        self._strangers: dict[Talk, asyncio.TimerHandle] = {}
-        self._hosts: dict[str, Talk] = {}
+        self._pending: dict[AgentChannel, asyncio.TimerHandle] = {}
+        self._hosts: dict[str, AgentChannel] = {}
         self.refused = 0
         self._loop.add_reader(listener.fileno(), self._accept)
 
@@ -61,74 +61,74 @@ class Door:
             self._meet(connection)
 
     def _meet(self, connection: HostConnection) -> None:
-        def heard(text: bytes) -> None:
-            self._hear(talk, connection.peer, text)
+        def on_text(text: bytes) -> None:
+            self._on_text(channel, connection.peer, text)
 
         def lost(why: str) -> None:
-            self._lost(talk, connection.peer, why)
+            self._lost(channel, connection.peer, why)
 
-        talk = Talk(connection, heard, lost)
-        self._strangers[talk] = self._loop.call_later(
-            HELLO_S, self._turn_away, talk, connection.peer, "no hello in time"
+        channel = AgentChannel(connection, on_text, lost)
+        self._pending[channel] = self._loop.call_later(
+            HELLO_S, self._turn_away, channel, connection.peer, "no hello in time"
         )
 
-    def _hear(self, talk: Talk, peer: str, text: bytes) -> None:
+    def _on_text(self, channel: AgentChannel, peer: str, text: bytes) -> None:
         try:
             message = control.decode(cluster.TO_CONTROLLER, text)
             if isinstance(message, cluster.AgentHello):
-                self._greet(talk, peer, message)
-            elif self._hosts.get(peer) is talk:
-                self._heard(peer, message)
+                self._greet(channel, peer, message)
+            elif self._hosts.get(peer) is channel:
+                self._on_report(peer, message)
             else:
                 raise ControlError("hello", f"{message.kind} came first")
         except ProtocolError as fault:
-            self._turn_away(talk, peer, str(fault))
+            self._turn_away(channel, peer, str(fault))
 
-    def _greet(self, talk: Talk, peer: str, hello: cluster.AgentHello) -> None:
-        if talk not in self._strangers:
+    def _greet(self, channel: AgentChannel, peer: str, hello: cluster.AgentHello) -> None:
+        if channel not in self._pending:
             raise ControlError("hello", "a second one")
         if hello.host != peer:
             raise ControlError("host", f"it says that it is {hello.host}; its key is listed as {peer}")
         if not self.is_host(peer):
             raise ControlError("host", f"{peer} is no host of the topology")
-        self._strangers.pop(talk).cancel()
+        self._pending.pop(channel).cancel()
         if (former := self._hosts.get(peer)) is not None:  # it came back before its old connection was missed
             former.close()
-            self._left(peer)
-        self._hosts[peer] = talk
-        self._came(peer)
+            self._on_disconnected(peer)
+        self._hosts[peer] = channel
+        self._on_connected(peer)
 
-    def _turn_away(self, talk: Talk, peer: str, why: str) -> None:
+    def _turn_away(self, channel: AgentChannel, peer: str, why: str) -> None:
         self.refused += 1
         logger.warning("agent %s refused: %s", peer, why, extra={"code": "agent_refused"})
-        talk.say(cluster.Farewell(code="refused", detail=why[:500]))
-        self._forget(talk, peer)
-        talk.close()
+        channel.send(cluster.Farewell(code="refused", detail=why[:500]))
+        self._forget(channel, peer)
+        channel.close()
 
-    def _lost(self, talk: Talk, peer: str, why: str) -> None:
-        if self._hosts.get(peer) is talk:
+    def _lost(self, channel: AgentChannel, peer: str, why: str) -> None:
+        if self._hosts.get(peer) is channel:
             logger.info("agent %s disconnected: %s", peer, why, extra={"code": "agent_away"})
-        self._forget(talk, peer)
+        self._forget(channel, peer)
 
-    def _forget(self, talk: Talk, peer: str) -> None:
-        if (timer := self._strangers.pop(talk, None)) is not None:
+    def _forget(self, channel: AgentChannel, peer: str) -> None:
+        if (timer := self._pending.pop(channel, None)) is not None:
             timer.cancel()
-        if self._hosts.get(peer) is talk:
+        if self._hosts.get(peer) is channel:
             del self._hosts[peer]
-            self._left(peer)
+            self._on_disconnected(peer)
 
-    def say(self, host: str, message: BaseModel) -> None:
+    def send(self, host: str, message: BaseModel) -> None:
         """To who is not here nothing is said: it is asked when it comes."""
-        if (talk := self._hosts.get(host)) is not None:
-            talk.say(message)
+        if (channel := self._hosts.get(host)) is not None:
+            channel.send(message)
 
     def close(self) -> None:
         """Hang up on everybody."""
         self._loop.remove_reader(self._listener.fileno())
-        for timer in self._strangers.values():
+        for timer in self._pending.values():
             timer.cancel()
-        for talk in [*self._strangers, *self._hosts.values()]:
-            talk.close()
-        self._strangers.clear()
+        for channel in [*self._pending, *self._hosts.values()]:
+            channel.close()
+        self._pending.clear()
         self._hosts.clear()
         self._listener.close()

@@ -45,7 +45,7 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-class Seat(Generic[_T]):
+class PluginSlot(Generic[_T]):
     """One policy's place: a built-in, and perhaps a plug-in before it."""
 
     def __init__(self, group: str, built_in: _T, process: PluginProcess | None = None) -> None:
@@ -55,7 +55,7 @@ class Seat(Generic[_T]):
         self.faults = 0
 
     @classmethod
-    def of(cls, group: str, given: str, built_in: _T, deadline_s: float) -> Seat[_T]:
+    def of(cls, group: str, given: str, built_in: _T, deadline_s: float) -> PluginSlot[_T]:
         """``given``: what the configuration says, of which ``plugin:NAME`` starts a process. Raises: PluginError."""
         if not given.startswith(PREFIX):
             return cls(group, built_in)
@@ -69,14 +69,14 @@ class Seat(Generic[_T]):
         """A plug-in is asked."""
         return self.process is not None
 
-    def ask(self, kind: str, *arguments: Any, read: Callable[[Any], _R], instead: Callable[[], _R]) -> _R:
+    def query(self, kind: str, *arguments: Any, read: Callable[[Any], _R], instead: Callable[[], _R]) -> _R:
         """What the plug-in says, as ``read`` makes it of plain data; the built-in's word if it says nothing that can be
         used. ``read`` raises PlainError, PolicyFault."""
         if self.process is None:
             return instead()
         try:
             self.process.begin()
-            return read(self.process.ask(kind, *arguments))
+            return read(self.process.query(kind, *arguments))
         except (AdvisorError, PlainError, PolicyFault) as fault:
             logger.warning(
                 "plug-in for %s quarantined, using the built-in policy: %s",
@@ -88,11 +88,11 @@ class Seat(Generic[_T]):
             self.close()
             return instead()
 
-    def tell(self, kind: str, *arguments: Any) -> None:
+    def notify(self, kind: str, *arguments: Any) -> None:
         """Something that it will need to know."""
         if self.process is not None:
             self.process.begin()
-            self.process.tell(kind, *arguments)
+            self.process.notify(kind, *arguments)
 
     def close(self) -> None:
         """The plug-in's process ends. Repeating it is harmless."""
@@ -104,11 +104,11 @@ class Seat(Generic[_T]):
 class Placing:
     """Implements `Placement`: the configured policy."""
 
-    def __init__(self, seat: Seat[Placement], topology: str) -> None:
+    def __init__(self, slot: PluginSlot[Placement], topology: str) -> None:
         """``topology``: its text, or the words of a regular one."""
-        self.seat = seat
-        self.name = seat.built_in.name
-        seat.tell(TOPOLOGY, topology)
+        self.slot = slot
+        self.name = slot.built_in.name
+        slot.notify(TOPOLOGY, topology)
 
     def place(self, cluster: Cluster, request: Request) -> Decision:
         """See `Placement`."""
@@ -119,20 +119,20 @@ class Placing:
                 raise PolicyFault(f"over capacity or nonsense: {'; '.join(wrong)}")
             return replace(decision, reasons=tuple(map(one_line, decision.reasons[:MOST_REASONS])))
 
-        return self.seat.ask(
+        return self.slot.query(
             PLACE, list(cluster.free_hosts()), request.hosts, read=read,
-            instead=lambda: self.seat.built_in.place(cluster, request),
+            instead=lambda: self.slot.built_in.place(cluster, request),
         )  # fmt: skip
 
 
 class Building:
     """Implements `TreeBuilder`: the configured one. ``usable``: the switches that aggregate."""
 
-    def __init__(self, seat: Seat[TreeBuilder], topology: str, usable: frozenset[int]) -> None:
-        self.seat = seat
-        self.name = seat.built_in.name
+    def __init__(self, slot: PluginSlot[TreeBuilder], topology: str, usable: frozenset[int]) -> None:
+        self.slot = slot
+        self.name = slot.built_in.name
         self._usable = usable
-        seat.tell(TOPOLOGY, topology)
+        slot.notify(TOPOLOGY, topology)
 
     def build(self, topology: Topology, jobs: Hosts, former: Trees, limit: Limit) -> Trees:
         """See `TreeBuilder`."""
@@ -148,19 +148,19 @@ class Building:
                 raise PolicyFault(wrong)
             return trees
 
-        return self.seat.ask(
+        return self.slot.query(
             BUILD, {job: list(hosts) for job, hosts in jobs.items()},
             {job: to_plain(each) for job, each in former.items()}, limit.capacity, read=read,
-            instead=lambda: self.seat.built_in.build(topology, jobs, former, limit),
+            instead=lambda: self.slot.built_in.build(topology, jobs, former, limit),
         )  # fmt: skip
 
 
 class SharingOut:
     """Implements `Sharing`: the configured one."""
 
-    def __init__(self, seat: Seat[Sharing]) -> None:
-        self.seat = seat
-        self.name = seat.built_in.name
+    def __init__(self, slot: PluginSlot[Sharing]) -> None:
+        self.slot = slot
+        self.name = slot.built_in.name
 
     def share(self, group: Sequence[str], turn: int) -> Mapping[str, Share]:
         """See `Sharing`."""
@@ -172,4 +172,6 @@ class SharingOut:
             checked_shares(group, shares)
             return shares
 
-        return self.seat.ask(SHARE, list(group), turn, read=read, instead=lambda: self.seat.built_in.share(group, turn))
+        return self.slot.query(
+            SHARE, list(group), turn, read=read, instead=lambda: self.slot.built_in.share(group, turn)
+        )

@@ -29,7 +29,7 @@ STORE_WAIT_S: Final = 1.0
 MAX_PENDING_TICKETS: Final = 63  # the listener itself turns peers away from 64 on
 
 
-class Door(Protocol):
+class FabricAcceptor(Protocol):
     """One fabric's."""
 
     def open(self) -> None:
@@ -84,8 +84,8 @@ def opened(
     daemon.store.keep(memory_name(grant.session), memory, go_on, lambda: admission.held(grant))
 
 
-class FabricDoor:
-    """Implements `Door`. Watches the listener, which it owns."""
+class LoopbackAcceptor:
+    """Implements `FabricAcceptor`. Watches the listener, which it owns."""
 
     def __init__(self, daemon: Daemon, admission: Admission, listener: LoopbackFabricListener) -> None:
         self._daemon = daemon
@@ -99,7 +99,7 @@ class FabricDoor:
         )
 
     def open(self) -> None:
-        """See `Door.open`."""
+        """See `FabricAcceptor.open`."""
         self.acceptor.open(self._listener.fileno())
 
     def replace(self, sock: socket.socket) -> None:
@@ -111,14 +111,14 @@ class FabricDoor:
         self._listener.replace(sock)
 
     def check(self) -> None:
-        """See `Door.check`: it always can be."""
+        """See `FabricAcceptor.check`: it always can be."""
 
     async def redeem(self, grant: Grant, said: control.Redeem, peer: Peer, fd: int) -> None:
-        """See `Door.redeem`: it has a socket of its own."""
+        """See `FabricAcceptor.redeem`: it has a socket of its own."""
         raise ControlError("out_of_turn", said.kind)
 
     def close(self) -> None:
-        """See `Door.close`: who waits is turned away."""
+        """See `FabricAcceptor.close`: who waits is turned away."""
         self.acceptor.close()
         for sock in list(self._drops):
             self._drop(sock)

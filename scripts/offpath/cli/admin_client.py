@@ -55,7 +55,7 @@ class AdminClient:
                 raise NotPermitted(f"{self.path}: this user may not connect") from None
             raise DaemonUnreachable(f"no daemon answers at {self.path}: {fault.strerror or fault}") from None
 
-    def ask(self, request: BaseModel, wanted: type[_R]) -> _R:
+    def query(self, request: BaseModel, wanted: type[_R]) -> _R:
         """Raises: Refused, DaemonUnreachable, NotPermitted."""
         frames: list[bytes] = []
         try:
@@ -97,7 +97,7 @@ def all_leases(client: AdminClient) -> Iterator[admin.LeaseLine]:
     """Every lease, page by page."""
     after = 0
     while True:
-        page = client.ask(admin.LeasesRequest(after=after), admin.Leases)
+        page = client.query(admin.LeasesRequest(after=after), admin.Leases)
         yield from page.leases
         if not page.next:
             return
@@ -109,7 +109,7 @@ def all_tenants(client: AdminClient) -> tuple[admin.Statistics, list[admin.Tenan
     tenants: list[admin.TenantLine] = []
     after = ""
     while True:
-        page = client.ask(admin.StatisticsRequest(after=after), admin.Statistics)
+        page = client.query(admin.StatisticsRequest(after=after), admin.Statistics)
         tenants += page.tenants
         if not page.next:
             return page, tenants
@@ -127,7 +127,7 @@ def add_id(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", type=job_id, help="a job's number, or SESSION/REQUEST")
 
 
-def asked(kind: type[_R], **words: Any) -> _R:
+def request(kind: type[_R], **words: Any) -> _R:
     """A request made of what was typed. Raises: OffpathError: a word is out of its range, or has a wrong form."""
     try:
         return kind(**words)
@@ -170,6 +170,6 @@ def _is_number(text: str) -> bool:
     return text.replace(".", "", 1).replace("-", "", 1).isdigit() or text in ("-", "")
 
 
-def say(text: str) -> None:
+def echo(text: str) -> None:
     """For people, beside the document."""
     print(text, file=sys.stderr)
