@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import os
 import re
@@ -69,6 +70,37 @@ def test_the_version_is_the_installed_distributions() -> None:
 def test_no_file_is_longer_than_600_lines() -> None:
     counted = {path.relative_to(ROOT): len(path.read_bytes().splitlines()) for path in sources(".py", ".c", ".h")}
     assert {str(path): lines for path, lines in counted.items() if lines > MAX_LINES} == {}
+
+
+LARGE = {
+    "dpu_daemon": ("durability/service_manager.py", "durability/journal/ring.py", "hosts/lanes.py", "ingress/admission.py",
+                   "switch/job_at_switch.py", "switch/switch.py"),
+    "host_helper": ("supervisor.py",),
+    "sched": ("ina/protocol/controller.py", "jobs/book.py", "jobs/leasing.py"),
+}  # fmt: skip
+"""Modules over 400 lines: each is one state machine, whose transitions are read side by side."""
+
+
+@pytest.mark.parametrize("role", LARGE)
+def test_only_single_state_machines_have_more_than_400_lines(role: str) -> None:
+    package = ROOT / role / "offpath" / LEAVES[role]
+    large = {str(path.relative_to(package)) for path in package.rglob("*.py") if lines(path) > 400}
+    assert large <= set(LARGE[role]), "split it by responsibility"
+
+
+def test_the_daemon_only_wires() -> None:
+    path = ROOT / "dpu_daemon/offpath/dpu_daemon/daemon.py"
+    public = {
+        node.attr
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and not node.attr.startswith("_")
+    }
+    assert lines(path) <= 200
+    assert len(public) <= 10, f"a part belongs to one of its rooms' objects: {sorted(public)}"
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text().splitlines())
 
 
 def lint_imports(root: Path) -> subprocess.CompletedProcess[str]:

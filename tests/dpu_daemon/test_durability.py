@@ -399,11 +399,11 @@ async def test_what_comes_after_the_end_is_no_error_and_leaves_the_journal_to_th
     with open_notify_socket(str(tmp_path / "notify")):
         notifier = Notifier(str(tmp_path / "notify"))
         async with running_daemon(config, str(tmp_path / "run"), None, notifier) as (daemon, _):
-            daemon.book_loop.on_broken = lambda: broken.append(True)
-            daemon.sessions.opened(1, "ada", LoopbackFabricSession(1, 4096, 4096), '[1,4096,4096,""]')
+            daemon.requests.book_loop.on_broken = lambda: broken.append(True)
+            daemon.requests.sessions.opened(1, "ada", LoopbackFabricSession(1, 4096, 4096), '[1,4096,4096,""]')
             assert daemon.is_durable
         before = (tmp_path / "run" / "journal").read_bytes()
-        daemon.sessions.ended(daemon.sessions.by_number[1], "peer_gone", "nobody came back in time")
-        daemon.book_loop._tick()
+        daemon.requests.sessions.ended(daemon.requests.sessions.by_number[1], "peer_gone", "nobody came back in time")
+        daemon.requests.book_loop._tick()
         assert broken == []
         assert (tmp_path / "run" / "journal").read_bytes() == before

@@ -72,7 +72,7 @@ class Ringer:
         os.close(answers)
         self._bell = socket.socket(fileno=bell)
         self._bell.setblocking(False)
-        self.session = daemon.sessions.opened(number, tenant, fabric)
+        self.session = daemon.requests.sessions.opened(number, tenant, fabric)
         self.ring()
 
     def ring(self) -> None:
@@ -132,7 +132,7 @@ async def test_between_two_doorbells_of_a_neighbour_the_daemon_takes_a_slice_of_
     await take(clock, ringers, WARM)
     taken = await take(clock, ringers, COUNTED)
     assert served.counters["violations"] == 0
-    assert len(served.sessions.by_number) == SESSIONS + 1
+    assert len(served.requests.sessions.by_number) == SESSIONS + 1
     waits = [len(run) for run in taken.strip("b").split("a")]
     assert sorted(waits)[len(waits) * 9 // 10] <= SLICE_NS // COST_NS + 1
     assert max(waits) <= SESSIONS + SLICE_NS // COST_NS + 1, "each session once, before its tenant's pause parks it"

@@ -63,14 +63,14 @@ async def test_a_copy_that_does_not_end_in_place_is_waited_for_and_no_error_of_t
     errors: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     async with checked(tmp_path) as (daemon, _, check):
-        daemon.engine._inline_bytes = -1
+        daemon.requests.engine._inline_bytes = -1
         for _ in range(10):
             ended = asyncio.Event()
-            daemon.probe.run(checkup := Checkup(ended.set))
+            daemon.requests.probe.run(checkup := Checkup(ended.set))
             await check.run()
             await ended.wait()
             assert checkup.is_healthy
-        assert daemon.copies.in_flight == {}
+        assert daemon.requests.copies.in_flight == {}
         assert daemon.statistics()["dma_bytes"] == 0
         assert errors == []
 
@@ -78,25 +78,27 @@ async def test_a_copy_that_does_not_end_in_place_is_waited_for_and_no_error_of_t
 @pytest.mark.usefixtures("_impatient")
 async def test_a_page_that_never_arrives_is_found_each_time_and_posted_once(tmp_path: Path) -> None:
     async with checked(tmp_path) as (daemon, _, check):
-        engine, stop = daemon.engine, threading.Event()
+        engine, stop = daemon.requests.engine, threading.Event()
         engine._inline_bytes = -1
         engine._thread = stuck = threading.Thread(target=stop.wait)
         stuck.start()
         for _ in range(2):
             with pytest.raises(SelfCheckFailed, match="copy engine: a page has not arrived"):
                 await check.run()
-            assert len(daemon.copies.in_flight) == 1, "its pages are not used again while a copy may land in them"
+            assert len(daemon.requests.copies.in_flight) == 1, (
+                "its pages are not used again while a copy may land in them"
+            )
         stop.set()
         stuck.join()
         engine._thread = threading.Thread(target=engine._run)
         engine._thread.start()
         await check.run()
-        assert daemon.copies.in_flight == {}
+        assert daemon.requests.copies.in_flight == {}
 
 
 async def test_a_copy_engine_whose_thread_has_ended_is_found(tmp_path: Path) -> None:
     async with checked(tmp_path) as (daemon, _, check):
-        daemon.engine._thread = ended = threading.Thread(target=lambda: None)
+        daemon.requests.engine._thread = ended = threading.Thread(target=lambda: None)
         ended.start()
         ended.join()
         with pytest.raises(SelfCheckFailed, match="copy engine: its thread has ended"):
@@ -189,15 +191,17 @@ async def test_a_full_queue_that_nobody_empties_is_no_flood(tmp_path: Path, monk
 async def test_a_deadline_that_was_forgotten_is_found(tmp_path: Path) -> None:
     """A job with a deadline waits for a lease that no helper opens; then the daemon's timer is lost."""
     async with checked(tmp_path) as (daemon, _, check):
-        daemon.book_loop.dispatch(events.HelperJoined(1, (a100(),), (events.Kernel(1, 14),)))
-        daemon.book_loop.dispatch(events.SessionOpened(1, "alpha", 1))
-        daemon.book_loop.dispatch(events.JobSubmitted(1, 1, 1, 1, 0, 0, daemon.now_ns() + 10_000_000_000, 8, False))
+        daemon.requests.book_loop.dispatch(events.HelperJoined(1, (a100(),), (events.Kernel(1, 14),)))
+        daemon.requests.book_loop.dispatch(events.SessionOpened(1, "alpha", 1))
+        daemon.requests.book_loop.dispatch(
+            events.JobSubmitted(1, 1, 1, 1, 0, 0, daemon.requests.now_ns() + 10_000_000_000, 8, False)
+        )
         await check.run()
-        assert daemon.book_loop._timer is not None
-        daemon.book_loop._timer.cancel()
-        daemon.now_ns = lambda: time.monotonic_ns() + 1_000_000_000
+        assert daemon.requests.book_loop._timer is not None
+        daemon.requests.book_loop._timer.cancel()
+        daemon.requests.book_loop.now_ns = lambda: time.monotonic_ns() + 1_000_000_000
         await check.run()  # a busy loop may be late
-        daemon.now_ns = lambda: time.monotonic_ns() + 13_000_000_000
+        daemon.requests.book_loop.now_ns = lambda: time.monotonic_ns() + 13_000_000_000
         with pytest.raises(SelfCheckFailed, match="job book: a deadline has stood for"):
             await check.run()
 

@@ -105,7 +105,7 @@ class SimWorker:
             or self.order.generation in world.closing
             or self.helper.is_cut_off()
             or not world.daemon.host.has_helper()  # a restarted daemon gave up waiting for it
-            or self.order.lease not in world.daemon.book.ledger.leases
+            or self.order.lease not in world.daemon.requests.book.ledger.leases
             or self.is_liar
             or world.engine.has_lost(self._worker._lane)
             or world.judge.is_unwanted(self)  # the order to kill it may have met no helper

@@ -231,7 +231,7 @@ class Judge:
     def is_given_up(self, worker: SimWorker) -> bool:
         """The book counts its lane as lost."""
         order = worker.order
-        lease = self._world.daemon.book.ledger.lease_of(order.lease, order.generation)
+        lease = self._world.daemon.requests.book.ledger.lease_of(order.lease, order.generation)
         return lease is not None and worker.lane in lease.lost
 
     def lease_ordered(self, lease: int, generation: int) -> None:
@@ -360,7 +360,7 @@ class Judge:
         """Conservation and bounds; cheap, for it is done after every callback."""
         world = self._world
         daemon = world.daemon
-        ledger = daemon.book.ledger
+        ledger = daemon.requests.book.ledger
         in_flight = len(self._live)
         promise(
             ledger.unanswered == in_flight, f"{in_flight} jobs wait for an answer; the book counts {ledger.unanswered}"
@@ -374,11 +374,11 @@ class Judge:
         promise(in_flight <= world.config.max_jobs, f"{in_flight} jobs are accepted")
         promise(len(ledger.jobs) <= world.slots_given, "more jobs than slots")
         promise(len(ledger.leaving) <= world.lanes_possible, "more jobs leave than there are lanes")
-        promise(len(daemon.answers.refs) <= world.slots_given + in_flight, "the shell keeps ended jobs")
+        promise(len(daemon.requests.answers.refs) <= world.slots_given + in_flight, "the shell keeps ended jobs")
 
     def before_sleep(self, until_ns: int) -> None:
         """Nothing is ready, the clock moves on: not past what the book waits for."""
-        next_ns = self._world.daemon.book.next_deadline_ns()
+        next_ns = self._world.daemon.requests.book.next_deadline_ns()
         promise(next_ns is None or until_ns <= next_ns + _WAKE_SLACK_NS, "the daemon sleeps past the book's deadline")
 
     def unanswered(self) -> list[Request]:
@@ -394,17 +394,18 @@ class Judge:
     def at_rest(self) -> None:
         """Everybody has left: nothing of theirs is kept."""
         world = self._world
-        daemon, ledger, host = world.daemon, world.daemon.book.ledger, world.daemon.host
+        daemon, ledger, host = world.daemon, world.daemon.requests.book.ledger, world.daemon.host
         promise(not self._live, f"jobs {list(self._live)} never end")
         for name, table in (
             ("jobs", ledger.jobs), ("jobs that leave", ledger.leaving), ("the book's sessions", ledger.sessions),
             ("needy tenants", ledger.backlogged),
-            ("departing tenants", ledger.departing), ("sessions", daemon.sessions.by_number),
-            ("jobs of the shell", daemon.answers.refs), ("unwritten answers", daemon.answers.unwritten),
-            ("awaited lanes", daemon.lanes.awaited),
-            ("copies", daemon.copies.in_flight),
-            ("held answers", daemon.answers.held), ("what waits for copies", daemon.copies._waiting),
-            ("lane copies", daemon.copies.leases()), ("helpers that leave", host._closing_connections),
+            ("departing tenants", ledger.departing), ("sessions", daemon.requests.sessions.by_number),
+            ("jobs of the shell", daemon.requests.answers.refs),
+            ("unwritten answers", daemon.requests.answers.unwritten),
+            ("awaited lanes", daemon.host.lanes.awaited),
+            ("copies", daemon.requests.copies.in_flight),
+            ("held answers", daemon.requests.answers.held), ("what waits for copies", daemon.requests.copies._waiting),
+            ("lane copies", daemon.requests.copies.leases()), ("helpers that leave", host._closing_connections),
             ("strangers", host.pending.waiting), ("grants", world.admission._grants),
             ("tickets", world.admission._by_ticket), ("open tickets", world.listener.tickets._offers),
             ("silent peers", world.listener.pending), ("waiting drops", world.acceptor._drops),
@@ -423,7 +424,7 @@ class Judge:
             promise(
                 not lease.jobs and not lease.orphaned_copies and not lease.running_share, "an idle lease runs something"
             )
-        lanes = daemon.lanes
+        lanes = daemon.host.lanes
         promise(len(lanes.orders) == len(ledger.leases), f"orders {list(lanes.orders)} are left over")
         promise({lease for lease, _ in lanes.links} <= set(ledger.leases), f"lanes {list(lanes.links)} are left over")
         held = sum(len(gpu.tenancies) for gpu in world.gpus)

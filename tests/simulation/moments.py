@@ -28,7 +28,7 @@ ENOUGH = 30_000
 
 def kill_daemon(world: World) -> None:
     if world.channel is not None:
-        world._last_book = snapshot(world.daemon.book)
+        world._last_book = snapshot(world.daemon.requests.book)
         world.kill_daemon()
 
 
@@ -50,8 +50,8 @@ def lose_lane(world: World) -> None:
     if world.channel is not None:
         for worker in world.helper.workers():
             worker.is_liar = True  # as good a reason as any to hang up on it
-        for link in list(world.daemon.lanes.links.values())[:1]:
-            world.loop.running(world.daemon.lanes.worker_gone, link, "struck")
+        for link in list(world.daemon.host.lanes.links.values())[:1]:
+            world.loop.running(world.daemon.host.lanes.worker_gone, link, "struck")
 
 
 def drop_instances(world: World) -> None:

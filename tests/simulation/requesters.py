@@ -201,7 +201,7 @@ class SimRequester:
         if self.is_hostile and world.judge.sessions and world.random.random() < 0.5:
             session = world.random.choice(list(world.judge.sessions))
             return control.Resume(
-                session=session, lineage=world.daemon.lineage, token="stolen-or-guessed", unanswered=[]
+                session=session, lineage=world.daemon.identity.lineage, token="stolen-or-guessed", unanswered=[]
             )
         if self._lost is None or self._held is None or self._slots is None:
             return None

@@ -45,6 +45,7 @@ class SimManager:
 
     def __init__(self, memories: dict[int, SessionMemory]) -> None:
         self._memories = memories
+        self.notifier = self
         self.kept: dict[str, SessionMemory] = {}
 
     pending = retries = 0

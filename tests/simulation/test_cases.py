@@ -41,7 +41,7 @@ def test_a_simulated_job_that_expires_as_its_result_comes_carries_no_result(stag
     assert late.answer is None
     world.loop.now_ns = late.read_ns + 50 * MS  # the daemon stands still until the very deadline
     world.late_ns += 50 * MS
-    world.daemon.lanes._from_worker(world.daemon.lanes.links[worker.order.lease, 0])
+    world.daemon.host.lanes._from_worker(world.daemon.host.lanes.links[worker.order.lease, 0])
     assert late.answer is not None
     assert (late.answer.status, late.answer.reason) == (Status.EXPIRED, Reason.DEADLINE_PASSED)
     assert late.answer.result_bytes == 0
@@ -58,7 +58,7 @@ def test_an_order_held_back_for_copies_is_not_given_once_its_lease_was_closed(st
     stage.until(lambda: bool(world.engine.flights))
     world._kill_helper()
     stage.until(lambda: not world.daemon.host.has_helper())
-    ledger = world.daemon.book.ledger
+    ledger = world.daemon.requests.book.ledger
     stage.until(lambda: world.daemon.host.has_helper() and bool(ledger.leases))
     held = max(ledger.leases)
     stage.until(lambda: held not in ledger.leases)
@@ -104,7 +104,7 @@ def test_an_order_held_back_for_copies_is_dropped_with_its_helper(stage: Stage) 
     (token,) = world.engine.flights
     world.engine._landed(token)
     stage.until(lambda: request.is_taken)
-    assert [order.generation for order in ordered] == [world.daemon.book.ledger.generation]
+    assert [order.generation for order in ordered] == [world.daemon.requests.book.ledger.generation]
     assert request.answer is not None
     assert request.answer.status is Status.COMPLETED
 
@@ -123,12 +123,12 @@ def test_an_order_to_kill_that_met_no_helper_is_given_when_it_is_back(tmp_path: 
         requester._to_cancel.append(requests[0])
         requester.wake()
         stage.until(lambda: requests[0].is_taken)
-        (ends_ns,) = [lease.watch_ns for lease in world.daemon.book.ledger.leases.values()]
+        (ends_ns,) = [lease.watch_ns for lease in world.daemon.requests.book.ledger.leases.values()]
         until(stage, ends_ns - 20 * MS)
-        world._last_book = snapshot(world.daemon.book)
+        world._last_book = snapshot(world.daemon.requests.book)
         world.kill_daemon()
         world.helper.be_silent(True)
-        stage.until(lambda: any(lease.lost for lease in world.daemon.book.ledger.leases.values()))
+        stage.until(lambda: any(lease.lost for lease in world.daemon.requests.book.ledger.leases.values()))
         assert all(worker.is_alive for worker in world.helper.workers())
         assert len(world.helper.workers()) == 2
         world.helper.be_silent(False)
@@ -203,11 +203,11 @@ def test_a_large_result_that_was_fetched_after_its_worker_had_ended_is_nobodys(s
     stage.until(lambda: request.starts == 1)
     (worker,) = world.helper.workers()
     stage.until(lambda: bool(worker._end.daemon_end.inbox))
-    link = world.daemon.lanes.links[worker.order.lease, 0]
+    link = world.daemon.host.lanes.links[worker.order.lease, 0]
     worker.die()
     assert link.memory is not None
     link.memory.view[:] = bytes(link.memory.nbytes)
-    world.loop.running(world.daemon.lanes._from_worker, link)
+    world.loop.running(world.daemon.host.lanes._from_worker, link)
     stage.until(lambda: request.is_taken)
     assert request.answer is not None
     assert (request.answer.status, request.answer.reason) == (Status.OUTCOME_UNKNOWN, Reason.WORKER_LOST)
@@ -229,13 +229,13 @@ def test_a_dropped_worker_does_not_come_back_to_its_lane(tmp_path: Path) -> None
         request = dropped.running[0]
         stage.until(lambda: all(request.starts for request in requests))
         (other,) = [worker for worker in world.helper.workers() if worker is not dropped]
-        link = world.daemon.lanes.links[dropped.order.lease, dropped.lane]
+        link = world.daemon.host.lanes.links[dropped.order.lease, dropped.lane]
         dropped.is_liar = True  # as good a reason as any
-        world.loop.running(world.daemon.lanes.worker_gone, link, "dropped")
+        world.loop.running(world.daemon.host.lanes.worker_gone, link, "dropped")
         stage.until(lambda: request.is_taken)
         stage.until(lambda: dropped._end is not None and not dropped._end.daemon_gone, 200)
         stage.until(lambda: not dropped.is_alive or dropped._end is None)
-        assert world.daemon.lanes.links.keys() == {(other.order.lease, other.lane)}
+        assert world.daemon.host.lanes.links.keys() == {(other.order.lease, other.lane)}
         assert request.answer is not None
         assert request.answer.status is Status.OUTCOME_UNKNOWN
     finally:

@@ -190,14 +190,14 @@ class World:
         listener: Any = self.listener
         channel: Any = self.channel
         journal, book = self._journal() if self.setup.is_durable else (None, None)
-        notifier: Any = self.manager if journal is not None else None
+        store: Any = self.manager if journal is not None else None
         self.daemon = Daemon(
             self.config, channel, engine=self.engine, now_ns=self.loop.clock_ns, token=self._token, journal=journal,
-            book=book, notifier=notifier, store=notifier,
+            book=book, store=store,
         )  # fmt: skip
-        self.daemon._secret = IDENTITY.secret
+        self.daemon.identity._secret = IDENTITY.secret
         self._offer_plugin()
-        handle = self.daemon.book.handle
+        handle = self.daemon.requests.book.handle
 
         def heard(event: events.Event, now_ns: int) -> tuple[commands.Command, ...]:
             self.may_be_killed("before anything of an event is journalled")
@@ -215,7 +215,7 @@ class World:
                 self.judge.book_said(command)
             return said
 
-        self.daemon.book.handle = heard  # type: ignore[method-assign]
+        self.daemon.requests.book.handle = heard  # type: ignore[method-assign]
         self.admission = Admission(
             self.daemon, self.config, listener, control.FabricOffer(carrier="loopback", address="sim")
         )
@@ -427,7 +427,7 @@ class World:
 
     def _kill_between(self) -> None:
         if self.setup.is_durable and self.channel is not None:
-            self._last_book = snapshot(self.daemon.book)
+            self._last_book = snapshot(self.daemon.requests.book)
             self.kill_daemon()
 
     def _kill_worker(self) -> None:
@@ -472,7 +472,7 @@ class World:
         end = HostEnd(self, self.new_pid(), lambda: None)
         self.intruders.append(end)
         token = "not-the-token-of-a-lease"
-        lease = self.random.choice([*self.daemon.lanes.orders, 1])  # it guesses well
+        lease = self.random.choice([*self.daemon.host.lanes.orders, 1])  # it guesses well
         for message in self.random.choice(
             (
                 (),
@@ -510,7 +510,7 @@ class World:
             if not loop.step():
                 return False
         except DaemonKilled:
-            self._last_book = snapshot(self.daemon.book)
+            self._last_book = snapshot(self.daemon.requests.book)
             self.kill_daemon()
         if self.channel is not None:
             judge.after_step()

@@ -28,7 +28,7 @@ BLOCK_S = 4.0
 
 def ready(daemon: Daemon) -> None:
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), told, daemon)
-    print(json.dumps({"lineage": daemon.lineage}), flush=True)
+    print(json.dumps({"lineage": daemon.identity.lineage}), flush=True)
 
 
 def told(daemon: Daemon) -> None:
@@ -36,7 +36,7 @@ def told(daemon: Daemon) -> None:
     if line.strip() == b"block":
         time.sleep(BLOCK_S)
     if line.strip() == b"jam":
-        daemon.engine._work.put(None)
+        daemon.requests.engine._work.put(None)
     if not line:
         asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
 

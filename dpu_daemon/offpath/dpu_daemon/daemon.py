@@ -7,8 +7,6 @@ callbacks, no task per request, no log line, counters folded at scrape.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import secrets
 import time
@@ -19,6 +17,8 @@ from typing import Final
 from offpath.bindings.loopback.copy import LoopbackCopyEngine
 from offpath.bindings.ports import CopyEngine, HostListener
 from offpath.dpu_daemon.config import DaemonConfig
+from offpath.dpu_daemon.config.in_force import ConfigInForce
+from offpath.dpu_daemon.durability.identity import DaemonIdentity
 from offpath.dpu_daemon.durability.journal.gauges import journal_metrics
 from offpath.dpu_daemon.durability.journal.log import Journal
 from offpath.dpu_daemon.durability.notify import Notifier
@@ -34,6 +34,7 @@ from offpath.dpu_daemon.requests.answers import Answers
 from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.copies import Copies
 from offpath.dpu_daemon.requests.pacing import Pacing
+from offpath.dpu_daemon.requests.path import RequestPath
 from offpath.dpu_daemon.requests.probe import PathProbe
 from offpath.dpu_daemon.requests.session_table import SessionTable
 from offpath.sched.gpu.registry import make
@@ -58,66 +59,51 @@ class Daemon:
         token: Callable[[], str] = lambda: secrets.token_urlsafe(32),
         journal: Journal | None = None,
         book: JobBook | None = None,
-        notifier: Notifier | None = None,
         store: Store | None = None,
     ) -> None:
         """``engine`` is the daemon's own from here on; without one it copies by loopback. ``now_ns`` and ``token`` (a
         fresh secret at each call) are arguments for the simulation, which brings its own world. ``book`` is the one
         that ``journal`` was replayed to, if it was (see `recovery`)."""
-        self.config = config
-        self.now_ns = now_ns
-        self.token = token
-        self.notifier = notifier or Notifier()
+        self.settings = ConfigInForce(config)
+        self.identity = DaemonIdentity(journal, token)
         self.places = Places()
-        self.store = store or Store(self.notifier)
+        self.store = store or Store(Notifier())
         """What of the sessions' memory outlives this process."""
-        self.lineage = journal.identity.lineage if journal is not None else secrets.token_hex(8)
-        self._secret = journal.identity.secret if journal is not None else secrets.token_bytes(32)
         self.counters: Counter[str] = Counter()
         self.counters["restarts"] = journal.restarts if journal is not None else 0
-        self.book = book or JobBook(
+        self.closers: list[Callable[[], None]] = []
+        """Called when the daemon closes, after its own parts."""
+        self._loop = asyncio.get_running_loop()
+        book = book or JobBook(
             config.tenant_specs(), make(config.leasing.policy), config.book_settings(), config.pins()
         )
-        self.book_loop = BookLoop(self.book, now_ns, journal, self.counters)
-        self.engine: CopyEngine = engine or LoopbackCopyEngine()
-        self.copies = Copies(self.engine)
-        self.kernels = KernelRegistry(self.book.ledger)
-        self.pacing = Pacing(now_ns)
-        self.pacing.weigh((table.name, table.weight) for table in config.tenant)
-        self.config_generation = 1
-        self.is_last_good = False
-        """At this start the sources were refused, and none was taken in since."""
-        self.extra_metrics: dict[str, tuple[str, Callable[[], float]]] = journal_metrics(self.book_loop)
+        book_loop = BookLoop(book, now_ns, journal, self.counters)
+        copies = Copies(engine or LoopbackCopyEngine())
+        pacing = Pacing(now_ns)
+        pacing.weigh((table.name, table.weight) for table in config.tenant)
+        self.plugin = PluginSlot(book_loop, lambda: self.settings.config.leasing.policy, self.counters)
+        self.metrics: dict[str, tuple[str, Callable[[], float]]] = (
+            journal_metrics(book_loop) | plugin_metrics(self.plugin) | store_metrics(self.store)
+        )
         """See `offpath.dpu_daemon.operation.metrics.Extra`."""
-        self.on_reconfigured: list[Callable[[], None]] = []
-        self.on_closed: list[Callable[[], None]] = []
-        self._loop = asyncio.get_running_loop()
-        self.plugin = PluginSlot(self.book_loop, lambda: self.config.leasing.policy, self.counters)
-        self.extra_metrics |= plugin_metrics(self.plugin)
-        self.extra_metrics |= store_metrics(self.store)
-        self.lanes = Lanes(
-            self.book_loop, self.copies, self.pacing, self.counters, self.order_token, config.datapath.copy_engine
+        lanes = Lanes(book_loop, copies, pacing, self.counters, self.identity.order_token, config.datapath.copy_engine)
+        answers = Answers(book_loop, copies, lanes, self.counters)
+        sessions = SessionTable(
+            book_loop, answers.track, pacing, self.store, self.counters, lambda: self.settings.config.limits
         )
-        self.answers = Answers(self.book_loop, self.copies, self.lanes, self.counters)
-        self.sessions = SessionTable(
-            self.book_loop, self.answers.track, self.pacing, self.store, self.counters, lambda: self.config.limits
-        )
-        self.payloads = Payloads(self.book_loop, self.copies, self.answers.refs, self.lanes)
-        self.reattachment = Reattachment(
-            self.book_loop, self.lanes, config.durability, self.payloads.in_flight, self.answers.give_up_unwritten
-        )
+        payloads = Payloads(book_loop, copies, answers.refs, lanes)
+        reattachment = Reattachment(book_loop, lanes, config.durability, payloads.in_flight, answers.give_up_unwritten)
+        kernels = KernelRegistry(book.ledger)
         self.host = HostSide(
-            channel, self.book_loop, self.lanes, self.reattachment, self.kernels, self.copies, self.counters, self
-        )
-        self.lanes.attach(self.answers, self.reattachment, self.host)
-        self.probe = PathProbe(self.book_loop, self.copies, self._why_not_ready)
-        self._loop.add_reader(self.engine.fileno(), self.copies.poll)
+            channel, book_loop, lanes, reattachment, kernels, copies, self.counters, self.settings,
+            lambda: self.is_durable,
+        )  # fmt: skip
+        lanes.attach(answers, reattachment, self.host)
+        probe = PathProbe(book_loop, copies, self._why_not_ready)
+        self.requests = RequestPath(sessions, pacing, book_loop, copies, answers, probe)
+        self._loop.add_reader(copies.engine.fileno(), copies.poll)
         if journal is not None:
-            journal.checkpoint(self.book, self.now_ns())
-
-    def order_token(self, lease: int, generation: int) -> str:
-        """What the workers of a lease prove themselves with; the same after a restart."""
-        return hmac.new(self._secret, f"{lease}:{generation}".encode(), hashlib.sha256).hexdigest()
+            journal.checkpoint(book, now_ns())
 
     def count(self, what: str) -> None:
         """One more in `statistics`."""
@@ -126,7 +112,7 @@ class Daemon:
     @property
     def is_draining(self) -> bool:
         """True while nothing new is taken in."""
-        return self.book.ledger.is_draining
+        return self.requests.book.ledger.is_draining
 
     def _why_not_ready(self) -> str:
         """Why nothing new is accepted; empty: it is."""
@@ -140,48 +126,48 @@ class Daemon:
             logger.warning(
                 "draining: accepting no new sessions or jobs" if is_on else "drain cancelled, accepting work again"
             )
-            self.book_loop.dispatch(events.Drain(is_on))
+            self.requests.book_loop.dispatch(events.Drain(is_on))
 
     def reconfigure(self, config: DaemonConfig) -> None:
         """Another configuration is in force from here on. What cannot change live must be as it was."""
-        self.config = config
-        self.config_generation += 1
-        self.is_last_good = False
-        self.pacing.weigh((table.name, table.weight) for table in config.tenant)
+        self.settings.replace(config)
+        self.requests.pacing.weigh((table.name, table.weight) for table in config.tenant)
         self.host.limits_changed()
-        self.book_loop.dispatch(events.ConfigChanged(config.tenant_specs(), config.book_settings(), config.pins()))
+        self.requests.book_loop.dispatch(
+            events.ConfigChanged(config.tenant_specs(), config.book_settings(), config.pins())
+        )
         self.plugin.adopt()
-        for tell in self.on_reconfigured:
-            tell()
+        for notify in self.settings.on_changed:
+            notify()
 
     def statistics(self) -> dict[str, int]:
         """Counters since the start. ``header_bytes_read`` and ``answer_bytes_written`` is all that the daemon's CPU
         touches of requests and results; ``dma_bytes`` is what the copy engine moved."""
         counters = Counter(self.counters)
-        for session in self.sessions.by_number.values():
+        for session in self.requests.sessions.by_number.values():
             counters["header_bytes_read"] += session.fabric.header_bytes_read
             counters["answer_bytes_written"] += session.fabric.answer_bytes_written
-        counters["dma_bytes"] = self.copies.bytes_copied
-        for state, count in self.answers.ended.items():
+        counters["dma_bytes"] = self.requests.copies.bytes_copied
+        for state, count in self.requests.answers.ended.items():
             counters[f"ended_{state.name.lower()}"] = count
         return {name: min(count, _LARGEST) for name, count in sorted(counters.items())}
 
     @property
     def is_durable(self) -> bool:
         """Sessions and accepted work outlive this process."""
-        return self.book_loop.journal is not None and self.notifier.has_manager
+        return self.requests.book_loop.journal is not None and self.store.notifier.has_manager
 
     def close(self) -> None:
         """End at once: sessions first, then the host side. What is durable is only left alone: the next process goes
         on with it."""
-        self.sessions.close(is_final=not self.is_durable)
-        self._loop.remove_reader(self.engine.fileno())
-        self.engine.close()  # before the helper is let go: nothing may land where it scrubs
+        self.requests.sessions.close(is_final=not self.is_durable)
+        self._loop.remove_reader(self.requests.engine.fileno())
+        self.requests.engine.close()  # before the helper is let go: nothing may land where it scrubs
         self.host.close(is_final=not self.is_durable)
-        self.book_loop.close(is_final=not self.notifier.has_manager)
-        self.probe.close()
+        self.requests.book_loop.close(is_final=not self.store.notifier.has_manager)
+        self.requests.probe.close()
         self.store.close()
         self.plugin.close()
-        self.pacing.close()
-        for told in self.on_closed:
-            told()
+        self.requests.pacing.close()
+        for closer in self.closers:
+            closer()

@@ -76,7 +76,7 @@ async def running_daemon(
             not_yet_taken.callback(engine.close)
         daemon, journal, book = _daemon(config, directory, inherited, notifier, engine)
         daemon.plugin.offer(plugin)
-        daemon.on_reconfigured.append(partial(_renew_allowed, daemon))
+        daemon.settings.on_changed.append(partial(_renew_allowed, daemon))
         not_yet_taken.pop_all()
     try:
         if missing is not None:
@@ -153,7 +153,8 @@ def _daemon(
         raise
     book = replayed.book if replayed is not None else None
     now_ns = continued_clock(replayed.time_ns) if replayed is not None else time.monotonic_ns
-    daemon = Daemon(config, channel, engine=engine, now_ns=now_ns, notifier=notifier, journal=journal, book=book)
+    store = Store(notifier)
+    daemon = Daemon(config, channel, engine=engine, now_ns=now_ns, journal=journal, book=book, store=store)
     if isinstance(channel, LoopbackChannelListener):
         daemon.places.add(channel.file, socket.SOCK_SEQPACKET, partial(daemon.host.pending.replace, channel))
     return daemon, journal, book
@@ -193,10 +194,10 @@ def host_listener(config: DaemonConfig, directory: str, inherited: Inherited) ->
 
 def _renew_allowed(daemon: Daemon) -> None:
     """After a reload: who may come by ZeroMQ is read again, and who may not any more is cut."""
-    if daemon.config.datapath.host_channel != "zmq":
+    if daemon.settings.config.datapath.host_channel != "zmq":
         return
     try:
-        cast("ZmqListener", daemon.host.listener).allow(read_allowed(daemon.config.zmq.allowed))
+        cast("ZmqListener", daemon.host.listener).allow(read_allowed(daemon.settings.config.zmq.allowed))
     except HostChannelError as fault:  # it was right a moment ago, when the configuration was checked
         logger.warning("%s: %s", "zmq.allowed", fault, extra={"code": "config_warning"})
 
@@ -297,11 +298,11 @@ async def serve(
             if not stop.is_set():
                 start(_reload(reloader, daemon), "reload")
 
-        daemon.book_loop.on_broken = partial(os._exit, os.EX_SOFTWARE)
+        daemon.requests.book_loop.on_broken = partial(os._exit, os.EX_SOFTWARE)
         if sources is not None:
             reloader = Reloader(daemon, negotiator, sources, directory)
             if refused:
-                daemon.is_last_good = True
+                daemon.settings.is_last_good = True
                 logger.error(
                     "configuration refused, using the last good one: %s",
                     refused,
@@ -313,10 +314,10 @@ async def serve(
         check = SelfCheck(daemon, negotiator) if interval_s is not None else None  # its memory, while there is some
         gc.collect()
         gc.freeze()  # what start-up made stays; a full collection then walks requests only
-        is_announced = notifier.ready(f"lineage {daemon.lineage}")
+        is_announced = notifier.ready(f"lineage {daemon.identity.lineage}")
         ready(daemon)
         if not is_announced:
-            start(announce(notifier, f"lineage {daemon.lineage}"), "announce")
+            start(announce(notifier, f"lineage {daemon.identity.lineage}"), "announce")
         if interval_s is not None and check is not None:
             start(feed_watchdog(notifier, interval_s, check), "feed-watchdog")
         await stop.wait()
@@ -327,10 +328,10 @@ async def serve(
 
 
 async def _reload(reloader: Reloader, daemon: Daemon) -> None:
-    daemon.notifier.reloading()
+    daemon.store.notifier.reloading()
     if await reloader.reload():
-        logs.set_up(daemon.config.operation.log)
-    await announce(daemon.notifier, f"configuration {daemon.config_generation}")
+        logs.set_up(daemon.settings.config.operation.log)
+    await announce(daemon.store.notifier, f"configuration {daemon.settings.generation}")
 
 
 async def announce(notifier: Notifier, status: str) -> None:

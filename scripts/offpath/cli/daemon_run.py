@@ -63,7 +63,7 @@ def _serve(arguments: argparse.Namespace, directory: str) -> int:
     faulthandler.enable()  # a watchdog's SIGABRT then says where the daemon hung
 
     def ready(daemon: Daemon) -> None:
-        print(f"offpathd ready in {directory} (lineage {daemon.lineage})", file=sys.stderr, flush=True)
+        print(f"offpathd ready in {directory} (lineage {daemon.identity.lineage})", file=sys.stderr, flush=True)
 
     statistics = run(loaded.config, directory, ready, sources, loaded.refused)
     if arguments.json:

@@ -168,7 +168,7 @@ def _read(text: bytes) -> tuple[list[RankState], list[dict[str, Any]]]:
 
 def start(daemon: Daemon) -> None:
     """The daemon's agent, if its configuration wants one. Ends with the daemon."""
-    table = daemon.config.ina
+    table = daemon.settings.config.ina
     if not table.controller:
         return
 
@@ -185,11 +185,11 @@ def start(daemon: Daemon) -> None:
         except RecordError as fault:
             raise ProtocolError("record", str(fault)) from None
 
-    link = ControllerLink(table, partial(agent_keys, daemon.config), on_text)
+    link = ControllerLink(table, partial(agent_keys, daemon.settings.config), on_text)
     agent = InaAgent(table.host, link.send, daemon.host.notify_helper)
     daemon.host.on_ina = send_states
-    daemon.on_closed.append(link.close)
-    daemon.extra_metrics |= {
+    daemon.closers.append(link.close)
+    daemon.metrics |= {
         "offpath_ina_controller_up": ("1 while the INA controller is reached.", lambda: float(link.is_up)),
         "offpath_ina_epochs_total": ("Epochs that were given to the helper.", lambda: float(agent.epochs_passed)),
         "offpath_ina_ranks": ("Ranks of training jobs on this host.", lambda: float(len(agent.states))),

@@ -58,7 +58,7 @@ class Store:
     """The daemon's end. Without a manager `keep` and `forget` do nothing."""
 
     def __init__(self, notifier: Notifier) -> None:
-        self._notifier = notifier
+        self.notifier = notifier
         self._requests: dict[str, _Request] = {}
         self._held: set[str] = set()
         self._sock: socket.socket | None = None
@@ -89,7 +89,7 @@ class Store:
     ) -> None:  # fmt: skip
         """Have ``fds`` held under ``name``. ``when_sent``: the message is in the manager's queue, and is read even if
         this process is killed now; in this call, if there is room. ``when_held``: acknowledged, later."""
-        if not self._notifier.has_manager:
+        if not self.notifier.has_manager:
             when_sent()
             return
         self._requests[name] = _Request(tuple(fds), when_sent=[when_sent], when_held=[when_held])
@@ -97,7 +97,7 @@ class Store:
 
     def forget(self, name: str) -> None:
         """Have what is held under ``name`` dropped; the descriptors may be closed after this call."""
-        if not self._notifier.has_manager:
+        if not self.notifier.has_manager:
             return
         before = self._requests.pop(name, None)
         if name in self._held or before is None or before.is_sent or before.may_be_held:
@@ -131,7 +131,7 @@ class Store:
         """False: it could not be sent now, and will be tried again."""
         try:
             if self._sock is None:
-                self._sock = self._notifier.connected()
+                self._sock = self.notifier.connected()
             flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
             if fds:
                 send_with_fds(self._sock, message.encode(), fds, flags)
@@ -252,7 +252,7 @@ class Store:
         if not waiting:
             return True
         until_s = time.monotonic() + timeout_s
-        with contextlib.suppress(OSError), self._notifier.connected() as sock:
+        with contextlib.suppress(OSError), self.notifier.connected() as sock:
             for name, wish in waiting:
                 if (left_s := until_s - time.monotonic()) <= 0:
                     break

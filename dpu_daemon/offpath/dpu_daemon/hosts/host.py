@@ -8,14 +8,13 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Protocol
 
 from pydantic import BaseModel
 
 from offpath.bindings.errors import PeerGone, ProtocolError
 from offpath.bindings.ports import HostConnection, HostListener
 from offpath.bindings.wire import control, host
-from offpath.dpu_daemon.config import DaemonConfig
+from offpath.dpu_daemon.config.in_force import ConfigInForce
 from offpath.dpu_daemon.hosts.handshakes import PendingConnections, close_all
 from offpath.dpu_daemon.hosts.heartbeat import Heartbeat
 from offpath.dpu_daemon.hosts.helper_link import HelperLink
@@ -30,18 +29,6 @@ from offpath.sched.jobs import events
 logger = logging.getLogger(__name__)
 
 
-class InForce(Protocol):
-    """What is in force at the moment."""
-
-    @property
-    def config(self) -> DaemonConfig:
-        """A reload replaces it."""
-
-    @property
-    def is_durable(self) -> bool:
-        """Sessions and accepted work outlive this process."""
-
-
 class HostSide:
     """Owns the host channel and the helper. One helper at a time: a DPU belongs to one host."""
 
@@ -54,15 +41,17 @@ class HostSide:
         kernels: KernelRegistry,
         copies: Copies,
         counters: Counter[str],
-        in_force: InForce,
+        settings: ConfigInForce,
+        is_durable: Callable[[], bool],
     ) -> None:
         self._book_loop = book_loop
-        self._lanes = lanes
-        self._reattachment = reattachment
-        self._kernels = kernels
+        self.lanes = lanes
+        self.reattachment = reattachment
+        self.kernels = kernels
         self._copies = copies
         self._counters = counters
-        self._in_force = in_force
+        self._settings = settings
+        self._is_durable = is_durable
         self._loop = asyncio.get_running_loop()
         self.listener = listener
         self._helper: HelperLink | None = None
@@ -81,7 +70,7 @@ class HostSide:
     def restore(self) -> None:
         """The book is one that another process left: expect its helper and its workers back."""
         self.helpers_seen = self._book_loop.book.leasing.helper
-        self._reattachment.restore()
+        self.reattachment.restore()
 
     # -- the helper -----------------------------------------------------------------------------------------------
     def _accept_helper(self, connection: HostConnection, hello: control.HelperHello) -> None:
@@ -98,13 +87,13 @@ class HostSide:
 
     def _accept_worker(self, connection: HostConnection, hello: control.WorkerHello) -> None:
         is_foreign = self._helper is not None and connection.peer != self._helper.connection.peer
-        if self._lanes.is_closing(hello):
+        if self.lanes.is_closing(hello):
             self.pending.turn_away(connection, "its lease is closing", is_expected=True)
-        elif is_foreign or not self._lanes.expects(hello):
+        elif is_foreign or not self.lanes.expects(hello):
             self.pending.turn_away(connection, "no lease waits for this worker")
         else:
             self.pending.known(connection)
-            self._lanes.admit(connection, hello)
+            self.lanes.admit(connection, hello)
 
     def _from_helper(self, helper: HelperLink) -> None:
         """One message a turn: a helper that talks without end holds nobody up."""
@@ -112,7 +101,7 @@ class HostSide:
             if (received := helper.connection.receive()) is not None:
                 close_all(received[1])
                 if not helper.is_joined:
-                    self._reattachment.seen()
+                    self.reattachment.seen()
                 if helper.heartbeat is not None:
                     helper.heartbeat.on_message()
                 self._helper_sent(helper, control.decode(control.HOST_TO_DAEMON, received[0]))
@@ -126,7 +115,7 @@ class HostSide:
         elif isinstance(message, control.Pong) and helper.heartbeat is not None:
             helper.heartbeat.answered(message)
         elif isinstance(message, control.WorkerDied):
-            self._lanes.on_worker_died(message)
+            self.lanes.on_worker_died(message)
         elif isinstance(message, control.Goodbye):
             self._helper_gone(helper, "it ends", is_orderly=True)
         elif isinstance(message, control.InaStates) and helper.is_joined:
@@ -138,10 +127,10 @@ class HostSide:
             logger.warning(
                 "lease %d could not be opened: %s", message.lease, message.detail, extra={"code": "lease_failed"}
             )
-            self._lanes.end_order(message.lease)
+            self.lanes.end_order(message.lease)
             self._book_loop.dispatch(events.InstanceFailed(message.lease, message.generation))
         elif isinstance(message, control.InstanceClosed):
-            self._lanes.end_order(message.lease)
+            self.lanes.end_order(message.lease)
             self._counters["scrubbed_bytes"] += message.scrubbed_bytes
             if self._is_unscrubbed(message):
                 self._book_loop.dispatch(events.InstanceFailed(message.lease, message.generation))
@@ -162,29 +151,29 @@ class HostSide:
         if len(helper.gpus) < helper.hello.gpu_count or len(helper.held) < helper.hello.held_count:
             return
         try:
-            ids = self._kernels.learn(helper.hello.kernels)
+            ids = self.kernels.learn(helper.hello.kernels)
         except ProtocolError as fault:
             self._helper_gone(helper, str(fault))
             return
         helper.is_joined = True
         helper.heartbeat = Heartbeat(
-            lambda: self._in_force.config.limits, self.to_helper, self._lanes.is_changing,
+            lambda: self._settings.config.limits, self.to_helper, self.lanes.is_changing,
             lambda why: self._helper_gone(helper, why),
         )  # fmt: skip
-        keep = self._reattachment.come_back(helper) if self._reattachment.helper else None
-        durability = self._in_force.config.durability
+        keep = self.reattachment.come_back(helper) if self.reattachment.helper else None
+        durability = self._settings.config.durability
         longest_ms = max(durability.adopt_ms, durability.adopt_max_ms)  # the next process may wait for so long
-        linger_ms = durability.adopt_ms + longest_ms if self._in_force.is_durable else 0
+        linger_ms = durability.adopt_ms + longest_ms if self._is_durable() else 0
         welcome = control.HostWelcome(generation=helper.number, kernel_ids=ids, keep=keep or [], linger_ms=linger_ms)
         if keep is not None:
             for message in host_welcome_messages(welcome):
                 self.to_helper(message)
             self.helpers_seen = helper.number
             self.on_ina(None)
-            self._reattachment.reconcile(helper, set(keep))
-            self._kernels.changed()
+            self.reattachment.reconcile(helper, set(keep))
+            self.kernels.changed()
             return
-        self._lanes.gpu_names = [gpu.gpu for gpu in helper.gpus]
+        self.lanes.gpu_names = [gpu.gpu for gpu in helper.gpus]
         logger.info(
             "helper %s joined: %d GPUs, kernels %s",
             helper.hello.name,
@@ -203,14 +192,14 @@ class HostSide:
         ):  # the kernels' numbers are in the journal before anybody is told them
             self.to_helper(message)
         self.on_ina(None)
-        self._kernels.changed()
+        self.kernels.changed()
 
     def _helper_gone(self, helper: HelperLink, why: str, *, is_orderly: bool = False) -> None:
         if self._helper is not helper:
             return
         if is_orderly:
             logger.info("helper %s said goodbye", helper.hello.name, extra={"code": "helper_ends"})
-            self._lanes.dismiss_workers()
+            self.lanes.dismiss_workers()
         else:
             logger.warning("helper %s lost: %s", helper.hello.name, why, extra={"code": "helper_lost"})
         self._helper = None
@@ -218,8 +207,8 @@ class HostSide:
             helper.heartbeat.stop()
         unwatch(helper.connection)
         if helper.is_joined:  # else nothing is its own, and another may be awaited
-            self._lanes.drop_all()
-            self._lanes.awaited.clear()
+            self.lanes.drop_all()
+            self.lanes.awaited.clear()
         # When it sees us hang up, nothing of ours lands in its memory any more: it may scrub.
         self._closing_connections.add(helper.connection)
         self._copies.when_landed(self._copies.leases(), partial(self._part, helper.connection))
@@ -267,7 +256,7 @@ class HostSide:
         self.pending.close()
         for connection in self._closing_connections:
             connection.close()
-        self._lanes.close()
+        self.lanes.close()
         if self._helper is not None:
             if self._helper.heartbeat is not None:
                 self._helper.heartbeat.stop()

@@ -130,12 +130,12 @@ class Admission:
         self._tenants = {name: Tenant(table, token) for name, (table, token) in credentials(config).items()}
         self._grants: dict[int, Grant] = {}
         self._by_ticket: dict[bytes, Grant] = {}
-        self._next_session = daemon.book.ledger.last_session + 1
+        self._next_session = daemon.requests.book.ledger.last_session + 1
         self._loop = asyncio.get_running_loop()
-        daemon.kernels.on_changed.append(self._notify_kernels)
-        daemon.sessions.on_ended.append(self._session_ended)
-        daemon.sessions.on_tenant_gone.append(self._tenant_gone)
-        daemon.sessions.on_lost.append(self._wait_for_peer)
+        daemon.host.kernels.on_changed.append(self._notify_kernels)
+        daemon.requests.sessions.on_ended.append(self._session_ended)
+        daemon.requests.sessions.on_tenant_gone.append(self._tenant_gone)
+        daemon.requests.sessions.on_lost.append(self._wait_for_peer)
 
     def admit(self, carrier: Carrier, hello: control.Hello, peer: Peer) -> Grant:
         """Who, and how much; then the welcome. Raises: NegotiationRefused."""
@@ -151,7 +151,7 @@ class Admission:
             raise NegotiationRefused("payload_bytes", f"{self._config.leasing.landing_bytes} at most per request")
         if hello.result_bytes > self._config.leasing.result_bytes:
             raise NegotiationRefused("result_bytes", f"{self._config.leasing.result_bytes} at most per request")
-        resume_token = self._daemon.token()
+        resume_token = self._daemon.identity.token()
         terms = Terms(min(hello.slots, table.max_slots), hello.payload_bytes, hello.result_bytes, _digest(resume_token))
         self._make_room(tenant, terms.nbytes)
         if tenant.sessions >= table.max_sessions:
@@ -172,7 +172,7 @@ class Admission:
         """
         if not self._fabric.paces_connections:
             return
-        now_ns = self._daemon.now_ns()
+        now_ns = self._daemon.requests.now_ns()
         due_ns = max(tenant.connects_due_ns, now_ns) + CONNECT_EVERY_NS
         early_ns = due_ns - now_ns - tenant.table.max_sessions * CONNECT_EVERY_NS
         if early_ns > 0:
@@ -200,16 +200,17 @@ class Admission:
     def _welcome(self, grant: Grant, peer: Peer, resume_token: str, resumed: list[control.Resumed]) -> None:
         """Offer a ticket and say so."""
         terms = grant.terms
-        grant.ticket = self._daemon.token()
-        expires_ns = self._daemon.now_ns() + TICKET_TTL_S * 1_000_000_000
+        grant.ticket = self._daemon.identity.token()
+        expires_ns = self._daemon.requests.now_ns() + TICKET_TTL_S * 1_000_000_000
         self._fabric.offer(grant.ticket, terms.slots, terms.payload_bytes, terms.result_bytes, expires_ns)
         self._by_ticket[grant.ticket.encode()] = grant
         grant.expiry = self._loop.call_later(TICKET_TTL_S + 0.1, self._expired, grant)
         welcome = control.Welcome(
-            session=grant.session, tenant=grant.tenant.table.name, lineage=self._daemon.lineage, slots=terms.slots,
-            payload_bytes=terms.payload_bytes, result_bytes=terms.result_bytes, resume_token=resume_token,
-            resume_ttl_s=self._config.durability.resume_ttl_s, ticket=grant.ticket, ticket_ttl_s=TICKET_TTL_S,
-            fabric=self._offer, kernels=self._daemon.kernels.infos(), resumed=resumed,
+            session=grant.session, tenant=grant.tenant.table.name, lineage=self._daemon.identity.lineage,
+            slots=terms.slots, payload_bytes=terms.payload_bytes, result_bytes=terms.result_bytes,
+            resume_token=resume_token, resume_ttl_s=self._config.durability.resume_ttl_s,
+            ticket=grant.ticket, ticket_ttl_s=TICKET_TTL_S,
+            fabric=self._offer, kernels=self._daemon.host.kernels.infos(), resumed=resumed,
         )  # fmt: skip
         for message in welcome_messages(welcome):
             peer.send(message)
@@ -263,16 +264,16 @@ class Admission:
             grant is None
             or grant.tenant is not tenant
             or grant.live is None
-            or resume.lineage != self._daemon.lineage
+            or resume.lineage != self._daemon.identity.lineage
             or not hmac.compare_digest(grant.terms.token, digest)
         ):
             raise NegotiationRefused("resume_unknown", "no such session of this tenant waits here")
         if self._fabric.paces_connections:
-            wait_ms = (grant.came_back_ns + RESUME_EVERY_NS - self._daemon.now_ns()) // 1_000_000
+            wait_ms = (grant.came_back_ns + RESUME_EVERY_NS - self._daemon.requests.now_ns()) // 1_000_000
             if wait_ms > 0:
                 raise NegotiationRefused("resume_too_soon", "one attempt in 100 ms", wait_ms)
             self._pace(tenant)
-            grant.came_back_ns = self._daemon.now_ns()
+            grant.came_back_ns = self._daemon.requests.now_ns()
         grant.live.detach()  # its former connection may only look alive
         if grant.peer is not None:
             grant.peer.hang_up()
@@ -319,13 +320,13 @@ class Admission:
             self.end(grant, None)
         else:
             grant.peer = None
-            self._daemon.sessions.lost(grant.live, "its negotiation ended")
+            self._daemon.requests.sessions.lost(grant.live, "its negotiation ended")
 
     def _wait_for_peer(self, session: Session) -> None:
         grant = self._grants.get(session.number)
         ttl_s = self._config.durability.resume_ttl_s
         if grant is None or not ttl_s:
-            self._daemon.sessions.ended(session, "peer_gone", "nobody waits for it")
+            self._daemon.requests.sessions.ended(session, "peer_gone", "nobody waits for it")
             return
         if grant.waiting is None:  # its negotiation may still say goodbye
             grant.waiting = self._loop.call_later(ttl_s, self.end, grant, None)
@@ -378,7 +379,7 @@ class Admission:
         grant.tenant.sessions -= 1
         grant.tenant.nbytes -= grant.terms.nbytes
         if grant.live is not None:
-            self._daemon.sessions.ended(grant.live, "peer_gone", "its negotiation ended")
+            self._daemon.requests.sessions.ended(grant.live, "peer_gone", "its negotiation ended")
         if closing is not None and grant.peer is not None:
             grant.peer.send(closing)
             grant.peer.hang_up()
@@ -396,7 +397,7 @@ class Admission:
                 self.end(grant, control.Closing(code="daemon_ends", detail="the daemon ends"))
 
     def _notify_kernels(self) -> None:
-        message = control.Kernels(kernels=self._daemon.kernels.infos())
+        message = control.Kernels(kernels=self._daemon.host.kernels.infos())
         for grant in self._grants.values():
             if grant.peer is not None:
                 grant.peer.send(message)

@@ -64,7 +64,7 @@ def opened(
     """
     peer = grant.peer
     memory = [fabric.slots.fd, fabric.answers.fd]
-    grant.live = daemon.sessions.opened(grant.session, grant.tenant.table.name, fabric, grant.origin)
+    grant.live = daemon.requests.sessions.opened(grant.session, grant.tenant.table.name, fabric, grant.origin)
     is_called = False
 
     def go_on() -> None:
@@ -157,7 +157,7 @@ class LoopbackAcceptor:
     def _ticket(self, sock: socket.socket) -> None:
         self._forget(sock)
         try:
-            ticket, offer = self._listener.take_ticket(sock, self._daemon.now_ns())
+            ticket, offer = self._listener.take_ticket(sock, self._daemon.requests.now_ns())
         except TicketRefused as refused:
             self._daemon.counters["violations"] += 1
             logger.info("ticket refused: %s", refused, extra={"code": "ticket_refused"})
@@ -199,7 +199,7 @@ class LoopbackAcceptor:
         try:
             fabric.hand_over(sock)
         except OSError:
-            self._daemon.sessions.ended(grant.live, "peer_gone", "it left before it had its memory")
+            self._daemon.requests.sessions.ended(grant.live, "peer_gone", "it left before it had its memory")
             return
         finally:
             sock.close()
@@ -211,7 +211,7 @@ class LoopbackAcceptor:
         try:
             fabric.hand_over(sock)
         except OSError:
-            self._daemon.sessions.lost(session, "it left before it had its memory")
+            self._daemon.requests.sessions.lost(session, "it left before it had its memory")
             return
         finally:
             sock.close()

@@ -104,7 +104,7 @@ class Negotiator:
         from offpath.dpu_daemon.ingress.verbs_acceptor import RdmaPort, VerbsAcceptor
 
         port = RdmaPort(self._config.rdma)
-        listener = VerbsListener(self._daemon.engine.ends_in_use)
+        listener = VerbsListener(self._daemon.requests.engine.ends_in_use)
         offer = control.FabricOffer(carrier="verbs", address=str(port.device.choice.gid.address))
         self.admission = Admission(self._daemon, self._config, listener, offer)
         self.make_fabric = VerbsFabricSession

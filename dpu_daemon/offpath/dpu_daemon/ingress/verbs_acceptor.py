@@ -159,14 +159,14 @@ class VerbsAcceptor:
         self._admission = admission
         self._listener = listener
         self._port = port
-        daemon.on_closed.append(port.close)
+        daemon.closers.append(port.close)
         port.on_dead = self._device_died
         self._loop = asyncio.get_running_loop()
 
     def _device_died(self) -> None:
-        for session in list(self._daemon.sessions.by_number.values()):
+        for session in list(self._daemon.requests.sessions.by_number.values()):
             if session.is_attached:
-                self._daemon.sessions.lost(session, "the RDMA device failed")
+                self._daemon.requests.sessions.lost(session, "the RDMA device failed")
 
     def open(self) -> None:
         """See `FabricAcceptor.open`: nobody is let in but over a negotiation."""
@@ -212,7 +212,7 @@ class VerbsAcceptor:
             if said.ticket != grant.ticket:
                 raise TicketRefused("it is not this negotiation's")
             end = from_message(said.end)
-            self._listener.claim(said.ticket.encode(), end, self._daemon.now_ns())
+            self._listener.claim(said.ticket.encode(), end, self._daemon.requests.now_ns())
         except TicketRefused as refused:
             self._daemon.counters["violations"] += 1
             logger.info("ticket refused: %s", refused, extra={"code": "ticket_refused"})

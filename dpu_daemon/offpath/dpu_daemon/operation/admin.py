@@ -26,10 +26,10 @@ class AdminServer:
         self._daemon = daemon
         self._answers = Answers(daemon)
         handlers = AdminHandlers(
-            self._read, self._answer, lambda: daemon.config.operation.admin_uids, self._done, self._broke
+            self._read, self._answer, lambda: daemon.settings.config.operation.admin_uids, self._done, self._broke
         )
         self._socket = AdminSocket(handlers, path, inherited, daemon.count, places=daemon.places)
-        daemon.on_reconfigured.append(self._socket.set_mode)
+        daemon.settings.on_changed.append(self._socket.set_mode)
 
     async def start(self) -> None:
         """Raises: OSError: the path is taken or cannot be made."""
@@ -61,7 +61,7 @@ class AdminServer:
     async def _health(self) -> admin.Health:
         done = asyncio.Event()
         checkup = Checkup(done.set)
-        self._daemon.probe.run(checkup)
+        self._daemon.requests.probe.run(checkup)
         try:
             async with asyncio.timeout(ANSWER_S):
                 await done.wait()

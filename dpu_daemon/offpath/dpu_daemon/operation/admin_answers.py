@@ -50,8 +50,8 @@ class Answers:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        self._ledger = daemon.book.ledger
-        self._started_ns = daemon.now_ns()
+        self._ledger = daemon.requests.book.ledger
+        self._started_ns = daemon.requests.now_ns()
         self._release = metadata.version("offpath")
 
     def to(self, asked: admin.Request, uid: int) -> admin.Reply:
@@ -81,14 +81,14 @@ class Answers:
             held[lease.view.gpu] += lease.view.alpha
         gpus = [
             admin.GpuLine(gpu=g.gpu, model=g.model, compute_slices=g.compute_slices, held_share=held[g.gpu])
-            for g in daemon.book.leasing.gpus
+            for g in daemon.requests.book.leasing.gpus
         ]
         return admin.Status(
-            release=self._release, lineage=daemon.lineage, pid=os.getpid(),
-            uptime_ms=(daemon.now_ns() - self._started_ns) // MS, is_draining=daemon.is_draining,
-            is_last_good=daemon.is_last_good,
-            drain_ms=daemon.config.limits.drain_ms, has_helper=daemon.host.has_helper(), gpus=gpus,
-            kernels=[info.name for info in daemon.kernels.infos()], tenants=len(ledger.tenants),
+            release=self._release, lineage=daemon.identity.lineage, pid=os.getpid(),
+            uptime_ms=(daemon.requests.now_ns() - self._started_ns) // MS, is_draining=daemon.is_draining,
+            is_last_good=daemon.settings.is_last_good,
+            drain_ms=daemon.settings.config.limits.drain_ms, has_helper=daemon.host.has_helper(), gpus=gpus,
+            kernels=[info.name for info in daemon.host.kernels.infos()], tenants=len(ledger.tenants),
             sessions=len(ledger.sessions), leases=len(ledger.leases), unanswered=ledger.unanswered,
             queued=sum(tenant.backlog for tenant in ledger.tenants.values()), leaving=len(ledger.leaving),
         )  # fmt: skip
@@ -98,25 +98,25 @@ class Answers:
         return admin.Drained(
             is_draining=self._daemon.is_draining, is_drained=is_drained(self._ledger),
             unanswered=self._ledger.unanswered, leaving=len(self._ledger.leaving),
-            limit_ms=self._daemon.config.limits.drain_ms,
+            limit_ms=self._daemon.settings.config.limits.drain_ms,
         )  # fmt: skip
 
     def _statistics(self, asked: admin.StatisticsRequest) -> admin.Statistics:
         ended: dict[str, Counter[str]] = {}
-        for (tenant, status, _), count in self._daemon.answers.stats.ends().items():
+        for (tenant, status, _), count in self._daemon.requests.answers.stats.ends().items():
             ended.setdefault(tenant, Counter())[status.name.lower()] += count
         sessions = Counter(session.tenant for session in self._ledger.sessions.values())
         fitting = sorted(each.tenant for each in view.tenants(self._ledger) if each.tenant > asked.after)
         page = fitting[: asked.limit]
         return admin.Statistics(
-            uptime_ms=(self._daemon.now_ns() - self._started_ns) // MS, counters=self._daemon.statistics(),
+            uptime_ms=(self._daemon.requests.now_ns() - self._started_ns) // MS, counters=self._daemon.statistics(),
             tenants=[self._tenant_line(name, ended.get(name, Counter()), sessions[name]) for name in page],
             next=page[-1] if len(page) < len(fitting) else "",
         )  # fmt: skip
 
     def _tenant_line(self, name: str, ended: Counter[str], sessions: int) -> admin.TenantLine:
         record = view.tenant_record(self._ledger.tenants[name])
-        latency = self._daemon.answers.stats.latency.get(name, _EMPTY)
+        latency = self._daemon.requests.answers.stats.latency.get(name, _EMPTY)
         return admin.TenantLine(
             tenant=name, jobs=record.jobs, queued=record.queued, running=record.running, sessions=sessions,
             leases=record.leases, held_share=record.held_share, max_share=record.max_share, ended=dict(ended),
@@ -132,12 +132,12 @@ class Answers:
                 raise BadArguments("unknown_state", f"{asked.state}: one of {', '.join(_WISHES)}")
             states, is_waiting = wish
         held = view.jobs(
-            self._ledger, self._daemon.now_ns(), tenant=asked.tenant, session=asked.session, states=states,
+            self._ledger, self._daemon.requests.now_ns(), tenant=asked.tenant, session=asked.session, states=states,
             is_waiting_for_share=is_waiting, after=asked.after, limit=asked.limit,
         )  # fmt: skip
         lines = {each.job: self._job_line(each) for each in held}
         if terminal := [state for state in states if state >= FIRST_TERMINAL]:
-            ended = self._daemon.answers.stats.ended(
+            ended = self._daemon.requests.answers.stats.ended(
                 tenant=asked.tenant, session=asked.session, states=terminal, after=asked.after, limit=asked.limit
             )
             lines |= {each.job: self._line(each) for each in ended}  # these say why they ended
@@ -145,7 +145,7 @@ class Answers:
         return admin.Jobs(jobs=page, next=page[-1].job if len(page) == asked.limit else 0)
 
     def _leases(self, asked: admin.LeasesRequest) -> admin.Leases:
-        found = [each for each in view.leases(self._ledger, self._daemon.now_ns()) if each.lease > asked.after]
+        found = [each for each in view.leases(self._ledger, self._daemon.requests.now_ns()) if each.lease > asked.after]
         page = found[: asked.limit]
         lines = [
             admin.LeaseLine(
@@ -174,15 +174,15 @@ class Answers:
         """An unanswered job is the book's, an answered one is looked up among the last ended."""
         job = self._find(asked)
         if isinstance(asked, admin.CancelRequest):
-            if isinstance(job, Job) and (ref := self._daemon.answers.refs.get(job.job)) is not None:
-                self._daemon.sessions.cancel(ref, operator_uid=uid)
+            if isinstance(job, Job) and (ref := self._daemon.requests.answers.refs.get(job.job)) is not None:
+                self._daemon.requests.sessions.cancel(ref, operator_uid=uid)
                 return admin.Cancelled(job=self._line(self._find(asked)))
             return admin.Cancelled(job=self._line(job))
-        gpus = tuple(self._daemon.book.leasing.gpus)
+        gpus = tuple(self._daemon.requests.book.leasing.gpus)
         if isinstance(job, Job):
             if isinstance(asked, admin.JobRequest):
                 return admin.Job(job=self._line(job), stages_ms=[])
-            now_ns = self._daemon.now_ns()
+            now_ns = self._daemon.requests.now_ns()
             return self._explanation(job, explain(job, self._ledger, gpus, now_ns))
         answer = job.answer
         if isinstance(asked, admin.JobRequest):
@@ -192,18 +192,18 @@ class Answers:
             answer.state, answer.reason, answer.retry_after_ms, answer.lease, answer.stages, job.kernel, job.priority,
             job.operator_uid, printable(job.detail.decode("utf-8", "replace")),
         )  # fmt: skip
-        return self._explanation(job, explain_end(ended, self._ledger, gpus, self._daemon.now_ns()))
+        return self._explanation(job, explain_end(ended, self._ledger, gpus, self._daemon.requests.now_ns()))
 
     def _find(self, asked: admin.JobRequest | admin.ExplainRequest | admin.CancelRequest) -> Job | EndedRequest:
         job: Job | None
         if asked.job is not None:
             name = str(asked.job)
             job = self._ledger.jobs.get(asked.job)
-            kept = self._daemon.answers.stats.find(job=asked.job)
+            kept = self._daemon.requests.answers.stats.find(job=asked.job)
         elif asked.session is not None and asked.request_id is not None:
             name = f"{asked.session}/{asked.request_id}"
             job = view.find_job(self._ledger, asked.session, asked.request_id)
-            kept = self._daemon.answers.stats.find(session=asked.session, request_id=asked.request_id)
+            kept = self._daemon.requests.answers.stats.find(session=asked.session, request_id=asked.request_id)
         else:
             raise BadArguments("no_id", "name a job, or a session and a request id")
         if job is not None and job.state < FIRST_TERMINAL:
@@ -213,7 +213,7 @@ class Answers:
         return kept
 
     def _line(self, job: Job | EndedRequest) -> admin.JobLine:
-        now_ns = self._daemon.now_ns()
+        now_ns = self._daemon.requests.now_ns()
         if isinstance(job, Job):
             return self._job_line(view.job_record(job, now_ns))
         answer = job.answer
@@ -237,10 +237,10 @@ class Answers:
         )  # fmt: skip
 
     def _kernel_name(self, number: int) -> str:
-        return self._daemon.kernels.name(number)
+        return self._daemon.host.kernels.name(number)
 
     def _kernel_demand(self, number: int) -> int:
-        return self._daemon.kernels.demand(number)
+        return self._daemon.host.kernels.demand(number)
 
     def _explanation(self, job: Job | EndedRequest, told: Explanation) -> admin.Explanation:
         estimate = told.estimate_ns / MS if told.estimate_ns is not None else None

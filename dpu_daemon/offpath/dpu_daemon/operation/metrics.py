@@ -87,10 +87,10 @@ Extra = dict[str, tuple[str, Callable[[], float]]]
 
 def take(daemon: Daemon, lag_s: float, uptime_s: float) -> Snapshot:
     """Copy the numbers. In the loop; the cost grows with tenants and leases, never with jobs."""
-    ledger = daemon.book.ledger
-    stats = daemon.answers.stats
+    ledger = daemon.requests.book.ledger
+    stats = daemon.requests.answers.stats
     leases: Counter[tuple[str, str]] = Counter()
-    running = {gpu.gpu: 0 for gpu in daemon.book.leasing.gpus}
+    running = {gpu.gpu: 0 for gpu in daemon.requests.book.leasing.gpus}
     for lease in ledger.leases.values():
         leases[lease.view.gpu, lease.state.value] += 1
         running[lease.view.gpu] = running.get(lease.view.gpu, 0) + lease.running_share
@@ -101,7 +101,7 @@ def take(daemon: Daemon, lag_s: float, uptime_s: float) -> Snapshot:
         jobs={tenant.spec.name: (tenant.jobs, tenant.backlog) for tenant in tenants},
         sessions=dict(Counter(session.tenant for session in ledger.sessions.values())),
         held_share={tenant.spec.name: (tenant.held_share, tenant.spec.max_share) for tenant in tenants},
-        paused_ns={tenant: turns.paused_ns for tenant, turns in daemon.pacing.turns.items()},
+        paused_ns={tenant: turns.paused_ns for tenant, turns in daemon.requests.pacing.turns.items()},
         leases=dict(leases),
         running_share=running,
         latency={tenant: (h.counts(), h.sum_ns) for tenant, h in stats.latency.items()},
@@ -110,9 +110,9 @@ def take(daemon: Daemon, lag_s: float, uptime_s: float) -> Snapshot:
         uptime_s=uptime_s,
         has_helper=daemon.host.has_helper(),
         is_draining=daemon.is_draining,
-        is_last_good=daemon.is_last_good,
-        lineage=daemon.lineage,
-        extra={name: (text, value()) for name, (text, value) in daemon.extra_metrics.items()},
+        is_last_good=daemon.settings.is_last_good,
+        lineage=daemon.identity.lineage,
+        extra={name: (text, value()) for name, (text, value) in daemon.metrics.items()},
     )
 
 

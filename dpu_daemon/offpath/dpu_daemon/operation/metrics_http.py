@@ -50,10 +50,10 @@ class MetricsServer:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         self._loop = asyncio.get_running_loop()
-        self._listen = daemon.config.operation.metrics_listen
+        self._listen = daemon.settings.config.operation.metrics_listen
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
-        self._started_ns = daemon.now_ns()
+        self._started_ns = daemon.requests.now_ns()
         self._lag_s = 0.0
         self._lag_timer: asyncio.TimerHandle | None = None
         self._expected_s = 0.0
@@ -103,7 +103,7 @@ class MetricsServer:
 
     def _take(self, told: Future[Snapshot]) -> None:
         try:
-            uptime_s = (self._daemon.now_ns() - self._started_ns) / 1e9
+            uptime_s = (self._daemon.requests.now_ns() - self._started_ns) / 1e9
             lag_s, self._lag_s = self._lag_s, 0.0
             told.set_result(take(self._daemon, lag_s, uptime_s))
         except Exception as fault:  # whatever it is, the scrape is to say so, not the loop
@@ -122,7 +122,7 @@ class MetricsServer:
     def _checkup(self) -> Checkup:
         checkup = Checkup()
         with contextlib.suppress(RuntimeError):  # the loop is closed: then no test will speak
-            self._loop.call_soon_threadsafe(self._daemon.probe.run, checkup)
+            self._loop.call_soon_threadsafe(self._daemon.requests.probe.run, checkup)
             checkup.wait()
         return checkup
 

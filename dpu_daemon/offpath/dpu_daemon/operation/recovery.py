@@ -77,11 +77,11 @@ class Recovery:
     def run(self) -> None:
         """Sessions, then jobs, then the host side; the book learns of what is lost."""
         daemon = self._daemon
-        ledger = daemon.book.ledger
+        ledger = daemon.requests.book.ledger
         sessions = {session.session: self._session(session) for session in ledger.sessions.values()}
         self._close_pending()
         daemon.host.restore()
-        daemon.reattachment.on_lane_back = self._lane_back
+        daemon.host.reattachment.on_lane_back = self._lane_back
         lost: list[int] = []
         taken: list[int] = []
         newest: dict[tuple[int, int], int] = {}
@@ -93,26 +93,26 @@ class Recovery:
             else:
                 self._job(job, sessions.get(job.session), lost)
         for job in ledger.leaving.values():
-            if job.job not in daemon.answers.leaving:
-                daemon.answers.leaving[job.job] = ref = _nobodys(job)
+            if job.job not in daemon.requests.answers.leaving:
+                daemon.requests.answers.leaving[job.job] = ref = _nobodys(job)
                 ref.is_answered = True
         # Only now may the book be told anything: time has passed, and it may answer any job at once.
         daemon.plugin.adopt()
         for number in taken:
-            daemon.book_loop.dispatch(events.CreditReturned(number))
+            daemon.requests.book_loop.dispatch(events.CreditReturned(number))
         self._end_copies()
         self._reconfigure()
         if daemon.is_draining:  # whoever drained the process before us wanted it to end: no news to an operator
-            daemon.book_loop.dispatch(events.Drain(False))
+            daemon.requests.book_loop.dispatch(events.Drain(False))
         for number in lost:
-            daemon.book_loop.dispatch(events.SlotLost(number))
+            daemon.requests.book_loop.dispatch(events.SlotLost(number))
         for number, session in sessions.items():
             if session is None:
-                daemon.book_loop.dispatch(events.SessionClosed(number))
-        daemon.book_loop.dispatch(events.Tick())  # the book may wait for no event, only for a deadline
+                daemon.requests.book_loop.dispatch(events.SessionClosed(number))
+        daemon.requests.book_loop.dispatch(events.Tick())  # the book may wait for no event, only for a deadline
         logger.info(
             "recovered %d sessions, %d jobs and %d leases",
-            len(daemon.sessions.by_number), len(daemon.answers.refs), len(ledger.leases),
+            len(daemon.requests.sessions.by_number), len(daemon.requests.answers.refs), len(ledger.leases),
             extra={"code": "recovered"},
         )  # fmt: skip
         if faults.armed:
@@ -121,7 +121,7 @@ class Recovery:
     def _reconfigure(self) -> None:
         """The configuration may have changed while no process was there."""
         daemon = self._daemon
-        ledger, config = daemon.book.ledger, daemon.config
+        ledger, config = daemon.requests.book.ledger, daemon.settings.config
         known = tuple(tenant.spec for tenant in ledger.tenants.values()), ledger.settings, ledger.pins
         if known != (config.tenant_specs(), config.book_settings(), config.pins()):
             logger.info("the configuration has changed since")
@@ -151,7 +151,7 @@ class Recovery:
             close_all(fds)
             daemon.store.forget(memory_name(known.session))
             return None
-        session = daemon.sessions.restored(known.session, known.tenant, fabric)
+        session = daemon.requests.sessions.restored(known.session, known.tenant, fabric)
         daemon.store.adopt(memory_name(known.session))
         self._admission.restored(session, known.origin)
         return session
@@ -177,70 +177,72 @@ class Recovery:
             ref.is_spoilt = header is None
             session.restore(ref)
         if job.state < FIRST_TERMINAL:
-            daemon.answers.refs[job.job] = ref
+            daemon.requests.answers.refs[job.job] = ref
             if ref.is_spoilt and not job.is_running:
                 lost.append(job.job)
             return
         ref.is_answered = session is None or _has_answer(session, ref.slot, job)
-        if job.job in daemon.book.ledger.leaving:
-            daemon.answers.leaving[job.job] = ref
+        if job.job in daemon.requests.book.ledger.leaving:
+            daemon.requests.answers.leaving[job.job] = ref
         if not ref.is_answered:
             self._answer_again(job, ref)
 
     def _answer_again(self, job: Job, ref: JobRef) -> None:
         """The answer was decided and not written. One with a result waits for the worker that still has it."""
         daemon = self._daemon
-        daemon.answers.refs[job.job] = ref
-        total = (0, 0, 0, 0, 0, max(0, daemon.now_ns() - job.accepted_ns))
+        daemon.requests.answers.refs[job.job] = ref
+        total = (0, 0, 0, 0, 0, max(0, daemon.requests.now_ns() - job.accepted_ns))
         answer = commands.Answer(job.job, job.session, job.state, job.reason, 0, 0, 0, total)
-        daemon.answers.unwritten[job.job] = answer
+        daemon.requests.answers.unwritten[job.job] = answer
         if job.state not in _WITH_RESULT or not job.launches:
-            del daemon.answers.unwritten[job.job]
-            daemon.answers.write(answer)
+            del daemon.requests.answers.unwritten[job.job]
+            daemon.requests.answers.write(answer)
 
     def _end_copies(self) -> None:
         """Copies whose job is answered, or whose lane was lost, ended with the process that made them."""
         daemon = self._daemon
-        ledger = daemon.book.ledger
+        ledger = daemon.requests.book.ledger
         ended = [(job.job, job.attempt) for job in ledger.leaving.values() if job.is_copying]
         for lease in ledger.leases.values():
             ended += sorted(lease.orphaned_copies)
         for job, attempt in ended:
-            daemon.book_loop.dispatch(events.CopyDone(job, attempt, error=True))
+            daemon.requests.book_loop.dispatch(events.CopyDone(job, attempt, error=True))
 
     # -- lanes ----------------------------------------------------------------------------------------------------
     def _lane_back(self, link: LaneConnection) -> None:
         """A worker is back: what it was meant to get, and perhaps did not, it gets now."""
         daemon = self._daemon
-        lease = daemon.book.ledger.lease_of(link.lease, link.generation)
+        lease = daemon.requests.book.ledger.lease_of(link.lease, link.generation)
         if lease is None:
             return
         placed = [job for job in lease.jobs.values() if job.placement is not None and job.placement.lane == link.lane]
         for job in placed:
             if job.is_copying and job.state >= FIRST_TERMINAL:  # answered since: nobody needs the copy made again
-                daemon.book_loop.dispatch(events.CopyDone(job.job, job.attempt, error=True))
+                daemon.requests.book_loop.dispatch(events.CopyDone(job.job, job.attempt, error=True))
                 continue
-            ref = daemon.answers.refs.get(job.job) or daemon.answers.leaving.get(job.job)
+            ref = daemon.requests.answers.refs.get(job.job) or daemon.requests.answers.leaving.get(job.job)
             if ref is None:
                 continue
             if link.last_job == job.job or not job.is_running:
                 link.ref = ref
             if job.is_copying:
-                daemon.book_loop.repeat(commands.Copy(job.job, job.attempt, link.lease, link.lane))
+                daemon.requests.book_loop.repeat(commands.Copy(job.job, job.attempt, link.lease, link.lane))
             elif job.is_running and link.last_job != job.job:
                 self._never_launched(job, ref, link)
-        daemon.reattachment.scrub_again(link)
+        daemon.host.reattachment.scrub_again(link)
 
     def _never_launched(self, job: Job, ref: JobRef, link: LaneConnection) -> None:
         """Its launch was journalled, and did not arrive."""
         daemon = self._daemon
         if job.state >= FIRST_TERMINAL:  # answered meanwhile: nobody needs it to run
-            daemon.book_loop.dispatch(events.ResultArrived(job.job, link.generation, EndReason.DAEMON_RESTARTED, 0, 0))
+            daemon.requests.book_loop.dispatch(
+                events.ResultArrived(job.job, link.generation, EndReason.DAEMON_RESTARTED, 0, 0)
+            )
         elif ref.is_spoilt:
-            daemon.book_loop.dispatch(events.SlotLost(job.job))
+            daemon.requests.book_loop.dispatch(events.SlotLost(job.job))
         else:
             link.ref = ref
-            daemon.book_loop.repeat(
+            daemon.requests.book_loop.repeat(
                 commands.Launch(
                     job.job, job.attempt, link.lease, link.lane, link.generation, job.kernel, job.demand.share
                 )

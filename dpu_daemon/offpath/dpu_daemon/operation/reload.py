@@ -56,7 +56,7 @@ class Reloader:
         self._daemon = daemon
         self._negotiator = negotiator
         self._sources = sources
-        self._directory = directory if daemon.book_loop.journal is not None else None
+        self._directory = directory if daemon.requests.book_loop.journal is not None else None
         self._turn = asyncio.Lock()
         self._reading: threading.Thread | None = None
 
@@ -74,7 +74,7 @@ class Reloader:
                 counters["reloads_failed"] += 1
                 logger.warning(
                     "configuration %d stays in force: %s",
-                    self._daemon.config_generation,
+                    self._daemon.settings.generation,
                     fault,
                     extra={"code": "config_refused"},
                 )
@@ -82,7 +82,7 @@ class Reloader:
             await self.keep()  # before it is told: from then on a crash must not bring an older one back
             counters["reloads"] += 1
             logger.warning(
-                "configuration %d is in force", self._daemon.config_generation, extra={"code": "config_changed"}
+                "configuration %d is in force", self._daemon.settings.generation, extra={"code": "config_changed"}
             )
             return True
 
@@ -90,7 +90,7 @@ class Reloader:
         """The configuration in force is the last good one from here on. What fails is logged."""
         if self._directory is None:
             return
-        write = partial(lastgood.keep, self._directory, self._daemon.lineage, self._daemon.config)
+        write = partial(lastgood.keep, self._directory, self._daemon.identity.lineage, self._daemon.settings.config)
         try:
             await asyncio.get_running_loop().run_in_executor(None, write)
         except OSError as fault:
@@ -102,7 +102,7 @@ class Reloader:
 
     async def _try(self) -> None:
         """Everything that can fail comes before the first change. Raises: ConfigError, PluginError, OSError."""
-        read = await self._beside(partial(_read, self._sources, self._daemon.config))
+        read = await self._beside(partial(_read, self._sources, self._daemon.settings.config))
         loaded, config = read.loaded, read.loaded.config
         await self._daemon.plugin.prepare(config)
         self._negotiator.set_modes(config)

@@ -137,14 +137,14 @@ class SelfCheck:
         self._source.view[:8] = mark
         copy: asyncio.Future[CopyCompletion] = asyncio.get_running_loop().create_future()
         try:
-            done = self._daemon.copies.post(self._source, 0, self._target, 0, PAGE, self._copied, copy)
+            done = self._daemon.requests.copies.post(self._source, 0, self._target, 0, PAGE, self._copied, copy)
         except OffpathError as fault:
             raise SelfCheckFailed(f"copy engine: {fault}") from None
         if done is not None:
             self._copied(copy, done)
         else:
             self._copy = copy
-        if not self._daemon.engine.is_working():
+        if not self._daemon.requests.engine.is_working():
             raise SelfCheckFailed("copy engine: its thread has ended, or its device is lost")
         ended = await asyncio.shield(copy)
         if ended.error is not None or self._target.view[:8] != mark:
@@ -152,12 +152,12 @@ class SelfCheck:
 
     def _copied(self, copy: asyncio.Future[CopyCompletion], done: CopyCompletion) -> None:
         self._copy = None
-        self._daemon.copies.own_bytes += PAGE if done.error is None else 0
+        self._daemon.requests.copies.own_bytes += PAGE if done.error is None else 0
         copy.set_result(done)
 
     def _deadlines(self) -> None:
-        next_ns = self._daemon.book.next_deadline_ns()
-        late_ns = self._daemon.now_ns() - next_ns if next_ns is not None else 0
+        next_ns = self._daemon.requests.book.next_deadline_ns()
+        late_ns = self._daemon.requests.now_ns() - next_ns if next_ns is not None else 0
         if late_ns > OVERDUE_NS:
             raise SelfCheckFailed(f"job book: a deadline has stood for {late_ns // 1_000_000} ms")
 
@@ -207,7 +207,7 @@ class SelfCheck:
     def close(self) -> None:
         """Give the memory back; with a copy in flight when the engine has ended, with the daemon."""
         if self._copy is not None:
-            self._daemon.on_closed += [self._source.close, self._target.close]
+            self._daemon.closers += [self._source.close, self._target.close]
             return
         self._source.close()
         self._target.close()
