@@ -47,7 +47,7 @@ class AdvisedWorld(World):
 
     def _start(self) -> events.Event:
         inside = self.draws.choice((GreedyFirstFit, OldestGpuFirst))
-        self.book.ledger.gateway.arriving = Hosted(inside, self.draws, self.draws.choice((0.0, 0.01, 0.2)))
+        self.book.ledger.decisions.arriving = Hosted(inside, self.draws, self.draws.choice((0.0, 0.01, 0.2)))
         return events.PluginStarted()
 
     def step(self, event: events.Event) -> tuple[Command, ...]:
@@ -85,7 +85,7 @@ def crowd(storage: Bytes) -> tuple[Journal, JobBook, events.Event]:
     book = JobBook((TenantSpec("ada", max_jobs=LANES),), PluginPolicy("sample"), settings)
     journal = Journal(Ring.fresh(storage, new_identity(BOOT)))
     journal.checkpoint(book, 0)
-    book.ledger.gateway.arriving = Hosted(GreedyFirstFit, Random(0))
+    book.ledger.decisions.arriving = Hosted(GreedyFirstFit, Random(0))
 
     def send(event: events.Event) -> tuple[Command, ...]:
         decided = book.handle(event, 0)

@@ -27,7 +27,7 @@ from offpath.bindings.wire import document
 from offpath.dpu_daemon.config import DaemonConfig
 from offpath.dpu_daemon.policy.plugin_child import ANSWER, LENGTH, RAISED, READY
 from offpath.dpu_daemon.requests.book_loop import BookLoop
-from offpath.sched.gpu.plugin import PREFIX, START, AdvisorError, PluginDecision, PluginPolicy, one_line
+from offpath.sched.gpu.plugin import PREFIX, START, AdvisorError, PluginDecision, PluginPolicy, gateway_of, one_line
 from offpath.sched.jobs import events
 
 logger = logging.getLogger(__name__)
@@ -229,7 +229,7 @@ class PluginSlot:
     def adopt(self) -> None:
         """The book asks what was prepared from here on, if its policy is the plug-in's; in between events. Without it
         a plug-in that the book still counts on is quarantined. Repeating it is harmless."""
-        policy, gateway = self._ledger.policy, self._ledger.gateway
+        policy, gateway = self._ledger.policy, gateway_of(self._ledger.decisions)
         former = self._process
         is_wanted = former is not None and PREFIX + former.name == self._policy()
         if self._next is not None or not is_wanted:

@@ -16,7 +16,17 @@ from typing import Any, Final, Protocol
 from offpath.sched.errors import PlainError, SchedError
 from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.gpu.oldest_gpu_first import OldestGpuFirst
-from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Opening, Placement, PolicyState, Refusal
+from offpath.sched.gpu.policy import (
+    DecisionPort,
+    Demand,
+    LeasePlan,
+    LeaseView,
+    Opening,
+    Placement,
+    Policy,
+    PolicyState,
+    Refusal,
+)
 from offpath.sched.plain import from_plain, to_plain
 from offpath.sched.record import record
 
@@ -26,6 +36,13 @@ START: Final = "restore"
 PLACE: Final = "place"
 PLAN: Final = "plan"
 _MOST_SENT: Final = 160
+
+
+def gateway_of(port: DecisionPort) -> PluginGateway:
+    """The port of a job book as the daemon and the journal need it, which run plug-ins. Raises: TypeError."""
+    if not isinstance(port, PluginGateway):
+        raise TypeError(f"not a gateway of plug-ins: {type(port).__name__}")
+    return port
 
 
 def one_line(text: str) -> str:
@@ -88,6 +105,30 @@ class PluginGateway:
         self.recalled: deque[PluginDecision] = deque()
         self.has_new_decider = False
         """Somebody else decides than when the waiting jobs were refused; the job book asks again, and takes it back."""
+
+    def attach(self, policy: Policy) -> None:
+        """See `DecisionPort.attach`."""
+        if isinstance(policy, PluginPolicy):
+            policy.gateway = self
+
+    def start(self, policy: Policy) -> None:
+        """See `DecisionPort.start`."""
+        if isinstance(policy, PluginPolicy):
+            policy.start()
+
+    def begin_event(self) -> None:
+        """See `DecisionPort.begin_event`."""
+        if self.advisor is not None:
+            self.advisor.begin()
+
+    def decider_changed(self) -> None:
+        """See `DecisionPort.decider_changed`."""
+        self.has_new_decider = True
+
+    def take_decider_change(self) -> bool:
+        """See `DecisionPort.take_decider_change`."""
+        is_new, self.has_new_decider = self.has_new_decider, False
+        return is_new
 
     def query(self, kind: str, *arguments: Any) -> Answer:
         """Raises: AdvisorError: as the plug-in's, or as the journal's."""

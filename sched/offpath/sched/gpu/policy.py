@@ -137,6 +137,26 @@ class Opening:
         return bool(self.assume_free or self.reserved)
 
 
+class DecisionPort(Protocol):
+    """What a job book needs of policies that decide elsewhere, such as in another process. The book knows no other
+    interface of theirs than this and `Policy`."""
+
+    def attach(self, policy: Policy) -> None:
+        """``policy`` decides from here on; one that decides elsewhere does so through this port."""
+
+    def start(self, policy: Policy) -> None:
+        """``policy`` may now decide elsewhere: give it the state."""
+
+    def begin_event(self) -> None:
+        """An event starts. The decisions that it needs share one time budget."""
+
+    def decider_changed(self) -> None:
+        """Waiting jobs were refused by another decider than the present one."""
+
+    def take_decider_change(self) -> bool:
+        """Whether `decider_changed` was called since the last call; clears it."""
+
+
 class Policy(Protocol):
     """What the job book asks. No call blocks or raises for a tenant's fault."""
 

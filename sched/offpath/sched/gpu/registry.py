@@ -11,8 +11,8 @@ from offpath.sched.gpu.conspirator import ConspiratorPaper
 from offpath.sched.gpu.greedy import GreedyFirstFit
 from offpath.sched.gpu.migrating import Migrating
 from offpath.sched.gpu.oldest_gpu_first import OldestGpuFirst
-from offpath.sched.gpu.plugin import PREFIX, PluginPolicy
-from offpath.sched.gpu.policy import Policy
+from offpath.sched.gpu.plugin import PREFIX, PluginDecision, PluginGateway, PluginPolicy
+from offpath.sched.gpu.policy import DecisionPort, Policy
 
 POLICIES: Final[dict[str, type[Policy]]] = {
     GreedyFirstFit.name: GreedyFirstFit,
@@ -31,6 +31,11 @@ SIMULATED: Final[dict[str, Callable[[], Policy]]] = {
     Migrating.name: lambda: Migrating(prefetch=False),
 }
 """With a lane for each job that a share allows, as the simulator has them, a prefetch would only queue."""
+
+
+def decision_port(emit: Callable[[PluginDecision], None]) -> DecisionPort:
+    """The port through which plug-ins decide. ``emit`` gets each of their decisions, for the journal."""
+    return PluginGateway(emit)
 
 
 def make(name: str) -> Policy:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from offpath.sched.gpu.plugin import PluginPolicy
 from offpath.sched.gpu.policy import Demand, Placement, Policy
 from offpath.sched.jobs import events
 from offpath.sched.jobs.admission import refuse, retry_after_ms, withdraw
@@ -84,8 +83,7 @@ class JobBook:
         """
         ledger = self.ledger
         self._losing = event if isinstance(event, (events.WorkerLost, events.HelperLost)) else None
-        if ledger.gateway.advisor is not None:
-            ledger.gateway.advisor.begin()
+        ledger.decisions.begin_event()
         if type(event) is events.PluginStarted:
             self._plugin_started()  # before what is due: that would be asked of one who does not know the state yet
         for _ in range(_TIMER_ROUNDS):
@@ -96,8 +94,7 @@ class JobBook:
             if ledger.departing:
                 self.reload.settle()
         self._handlers[type(event)](event, now_ns)
-        while ledger.gateway.has_new_decider:  # it may be at fault with its first answer
-            ledger.gateway.has_new_decider = False
+        while ledger.decisions.take_decider_change():  # the new one may fail at its first decision
             for tenant in list(ledger.backlogged.values()):
                 self._route(tenant, now_ns)
         if ledger.departing:
@@ -469,8 +466,7 @@ class JobBook:
         pass
 
     def _plugin_started(self) -> None:
-        if isinstance(self.ledger.policy, PluginPolicy):
-            self.ledger.policy.start()
+        self.ledger.decisions.start(self.ledger.policy)
 
     def _fire_timers(self, now_ns: int) -> None:
         timers = self.ledger.timers

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from offpath.sched.gpu.plugin import PluginGateway, PluginPolicy
-from offpath.sched.gpu.policy import Policy
+from offpath.sched.gpu.policy import DecisionPort, Policy
+from offpath.sched.gpu.registry import decision_port
 from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import Command
 from offpath.sched.jobs.records import BookSettings, Job, KnownKernel, Lease, PinnedLease, Session, Tenant, TenantSpec
@@ -46,14 +46,13 @@ class Ledger:
         self.generation = first_generation
         self.out: list[Command] = []
         self.timers = Timers(self._is_live)
-        self.gateway = PluginGateway(self.out.append)
+        self.decisions: DecisionPort = decision_port(self.out.append)
         self.decide_by(policy)
 
     def decide_by(self, policy: Policy) -> None:
         """From here on."""
         self.policy = policy
-        if isinstance(policy, PluginPolicy):
-            policy.gateway = self.gateway
+        self.decisions.attach(policy)
 
     def next_generation(self) -> int:
         """Generations only rise; a stale one launches nothing."""

@@ -70,7 +70,7 @@ class Reload:
             policy = make(name)
             policy.restore(old.state())
             self._ledger.decide_by(policy)
-            self._ledger.gateway.has_new_decider = True
+            self._ledger.decisions.decider_changed()
 
     def _repin(self, pins: tuple[PinnedLease, ...]) -> None:
         """Leases pinned no more live on like any other; new pins open with the next round."""

@@ -17,7 +17,7 @@ from offpath.sched.gpu.consolidate import consolidate
 from offpath.sched.gpu.exact import LiveJob, Place
 from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.gpu.migrating import Migrating
-from offpath.sched.gpu.plugin import Advisor, PluginDecision
+from offpath.sched.gpu.plugin import Advisor, PluginDecision, gateway_of
 from offpath.sched.gpu.policy import Policy
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
@@ -110,7 +110,7 @@ class Cluster:
             commands.CloseLease: self._close,
             PluginDecision: self._decision,
         }
-        self.book.ledger.gateway.arriving = advisor
+        gateway_of(self.book.ledger.decisions).arriving = advisor
         for name, number in self._sessions.items():
             self._apply(events.SessionOpened(number, name, 1 << 40))
         kernels = tuple(events.Kernel(n, 100, model or "any", model) for model, n in self._kernels.items())

@@ -32,7 +32,7 @@ from offpath.dpu_daemon.durability.journal.ring import (
     Storage,
 )
 from offpath.sched.errors import PlainError
-from offpath.sched.gpu.plugin import PluginDecision, PluginPolicy
+from offpath.sched.gpu.plugin import PluginDecision, PluginPolicy, gateway_of
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.snapshot import restore, schema, snapshot
@@ -227,7 +227,7 @@ def _replay_entry(done: Replayed, entry: Entry, expected: deque[_Decided], ahead
     parts = codec.split(entry)
     if parts.event is not None:
         event = codec.unpack(parts.event, entry.number)
-        gateway = done.book.ledger.gateway
+        gateway = gateway_of(done.book.ledger.decisions)
         gateway.recalled.clear()
         if isinstance(done.book.ledger.policy, PluginPolicy):
             gateway.recalled.extend(_decision(parts, entry.number, ahead))
