@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         workers.order(items)
 
 
-# -- two workers (see `workers`) ----------------------------------------------------------------------------------
+# -- workers (see `workers`) --------------------------------------------------------------------------------------
 def pytest_configure(config: pytest.Config) -> None:
     """The process that starts the workers makes their folder."""
     if getattr(config.option, "tx", None) and not hasattr(config, "workerinput"):

@@ -1,6 +1,8 @@
-"""Two workers: what starts processes runs on one, what only computes on the other, and what measures comes last, alone.
+"""Three workers: one runs the tests that start processes, the two others run those that only compute and the virtual
+machine with RDMA; tests that measure come last, alone.
 
-`./scripts/test` starts pytest-xdist with two workers when no tests are named. Without it all of this does nothing.
+The tests with processes wait most of the time, so three workers keep two cores busy.
+`./scripts/test` starts pytest-xdist with three workers when no tests are named. Without it all of this does nothing.
 """
 
 from __future__ import annotations
@@ -18,12 +20,13 @@ import pytest
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
+GUEST: Final = "tests/test_rxe_vm.py"
 ALONE: Final = ("tests/load/", "tests/dpu_daemon/test_flood.py")
 """They measure under load. They run when the other worker has ended."""
 COMPUTE: Final = (
     "tests/bindings/wire/", "tests/cli/test_simulate_", "tests/fuzz/test_parsers.py", "tests/fuzz/test_planted_bugs.py",
     "tests/ina/simulation/", "tests/models/", "tests/sched/", "tests/simulation/", "tests/test_layout.py",
-    "tests/test_readme.py", "tests/test_rxe_vm.py",
+    "tests/test_readme.py", GUEST,
 )  # fmt: skip
 """They start no cluster: each file is a unit of its own, for the worker that is free."""
 _FOLDER: Final = "OFFPATH_TEST_WORKERS_FOLDER"
@@ -40,8 +43,8 @@ def unit_of(nodeid: str) -> str:
 
 def order(items: list[pytest.Item]) -> None:
     """The longest unit first, so that both workers end together; what measures last. Files stay as they are."""
-    units = {"processes": 0, "alone": 2}
-    items.sort(key=lambda item: units.get(unit_of(item.nodeid), 1))
+    units = {"processes": 0, GUEST: 1, "alone": 3}
+    items.sort(key=lambda item: units.get(unit_of(item.nodeid), 2))
 
 
 def scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
