@@ -139,7 +139,7 @@ def test_a_helper_that_leaves_is_let_go_once_nothing_lands_in_its_memory(make: C
         where(requester)
         helper.finish()
         assert "did not release us" not in helper.errors
-        until(lambda: re.search(r"helper \S+ said goodbye$", comch.cluster.daemon.errors, re.MULTILINE))
+        until(lambda: re.search(r"helper \S+ is shutting down$", comch.cluster.daemon.errors, re.MULTILINE))
 
 
 def test_a_second_helper_is_turned_away_with_the_reason(make: Callable[..., Comch]) -> None:

@@ -208,9 +208,9 @@ def test_only_a_worker_with_the_leases_token_is_let_in_and_only_once_per_lane(cl
         pending = requester.begin("echo", [np.ones(1)])
         order = fake.hear()
         for wrong in ({"token": "y" * 32}, {"token": order.token[:-1]}, {"lease": order.lease + 1}, {"lane": 63}):
-            assert fake.turned_away(fake.worker(order, 0, **wrong)) == "no lease waits for this worker"
+            assert fake.turned_away(fake.worker(order, 0, **wrong)) == "no lease expects this worker"
         lanes = [fake.lane(order, lane) for lane in range(order.lanes)]
-        assert fake.turned_away(fake.worker(order, 0)) == "no lease waits for this worker"
+        assert fake.turned_away(fake.worker(order, 0)) == "no lease expects this worker"
         answer_one(fake, lanes)
         pending.result(TIMEOUT)
 

@@ -166,7 +166,7 @@ def test_a_helper_that_leaves_is_let_go_once_nothing_lands_in_its_memory(hosts: 
         where(requester)
         helper.finish()
         assert "did not release us" not in helper.errors
-        until(lambda: re.search(r"helper \S+ said goodbye$", cluster.daemon.errors, re.MULTILINE))
+        until(lambda: re.search(r"helper \S+ is shutting down$", cluster.daemon.errors, re.MULTILINE))
 
 
 def test_a_host_that_is_not_listed_is_refused_until_it_is_and_cut_once_it_is_not(hosts: Hosts) -> None:

@@ -1,1 +1,1 @@
-"""The daemon on the DPU; in another role, the cluster controller. The I/O shell."""
+"""The I/O shell of the DPU daemon and, in another role, of the cluster controller."""

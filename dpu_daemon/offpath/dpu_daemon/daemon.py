@@ -1,7 +1,7 @@
-"""The daemon's shell as a whole: it makes the parts and connects them, and ends them in order.
+"""Builds the daemon's components, connects them, and closes them in order.
 
-The parts carry events to the job book and its commands to the ports; they decide nothing. On the request path: plain
-callbacks, no task per request, no log line, counters folded at scrape.
+The components pass events to the job book and its commands to the ports; they make no decisions. The request path uses
+plain callbacks: no task per request, no log line; counters are summed at scrape time.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from offpath.sched.jobs.book import JobBook
 
 logger = logging.getLogger(__name__)
 _LARGEST: Final = (1 << 64) - 1
-"""Of a number in a message: what peers say adds up, and must not keep an operator from the other counters."""
+"""Largest number in a message. Counters are capped to it: peer-driven sums must not make the others unreadable."""
 
 
 class Daemon:
-    """One running daemon: job book, copy engine, sessions, host side. Made inside a running loop."""
+    """One running daemon: job book, copy engine, sessions, host side. Create it inside a running loop."""
 
     def __init__(
         self,
@@ -61,18 +61,18 @@ class Daemon:
         book: JobBook | None = None,
         store: Store | None = None,
     ) -> None:
-        """``engine`` is the daemon's own from here on; without one it copies by loopback. ``now_ns`` and ``token`` (a
-        fresh secret at each call) are arguments for the simulation, which brings its own world. ``book`` is the one
-        that ``journal`` was replayed to, if it was (see `recovery`)."""
+        """Takes ownership of ``engine``; without one, the loopback engine copies. The simulation replaces ``now_ns``
+        and ``token`` (a fresh secret at each call). ``book``: the result of replaying ``journal``, if it was replayed
+        (see `recovery`)."""
         self.settings = ConfigInForce(config)
         self.identity = DaemonIdentity(journal, token)
         self.places = Places()
         self.store = store or Store(Notifier())
-        """What of the sessions' memory outlives this process."""
+        """Session memory that outlives this process."""
         self.counters: Counter[str] = Counter()
         self.counters["restarts"] = journal.restarts if journal is not None else 0
         self.closers: list[Callable[[], None]] = []
-        """Called when the daemon closes, after its own parts."""
+        """Called when the daemon closes, after its own parts are closed."""
         self._loop = asyncio.get_running_loop()
         book = book or JobBook(
             config.tenant_specs(), make(config.leasing.policy), config.book_settings(), config.pins()
@@ -106,22 +106,22 @@ class Daemon:
             journal.checkpoint(book, now_ns())
 
     def count(self, what: str) -> None:
-        """One more in `statistics`."""
+        """Increment a counter of `statistics`."""
         self.counters[what] += 1
 
     @property
     def is_draining(self) -> bool:
-        """True while nothing new is taken in."""
+        """True while new sessions and jobs are refused."""
         return self.requests.book.ledger.is_draining
 
     def _why_not_ready(self) -> str:
-        """Why nothing new is accepted; empty: it is."""
+        """The reason why new work is refused; empty: it is accepted."""
         if self.is_draining:
             return "draining"
         return "" if self.host.has_helper() else "no helper has joined"
 
     def drain(self, is_on: bool) -> None:
-        """Take in nothing new and finish what is there, or take in again."""
+        """Refuse new sessions and jobs and finish the accepted ones, or accept new ones again."""
         if is_on is not self.is_draining:
             logger.warning(
                 "draining: accepting no new sessions or jobs" if is_on else "drain cancelled, accepting work again"
@@ -129,7 +129,7 @@ class Daemon:
             self.requests.book_loop.dispatch(events.Drain(is_on))
 
     def reconfigure(self, config: DaemonConfig) -> None:
-        """Another configuration is in force from here on. What cannot change live must be as it was."""
+        """Apply another configuration. Settings that cannot change live must be unchanged in it."""
         self.settings.replace(config)
         self.requests.pacing.weigh((table.name, table.weight) for table in config.tenant)
         self.host.limits_changed()
@@ -141,8 +141,8 @@ class Daemon:
             notify()
 
     def statistics(self) -> dict[str, int]:
-        """Counters since the start. ``header_bytes_read`` and ``answer_bytes_written`` is all that the daemon's CPU
-        touches of requests and results; ``dma_bytes`` is what the copy engine moved."""
+        """Counters since the start. ``header_bytes_read`` and ``answer_bytes_written`` are the only bytes of requests
+        and results that the daemon's CPU touches; ``dma_bytes`` are moved by the copy engine."""
         counters = Counter(self.counters)
         for session in self.requests.sessions.by_number.values():
             counters["header_bytes_read"] += session.fabric.header_bytes_read
@@ -154,15 +154,14 @@ class Daemon:
 
     @property
     def is_durable(self) -> bool:
-        """Sessions and accepted work outlive this process."""
+        """True if sessions and accepted jobs outlive this process."""
         return self.requests.book_loop.journal is not None and self.store.notifier.has_manager
 
     def close(self) -> None:
-        """End at once: sessions first, then the host side. What is durable is only left alone: the next process goes
-        on with it."""
+        """Stop at once: sessions first, then the host side. Durable state is left in place for the next process."""
         self.requests.sessions.close(is_final=not self.is_durable)
         self._loop.remove_reader(self.requests.engine.fileno())
-        self.requests.engine.close()  # before the helper is let go: nothing may land where it scrubs
+        self.requests.engine.close()  # before the helper is disconnected: no copy may land in memory that it scrubs
         self.host.close(is_final=not self.is_durable)
         self.requests.book_loop.close(is_final=not self.store.notifier.has_manager)
         self.requests.probe.close()

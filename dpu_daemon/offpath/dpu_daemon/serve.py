@@ -1,4 +1,4 @@
-"""Running a daemon: sockets in the runtime directory, signals, ready line, statistics at the end."""
+"""Runs a daemon: sockets in the runtime directory, signals, ready line, closing statistics."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ ANNOUNCE_S: Final = 0.2
 async def running_daemon(
     config: DaemonConfig, directory: str, inherited: Inherited | None = None, notifier: Notifier | None = None
 ) -> AsyncIterator[tuple[Daemon, Negotiator]]:
-    """A daemon that serves for as long as the block runs; it uses up what is ``inherited``, and goes on with what the
-    journal in ``directory`` says of an earlier process.
+    """Run a daemon for the duration of the block. It takes ownership of ``inherited`` and resumes the state that the
+    journal in ``directory`` records of an earlier process.
 
-    Raises: RegionError, PlaceUnusable: directory or sockets cannot be made. JournalError: the journal cannot be used,
-    or is damaged. PluginError: the policy plug-in does not start. VerbsError, DocaError: there is no device to copy by.
-    HostChannelError: the host channel's keys or library cannot be used.
+    Raises: RegionError, PlaceUnusable: directory or sockets cannot be created. JournalError: the journal is unusable
+    or damaged. PluginError: the policy plug-in does not start. VerbsError, DocaError: no device for the copy engine.
+    HostChannelError: the host channel's keys or library are unusable.
     """
     inherited, notifier = inherited or Inherited(), notifier or Notifier()
-    plugin, missing = await _plugin(config)  # first: from the channel's listening to recovery's end no loop may turn
+    plugin, missing = await _plugin(config)  # first: the loop must not run while the channel listens before recovery
     with contextlib.ExitStack() as not_yet_taken:
         if plugin is not None:
             not_yet_taken.callback(plugin.close)
@@ -82,7 +82,7 @@ async def running_daemon(
         if missing is not None:
             if book is None:
                 raise missing
-            # What was accepted is worth more than who decides.
+            # Keeping the accepted work matters more than the configured policy.
             logger.warning("using the built-in policy: %s", missing, extra={"code": "plugin_missing"})
         negotiate_path, negotiate_socket = _listens(inherited, "negotiate", directory)
         fabric_path, fabric_socket = _listens(inherited, "fabric", directory)
@@ -107,7 +107,7 @@ async def running_daemon(
             daemon.places.open()
             yield daemon, negotiator
         finally:
-            daemon.places.close()  # what is removed from here on is removed on purpose
+            daemon.places.close()  # socket files removed from here on are removed on purpose
             for watcher in watchers:
                 await watcher.close()
             await negotiator.close()
@@ -116,11 +116,11 @@ async def running_daemon(
         if journal is not None and not daemon.is_durable:
             for name in (JOURNAL, LAST_GOOD):
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(directory, name))  # nobody will go on with it
+                    os.unlink(os.path.join(directory, name))  # no process will resume it
 
 
 async def _plugin(config: DaemonConfig) -> tuple[PluginProcess | None, PluginError | None]:
-    """The policy plug-in's process, or why it does not start."""
+    """Start the policy plug-in. Returns its process, or the reason why it does not start."""
     try:
         return await started(config), None
     except PluginError as fault:
@@ -128,21 +128,21 @@ async def _plugin(config: DaemonConfig) -> tuple[PluginProcess | None, PluginErr
 
 
 def copy_engine(config: DaemonConfig) -> CopyEngine | None:
-    """What the configuration asks for; None: the daemon's own. Raises: VerbsError, DocaError: no device that fits."""
+    """The configured copy engine; None: the daemon's default. Raises: VerbsError, DocaError: no suitable device."""
     if config.datapath.copy_engine == "doca":
         return DocaCopyEngine(open_device(load(config.doca.path), Ability.COPY, config.doca.device))
     if config.datapath.copy_engine != "verbs":
         return None
-    wish = config.rdma
+    rdma = config.rdma
     return VerbsCopyEngine(
-        Device(choose(device=wish.device or None, netdev=wish.netdev or None, near=wish.near or None))
+        Device(choose(device=rdma.device or None, netdev=rdma.netdev or None, near=rdma.near or None))
     )
 
 
 def _daemon(
     config: DaemonConfig, directory: str, inherited: Inherited, notifier: Notifier, engine: CopyEngine | None
 ) -> tuple[Daemon, Journal | None, JobBook | None]:
-    """With the journal it writes, and the book of a former process if there was one."""
+    """Create the daemon. Also returns the journal that it writes, and the book of a former process if any."""
     with _making_places():
         make_runtime_directory(directory)
         channel = host_listener(config, directory, inherited)
@@ -178,10 +178,10 @@ def continued_clock(last_ns: int, monotonic_ns: Callable[[], int] = time.monoton
 
 
 def host_listener(config: DaemonConfig, directory: str, inherited: Inherited) -> HostListener:
-    """Where helpers come in. Raises: OSError, PlaceUnusable: it cannot be made. HostChannelError: keys, pyzmq,
-    DOCA, its device or representor."""
+    """The listener for helpers. Raises: OSError, PlaceUnusable: it cannot be created. HostChannelError: keys, pyzmq,
+    DOCA, its device or representor are unusable."""
     if config.datapath.host_channel == "zmq":
-        from offpath.bindings.zeromq.listener import ZmqListener  # pyzmq: 3 MiB that the unix channel does without
+        from offpath.bindings.zeromq.listener import ZmqListener  # pyzmq: 3 MiB that the Unix channel does not need
 
         table = config.zmq
         return ZmqListener(table.bind, zmq_secret(table.key_file), read_allowed(table.allowed), table.domain)
@@ -193,18 +193,18 @@ def host_listener(config: DaemonConfig, directory: str, inherited: Inherited) ->
 
 
 def _renew_allowed(daemon: Daemon) -> None:
-    """After a reload: who may come by ZeroMQ is read again, and who may not any more is cut."""
+    """After a reload: read the ZeroMQ allow list again and disconnect peers that it no longer contains."""
     if daemon.settings.config.datapath.host_channel != "zmq":
         return
     try:
         cast("ZmqListener", daemon.host.listener).allow(read_allowed(daemon.settings.config.zmq.allowed))
-    except HostChannelError as fault:  # it was right a moment ago, when the configuration was checked
+    except HostChannelError as fault:  # it was valid a moment ago, when the configuration was checked
         logger.warning("%s: %s", "zmq.allowed", fault, extra={"code": "config_warning"})
 
 
 @contextlib.contextmanager
 def _making_places() -> Iterator[None]:
-    """Raises: PlaceUnusable: for the OSError of a place that is taken, full or forbidden."""
+    """Raises: PlaceUnusable: instead of the OSError of a path or address that is in use, full or forbidden."""
     try:
         yield
     except OSError as fault:
@@ -213,13 +213,13 @@ def _making_places() -> Iterator[None]:
 
 
 def _listens(inherited: Inherited, name: str, directory: str) -> tuple[str, socket.socket | None]:
-    """Where peers find the socket (where it was made, else where we make it), and the one that was handed down."""
+    """The socket's path (of the inherited socket, else where one will be created), and the inherited socket."""
     sock = inherited.listening.pop(name, None)
     return (sock.getsockname() if sock is not None else os.path.join(directory, LISTENING[name][0])), sock
 
 
 def _journal(config: DaemonConfig, directory: str) -> tuple[Journal | None, Replayed | None]:
-    """The journal to write, and what it says of an earlier process of this boot and build, if one was killed."""
+    """The journal to write, and the state it records if an earlier process of this boot and build was killed."""
     mib = config.durability.journal_mib
     if not mib:
         return None, None
@@ -229,8 +229,8 @@ def _journal(config: DaemonConfig, directory: str) -> tuple[Journal | None, Repl
     except JournalCorrupt as fault:
         storage.close()
         raise JournalCorrupt(
-            f"{directory}/{JOURNAL}: {fault}. Look at it with `offpath replay`; to start without it, and give up what"
-            " it holds, move it away"
+            f"{directory}/{JOURNAL}: {fault}. Inspect it with `offpath replay`; to start without it and lose its"
+            " contents, move it away"
         ) from None
     if replayed is None:
         logger.info("created a new journal: %s", why, extra={"code": "journal_new"})
@@ -248,11 +248,11 @@ def _journal(config: DaemonConfig, directory: str) -> tuple[Journal | None, Repl
 
 
 def _drop_stored(inherited: Inherited, store: Store) -> None:
-    """What nobody knows any more is kept no longer."""
+    """Remove stored descriptors that belong to no session."""
     while inherited.stored:
         name, fds = inherited.stored.popitem()
         logger.warning(
-            "dropped %d stored descriptors named %s that belong to nothing",
+            "dropped %d stored descriptors named %s that belong to no session",
             len(fds),
             name,
             extra={"code": "stored_dropped"},
@@ -272,10 +272,10 @@ async def serve(
 ) -> dict[str, int]:
     """Serve until SIGTERM or SIGINT; returns the closing statistics. SIGHUP reads ``sources`` again, if given.
 
-    ``refused``: not empty, ``config`` is the last good one, because the sources were refused for this reason.
+    ``refused``: why the sources were refused; if not empty, ``config`` is the last good configuration.
 
-    The notifier hears READY when everything listens, STOPPING at the end, and WATCHDOG between as long as the daemon's
-    check of itself finds no fault.
+    The notifier sends READY when all sockets listen, STOPPING at the end, and WATCHDOG in between as long as the
+    daemon's self-check finds no fault.
     """
     logs.set_up(config.operation.log)
     notifier = notifier or Notifier()
@@ -311,9 +311,9 @@ async def serve(
             else:
                 await reloader.keep()
             loop.add_signal_handler(signal.SIGHUP, hung_up)
-        check = SelfCheck(daemon, negotiator) if interval_s is not None else None  # its memory, while there is some
+        check = SelfCheck(daemon, negotiator) if interval_s is not None else None  # allocated before memory runs short
         gc.collect()
-        gc.freeze()  # what start-up made stays; a full collection then walks requests only
+        gc.freeze()  # start-up objects are permanent; a full collection then scans request objects only
         is_announced = notifier.ready(f"lineage {daemon.identity.lineage}")
         ready(daemon)
         if not is_announced:
@@ -321,7 +321,7 @@ async def serve(
         if interval_s is not None and check is not None:
             start(feed_watchdog(notifier, interval_s, check), "feed-watchdog")
         await stop.wait()
-        for task in list(beside):  # a reload too: what it waits for (a slow file, the manager) may never come
+        for task in list(beside):  # a reload too: it may wait forever (for a slow file, for the manager)
             task.cancel()
         notifier.stopping()
         return daemon.statistics()
@@ -335,7 +335,7 @@ async def _reload(reloader: Reloader, daemon: Daemon) -> None:
 
 
 async def announce(notifier: Notifier, status: str) -> None:
-    """READY=1, repeated until the manager's socket has it: without it a start or a reload ends at its time limit."""
+    """Send READY=1 until the service manager's socket accepts it; without it, a start or reload times out."""
     while not notifier.ready(status) and notifier.has_manager:
         await asyncio.sleep(ANNOUNCE_S)
 
@@ -347,9 +347,9 @@ def run(
     sources: Sources | None = None,
     refused: str = "",
 ) -> dict[str, int]:
-    """`serve` on uvloop, with what a service manager handed down and as many descriptors as are allowed; blocks.
+    """Run `serve` on uvloop with the service manager's descriptors and the highest descriptor limit; blocks.
 
-    Raises: HandoverError: what was handed down makes no sense.
+    Raises: HandoverError: the inherited descriptors are inconsistent.
     """
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,1 +1,1 @@
-"""The host channel: the helper, the lanes and their workers."""
+"""The daemon's host side: the host channel, the helper, the lanes and their workers."""

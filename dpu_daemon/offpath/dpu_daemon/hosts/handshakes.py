@@ -1,4 +1,4 @@
-"""Who connects to the host channel and has not said yet who it is."""
+"""Host-channel connections that have not sent a hello."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from offpath.dpu_daemon.listening.accepting import Acceptor, Unidentified
 logger = logging.getLogger(__name__)
 HELLO_TIMEOUT_S: Final = 5.0
 MAX_PENDING: Final = 256
-"""A helper and the workers of all its lanes may come at once, and say hello at once."""
+"""A helper and the workers of all its lanes may connect at the same time."""
 
 
 class PendingConnections:
-    """Accepts, waits for a hello, and hands over to ``meet_helper`` or ``meet_worker``, which say `known` or
-    `turn_away`."""
+    """Accepts connections, waits for each hello, and calls ``accept_helper`` or ``accept_worker``, which call `known`
+    or `turn_away`."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class PendingConnections:
         on_contact: Callable[[], None],
         count: Callable[[str], None],
     ) -> None:
-        """``count`` gets the names of counters: ``connections_evicted``, ``descriptors_exhausted``."""
+        """``count`` receives the names of counters: ``connections_evicted``, ``descriptors_exhausted``."""
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._accept_helper = accept_helper
@@ -54,7 +54,7 @@ class PendingConnections:
             return False
         self._on_contact()
         timer = self._loop.call_later(HELLO_TIMEOUT_S, self._no_hello, connection)
-        self._unidentified.add(connection, connection.peer, lambda: self.turn_away(connection, "others wait"))
+        self._unidentified.add(connection, connection.peer, lambda: self.turn_away(connection, "too many connections"))
         self.waiting[connection] = timer
         self._loop.add_reader(connection.fileno(), self._first_message, connection)
         return True
@@ -66,8 +66,7 @@ class PendingConnections:
         return True
 
     def replace(self, listener: LoopbackChannelListener, sock: socket.socket) -> None:
-        """Have ``listener``, the one that is watched, listen on another socket; who waits at the one before is let in
-        first."""
+        """Have ``listener`` listen on another socket, after accepting the connections that wait at the old one."""
         with contextlib.suppress(PeerGone, OSError):
             while self._accept():
                 pass
@@ -75,7 +74,7 @@ class PendingConnections:
         listener.replace(sock)
 
     def _no_hello(self, connection: HostConnection) -> None:
-        """Time is up. If it was us who slept, the hello is here."""
+        """The hello is overdue. If this process was not scheduled, the hello may have arrived: read once more."""
         self._first_message(connection)
         if connection in self.waiting:
             self.turn_away(connection, "no hello in time")
@@ -83,7 +82,7 @@ class PendingConnections:
     def turn_away(
         self, connection: HostConnection, why: str, *, is_expected: bool = False, level: int = logging.WARNING
     ) -> None:
-        """Close a connection that is neither helper nor worker (yet). ``is_expected``: nothing is wrong with it."""
+        """Refuse a connection that is not (yet) a helper or worker. ``is_expected``: the refusal is no fault."""
         timer = self.waiting.pop(connection, None)
         self._unidentified.remove(connection)
         if timer is not None:
@@ -94,7 +93,7 @@ class PendingConnections:
             "host channel: refused pid %d (%s): %s", connection.peer_pid, connection.peer, why,
             extra={"code": "host_peer_refused"},
         )  # fmt: skip
-        with contextlib.suppress(PeerGone, OSError):  # it may have left before we can say so
+        with contextlib.suppress(PeerGone, OSError):  # it may have disconnected already
             connection.send(control.encode(control.Closing(code="refused", detail=why[:500])))
         connection.close()
 
@@ -106,7 +105,7 @@ class PendingConnections:
             self._on_contact()
             close_all(received[1])
             message = control.decode(control.HOST_TO_DAEMON, received[0])
-        except PeerGone as fault:  # nothing to act on: a worker that its helper ends may be on its way back
+        except PeerGone as fault:  # normal: a worker that its helper ends may have tried to reconnect
             self.turn_away(connection, str(fault), level=logging.INFO)
             return
         except (ProtocolError, OSError) as fault:
@@ -120,20 +119,20 @@ class PendingConnections:
             self.turn_away(connection, f"{message.kind} before a hello")
 
     def known(self, connection: HostConnection) -> None:
-        """It has a name now, and is watched by whoever met it."""
+        """The peer is identified; the component that accepted it watches the connection."""
         self.waiting.pop(connection).cancel()
         self._unidentified.remove(connection)
         self._loop.remove_reader(connection.fileno())
 
     def close(self) -> None:
-        """Nobody is let in any more."""
+        """Stop accepting and refuse all pending connections."""
         self.acceptor.close()
         self._listener.close()
         for connection in list(self.waiting):
-            self.turn_away(connection, "the daemon ends")
+            self.turn_away(connection, "the daemon is shutting down")
 
 
 def close_all(fds: tuple[int, ...]) -> None:
-    """Descriptors that came unasked."""
+    """Close unexpected descriptors."""
     for fd in fds:
         os.close(fd)

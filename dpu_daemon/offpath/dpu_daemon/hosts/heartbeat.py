@@ -1,6 +1,6 @@
-"""Whether the helper is there: a ping, its pong, and the time since it last said anything.
+"""Detects a lost helper by pings and the time since its last message.
 
-The supervisor is one thread: while it opens or closes an instance, which can mean to scrub it, it is silent and well.
+The helper's supervisor has one thread: it is silent while it opens or closes an instance, which may include a scrub.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ _PINGS_PER_LIMIT: Final = 5
 
 
 class Heartbeat:
-    """Of one helper. ``send`` says a ping, ``is_at_work`` whether an order is open, ``lost`` is told once, with why."""
+    """Monitors one helper. ``send`` sends a ping, ``is_at_work`` returns whether an order is open, ``lost`` is called
+    once, with the reason."""
 
     def __init__(
         self,
@@ -39,11 +40,11 @@ class Heartbeat:
         return self._limits().helper_ms / 1e3 / _PINGS_PER_LIMIT
 
     def on_message(self) -> None:
-        """It said something, whatever it was."""
+        """The helper sent a message of any kind."""
         self._received_s = self._loop.time()
 
     def answered(self, pong: control.Pong) -> None:
-        """The next ping may go: there is never more than one on its way, so that none fill the channel."""
+        """Allow the next ping. At most one is in flight, so that pings cannot fill the channel."""
         self._is_answered = self._is_answered or pong.number == self._number
 
     def _beat(self) -> None:
@@ -52,7 +53,7 @@ class Heartbeat:
         self._looked_s = now_s
         self._received_s = min(
             now_s, self._received_s + late_s
-        )  # we did not look then, which says nothing of the helper
+        )  # the loop was late; that time does not count as the helper's silence
         allowed_ms = max(limits.helper_ms, limits.scrub_ms) if self._is_at_work() else limits.helper_ms
         silent_ms = (now_s - self._received_s) * 1e3
         self._timer = self._loop.call_later(interval_s, self._beat)
@@ -65,11 +66,11 @@ class Heartbeat:
             self._send(control.Ping(number=self._number))
 
     def look_again(self) -> None:
-        """The limits changed: the next look comes by the new ones."""
+        """The limits changed: schedule the next check by the new ones."""
         self._timer.cancel()
         self._looked_s = self._loop.time()
         self._timer = self._loop.call_later(self._interval_s(), self._beat)
 
     def stop(self) -> None:
-        """No further ping. Repeating it is harmless."""
+        """Stop pinging. Idempotent."""
         self._timer.cancel()

@@ -1,4 +1,4 @@
-"""The helper's connection, and what was ordered of it, as data."""
+"""Data of the helper's connection and of the instances ordered from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from offpath.sched.jobs import commands
 
 @dataclass(slots=True, eq=False)
 class HelperLink:
-    """The helper's supervisor: its channel and what it said of itself."""
+    """The helper's supervisor: its channel and its hello and offers."""
 
     number: int
     connection: HostConnection
@@ -25,14 +25,14 @@ class HelperLink:
     is_joined: bool = False
     heartbeat: Heartbeat | None = None
     is_lost: bool = False
-    """A message did not reach it: nothing may follow."""
+    """A message did not reach it: no further message may be sent."""
     outbox: list[BaseModel] | None = None
-    """Held back until its welcome is sent; None: nothing is."""
+    """Messages queued until its welcome is sent; None: messages are sent at once."""
 
 
 @dataclass(slots=True)
 class Order:
-    """An instance asked for: who may connect as its workers."""
+    """An ordered instance, and the token that its workers must present."""
 
     command: commands.OpenLease
     token: str

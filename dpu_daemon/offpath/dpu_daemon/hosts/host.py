@@ -1,4 +1,4 @@
-"""The host side in the shell: the host channel and the helper's supervisor; its workers are the lanes' affair."""
+"""Serves the host channel and the helper's supervisor; `lanes` serves the helper's workers."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class HostSide:
         self._helper: HelperLink | None = None
         self.helpers_seen = 0
         self._closing_connections: set[HostConnection] = set()
-        """Of helpers that are lost, and may still be copied to."""
-        self.on_ina: Callable[[control.InaStates | None], None] = lambda said: None
-        """What the helper says of its ranks, and None when it has joined."""
+        """Connections to lost helpers; copies into their memory may still be in flight."""
+        self.on_ina: Callable[[control.InaStates | None], None] = lambda states: None
+        """Called with the helper's report about its ranks, and with None when it has joined."""
         self.pending = PendingConnections(
             listener, self._accept_helper, self._accept_worker, on_contact=reattachment.seen, count=self._count
         )
@@ -68,7 +68,7 @@ class HostSide:
         self._counters[what] += 1
 
     def restore(self) -> None:
-        """The book is one that another process left: expect its helper and its workers back."""
+        """Resume a former process's book: expect its helper and its workers to reattach."""
         self.helpers_seen = self._book_loop.book.leasing.helper
         self.reattachment.restore()
 
@@ -90,13 +90,13 @@ class HostSide:
         if self.lanes.is_closing(hello):
             self.pending.turn_away(connection, "its lease is closing", is_expected=True)
         elif is_foreign or not self.lanes.expects(hello):
-            self.pending.turn_away(connection, "no lease waits for this worker")
+            self.pending.turn_away(connection, "no lease expects this worker")
         else:
             self.pending.known(connection)
             self.lanes.admit(connection, hello)
 
     def _from_helper(self, helper: HelperLink) -> None:
-        """One message a turn: a helper that talks without end holds nobody up."""
+        """Handle one message per loop turn, so that a helper that sends continuously delays no other peer."""
         try:
             if (received := helper.connection.receive()) is not None:
                 close_all(received[1])
@@ -137,11 +137,11 @@ class HostSide:
             else:
                 self._book_loop.dispatch(events.InstanceClosed(message.lease, message.generation))
         else:
-            self._helper_gone(helper, f"it sent {type(message).__name__} out of turn")
+            self._helper_gone(helper, f"it sent an unexpected {type(message).__name__}")
 
     def _is_unscrubbed(self, closed: control.InstanceClosed) -> bool:
-        """It was to be scrubbed and was not: the helper had dropped it before we asked, and a copy of ours may have
-        landed there since."""
+        """True if the instance had to be scrubbed and was not: the helper dropped it before the request, and a copy may
+        have landed in it since."""
         book = self._book_loop.book
         lease = book.ledger.lease_of(closed.lease, closed.generation)
         is_asked = lease is not None and lease.is_closing and book.leasing.closing(lease).scrub
@@ -162,7 +162,7 @@ class HostSide:
         )  # fmt: skip
         keep = self.reattachment.come_back(helper) if self.reattachment.helper else None
         durability = self._settings.config.durability
-        longest_ms = max(durability.adopt_ms, durability.adopt_max_ms)  # the next process may wait for so long
+        longest_ms = max(durability.adopt_ms, durability.adopt_max_ms)  # the longest time that the next process waits
         linger_ms = durability.adopt_ms + longest_ms if self._is_durable() else 0
         welcome = control.HostWelcome(generation=helper.number, kernel_ids=ids, keep=keep or [], linger_ms=linger_ms)
         if keep is not None:
@@ -189,7 +189,7 @@ class HostSide:
         for message in (
             *host_welcome_messages(welcome),
             *orders,
-        ):  # the kernels' numbers are in the journal before anybody is told them
+        ):  # the kernels' numbers are in the journal before they are sent to any peer
             self.to_helper(message)
         self.on_ina(None)
         self.kernels.changed()
@@ -198,7 +198,7 @@ class HostSide:
         if self._helper is not helper:
             return
         if is_orderly:
-            logger.info("helper %s said goodbye", helper.hello.name, extra={"code": "helper_ends"})
+            logger.info("helper %s is shutting down", helper.hello.name, extra={"code": "helper_ends"})
             self.lanes.dismiss_workers()
         else:
             logger.warning("helper %s lost: %s", helper.hello.name, why, extra={"code": "helper_lost"})
@@ -206,10 +206,10 @@ class HostSide:
         if helper.heartbeat is not None:
             helper.heartbeat.stop()
         unwatch(helper.connection)
-        if helper.is_joined:  # else nothing is its own, and another may be awaited
+        if helper.is_joined:  # else it owns nothing, and another helper may be awaited
             self.lanes.drop_all()
             self.lanes.awaited.clear()
-        # When it sees us hang up, nothing of ours lands in its memory any more: it may scrub.
+        # Close the connection after the last copy: the helper may scrub its memory once it sees the close.
         self._closing_connections.add(helper.connection)
         self._copies.when_landed(self._copies.leases(), partial(self._part, helper.connection))
         if helper.is_joined:
@@ -220,7 +220,7 @@ class HostSide:
         connection.close()
 
     def limits_changed(self) -> None:
-        """They count from now on."""
+        """Apply changed limits from now on."""
         if self._helper is not None and self._helper.heartbeat is not None:
             self._helper.heartbeat.look_again()
 
@@ -229,14 +229,14 @@ class HostSide:
         return self._helper is not None and self._helper.is_joined
 
     def notify_helper(self, message: control.InaEpoch | control.InaAsk) -> bool:
-        """What has nothing to do with leases; False: no helper has joined, and it is not sent."""
+        """Send a message that does not concern leases. False: no helper has joined, and the message is not sent."""
         if not self.has_helper():
             return False
         self.to_helper(message)
         return True
 
     def to_helper(self, message: BaseModel) -> None:
-        """Send it, if there is a helper; held back until its welcome is sent."""
+        """Send the message if a helper is connected; queued until the helper's welcome is sent."""
         helper = self._helper
         if helper is None or helper.is_lost:
             return  # HelperLost is on its way to the book, which forgets these leases
@@ -251,8 +251,8 @@ class HostSide:
             self._loop.call_soon(self._helper_gone, helper, str(gone))
 
     def close(self, *, is_final: bool = True) -> None:
-        """Hang up on everybody. Told that it is final, or left alone for too long, the helper scrubs and destroys what
-        it holds."""
+        """Disconnect all peers. If the close is final, or no daemon returns in time, the helper scrubs and destroys its
+        instances."""
         self.pending.close()
         for connection in self._closing_connections:
             connection.close()
@@ -263,7 +263,7 @@ class HostSide:
             if is_final:
                 with contextlib.suppress(PeerGone):
                     self._helper.connection.send(
-                        control.encode(control.Closing(code="daemon_ends", detail="the daemon ends"))
+                        control.encode(control.Closing(code="daemon_ends", detail="the daemon is shutting down"))
                     )
             unwatch(self._helper.connection)
             self._helper.connection.close()
@@ -271,8 +271,8 @@ class HostSide:
 
 
 def host_welcome_messages(welcome: control.HostWelcome) -> Iterator[BaseModel]:
-    """The welcome; if it is too long for the host channel, the kernels' numbers in a message behind it. Each then fits,
-    whatever the limits allow (tests/dpu_daemon/test_largest_welcome.py)."""
+    """The welcome; if it is too long for the host channel, a second message carries the kernels' numbers. Each message
+    then fits, whatever the limits allow (tests/dpu_daemon/test_largest_welcome.py)."""
     if len(control.encode(welcome)) > host.MAX_MESSAGE_BYTES:
         yield welcome.model_copy(update={"kernel_ids": {}})
         yield control.HostKernels(kernel_ids=welcome.kernel_ids)

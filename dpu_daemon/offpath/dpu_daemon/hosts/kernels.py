@@ -1,4 +1,4 @@
-"""Kernel names and their numbers in request headers, as the journalled book knows them: a number is never given twice,
+"""Maps kernel names to their numbers in request headers, as the journalled book records them. A number is never reused,
 neither after a restart nor after its name was forgotten."""
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from offpath.sched.jobs.ledger import Ledger
 
 _MOST_FORMER: Final = 1024
 _LARGEST: Final = 0xFFFF_FFFF
-"""A request header has 32 bits for the number."""
+"""The number has 32 bits in a request header."""
 
 
 class KernelRegistry:
-    """Gives numbers; what it gave is the ledger's with the `HelperJoined` that follows."""
+    """Assigns numbers; the ledger records them with the `HelperJoined` event that follows."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.on_changed: list[Callable[[], None]] = []
@@ -24,9 +24,9 @@ class KernelRegistry:
         self._names = {known.kernel: known.name for known in ledger.known.values()}
 
     def learn(self, offers: Sequence[KernelOffer]) -> dict[str, int]:
-        """A helper's kernels and their numbers: the ones they have, or new ones.
+        """Returns the numbers of a helper's kernels: known ones, or new ones.
 
-        Raises: ProtocolError: the numbers are used up; only a new lineage of the journal has more.
+        Raises: ProtocolError: no number is left; only a new lineage of the journal has more.
         """
         known = {each.name: each.kernel for each in self._ledger.known.values()}
         last = self._ledger.last_kernel
@@ -42,22 +42,22 @@ class KernelRegistry:
         return ids
 
     def changed(self) -> None:
-        """The book has what was learnt: call each of ``on_changed``."""
-        for told in self.on_changed:
-            told()
+        """The book has recorded the numbers: call each of ``on_changed``."""
+        for callback in self.on_changed:
+            callback()
 
     def infos(self) -> list[KernelInfo]:
-        """For the welcome: all that are not forgotten."""
+        """All kernels that are not forgotten, for the welcome."""
         return [
             KernelInfo(name=each.name, kernel_id=each.kernel, demand=each.share) for each in self._ledger.known.values()
         ]
 
     def name(self, number: int) -> str:
-        """For people; of a forgotten one too, while this process remembers it."""
+        """The kernel's name for display; also of a forgotten kernel while this process remembers it."""
         known = self._ledger.known.get(number)
         return known.name if known is not None else self._names.get(number, f"#{number}")
 
     def demand(self, number: int) -> int:
-        """The kernel's R in percent of a GPU; 0: it is forgotten."""
+        """The kernel's demand R in percent of a GPU; 0: the kernel is forgotten."""
         known = self._ledger.known.get(number)
         return known.share if known is not None else 0

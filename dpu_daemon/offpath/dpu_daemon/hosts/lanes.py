@@ -1,4 +1,4 @@
-"""The lanes: instances that the helper was asked for, and their workers.
+"""Manages the lanes: orders instances from the helper and connects their workers.
 
 On the request path (a launch, a result): no task, no log line.
 """
@@ -27,52 +27,52 @@ from offpath.dpu_daemon.requests.pacing import Pacing
 from offpath.sched.jobs import commands, events
 
 logger = logging.getLogger(__name__)
-_LAST_WORDS: Final = 4
-"""A worker has at most a result and a scrub on its way."""
+_LAST_MESSAGES: Final = 4
+"""Upper bound on the messages that a worker has in flight: at most a result and a scrub report."""
 
 
 class WorkerReports(Protocol):
-    """Who takes what workers report of jobs."""
+    """Receives the workers' reports about jobs."""
 
     def arrived(self, link: LaneConnection, result: host.Result) -> None:
-        """A result. Raises: HostMessageError: it makes no sense for its job."""
+        """A result. Raises: HostMessageError: it is invalid for its job."""
 
     def proven(self, link: LaneConnection, number: int) -> None:
-        """The worker answered `Lanes.ask_proof`. Raises: HostMessageError: nobody had asked it."""
+        """The worker's reply to `Lanes.request_proof`. Raises: HostMessageError: there was no such request."""
 
     def forget(self, link: LaneConnection) -> None:
         """The worker is gone."""
 
 
 class Returning(Protocol):
-    """After a restart: the helper and the workers that are expected back."""
+    """After a restart: the helper and the workers that are expected to reattach."""
 
     @property
     def helper(self) -> str:
         """The helper's incarnation; empty: none is expected."""
 
     def seen(self) -> None:
-        """A sign of life of one that may be among them."""
+        """A sign of life of a peer that may be an expected one."""
 
     def lane_missing(self, key: tuple[int, int]) -> None:
-        """The lane's worker will not come back."""
+        """The lane's worker will not reattach."""
 
     def lane_is_back(self, link: LaneConnection) -> None:
-        """The worker is back and has sent what it had to send."""
+        """The worker has reattached and sent its pending result."""
 
 
 class HelperEnd(Protocol):
-    """The way to the helper."""
+    """Sends messages to the helper."""
 
     def to_helper(self, message: BaseModel) -> None:
-        """Send it, if there is a helper."""
+        """Send the message if a helper is connected."""
 
 
 class Lanes:
-    """Owns the orders and the lanes' workers. Handles `OpenLease`, `CloseLease`, `ScrubLane` and `KillLane`. Counts
-    ``leases_opened``, ``leases_closed``, ``workers_killed`` and ``scrubbed_bytes``.
+    """Owns the orders and the workers' connections. Handles `OpenLease`, `CloseLease`, `ScrubLane` and `KillLane`.
+    Counts ``leases_opened``, ``leases_closed``, ``workers_killed`` and ``scrubbed_bytes``.
 
-    `attach` comes before everything else. Implements `offpath.dpu_daemon.requests.answers.Workers` and
+    Call `attach` before any other method. Implements `offpath.dpu_daemon.requests.answers.Workers` and
     `offpath.dpu_daemon.hosts.reattach.Orders`.
     """
 
@@ -85,14 +85,14 @@ class Lanes:
         mint: Callable[[int, int], str],
         copy_engine: Literal["loopback", "verbs", "doca"],
     ) -> None:
-        """``mint`` gives the token of a lease and its generation, ``copy_engine`` is the name that workers get."""
+        """``mint`` returns the token of a lease and generation; ``copy_engine`` is the name that workers receive."""
         self.orders: dict[int, Order] = {}
         self.links: dict[tuple[int, int], LaneConnection] = {}
         """The connected workers, by lease and lane."""
         self.awaited: set[tuple[int, int]] = set()
-        """After a restart: lanes whose workers are expected back."""
+        """After a restart: lanes whose workers are expected to reattach."""
         self.gpu_names: list[str] = []
-        """In the helper's order."""
+        """GPU UUIDs in the helper's order."""
         self._book_loop = book_loop
         self._ledger = book_loop.book.ledger
         self._copies = copies
@@ -111,7 +111,7 @@ class Lanes:
         book_loop.on(commands.KillLane, self.kill_lane)
 
     def attach(self, reports: WorkerReports, returning: Returning, helper: HelperEnd) -> None:
-        """Those that need the lanes themselves."""
+        """Set the components that themselves depend on the lanes."""
         self._reports = reports
         self._returning = returning
         self._helper = helper
@@ -127,17 +127,17 @@ class Lanes:
         self.open_lease(command)
 
     def open_lease(self, command: commands.OpenLease) -> None:
-        """Ask the helper for the instance; its workers prove themselves with a fresh token."""
+        """Order the instance from the helper; its workers authenticate with the token of lease and generation."""
         lease = self._ledger.lease_of(command.lease, command.generation)
         if lease is None or lease.is_closing:
-            return  # forgotten with its helper, or given up, before it could be ordered
+            return  # forgotten with its helper, or given up, before it was ordered
         if former := self._copies.leases() - self.orders.keys():
-            # Copies into lanes of a lost helper: its memory may be ours to give.
-            # (For those into a lease that drains, the book waits.)
+            # Wait for copies into lanes of a lost helper: the new instance may reuse that memory.
+            # (For copies into a draining lease, the book waits.)
             self._copies.when_landed(former, partial(self.open_lease, command))
             return
         if self._returning.helper:
-            return  # given when the helper is back
+            return  # ordered when the helper has reattached
         order = self.expect(command)
         self._helper.to_helper(
             control.OpenInstance(
@@ -149,7 +149,7 @@ class Lanes:
         )  # fmt: skip
 
     def expect(self, command: commands.OpenLease) -> Order:
-        """The lease's workers may connect from here on."""
+        """Let the lease's workers connect from now on."""
         token = self._mint(command.lease, command.generation)
         index = self.gpu_names.index(command.gpu) if command.gpu in self.gpu_names else 0
         self.orders[command.lease] = order = Order(command, token, index)
@@ -161,7 +161,7 @@ class Lanes:
         self.close_lease(command)
 
     def close_lease(self, command: commands.CloseLease) -> None:
-        """Ask the helper to end the lease's workers and instance. Their channels closing is no loss from here on."""
+        """Have the helper end the lease's workers and instance. A closing worker channel is no loss from now on."""
         self._drop_lanes(command.lease)
         if command.lease in self.orders:
             self.orders[command.lease].is_closing = True
@@ -170,9 +170,9 @@ class Lanes:
         )
 
     def scrub_lane(self, command: commands.ScrubLane) -> None:
-        """Ask the worker."""
+        """Have the worker scrub its lane."""
         if (command.lease, command.lane) in self.awaited:
-            return  # asked when its worker is back
+            return  # requested when its worker has reattached
         link = self.links.get((command.lease, command.lane))
         if link is None or not self.to_worker(
             link, control.encode(control.ScrubLane(lease=command.lease, lane=command.lane))
@@ -180,7 +180,7 @@ class Lanes:
             self._book_loop.dispatch(events.WorkerLost(command.lease, command.lane, command.generation))
 
     def kill_lane(self, command: commands.KillLane) -> None:
-        """Have the helper kill the worker; that its channel then closes is news to nobody."""
+        """Have the helper kill the worker. The book already counts the lane as lost."""
         self._counters["workers_killed"] += 1
         logger.warning(
             "ordering the helper to kill the worker of lease %d lane %d",
@@ -193,17 +193,17 @@ class Lanes:
         )
 
     def end_order(self, lease: int) -> None:
-        """The instance is gone, or there never was one."""
+        """Forget the order: the instance is closed or was never opened."""
         self._drop_lanes(lease)
         self.orders.pop(lease, None)
 
     def gpu_index(self, lease: int) -> int:
-        """The GPU of a lease as the answer header names it, counted in the helper's order."""
+        """The GPU index of a lease in the answer header: its position in the helper's order."""
         order = self.orders.get(lease)
         return order.gpu_index if order is not None else 0
 
     def is_changing(self) -> bool:
-        """An instance is being opened or closed."""
+        """True while an instance is being opened or closed."""
         return any(
             order.is_closing or any((lease, lane) not in self.links for lane in range(order.command.lanes))
             for lease, order in self.orders.items()
@@ -211,12 +211,12 @@ class Lanes:
 
     # -- workers --------------------------------------------------------------------------------------------------
     def is_closing(self, hello: control.WorkerHello) -> bool:
-        """The worker's lease closes: `close_lease` closed its channel, and the helper has not killed it yet."""
+        """True if the worker's lease is closing: its channel is closed, and the helper has not killed it yet."""
         order = self.orders.get(hello.lease)
         return order is not None and order.is_closing and secrets.compare_digest(order.token, hello.token)
 
     def expects(self, hello: control.WorkerHello) -> bool:
-        """The worker proves that it is one of a lease that was ordered, and its lane is free."""
+        """True if the worker's token matches an ordered lease and its lane is free."""
         order = self.orders.get(hello.lease)
         key = (hello.lease, hello.lane)
         return not (
@@ -228,12 +228,12 @@ class Lanes:
         )
 
     def _is_lost(self, hello: control.WorkerHello) -> bool:
-        """The book has given this lane up: a worker that was dropped may not come back to it."""
+        """True if the book has given this lane up: a dropped worker must not reconnect to it."""
         lease = self._ledger.leases.get(hello.lease)
         return lease is None or hello.lane in lease.lost
 
     def admit(self, connection: HostConnection, hello: control.WorkerHello) -> None:
-        """The connection of a worker that is expected is watched from here on."""
+        """Accept an expected worker and watch its connection."""
         generation = self.orders[hello.lease].command.generation
         link = LaneConnection(hello.lease, hello.lane, generation, connection)
         self.links[hello.lease, hello.lane] = link
@@ -244,7 +244,7 @@ class Lanes:
         self._invite(link)
 
     def _invite(self, link: LaneConnection) -> None:
-        """Tell the worker what it needs to let the copy engine in, if it needs anything."""
+        """Send the worker what the copy engine requires to access its memory, if anything."""
         try:
             link.invitation = self._engine.invite()
         except OffpathError as fault:
@@ -256,10 +256,10 @@ class Lanes:
             lease=link.lease, lane=link.lane, generation=link.generation, invitation=link.invitation.descriptor
         )
         if not self.to_worker(link, control.encode(invite)):
-            self.worker_gone(link, "it does not take its invitation")
+            self.worker_gone(link, "it did not accept its invitation")
 
     def _lane_offer(self, link: LaneConnection) -> None:
-        """The lane's export, with its descriptor; afterwards the worker is on the fast path."""
+        """Receive the lane's memory export with its descriptor; the worker is then on the fast path."""
         try:
             received = link.connection.receive()
             if received is None:
@@ -269,7 +269,7 @@ class Lanes:
             try:
                 ready = control.decode(control.HOST_TO_DAEMON, body)
                 if not isinstance(ready, control.LaneReady):
-                    raise ProtocolError("lane_ready", f"{ready.kind} came instead")
+                    raise ProtocolError("lane_ready", f"received {ready.kind} instead")
             except ProtocolError:
                 close_all(fds)
                 raise
@@ -280,7 +280,7 @@ class Lanes:
             memory = self._engine.import_memory(MemoryExport(ready.export, fds), link.invitation)
             if memory.nbytes < ready.landing_bytes + ready.result_bytes:
                 memory.close()
-                raise RegionError("the exported range is smaller than it says")
+                raise RegionError("the exported range is smaller than declared")
         except OffpathError as fault:
             self.worker_gone(link, str(fault))
             return
@@ -288,7 +288,7 @@ class Lanes:
         self._loop.remove_reader(link.connection.fileno())
         self._loop.add_reader(link.connection.fileno(), self._from_worker, link)
         if (link.lease, link.lane) in self.awaited and not link.resent:
-            # Before the book may send it anything new: that would look as if it never arrived.
+            # Before the book sends anything new to the lane: it would look like a message that never arrived.
             self._returning.lane_is_back(link)
         self._book_loop.dispatch(events.LaneReady(link.lease, link.lane, link.generation))
 
@@ -304,41 +304,41 @@ class Lanes:
                 if ref is not None:
                     self._pacing.of(ref.session.tenant).charge(since_ns)
                 return
-            said = control.decode(control.HOST_TO_DAEMON, message)
-            if isinstance(said, control.Pong):
-                self._reports.proven(link, said.number)
+            report = control.decode(control.HOST_TO_DAEMON, message)
+            if isinstance(report, control.Pong):
+                self._reports.proven(link, report.number)
                 return
-            if not isinstance(said, control.LaneScrubbed):
-                raise ProtocolError("out_of_turn", said.kind)
+            if not isinstance(report, control.LaneScrubbed):
+                raise ProtocolError("out_of_turn", report.kind)
         except (PeerGone, ProtocolError) as fault:
             self.worker_gone(link, str(fault))
             return
-        self._counters["scrubbed_bytes"] += said.scrubbed_bytes
+        self._counters["scrubbed_bytes"] += report.scrubbed_bytes
         self._book_loop.dispatch(events.LaneScrubbed(link.lease, link.lane, link.generation))
 
     def to_worker(self, link: LaneConnection, message: bytes) -> bool:
-        """Send it. False: it surely did not arrive."""
+        """Send the message. False: it certainly did not arrive."""
         try:
             return link.connection.send(message)
         except PeerGone:
             return False
 
     def request_proof(self, link: LaneConnection, number: int) -> bool:
-        """Have a worker say that it lives; its answer, if it can give one, goes to `WorkerReports.proven`."""
+        """Ping a worker to prove that it is alive; its pong goes to `WorkerReports.proven`."""
         return self.to_worker(link, control.encode(control.Ping(number=number)))
 
     def lane_is_back(self, link: LaneConnection) -> None:
-        """A worker that was expected back has sent what it had to send."""
+        """An awaited worker has reattached and sent its pending result."""
         self._returning.lane_is_back(link)
 
     def holds(self, link: LaneConnection) -> bool:
         """True while the lane's worker is connected."""
         return self.links.get((link.lease, link.lane)) is link
 
-    # -- their end ------------------------------------------------------------------------------------------------
+    # -- loss of workers ------------------------------------------------------------------------------------------
     def on_worker_died(self, died: control.WorkerDied) -> None:
-        """One with a channel that sees its end is told of by that, after its last words. Elsewhere the helper's word is
-        the proof: it is the worker's parent."""
+        """The helper reports a dead worker. A channel that detects process death reports it too, after the worker's
+        last messages. On other channels the helper's report is the proof: it is the worker's parent."""
         key = died.lease, died.lane
         link = self.links.get(key)
         if link is not None:
@@ -351,41 +351,41 @@ class Lanes:
             self._book_loop.dispatch(events.WorkerLost(died.lease, died.lane, died.generation))
 
     def _drain_messages(self, link: LaneConnection) -> None:
-        """Its process ended: what it said before counts, as far as it has come; then it is lost."""
+        """Its process ended: handle the messages that have arrived, then count it as lost."""
         waiting = self._from_worker if link.memory is not None else self._lane_offer
-        for _ in range(_LAST_WORDS):
+        for _ in range(_LAST_MESSAGES):
             waiting(link)
             if not self.holds(link) or link.connection.has_ended():
                 break
         self.worker_gone(link, "its process ended")
 
     def worker_gone(self, link: LaneConnection, why: str) -> None:
-        """Its process ended, its channel broke, or it broke the rules."""
+        """The worker's process ended, its channel broke, or it violated the protocol."""
         if self.links.get((link.lease, link.lane)) is not link:
             return
         logger.warning("worker of lease %d lane %d lost: %s", link.lease, link.lane, why, extra={"code": "worker_lost"})
         self._close_lane(link)
-        if (link.lease, link.lane) in self.awaited:  # it was back, and left before its lane was
+        if (link.lease, link.lane) in self.awaited:  # it reconnected, and was lost before its lane was back
             self._returning.lane_missing((link.lease, link.lane))
             return
         self._book_loop.dispatch(events.WorkerLost(link.lease, link.lane, link.generation))
 
     def copy_failed(self, link: LaneConnection, why: str) -> None:
-        """A copy into or out of this lane ended in an error. If none can succeed any more, or its worker has ended, the
-        lane is lost; so it is where nothing could say yet that it ended: its job may then run elsewhere."""
+        """A copy into or out of this lane failed. The lane is lost if no copy can succeed, or if its worker has ended.
+        It is also lost if the channel cannot detect the worker's end: the job may then run elsewhere."""
         if link.memory is not None and not self._engine.reaches(link.memory):
             self.worker_gone(link, f"its memory cannot be reached: {why}")
         elif link.connection.death_fileno() < 0 or link.connection.has_ended():
             self.worker_gone(link, f"it may have ended: {why}")
 
     def dismiss_workers(self) -> None:
-        """Their helper ends them: one that is not told would come back for its lane, and be turned away."""
-        closing = control.encode(control.Closing(code="helper_ends", detail="its helper ends"))
+        """Notify the workers that their helper ends them; otherwise they would reconnect and be refused."""
+        closing = control.encode(control.Closing(code="helper_ends", detail="the helper is shutting down"))
         for link in self.links.values():
             self.to_worker(link, closing)
 
     def drop_all(self) -> None:
-        """The helper is gone, and all that it had with it."""
+        """The helper is gone, with all its workers and instances."""
         self.close()
         self.orders.clear()
 
@@ -404,13 +404,13 @@ class Lanes:
             link.memory.close()
 
     def close(self) -> None:
-        """Hang up on every worker."""
+        """Disconnect every worker."""
         for link in list(self.links.values()):
             self._close_lane(link)
 
 
 def unwatch(connection: HostConnection) -> None:
-    """The loop looks at it no more."""
+    """Remove the connection from the loop."""
     loop = asyncio.get_running_loop()
     loop.remove_reader(connection.fileno())
     if connection.death_fileno() >= 0:

@@ -1,4 +1,4 @@
-"""What a helper offers, checked."""
+"""Validates a helper's GPU offers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from offpath.sched.gpu.geometry import GpuSpec, Profile
 
 
 def gpu_spec(offer: control.GpuOffer, known: list[GpuSpec]) -> GpuSpec:
-    """Raises: ProtocolError: no GPU can be so; the geometry of what it holds could not be kept."""
+    """The offer as a `GpuSpec`. Raises: ProtocolError: no GPU can have this geometry; it could not be tracked."""
     if any(gpu.gpu == offer.uuid for gpu in known):
         raise ProtocolError("gpu_offer", f"{offer.uuid} was offered before")
     if len({p.name for p in offer.profiles}) < len(offer.profiles):

@@ -1,14 +1,15 @@
-"""How long a restarted daemon waits for its former helper and workers: while evidence of life comes in, up to a bound.
+"""Computes how long a restarted daemon waits for its former helper and workers.
 
-No clock: times are arguments, in s of any clock that does not go back.
+The wait lasts while signs of life arrive, up to a bound. No clock is read: times are arguments, in s of any monotonic
+clock.
 """
 
 from __future__ import annotations
 
 
 class Patience:
-    """``each_s`` from the start and from each piece of evidence, ``most_s`` from the start in all, or ``each_s`` if
-    that is more."""
+    """Waits ``each_s`` from the start and from each sign of life; in all at most ``most_s`` from the start, or
+    ``each_s`` if that is longer."""
 
     def __init__(self, now_s: float, each_s: float, most_s: float) -> None:
         self._each_s = each_s
@@ -17,15 +18,15 @@ class Patience:
         self._is_warned = False
 
     def seen(self, now_s: float) -> None:
-        """A piece of evidence: a connection, a hello, an offer of what is awaited."""
+        """Record a sign of life: a connection, a hello, an offer of an awaited peer."""
         self._is_warned = False
         self.until_s = max(self.until_s, min(now_s + self._each_s, self._last_s))
 
     def next_look_s(self, now_s: float) -> float | None:
-        """How long to wait before the next look; None: it is over.
+        """The time to wait before the next check; None: the wait is over.
 
-        The end is reached only by a second look: a process that was not scheduled finds its time gone and the
-        evidence still unread, and reads it between the two.
+        The wait ends only at a second check. A process that was not scheduled may find its time used up while signs of
+        life are still unread; it reads them between the two checks.
         """
         if now_s < self.until_s:
             self._is_warned = False

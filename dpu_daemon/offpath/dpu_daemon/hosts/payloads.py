@@ -1,4 +1,4 @@
-"""Requests on their way into lanes: a payload is copied into its lane's memory, then its worker is signalled.
+"""Moves requests into lanes: copies each payload into its lane's memory, then signals the worker.
 
 On the request path: no task, no log line.
 """
@@ -36,7 +36,7 @@ class Payloads:
         ref = self._refs[command.job]
         link = self._links.get((command.lease, command.lane))
         if (command.lease, command.lane) in self._awaited:
-            return  # posted when its worker is back and has said what it had
+            return  # posted when its worker has reattached and sent its pending result
         if link is None or link.memory is None:  # every Copy must end in a CopyDone, or the lease never drains
             self._book_loop.defer(events.CopyDone(command.job, command.attempt, error=True))
             return
@@ -53,12 +53,12 @@ class Payloads:
 
     def _landed(self, copied: tuple[JobRef, int, LaneConnection], done: CopyCompletion) -> None:
         ref, attempt, link = copied
-        if done.error is not None:  # a lane that cannot be copied to any more is lost before its copy is
+        if done.error is not None:  # report an unreachable lane as lost before the failed copy
             self._lanes.copy_failed(link, done.error)
         self._book_loop.dispatch(events.CopyDone(ref.job, attempt, done.error is not None))
 
     def in_flight(self) -> set[tuple[int, int]]:
-        """Payloads that are being copied: job, attempt."""
+        """The payloads that are being copied, as (job, attempt)."""
         return {(ref.job, attempt) for ref, attempt, _ in self._copies.contexts(self._landed)}
 
     def _launch(self, command: commands.Launch) -> None:
@@ -68,7 +68,7 @@ class Payloads:
             header.payload_bytes, header.tensors,
         )  # fmt: skip
         if (command.lease, command.lane) in self._awaited:
-            return  # sent when its worker is back and says that it never had it
+            return  # sent when its worker has reattached and reports that it never received it
         link = self._links.get((command.lease, command.lane))
         if faults.armed:
             faults.hit("daemon.launch")

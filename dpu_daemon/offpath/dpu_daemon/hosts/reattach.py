@@ -1,4 +1,4 @@
-"""The host side after a restart: whom the book still knows, and is expected back."""
+"""Reattaches the helper and the workers that the book knows after a daemon restart."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ logger = logging.getLogger(__name__)
 
 
 class Orders(Protocol):
-    """The lanes, as far as they must be brought back to what the book knows."""
+    """The interface to the lanes, to restore them to the book's state."""
 
     awaited: set[tuple[int, int]]
     orders: dict[int, Order]
     gpu_names: list[str]
 
     def expect(self, command: commands.OpenLease) -> Order:
-        """The lease's workers may connect from here on."""
+        """Let the lease's workers connect from now on."""
 
     def open_lease(self, command: commands.OpenLease) -> None:
-        """Order it of the helper."""
+        """Order the instance from the helper."""
 
     def close_lease(self, command: commands.CloseLease) -> None:
-        """Order its end."""
+        """Have the helper close the instance."""
 
     def scrub_lane(self, command: commands.ScrubLane) -> None:
-        """Order a worker to scrub."""
+        """Have a worker scrub its lane."""
 
     def kill_lane(self, command: commands.KillLane) -> None:
-        """Order a worker's end of the helper."""
+        """Have the helper kill a worker."""
 
     def drop_all(self) -> None:
-        """Hang up on every worker, forget every order."""
+        """Disconnect every worker, forget every order."""
 
 
 class Reattachment:
-    """Waits for the helper and the workers of the process before; nothing is awaited where there was none."""
+    """Waits for the helper and the workers of the former process; does nothing if there was no former process."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class Reattachment:
         copies_in_flight: Callable[[], Set[tuple[int, int]]],
         on_given_up: Callable[[], None],
     ) -> None:
-        """``copies_in_flight`` gives job and attempt of each payload that is being copied; ``on_given_up`` is called
-        when nobody is expected back any more."""
+        """``copies_in_flight`` returns job and attempt of each payload that is being copied; ``on_given_up`` is called
+        when the wait is over."""
         self._book = book_loop.book
         self._dispatch = book_loop.dispatch
         self._orders = orders
@@ -65,13 +65,13 @@ class Reattachment:
         self._copies_in_flight = copies_in_flight
         self._on_given_up = on_given_up
         self.helper = ""
-        """The incarnation that is; empty: none."""
+        """The incarnation of the awaited helper; empty: none is awaited."""
         self._loop = asyncio.get_running_loop()
         self._patience: Patience | None = None
         self.on_lane_back: Callable[[LaneConnection], None] = lambda link: None
 
     def restore(self) -> None:
-        """The book is one that another process left: expect its helper and its workers back."""
+        """Resume a former process's book: expect its helper and its workers to reattach."""
         leasing, leases = self._book.leasing, self._book.ledger.leases
         self._orders.gpu_names = [gpu.gpu for gpu in leasing.gpus]
         for number, lease in leases.items():
@@ -85,7 +85,7 @@ class Reattachment:
         self._look()
 
     def seen(self) -> None:
-        """Evidence that the helper or a worker is on its way: a connection, a hello, an offer."""
+        """A sign that the helper or a worker is reattaching: a connection, a hello, an offer."""
         if self._patience is not None and (self.helper or self._orders.awaited):
             self._patience.seen(self._loop.time())
 
@@ -100,7 +100,8 @@ class Reattachment:
             self._loop.call_later(wait_s, self._look)
 
     def come_back(self, helper: HelperLink) -> list[int] | None:
-        """The helper is the one the book knows: the leases it keeps. None: another process, with nothing of ours."""
+        """The leases that the helper keeps, if it is the one that the book knows. None: it is another process, which
+        holds none of this daemon's leases."""
         book = self._book
         served = {(kernel.name, kernel.share) for kernel in book.ledger.kernels.values()}
         is_same = served == {(offer.name, offer.demand) for offer in helper.hello.kernels}
@@ -113,7 +114,7 @@ class Reattachment:
         return [number for number, lease in book.ledger.leases.items() if (number, lease.generation) in held]
 
     def reconcile(self, helper: HelperLink, kept: set[int]) -> None:
-        """Give the orders again that may not have arrived; report what did not survive."""
+        """Repeat the orders that may not have arrived; report leases and lanes that did not survive."""
         book, dispatch, orders = self._book, self._dispatch, self._orders
         logger.info(
             "helper %s reattached with %d of %d leases",
@@ -130,21 +131,21 @@ class Reattachment:
             lanes = [(number, lane) for lane in range(lease.view.lanes)]
             if number not in kept and lease.state is LeaseState.CREATING:
                 self._orders.awaited.difference_update(lanes)
-                if lease.ready:  # what it had of it is gone; the book must not count lanes of two instances
+                if lease.ready:  # that instance is gone; the book must not count lanes of two instances
                     del orders.orders[number]
                     dispatch(events.InstanceFailed(number, lease.generation))
                 else:
                     orders.open_lease(book.leasing.opening(lease))
             else:
                 for key in lanes:
-                    if key in alive and key[1] in lease.lost:  # the order to kill it may have met no helper
+                    if key in alive and key[1] in lease.lost:  # the order to kill it may not have arrived
                         orders.kill_lane(commands.KillLane(*key, lease.generation, helper.number))
                     elif key not in alive and key in self._orders.awaited:
                         self.lane_missing(key)
         dispatch(events.Tick())
 
     def lane_missing(self, key: tuple[int, int]) -> None:
-        """Its worker will not come back."""
+        """The lane's worker will not reattach."""
         self._orders.awaited.discard(key)
         lease = self._book.ledger.leases.get(key[0])
         if lease is not None:
@@ -152,12 +153,12 @@ class Reattachment:
             self._end_dead_copies(lease)
 
     def _end_dead_copies(self, lease: Lease) -> None:
-        """Copies into lanes that were lost went with our former process, but for those that we posted."""
+        """Fail the lost lanes' copies that died with the former process, not those that this process posted."""
         for job, attempt in sorted(lease.orphaned_copies - self._copies_in_flight()):
             self._dispatch(events.CopyDone(job, attempt, error=True))
 
     def _stop_waiting(self) -> None:
-        """Whoever is not back by now is lost."""
+        """Count the helper and workers that have not reattached as lost."""
         if self.helper:
             self._forget_helper()
         for key in sorted(self._orders.awaited):
@@ -165,14 +166,14 @@ class Reattachment:
         self._on_given_up()
 
     def _forget_helper(self) -> None:
-        """The helper the book knows is not coming back."""
+        """The helper that the book knows will not reattach."""
         self.helper = ""
         self._orders.awaited.clear()
         self._orders.drop_all()
         self._dispatch(events.HelperLost(self._book.leasing.helper))
 
     def lane_is_back(self, link: LaneConnection) -> None:
-        """The worker is back and has said what it had to say."""
+        """The worker has reattached and sent its pending result."""
         self._orders.awaited.discard((link.lease, link.lane))
         lease = self._book.ledger.leases.get(link.lease)
         if lease is not None:
@@ -180,7 +181,7 @@ class Reattachment:
         self.on_lane_back(link)
 
     def scrub_again(self, link: LaneConnection) -> None:
-        """A worker is back: if its lane was to be scrubbed and is not, it is asked once more."""
+        """A worker has reattached: if its lane is to be scrubbed and is not, request the scrub again."""
         lease = self._book.ledger.leases.get(link.lease)
         if lease is not None and lease.state is LeaseState.SCRUBBING and link.lane not in lease.scrubbed:
             self._orders.scrub_lane(commands.ScrubLane(link.lease, link.lane, link.generation))

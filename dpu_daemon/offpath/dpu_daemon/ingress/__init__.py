@@ -1,1 +1,1 @@
-"""Who is let in: negotiation, admission, and where tickets become sessions."""
+"""Entry of requesters: negotiation, admission, and the fabric acceptors that turn tickets into sessions."""

@@ -1,8 +1,7 @@
-"""Who is let in, and with how much: tenants, quotas, grants, tickets, and sessions that wait for their peer to come
-back. Carriers and ticket doors call this; it reads no socket itself.
+"""Decides which requesters are admitted and with which resources: tenants, quotas, grants, tickets, resumable sessions.
 
-Quotas are checked and reserved before anything is allocated; a grant gives everything back once, whoever noticed its
-end first.
+Carriers and fabric acceptors call this module; it reads no socket itself. Quotas are checked and reserved before
+anything is allocated. A grant releases everything exactly once, whichever component detects its end first.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from offpath.sched.jobs.admission import DRAIN_RETRY_MS
 
 TICKET_TTL_S: Final = 5
 RESUME_EVERY_NS: Final = 100_000_000
-"""Least time between two attempts to come back to a session, where each makes a queue pair."""
+"""Minimum time between two attempts to resume a session, on fabrics where each attempt creates a queue pair."""
 CONNECT_EVERY_NS: Final = 100_000_000
-"""What a tenant's connections come to in the long run, there; as many as it may hold sessions may come at once."""
+"""Long-term interval between a tenant's connections on such fabrics; a burst may be as large as its session limit."""
 _REMOVED: Final = "the tenant was taken out of the configuration"
 _STATE: Final[dict[bool | None, Literal["answered", "running", "retry_safe"]]] = {
     None: "retry_safe",
@@ -43,18 +42,18 @@ _STATE: Final[dict[bool | None, Literal["answered", "running", "retry_safe"]]] =
 
 
 class Peer(Protocol):
-    """The negotiation connection of a requester, whatever carries it."""
+    """The negotiation connection of a requester, on any carrier."""
 
     def send(self, message: BaseModel) -> None:
-        """Send without waiting; a peer that does not read is cut off."""
+        """Send without waiting; a peer that does not read is disconnected."""
 
     def hang_up(self) -> None:
-        """Close once what was said is out."""
+        """Close after the pending messages are sent."""
 
 
 @dataclass(slots=True)
 class Carrier:
-    """How a connection says who it is: the uid of a Unix peer, or the tenant of a certificate."""
+    """The identity that a connection proves: the uid of a Unix peer, or the tenant of a certificate."""
 
     uid: int | None = None
     certified: str | None = None
@@ -62,7 +61,7 @@ class Carrier:
 
 @dataclass(slots=True, eq=False)
 class Tenant:
-    """A tenant's rights and what its sessions hold of them."""
+    """A tenant's quotas and what its sessions use of them."""
 
     table: TenantTable
     token: str | None
@@ -70,12 +69,12 @@ class Tenant:
     nbytes: int = 0
     is_removed: bool = False
     connects_due_ns: int = 0
-    """When its connections so far would all have come, had they kept their pace."""
+    """When its connections so far would all have arrived at the permitted rate."""
 
 
 class Terms(NamedTuple):
-    """What a session was granted, as its tenant and a restarted daemon need to know it. ``token`` is the SHA-256 of
-    the resume token, in hex."""
+    """A session's granted parameters, for its tenant and for a restarted daemon. ``token`` is the SHA-256 of the resume
+    token, in hex."""
 
     slots: int
     payload_bytes: int
@@ -84,13 +83,13 @@ class Terms(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Memory of the session."""
+        """Memory of the session in bytes."""
         return self.slots * (slot_stride(self.payload_bytes) + slot_stride(self.result_bytes))
 
 
 @dataclass(slots=True, eq=False)
 class Grant:
-    """A welcomed peer: what it holds, from the welcome until its session ends."""
+    """What a welcomed peer holds, from the welcome until its session ends."""
 
     tenant: Tenant
     session: int
@@ -100,14 +99,14 @@ class Grant:
     expiry: asyncio.TimerHandle | None = None
     live: Session | None = None
     waiting: asyncio.TimerHandle | None = None
-    """Runs while the peer's connection is lost."""
+    """Timer that runs while the peer's connection is lost."""
     came_back_ns: int = -RESUME_EVERY_NS
-    """When it last tried to."""
+    """Time of the last attempt to resume."""
     is_over: bool = False
 
     @property
     def origin(self) -> str:
-        """What the book keeps for a restart."""
+        """The terms as the book stores them for a restart."""
         return orjson.dumps(list(self.terms)).decode()
 
 
@@ -117,8 +116,8 @@ def credentials(config: DaemonConfig) -> dict[str, tuple[TenantTable, str | None
 
 
 class Admission:
-    """`admit` welcomes or welcomes back, `redeem` takes a ticket, `peer_left` and `end` give back. ``offer`` is told in
-    the welcome."""
+    """`admit` creates or resumes a grant, `redeem` takes its ticket, `peer_left` and `end` release it. The welcome
+    carries ``offer``."""
 
     def __init__(
         self, daemon: Daemon, config: DaemonConfig, fabric: FabricListener, offer: control.FabricOffer
@@ -138,7 +137,7 @@ class Admission:
         daemon.requests.sessions.on_lost.append(self._wait_for_peer)
 
     def admit(self, carrier: Carrier, hello: control.Hello, peer: Peer) -> Grant:
-        """Who, and how much; then the welcome. Raises: NegotiationRefused."""
+        """Identify the tenant, check its quotas, and send the welcome. Raises: NegotiationRefused."""
         tenant = self._identify(carrier, hello)
         if tenant.is_removed:
             raise NegotiationRefused("tenant_removed", _REMOVED)
@@ -148,17 +147,17 @@ class Admission:
             raise NegotiationRefused("draining", "the daemon is being drained", DRAIN_RETRY_MS)
         table = tenant.table
         if hello.payload_bytes > self._config.leasing.landing_bytes:
-            raise NegotiationRefused("payload_bytes", f"{self._config.leasing.landing_bytes} at most per request")
+            raise NegotiationRefused("payload_bytes", f"at most {self._config.leasing.landing_bytes} per request")
         if hello.result_bytes > self._config.leasing.result_bytes:
-            raise NegotiationRefused("result_bytes", f"{self._config.leasing.result_bytes} at most per request")
+            raise NegotiationRefused("result_bytes", f"at most {self._config.leasing.result_bytes} per request")
         resume_token = self._daemon.identity.token()
         terms = Terms(min(hello.slots, table.max_slots), hello.payload_bytes, hello.result_bytes, _digest(resume_token))
         self._make_room(tenant, terms.nbytes)
         if tenant.sessions >= table.max_sessions:
-            raise NegotiationRefused("sessions", f"{table.max_sessions} sessions at most", 1000)
+            raise NegotiationRefused("sessions", f"at most {table.max_sessions} sessions", 1000)
         if tenant.nbytes + terms.nbytes > table.max_bytes:
             left = table.max_bytes - tenant.nbytes
-            raise NegotiationRefused("memory", f"{terms.nbytes} bytes asked, {left} left", 1000)
+            raise NegotiationRefused("memory", f"{terms.nbytes} bytes requested, {left} available", 1000)
         self._pace(tenant)
         grant = self._granted(tenant, self._next_session, terms, peer)
         self._next_session += 1
@@ -166,9 +165,9 @@ class Admission:
         return grant
 
     def _pace(self, tenant: Tenant) -> None:
-        """Where a connection costs a queue pair and pinned memory: who opens and closes without end is slowed down.
+        """Limit a tenant's connection rate on fabrics where a connection costs a queue pair and pinned memory.
 
-        Raises: NegotiationRefused: with the time to wait.
+        Raises: NegotiationRefused: too soon; it carries the time to wait.
         """
         if not self._fabric.paces_connections:
             return
@@ -177,7 +176,7 @@ class Admission:
         early_ns = due_ns - now_ns - tenant.table.max_sessions * CONNECT_EVERY_NS
         if early_ns > 0:
             wait_ms = -(-early_ns // 1_000_000)
-            raise NegotiationRefused("sessions_too_soon", "ten a second, beyond as many as it may hold", wait_ms)
+            raise NegotiationRefused("sessions_too_soon", "at most ten a second after a burst of max_sessions", wait_ms)
         tenant.connects_due_ns = due_ns
 
     def _granted(self, tenant: Tenant, session: int, terms: Terms, peer: Peer | None) -> Grant:
@@ -187,7 +186,7 @@ class Admission:
         return grant
 
     def _make_room(self, tenant: Tenant, nbytes: int) -> None:
-        """A tenant at its quota: sessions that wait for a peer, and have nothing left to run, go first."""
+        """If the tenant is at its quota, end its sessions that wait for a peer and have no job left to run."""
         for grant in list(self._grants.values()):
             table = tenant.table
             if tenant.sessions < table.max_sessions and tenant.nbytes + nbytes <= table.max_bytes:
@@ -198,7 +197,7 @@ class Admission:
                 self.end(grant, None)
 
     def _welcome(self, grant: Grant, peer: Peer, resume_token: str, resumed: list[control.Resumed]) -> None:
-        """Offer a ticket and say so."""
+        """Offer a ticket and send it in the welcome."""
         terms = grant.terms
         grant.ticket = self._daemon.identity.token()
         expires_ns = self._daemon.requests.now_ns() + TICKET_TTL_S * 1_000_000_000
@@ -216,8 +215,8 @@ class Admission:
             peer.send(message)
 
     def reload(self, config: DaemonConfig, known: Mapping[str, tuple[TenantTable, str | None]]) -> None:
-        """Another configuration with its `credentials`. Tenants that stay keep what their sessions hold; those that go
-        are refused by name until the book has let go of all they hold, and are then forgotten."""
+        """Apply another configuration and its `credentials`. Remaining tenants keep their sessions' resources. Removed
+        tenants are refused by name until the book has released all their resources, and are then forgotten."""
         self._config = config
         for name, (table, token) in known.items():
             tenant = self._tenants.get(name)
@@ -228,7 +227,7 @@ class Admission:
         for name in self._tenants.keys() - known.keys():
             self._tenants[name].is_removed = True
         for grant in [grant for grant in self._grants.values() if grant.tenant.is_removed and grant.live is None]:
-            self.end(grant, control.Closing(code="tenant_removed", detail=_REMOVED))  # nothing of it is in the book
+            self.end(grant, control.Closing(code="tenant_removed", detail=_REMOVED))  # the book has no record of it
 
     def _tenant_gone(self, name: str) -> None:
         tenant = self._tenants.get(name)
@@ -237,7 +236,7 @@ class Admission:
             del self._tenants[name]
 
     def _identify(self, carrier: Carrier, hello: control.Hello) -> Tenant:
-        """The tenant comes from the carrier, never from what the peer claims; every failure looks the same."""
+        """The tenant that carrier and token prove, never one that is only claimed. All failures look the same."""
         denied = NegotiationRefused("denied", "no tenant for these credentials")
         if carrier.uid is None:
             tenant = self._tenants.get(carrier.certified or "")
@@ -255,9 +254,10 @@ class Admission:
             raise denied
         return tenant
 
-    # -- coming back ----------------------------------------------------------------------------------------------
+    # -- resuming -------------------------------------------------------------------------------------------------
     def _resume(self, tenant: Tenant, resume: control.Resume, peer: Peer) -> Grant:
-        """Welcome a peer back to its session. Raises: NegotiationRefused: ``resume_unknown``, whatever is wrong."""
+        """Resume a peer's session. Raises: NegotiationRefused: ``resume_unknown``, whatever does not match; on paced
+        fabrics also ``resume_too_soon`` and ``sessions_too_soon``."""
         grant = self._grants.get(resume.session)
         digest = _digest(resume.token)
         if (
@@ -267,14 +267,14 @@ class Admission:
             or resume.lineage != self._daemon.identity.lineage
             or not hmac.compare_digest(grant.terms.token, digest)
         ):
-            raise NegotiationRefused("resume_unknown", "no such session of this tenant waits here")
+            raise NegotiationRefused("resume_unknown", "no such resumable session of this tenant")
         if self._fabric.paces_connections:
             wait_ms = (grant.came_back_ns + RESUME_EVERY_NS - self._daemon.requests.now_ns()) // 1_000_000
             if wait_ms > 0:
-                raise NegotiationRefused("resume_too_soon", "one attempt in 100 ms", wait_ms)
+                raise NegotiationRefused("resume_too_soon", "at most one attempt per 100 ms", wait_ms)
             self._pace(tenant)
             grant.came_back_ns = self._daemon.requests.now_ns()
-        grant.live.detach()  # its former connection may only look alive
+        grant.live.detach()  # its former connection may look alive but be dead
         if grant.peer is not None:
             grant.peer.hang_up()
         self._withdraw(grant)
@@ -292,43 +292,43 @@ class Admission:
         return grant
 
     def held(self, grant: Grant) -> None:
-        """The service manager has acknowledged the session's memory: tell its requester."""
+        """The service manager has acknowledged the session's memory: notify its requester."""
         if grant.peer is not None and not grant.is_over:
             grant.peer.send(control.Durable(session=grant.session))
 
     def came_back(self, grant: Grant) -> None:
-        """Its peer is connected: nobody waits for it any more, whatever was under way."""
+        """The grant's peer is connected: stop waiting for it."""
         self._stop_waiting(grant)
 
     def knows(self, tenant: str) -> bool:
-        """It may hold sessions."""
+        """True if the tenant may hold sessions."""
         return tenant in self._tenants
 
     def restored(self, session: Session, origin: str) -> None:
-        """A session that an earlier process granted waits for its peer. Raises: ValueError: ``origin`` is not ours."""
+        """Have an earlier process's session wait for its peer. Raises: ValueError: ``origin`` is invalid."""
         tenant = self._tenants[session.tenant]
         grant = self._granted(tenant, session.number, Terms(*orjson.loads(origin)), None)
         grant.live = session
-        # Never at once, however short the patience: the other sessions are not restored yet.
+        # By timer even if the TTL is 0: the other sessions are not restored yet.
         grant.waiting = self._loop.call_later(self._config.durability.resume_ttl_s, self.end, grant, None)
 
     def peer_left(self, grant: Grant, peer: Peer, *, is_goodbye: bool) -> None:
-        """The negotiation connection ended. Only a goodbye gives up what is in flight."""
+        """The negotiation connection ended. Only a goodbye cancels the work in flight."""
         if grant.is_over or grant.peer is not peer:
-            return  # it has come back on another connection already
+            return  # it has resumed on another connection already
         if is_goodbye or grant.live is None:
             self.end(grant, None)
         else:
             grant.peer = None
-            self._daemon.requests.sessions.lost(grant.live, "its negotiation ended")
+            self._daemon.requests.sessions.lost(grant.live, "its negotiation connection ended")
 
     def _wait_for_peer(self, session: Session) -> None:
         grant = self._grants.get(session.number)
         ttl_s = self._config.durability.resume_ttl_s
         if grant is None or not ttl_s:
-            self._daemon.requests.sessions.ended(session, "peer_gone", "nobody waits for it")
+            self._daemon.requests.sessions.ended(session, "peer_gone", "it cannot be resumed")
             return
-        if grant.waiting is None:  # its negotiation may still say goodbye
+        if grant.waiting is None:  # its negotiation may still send a goodbye
             grant.waiting = self._loop.call_later(ttl_s, self.end, grant, None)
 
     def _stop_waiting(self, grant: Grant) -> None:
@@ -338,7 +338,7 @@ class Admission:
 
     # -- tickets --------------------------------------------------------------------------------------------------
     def redeem(self, ticket: bytes) -> Grant | None:
-        """The grant a redeemed ticket belongs to, or None when that is over; its expiry stops."""
+        """The grant of a redeemed ticket; its expiry timer stops. None: the grant has ended."""
         grant = self._by_ticket.pop(ticket, None)
         if grant is None or grant.is_over:
             return None
@@ -369,7 +369,7 @@ class Admission:
             self.end(grant, control.Closing(code=code, detail=detail[:500]))
 
     def end(self, grant: Grant, closing: control.Closing | None) -> None:
-        """Give everything back, once, whoever noticed first."""
+        """Release everything that the grant holds. Idempotent."""
         if grant.is_over:
             return
         grant.is_over = True
@@ -379,22 +379,22 @@ class Admission:
         grant.tenant.sessions -= 1
         grant.tenant.nbytes -= grant.terms.nbytes
         if grant.live is not None:
-            self._daemon.requests.sessions.ended(grant.live, "peer_gone", "its negotiation ended")
+            self._daemon.requests.sessions.ended(grant.live, "peer_gone", "its negotiation connection ended")
         if closing is not None and grant.peer is not None:
             grant.peer.send(closing)
             grant.peer.hang_up()
 
     def close(self) -> None:
-        """The daemon ends: tell every peer. Durable sessions are left to the next process; their peers come back."""
+        """The daemon ends: notify every peer. Durable sessions are left for the next process to resume."""
         for grant in list(self._grants.values()):
             if self._daemon.is_durable:
                 self._withdraw(grant)
                 self._stop_waiting(grant)
                 if grant.peer is not None:
-                    grant.peer.send(control.Closing(code="daemon_restarts", detail="come back, the session is kept"))
+                    grant.peer.send(control.Closing(code="daemon_restarts", detail="reconnect: the session is kept"))
                     grant.peer.hang_up()
             else:
-                self.end(grant, control.Closing(code="daemon_ends", detail="the daemon ends"))
+                self.end(grant, control.Closing(code="daemon_ends", detail="the daemon is shutting down"))
 
     def _notify_kernels(self) -> None:
         message = control.Kernels(kernels=self._daemon.host.kernels.infos())
@@ -404,7 +404,7 @@ class Admission:
 
 
 def welcome_messages(welcome: control.Welcome) -> Iterator[BaseModel]:
-    """The welcome; if it would pass a frame, the kernels in a message of their own behind it. Each then fits one,
+    """The welcome; if it exceeds a frame, a second message carries the kernels. Each message then fits a frame,
     whatever the limits allow (tests/dpu_daemon/test_largest_welcome.py)."""
     if welcome.resumed and len(control.encode(welcome)) > MAX_FRAME_BYTES:
         yield welcome.model_copy(update={"kernels": []})

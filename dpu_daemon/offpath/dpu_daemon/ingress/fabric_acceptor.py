@@ -1,7 +1,7 @@
-"""Where tickets become sessions: what a fabric's door does, and the loopback fabric's.
+"""Turns tickets into sessions: the interface of a fabric acceptor, and the loopback fabric's implementation.
 
-There peers show tickets and get descriptors. A peer that shows nothing for five seconds is dropped; when too many are
-silent, the longest silent goes first, or an honest one would be locked out."""
+A loopback peer presents a ticket and receives descriptors. A peer that sends nothing for five seconds is dropped. When
+too many peers are silent, the one silent longest is dropped first, so that correct peers are not locked out."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from offpath.dpu_daemon.requests.sessions import Session, memory_name
 
 logger = logging.getLogger(__name__)
 STORE_WAIT_S: Final = 1.0
-"""A service manager that takes no message for so long leaves sessions to live as long as this process."""
-MAX_PENDING_TICKETS: Final = 63  # the listener itself turns peers away from 64 on
+"""If the service manager accepts no message for so long, the session lives only as long as this process."""
+MAX_PENDING_TICKETS: Final = 63  # the listener itself refuses peers from 64 on
 
 
 class FabricAcceptor(Protocol):
-    """One fabric's."""
+    """Connects the sessions of one fabric."""
 
     def open(self) -> None:
-        """Let peers in."""
+        """Start accepting."""
 
     def close(self) -> None:
-        """Let nobody in any more. Sessions are closed before."""
+        """Stop accepting. The sessions are closed before."""
 
     def check(self) -> None:
-        """Raises: NegotiationRefused: no session could be connected now."""
+        """Raises: NegotiationRefused: no session can be connected now."""
 
-    async def redeem(self, grant: Grant, said: control.Redeem, peer: Peer, fd: int) -> None:
-        """A ticket came on the negotiation that it was given to, whose socket is ``fd``.
+    async def redeem(self, grant: Grant, request: control.Redeem, peer: Peer, fd: int) -> None:
+        """Redeem a ticket that came on a negotiation connection with socket ``fd``.
 
-        Raises: NegotiationRefused. ControlError: tickets are not redeemed so here.
+        Raises: NegotiationRefused. ControlError: this fabric does not redeem tickets on the negotiation connection.
         """
 
 
@@ -56,18 +56,18 @@ def opened(
     then: Callable[[], None],
     or_else: Callable[[], None] = lambda: None,
 ) -> None:
-    """A first connection: the session is known, and journalled; its memory outlives this process if that has a manager.
+    """Open and journal a session at its first connection; with a service manager, its memory outlives this process.
 
-    ``then`` is called once the memory is in the manager's queue, mostly in this call, or after `STORE_WAIT_S`: so what
-    a requester submits at once survives our death. ``or_else``: meanwhile the session ended, or its requester came back
-    by another negotiation, whose ticket brings it what it needs.
+    ``then`` is called once the memory is in the manager's queue, usually within this call, or after `STORE_WAIT_S`.
+    Requests that the requester submits at once therefore survive this process. ``or_else`` is called if meanwhile the
+    session ended or its requester resumed it on another negotiation, whose ticket connects it.
     """
     peer = grant.peer
     memory = [fabric.slots.fd, fabric.answers.fd]
     grant.live = daemon.requests.sessions.opened(grant.session, grant.tenant.table.name, fabric, grant.origin)
     is_called = False
 
-    def go_on() -> None:
+    def proceed() -> None:
         nonlocal is_called
         if is_called:
             return
@@ -80,12 +80,12 @@ def opened(
         else:
             then()
 
-    timer = asyncio.get_running_loop().call_later(STORE_WAIT_S, go_on)
-    daemon.store.keep(memory_name(grant.session), memory, go_on, lambda: admission.held(grant))
+    timer = asyncio.get_running_loop().call_later(STORE_WAIT_S, proceed)
+    daemon.store.keep(memory_name(grant.session), memory, proceed, lambda: admission.held(grant))
 
 
 class LoopbackAcceptor:
-    """Implements `FabricAcceptor`. Watches the listener, which it owns."""
+    """Implements `FabricAcceptor` for the loopback fabric. Owns and watches the listener."""
 
     def __init__(self, daemon: Daemon, admission: Admission, listener: LoopbackFabricListener) -> None:
         self._daemon = daemon
@@ -103,7 +103,7 @@ class LoopbackAcceptor:
         self.acceptor.open(self._listener.fileno())
 
     def replace(self, sock: socket.socket) -> None:
-        """Listen on another socket from here on; who waits at the one before is let in first."""
+        """Listen on another socket, after accepting the connections that wait at the old one."""
         with contextlib.suppress(OSError):
             while self._accept():
                 pass
@@ -111,14 +111,14 @@ class LoopbackAcceptor:
         self._listener.replace(sock)
 
     def check(self) -> None:
-        """See `FabricAcceptor.check`: it always can be."""
+        """See `FabricAcceptor.check`: a session can always be connected."""
 
-    async def redeem(self, grant: Grant, said: control.Redeem, peer: Peer, fd: int) -> None:
-        """See `FabricAcceptor.redeem`: it has a socket of its own."""
-        raise ControlError("out_of_turn", said.kind)
+    async def redeem(self, grant: Grant, request: control.Redeem, peer: Peer, fd: int) -> None:
+        """See `FabricAcceptor.redeem`: loopback tickets come on the fabric's own socket."""
+        raise ControlError("out_of_turn", request.kind)
 
     def close(self) -> None:
-        """See `FabricAcceptor.close`: who waits is turned away."""
+        """See `FabricAcceptor.close`: waiting peers are dropped."""
         self.acceptor.close()
         for sock in list(self._drops):
             self._drop(sock)
@@ -190,7 +190,7 @@ class LoopbackAcceptor:
             fabric.close()
             sock.close()
             return
-        # Before the peer has its memory: what it submits at once survives our death.
+        # Before the peer has its memory, so that requests it submits at once survive this process.
         hand_over = partial(self._hand_over, sock, grant, fabric)
         opened(self._daemon, self._admission, grant, fabric, hand_over, sock.close)
 
@@ -199,19 +199,21 @@ class LoopbackAcceptor:
         try:
             fabric.hand_over(sock)
         except OSError:
-            self._daemon.requests.sessions.ended(grant.live, "peer_gone", "it left before it had its memory")
+            self._daemon.requests.sessions.ended(
+                grant.live, "peer_gone", "it disconnected before it received its memory"
+            )
             return
         finally:
             sock.close()
         grant.live.attach()
 
     def _hand_over_again(self, sock: socket.socket, grant: Grant, session: Session) -> None:
-        """A peer that came back gets the same memory and a new doorbell."""
-        fabric = cast(LoopbackFabricSession, session.fabric)  # this door makes no other
+        """A resuming peer gets the same memory and a new doorbell."""
+        fabric = cast(LoopbackFabricSession, session.fabric)  # this acceptor creates no other type
         try:
             fabric.hand_over(sock)
         except OSError:
-            self._daemon.requests.sessions.lost(session, "it left before it had its memory")
+            self._daemon.requests.sessions.lost(session, "it disconnected before it received its memory")
             return
         finally:
             sock.close()

@@ -1,8 +1,8 @@
-"""The daemon's side of the negotiation: one protocol, two carriers (Unix socket, TCP with TLS 1.3).
+"""Serves the negotiation protocol on two carriers: Unix socket, and TCP with TLS 1.3.
 
-Who is let in `admission` decides; the regions are made only when the ticket is redeemed (`doors`). A connection that
-says nothing for five seconds, or too much, is closed, its TLS handshake included in the bound on how many there may be;
-a welcomed one lives as long as its session.
+`admission` decides who is admitted; memory is created only when the ticket is redeemed (`fabric_acceptor`). A
+connection that sends nothing for five seconds, or too much, is closed. The bound on pending connections includes those
+in their TLS handshake. A welcomed connection lives as long as its session.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SAN_PREFIX: Final = "offpath://tenant/"
 
 @dataclass(slots=True)
 class Endpoints:
-    """Where the daemon listens. A socket that was handed down listens there already; its file is not ours to remove."""
+    """Where the daemon listens. An inherited socket listens there already, and the daemon must not remove its file."""
 
     negotiate: str
     fabric: str
@@ -51,13 +51,13 @@ class Endpoints:
 
 
 class StreamPeer:
-    """Implements `admission.Peer` over a stream; one with 256 KiB of unread messages is cut off."""
+    """Implements `admission.Peer` over a stream; a peer with 256 KiB of unread messages is disconnected."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
 
     def send(self, message: BaseModel) -> None:
-        """See `Peer.say`."""
+        """See `Peer.send`."""
         transport = self._writer.transport
         if transport.is_closing():
             return
@@ -72,7 +72,7 @@ class StreamPeer:
 
 
 class Negotiator:
-    """Lets requesters in. `start` listens, `close` stops."""
+    """Accepts requesters from `start` to `close`."""
 
     def __init__(self, daemon: Daemon, config: DaemonConfig, endpoints: Endpoints) -> None:
         self._daemon = daemon
@@ -98,7 +98,7 @@ class Negotiator:
         self._daemon.places.add(listener.file, socket.SOCK_SEQPACKET, acceptor.replace)
 
     def _open_verbs(self) -> None:
-        """Raises: VerbsMissing, VerbsError: no port to use."""
+        """Raises: VerbsMissing, VerbsError: no usable port."""
         from offpath.bindings.verbs.exchange import VerbsListener
         from offpath.bindings.verbs.fabric import VerbsFabricSession
         from offpath.dpu_daemon.ingress.verbs_acceptor import RdmaPort, VerbsAcceptor
@@ -111,7 +111,7 @@ class Negotiator:
         self._fabric_acceptor = VerbsAcceptor(self._daemon, self.admission, listener, port)
 
     async def start(self) -> None:
-        """Listen on every configured carrier. Raises: PlaceUnusable, OSError: it cannot be had."""
+        """Listen on every configured carrier. Raises: PlaceUnusable, OSError: an address is unavailable."""
         await prime()
         sock = self.endpoints.negotiate_socket or listening_socket(self.endpoints.negotiate, socket.SOCK_STREAM)
         self._unix = self._acceptor_on("negotiation", sock, self._unix_peer)
@@ -123,7 +123,7 @@ class Negotiator:
         if tls is not None:
             try:
                 sock = _tcp_listener(tls.listen)
-            except OSError as fault:  # a port is no file, so the error does not name it
+            except OSError as fault:  # the error names only files, not ports
                 raise PlaceUnusable(f"tls.listen: {tls.listen}: {fault.strerror or fault}") from None
             self.endpoints.tls = sock.getsockname()[:2]
             self._tls = self._acceptor_on("negotiation over TLS", sock, self._tls_peer)
@@ -136,22 +136,22 @@ class Negotiator:
         return StreamListener(name, sock, serve, self._waiting, exhausted=exhausted)
 
     def renew_tls(self, context: ssl.SSLContext) -> None:
-        """Handshakes from here on use these keys and this authority; connections that stand are left alone."""
+        """Use these keys and this authority for later handshakes; established connections are unaffected."""
         assert self._tls is not None, "the carrier is on since the start, or not at all"
         self._tls.context = context
 
     @property
     def accepted(self) -> int:
-        """Connections over the Unix socket, so far."""
+        """Connections accepted on the Unix socket so far."""
         return self._unix.acceptor.taken if self._unix is not None else 0
 
     @property
     def fabric_accepted(self) -> int:
-        """Connections to the fabric's own socket, so far."""
+        """Connections accepted on the fabric's own socket so far."""
         return self._fabric_acceptor.acceptor.taken if isinstance(self._fabric_acceptor, LoopbackAcceptor) else 0
 
     def reload(self, config: DaemonConfig, known: Mapping[str, tuple[TenantTable, str | None]]) -> None:
-        """Another configuration is in force; its keys come by `renew_tls`."""
+        """Apply another configuration; `renew_tls` sets its keys."""
         self._config = config
         self.admission.reload(config, known)
 
@@ -160,16 +160,16 @@ class Negotiator:
         return (self.endpoints.fabric,) if self._config.datapath.fabric == "loopback" else ()
 
     def set_modes(self, config: DaemonConfig) -> None:
-        """Other users may connect only if one of them is listed; who they are is checked for each connection."""
+        """Let other users connect only if the configuration lists one; each connection's uid is checked as well."""
         self._daemon.places.look()
         is_open = any(uid != os.getuid() for t in config.tenant for uid in t.uids)
         for path in (self.endpoints.negotiate, *self.fabric_paths()):
-            with contextlib.suppress(FileNotFoundError):  # `places` could not make it anew, and has logged why
-                if os.stat(path).st_uid == os.geteuid():  # else its maker, a service manager, decides who may connect
+            with contextlib.suppress(FileNotFoundError):  # `places` could not create it again, and has logged why
+                if os.stat(path).st_uid == os.geteuid():  # else its creator, a service manager, sets the mode
                     os.chmod(path, 0o666 if is_open else 0o600)
 
     async def close(self) -> None:
-        """Stop listening, tell every peer, forget unredeemed tickets."""
+        """Stop listening, notify every peer, withdraw unredeemed tickets."""
         acceptors = [acceptor for acceptor in (self._unix, self._tls) if acceptor is not None]
         if self._file is not None:
             self._file.remove()
@@ -194,7 +194,7 @@ class Negotiator:
     async def _serve(
         self, carrier: Carrier, acceptor: StreamListener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """One connection from hello to goodbye."""
+        """Serve one connection from hello to goodbye."""
         grant: Grant | None = None
         peer = StreamPeer(writer)
         is_goodbye = False
@@ -204,26 +204,26 @@ class Negotiator:
                 body = await _next_frame(reader, frames, rest)
             message = control.decode(control.TO_DAEMON, body)
             if not isinstance(message, control.Hello):
-                raise ControlError("hello", f"{message.kind} came first")
+                raise ControlError("hello", f"received {message.kind} first")
             self._fabric_acceptor.check()
             grant = self.admission.admit(carrier, message, peer)
             acceptor.identified(writer)
             while True:
-                said = control.decode(control.TO_DAEMON, await _next_frame(reader, frames, rest))
-                if isinstance(said, control.Goodbye):
+                request = control.decode(control.TO_DAEMON, await _next_frame(reader, frames, rest))
+                if isinstance(request, control.Goodbye):
                     is_goodbye = True
                     return
-                if isinstance(said, control.Redeem):
-                    await self._fabric_acceptor.redeem(grant, said, peer, writer.get_extra_info("socket").fileno())
+                if isinstance(request, control.Redeem):
+                    await self._fabric_acceptor.redeem(grant, request, peer, writer.get_extra_info("socket").fileno())
                     continue
-                raise ControlError("out_of_turn", said.kind)
+                raise ControlError("out_of_turn", request.kind)
         except NegotiationRefused as refused:
             peer.send(control.Refused(code=refused.code, detail=refused.detail, retry_after_ms=refused.retry_after_ms))
         except (ControlError, FrameError) as broken:
             self._daemon.counters["violations"] += 1
             peer.send(control.Refused(code=broken.code, detail=broken.detail[:500]))
         except (PeerGone, TimeoutError, OSError):
-            pass  # nobody is left to answer; what it held is given back below
+            pass  # no peer to answer; its grant is released below
         finally:
             if grant is not None:
                 self.admission.peer_left(grant, peer, is_goodbye=is_goodbye)
@@ -235,13 +235,13 @@ async def _next_frame(reader: asyncio.StreamReader, frames: FrameReader, held: l
     while not held:
         data = await reader.read(16384)
         if not data:
-            raise PeerGone("the peer closed")
+            raise PeerGone("the peer closed the connection")
         held += frames.feed(data)
     return held.pop(0)
 
 
 def _tcp_listener(listen: str) -> socket.socket:
-    """A socket that listens on HOST:PORT. Raises: OSError: the address is taken, or none of this machine."""
+    """A socket that listens on HOST:PORT. Raises: OSError: the address is in use or not one of this machine."""
     host, _, port = listen.rpartition(":")
     family, kind, protocol, _, address = socket.getaddrinfo(
         host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -258,7 +258,7 @@ def _tcp_listener(listen: str) -> socket.socket:
 
 
 def _tenant_of(certificate: dict[str, Any] | None) -> str | None:
-    """The one ``offpath://tenant/NAME`` among the certificate's URI names; two make none."""
+    """NAME of the only ``offpath://tenant/NAME`` among the certificate's URI names; None if there are two or none."""
     names = (certificate or {}).get("subjectAltName", ())
     tenants = [v[len(_SAN_PREFIX) :] for k, v in names if k == "URI" and v.startswith(_SAN_PREFIX)]
     return tenants[0] if len(tenants) == 1 else None

@@ -1,7 +1,7 @@
-"""Stream sockets that anybody may connect to, each connection a task: what `asyncio.start_server` does, with bounds.
+"""Serves stream connections from untrusted peers, one task each: `asyncio.start_server` with bounds.
 
-The loop's own servers accept without bound, do not count connections whose TLS handshake is under way, and stop or spin
-when the process runs out of descriptors.
+asyncio's servers accept without bound, do not count connections during their TLS handshake, and stop or spin when the
+process runs out of descriptors.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[
 
 
 class StreamListener:
-    """Listens on ``sock``, which it owns; ``talk`` is called for each connection, and closes its writer."""
+    """Listens on ``sock``, which it owns; ``converse`` is called for each connection and closes its writer."""
 
     def __init__(
         self, name: str, sock: socket.socket, converse: Conversation, waiting: Unidentified, *, limit: int = 65536,
         exhausted: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """``waiting``: a connection is in it from the moment it is accepted until `identified`; doors may share one.
-        ``exhausted`` is called each time the process is out of descriptors."""
+        """``waiting`` holds each connection from accept to `identified`; listeners may share it. ``exhausted`` is
+        called each time the process runs out of descriptors."""
         self._sock = sock
         self._converse = converse
         self._waiting = waiting
@@ -37,15 +37,15 @@ class StreamListener:
         self._keys: dict[asyncio.StreamWriter, object] = {}
         self._is_closing = False
         self.context: ssl.SSLContext | None = None
-        """With it each connection begins with a TLS handshake. Another one counts for connections from there on."""
+        """If set, each connection starts with a TLS handshake. A new value applies to later connections."""
         self.acceptor = Acceptor(name, self._take, self._refuse, waiting, exhausted)
 
     def open(self) -> None:
-        """Let peers in."""
+        """Start accepting."""
         self.acceptor.open(self._sock.fileno())
 
     def replace(self, sock: socket.socket) -> None:
-        """Listen on another socket from here on; who waits at the one before is let in first."""
+        """Listen on another socket, after accepting the connections that wait at the old one."""
         before = self._sock
         with contextlib.suppress(OSError):
             while self._take():
@@ -55,11 +55,11 @@ class StreamListener:
         before.close()
 
     def identified(self, writer: asyncio.StreamWriter) -> None:
-        """It said who it is: it is not evicted any more."""
+        """The peer is identified: it can no longer be evicted."""
         self._waiting.remove(self._keys.get(writer))
 
     def is_waiting(self, writer: asyncio.StreamWriter) -> bool:
-        """It has not said so, and was not evicted."""
+        """True if the peer is neither identified nor evicted."""
         return self._keys.get(writer) in self._waiting
 
     async def close(self) -> None:
@@ -72,7 +72,7 @@ class StreamListener:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def stop(self) -> None:
-        """Let nobody in any more; who is in stays until `close`."""
+        """Stop accepting; accepted connections stay until `close`."""
         self.acceptor.close()
         self._sock.close()
 
@@ -96,10 +96,10 @@ class StreamListener:
         try:
             sock.setblocking(False)
             address = address_of(sock)
-        except OSError:  # it has left already
+        except OSError:  # it has disconnected already
             sock.close()
             return True
-        key = object()  # not the descriptor's number, which the next connection may have
+        key = object()  # not the descriptor's number, which the next connection may reuse
         self._waiting.add(key, address, lambda: _cut(sock))
         task = self._loop.create_task(self._serve(sock, key), name="peer")
         self._tasks.add(task)
@@ -116,7 +116,7 @@ class StreamListener:
                 transport, _ = await self._loop.connect_accepted_socket(
                     lambda: protocol, sock, ssl=self.context, ssl_handshake_timeout=timeout_s
                 )
-            except OSError:  # it left, or its handshake failed: nobody is there to be told
+            except OSError:  # it disconnected or its handshake failed: no reply is possible
                 sock.close()
                 return
             writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
@@ -132,15 +132,15 @@ class StreamListener:
 
 
 async def prime() -> None:
-    """Have uvloop open the descriptor that it keeps in reserve with its first stream, and not under load."""
-    ours, theirs = socket.socketpair()
-    theirs.close()
-    ours.setblocking(False)
-    transport, _ = await asyncio.get_running_loop().connect_accepted_socket(asyncio.Protocol, ours)
+    """Have uvloop open its reserve descriptor now, with a first stream, and not later under load."""
+    local, remote = socket.socketpair()
+    remote.close()
+    local.setblocking(False)
+    transport, _ = await asyncio.get_running_loop().connect_accepted_socket(asyncio.Protocol, local)
     transport.abort()
 
 
 def _cut(sock: socket.socket) -> None:
-    """Its reader, or its handshake, finds the end of the stream."""
+    """Shut the socket down, so that its reader or handshake sees the end of the stream."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)

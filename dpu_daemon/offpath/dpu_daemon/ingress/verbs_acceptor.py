@@ -1,6 +1,6 @@
-"""The fabric `verbs` in the shell: its port, and the door where a ticket becomes a connected queue pair.
+"""Implements the `verbs` fabric's acceptor: monitors the RDMA port, and turns tickets into connected queue pairs.
 
-Ends are exchanged on the negotiation that was given the ticket, so that only who negotiated can redeem it.
+Endpoints are exchanged on the negotiation connection that received the ticket, so that no other peer can redeem it.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from offpath.dpu_daemon.requests.sessions import Session
 
 logger = logging.getLogger(__name__)
 HOLD_S: Final = 1.0
-"""A port that failed takes new connections again when it has been well for so long."""
+"""A port that failed accepts new connections again after it has worked for so long."""
 _SWEEP_S: Final = 0.05
 _LAST_S: Final = 0.5
 _KNOWN_WITHIN_S: Final = 1.0
 _KNOWN_LOOK_S: Final = 0.01
 _LOOK_S: Final = 0.1
 _AGAIN_MS: Final = 1000
-"""What could not be connected now may be later: an address not known yet, memory short, a route changed."""
+"""Retry delay after a failed connection. The cause may pass: unresolved address, short memory, changed route."""
 _DEVICE_EVENTS: Final = ("PORT_ERR", "PORT_ACTIVE", "GID_CHANGE", "DEVICE_FATAL", "LID_CHANGE", "CLIENT_REREGISTER")
 
 
 def chosen(table: RdmaTable) -> Choice:
-    """The port that the configuration means. Raises: NoRdmaDevice, PortDown, GidMissing."""
+    """The port that the configuration selects. Raises: NoRdmaDevice, PortDown, GidMissing."""
     return choose(device=table.device or None, netdev=table.netdev or None, near=table.near or None)
 
 
 class RdmaPort:
-    """The opened device with its health, by the device's own events; connections that were hung up are swept."""
+    """The opened device. Tracks its health by the device's events and sweeps closed connections."""
 
     def __init__(self, table: RdmaTable) -> None:
         """Raises: VerbsMissing, VerbsError."""
@@ -71,21 +71,21 @@ class RdmaPort:
 
     @property
     def address(self) -> IPv4Address:
-        """That of the GID that we connect by."""
+        """The address of the GID used for connections."""
         found = self.device.choice.gid.ipv4
         assert found is not None, "`choose` takes no other"
         return found
 
     def why_shut(self) -> str:
-        """Why no connection is made now; empty: they are."""
+        """The reason why no connection can be made now; empty: they can."""
         if self._fault:
             return self._fault
         if time.monotonic() - self._well_since_s < HOLD_S:
-            return "the port has come back, and has not held yet"
+            return "the port has recovered and is not stable yet"
         return ""
 
     def sweep(self) -> None:
-        """Close what was hung up and is quiet; again soon, if there is more."""
+        """Close disconnected, idle connections; run again soon if any remain."""
         if self._sweeping is None and self.device.sweep():
             self._sweeping = self._loop.call_later(_SWEEP_S, self._swept)
 
@@ -109,13 +109,14 @@ class RdmaPort:
                 self._died()
 
     def _died(self) -> None:
-        """What we opened is dead, also if a device of its name comes back; its sessions may never be told by it."""
+        """The opened device is dead, even if a device of the same name returns. It may never report this to its
+        sessions, so `on_dead` does."""
         self._is_dead = True
-        self._fault = "the RDMA device failed; a restart of the daemon opens it anew"
+        self._fault = "the RDMA device failed; restart the daemon to open it again"
         self.on_dead()
 
     def _look(self) -> None:
-        """See what became of the port: its state, and its GID, whose index may be another now."""
+        """Read the port again: its state, and its GID, whose index may have changed."""
         if self._is_dead:
             return
         before = self._fault
@@ -127,20 +128,20 @@ class RdmaPort:
             self._fault = ""
         except VerbsError as fault:
             self._fault = str(fault)
-            # An address that is given back later is no event of the device (rdma_rxe, seen).
+            # The device sends no event when an address is restored later (seen with rdma_rxe).
             self._looking = self._loop.call_later(_LOOK_S, self._look)
         if before and not self._fault:
             self._well_since_s = time.monotonic()
 
     def _chose(self, choice: Choice) -> None:
-        """Raises: PortDown: it is another port now, which we have not opened."""
+        """Use the chosen port's GID. Raises: PortDown: the configuration selects another port, which is not open."""
         before, now = self.device.choice.port, choice.port
         if (before.device, before.number) != (now.device, now.number):
-            raise PortDown(f"{before} is not what the configuration means any more: that is {now}; a restart takes it")
+            raise PortDown(f"the configuration now selects {now}, not {before}; restart the daemon to use it")
         self.device.choice = choice
 
     def close(self) -> None:
-        """Let what was rung last arrive, for half a second at most; the loop ends."""
+        """Wait at most half a second for the last doorbells to arrive, then close. Blocks: the loop is ending."""
         until_s = time.monotonic() + _LAST_S
         while self.device.sweep() and time.monotonic() < until_s:
             time.sleep(0.005)
@@ -152,7 +153,7 @@ class RdmaPort:
 
 
 class VerbsAcceptor:
-    """Implements `FabricAcceptor`. Owns the port, which outlives the daemon's sessions."""
+    """Implements `FabricAcceptor` for verbs. Owns the port, which outlives the daemon's sessions."""
 
     def __init__(self, daemon: Daemon, admission: Admission, listener: VerbsListener, port: RdmaPort) -> None:
         self._daemon = daemon
@@ -169,10 +170,10 @@ class VerbsAcceptor:
                 self._daemon.requests.sessions.lost(session, "the RDMA device failed")
 
     def open(self) -> None:
-        """See `FabricAcceptor.open`: nobody is let in but over a negotiation."""
+        """See `FabricAcceptor.open`: peers come only through negotiation connections."""
 
     def close(self) -> None:
-        """See `FabricAcceptor.close`: with the negotiations."""
+        """See `FabricAcceptor.close`: it ends with the negotiation connections."""
 
     def check(self) -> None:
         """See `FabricAcceptor.check`."""
@@ -180,11 +181,11 @@ class VerbsAcceptor:
         if why:
             raise NegotiationRefused("fabric_down", why[:500], int(HOLD_S * 1000))
 
-    async def redeem(self, grant: Grant, said: control.Redeem, peer: Peer, fd: int) -> None:
-        """See `FabricAcceptor.redeem`. Raises: NegotiationRefused: the ticket is not this negotiation's; the end
-        cannot be used, or not reached."""
+    async def redeem(self, grant: Grant, request: control.Redeem, peer: Peer, fd: int) -> None:
+        """See `FabricAcceptor.redeem`. Raises: NegotiationRefused: the ticket belongs to another negotiation; the
+        peer's endpoint is unusable or unreachable."""
         self.check()
-        ends = [self._claim(grant, said)]
+        ends = [self._claim(grant, request)]
         liveness = LivenessChannel(fd, lambda: self._hung_up(ends, peer))
         try:
             await self._reach(ends[0])
@@ -207,76 +208,75 @@ class VerbsAcceptor:
             self._listener.back(*ends)
             raise
 
-    def _claim(self, grant: Grant, said: control.Redeem) -> End:
+    def _claim(self, grant: Grant, request: control.Redeem) -> End:
         try:
-            if said.ticket != grant.ticket:
-                raise TicketRefused("it is not this negotiation's")
-            end = from_message(said.end)
-            self._listener.claim(said.ticket.encode(), end, self._daemon.requests.now_ns())
+            if request.ticket != grant.ticket:
+                raise TicketRefused("it belongs to another negotiation")
+            end = from_message(request.end)
+            self._listener.claim(request.ticket.encode(), end, self._daemon.requests.now_ns())
         except TicketRefused as refused:
             self._daemon.counters["violations"] += 1
             logger.info("ticket refused: %s", refused, extra={"code": "ticket_refused"})
             raise NegotiationRefused("ticket", str(refused)[:500]) from None
-        if self._admission.redeem(said.ticket.encode()) is not grant:
+        if self._admission.redeem(request.ticket.encode()) is not grant:
             self._listener.back(end)
-            raise NegotiationRefused("ticket", "the session is over")
+            raise NegotiationRefused("ticket", "the session has ended")
         return end
 
     async def _reach(self, end: End) -> None:
-        """Raises: VerbsError: nobody is there."""
+        """Wait until the peer's address is resolved. Raises: VerbsError: it does not answer."""
         address = ipv4_of(end.address.gid)
         until_s = self._loop.time() + _KNOWN_WITHIN_S
         while not is_known(address):
             if self._loop.time() > until_s:
-                raise VerbsError(
-                    f"connect to {address}", "it does not answer", check="is the route there, its link up?"
-                )
+                raise VerbsError(f"connect to {address}", "it does not answer", check="check the route and the link")
             resolve(address, self._port.address)
             await asyncio.sleep(_KNOWN_LOOK_S)
 
     @staticmethod
     def _still(grant: Grant, peer: Peer) -> None:
-        """Raises: NegotiationRefused: meanwhile the session ended, or another connection came for it."""
+        """Raises: NegotiationRefused: meanwhile the session ended or was resumed on another connection."""
         if grant.is_over or grant.peer is not peer:
-            raise NegotiationRefused("ticket", "the session is over, or another connection has it")
+            raise NegotiationRefused("ticket", "the session has ended or was resumed on another connection")
 
     def _first(
         self, grant: Grant, fabric: VerbsFabricSession, ends: list[End], liveness: LivenessChannel, peer: Peer
     ) -> None:
-        """Known, and journalled, before the peer has its memory: what it submits at once survives our death."""
+        """Open and journal the session before the peer has its memory, so that requests it submits at once survive this
+        process."""
         try:
             self._still(grant, peer)
-            ours = self._connected(fabric, ends, liveness)
+            local = self._connected(fabric, ends, liveness)
         except BaseException:
             fabric.close()
             raise
 
         def then() -> None:
             assert grant.live is not None
-            peer.send(control.Redeemed(end=as_message(ours)))
+            peer.send(control.Redeemed(end=as_message(local)))
             grant.live.attach()
 
         opened(self._daemon, self._admission, grant, fabric, then)
 
     def _again(self, grant: Grant, session: Session, ends: list[End], liveness: LivenessChannel, peer: Peer) -> None:
-        """A peer that came back gets a new queue pair to the same memory."""
+        """A resuming peer gets a new queue pair to the same memory."""
         session.detach()
-        fabric = cast(VerbsFabricSession, session.fabric)  # this door makes no other
-        ours = self._connected(fabric, ends, liveness)
-        peer.send(control.Redeemed(end=as_message(ours)))
+        fabric = cast(VerbsFabricSession, session.fabric)  # this acceptor creates no other type
+        local = self._connected(fabric, ends, liveness)
+        peer.send(control.Redeemed(end=as_message(local)))
         self._admission.came_back(grant)
         session.attach()
 
     def _connected(self, fabric: VerbsFabricSession, ends: list[End], liveness: LivenessChannel) -> End:
-        """Returns our end, which is added to ``ends``. Raises: VerbsError."""
-        ours = fabric.open(self._port.device, ends[0], liveness, self._port.seal)
-        if not self._listener.made(ours):
+        """Returns the local endpoint, which is added to ``ends``. Raises: VerbsError."""
+        local = fabric.open(self._port.device, ends[0], liveness, self._port.seal)
+        if not self._listener.made(local):
             fabric.hang_up()
-            raise VerbsError("make a queue pair", "somebody named it as its own before we had it")
-        ends.append(ours)
-        return ours
+            raise VerbsError("create a queue pair", "another peer claimed its address first")
+        ends.append(local)
+        return local
 
     def _hung_up(self, ends: list[End], peer: Peer) -> None:
         self._listener.back(*ends)
         peer.hang_up()
-        self._loop.call_soon(self._port.sweep)  # when the connection has been parted with
+        self._loop.call_soon(self._port.sweep)  # after the connection is closed

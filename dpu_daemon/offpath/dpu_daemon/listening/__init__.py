@@ -1,1 +1,1 @@
-"""Listening sockets: accepting connections, and the sockets' files."""
+"""Listening sockets: bounded accepting of connections, and restoring of removed socket files."""

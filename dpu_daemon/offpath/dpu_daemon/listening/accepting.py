@@ -1,9 +1,8 @@
-"""Accepting connections when anybody may connect: bounds for peers that have not identified themselves, and what
-happens when the process runs out of descriptors.
+"""Accepts connections from untrusted peers: bounds the unidentified ones and handles exhaustion of descriptors.
 
-`accept` fails with EMFILE and leaves the connection in the queue, so a listener that is only tried again turns the loop
-into a hot one. An `Acceptor` evicts the peer that has waited longest, or else refuses what waits with a descriptor kept
-in reserve, and listens again after a pause. No OSError leaves a reader callback.
+When `accept` fails with EMFILE, the connection stays in the queue; a loop that only retries spins. An `Acceptor` evicts
+the peer that has waited longest, or else refuses queued connections with a reserved descriptor, and listens again after
+a pause. No OSError leaves a reader callback.
 """
 
 from __future__ import annotations
@@ -25,35 +24,35 @@ from offpath.bindings.sockets import peer_credentials
 
 logger = logging.getLogger(__name__)
 ACCEPTS: Final = 16
-"""At most in one turn of the loop: a flood of connections must not delay the peers that are connected."""
+"""Most connections accepted in one loop turn: a flood of them must not delay connected peers."""
 PAUSE_S: Final = 0.1
 LOG_EVERY_S: Final = 1.0
 _SPARES: Final = 2  # a connection of the host channel takes two: its socket and its peer's pidfd
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_SHARE: Final = 16  # of the process's descriptors that one listener's unidentified peers may hold
+_SHARE: Final = 16  # one listener's unidentified peers may hold this fraction of the process's descriptors
 _LEAST: Final = 16
-_TURNS: Final = 4  # of the loop, from accepting a connection to reading what it said
-_ADDRESSES: Final = 4  # one address holds a quarter of that at most, beside a burst
+_TURNS: Final = 4  # loop turns from accepting a connection to reading its first message
+_ADDRESSES: Final = 4  # one address may hold a quarter of that, not counting a burst
 _BURST_S: Final = 3.0
-"""A connection this young is evicted only where the bound of all addresses is reached: a job of a hundred processes
-connects at once, and its TLS handshakes take a while."""
+"""A connection younger than this is evicted only at the bound for all addresses: a job of a hundred processes connects
+at once, and its TLS handshakes take time."""
 
 
 def is_exhaustion(fault: OSError) -> bool:
-    """The process or the machine is out of descriptors or memory; neither the peer nor the daemon is at fault."""
+    """True if the process or the machine is out of descriptors or memory; no fault of the peer or the daemon."""
     return fault.errno in _EXHAUSTED
 
 
 def cap(most: int) -> int:
-    """``most``, or a sixteenth of this process's limit of descriptors where that is less; 16 at least."""
+    """``most``, or a sixteenth of this process's descriptor limit if that is less; at least 16."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return most if limit == resource.RLIM_INFINITY else min(most, max(_LEAST, limit // _SHARE))
 
 
 def address_of(sock: socket.socket) -> Hashable:
-    """What counts as one address: the uid of a Unix peer, an IPv4 address, an IPv6 network of 64 bits.
+    """The peer's address for the bounds: the uid of a Unix peer, an IPv4 address, or an IPv6 /64 network.
 
-    Raises: OSError: the peer has left.
+    Raises: OSError: the peer has disconnected.
     """
     if sock.family == socket.AF_UNIX:
         return peer_credentials(sock)[1]
@@ -67,18 +66,18 @@ def address_of(sock: socket.socket) -> Hashable:
 
 
 class Unidentified:
-    """Connections that have not said who they are, oldest first. Who comes above a bound makes the oldest leave: an
-    honest peer speaks at once, and turning away the newest would lock all of them out."""
+    """Connections of unidentified peers, oldest first. A connection above a bound evicts the oldest one: a correct peer
+    sends its hello at once, so evicting the newest would lock out correct peers."""
 
     def __init__(
         self, most: int, count: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``most`` in all, see `cap`; a quarter of them of one address, beside those of the last seconds. ``count`` is
-        called for each eviction; ``clock`` gives seconds."""
+        """``most`` connections in all, see `cap`; a quarter of them from one address, not counting those of the last
+        seconds. ``count`` is called for each eviction; ``clock`` returns seconds."""
         self._most = cap(most)
         self._most_of_one = max(_LEAST // 2, self._most // _ADDRESSES)
         self.accepts = max(1, min(ACCEPTS, self._most_of_one // _TURNS))
-        """In one turn of the loop, so that honest peers have spoken before it is their turn to leave."""
+        """Connections to accept in one loop turn, so that correct peers identify themselves before eviction."""
         self._count = count
         self._clock = clock
         self._close: dict[object, tuple[Hashable, Callable[[], None], float]] = {}
@@ -87,22 +86,22 @@ class Unidentified:
     def __len__(self) -> int:
         return len(self._close)
 
-    def __contains__(self, who: object) -> bool:
-        return who in self._close
+    def __contains__(self, peer: object) -> bool:
+        return peer in self._close
 
-    def add(self, who: object, address: Hashable, close: Callable[[], None]) -> None:
-        """One more; ``close`` hangs up on it, should it have to leave."""
+    def add(self, peer: object, address: Hashable, close: Callable[[], None]) -> None:
+        """Add a connection; ``close`` closes it if it is evicted."""
         now_s = self._clock()
         if self._held.get(address, 0) >= self._most_of_one and now_s - self._close[self._oldest(address)][2] > _BURST_S:
             self._evict(address)
         elif len(self._close) >= self._most:
             self.evict()
-        self._close[who] = address, close, now_s
+        self._close[peer] = address, close, now_s
         self._held[address] = self._held.get(address, 0) + 1
 
-    def remove(self, who: object) -> None:
-        """It is known now, or has left. Repeating it is harmless."""
-        address, _, _ = self._close.pop(who, (None, None, 0.0))
+    def remove(self, peer: object) -> None:
+        """Remove a peer that is identified or has disconnected. Idempotent."""
+        address, _, _ = self._close.pop(peer, (None, None, 0.0))
         if address is None:
             return
         self._held[address] -= 1
@@ -110,39 +109,39 @@ class Unidentified:
             del self._held[address]
 
     def evict(self) -> bool:
-        """Hang up on the oldest connection of the address that holds most. False: there is none."""
+        """Close the oldest connection of the address that holds most. False: there is none."""
         if not self._close:
             return False
         self._evict(max(self._held, key=self._held.__getitem__))
         return True
 
     def _oldest(self, address: Hashable) -> object:
-        return next(who for who, (whose, _, _) in self._close.items() if whose == address)
+        return next(peer for peer, (origin, _, _) in self._close.items() if origin == address)
 
     def _evict(self, address: Hashable) -> None:
-        who = self._oldest(address)
-        close = self._close[who][1]
-        self.remove(who)
+        peer = self._oldest(address)
+        close = self._close[peer][1]
+        self.remove(peer)
         self._count()
         close()
 
 
 class Spare:
-    """Descriptors of the process that are given up when there are no others, so that a connection can be accepted and
-    closed. Any thread may use it."""
+    """Reserve descriptors, released when no other is free, so that a connection can be accepted and closed. Any thread
+    may use it."""
 
     def __init__(self) -> None:
         self._fds: list[int] = []
         self._lock = threading.Lock()
 
     def fill(self) -> None:
-        """Have them, as far as there are any."""
+        """Open the reserve descriptors, as far as any are free."""
         with self._lock, contextlib.suppress(OSError):  # none is free now: the next use tries again
             while len(self._fds) < _SPARES:
                 self._fds.append(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
 
     def use(self, refuse: Callable[[], bool]) -> None:
-        """Call ``refuse``, which takes a connection and closes it, until none waits; 16 times at most."""
+        """Call ``refuse``, which accepts and closes one connection, until none waits; at most 16 times."""
         self.fill()
         with self._lock:
             while self._fds:
@@ -155,7 +154,7 @@ class Spare:
 
 
 SPARE: Final = Spare()
-"""The one of this process."""
+"""The reserve of this process."""
 
 
 class Acceptor:
@@ -165,8 +164,8 @@ class Acceptor:
         self, name: str, take: Callable[[], bool], refuse: Callable[[], bool], waiting: Unidentified,
         count: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """``take`` accepts one connection and hands it on, ``refuse`` accepts one and closes it; False: none waits;
-        both may raise OSError. ``waiting``: where ``take`` puts them. ``count`` is called when resources ran out."""
+        """``take`` accepts and forwards one connection, ``refuse`` accepts and closes one; both return False if none
+        waits, and may raise OSError. ``take`` adds connections to ``waiting``. ``count`` is called on exhaustion."""
         self._name = name
         self._take, self._refuse, self._waiting, self._count = take, refuse, waiting, count
         self._loop = asyncio.get_running_loop()
@@ -174,10 +173,10 @@ class Acceptor:
         self._pause: asyncio.TimerHandle | None = None
         self._logged_s = -LOG_EVERY_S
         self.taken = 0
-        """Connections that were let in, so far."""
+        """Connections accepted so far."""
 
     def open(self, fd: int) -> None:
-        """Watch ``fd``, instead of another one if there was one."""
+        """Watch ``fd`` instead of the current descriptor, if any."""
         self._stop()
         SPARE.fill()
         self._fd = fd
@@ -226,5 +225,5 @@ class Acceptor:
         self._fd = -1
 
     def close(self) -> None:
-        """Watch no longer; the descriptor stays its owner's. Repeating it is harmless."""
+        """Stop watching; the owner closes the descriptor. Idempotent."""
         self._stop()

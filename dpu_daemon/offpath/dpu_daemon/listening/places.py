@@ -1,8 +1,9 @@
-"""The files of listening Unix sockets: a cleaner of temporary files may remove them while their sockets listen.
+"""Restores the files of listening Unix sockets, which a cleaner of temporary files may remove while they listen.
 
-Nobody can connect then, and connections that stand go on. A removed socket is made anew at the same path, with the mode
-and group of the former file. That holds for a socket that the service manager handed down too, where the directory
-belongs to this process's user; the manager keeps its own, whose file is gone, so the next process does the same.
+Without its file a socket accepts no connections; established ones continue. A removed socket is created again at the
+same path, with the mode and group of the former file. This includes sockets inherited from the service manager, if the
+directory belongs to this process's user. The manager keeps the old socket, without a file, so the next process does the
+same.
 """
 
 from __future__ import annotations
@@ -33,31 +34,31 @@ class _Place:
 
 
 class Places:
-    """Those of one process. Each second, between `open` and `close`, costs one `lstat` per socket."""
+    """The socket files of one process. Between `open` and `close`, each second costs one `lstat` per socket."""
 
     def __init__(self) -> None:
         self._places: list[_Place] = []
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
         self.lost: dict[str, str] = {}
-        """Paths without a socket of this process, and why it cannot be made anew. Tried again at each look."""
+        """Paths whose socket cannot be created again, with the reason. Each check retries them."""
 
     def add(self, file: SocketFile, kind: socket.SocketKind, replace: Callable[[socket.socket], None]) -> None:
-        """``replace`` is called with each new listening socket, which it owns then."""
+        """``replace`` is called with each new listening socket and takes ownership of it."""
         try:
             mode = stat.S_IMODE(os.stat(os.path.dirname(file.path) or ".").st_mode)
-        except OSError:  # of a handed-down socket: removed before this process started
+        except OSError:  # of an inherited socket: removed before this process started
             mode = 0o700
         self._places.append(_Place(file, kind, replace, mode))
 
     def open(self) -> None:
-        """Look now and each `LOOK_S`, in the running loop."""
+        """Check now and every `LOOK_S`, in the running loop."""
         self.look()
         if not self._is_closed:
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self.open)
 
     def look(self) -> bool:
-        """Make anew what was removed. False: everything was in its place. Does not block."""
+        """Create removed sockets again. False: none was removed. Does not block."""
         if self._is_closed:
             return False
         removed = [place for place in self._places if not place.file.is_there()]
@@ -86,7 +87,7 @@ class Places:
         logger.warning("listening socket %s was removed; created it again", path, extra={"code": "socket_remade"})
 
     def close(self) -> None:
-        """Look no more. Repeating it is harmless."""
+        """Stop checking. Idempotent."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -94,7 +95,7 @@ class Places:
 
 
 def _make_directory(path: str, mode: int) -> None:
-    """Have it, belonging to this user. Raises: RegionError: it belongs to others, or others may write. OSError."""
+    """Ensure it exists and belongs to this user. Raises: RegionError: another user owns it or may write. OSError."""
     is_new = not os.path.isdir(path)
     make_runtime_directory(path)
     if is_new:

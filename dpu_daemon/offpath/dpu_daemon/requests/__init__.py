@@ -1,1 +1,1 @@
-"""Requests from a session's doorbell to the answer: sessions, the loop around the job book, copies, answers."""
+"""The request path from doorbell to answer: sessions, the job book's loop, copies, answers."""

@@ -1,4 +1,4 @@
-"""Results and answers: a worker's report is checked, its result fetched if it is large, and the answer written.
+"""Turns workers' results into answers: checks each result, fetches it if it is large, and writes the answer.
 
 On the request path: no task, no log line.
 """
@@ -24,13 +24,13 @@ from offpath.sched.jobs.states import EndReason, JobState
 
 _WITH_RESULT: Final = (JobState.COMPLETED, JobState.FAILED)
 _WITHOUT_RESULT: Final = (EndReason.KERNEL_OVERRAN, EndReason.COPY_FAILED)
-"""A job may expire, or its time be over, at the very moment its result comes: that answer must not carry it."""
+"""A job may expire or overrun just as its result arrives; its answer must not carry the result."""
 _Copied = tuple[JobRef, LaneConnection, host.Result]
-"""A result on its way out of a lane."""
+"""A result that is being copied out of a lane."""
 
 
 class Workers(Protocol):
-    """The lanes' workers, as results and answers depend on them."""
+    """The interface to the lanes' workers."""
 
     @property
     def awaited(self) -> Collection[tuple[int, int]]:
@@ -46,10 +46,10 @@ class Workers(Protocol):
         """A copy into or out of the lane ended in an error."""
 
     def request_proof(self, link: LaneConnection, number: int) -> bool:
-        """Ping the worker; its answer comes by `Answers.proven`. False: it cannot be asked."""
+        """Ping the worker; its pong goes to `Answers.proven`. False: the ping cannot be sent."""
 
     def lane_is_back(self, link: LaneConnection) -> None:
-        """A worker that was expected back has sent what it had to send."""
+        """An awaited worker has reattached and sent its pending result."""
 
     def gpu_index(self, lease: int) -> int:
         """The lease's GPU as the answer header names it."""
@@ -62,7 +62,7 @@ class Answers:
         self.refs: dict[int, JobRef] = {}
         """Jobs without an answer."""
         self.leaving: dict[int, JobRef] = {}
-        """After a restart: answered jobs that still run."""
+        """After a restart: answered jobs that are still running."""
         self.ended: Counter[JobState] = Counter()
         self.stats = RequestStats()
         self._book_loop = book_loop
@@ -71,22 +71,22 @@ class Answers:
         self._workers = workers
         self._counters = counters
         self.held: dict[int, commands.Answer] = {}
-        """Answers of jobs whose result is still on its way: it must not land after them."""
+        """Answers of jobs whose result is still being copied: the result must not land after the answer."""
         self.unwritten: dict[int, commands.Answer] = {}
-        """After a restart: answers that were decided, and whose result only the worker may still have."""
+        """After a restart: decided answers whose result only the worker may still have."""
         self._unproven: dict[LaneConnection, tuple[JobRef, host.Result]] = {}
-        """Results that were fetched from workers of whom only their own word tells that they lived meanwhile."""
+        """Fetched results that need a pong: only it proves that the worker lived during the copy."""
         book_loop.on(commands.Answer, self.write)
 
     def track(self, ref: JobRef) -> None:
-        """A new job, which has no answer yet."""
+        """Add a new job, which has no answer yet."""
         self.refs[ref.job] = ref
 
     # -- from workers -------------------------------------------------------------------------------------------------
     def arrived(self, link: LaneConnection, result: host.Result) -> None:
-        """A worker's report. One that speaks of a job its lane does not hold is a fault of the worker.
+        """Handle a worker's result. A result for a job that the lane does not hold is a worker fault.
 
-        Raises: HostMessageError: the result makes no sense for its job; the worker is then dropped.
+        Raises: HostMessageError: the result is invalid for its job; the worker is then dropped.
         """
         if faults.armed:
             faults.hit("daemon.result")
@@ -113,20 +113,20 @@ class Answers:
             status, text = result.status, result.inline
             if status == host.RESULT_OK:
                 status = host.RESULT_TOO_LARGE
-                text = f"a result of {result.result_bytes} bytes; the session asked for {fabric.result_bytes}".encode()
+                text = f"the result has {result.result_bytes} bytes; the session allows {fabric.result_bytes}".encode()
                 ref.detail = text[:DETAIL_BYTES]
-            text = text[: fabric.result_bytes]  # what follows in memory is the next slot's answer
+            text = text[: fabric.result_bytes]  # the next slot's answer follows in memory
             result = host.Result(
                 result.job, result.generation, status, result.started_ns, result.finished_ns, len(text), True, b"",
                 text,
             )  # fmt: skip
         elif not result.is_inline and result.result_bytes > link.result_bytes:
             raise HostMessageError("result_bytes", f"{result.result_bytes} > {link.result_bytes}")
-        if ref.fetching is not None:  # an attempt whose worker died: its result still travels into the same slot
+        if ref.fetching is not None:  # the result of an earlier attempt is still being copied into the same slot
             ref.waiting = link, result
             return
         unwritten = self.unwritten.pop(ref.job, None)
-        if unwritten is not None:  # decided by the process before us, which had fetched a large result already
+        if unwritten is not None:  # decided by the former process, which had fetched a large result already
             ref.result = result
             self.write(unwritten)
         elif result.is_inline:
@@ -136,18 +136,18 @@ class Answers:
             self._fetch(ref, link, result)
 
     def _resent(self, link: LaneConnection, result: host.Result) -> None:
-        """A worker that came back repeats its last result; most often the process before us had answered it."""
+        """A reattached worker repeats its last result; usually the former process has answered it already."""
         if result.job != link.resent or result.finished_ns < result.started_ns:
             raise HostMessageError("foreign_job", str(result.job))
         link.resent = 0
-        # First: what this result sets free must not look like a launch that got lost.
+        # Before `_take`: a launch that follows from this result must not look like one that was lost.
         self._workers.lane_is_back(link)
         ref = self.refs.get(result.job) or self.leaving.get(result.job)
         if ref is not None and result.generation == link.generation:
             self._take(ref, link, result)
 
     def give_up_unwritten(self) -> None:
-        """No worker has these results any more: the jobs ran, nobody can say to which end."""
+        """No worker holds these results: answer that the jobs ran with an unknown outcome."""
         for answer in list(self.unwritten.values()):
             del self.unwritten[answer.job]
             self.write(
@@ -158,7 +158,7 @@ class Answers:
             )  # fmt: skip
 
     def _fetch(self, ref: JobRef, link: LaneConnection, result: host.Result) -> None:
-        """Bring a large result from the lane to the requester's memory before the lane is given back."""
+        """Copy a large result from the lane to the requester's memory before the lane is freed."""
         assert link.memory is not None
         fabric = ref.session.fabric
         ref.fetching = link
@@ -176,31 +176,31 @@ class Answers:
         self._copied(copied, done)
 
     def _copied(self, copied: _Copied, done: CopyCompletion) -> None:
-        """A large result is where its requester reads it, or is not."""
+        """The copy of a large result to its requester's memory has ended, with or without an error."""
         ref, link, result = copied
         ref.fetching = None
         waiting, ref.waiting = ref.waiting, None
         held = self.held.pop(ref.job, None)
         if held is not None:
-            self.write(held)  # cancelled or expired while its result travelled
-        if done.error is not None:  # what lies in the requester's memory is no result
+            self.write(held)  # cancelled or expired while its result was copied
+        if done.error is not None:  # the requester's memory does not hold the result
             self._ended(ref, link, result, EndReason.COPY_FAILED)
         elif self._workers.holds(link) and link.connection.has_ended():
-            # A lane lasts as long as its worker. What was copied later may be anything: a helper that has given us up
-            # scrubs, a driver takes a dead process's memory back.
+            # A lane's memory is valid only while its worker lives. Bytes copied later may be anything: a helper that
+            # gave up this daemon scrubs, a driver reclaims a dead process's memory.
             self._workers.worker_gone(link, "its process ended before its result was fetched")
         elif self._workers.holds(link) and link.connection.death_fileno() < 0:
-            # No news of its end is no proof there: who answers now lived until now.
+            # This channel does not detect the worker's death; a pong proves that it lived until now.
             self._unproven[link] = ref, result
             if not self._workers.request_proof(link, ref.job):
-                self._workers.worker_gone(link, "it cannot be asked whether it lived while its result was fetched")
+                self._workers.worker_gone(link, "it cannot be pinged after its result was fetched")
         else:
             self._ended(ref, link, result, RESULT_REASON[result.status])
         if waiting is not None and self._workers.holds(waiting[0]):
             self._take(ref, *waiting)
 
     def proven(self, link: LaneConnection, number: int) -> None:
-        """The worker answered after its result was fetched. Raises: HostMessageError: nobody had asked it."""
+        """The worker's pong came after its result was fetched. Raises: HostMessageError: there was no such ping."""
         ref, result = self._unproven.get(link, (None, None))
         if ref is None or result is None or ref.job != number:
             raise HostMessageError("foreign_job", str(number))
@@ -208,17 +208,17 @@ class Answers:
         self._ended(ref, link, result, RESULT_REASON[result.status])
 
     def forget(self, link: LaneConnection) -> None:
-        """The worker is gone: what it has not proven is nobody's."""
+        """The worker is gone: discard its unproven result."""
         self._unproven.pop(link, None)
 
     def _ended(self, ref: JobRef, link: LaneConnection, result: host.Result, reason: EndReason) -> None:
-        """The lane's part is done. If its worker died meanwhile, the book knows: the result is nobody's."""
+        """The lane's part is done. If its worker died meanwhile, the book knows, and the result is discarded."""
         if self._workers.holds(link):
             ref.result = result
             self._finished(ref, result, reason)
 
     def _finished(self, ref: JobRef, result: host.Result, reason: EndReason) -> None:
-        """Times are those of the worker's clock, which is another machine's: the book takes only their difference."""
+        """The times are from the worker's clock, on another machine: the book uses only their difference."""
         if ref.is_answered or ref.session.is_closed:
             ref.result = None
         self._book_loop.dispatch(
@@ -227,14 +227,14 @@ class Answers:
 
     # -- to requesters ------------------------------------------------------------------------------------------------
     def write(self, command: commands.Answer) -> None:
-        """Write the answer where the requester reads it, and ring. A result still on its way out goes first."""
+        """Write the answer to the requester's memory, and ring. If its result is being copied, wait for the copy."""
         ref = self.refs[command.job]
         if ref.fetching is not None:
             self.held[command.job] = command
             return
         if faults.armed:
             faults.hit("daemon.answer")
-        del self.refs[command.job]  # a second answer for the job would fail here, loudly
+        del self.refs[command.job]  # a second answer for the job raises here
         if self._workers.awaited and command.job in self._ledger.leaving:
             self.leaving[command.job] = ref
         ref.is_answered = True

@@ -1,4 +1,4 @@
-"""The loop around the job book: events go in, the commands they lead to are journalled and carried out.
+"""Runs the job book: passes events in, journals the resulting commands, and executes them.
 
 On the request path: no task per request, no log line, one timer for the book's earliest deadline.
 """
@@ -23,45 +23,46 @@ logger = logging.getLogger(__name__)
 class BookLoop:
     """Owns the book, its journal and the queue of events. Each type of command has one handler, set by `on`.
 
-    Made inside a running loop. Counts ``journal_failures``.
+    Create it inside a running loop. Counts ``journal_failures``.
     """
 
     def __init__(
         self, book: JobBook, now_ns: Callable[[], int], journal: Journal | None, counters: Counter[str]
     ) -> None:
-        """``book`` is the one that ``journal`` was replayed to, if it was."""
+        """``book``: the result of replaying ``journal``, if it was replayed."""
         self.book = book
         self.now_ns = now_ns
         self.journal = journal
         self.is_read_only = False
-        """The journal failed: what was accepted is finished, nothing is accepted."""
+        """The journal failed: accepted jobs are finished, new ones are refused."""
         self.on_broken: Callable[[], None] = lambda: None
-        """An internal error left an event half handled. A served daemon ends at once: its journal is right."""
+        """Called when an internal error left an event half handled. A daemon in `serve` then exits: its journal is
+        consistent."""
         self._counters = counters
         self._loop = asyncio.get_running_loop()
         self._events: deque[events.Event] = deque()
         self.defer: Callable[[events.Event], None] = self._events.append
-        """For handlers of commands: the event is handled after the commands of the present one."""
+        """For command handlers: the event is handled after the current event's commands."""
         self._handlers: dict[type, Callable[[Any], None]] = {}
         self._is_dispatching = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
 
     def on(self, kind: type, handler: Callable[[Any], None]) -> None:
-        """Carry out commands of this type by ``handler``."""
+        """Register ``handler`` for commands of this type."""
         self._handlers[kind] = handler
 
     def dispatch(self, event: events.Event) -> None:
-        """Give an event to the book and carry out its commands, until no event is left.
+        """Pass an event to the book and execute its commands, until no event is left.
 
-        Events that arise while commands are carried out (a copy done in place) wait their turn, in order.
+        Events that arise while commands execute (a synchronous copy completes) are queued in order.
         """
         self._events.append(event)
         if not self._is_dispatching:
             self._run()
 
     def repeat(self, command: commands.Command) -> None:
-        """Carry out a command once more that the process before this one did not finish, and what follows from it."""
+        """Execute again a command that the former process did not finish, and the events that follow from it."""
         self._handlers[type(command)](command)
         self._run()
 
@@ -87,7 +88,7 @@ class BookLoop:
             self._arm_timer(next_ns)
 
     def _decide(self, event: events.Event, now_ns: int) -> tuple[commands.Command, ...]:
-        """The book's commands for an event; both are journalled before any of them is carried out."""
+        """The book's commands for an event; event and commands are journalled before any command executes."""
         if faults.armed:
             faults.hit("daemon.handle")
         decided = self.book.handle(event, now_ns)
@@ -105,7 +106,7 @@ class BookLoop:
             self._journal_failed(fault)
 
     def _journal_failed(self, fault: Exception) -> None:
-        """No accept without a record: finish what was accepted, and let no later start trust this journal."""
+        """Nothing is accepted without a record: finish accepted jobs, and retire the journal for later starts."""
         journal, self.journal = self.journal, None
         self.is_read_only = True
         self._counters["journal_failures"] += 1
@@ -115,7 +116,7 @@ class BookLoop:
             journal.close()
 
     def _arm_timer(self, next_ns: int) -> None:
-        """One timer for the book's earliest deadline; it is moved only to come earlier."""
+        """Set the one timer for the book's earliest deadline; it only ever moves earlier."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ns = next_ns
@@ -127,10 +128,10 @@ class BookLoop:
         self.dispatch(events.Tick())
 
     def close(self, *, is_final: bool) -> None:
-        """Handle no further event. ``is_final``: no later process resumes the journal.
+        """Stop handling events. ``is_final``: no later process resumes the journal.
 
-        Late timers and callbacks find a dispatch under way that never ends: their events are left to the next process.
-        The asyncio loop may turn for seconds yet (a thread that makes a session's memory has to end).
+        Events of late timers and callbacks are queued but never handled; they are left to the next process. The
+        asyncio loop may run for seconds more, until a thread that creates a session's memory ends.
         """
         self._is_dispatching = True
         if self._timer is not None:

@@ -1,4 +1,4 @@
-"""The job book's states and reasons as the wire's numbers; a test holds both enumerations equal by name."""
+"""Maps the job book's states and reasons to wire codes; a test checks that both enumerations have equal names."""
 
 from __future__ import annotations
 

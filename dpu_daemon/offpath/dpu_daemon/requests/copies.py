@@ -1,4 +1,4 @@
-"""The daemon's copies: one space of tokens over the copy engine, and per lease which copies are in flight."""
+"""Tracks the daemon's copies: allocates the copy engine's tokens and counts the copies in flight per lease."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Final
 from offpath.bindings.ports import CopyCompletion, CopyEngine, Memory
 
 NO_LEASE: Final = 0
-"""Of a copy that concerns no lane. Leases are numbered from 1."""
+"""Marks a copy that involves no lane. Leases are numbered from 1."""
 Done = Callable[[Any, CopyCompletion], None]
-"""Takes the context that was posted with the copy, and how the copy ended."""
+"""Receives the context that was posted with the copy, and its completion."""
 
 
 class Copies:
-    """The only source of tokens for the engine. A copy that ends in place enters no table.
+    """The only source of the engine's tokens. A copy that completes synchronously enters no table.
 
-    A lane's memory is not its lease's alone while a copy into or out of it is in flight: see `when_landed`.
+    A lane's memory cannot be reused while a copy into or out of it is in flight: see `when_landed`.
     """
 
     def __init__(self, engine: CopyEngine) -> None:
@@ -28,7 +28,7 @@ class Copies:
         self._by_lease: Counter[int] = Counter()
         self._waiting: list[tuple[set[int], Callable[[], None]]] = []
         self.own_bytes = 0
-        """What health checks moved, for no request."""
+        """Bytes that health checks moved."""
 
     def post(
         self,
@@ -41,10 +41,10 @@ class Copies:
         context: Any,
         lease: int = NO_LEASE,
     ) -> CopyCompletion | None:
-        """Start a copy. Its completion is returned if it ended in place; else ``done(context, completion)`` is called
-        when it ends. Never both. ``lease``: of the lane that is copied into or out of.
+        """Start a copy. Returns the completion if the copy completes synchronously; else ``done(context, completion)``
+        is called when it completes. Never both. ``lease``: of the source or target lane.
 
-        Raises: RegionError: as `CopyEngine.post`; ``done`` is not called then.
+        Raises: RegionError: as `CopyEngine.post`; ``done`` is then not called.
         """
         token = self.take_token()
         completion = self.engine.post(token, source, source_offset, target, target_offset, nbytes)
@@ -53,20 +53,20 @@ class Copies:
         return completion
 
     def take_token(self) -> int:
-        """For the request path, which posts by itself: `post` costs it 0.15 µs more. A copy that does not end in place
-        must be `started` then, before the loop polls."""
+        """For the request path, which posts directly: `post` takes 0.15 µs longer. A copy that does not complete
+        synchronously must be passed to `started` before the loop polls."""
         token = self._next_token
         self._next_token = token + 1
         return token
 
     def started(self, token: int, lease: int, done: Done, context: Any) -> None:
-        """The copy of this token is in flight."""
+        """Record that the copy with this token is in flight."""
         self.in_flight[token] = lease, done, context
         if lease:
             self._by_lease[lease] += 1
 
     def poll(self) -> None:
-        """Call back for each copy that has ended. To be called when the engine's descriptor is readable."""
+        """Run the callback of each completed copy. Call this when the engine's descriptor is readable."""
         take = self.in_flight.pop
         for completion in self.engine.poll():
             lease, done, context = take(completion.token)
@@ -75,12 +75,12 @@ class Copies:
             done(context, completion)
 
     def contexts(self, done: Done) -> Iterator[Any]:
-        """Of the copies in flight with the callback ``done``."""
+        """The contexts of the copies in flight with the callback ``done``."""
         return (context for _, to, context in self.in_flight.values() if to == done)
 
     # -- per lease ------------------------------------------------------------------------------------------------
     def _landed(self, lease: int) -> None:
-        """A copy of this lease landed, or failed; what waited for the last one happens now."""
+        """A copy of this lease completed or failed. After the last one, run the callbacks that wait for it."""
         self._by_lease[lease] -= 1
         if self._by_lease[lease]:
             return
@@ -93,11 +93,11 @@ class Copies:
             then()
 
     def leases(self) -> Set[int]:
-        """Those with a copy in flight."""
+        """The leases with a copy in flight."""
         return self._by_lease.keys()
 
     def when_landed(self, leases: Set[int], then: Callable[[], None]) -> None:
-        """Call ``then`` when no copy is in flight that is now, for any of these leases; at once if there is none."""
+        """Call ``then`` when these leases' copies that are in flight now have completed; at once if there are none."""
         copied = set(leases & self._by_lease.keys())
         if copied:
             self._waiting.append((copied, then))
@@ -106,5 +106,5 @@ class Copies:
 
     @property
     def bytes_copied(self) -> int:
-        """What was moved for requests."""
+        """Bytes moved for requests."""
         return self.engine.bytes_copied - self.own_bytes

@@ -1,4 +1,4 @@
-"""What is in flight, as data: jobs without an answer, and the lanes' workers that run them."""
+"""Data of work in flight: jobs without an answer, and the connections to the workers that run them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from offpath.bindings.wire.host import Result
 
 
 class SessionEnd(Protocol):
-    """A requester's session as its jobs see it. While ``is_closed`` its memory is not mapped, and nobody is rung."""
+    """A requester's session as its jobs see it. While ``is_closed``, its memory is unmapped and no doorbell is sent."""
 
     number: int
     tenant: str
@@ -22,14 +22,14 @@ class SessionEnd(Protocol):
         """Signal that ``slot`` is answered."""
 
     def on_wait(self, wait_ms: int) -> None:
-        """The last answer was a refusal for ``wait_ms``."""
+        """The last answer refused the request for ``wait_ms``."""
 
 
 class JobRef:
-    """The shell's side of a job: where its bytes are. ``result`` waits here between worker and answer; ``fetching`` is
-    the lane out of which a result is being copied, ``waiting`` a later attempt's result that comes next. ``is_spoilt``:
-    after a restart the slot's header is not what was accepted. ``operator_uid``: of the operator who cancelled it.
-    ``detail``: what the worker said of a failure, whether or not the requester has room for it."""
+    """The shell's record of a job: where its bytes are. ``result``: the worker's result until the answer is written.
+    ``fetching``: the lane from which a result is being copied; ``waiting``: a later attempt's result, which is next.
+    ``is_spoilt``: after a restart, the slot's header differs from the accepted one. ``operator_uid``: the operator who
+    cancelled the job. ``detail``: the worker's failure text, even if it does not fit the requester's answer."""
 
     __slots__ = (
         "detail", "fetching", "header", "is_answered", "is_spoilt", "job", "operator_uid", "result", "session", "slot",
@@ -52,7 +52,7 @@ class JobRef:
 
 @dataclass(slots=True, eq=False)
 class LaneConnection:
-    """A lane's worker: its channel and its memory as the copy engine reaches it."""
+    """A lane's worker: its channel, and its memory as the copy engine accesses it."""
 
     lease: int
     lane: int
@@ -65,6 +65,6 @@ class LaneConnection:
     ref: JobRef | None = None
     """The job whose payload was last sent here."""
     last_job: int = 0
-    """Of a worker that came back: the last launch it received."""
+    """The last launch that a reattached worker had received."""
     resent: int = 0
-    """The job whose result it sends again, because it cannot know whether we had it."""
+    """The job whose result a reattached worker sends again: it cannot know whether the daemon received it."""

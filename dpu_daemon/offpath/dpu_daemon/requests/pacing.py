@@ -1,9 +1,9 @@
-"""Fair use of the event loop: sessions of a tenant that uses more than its part are not read for a while.
+"""Enforces fair use of the event loop: the sessions of a tenant that exceeds its share are not read for a while.
 
-`offpath.sched.loop_share` decides; here is what carries it out. The first doorbell of a session whose tenant is paused
-takes the session out of the loop. When the pause is over, the tenant's sessions are polled in turn, in slices between
-which the loop serves everybody else; a session without a doorbell goes back to the loop. A pause so costs the loop one
-timer, however many sessions wait.
+`offpath.sched.loop_share` decides; this module enforces. The first doorbell of a session of a paused tenant removes the
+session from the loop. After the pause, the tenant's sessions are polled in turn, in slices between which the loop
+serves other tenants; a session without a doorbell returns to the loop. A pause therefore costs the loop one timer,
+however many sessions wait.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from offpath.sched.loop_share import LoopShares, Share
 
 logger = logging.getLogger(__name__)
 _LEAST_PAUSE_S: Final = 0.001
-"""The loop's timers are no finer."""
+"""Resolution of the loop's timers."""
 LOG_EVERY_NS: Final = 10_000_000_000
 LEAST_LOGGED_NS: Final = 100_000_000
-"""Of pauses since the last line: what is shorter is no news to an operator."""
+"""Pauses since the last log line; a shorter total is not logged."""
 
 
 class Waiting(Protocol):
-    """A session that is not watched by the loop while its tenant is paused."""
+    """A session that the loop does not watch while its tenant is paused."""
 
     number: int
     is_parked: bool
 
     def take_doorbell(self) -> bool:
-        """Handle one. False: there is none. Its handling may end ``is_parked``."""
+        """Handle one doorbell; this may clear ``is_parked``. False: there is none."""
 
     def unpark(self) -> None:
-        """The loop watches it again."""
+        """Have the loop watch the session again."""
 
 
 class Turns:
-    """One tenant's turns at the loop. Who works for a tenant calls `charge` with the time at which that began; where a
-    call is dear, it adds to ``share`` itself and calls `settle` at the limit."""
+    """One tenant's use of the loop. Code that works for a tenant calls `charge` with the work's start time; where a
+    call is too slow, it adds to ``share`` directly and calls `settle` at the limit."""
 
     __slots__ = ("_log_due_ns", "_logged_ns", "_loop", "_parked", "_paused_since_ns", "_shares", "_timer", "is_paused",
                  "now_ns", "paused_ns", "share", "tenant")  # fmt: skip
@@ -48,9 +48,9 @@ class Turns:
         self.tenant = tenant
         self.share = share
         self.is_paused = False
-        """Its sessions are to be parked when they wake."""
+        """Sessions of this tenant are parked at their next doorbell."""
         self.paused_ns = 0
-        """All pauses that are over."""
+        """Total of all finished pauses."""
         self.now_ns = now_ns
         self._shares = shares
         self._loop = asyncio.get_running_loop()
@@ -69,24 +69,24 @@ class Turns:
             self.settle(now_ns)
 
     def settle(self, now_ns: int) -> None:
-        """The share's limit is reached: it may be time for a pause."""
+        """The share's limit is reached: pause if due."""
         if self._timer is None:
             due_ns = self._shares.settle(self.share, now_ns)
             if due_ns > now_ns:
                 self._pause(now_ns, due_ns)
 
     def park(self, session: Waiting) -> None:
-        """It rang while the tenant is paused, and the loop watches it no more."""
+        """Add a session that rang while the tenant is paused; the loop no longer watches it."""
         session.is_parked = True
         self._parked[session.number] = session
 
     def forget(self, session: Waiting) -> None:
-        """It is not to be served when the pause is over."""
+        """Remove a session; it is not served after the pause."""
         session.is_parked = False
         self._parked.pop(session.number, None)
 
     def close(self) -> None:
-        """No timer is left. Repeating it is harmless."""
+        """Cancel the timer. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -110,7 +110,7 @@ class Turns:
         self._serve()
 
     def _serve(self) -> None:
-        """One slice: the parked sessions in turn, a doorbell each."""
+        """Run one slice: the parked sessions in turn, one doorbell each."""
         self._timer = None
         parked, share, clock = self._parked, self.share, self.now_ns
         since_ns = clock()
@@ -137,7 +137,7 @@ class Turns:
 
 
 class Pacing:
-    """Every tenant's turns. Made inside a running loop."""
+    """The `Turns` of all tenants. Create it inside a running loop."""
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self._now_ns = now_ns
@@ -146,7 +146,7 @@ class Pacing:
         self.turns: dict[str, Turns] = {}
 
     def of(self, tenant: str) -> Turns:
-        """The tenant's turns, from its first session on."""
+        """The tenant's `Turns`, created for its first session."""
         turns = self.turns.get(tenant)
         if turns is None:
             share = self._shares.join(self._weights.get(tenant, 1))
@@ -154,19 +154,19 @@ class Pacing:
         return turns
 
     def weigh(self, weights: Iterable[tuple[str, int]]) -> None:
-        """The configured weights are these from here on."""
+        """Set the configured weights."""
         self._weights = dict(weights)
         for tenant, turns in self.turns.items():
             turns.share.weight = self._weights.get(tenant, turns.share.weight)
 
     def tenant_gone(self, tenant: str) -> None:
-        """Nothing of it is left."""
+        """Remove the tenant."""
         turns = self.turns.pop(tenant, None)
         if turns is not None:
             turns.close()
             self._shares.leave(turns.share)
 
     def close(self) -> None:
-        """No timer is left."""
+        """Cancel all timers."""
         for turns in self.turns.values():
             turns.close()

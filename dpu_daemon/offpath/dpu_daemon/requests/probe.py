@@ -1,6 +1,6 @@
-"""Health by trying: the loop runs a callback, the book takes an event, the copy engine carries bytes.
+"""Checks health by live tests: the loop runs a callback, the book handles an event, the copy engine copies bytes.
 
-A flag would say what was true once; nobody's request need pass for this to notice. It costs a copy of a megabyte.
+Unlike a flag, the result is current, and it needs no request traffic. One check costs a copy of a megabyte.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from offpath.dpu_daemon.requests.copies import Copies
 from offpath.sched.jobs import events
 
 ANSWER_S: Final = 1.0
-"""A path that has not answered by then is not healthy."""
+"""A path that does not answer in this time is unhealthy."""
 _OVERDUE_NS: Final = 1_000_000_000
-_NBYTES: Final = INLINE_BYTES + 4096  # above the limit, so that the engine's thread and its event take part
+_NBYTES: Final = INLINE_BYTES + 4096  # above the limit, so that the test uses the engine's thread and event
 _MARK_BYTES: Final = 8
 _KEPT: Final = 64
 
 
 class Checkup:
-    """What the tests said so far; one that says nothing in time is what is wrong. Readable from any thread."""
+    """The test results so far; a test without a result in time counts as failed. Readable from any thread."""
 
     def __init__(self, when_done: Callable[[], None] | None = None) -> None:
         self.checks = dict.fromkeys(("loop", "book", "copy"), f"no answer within {ANSWER_S:g} s")
@@ -38,25 +38,25 @@ class Checkup:
 
     @property
     def is_healthy(self) -> bool:
-        """True when every test said ok."""
-        return all(said == "ok" for said in self.checks.values())
+        """True when every test returned ok."""
+        return all(result == "ok" for result in self.checks.values())
 
     def wait(self) -> None:
-        """Until all tests spoke, or `ANSWER_S` s. Not from the loop's own thread."""
+        """Wait for all tests, at most `ANSWER_S` s. Do not call this from the loop's thread."""
         self._done.wait(ANSWER_S)
 
     def finish(self) -> None:
-        """All tests have spoken."""
+        """All tests have reported."""
         self._done.set()
         if self._when_done is not None:
             self._when_done()
 
 
 class PathProbe:
-    """Runs checkups in the daemon's loop."""
+    """Runs health checks in the daemon's loop."""
 
     def __init__(self, book_loop: BookLoop, copies: Copies, why_not_ready: Callable[[], str]) -> None:
-        """``why_not_ready`` says why nothing new is accepted; empty: it is."""
+        """``why_not_ready`` returns the reason why new work is refused; empty: it is accepted."""
         self._book_loop = book_loop
         self._copies = copies
         self._why_not_ready = why_not_ready
@@ -66,7 +66,8 @@ class PathProbe:
         self._count = 0
 
     def run(self, checkup: Checkup) -> None:
-        """In the loop: start the tests. One copy is in flight at most; checkups that come meanwhile share it."""
+        """Start the tests; call this in the loop. At most one copy is in flight; checkups that start meanwhile share
+        it."""
         checkup.checks["loop"] = "ok"
         checkup.why_not_ready = self._why_not_ready()
         checkup.is_accepting = not checkup.why_not_ready
@@ -109,14 +110,14 @@ class PathProbe:
         is_there = view[:_MARK_BYTES] == mark == view[_NBYTES - _MARK_BYTES : _NBYTES]
         self._report("ok" if is_there and done.error is None else f"the bytes did not arrive: {done.error}")
 
-    def _report(self, said: str) -> None:
+    def _report(self, result: str) -> None:
         while self._waiting:
             checkup = self._waiting.popleft()
-            checkup.checks["copy"] = said
+            checkup.checks["copy"] = result
             checkup.finish()
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         for region in self._memory or ():
             region.close()
         self._memory = None

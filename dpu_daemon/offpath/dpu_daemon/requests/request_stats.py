@@ -1,6 +1,6 @@
-"""What is counted per answer, and what is kept of ended jobs. On the request path: below a microsecond in all.
+"""Counts answers and keeps records of ended jobs. On the request path: below a microsecond in all.
 
-Nothing is aggregated here that can be added up when somebody looks (`metrics`, `admin`).
+Sums that can be computed at query time are left to `metrics` and `admin`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 ENDED_KEPT: Final = 4096
 DETAIL_BYTES: Final = 512
-"""Of what a worker says of a failure."""
+"""Limit of a worker's failure text."""
 STAGES: Final = ("queued", "copy", "launch", "kernel", "back")
 _LOWEST: Final = 13
 _HIGHEST: Final = 36
 BOUNDS_NS: Final = tuple(1 << n for n in range(_LOWEST, _HIGHEST + 1))
-"""Upper bounds of the buckets: powers of two from 8 µs to 69 s; the bucket is a number's count of bits."""
+"""Upper bounds of the buckets: powers of two from 8 µs to 69 s; a number's bit length selects its bucket."""
 _BITS: Final = 64
 
 
@@ -38,12 +38,12 @@ class Histogram:
     sum_ns: int = 0
 
     def counts(self) -> tuple[int, ...]:
-        """Per bucket of `BOUNDS_NS`, then those beyond every bound."""
+        """Counts per bucket of `BOUNDS_NS`, then the count beyond the last bound."""
         bits = self.bits
         return (sum(bits[: _LOWEST + 1]), *bits[_LOWEST + 1 : _HIGHEST + 1], sum(bits[_HIGHEST + 1 :]))
 
     def quantile_ns(self, q: float) -> float:
-        """By linear interpolation inside the bucket; 0 while empty, the largest bound beyond it."""
+        """The quantile by linear interpolation inside the bucket; 0 if empty, at most the largest bound."""
         counts = self.counts()
         wanted, below = q * sum(counts), 0
         for n, count in enumerate(counts):
@@ -56,7 +56,7 @@ class Histogram:
 
 
 class EndedRequest(NamedTuple):
-    """An ended job. Plain values: a session's memory must not outlive it because its jobs are remembered."""
+    """An ended job. Only plain values: a record must not keep its session's memory alive."""
 
     job: int
     session: int
@@ -75,7 +75,7 @@ class EndedRequest(NamedTuple):
 
 
 class RequestStats:
-    """Ends by tenant, status and reason; latency by tenant and by stage; the last `ENDED_KEPT` ended jobs."""
+    """Answers by tenant, status and reason; latency by tenant and by stage; the last `ENDED_KEPT` ended jobs."""
 
     def __init__(self) -> None:
         self._not_completed: Counter[tuple[str, Status, Reason]] = Counter()
@@ -84,10 +84,10 @@ class RequestStats:
         self._ended: deque[tuple[Any, ...]] = deque(maxlen=ENDED_KEPT)
 
     def answered(self, ref: JobRef, answer: Answer, status: Status, reason: Reason, now_ns: int) -> None:
-        """A job has its one terminal answer. Latency counts those that completed."""
+        """Record a job's one terminal answer. Latency counts completed jobs only."""
         session, header = ref.session, ref.header
         tenant = session.tenant
-        self._ended.append(  # as `Kept`, which takes five times as long to make
+        self._ended.append(  # the fields of `EndedRequest`, which takes five times as long to create
             (
                 ref.job, session.number, tenant, header.request_id, header.kernel_id, header.priority, header.demand,
                 header.payload_bytes, header.budget_ms, answer, now_ns, ref.operator_uid,
@@ -103,7 +103,7 @@ class RequestStats:
         queued_ns, copy_ns, launch_ns, kernel_ns, back_ns, total_ns = answer.stages
         latency.bits[total_ns.bit_length()] += 1
         latency.sum_ns += total_ns
-        queued, copy, launch, kernel, back = self.stages  # written out: a loop costs twice as much
+        queued, copy, launch, kernel, back = self.stages  # unrolled: a loop costs twice as much
         queued.bits[queued_ns.bit_length()] += 1
         queued.sum_ns += queued_ns
         copy.bits[copy_ns.bit_length()] += 1
@@ -131,7 +131,7 @@ class RequestStats:
         after: int = 0,
         limit: int = 128,
     ) -> list[EndedRequest]:
-        """Ended jobs in one of ``states`` while they are kept, by rising number, from behind ``after``."""
+        """The kept ended jobs in one of ``states`` with a number above ``after``, by rising number."""
         fitting = (
             kept
             for kept in self._ended
@@ -143,7 +143,7 @@ class RequestStats:
         return [EndedRequest(*kept) for kept in heapq.nsmallest(limit, fitting, key=itemgetter(0))]
 
     def find(self, *, job: int = 0, session: int = 0, request_id: int = 0) -> EndedRequest | None:
-        """The newest ended job of that number, or of that session and request id, while it is kept."""
+        """The newest kept ended job with this number, or with this session and request id."""
         for kept in reversed(self._ended):
             if kept[0] == job if job else (kept[1], kept[3]) == (session, request_id):
                 return EndedRequest(*kept)

@@ -1,4 +1,4 @@
-"""The daemon's sessions, from opening to end, and what their requesters ask of the job book."""
+"""Manages the daemon's sessions from opening to end, and passes their requests to the job book."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from offpath.dpu_daemon.requests.sessions import Session, memory_name
 from offpath.sched.jobs import commands, events
 
 logger = logging.getLogger(__name__)
-_FLUSH_S: Final = 1.0  # at the end: a service manager that reads nothing for so long stores nothing more
+_FLUSH_S: Final = 1.0  # at the end: a service manager that does not read for so long stores nothing more
 _MS: Final = 1_000_000
 
 
@@ -39,7 +39,7 @@ class SessionTable:
         counters: Counter[str],
         limits: Callable[[], LimitsTable],
     ) -> None:
-        """``track`` takes each new job before the book has it. ``limits`` are those in force."""
+        """``track`` receives each new job before the book does. ``limits`` returns the limits in force."""
         self.by_number: dict[int, Session] = {}
         self.on_ended: list[Callable[[Session, str, str], None]] = []
         self.on_lost: list[Callable[[Session], None]] = []
@@ -56,19 +56,19 @@ class SessionTable:
 
     # -- from opening to end --------------------------------------------------------------------------------------
     def opened(self, number: int, tenant: str, fabric: FabricSession, origin: str = "") -> Session:
-        """A ticket was redeemed. ``origin`` is what a restart needs to know of the session."""
+        """Open a session after its ticket was redeemed. ``origin``: the session data that a restart needs."""
         session = self.restored(number, tenant, fabric)
         self._book_loop.dispatch(events.SessionOpened(number, tenant, fabric.slot_count, origin))
         return session
 
     def restored(self, number: int, tenant: str, fabric: FabricSession) -> Session:
-        """The book knows the session already."""
+        """Add a session that the book knows already."""
         session = Session(self, number, tenant, fabric, self._pacing.of(tenant))
         self.by_number[number] = session
         return session
 
     def lost(self, session: Session, detail: str) -> None:
-        """The peer's connection broke. If it has anything to come back for, its session waits for it."""
+        """The peer's connection broke. The session waits for the peer if it has a reason to reconnect."""
         is_kept = session.fabric.fails_alone or session.refs()
         if session.number in self.by_number and is_kept and self.on_lost:
             logger.info(
@@ -79,13 +79,13 @@ class SessionTable:
                 extra={"code": "session_lost"},
             )
             session.detach()
-            for told in self.on_lost:
-                told(session)
+            for callback in self.on_lost:
+                callback(session)
         else:
             self.ended(session, "peer_gone", detail)
 
     def ended(self, session: Session, code: str, detail: str) -> None:
-        """The peer went or was thrown out. Its jobs end first, while its memory is still mapped."""
+        """The peer left or was disconnected. Its jobs end first, while its memory is still mapped."""
         if self.by_number.pop(session.number, None) is None:
             return
         if code != "peer_gone":
@@ -100,13 +100,13 @@ class SessionTable:
         self._book_loop.dispatch(events.SessionClosed(session.number))
         self._counters["header_bytes_read"] += session.fabric.header_bytes_read
         self._counters["answer_bytes_written"] += session.fabric.answer_bytes_written
-        for told in self.on_ended:  # before its doorbells close: a peer that asks why then knows it already
-            told(session, code, detail)
-        self._store.forget(memory_name(session.number))  # before its descriptors close: it may still wait to be sent
+        for callback in self.on_ended:  # before its doorbells close: the peer then has the reason already
+            callback(session, code, detail)
+        self._store.forget(memory_name(session.number))  # before its descriptors close: they may be queued
         session.close()
 
     def _end(self, command: commands.EndSession) -> None:
-        """Its answers are written; the peer still has to be told of the last ones."""
+        """End the session once the peer was notified of its last answers."""
         session = self.by_number.get(command.session)
         if session is not None:
             end = partial(self.ended, session, "tenant_removed", "the tenant was taken out of the configuration")
@@ -115,23 +115,23 @@ class SessionTable:
     def _tenant_gone(self, command: commands.TenantGone) -> None:
         logger.info("tenant %s removed", command.tenant, extra={"code": "tenant_gone"})
         self._pacing.tenant_gone(command.tenant)
-        for told in self.on_tenant_gone:
-            told(command.tenant)
+        for callback in self.on_tenant_gone:
+            callback(command.tenant)
 
     def close(self, *, is_final: bool) -> None:
-        """Close every session. Unless ``is_final``, the next process resumes them: the book is not told."""
+        """Close every session. Unless ``is_final``, the next process resumes them, so the book is not notified."""
         if is_final:
             for session in list(self.by_number.values()):
-                self.ended(session, "daemon_ends", "the daemon ends")
+                self.ended(session, "daemon_ends", "the daemon is shutting down")
         else:
             self._store.flush(_FLUSH_S)
             for session in self.by_number.values():
                 session.close()
 
-    # -- what requesters ask --------------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------------------------
     def submit(self, session: Session, slot: int, header: RequestHeader, header_crc: int) -> JobRef | None:
-        """A doorbell with a valid header, whose checksum a restart compares with the slot. None: nothing is accepted,
-        the journal failed."""
+        """Submit a request with a valid header. After a restart, ``header_crc`` is compared with the slot. None: the
+        journal failed and requests are no longer accepted."""
         if self._book_loop.is_read_only:
             return None
         job = self._next_job
@@ -149,11 +149,11 @@ class SessionTable:
         return ref
 
     def credit(self, ref: JobRef) -> None:
-        """The requester took the answer."""
+        """The requester has read the answer."""
         self._book_loop.dispatch(events.CreditReturned(ref.job))
 
     def cancel(self, ref: JobRef, operator_uid: int | None = None) -> None:
-        """The requester gives the job up, or an operator does."""
+        """Cancel a job for its requester or for an operator."""
         if operator_uid is not None:
             ref.operator_uid = operator_uid
             logger.info(
@@ -166,5 +166,5 @@ class SessionTable:
         self._book_loop.dispatch(events.CancelRequested(ref.job, operator_uid))
 
     def violated(self) -> None:
-        """A doorbell or header broke a rule of the protocol."""
+        """Count a doorbell or header that violates the protocol."""
         self._counters["violations"] += 1

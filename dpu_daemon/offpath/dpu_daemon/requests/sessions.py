@@ -1,8 +1,8 @@
-"""One requester's session in the shell: its doorbell, its slots, and the manners it is held to.
+"""Serves one requester's session: its doorbell, its slots, and its protocol violations.
 
-The session reads doorbells and headers and writes answers. What becomes of a request is the job book's affair. A peer
-that breaks the rules costs only itself: three violations in ten seconds, or one that no honest client can commit,
-and the session is closed.
+The session reads doorbells and headers and writes answers; the job book decides about requests. A peer that violates
+the protocol affects only its own session. The session is closed after three violations in ten seconds, or after one
+that no correct client can commit.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ _CRC_AT: Final = FIXED_BYTES - 4
 VIOLATIONS: Final = 3
 VIOLATION_WINDOW_NS: Final = 10_000_000_000
 CROSSED: Final = 2
-"""Refusals that a requester may still collect after the first, before it counts as deaf."""
+"""Further refusals that a requester may receive after the first, before it counts as ignoring the wait."""
 
 
 def memory_name(session: int) -> str:
-    """What the service manager knows a session's stored memory by: its slots, then its answers."""
+    """The service manager's name for a session's stored memory: its slots, then its answers."""
     return f"session-{session}"
 
 
 class Ingress(Protocol):
-    """Who takes what a session's peer asks for, and what becomes of the session."""
+    """Receives the requests of a session's peer and the session's state changes."""
 
     def submit(self, session: Session, slot: int, header: RequestHeader, header_crc: int) -> JobRef | None:
-        """A valid request; None: nothing is accepted any more."""
+        """A valid request; None: requests are no longer accepted."""
 
     def credit(self, ref: JobRef) -> None:
-        """The peer took the answer."""
+        """The peer has read the answer."""
 
     def cancel(self, ref: JobRef) -> None:
-        """The peer gives the job up."""
+        """The peer cancels the job."""
 
     def lost(self, session: Session, detail: str) -> None:
         """The peer's connection broke."""
 
     def ended(self, session: Session, code: str, detail: str) -> None:
-        """The session is over: its peer broke the rules."""
+        """The session has ended: its peer violated the protocol."""
 
     def violated(self) -> None:
-        """The peer broke a rule; not each time the session is over."""
+        """The peer violated the protocol; this alone does not end the session."""
 
 
 class Session:
-    """Owns the fabric's end. While it is detached (its peer's connection was lost) its jobs go on and their answers
-    are written; a peer that comes back is rung for what it has not taken."""
+    """Owns the fabric session. While it is detached (the peer's connection is lost), its jobs continue and their
+    answers are written; a peer that reconnects gets a doorbell for each answer that it has not taken."""
 
     def __init__(self, ingress: Ingress, number: int, tenant: str, fabric: FabricSession, turns: Turns) -> None:
         self.number = number
@@ -74,7 +74,7 @@ class Session:
         self._pause: asyncio.TimerHandle | None = None
         self.turns = turns
         self.is_parked = False
-        """See `offpath.dpu_daemon.requests.pacing`: the loop does not watch it."""
+        """The loop does not watch this session; see `offpath.dpu_daemon.requests.pacing`."""
         self._waits_until_ns = 0
         self._crossed = 0
         self._fd = -1
@@ -83,11 +83,11 @@ class Session:
 
     @property
     def is_attached(self) -> bool:
-        """A peer holds the other doorbell."""
+        """True while a peer is connected."""
         return self._fd >= 0
 
     def attach(self) -> None:
-        """The fabric has a new doorbell: read it, and ring it for the answers that wait."""
+        """The fabric has a new doorbell: watch it, and ring it for the answers that are not taken."""
         self._fd = self.fabric.fileno()
         self._loop.add_reader(self._fd, self._readable)
         for slot, ref in enumerate(self._slots):
@@ -95,7 +95,7 @@ class Session:
                 self.ring(slot)
 
     def detach(self) -> None:
-        """The peer's connection is lost, its memory stays. Repeating it is harmless."""
+        """Disconnect the peer but keep the session's memory. Idempotent."""
         if self._fd < 0:
             return
         if self._pause is not None:
@@ -114,15 +114,15 @@ class Session:
 
     # -- resuming -------------------------------------------------------------------------------------------------
     def restore(self, ref: JobRef) -> None:
-        """After a restart: the job lies in this slot."""
+        """After a restart: put a job back into its slot."""
         self._slots[ref.slot] = ref
 
     def refs(self) -> list[JobRef]:
-        """The jobs whose answer was not taken yet, as far as we know."""
+        """The jobs whose answer is not known to be taken."""
         return [ref for ref in self._slots if ref is not None]
 
     def take_stock(self, unanswered: frozenset[int]) -> dict[int, bool]:
-        """The peer still waits for these request ids: what it does not list it has taken. Returns id → answered?"""
+        """Which of the ``unanswered`` request ids are answered: id → answered? Other answers count as taken."""
         found = {}
         for ref in self.refs():
             if ref.header.request_id in unanswered:
@@ -133,7 +133,7 @@ class Session:
         return found
 
     def _readable(self) -> None:
-        """One doorbell a turn: sessions take turns, and no read ends in an exception to say that there is no more."""
+        """One doorbell per loop turn: sessions alternate, and no extra read ends in an exception for "empty"."""
         turns = self.turns
         if turns.is_paused:
             self._loop.remove_reader(self._fd)
@@ -143,12 +143,12 @@ class Session:
         since_ns = clock()
         self.take_doorbell()
         now_ns = clock()
-        share.used_ns += now_ns - since_ns  # `Turns.charge`, written out: a call costs as much as all of this
+        share.used_ns += now_ns - since_ns  # `Turns.charge`, inlined: a call costs as much as all of this
         if share.used_ns >= share.limit_ns:
             turns.settle(now_ns)
 
     def take_doorbell(self) -> bool:
-        """Handle one doorbell, and what else its arrival may mean. False: there was none."""
+        """Handle one doorbell, then send or end if the read made that possible. False: there was no doorbell."""
         imm = None
         try:
             imm = self.fabric.poll()
@@ -156,7 +156,7 @@ class Session:
                 self._doorbell(imm)
             if self._unsent and self.fabric.room_is_polled:
                 self._send()
-            elif self._when_answered is not None:  # what was rung last may have arrived
+            elif self._when_answered is not None:  # the last doorbells may have arrived
                 self._end_if_answered()
         except PeerGone as gone:
             self._ingress.lost(self, str(gone))
@@ -176,7 +176,7 @@ class Session:
         ref = self._slots[slot]
         if kind == IMM_SUBMIT:
             if len(self._unsent) >= len(self._slots):
-                raise DoorbellError("answers_unread", f"{len(self._unsent)} wait, of {len(self._slots)} slots")
+                raise DoorbellError("answers_unread", f"{len(self._unsent)} unread answers, {len(self._slots)} slots")
             if ref is not None:
                 if not ref.is_answered:
                     raise DoorbellError("slot_in_use", str(slot))
@@ -193,7 +193,7 @@ class Session:
             raise DoorbellError("immediate_kind", str(kind))
 
     def _submit(self, slot: int, former: JobRef | None) -> None:
-        """``former`` had the slot before: its answer is taken."""
+        """``former``: the slot's previous job, whose answer is now taken."""
         copied = self.fabric.read_header(slot)
         try:
             header = parse_request(copied, self.fabric.payload_bytes)
@@ -208,11 +208,11 @@ class Session:
             return
         self._slots[slot] = ref
         if former is not None:
-            self._ingress.credit(former)  # after the new request: nobody waits for this one
+            self._ingress.credit(former)  # after the new request: the credit is not urgent
 
     def _turn_down(self, slot: int, former: JobRef | None, request_id: int, reason: Reason) -> None:
-        """Reject what never becomes a job. The slot's former job goes first: a restart would miss its answer there, and
-        write it again over this one."""
+        """Reject a request that never becomes a job. The slot's former job is credited first: otherwise a restart would
+        not find its answer in the slot and would write it over this one."""
         if former is not None:
             self._ingress.credit(former)
         answer = pack_answer(request_id=request_id, status=Status.REJECTED, reason=reason)
@@ -227,7 +227,7 @@ class Session:
             self._ingress.ended(self, broken.code, broken.detail)
 
     def ring(self, slot: int) -> None:
-        """Tell the peer that ``slot`` is answered; if it takes no more now, when it does again."""
+        """Signal the peer that ``slot`` is answered: at once, or when its doorbell has room."""
         if self._fd < 0:
             self._end_if_answered()
             return
@@ -237,7 +237,7 @@ class Session:
                     self._loop.add_writer(self._fd, self._writable)
                 self._unsent.append(slot)
             self._end_if_answered()
-        except PeerGone as gone:  # not now: the book is in the middle of something
+        except PeerGone as gone:  # deferred: the book may be handling an event
             self._loop.call_soon(self._ingress.lost, self, str(gone))
 
     def _writable(self) -> None:
@@ -245,7 +245,7 @@ class Session:
             self._loop.remove_writer(self._fd)
 
     def _send(self) -> bool:
-        """Ring what waits. True: nothing waits any more."""
+        """Send the queued doorbells. True: the queue is empty."""
         try:
             while self._unsent:
                 if not self.fabric.ring(self._unsent[0]):
@@ -257,8 +257,8 @@ class Session:
         return True
 
     def when_answered(self, end: Callable[[], None], bound_s: float) -> None:
-        """Call ``end`` soon after every answer is written, every doorbell that is due was rung and has arrived, at the
-        latest after ``bound_s``. (An answer may be decided and wait for a result that still travels into its slot.)"""
+        """Call ``end`` soon after all answers are written and all due doorbells have arrived, at the latest after
+        ``bound_s``. (A decided answer may wait for a result that is still being copied into its slot.)"""
         self._when_answered = end
         self._end = self._loop.call_later(bound_s, end)
         self._end_if_answered()
@@ -274,8 +274,8 @@ class Session:
         self._when_answered = None
 
     def on_wait(self, wait_ms: int) -> None:
-        """It was refused for ``wait_ms``. A requester that was told so and does not wait is not read for as long; a few
-        doorbells that it rang before it took the refusal are no proof of that."""
+        """The peer was refused for ``wait_ms``. If it does not wait, its doorbells are not read for ``wait_ms``. A few
+        doorbells are tolerated: it may have rung them before it read the refusal."""
         now_ns = self.turns.now_ns()
         if now_ns >= self._waits_until_ns:
             self._waits_until_ns = now_ns + wait_ms * 1_000_000
@@ -294,7 +294,7 @@ class Session:
         self._loop.add_reader(self._fd, self._readable)
 
     def close(self) -> None:
-        """Hang up and unmap (copies in flight first). Repeating it is harmless."""
+        """Disconnect the peer and unmap the memory, after copies in flight. Idempotent."""
         if self.is_closed:
             return
         self.is_closed = True
