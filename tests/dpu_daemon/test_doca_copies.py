@@ -141,7 +141,7 @@ def test_a_helper_without_the_device_it_was_given_says_so(make_cluster: Make) ->
     helper = cluster.start_helper(environment=HOST, doca_device="mlx5_9")
     with cluster.connect("ada") as requester:
         waiting = requester.begin("echo", seconds(1))
-        until(lambda: "no device to export, called mlx5_9: there are 0000:5c:00.0" in helper.errors)
+        until(lambda: "no device to export, named mlx5_9: there are 0000:5c:00.0" in helper.errors)
         waiting.cancel()
     helper.kill()  # each worker said it as its last word
 
@@ -150,7 +150,7 @@ def test_a_daemon_without_its_doca_ends_with_a_line_that_says_so(tmp_path: Path)
     config = tmp_path / "offpathd.toml"
     for doca, said_last in (
         (f'path = "{tmp_path}"', f"offpath: libdoca_common.so.2: not in {tmp_path} "),
-        ('device = "mlx5_9"', "offpath: no device to copy, called mlx5_9: there are 0000:03:00.0"),
+        ('device = "mlx5_9"', "offpath: no device to copy, named mlx5_9: there are 0000:03:00.0"),
     ):
         config.write_text(f'[[tenant]]\nname = "ada"\n[datapath]\ncopy_engine = "doca"\n[doca]\n{doca}\n')
         with environment(OFFPATH_DOCA_PATH=emulator() if "device" in doca else str(tmp_path)):

@@ -73,7 +73,7 @@ def test_a_machine_without_a_device_cannot_run_a_daemon_that_copies_by_doca() ->
 def test_a_device_that_is_not_there_is_an_error_that_lists_those_that_are() -> None:
     *_, (code, severity, what) = judged(configured(device="mlx5_3"))
     assert (code, severity) == ("doca-device", ERROR)
-    assert what.startswith("no device to copy, called mlx5_3: there are 0000:03:00.0 (mlx5_0, p0) to copy, serve")
+    assert what.startswith("no device to copy, named mlx5_3: there are 0000:03:00.0 (mlx5_0, p0) to copy, serve")
 
 
 def test_calls_that_fail_are_told_and_end_nothing() -> None:

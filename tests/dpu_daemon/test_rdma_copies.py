@@ -145,4 +145,4 @@ def test_a_daemon_without_its_rdma_device_ends_with_a_line_that_says_so(tmp_path
     done = offpath("daemon", "run", "--config", str(config), "--runtime-dir", str(tmp_path / "run"))
     assert done.code == 1
     last = done.err.splitlines()[-1]
-    assert last == "offpath: this kernel shows no RDMA device" or last.startswith("offpath: no port for device rxe9")
+    assert last == "offpath: the kernel lists no RDMA device" or last.startswith("offpath: no port for device rxe9")

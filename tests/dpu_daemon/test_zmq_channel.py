@@ -175,7 +175,7 @@ def test_a_host_that_is_not_listed_is_refused_until_it_is_and_cut_once_it_is_not
     options = {"daemon": hosts.bind, "key": key, "server_key": hosts.daemon_public}
     text = '{"zmq": ' + str(options).replace("'", '"') + f', "doca_path": "{emulator()}"' + "}"
     helper = cluster.start("helper-b", "helper_main.py", "-", text, environment=hosts.emulated("host"))
-    until(lambda: "does not let our key in" in helper.errors)
+    until(lambda: "refused this host's key" in helper.errors)
     os.rename(public, hosts.allowed / "host-b.pub")
     assert cluster.reload()
     until(lambda: "joined as generation" in helper.errors)

@@ -449,7 +449,7 @@ def _ticket(m: Modules, folder: str) -> Iterator[Target]:
     words = text_mutation((TICKET.encode(), _OTHER.encode(), b"taken", b"\0", b"\n", b" ", b"\xff" * 300))
     try:
         refuses = (errors.TicketRefused, errors.PeerGone)
-        codes = {"unknown ticket, or redeemed before", "the ticket came too late", "no ticket came"}
+        codes = {"unknown ticket, or redeemed before", "the ticket has expired", "no ticket was received"}
         yield Target("ticket", run, refuses, check, mutate, frozenset(codes), lambda got: str(got[0][1].slots))
     finally:
         listener.close()
@@ -468,7 +468,7 @@ def _reply(m: Modules) -> Target:
         return data[:64], (noise.choice((0, 1, 2, 3, 3, 3, 3)),)
 
     words = text_mutation((b"taken", b"refused", bytes(8), b"\xff" * 8, b"taken" + bytes(20), b""))
-    codes = frozenset({"the daemon did not take the ticket", "the daemon hung up"})
+    codes = frozenset({"the daemon refused the ticket", "the daemon hung up"})
     return Target(
         "ticket_reply", lambda data, n: m.fabric.parse_taken(data, n[0]), (errors.TicketRefused,), check, mutate, codes
     )

@@ -281,7 +281,7 @@ class SimFabricSession:
     def poll(self) -> int | None:
         bell = self._bell
         if bell is None:
-            raise PeerGone("nobody holds the other doorbell")
+            raise PeerGone("the other doorbell has no owner")
         if bell.is_reset:
             bell.is_reset = False
             raise PeerGone("doorbell: Connection reset by peer")
@@ -443,7 +443,7 @@ class SimFabricListener:
         self.pending.pop(sock, None)
         if not sock.ticket:
             sock.close()
-            raise PeerGone("no ticket came")
+            raise PeerGone("no ticket was received")
         try:
             return sock.ticket, self.tickets.redeem(sock.ticket, now_ns)
         except TicketRefused:

@@ -9,7 +9,7 @@ struct doca_buf_inventory {
     enum priv_kind magic;
     bool is_started;
     size_t count, free_count;
-    struct doca_buf *free_list; /* by `chain` */
+    struct doca_buf *free_list; /* linked by `chain` */
     struct doca_buf elements[];
 };
 
@@ -138,7 +138,7 @@ doca_error_t doca_buf_inventory_get_num_free_elements(const struct doca_buf_inve
     return DOCA_SUCCESS;
 }
 
-/* -- reference counts: what is reported is the count before -------------------------------------------------------- */
+/* -- reference counts: calls report the previous count ------------------------------------------------------------- */
 
 doca_error_t doca_buf_inc_refcount(struct doca_buf *buf, uint16_t *refcount)
 {
@@ -155,7 +155,7 @@ doca_error_t doca_buf_inc_refcount(struct doca_buf *buf, uint16_t *refcount)
 doca_error_t doca_buf_dec_refcount(struct doca_buf *buf, uint16_t *refcount)
 {
     FAULT();
-    /* The header knows a buffer whose count is 0: an element that went back, while its inventory lives. */
+    /* The header defines a buffer whose count is 0: an element that was returned, while its inventory exists. */
     if (buf != NULL && buf->magic == PRIV_DEAD && buf->inventory != NULL && buf->inventory->magic == PRIV_INVENTORY)
         return DOCA_ERROR_BAD_STATE;
     LIVE(buf, PRIV_BUF);
@@ -166,7 +166,7 @@ doca_error_t doca_buf_dec_refcount(struct doca_buf *buf, uint16_t *refcount)
         *refcount = buf->refcount;
     if (--buf->refcount > 0)
         return DOCA_SUCCESS;
-    while (buf != NULL) { /* a list goes with its head */
+    while (buf != NULL) { /* a list is freed with its head */
         struct doca_buf *next = buf->chain;
         give_back(buf);
         buf = next;
@@ -182,7 +182,7 @@ doca_error_t doca_buf_get_refcount(const struct doca_buf *buf, uint16_t *refcoun
     return DOCA_SUCCESS;
 }
 
-/* -- what it covers ------------------------------------------------------------------------------------------------ */
+/* -- range and data ------------------------------------------------------------------------------------------------ */
 
 doca_error_t doca_buf_get_len(const struct doca_buf *buf, size_t *len)
 {

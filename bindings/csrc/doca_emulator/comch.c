@@ -1,4 +1,4 @@
-/* Comch's capabilities, the settings both ends have, and what a connection tells of itself. */
+/* Comch's capabilities, the settings of both ends, and queries of a connection. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -86,7 +86,7 @@ doca_error_t comch_end_init(struct comch_end *end, struct doca_dev *dev, const c
 
 doca_error_t comch_end_start(struct comch_end *end)
 {
-    NEEDS(end->sent != NULL && end->received != NULL, DOCA_ERROR_INITIALIZATION); /* a setting was left out */
+    NEEDS(end->sent != NULL && end->received != NULL, DOCA_ERROR_INITIALIZATION); /* a setting is missing */
     end->tasks = calloc(end->task_count, sizeof *end->tasks);
     end->buffer = malloc(end->max_msg);
     if (end->tasks == NULL || end->buffer == NULL) {
@@ -143,7 +143,7 @@ doca_error_t comch_set_tasks(struct comch_end *end, doca_comch_task_send_complet
 
 /* -- a connection -------------------------------------------------------------------------------------------------- */
 
-/* Counters are those of the last doca_comch_connection_update_info. */
+/* Counters are as of the last doca_comch_connection_update_info. */
 doca_error_t doca_comch_connection_get_counter(const struct doca_comch_connection *comch_connection,
     enum doca_comch_counter counter_type, uint64_t *counter_value)
 {

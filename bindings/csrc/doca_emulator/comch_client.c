@@ -1,4 +1,4 @@
-/* The client of Comch, on the host. It starts asynchronously, and a lost server takes its context down. */
+/* The client of Comch, on the host. It starts asynchronously, and the loss of the server stops its context. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static struct comch_end *end_of(struct doca_ctx *ctx)
 
 /* -- the context --------------------------------------------------------------------------------------------------- */
 
-/* Nothing is tried before the first progress: also a missing server is found out there. */
+/* Connects at the first progress, which also detects a missing server. */
 static doca_error_t start(struct doca_ctx *ctx)
 {
     struct comch_end *end = end_of(ctx);
@@ -48,7 +48,7 @@ static void idle(struct doca_ctx *ctx)
     comch_end_idle(end_of(ctx));
 }
 
-/* A server that listens and is busy: again later. None: that was it. */
+/* If the server listens and is busy: tries again later. If there is none: fails. */
 static void connect_now(struct doca_comch_connection *connection)
 {
     struct comch_end *end = connection->end;
@@ -75,7 +75,7 @@ static void connect_now(struct doca_comch_connection *connection)
 
 static bool goes_down(struct doca_ctx *ctx)
 {
-    ctx->has_failed = true; /* what is in flight comes back */
+    ctx->has_failed = true; /* tasks in flight are returned */
     priv_doca_ctx_becomes(ctx, DOCA_CTX_STATE_STOPPING);
     return true;
 }
@@ -86,7 +86,7 @@ static bool poll_link(struct doca_ctx *ctx)
     struct comch_hello hello;
     if (ctx->state == DOCA_CTX_STATE_STOPPING) {
         if (connection->state == COMCH_UP)
-            comch_take_in(connection); /* credits for what is still to be sent */
+            comch_take_in(connection); /* credits for messages still to be sent */
         if (connection->in_flight == 0)
             comch_connection_lost(connection);
         return false; /* the engine ends the context */
@@ -153,7 +153,7 @@ static bool is_idle(const struct doca_comch_client *client)
     return client->end.ctx.state == DOCA_CTX_STATE_IDLE;
 }
 
-/* There are no producers and consumers here: these callbacks are never called. */
+/* This emulator has no producers and consumers, so it never calls these callbacks. */
 doca_error_t doca_comch_client_event_consumer_register(struct doca_comch_client *comch_client,
     doca_comch_event_consumer_cb_t new_consumer_event_cb, doca_comch_event_consumer_cb_t expired_consumer_event_cb)
 {

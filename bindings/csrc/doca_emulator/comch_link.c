@@ -1,4 +1,4 @@
-/* One link of Comch: a SEQPACKET socket, credits for the receive queue, and what becomes of it when the peer goes. */
+/* One link of Comch: a SEQPACKET socket, credits for the receive queue, and the handling of a lost peer. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -11,10 +11,10 @@
 
 #include "comch.h"
 
-/* The folder's own path may be longer than a socket's address may be. */
+/* The folder's own path may exceed the length of a socket address. */
 bool comch_address(uint32_t card, const char *name, const char *suffix, int *folder, struct sockaddr_un *address)
 {
-    uint64_t hash = 0xcbf29ce484222325U ^ card; /* FNV-1a; the greeting holds the name itself */
+    uint64_t hash = 0xcbf29ce484222325U ^ card; /* FNV-1a; the greeting contains the name itself */
     for (const char *at = name; *at != '\0'; at++)
         hash = (hash ^ (unsigned char)*at) * 0x100000001b3U;
     *folder = priv_doca_folder();
@@ -76,11 +76,11 @@ static int put(struct doca_comch_connection *connection, const struct comch_fram
         return 1;
     if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS)
         return 0;
-    /* The peer is gone for what we send; what it sent before is still to be read. */
+    /* The peer receives no more, but its earlier frames are still to be read. */
     return -1;
 }
 
-/* Bytes of the next packet; 0: nothing now. A lost link is marked so. */
+/* Bytes of the next packet; 0: none now. Marks a lost link. */
 static size_t get(struct doca_comch_connection *connection, struct comch_frame *frame, size_t frame_len, void *msg,
     size_t len)
 {
@@ -89,7 +89,7 @@ static size_t get(struct doca_comch_connection *connection, struct comch_frame *
     if (connection->fd < 0)
         return 0;
     ssize_t got = recvmsg(connection->fd, &packet, MSG_DONTWAIT);
-    if (got < 0 && errno == ECONNRESET) /* said once, when the peer left packets of ours unread: its own follow */
+    if (got < 0 && errno == ECONNRESET) /* reported once, if the peer left packets unread; its own follow */
         got = recvmsg(connection->fd, &packet, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
@@ -147,7 +147,7 @@ static void hand_over(struct doca_comch_connection *connection, uint32_t len)
     end->received(&event, end->buffer, len, connection);
     priv_doca_callback(false);
     if (end->buffer != NULL)
-        memset(end->buffer, 0xdd, end->max_msg); /* for those who kept the pointer instead of the bytes */
+        memset(end->buffer, 0xdd, end->max_msg); /* exposes callers that kept the pointer instead of the bytes */
 }
 
 static void pay(struct doca_comch_connection *connection)
@@ -166,7 +166,7 @@ bool comch_take_in(struct doca_comch_connection *connection)
             connection->credits += frame.len;
         } else if (frame.type == COMCH_MESSAGE && got == sizeof frame + frame.len && frame.len > 0) {
             if (end->ctx.state != DOCA_CTX_STATE_RUNNING)
-                continue; /* who stops wants no more */
+                continue; /* a stopping end drops messages */
             hand_over(connection, frame.len);
             return true;
         } else {
@@ -223,7 +223,7 @@ enum priv_attempt comch_attempt(struct doca_task *task, doca_error_t *status)
     if (sent < 1) { /* broken; or stopping, and the peer may never make room */
         peer->gave_up = true;
         *status = sent < 0 ? DOCA_ERROR_CONNECTION_RESET : DOCA_ERROR_CONNECTION_ABORTED;
-        return PRIV_DONE; /* the context learns of the loss when the last packet is read */
+        return PRIV_DONE; /* the context detects the loss when the last packet is read */
     }
     peer->credits--;
     count(peer, DOCA_COMCH_COUNTER_SENT_MESSAGES, send->len);

@@ -30,7 +30,7 @@ static struct doca_comch_server *of_ctx(struct doca_ctx *ctx)
 
 /* -- the socket ---------------------------------------------------------------------------------------------------- */
 
-/* The lock says that the name is taken: a socket alone stays behind when its server dies. */
+/* The lock reserves the name: a socket alone remains when its server dies. */
 static bool listen_at(struct doca_comch_server *server)
 {
     struct sockaddr_un address, lock;
@@ -141,7 +141,7 @@ static bool greet(struct doca_comch_server *server, struct doca_comch_connection
     return true;
 }
 
-/* One event of this connection; it may be gone then. */
+/* One event of this connection, which may be freed afterwards. */
 static bool poll_one(struct doca_comch_server *server, struct doca_comch_connection *connection)
 {
     bool is_stopping = server->end.ctx.state == DOCA_CTX_STATE_STOPPING;
@@ -160,7 +160,7 @@ static bool poll_one(struct doca_comch_server *server, struct doca_comch_connect
     return true;
 }
 
-/* The one that was served comes last next time. */
+/* Moves the connection that was served to the end. */
 static void rotate(struct comch_end *end, struct doca_comch_connection *served)
 {
     struct doca_comch_connection **at = &end->connections;
@@ -234,7 +234,7 @@ struct doca_ctx *doca_comch_server_as_ctx(struct doca_comch_server *comch_server
     return &comch_server->end.ctx;
 }
 
-/* What is in flight to this client fails; then the disconnect event comes, as it does when the client goes. */
+/* Fails what is in flight to this client; then the disconnect event follows, as when the client leaves. */
 doca_error_t doca_comch_server_disconnect(struct doca_comch_server *comch_server,
     struct doca_comch_connection *connection)
 {
@@ -266,7 +266,7 @@ doca_error_t doca_comch_server_event_connection_status_changed_register(struct d
     return DOCA_SUCCESS;
 }
 
-/* There are no producers and consumers here: these callbacks are never called. */
+/* This emulator has no producers and consumers, so it never calls these callbacks. */
 doca_error_t doca_comch_server_event_consumer_register(struct doca_comch_server *comch_server,
     doca_comch_event_consumer_cb_t new_consumer_event_cb, doca_comch_event_consumer_cb_t expired_consumer_event_cb)
 {

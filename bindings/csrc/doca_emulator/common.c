@@ -1,4 +1,4 @@
-/* Error names, version, log back ends, and the little of the operating system that all parts need. */
+/* Error names, version, log back ends, and helpers for the operating system. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -69,7 +69,7 @@ const char *doca_version_runtime(void)
     return DOCA_EMULATOR_RELEASE >= 30 ? "3.0.0-emulated" : "2.5.0-emulated";
 }
 
-/* -- logs: there is no call that ends a back end, so they last as long as the process ------------------------------ */
+/* -- logs: no call destroys a back end, so they last as long as the process ---------------------------------------- */
 
 struct doca_log_backend {
     enum priv_kind magic;
@@ -144,7 +144,7 @@ void priv_doca_unlock(void)
     pthread_mutex_unlock(&mutex);
 }
 
-/* A test may fork beside a thread that polls: its child finds the lock free. */
+/* A test may fork beside a polling thread: the child needs the lock to be free. */
 __attribute__((constructor)) static void survive_forks(void)
 {
     pthread_atfork(priv_doca_lock, priv_doca_unlock, priv_doca_unlock);
@@ -157,7 +157,7 @@ uint64_t priv_doca_now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
 }
 
-/* Field 22 of /proc/PID/stat. The name in field 2 may hold anything, parentheses too: count from the last one. */
+/* Field 22 of /proc/PID/stat. The name in field 2 may contain parentheses: count from the last one. */
 uint64_t priv_doca_start_time(pid_t pid)
 {
     char path[32], text[1024];
@@ -176,7 +176,7 @@ uint64_t priv_doca_start_time(pid_t pid)
     return at != NULL ? strtoull(at + 1, NULL, 10) : 0;
 }
 
-/* The parties trust each other with each other's memory, so the folder has to be one user's alone. */
+/* The parties access each other's memory, so the folder must belong to one user only. */
 int priv_doca_folder(void)
 {
     char path[4096];

@@ -1,4 +1,4 @@
-/* Contexts and tasks: the states they go through and who owns what. */
+/* Contexts and tasks: their states and ownership. */
 #define _GNU_SOURCE
 #include "pe.h"
 
@@ -143,7 +143,7 @@ struct doca_task *priv_doca_task_take(struct doca_ctx *ctx)
     return task;
 }
 
-/* On failure the task stays the caller's. */
+/* On failure the caller keeps the task. */
 static doca_error_t submit(const char *call, struct doca_task *task, bool validates)
 {
     priv_doca_live(call, task != NULL ? &task->magic : NULL, PRIV_TASK);

@@ -1,6 +1,6 @@
-/* Devices and representors. DOCA_EMULATOR_SIDE says where a list is made: "dpu" (the Arm cores of the cards) or
- * "host"; DOCA_EMULATOR_DEVICES how many cards there are. The DPU sees card i as 0000:03:00.0 + i buses and the host as
- * 0000:5c:00.0 + i buses, which is also the address the DPU's representor reports. */
+/* Devices and representors. DOCA_EMULATOR_SIDE is the side on which a list is made: "dpu" (the Arm cores of the cards)
+ * or "host"; DOCA_EMULATOR_DEVICES is the number of cards. The DPU sees card i as 0000:03:00.0 + i buses and the host
+ * as 0000:5c:00.0 + i buses, which is also the address that the DPU's representor reports. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static bool is_on_dpu(void)
     return false;
 }
 
-/* -- lists: their elements die with them --------------------------------------------------------------------------- */
+/* -- lists: freed with their elements ------------------------------------------------------------------------------ */
 
 doca_error_t doca_devinfo_create_list(struct doca_devinfo ***dev_list, uint32_t *nb_devs)
 {
@@ -71,7 +71,7 @@ doca_error_t doca_devinfo_destroy_list(struct doca_devinfo **dev_list)
     return DOCA_SUCCESS;
 }
 
-/* -- what a device says of itself ---------------------------------------------------------------------------------- */
+/* -- properties of a device ---------------------------------------------------------------------------------------- */
 
 doca_error_t doca_devinfo_get_pci_addr_str(const struct doca_devinfo *devinfo, char *pci_addr_str)
 {
@@ -261,7 +261,7 @@ doca_error_t doca_dev_rep_open(struct doca_devinfo_rep *devinfo, struct doca_dev
     FAULT();
     VALID(devinfo, PRIV_DEVINFO_REP);
     NEEDS(dev_rep != NULL, DOCA_ERROR_INVALID_VALUE);
-    LIVE(devinfo->dev, PRIV_DEV); /* the device was closed under the list */
+    LIVE(devinfo->dev, PRIV_DEV); /* the device was closed while the list exists */
     struct doca_dev_rep *made = priv_doca_new(sizeof *made, PRIV_DEV_REP);
     NEEDS(made != NULL, DOCA_ERROR_NO_MEMORY);
     made->info = *devinfo;

@@ -1,4 +1,4 @@
-/* libdoca_dma: copies. Every failed copy is fatal to its context, as it is on the card. */
+/* libdoca_dma: copies. Every failed copy is fatal to its context, as on the card. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 
@@ -8,7 +8,7 @@ enum { MAX_TASKS = 8192, MAX_COPY = 2 << 20 };
 
 struct doca_dma_task_memcpy {
     struct doca_buf *src, *dst;
-    /* as they were when submitted */
+    /* as of the submission */
     struct doca_buf *from, *to;
     uint64_t from_addr;
     size_t len;
@@ -44,7 +44,7 @@ static uint64_t max_copy(void)
 static doca_error_t start(struct doca_ctx *ctx)
 {
     struct doca_dma *dma = of_ctx(ctx);
-    NEEDS(dma->completed != NULL, DOCA_ERROR_INITIALIZATION); /* doca_dma_task_memcpy_set_conf was left out */
+    NEEDS(dma->completed != NULL, DOCA_ERROR_INITIALIZATION); /* doca_dma_task_memcpy_set_conf was not called */
     dma->tasks = calloc(dma->task_count, sizeof *dma->tasks);
     NEEDS(dma->tasks != NULL, DOCA_ERROR_INITIALIZATION);
     for (uint32_t i = dma->task_count; i-- > 0;)
@@ -59,7 +59,7 @@ static void idle(struct doca_ctx *ctx)
     dma->tasks = NULL;
 }
 
-/* Room behind the data the destination holds: that is where the copy goes. */
+/* Room behind the destination's data, where the copy is written. */
 static size_t room(const struct doca_buf *dst)
 {
     return (size_t)(dst->head + dst->len - (dst->data + dst->data_len));
@@ -168,12 +168,12 @@ doca_error_t doca_dma_get_gpu_handle(struct doca_dma *dma, struct doca_gpu_dma *
     VALID(dma, PRIV_DMA);
     NEEDS(gpu_dma != NULL, DOCA_ERROR_INVALID_VALUE);
     NEEDS(dma->ctx.is_on_gpu && dma->ctx.state == DOCA_CTX_STATE_RUNNING, DOCA_ERROR_BAD_STATE);
-    *gpu_dma = (struct doca_gpu_dma *)(void *)&dma->dev; /* only kernels could use it: opaque and never followed */
+    *gpu_dma = (struct doca_gpu_dma *)(void *)&dma->dev; /* only kernels could use it: opaque, never dereferenced */
     return DOCA_SUCCESS;
 }
 #endif
 
-/* -- capabilities: the status is the answer ------------------------------------------------------------------------ */
+/* -- capabilities: returned as the status -------------------------------------------------------------------------- */
 
 doca_error_t doca_dma_cap_task_memcpy_is_supported(const struct doca_devinfo *devinfo)
 {

@@ -1,4 +1,4 @@
-/* Exports: a file in the rendezvous folder says which memory of which process an opaque blob stands for. */
+/* Exports: a file in the rendezvous folder maps an opaque blob to memory of a process. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -46,7 +46,7 @@ static bool lives(const struct emu_export_file *file)
     return atomic_load(&file->word) == EMU_WORD_VALID && priv_doca_start_time(file->pid) == file->start_time;
 }
 
-/* What a process left that died with its exports. */
+/* Removes the exports of dead processes. */
 static void sweep(int folder)
 {
     int own = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -92,7 +92,7 @@ static bool write_file(struct emu_export *made, const struct emu_export_file *fi
     made->fd = openat(folder, fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     bool written = made->fd >= 0 && write(made->fd, file, sizeof *file) == (ssize_t)sizeof *file;
     void *mapped = written ? emu_map_file(made->fd, 0, sizeof *file, true) : NULL;
-    /* Under its name only when whole: others sweep what they can read. */
+    /* Gets its name only when complete, because other processes sweep what they can read. */
     if (mapped != NULL && renameat(folder, fresh, folder, name) == 0) {
         made->file = mapped;
     } else {
@@ -138,7 +138,7 @@ static doca_error_t export(struct doca_mmap *mmap, const struct doca_dev *dev, u
             free(made);
             return DOCA_ERROR_DRIVER;
         }
-        /* Where Yama guards processes from each other, the importer has to be let in. */
+        /* Where Yama restricts ptrace, the importer needs permission. */
         prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
         made->mmap = mmap;
         made->owner = getpid();
@@ -190,7 +190,7 @@ void emu_exports_revoke(struct doca_mmap *mmap)
         revoked = one->next;
         if (one->owner == getpid()) {
             atomic_store(&one->file->word, 0);
-            while (flock(one->fd, LOCK_EX) != 0 && errno == EINTR) /* bytes that move now arrive first */
+            while (flock(one->fd, LOCK_EX) != 0 && errno == EINTR) /* copies in progress finish first */
                 ;
             int folder = priv_doca_folder();
             if (folder >= 0) {
@@ -200,7 +200,7 @@ void emu_exports_revoke(struct doca_mmap *mmap)
         }
         munmap(one->file, sizeof *one->file);
         close(one->fd);
-        memset(&one->blob, 0xdd, sizeof one->blob); /* for those who kept the pointer instead of the bytes */
+        memset(&one->blob, 0xdd, sizeof one->blob); /* exposes callers that kept the pointer instead of the bytes */
         free(one);
     }
 }
@@ -216,7 +216,7 @@ void emu_exports_touching(uint64_t addr, size_t len, void (*each)(struct emu_exp
 
 /* -- the importer -------------------------------------------------------------------------------------------------- */
 
-/* The file the blob names, open and mapped, if every word of the blob agrees with it. */
+/* The file that the blob names, opened and mapped, if every word of the blob matches it. */
 static doca_error_t open_file(struct doca_mmap *made, const struct emu_blob *blob)
 {
     int folder = priv_doca_folder();
@@ -237,7 +237,7 @@ static doca_error_t open_file(struct doca_mmap *made, const struct emu_blob *blo
               blob->permissions == file->permissions && blob->kind == file->kind && blob->zero == 0,
         DOCA_ERROR_INVALID_VALUE);
     made->pidfd = (int)syscall(SYS_pidfd_open, file->pid, 0);
-    /* Asked after the descriptor is open: it is then this process, and no later one with its number. */
+    /* Checked after the descriptor is open: it then refers to this process, not to a later one with its number. */
     NEEDS(made->pidfd >= 0 && lives(file), DOCA_ERROR_INVALID_VALUE);
     return DOCA_SUCCESS;
 }

@@ -1,4 +1,4 @@
-/* Settings and faults, all from the environment. Read anew at each use: a test may change them while it runs. */
+/* Settings and faults, all from the environment. Read at each use, because a test may change them while it runs. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #define FAULTS "DOCA_EMULATOR_FAULTS"
 enum { MAX_FAULTS = 64, MAX_TEXT = 1024 };
 
-/* Every call that returns a status, by the declarations: a fault in a call that does not exist is a mistake. */
+/* Every declared call that returns a status: a fault in any other call is an error. */
 static const char *const calls[] = {
 #include "calls.inc"
 };
@@ -21,7 +21,7 @@ struct failing_call {
     doca_error_t error;
 };
 
-/* The parsed text; parsed again, and counted from zero, when the text changes. */
+/* The parsed text. When the text changes, it is parsed again and counting restarts. */
 static struct {
     char text[MAX_TEXT];
     struct failing_call failing[MAX_FAULTS];
@@ -58,7 +58,7 @@ static doca_error_t error_named(const char *name)
     priv_doca_strict(FAULTS, "no error is called \"%s\"", name);
 }
 
-/* CALL:N=ERROR, the two first already cut apart at the "=". */
+/* CALL:N=ERROR, already split at the "=". */
 static void add_call(char *call, const char *error)
 {
     char *colon = strchr(call, ':');

@@ -1,4 +1,4 @@
-/* libdoca_gpunetio: memory of an emulated GPU. What only a GPU may touch is not mapped for the processor. */
+/* libdoca_gpunetio: memory of an emulated GPU. GPU-only memory is not mapped for the CPU. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ enum { GPU_PAGE = 64 << 10 };
 
 struct allocation {
     struct allocation *next;
-    void *gpu, *bytes; /* what the GPU sees, unmapped for the processor; the same bytes for the processor */
+    void *gpu, *bytes; /* the GPU's view, inaccessible to the CPU; the same bytes for the CPU */
     size_t len;
     int fd;
     bool is_on_gpu;
@@ -45,7 +45,7 @@ doca_error_t doca_gpu_destroy(struct doca_gpu *gpu_dev)
     return DOCA_SUCCESS;
 }
 
-/* Address space in which `len` bytes lie at a multiple of `alignment`; the rest of it goes back. */
+/* Reserves address space for `len` bytes at a multiple of `alignment`, and returns the excess. */
 static char *reserve(size_t len, size_t alignment)
 {
     char *all = mmap(NULL, len + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -141,7 +141,7 @@ doca_error_t doca_gpu_mem_free(struct doca_gpu *gpu, void *memptr_gpu)
     return DOCA_SUCCESS;
 }
 
-/* The descriptor is the caller's to close, once no memory map needs it. */
+/* The caller closes the descriptor when no memory map needs it. */
 doca_error_t doca_gpu_dmabuf_fd(struct doca_gpu *gpu_dev, void *memptr_gpu, size_t size, int *dmabuf_fd)
 {
     FAULT();

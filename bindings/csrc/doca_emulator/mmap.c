@@ -50,7 +50,7 @@ doca_error_t doca_mmap_destroy(struct doca_mmap *mmap)
     if (atomic_load(&mmap->bufs) > 0) {
         NEEDS(mmap->is_thread_safe, DOCA_ERROR_NOT_PERMITTED);
         emu_exports_revoke(mmap);
-        mmap->is_dying = true; /* goes with its last buffer */
+        mmap->is_dying = true; /* freed with its last buffer */
         return DOCA_SUCCESS;
     }
     emu_map_let_go(mmap);
@@ -131,7 +131,7 @@ doca_error_t doca_mmap_rm_dev(struct doca_mmap *mmap, struct doca_dev *dev)
     return DOCA_ERROR_NOT_FOUND;
 }
 
-/* What both kinds of range ask for, in the order of the errors' weight. */
+/* Checks common to both kinds of range, in the order of the errors' precedence. */
 static doca_error_t may_set_range(const struct doca_mmap *mmap, uint64_t addr, size_t len)
 {
     NEEDS(addr != 0 && len > 0 && addr + len > addr, DOCA_ERROR_INVALID_VALUE);
@@ -184,7 +184,7 @@ doca_error_t doca_mmap_get_memrange(const struct doca_mmap *mmap, void **addr, s
     return DOCA_SUCCESS;
 }
 
-/* Which combinations are legal is published nowhere; refused is what contradicts itself. */
+/* No document lists the legal combinations; contradictory ones are refused. */
 doca_error_t doca_mmap_set_permissions(struct doca_mmap *mmap, uint32_t access_mask)
 {
     FAULT();
@@ -247,7 +247,7 @@ doca_error_t doca_mmap_enable_thread_safety(struct doca_mmap *mmap)
 }
 #endif
 
-/* The host exports and the DPU imports: the direction every sample shows. */
+/* The host exports and the DPU imports: the direction of all samples. */
 doca_error_t doca_mmap_cap_is_export_pci_supported(const struct doca_devinfo *devinfo, uint8_t *mmap_export)
 {
     FAULT();
@@ -283,7 +283,7 @@ doca_error_t priv_doca_may_move(struct doca_mmap *mmap, const struct doca_dev *d
         wanted = DOCA_ACCESS_FLAG_PCI_READ_WRITE | (writes ? 0U : (uint32_t)DOCA_ACCESS_FLAG_PCI_READ_ONLY);
         NEEDS(mmap->file != NULL && mmap->file->kind == EMU_PCI, DOCA_ERROR_NOT_PERMITTED);
     } else {
-        /* Memory its owner may write to for the card is memory the card may write to for its owner. */
+        /* Memory that its owner may write for the card is memory that the card may write for its owner. */
         wanted |= writes ? (uint32_t)DOCA_ACCESS_FLAG_PCI_READ_WRITE : 0U;
         NEEDS(mmap->state == EMU_STARTED, DOCA_ERROR_NOT_PERMITTED);
     }

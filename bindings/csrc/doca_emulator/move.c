@@ -1,4 +1,4 @@
-/* Bytes on their way: within this process by memcpy, to and from another by process_vm_readv and _writev. */
+/* Copies bytes: within this process by memcpy, to and from another by process_vm_readv and _writev. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -97,13 +97,13 @@ static doca_error_t remote_read(const struct emu_export_file *file, uint64_t add
                                                                             : failed_move("process_vm_readv");
 }
 
-/* -- held writes: what the exporter does not see before it asks, or before a read pushes them through -------------- */
+/* -- held writes: invisible to the exporter until it acquires, or until a read flushes them ------------------------ */
 
 struct held {
     uint64_t addr, len;
 };
 
-/* Locked, for its user alone; -1 when there is none. */
+/* Locked, and accessible to its user only; -1: none. */
 static int open_held(const struct emu_export_file *file, int flags)
 {
     char name[EMU_NAME];
@@ -129,7 +129,7 @@ doca_error_t emu_held_add(const struct emu_export_file *file, uint64_t addr, con
     return written ? DOCA_SUCCESS : DOCA_ERROR_IO_FAILED;
 }
 
-/* Applies in order what touches the range; the rest stays held. */
+/* Applies, in order, the writes that overlap the range; the rest stays held. */
 void emu_held_apply(const struct emu_export_file *file, uint64_t addr, size_t len)
 {
     int fd = open_held(file, O_RDWR);
@@ -165,7 +165,7 @@ static void acquire(struct emu_export *one, uint64_t addr, size_t len)
     emu_held_apply(one->file, addr, len);
 }
 
-/* What a flush of peer writes does on a device: after it this process sees them. Not DOCA's; the emulator's own. */
+/* Corresponds to a flush of peer writes on a device: afterwards this process sees them. Not part of DOCA. */
 doca_error_t doca_emulator_acquire(const void *addr, size_t len);
 doca_error_t doca_emulator_acquire(const void *addr, size_t len)
 {
@@ -176,7 +176,7 @@ doca_error_t doca_emulator_acquire(const void *addr, size_t len)
 
 /* -- a move -------------------------------------------------------------------------------------------------------- */
 
-/* Begins to use an imported map: the exporter cannot let go before `leave`. */
+/* Begins to use an imported map: the exporter cannot release it before `leave`. */
 static bool enter(struct doca_mmap *mmap)
 {
     if (mmap->file == NULL)
@@ -210,7 +210,7 @@ static doca_error_t put(struct doca_mmap *to, uint64_t addr, const void *bytes, 
 static doca_error_t from_remote(struct doca_mmap *to, uint64_t to_addr, struct doca_mmap *from, uint64_t from_addr,
     size_t len)
 {
-    emu_held_apply(from->file, from->addr, from->len); /* a read pushes the writes before it through */
+    emu_held_apply(from->file, from->addr, from->len); /* a read flushes the writes before it */
     if (to->file == NULL)
         return remote_read(from->file, from_addr, local(to->backing + (to_addr - to->addr)), len);
     char *bounce = malloc(BOUNCE);

@@ -1,4 +1,4 @@
-/* The progress engine: nothing completes outside doca_pe_progress, and one thing at most in each call. */
+/* The progress engine: completions happen only in doca_pe_progress, at most one per call. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 #include "pe.h"
 
-static _Thread_local unsigned callbacks; /* one inside another: stop, called in one, has its own */
+static _Thread_local unsigned callbacks; /* nested: a stop called in one runs its own */
 
 void priv_doca_callback(bool begins)
 {
@@ -81,7 +81,7 @@ doca_error_t doca_pe_get_num_inflight_tasks(const struct doca_pe *pe, size_t *nu
 }
 
 #if DOCA_EMULATOR_RELEASE >= 30
-/* Both modes come to the same here: a request wakes for all contexts of the engine. */
+/* Both modes are equal here: a request wakes for all contexts of the engine. */
 doca_error_t doca_pe_set_event_mode(struct doca_pe *pe, enum doca_pe_event_mode event_mode)
 {
     FAULT();
@@ -120,7 +120,7 @@ static void complete(struct doca_pe *pe, struct doca_task *task, doca_error_t st
             priv_doca_ctx_becomes(ctx, DOCA_CTX_STATE_STOPPING);
     }
     priv_doca_callback(true);
-    ctx->ops->complete(task); /* may free the task, and with an idle context all else: nothing is touched after it */
+    ctx->ops->complete(task); /* may free the task and, if the context is idle, all else: touch nothing afterwards */
     priv_doca_callback(false);
 }
 
@@ -143,7 +143,7 @@ static bool try_task(struct doca_pe *pe, struct doca_task *task)
     return true;
 }
 
-/* The one that the seed of the fault "reorder" picks; NULL: by the order of submission. */
+/* The task that the seed of the fault "reorder" selects; NULL: by the order of submission. */
 static struct doca_task *picked(struct doca_pe *pe, uint64_t now_ns)
 {
     uint64_t random = 0, count = 0;
@@ -204,7 +204,7 @@ uint8_t doca_pe_progress(struct doca_pe *pe)
         priv_doca_strict(__func__, "called inside a callback");
     if (atomic_exchange(&pe->is_busy, true))
         priv_doca_strict(__func__, "two threads progress one engine");
-    pe->turn = !pe->turn; /* neither tasks nor events starve the others */
+    pe->turn = !pe->turn; /* so that neither tasks nor events starve */
     bool did = pe->turn ? progress_tasks(pe) || progress_events(pe) : progress_events(pe) || progress_tasks(pe);
     did = did || progress_endings(pe);
     atomic_store(&pe->is_busy, false);
@@ -221,8 +221,8 @@ static bool has_polled_ctx(const struct doca_pe *pe)
     return false;
 }
 
-/* Makes the handle readable now or when the first delayed completion is due. Nothing due: what is submitted later
- * comes here again. */
+/* Makes the handle readable now, or when the first delayed completion is due. If nothing is due, later submissions call
+ * this again. */
 void emu_pe_notify(struct doca_pe *pe)
 {
     if (!pe->is_armed)

@@ -6,7 +6,7 @@
 
 struct doca_pe {
     enum priv_kind magic;
-    int epoll_fd, event_fd, timer_fd; /* the first is the handle; the two others make it readable */
+    int epoll_fd, event_fd, timer_fd; /* the first is the handle; the other two make it readable */
     bool is_armed, turn;
     atomic_bool is_busy;
     struct doca_ctx *contexts;

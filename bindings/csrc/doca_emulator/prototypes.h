@@ -1,6 +1,6 @@
-/* The interface this emulator claims: the rows of the notes' tables 2.1 to 2.6 and 2.8, in their order.
- * A test compares each declaration with its row. Each begins on a line of its own with its type and name: the build
- * reads the names of the calls that can be made to fail from here. */
+/* The interface of this emulator: the rows of the notes' tables 2.1 to 2.6 and 2.8, in their order. A test compares
+ * each declaration with its row. Each begins on its own line with its type and name: the build reads from here the
+ * names of the calls that can be made to fail. */
 #ifndef OFFPATH_DOCA_EMULATOR_PROTOTYPES_H
 #define OFFPATH_DOCA_EMULATOR_PROTOTYPES_H
 

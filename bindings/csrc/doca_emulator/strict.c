@@ -1,4 +1,4 @@
-/* Strictness: what would be undefined with the real library ends the process, with a line that says why. */
+/* Strictness: where the real library's behaviour would be undefined, prints the reason and aborts. */
 #define _GNU_SOURCE
 #include <stdarg.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 #include "internal.h"
 
-/* Handles that were destroyed wait here before their memory goes back, so that a late use finds PRIV_DEAD. */
+/* Destroyed handles wait here before their memory is freed, so that a late use finds PRIV_DEAD. */
 enum { QUARANTINE = 1024 };
 static void *quarantine[QUARANTINE];
 static size_t quarantine_at;

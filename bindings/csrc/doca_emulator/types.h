@@ -1,4 +1,4 @@
-/* The types DOCA's interface is made of: opaque objects, enumerations, callbacks. Values: the notes, 1.1 and 1.2. */
+/* The types of DOCA's interface: opaque objects, enumerations, callbacks. Values: the notes, 1.1 and 1.2. */
 #ifndef OFFPATH_DOCA_EMULATOR_TYPES_H
 #define OFFPATH_DOCA_EMULATOR_TYPES_H
 
@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #ifndef DOCA_EMULATOR_RELEASE
-#define DOCA_EMULATOR_RELEASE 30 /* 30: DOCA 3.0; 25: DOCA 2.5, without what came later */
+#define DOCA_EMULATOR_RELEASE 30 /* 30: DOCA 3.0; 25: DOCA 2.5, without later additions */
 #endif
 
 typedef enum doca_error {
@@ -107,7 +107,7 @@ enum doca_log_level {
     DOCA_LOG_LEVEL_TRACE = 70,
 };
 
-/* Sizes of the buffers that callers give, with the NUL. */
+/* Sizes of the buffers that callers provide, including the NUL. */
 enum {
     DOCA_DEVINFO_PCI_ADDR_SIZE = 13,
     DOCA_DEVINFO_PCI_BDF_SIZE = 8,
@@ -117,7 +117,7 @@ enum {
     DOCA_DEVINFO_REP_VUID_SIZE = 128,
 };
 
-/* By value through the whole interface; eight bytes in one integer register. */
+/* Passed by value in the whole interface: eight bytes in one integer register. */
 union doca_data {
     void *ptr;
     uint64_t u64;
@@ -162,6 +162,6 @@ typedef void (*doca_comch_event_connection_status_changed_cb_t)(
     uint8_t change_successful);
 typedef void (*doca_comch_event_consumer_cb_t)(struct doca_comch_event_consumer *event,
     struct doca_comch_connection *comch_connection, uint32_t id);
-typedef void(doca_mmap_memrange_free_cb_t)(void *addr, size_t len, void *cookie); /* a function, no pointer */
+typedef void(doca_mmap_memrange_free_cb_t)(void *addr, size_t len, void *cookie); /* a function, not a pointer */
 
 #endif

@@ -1,55 +1,55 @@
-"""Every error the boundary raises on purpose, split by who must act.
+"""Every error that the boundary raises on purpose, grouped by who must act.
 
 OffpathError
-├── ProtocolError            the peer sent bytes we refuse; the peer must change
+├── ProtocolError            the peer sent invalid bytes; the peer must change
 │   ├── FrameError           control framing (length, size limit, truncation)
 │   ├── ControlError         a control message that fits no model
 │   ├── HeaderError          a request or answer header
 │   ├── HostMessageError     a host-channel message
 │   ├── DoorbellError        an immediate that names no slot of the session
 │   └── InaFrameError        a frame of the INA fabric
-├── RequestRefused           a well-formed wish that we will not grant; the asker must change it
+├── RequestRefused           a valid request was refused; the requester must change it
 │   ├── NegotiationRefused   the daemon's typed refusal, with ``retry_after_ms``
-│   ├── TicketRefused        a ticket that is unknown, used or late
+│   ├── TicketRefused        a ticket that is unknown, used or expired
 │   └── PlacementTaken       an illegal start, or slices in use
 ├── PeerGone                 the other process ended or closed; open a new session
-│   └── KeyNotListed         the daemon lists no such key of ours; its operator should look
+│   └── KeyNotListed         the daemon does not list this process's key; its operator must act
 ├── DaemonNotTrusted         the daemon's socket belongs to an unexpected user; nothing was sent to it
-├── OptionRefused            an argument, variable or file of the caller's that cannot be used; also a ValueError
-│   └── TokenRefused         a token file is unreadable, open to others, or holds no token
-├── HostChannelError         the host channel's carrier cannot be used as it is set up; an operator should look
+├── OptionRefused            an argument, variable or file of the caller is unusable; also a ValueError
+│   └── TokenRefused         a token file is unreadable, accessible to others, or holds no token
+├── HostChannelError         the host channel's carrier is misconfigured; an operator must act
 │   ├── ZmqMissing           pyzmq cannot be imported
-│   ├── KeyFileRefused       a key file is unreadable, open to others, or holds no key
-│   ├── NobodyAllowed        no client's key is listed: a listener without a list would let everybody in
-│   └── ComchUnusable        DOCA, a device that can, or its representor is missing, or the server's name is taken
-├── RegionError              memory that is not what it must be (unsealed, too small, out of bounds)
-├── HandoverError            what a service manager handed down makes no sense; its unit must change
-├── PlaceUnusable            a socket, port or file cannot be made: taken, full or forbidden; an operator should look
-├── FabricAddressError       an address of a switch that is none
-├── DeviceError              the GPU or copy engine failed; an operator should look
-│   ├── DeviceGone           the device left; every handle on it is dead
-│   ├── VerbsError           a call of the verbs library failed, with its errno
+│   ├── KeyFileRefused       a key file is unreadable, accessible to others, or holds no key
+│   ├── NobodyAllowed        no client key is listed: a listener without a list would accept everybody
+│   └── ComchUnusable        DOCA, a capable device or its representor is missing, or the server name is taken
+├── RegionError              invalid memory (unsealed, too small, out of bounds)
+├── HandoverError            descriptors or variables from a service manager are invalid; its unit must change
+├── PlaceUnusable            a socket, port or file cannot be made: taken, full or forbidden; an operator must act
+├── FabricAddressError       not a switch's address
+├── DeviceError              the GPU or copy engine failed; an operator must act
+│   ├── DeviceGone           the device was removed; every handle on it is invalid
+│   ├── VerbsError           a verbs call failed, with its errno
 │   │   ├── VerbsMissing     pyverbs cannot be imported
-│   │   ├── NoRdmaDevice     no RDMA device fits what was asked for
-│   │   ├── PortDown         the port is there and carries nothing
-│   │   ├── GidMissing       the port has no address that we can connect by
-│   │   └── WorkFailed       a work request ended in an error; its queue pair takes no more
-│   └── DocaError            a call of DOCA failed, with DOCA's name of the error
-│       ├── DocaMissing      DOCA's libraries cannot be loaded
-│       ├── DocaTooOld       the DOCA that is installed lacks a function
-│       └── NoDocaDevice     no DOCA device fits what was asked for
-└── ResourceClosed           a handle of ours used after close: our bug
+│   │   ├── NoRdmaDevice     no RDMA device matches
+│   │   ├── PortDown         the port exists and is not active
+│   │   ├── GidMissing       the port has no address to connect by
+│   │   └── WorkFailed       a work request ended in an error; its queue pair is unusable
+│   └── DocaError            a DOCA call failed, with DOCA's name of the error
+│       ├── DocaMissing      the DOCA libraries cannot be loaded
+│       ├── DocaTooOld       the installed DOCA lacks a function
+│       └── NoDocaDevice     no DOCA device matches
+└── ResourceClosed           a handle was used after close: a bug in offpath
 """
 
 from __future__ import annotations
 
 
 class OffpathError(Exception):
-    """Root of everything raised on purpose."""
+    """Root of every error that is raised on purpose."""
 
 
 class ProtocolError(OffpathError):
-    """The peer sent bytes we refuse. ``code`` is stable and is what metrics count."""
+    """The peer sent invalid bytes. ``code`` is stable; metrics count it."""
 
     def __init__(self, code: str, detail: str = "") -> None:
         super().__init__(f"{code}: {detail}" if detail else code)
@@ -58,11 +58,11 @@ class ProtocolError(OffpathError):
 
 
 class FrameError(ProtocolError):
-    """A control frame is too large, empty or cut short."""
+    """A control frame is too large, empty or truncated."""
 
 
 class ControlError(ProtocolError):
-    """A control message is not JSON, of an unknown kind, or breaks its model."""
+    """A control message is not JSON, is of an unknown kind, or does not fit its model."""
 
 
 class HeaderError(ProtocolError):
@@ -74,7 +74,7 @@ class HostMessageError(ProtocolError):
 
 
 class DoorbellError(ProtocolError):
-    """An immediate names no slot of the session, or is no immediate at all."""
+    """An immediate names no slot of the session, or is malformed."""
 
 
 class InaFrameError(ProtocolError):
@@ -82,11 +82,11 @@ class InaFrameError(ProtocolError):
 
 
 class RequestRefused(OffpathError):
-    """A well-formed wish that we will not grant."""
+    """A valid request was refused."""
 
 
 class NegotiationRefused(RequestRefused):
-    """The daemon refused the session; ``retry_after_ms`` 0 means that trying again will not help."""
+    """The daemon refused the session. ``retry_after_ms`` 0: a retry will not help."""
 
     def __init__(self, code: str, detail: str, retry_after_ms: int = 0) -> None:
         super().__init__(f"{code}: {detail}")
@@ -100,7 +100,7 @@ class TicketRefused(RequestRefused):
 
 
 class PlacementTaken(RequestRefused):
-    """Not a legal start for the profile, or slices in use; ask the scheduler again."""
+    """The start is illegal for the profile, or slices are in use. Request another placement from the scheduler."""
 
 
 class PeerGone(OffpathError):
@@ -108,7 +108,7 @@ class PeerGone(OffpathError):
 
 
 class KeyNotListed(PeerGone):
-    """The daemon is there and refuses our key: it is not on its list, or the domain is not ours."""
+    """The daemon answers and refuses this process's key: the key is not listed, or the domain differs."""
 
 
 class DaemonNotTrusted(OffpathError):
@@ -116,15 +116,16 @@ class DaemonNotTrusted(OffpathError):
 
 
 class OptionRefused(OffpathError, ValueError):
-    """An argument, an environment variable or a file that the caller named cannot be used. Its text has no secret."""
+    """An argument, environment variable or file that the caller named is unusable. The text contains no secret."""
 
 
 class TokenRefused(OptionRefused):
-    """A token file is unreadable, open to others, or holds no token. Its text never has what is in the file."""
+    """A token file is unreadable, accessible to others, or holds no token. The text never contains the file's
+    content."""
 
 
 class HostChannelError(OffpathError):
-    """The carrier of the host channel cannot be used as it is set up."""
+    """The carrier of the host channel is misconfigured."""
 
 
 class ZmqMissing(HostChannelError):
@@ -132,27 +133,27 @@ class ZmqMissing(HostChannelError):
 
 
 class KeyFileRefused(HostChannelError):
-    """A file of CURVE keys cannot be read, may be read or written by others, or holds no key."""
+    """A file of CURVE keys is unreadable, may be read or written by others, or holds no key."""
 
 
 class NobodyAllowed(HostChannelError):
-    """The list of allowed client keys is empty: to start would be to let nobody in, or everybody."""
+    """The list of allowed client keys is empty: a daemon that starts would accept nobody, or everybody."""
 
 
 class ComchUnusable(HostChannelError):
-    """Comch cannot be used here: DOCA, a device that can, or the representor is missing, or the name is taken."""
+    """Comch is unusable here: DOCA, a capable device or the representor is missing, or the name is taken."""
 
 
 class RegionError(OffpathError):
-    """Memory handed to us is not sealed, too small, or the range lies outside it."""
+    """Received memory is unsealed or too small, or the range lies outside it."""
 
 
 class HandoverError(OffpathError):
-    """What a service manager handed down (descriptors, variables) makes no sense."""
+    """Descriptors or variables from a service manager are invalid."""
 
 
 class PlaceUnusable(OffpathError):
-    """A socket, port or file cannot be created or bound: another process has it, or this one may not make it."""
+    """A socket, port or file cannot be created or bound: another process has it, or this one lacks permission."""
 
 
 class FabricAddressError(OffpathError):
@@ -164,11 +165,11 @@ class DeviceError(OffpathError):
 
 
 class DeviceGone(DeviceError):
-    """The device left; every handle on it is dead."""
+    """The device was removed; every handle on it is invalid."""
 
 
 class VerbsError(DeviceError):
-    """A verbs call failed; ``code`` is its errno, -1 where the library gave none. ``check``: where to look."""
+    """A verbs call failed. ``code``: its errno, -1 where the library gave none. ``check``: where to look."""
 
     def __init__(self, call: str, detail: str = "", code: int = -1, check: str = "") -> None:
         super().__init__(": ".join(part for part in (call, detail) if part) + (f" ({check})" if check else ""))
@@ -177,11 +178,11 @@ class VerbsError(DeviceError):
 
 
 class VerbsMissing(VerbsError):
-    """pyverbs is not installed for this Python, or does not fit the libibverbs that is."""
+    """pyverbs is not installed for this Python, or does not match the installed libibverbs."""
 
 
 class NoRdmaDevice(VerbsError):
-    """The kernel shows no RDMA device, none of the asked name or place, or several that fit alike."""
+    """The kernel lists no RDMA device, none of the given name or address, or several that match equally."""
 
 
 class PortDown(VerbsError):
@@ -189,11 +190,11 @@ class PortDown(VerbsError):
 
 
 class GidMissing(VerbsError):
-    """The port has no GID of RoCEv2 over IPv4: its interface has no IPv4 address, or speaks RoCEv1 only."""
+    """The port has no RoCEv2 GID over IPv4: its interface has no IPv4 address, or supports RoCEv1 only."""
 
 
 class WorkFailed(VerbsError):
-    """A work request completed with an error; ``status`` is libibverbs' name of it without IBV_WC_."""
+    """A work request completed with an error. ``status``: libibverbs' name of it without IBV_WC_."""
 
     def __init__(self, status: str, check: str) -> None:
         super().__init__(f"work request: {status}", check=check)
@@ -201,14 +202,14 @@ class WorkFailed(VerbsError):
 
 
 class DocaError(DeviceError):
-    """A DOCA call failed; ``code`` is its doca_error_t, -1 where there was none, and ``name`` DOCA's name of it.
+    """A DOCA call failed. ``code``: its doca_error_t, -1 if none. ``name``: DOCA's name of it.
 
     ``check``: where to look.
     """
 
     def __init__(self, call: str, detail: str = "", code: int = -1, name: str = "", check: str = "") -> None:
-        said = ": ".join(part for part in (call, name, detail) if part)
-        super().__init__(said + (f" ({check})" if check else ""))
+        text = ": ".join(part for part in (call, name, detail) if part)
+        super().__init__(text + (f" ({check})" if check else ""))
         self.call = call
         self.code = code
         self.name = name
@@ -216,15 +217,15 @@ class DocaError(DeviceError):
 
 
 class DocaMissing(DocaError):
-    """A library of DOCA's is not installed, not where it was said to be, or cannot be loaded."""
+    """A DOCA library is not installed, not at the configured path, or cannot be loaded."""
 
 
 class DocaTooOld(DocaError):
-    """A function, or a whole library, is absent from the DOCA that is installed."""
+    """The installed DOCA lacks a function or a whole library."""
 
 
 class NoDocaDevice(DocaError):
-    """DOCA shows no device, none of the asked name that can do what is needed, or several that fit alike."""
+    """DOCA lists no device, none of the given name with the required capabilities, or several that match equally."""
 
 
 class ResourceClosed(OffpathError):

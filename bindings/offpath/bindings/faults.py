@@ -1,7 +1,7 @@
-"""Named places where a test can make a real process fail. Off unless ``OFFPATH_FAULTS`` is set at its start.
+"""Fault points: named places where a test makes a real process fail. Off unless ``OFFPATH_FAULTS`` is set at its start.
 
-``OFFPATH_FAULTS="journal.append=raise@3 daemon.answer=kill@100"``: at the third append an OSError, at the hundredth
-answer SIGKILL. Code marks a place with ``if faults.armed: faults.hit("journal.append")``: 30 ns when nothing is armed.
+``OFFPATH_FAULTS="journal.append=raise@3 daemon.answer=kill@100"``: an OSError at the third append, SIGKILL at the
+hundredth answer. Code marks a point with ``if faults.armed: faults.hit("journal.append")``: 30 ns when none is armed.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ POINTS: Final[dict[str, str]] = {
     "journal.append": "a record is about to be written to the journal",
     "journal.torn": "half of a record is in the journal",
     "journal.checkpoint": "a checkpoint is half written",
-    "daemon.handle": "an event has come, the book has not seen it",
+    "daemon.handle": "an event was received, the book has not handled it",
     "daemon.event": "the book has handled an event, nothing of it is journalled",
     "daemon.decided": "an event and its decisions are journalled, nothing is carried out",
-    "daemon.launch": "a launch is journalled, its message has not left",
-    "daemon.launched": "the launch message has left",
-    "daemon.result": "a result has come, nothing of it is written",
+    "daemon.launch": "a launch is journalled, its message is not sent",
+    "daemon.launched": "the launch message is sent",
+    "daemon.result": "a result was received, nothing of it is written",
     "daemon.answer": "an answer is decided, not written",
     "daemon.written": "an answer is written, its doorbell not rung",
-    "daemon.session": "a session's memory is with the service manager, the peer has nothing",
+    "daemon.session": "the service manager holds a session's memory, the peer has nothing",
     "daemon.recovered": "the journal is replayed, nothing is reconnected",
-    "helper.open": "an instance is cut, its workers are not forked",
+    "helper.open": "an instance is created, its workers are not forked",
     "helper.close": "an instance is to be closed, its workers live",
     "helper.scrub": "an instance is scrubbed, not destroyed",
-    "worker.launch": "a launch has come, the kernel has not started",
+    "worker.launch": "a launch was received, the kernel has not started",
     "worker.result": "the kernel has ended, its result is not sent",
     "worker.scrub": "the lane is scrubbed, the confirmation not sent",
-    "switch.operation": "an operation's header has come from a member, nothing is asked or passed up",
-    "switch.admitted": "an operation is admitted, nothing of it is given to anybody",
+    "switch.operation": "an operation's header was received from a member, nothing is requested or forwarded",
+    "switch.admitted": "an operation is admitted, no member is notified",
     "switch.chunk": "a chunk is summed, not sent on (raise: it never is)",
-    "switch.delivered": "the last of a sum is with one member more, a rank or a switch below",
+    "switch.delivered": "the last of a sum was delivered to one more member, a rank or a switch below",
     "requester.filled": "a slot is filled, the doorbell not rung",
     "requester.answer": "an answer is rung, not taken",
 }
@@ -47,7 +47,7 @@ _SLEEP_S: Final = 2.0
 
 
 class FaultSyntax(OffpathError):
-    """``OFFPATH_FAULTS`` names no point, or says something else than kill, raise, stop or sleep."""
+    """``OFFPATH_FAULTS`` names an unknown point, or an action other than kill, raise, stop or sleep."""
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ armed: dict[str, _Fault] = {}
 
 
 def arm(text: str) -> None:
-    """Replace what is armed by what ``text`` says. Raises: FaultSyntax."""
+    """Replace the armed faults by those in ``text``. Raises: FaultSyntax."""
     wanted = {}
     for word in text.split():
         found = _ACTION.fullmatch(word)
@@ -73,7 +73,7 @@ def arm(text: str) -> None:
 
 
 def hit(point: str) -> None:
-    """The code is at ``point``: do what is armed there, at its N-th visit. Raises: OSError: the fault is ``raise``."""
+    """Run the fault armed at ``point``, on its N-th visit. Raises: OSError: the fault is ``raise``."""
     fault = armed.get(point)
     if fault is None:
         return

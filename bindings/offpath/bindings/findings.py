@@ -1,4 +1,4 @@
-"""What a check says: a stable code, how bad it is, what was found, and what to do."""
+"""The result of a check: a stable code, its severity, what was found, and what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 
 class Severity(Enum):
-    """How bad: an ERROR keeps the daemon from its work, a WARNING will cost you, a NOTE is to be known."""
+    """ERROR: the daemon cannot work. WARNING: it works with a disadvantage. NOTE: information."""
 
     OK = "ok"
     NOTE = "note"
@@ -17,21 +17,21 @@ class Severity(Enum):
 
 
 CODES: Final[dict[str, str]] = {
-    "page-size": "the kernel's page size, to which all memory is cut",
+    "page-size": "the kernel's page size, to which all memory is rounded",
     "memlock": "RLIMIT_MEMLOCK against what an RDMA device would pin",
     "nofile": "RLIMIT_NOFILE against the sessions and lanes of the configuration",
     "runtime-directory": "owner, mode and kind of the runtime directory",
-    "stale-socket": "a socket file at which nobody listens",
+    "stale-socket": "a socket file without a listener",
     "journal-space": "room for the journal in the runtime directory",
     "daemon": "whether a daemon answers in the runtime directory",
     "token": "a tenant's token file",
     "tls-files": "certificate, key and authority of the TCP carrier",
-    "tls-expiry": "how long the certificates hold",
-    "clock": "monotonic and boot-time clocks, on which every deadline stands",
-    "clock-sync": "whether the wall clock is synchronised (logs and certificates stand on it)",
+    "tls-expiry": "how long the certificates are valid",
+    "clock": "monotonic and boot-time clocks, on which all deadlines depend",
+    "clock-sync": "whether the wall clock is synchronised (logs and certificates depend on it)",
     "cpu": "processors that this process may use",
-    "kernel": "what the kernel must, or should, be able to do",
-    "notify-queue": "messages that a service manager's socket holds",
+    "kernel": "kernel features that are required or recommended",
+    "notify-queue": "messages that a service manager's socket queues",
     "package": "Python packages of the daemon",
     "plugin": "whether the policy plug-in of the configuration starts",
     "rdma": "whether this machine has RDMA devices",
@@ -39,18 +39,18 @@ CODES: Final[dict[str, str]] = {
     "rdma-gid": "the address that an RDMA port can be connected to by",
     "rdma-library": "pyverbs, through which RDMA devices are used",
     "rdma-limits": "page size, message size and queue pairs of an RDMA device",
-    "rdma-gpu": "the RDMA port that lies nearest to a GPU",
+    "rdma-gpu": "the RDMA port nearest to a GPU",
     "doca": "DOCA's libraries and their release",
-    "doca-device": "the devices that DOCA shows, and what they can do",
+    "doca-device": "the DOCA devices and their capabilities",
     "doca-comch": "whether the host channel `comch` can be served here",
-    "doca-representor": "the host's functions that the DPU's device sees",
+    "doca-representor": "the host's functions that are visible to the DPU's device",
     "fault-points": "fault points that are armed",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``code`` is one of `CODES` and stays the same from release to release; ``fix`` is empty when all is well."""
+    """``code`` is one of `CODES` and stable across releases. ``fix`` is empty when there is nothing to do."""
 
     code: str
     severity: Severity
@@ -59,5 +59,5 @@ class Finding:
 
 
 def ok(code: str, what: str) -> Finding:
-    """Nothing to do."""
+    """A finding that requires no action."""
     return Finding(code, Severity.OK, what)

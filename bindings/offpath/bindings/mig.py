@@ -1,7 +1,7 @@
-"""The one table of MIG geometry: profiles, legal starts, slices and memory of six GPU models.
+"""The table of MIG geometry: profiles, legal starts, slices and memory of six GPU models.
 
-Source: data/mig_profiles.json, with its provenance inside. The GPU port reports it and shells pass it to ``sched``
-as plain records; nobody else reads the file.
+Source: data/mig_profiles.json, which states its provenance. The GPU port reports the geometry, and shells pass it to
+``sched`` as plain records. No other module reads the file.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ MIB = 1 << 20
 class MigProfile:
     """One profile of one model.
 
-    ``memory_slices`` is how many memory slices an instance occupies from its start; ``memory_bytes`` what a real
-    one offers; ``starts`` the legal first memory slices.
+    ``memory_slices``: how many an instance occupies from its start. ``memory_bytes``: the memory of a real instance.
+    ``starts``: the legal first memory slices.
     """
 
     name: str
@@ -34,7 +34,7 @@ class MigProfile:
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """A GPU model: its totals and its profiles, smallest first as the table lists them."""
+    """A GPU model: its totals and its profiles, smallest first as in the table."""
 
     name: str
     compute_slices: int
@@ -52,7 +52,7 @@ class GpuModel:
 
 @cache
 def gpu_models() -> dict[str, GpuModel]:
-    """Every model of the table by name, e.g. ``A100-40GB``."""
+    """All models of the table by name, e.g. ``A100-40GB``."""
     raw = json.loads(resources.files(__package__).joinpath("data/mig_profiles.json").read_text("utf-8"))
     models = {}
     for name, gpu in raw["gpus"].items():

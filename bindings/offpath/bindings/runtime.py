@@ -1,4 +1,4 @@
-"""The runtime directory: where daemon, helper and local requesters find each other's sockets."""
+"""The runtime directory, which holds the sockets of daemon, helper and local requesters."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Final
 from offpath.bindings.errors import RegionError
 
 SYSTEM_DIRECTORY: Final = "/run/offpath"
-"""Where the daemon of a whole machine lives. Only root can make it, so its owner is whom root chose."""
+"""Directory of a system-wide daemon. Only root can create it, so root chose its owner."""
 
 
 def runtime_directory(explicit: str | None = None) -> str:
-    """The directory of this user's own daemon, made or not. No other user can create it.
+    """The directory of this user's own daemon, whether it exists or not. No other user can create it.
 
     The first of ``explicit``, ``$RUNTIME_DIRECTORY``, ``$XDG_RUNTIME_DIR/offpath``, ``/run/offpath`` (root only),
-    ``/run/user/UID/offpath`` (where the system made ``/run/user/UID``), ``~/.local/state/offpath``.
-    Raises: RegionError: none of them can be named; this user has no home directory.
+    ``/run/user/UID/offpath`` (where the system created ``/run/user/UID``), ``~/.local/state/offpath``.
+
+    Raises: RegionError: none of them applies; this user has no home directory.
     """
     if explicit:
         return explicit
@@ -43,8 +44,8 @@ def runtime_directory(explicit: str | None = None) -> str:
 
 
 def local_socket(name: str, explicit: str | None = None) -> str:
-    """Path of the local daemon's socket ``name``: in `runtime_directory`; if there is none and none was asked for
-    by ``explicit``, in `SYSTEM_DIRECTORY` where that has one. Raises: RegionError: as `runtime_directory`."""
+    """Path of the local daemon's socket ``name``: in `runtime_directory`; if it is missing there and ``explicit`` is
+    unset, in `SYSTEM_DIRECTORY` if that has one. Raises: RegionError: as `runtime_directory`."""
     own = os.path.join(runtime_directory(explicit), name)
     if explicit or os.path.lexists(own):
         return own
@@ -55,14 +56,15 @@ def local_socket(name: str, explicit: str | None = None) -> str:
 def make_runtime_directory(path: str) -> None:
     """Create it with mode 0700, or check that it is a directory of this user that no other user may write to.
 
-    Raises: RegionError: it belongs to another user, is a link, or may be written by others. OSError: it cannot be made.
+    Raises: RegionError: it belongs to another user, is a link, or may be written by others. OSError: it cannot be
+        created.
     """
     os.makedirs(path, mode=0o700, exist_ok=True)
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode):
         raise RegionError(f"{path} is not a directory")
     if found.st_uid != os.getuid():
-        raise RegionError(f"{path} belongs to uid {found.st_uid}, not to us")
+        raise RegionError(f"{path} belongs to uid {found.st_uid}, not to this user")
     if found.st_mode & 0o022:
         raise RegionError(f"{path} may be written by others (mode {stat.S_IMODE(found.st_mode):o}); chmod 700 it")
 
@@ -72,11 +74,11 @@ FABRIC_SOCKET = "fabric.sock"
 HOST_SOCKET = "host.sock"
 JOURNAL = "journal"
 LAST_GOOD = "config.last"
-"""The configuration in force, for a restart that finds the sources refused."""
+"""The configuration in force, for a restart whose sources are refused."""
 ADMIN_SOCKET = "admin.sock"
 CONTROLLER_SOCKET = "controller.sock"
-"""An operator's way to a controller."""
+"""The operator's socket of a controller."""
 INA_FOLDER = "ina"
-"""Where ranks of training jobs leave their pages."""
+"""Directory in which ranks of training jobs keep their state files."""
 NOTIFY_SOCKET = "notify.sock"
-"""Where a service manager hears its daemon."""
+"""The socket on which a service manager receives its daemon's notifications."""

@@ -18,23 +18,23 @@ from offpath.bindings.errors import HandoverError
 
 _UCRED = struct.Struct("3i")
 _TIMEVAL = struct.Struct("@ll")
-_SO_PEERPIDFD: Final = 77  # Linux 6.5: the peer's pidfd, free of pid reuse
+_SO_PEERPIDFD: Final = 77  # Linux 6.5: the peer's pidfd, immune to pid reuse
 _ALONE_S: Final = 5.0
 _LOCK: Final = ".sockets.lock"
 GONE: Final = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ECONNREFUSED, errno.EBADF, errno.ESHUTDOWN)
 
 
 def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
-    """(pid, uid, gid) of the process that connected, as the kernel saw it then."""
+    """(pid, uid, gid) of the process that connected, as the kernel recorded it then."""
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, gid = _UCRED.unpack(raw)
     return pid, uid, gid
 
 
 def peer_pidfd(sock: socket.socket) -> int:
-    """A pidfd of the peer's process (ours to close), or -1 when it is gone or the kernel cannot say.
+    """A pidfd of the peer's process, which the caller closes; -1: the process is gone or the kernel cannot provide one.
 
-    Raises: OSError: there is no descriptor left for it, which says nothing of the peer.
+    Raises: OSError: no descriptor is left for it. The peer may be alive.
     """
     try:
         raw = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4)
@@ -51,10 +51,10 @@ def peer_pidfd(sock: socket.socket) -> int:
 
 
 def connect_within(sock: socket.socket, path: str, timeout_s: float) -> None:
-    """Connect a Unix socket, and wait ``timeout_s`` at most for room in a full backlog: a socket with a timeout of
-    Python's own is non-blocking to the kernel, which then fails at once. The socket waits without bound afterwards.
+    """Connect a Unix socket; wait at most ``timeout_s`` for space in a full backlog. Python's own timeout makes the
+    socket non-blocking to the kernel, which then fails at once. Afterwards the socket blocks without limit.
 
-    Raises: OSError; of EAGAIN: the backlog stayed full.
+    Raises: OSError; EAGAIN: the backlog stayed full.
     """
     until = time.monotonic() + max(timeout_s, 1e-3)
     sock.setblocking(True)
@@ -71,7 +71,7 @@ def connect_within(sock: socket.socket, path: str, timeout_s: float) -> None:
 
 def _is_connected(sock: socket.socket) -> bool:
     """False after a `connect` that a signal interrupted: Python waits until the socket is writable, which an
-    unconnected one is, and returns as if it were connected (Python 3.11, seen)."""
+    unconnected one is, and returns as if it were connected (observed in Python 3.11)."""
     try:
         sock.getpeername()
     except OSError as fault:
@@ -82,26 +82,26 @@ def _is_connected(sock: socket.socket) -> bool:
 
 
 def send_with_fds(sock: socket.socket, message: bytes, fds: Sequence[int], flags: int = 0) -> None:
-    """`socket.send_fds`, which drops its ``flags`` (Python 3.11, seen): MSG_DONTWAIT would block."""
+    """As `socket.send_fds`, which ignores its ``flags`` (observed in Python 3.11): MSG_DONTWAIT would block."""
     sock.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))], flags)
 
 
 def receive_with_fds(sock: socket.socket, nbytes: int, most: int, flags: int = 0) -> tuple[bytes, list[int], int]:
-    """(message, descriptors, flags); as `socket.recv_fds`, but ``flags`` count, and descriptors close on exec."""
+    """(message, descriptors, flags). As `socket.recv_fds`, but honours ``flags``, and descriptors close on exec."""
     fds = array.array("i")
-    message, ancillary, said, _ = sock.recvmsg(
+    message, ancillary, received_flags, _ = sock.recvmsg(
         nbytes, socket.CMSG_LEN(most * fds.itemsize), flags | socket.MSG_CMSG_CLOEXEC
     )
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-    return message, list(fds), said
+    return message, list(fds), received_flags
 
 
 class SocketFile:
-    """The file of a listening Unix socket: which one it is, and whether this process may remove it.
+    """The file of a listening Unix socket: its identity, and whether this process may remove it.
 
-    A path says nothing of who listens there: the file may have been removed, and another process may have made one.
+    A path does not identify a listener: the file may have been removed, and another process may have made a new one.
     """
 
     def __init__(self, path: str, *, is_own: bool) -> None:
@@ -114,7 +114,7 @@ class SocketFile:
             self._look()
 
     def _look(self) -> tuple[int, int] | None:
-        """(device, inode) of what is at the path now."""
+        """(device, inode) of the file at the path now."""
         try:
             found = os.lstat(self.path)
         except OSError:
@@ -126,18 +126,19 @@ class SocketFile:
         return found.st_dev, found.st_ino
 
     def is_there(self) -> bool:
-        """The path leads to this file. Remembers its mode and group."""
+        """The path leads to this file. Records its mode and group."""
         return self._identity is not None and self._look() == self._identity
 
     def remake(self, kind: socket.SocketKind) -> socket.socket:
         """A new listening socket at the path, with the mode and group of the former file. Does not wait.
 
-        Raises: OSError: the path is taken, or cannot be made, or not with that group; nothing is left there then.
+        Raises: OSError: the path is taken, or the file cannot be made, or not with that group. Nothing is left at the
+            path.
         """
         sock = listening_socket(self.path, kind, wait_s=0.0)
         try:
             made = os.lstat(self.path)
-            if self.mode >> 3 & ~self.mode & 0o7 and self.gid != made.st_gid:  # the group may more than others
+            if self.mode >> 3 & ~self.mode & 0o7 and self.gid != made.st_gid:  # the group has rights that others lack
                 os.chown(self.path, -1, self.gid)
             os.chmod(self.path, self.mode)
         except OSError:
@@ -149,26 +150,26 @@ class SocketFile:
         return sock
 
     def remove(self) -> None:
-        """Remove it if this process made it and nobody has replaced it. Repeating it is harmless."""
+        """Remove it if this process made it and it was not replaced. Idempotent."""
         if self.is_own and self.is_there():
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path)
 
 
 def _is_dead(path: str) -> bool:
-    """No socket is bound to the file at ``path`` (or there is no file). Makes no connection: the kind differs."""
+    """No socket is bound to the file at ``path``, or there is no file. Makes no connection: the socket kind differs."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
         return probe.connect_ex(path) in (errno.ECONNREFUSED, errno.ENOENT)
 
 
 @contextlib.contextmanager
 def _alone_in(directory: str, wait_s: float) -> Iterator[None]:
-    """Of all processes that make sockets in ``directory``, one at a time.
+    """Exclude other processes that make sockets in ``directory``.
 
-    The lock is a file of mode 0600, removed at the end. A lock on the directory itself would need no file, but every
-    user who may read the directory could take it and keep it.
+    The lock is a file of mode 0600, removed at the end. A lock on the directory itself would need no file, but any user
+    with read access to the directory could take it and keep it.
 
-    Raises: OSError; of EADDRINUSE: another process held the lock for ``wait_s``.
+    Raises: OSError; EADDRINUSE: another process held the lock for ``wait_s``.
     """
     path = os.path.join(directory, _LOCK)
     until = time.monotonic() + wait_s
@@ -185,9 +186,9 @@ def _alone_in(directory: str, wait_s: float) -> Iterator[None]:
 
 
 def _locked(path: str) -> int:
-    """A descriptor of the lock file at ``path``, with the lock; -1: another process has it, or just removed the file.
+    """A descriptor of the locked lock file at ``path``; -1: another process has the lock, or just removed the file.
 
-    Raises: OSError: the file cannot be made, or belongs to another user in a directory that is not ours.
+    Raises: OSError: the file cannot be made, or belongs to another user in another user's directory.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -196,7 +197,7 @@ def _locked(path: str) -> int:
         us = os.geteuid()
         if not os.path.lexists(path) or os.lstat(path).st_uid == us or os.stat(os.path.dirname(path)).st_uid != us:
             raise
-        os.unlink(path)  # left behind by a process of root that was killed
+        os.unlink(path)  # left by a root process that was killed
         return -1
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -213,13 +214,13 @@ def _locked(path: str) -> int:
 
 
 def listening_socket(path: str, kind: socket.SocketKind, *, wait_s: float = _ALONE_S) -> socket.socket:
-    """A bound, non-blocking Unix socket of mode 0600 at ``path``; a stale file there is replaced.
+    """A bound, non-blocking Unix socket of mode 0600 at ``path``. Replaces a stale file there.
 
-    Of several that start at once one gets the path. Without the lock a second one could find the stale file, and
-    remove the socket that the first had put in its place meanwhile, or find it bound and not listening yet.
+    Of several processes that start at once, one gets the path. Without the lock, a second one could find the stale file
+    and remove the socket that the first had put there meanwhile, or find that socket bound and not yet listening.
 
-    Raises: OSError: the path is taken by a live listener, or cannot be made; or others made sockets in its directory
-    for ``wait_s``.
+    Raises: OSError: a live listener has the path, it cannot be made, or other processes made sockets in its directory
+        for ``wait_s``.
     """
     with _alone_in(os.path.dirname(path) or ".", wait_s):
         return _listening_socket(path, kind)
@@ -230,7 +231,8 @@ def _listening_socket(path: str, kind: socket.SocketKind) -> socket.socket:
     try:
         if os.path.exists(path):
             with socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as probe:
-                # Only a refusal proves that nobody listens: a full backlog or another kind of socket is somebody's.
+                # Only a refusal proves that the file is stale. A full backlog or another kind of socket means a live
+                # owner.
                 if probe.connect_ex(path) not in (errno.ECONNREFUSED, errno.ENOENT):
                     raise OSError(errno.EADDRINUSE, "another process listens there", path)
             with contextlib.suppress(FileNotFoundError):
@@ -248,14 +250,15 @@ def _listening_socket(path: str, kind: socket.SocketKind) -> socket.socket:
 
 
 def inherited_listener(name: str, fd: int, kind: socket.SocketKind) -> socket.socket:
-    """A listening Unix socket that another process made and handed down as ``fd``; owned and non-blocking from here.
+    """A listening Unix socket that another process made and passed as ``fd``. Takes ownership and makes it
+    non-blocking.
 
-    Raises: HandoverError: ``fd`` is something else; it is left open, for it may not be ours.
+    Raises: HandoverError: ``fd`` is something else. It stays open, because it may belong to other code.
     """
     try:
         sock = socket.socket(fileno=fd)
     except OSError:
-        raise HandoverError(f"{name}: descriptor {fd} is no socket") from None
+        raise HandoverError(f"{name}: descriptor {fd} is not a socket") from None
     is_listening = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     if sock.family != socket.AF_UNIX or sock.type != kind or not is_listening:
         found = f"a {sock.family.name} socket of {sock.type.name}{', listening' if is_listening else ''}"

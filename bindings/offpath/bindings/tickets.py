@@ -1,4 +1,4 @@
-"""One-time tickets: what the negotiation offers, and a fabric's connection uses up."""
+"""One-time tickets: the negotiation offers them, a connection to the fabric redeems them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from offpath.bindings.errors import TicketRefused
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a ticket is good for."""
+    """What a ticket grants."""
 
     slots: int
     payload_bytes: int
@@ -20,14 +20,14 @@ class Offer:
 
 
 class TicketBook:
-    """One-time tickets. Only their digests are kept; a late, used or unknown ticket looks the same to the peer."""
+    """One-time tickets. Stores their digests only. The peer cannot distinguish a late, a used and an unknown ticket."""
 
     def __init__(self, most: int = 4096) -> None:
         self._offers: OrderedDict[bytes, Offer] = OrderedDict()
         self._most = most
 
     def offer(self, ticket: str, slots: int, payload_bytes: int, result_bytes: int, expires_ns: int) -> None:
-        """See `FabricListener.offer`; the oldest offer goes when there are too many."""
+        """See `FabricListener.offer`. Beyond ``most`` offers the oldest is dropped."""
         while len(self._offers) >= self._most:
             self._offers.popitem(last=False)
         self._offers[_digest(ticket.encode())] = Offer(slots, payload_bytes, result_bytes, expires_ns)
@@ -37,12 +37,12 @@ class TicketBook:
         self._offers.pop(_digest(ticket.encode()), None)
 
     def redeem(self, ticket: bytes, now_ns: int) -> Offer:
-        """Use the ticket up. Raises: TicketRefused."""
+        """Consume the ticket. Raises: TicketRefused."""
         offer = self._offers.pop(_digest(ticket), None)
         if offer is None:
             raise TicketRefused("unknown ticket, or redeemed before")
         if now_ns > offer.expires_ns:
-            raise TicketRefused("the ticket came too late")
+            raise TicketRefused("the ticket has expired")
         return offer
 
 

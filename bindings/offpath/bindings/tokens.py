@@ -1,4 +1,4 @@
-"""A tenant's token in a file: one rule for daemon and requesters. What is in the file is never shown."""
+"""Reads a tenant's token from a file, by one rule for daemon and requesters. No error shows the file's content."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ LEAST, MOST = 16, 256
 _MOST_BYTES: Final = 4096
 _TOKEN: Final = re.compile(rf"[\x20-\x7e]{{{LEAST},{MOST}}}")
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+\.(?:token|tok|txt|key|secret)")
-"""Names that are shown although they are as long as a token. Any other extension could be the last word of one."""
+"""Names that are shown although they are as long as a token. Any other extension could be the end of a token."""
 RULE: Final = f"a token is one line of {LEAST} to {MOST} printable ASCII characters (`openssl rand -hex 24` makes one)"
 
 
 def read_token_file(path: str, *, others: int = 0o077) -> str:
-    """The token: the file's only line, without white space around it. Never waits for a writer.
+    """The token: the file's only line, stripped of white space. Never waits for a writer.
 
     Args:
-        others: bits of the file's mode that must not be set.
-    Raises: TokenRefused: unreadable, open to others, not a regular file, or no token.
+        others: mode bits that must not be set.
+    Raises: TokenRefused: unreadable, accessible to others, not a regular file, or no token.
     """
     fd, why = -1, ""
     try:
@@ -31,7 +31,7 @@ def read_token_file(path: str, *, others: int = 0o077) -> str:
         why = f"{_named(path)}: {fault.strerror or 'cannot be read'}"
     except ValueError:  # NUL
         why = "the path of a token file contains NUL"
-    if why:  # raised here: the operating system's error has the whole path, and would stay attached as the context
+    if why:  # raised here: as context, the OSError would expose the whole path
         raise TokenRefused(why)
     try:
         found = os.fstat(fd)
@@ -51,7 +51,7 @@ def read_token_file(path: str, *, others: int = 0o077) -> str:
 
 
 def _named(path: str) -> str:
-    """A path that cannot be opened, for people; without the text if that could be a token given by mistake."""
+    """A path that cannot be opened, for an error text; withheld if it could be a token given by mistake."""
     folder, name = os.path.split(path)
     is_a_name = len(name) < LEAST or _FILE_NAME.fullmatch(name) is not None
     if os.path.lexists(path) or (is_a_name and (not folder or os.path.isdir(folder))):

@@ -1,7 +1,8 @@
-"""Copies that a device makes in segments: what the copy engines `doca` and `verbs` share.
+"""Segmented device copies: the common part of the copy engines `doca` and `verbs`.
 
-A copy is cut into segments that the device takes. Each memory has a route with a queue of its own: what exceeds the
-device's room waits there, and holds up no other memory's copies. An adapter submits segments and reports which ended.
+A copy is cut into segments that the device accepts. Each memory has a route with its own queue: segments that exceed
+the device's capacity wait there and do not delay the copies of other memories. An adapter submits segments and reports
+which ended.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from offpath.bindings.memory.registry import Closable, Registration, Registry
 from offpath.bindings.ports import CopyCompletion, Memory
 
 IN_PLACE_BYTES: Final = 64 << 10
-"""Between two memories of ours, up to this, the processor copies: a request to the device costs more."""
+"""Up to this size the CPU copies between two local memories: a device request costs more."""
 _CLOSE_S: Final = 5.0
 
 Known = TypeVar("Known", bound=Closable)
@@ -38,31 +39,31 @@ class Copy:
     nbytes: int
     held: list[Registration[Any]] = field(default_factory=list)
     segments: int = 0
-    """That have not ended yet."""
+    """Segments that have not ended."""
     error: str | None = None
 
     def use(self, registry: Registry[Known], memory: Region, *, is_written: bool) -> Known:
-        """``memory`` as the device knows it, until the copy ends. Raises: as the registry."""
+        """The device's registration of ``memory``, held until the copy ends. Raises: as the registry."""
         registration = registry.use(memory, is_written=is_written)
         self.held.append(registration)
         return registration.region
 
     def release(self) -> None:
-        """It has ended."""
+        """Release the registrations, after the copy has ended."""
         for registration in self.held:
             registration.release()
         self.held = []
 
 
 class Range(Protocol):
-    """Bytes that lie together, as the device addresses them."""
+    """Contiguous bytes, as the device addresses them."""
 
     @property
     def nbytes(self) -> int:
         """Length in bytes."""
 
     def within(self, offset: int, nbytes: int) -> Self:
-        """A part of it."""
+        """A subrange."""
 
 
 class Segment(Protocol):
@@ -70,7 +71,7 @@ class Segment(Protocol):
 
     @property
     def copy(self) -> Copy:
-        """The copy that it is part of."""
+        """The copy that the segment belongs to."""
 
 
 S = TypeVar("S", bound=Segment)
@@ -80,9 +81,9 @@ Target = TypeVar("Target", bound=Range)
 
 
 def cut(sources: Sequence[Source], targets: Sequence[Target], most_bytes: int) -> list[tuple[Source, Target]]:
-    """Ranges of the same length in all, as pairs of equal length: cut where a range ends on either side, and at
+    """Split ranges of the same total length into pairs of equal length: at the end of a range on either side, and at
     ``most_bytes``."""
-    if len(sources) == len(targets) == 1 and sources[0].nbytes <= most_bytes:  # almost always
+    if len(sources) == len(targets) == 1 and sources[0].nbytes <= most_bytes:  # the common case
         return [(sources[0], targets[0])]
     found, sources_left, targets_left = [], deque(sources), deque(targets)
     while sources_left:
@@ -99,22 +100,22 @@ def cut(sources: Sequence[Source], targets: Sequence[Target], most_bytes: int) -
 
 
 class SegmentedRoute(ABC, Generic[S, R]):
-    """Implements `offpath.bindings.ports.Memory`: ``remote`` as one range, and the copies from and to it.
+    """Implements `offpath.bindings.ports.Memory`: presents ``remote`` as one range, and runs the copies from and to it.
 
-    ``release`` is called once, when the route can be given back: it failed, or it is closed and no copy is in flight.
+    ``release`` is called once, when the route can be released: it failed, or it is closed and no copy is in flight.
     """
 
     def __init__(self, remote: Sequence[R], release: Callable[[], None]) -> None:
         self.remote = remote
         self.failure = ""
-        """Why no copy is possible any more; empty: copies are possible."""
+        """Why copies have become impossible; empty: copies are possible."""
         self.is_closed = False
         self._release = release
         self._is_released = False
         self._serials = count(1)
         self._waiting: deque[S] = deque()
         self._in_flight: dict[int, S] = {}
-        """By serial number, in the order of submission."""
+        """By serial number, in order of submission."""
 
     # -- by the adapter -----------------------------------------------------------------------------------------------
     @property
@@ -124,12 +125,12 @@ class SegmentedRoute(ABC, Generic[S, R]):
 
     @abstractmethod
     def _submit(self, serial: int, segment: S) -> bool:
-        """Start one. False: no room now. Does not block. Raises: DeviceError."""
+        """Submit one segment. False: no capacity now. Does not block. Raises: DeviceError."""
 
     @abstractmethod
     def _refused(self, copy: Copy, fault: DeviceError) -> list[Copy]:
-        """A segment of ``copy``, the first that waits, was not submitted, and must not wait any longer. Returns copies
-        that ended by it."""
+        """``copy``'s segment at the head of the queue could not be submitted; remove it. Returns the copies that this
+        ended."""
 
     # -- the memory ---------------------------------------------------------------------------------------------------
     @property
@@ -143,12 +144,12 @@ class SegmentedRoute(ABC, Generic[S, R]):
         return bool(self._in_flight or self._waiting)
 
     def close(self) -> None:
-        """See `Memory.close`. Copies in flight continue to their end."""
+        """See `Memory.close`. Copies in flight run to their end."""
         self.is_closed = True
         self._release_if_done()
 
     def ranges(self, offset: int, nbytes: int) -> list[R]:
-        """Where ``nbytes`` of it from ``offset`` on lie."""
+        """The parts of ``remote`` that hold ``nbytes`` from ``offset`` on."""
         found = []
         for each in self.remote:
             here = min(nbytes, each.nbytes - offset)
@@ -160,14 +161,14 @@ class SegmentedRoute(ABC, Generic[S, R]):
 
     # -- copies -------------------------------------------------------------------------------------------------------
     def start(self, segments: Sequence[S]) -> list[Copy]:
-        """Copy these, all of one copy. Returns copies that ended by it: it can fail at once."""
+        """Queue the segments of one copy. Returns the copies that this ended: a copy can fail at once."""
         for segment in segments:
             segment.copy.segments += 1
             self._waiting.append(segment)
         return self._advance()
 
     def give_up(self, why: str) -> list[Copy]:
-        """End all copies now. The route is given back first: what its device had not done yet, it does no more."""
+        """Abort all copies. The route is released first, so that the device does nothing more for them."""
         self.failure = self.failure or why
         ended = self._copies()
         for copy in ended:
@@ -183,12 +184,12 @@ class SegmentedRoute(ABC, Generic[S, R]):
         return list(dict.fromkeys(segment.copy for segment in (*self._in_flight.values(), *self._waiting)))
 
     def _landed(self, copy: Copy) -> list[Copy]:
-        """A segment of it has ended. Returns the copy if it was the last."""
+        """Count one segment of ``copy`` as ended. Returns the copy if it was the last."""
         copy.segments -= 1
         return [] if copy.segments else [copy]
 
     def _advance(self) -> list[Copy]:
-        """Submit what there is room for. Returns copies that ended by it."""
+        """Submit segments while there is capacity. Returns the copies that this ended."""
         ended: list[Copy] = []
         while self._waiting and self._takes_segments:
             segment, serial = self._waiting[0], next(self._serials)
@@ -216,29 +217,29 @@ Route = TypeVar("Route", bound=SegmentedRoute[Any, Any])
 
 
 class SegmentedCopyEngine(ABC, Generic[Route]):
-    """Implements of `offpath.bindings.ports.CopyEngine` all but the linking. Not for several threads.
+    """Implements `offpath.bindings.ports.CopyEngine`, except the linking. Not thread-safe.
 
-    Its descriptor is an epoll's: the adapter registers there what wakes it.
+    `fileno` is an epoll, in which the adapter registers its event sources.
     """
 
     _undo: ExitStack
-    """What `close` undoes; by the adapter."""
+    """What `close` undoes; set by the adapter."""
 
     def __init__(self, kind: type[Route]) -> None:
-        """``kind``: of the routes that this engine makes."""
+        """``kind``: the class of this engine's routes."""
         self.bytes_copied = 0
         self._kind = kind
         self._routes: list[Route] = []
         self._done: deque[CopyCompletion] = deque()
         self._is_marked = False
         self._wants_turn = False
-        """`_turn` has more to do, of which nothing that is registered tells."""
+        """`_turn` has more to do, and no registered descriptor signals it."""
         self._broken = ""
         """Why the device is lost; empty: it is not."""
         self._closed = False
 
     def _open_descriptor(self, made: ExitStack) -> None:
-        """The epoll, and in it the mark that keeps it readable. Raises: OSError."""
+        """Make the epoll, and in it the eventfd that keeps it readable. Raises: OSError."""
         self._epoll = select.epoll()
         made.callback(self._epoll.close)
         self._mark = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -248,12 +249,12 @@ class SegmentedCopyEngine(ABC, Generic[Route]):
     # -- by the adapter -----------------------------------------------------------------------------------------------
     @abstractmethod
     def _start(self, copy: Copy, source: Memory, source_offset: int, target: Memory, target_offset: int) -> list[Copy]:
-        """Cut ``copy`` and start its segments; one of the two is a `Region`. Returns copies that ended by it. Raises:
-        DeviceError: nothing was started."""
+        """Cut ``copy`` and start its segments. One of the two memories is a `Region`. Returns the copies that this
+        ended. Raises: DeviceError: nothing was started."""
 
     @abstractmethod
     def _turn(self, timeout_s: float) -> None:
-        """Take in what has completed, and wait for it at most ``timeout_s``."""
+        """Process completions; wait at most ``timeout_s`` for the first."""
 
     # -- the engine ---------------------------------------------------------------------------------------------------
     def reaches(self, memory: Memory) -> bool:
@@ -263,16 +264,16 @@ class SegmentedCopyEngine(ABC, Generic[Route]):
     def post(
         self, token: int, source: Memory, source_offset: int, target: Memory, target_offset: int, nbytes: int
     ) -> CopyCompletion | None:
-        """See `CopyEngine.post`. The first copy with a memory of ours registers it, which takes its time.
+        """See `CopyEngine.post`. The first copy with a local memory registers it, which takes time.
 
-        A lane that failed, a memory that cannot be registered: the copy completes at once, with an error.
+        If a lane failed or a memory cannot be registered, the copy completes at once with an error.
         """
         if self._closed:
             raise ResourceClosed("copy engine")
         self._check(source, source_offset, nbytes)
         self._check(target, target_offset, nbytes)
         if not isinstance(source, Region) and not isinstance(target, Region):
-            raise RegionError("one side of a copy is memory of ours")
+            raise RegionError("one side of a copy must be local memory")
         if not nbytes:
             return CopyCompletion(token, None)
         if isinstance(source, Region) and isinstance(target, Region) and nbytes <= IN_PLACE_BYTES:
@@ -293,7 +294,7 @@ class SegmentedCopyEngine(ABC, Generic[Route]):
         return self._epoll.fileno()
 
     def poll(self) -> list[CopyCompletion]:
-        """Take the finished copies; after `close` too, what was still in flight then."""
+        """Take the finished copies; after `close` also those that were in flight then."""
         if not self._closed:
             self._turn(0)
         done = list(self._done)
@@ -302,14 +303,14 @@ class SegmentedCopyEngine(ABC, Generic[Route]):
         return done
 
     def is_working(self) -> bool:
-        """See `CopyEngine.is_working`: a lane's failure is not the engine's."""
+        """See `CopyEngine.is_working`. A failed lane does not count."""
         return not self._closed and not self._broken
 
     def close(self) -> None:
         """See `CopyEngine.close`."""
         if self._closed:
             return
-        self._epoll.unregister(self._mark)  # what is done waits to be taken, and must not keep us awake
+        self._epoll.unregister(self._mark)  # unread completions must not make the waits below return at once
         until = time.monotonic() + _CLOSE_S
         while self._is_busy() and (left := until - time.monotonic()) > 0:
             self._turn(left)
@@ -325,7 +326,7 @@ class SegmentedCopyEngine(ABC, Generic[Route]):
         elif isinstance(memory, self._kind):
             is_closed = memory.is_closed
         else:
-            raise RegionError("the engine copies between regions and what it imported")
+            raise RegionError("the engine copies between regions and imported memory")
         if is_closed:
             raise RegionError("copy with a closed region")
         if nbytes < 0 or offset < 0 or offset + nbytes > memory.nbytes:
@@ -335,7 +336,7 @@ class SegmentedCopyEngine(ABC, Generic[Route]):
         return any(route.is_busy for route in self._routes)
 
     def _give_up(self, why: str) -> None:
-        """All copies end."""
+        """End all copies."""
         for route in list(self._routes):
             self._end(route.give_up(why))
 
@@ -349,7 +350,7 @@ class SegmentedCopyEngine(ABC, Generic[Route]):
             self._set_mark()
 
     def _set_mark(self) -> None:
-        """What nothing that is registered tells keeps our descriptor readable until it is taken."""
+        """Keep the descriptor readable while there is work that no registered descriptor signals."""
         wanted = bool(self._done) or self._wants_turn
         if wanted is not self._is_marked and not self._closed:
             self._is_marked = wanted

@@ -1,4 +1,4 @@
-"""Which users a client accepts as its daemon. Checked before a token, a ticket or a question is sent.
+"""Checks that a socket belongs to a trusted daemon, before a client sends a token, a ticket or a request.
 
 Trusted: root, the client's own user, the user in ``$OFFPATH_DAEMON_UID``, and for sockets in `SYSTEM_DIRECTORY` that
 directory's owner, because only root can create it. Two checks, because the file system can change between them:
@@ -23,7 +23,7 @@ _MOST_UID: Final = 0xFFFF_FFFE
 
 
 def configured_uid() -> int | None:
-    """The user in ``$OFFPATH_DAEMON_UID``, a number or a name. Raises: OptionRefused: there is no such user."""
+    """The user in ``$OFFPATH_DAEMON_UID``, a number or a name. Raises: OptionRefused: the user does not exist."""
     given = os.environ.get(VARIABLE, "")
     if not given:
         return None
@@ -50,11 +50,11 @@ def trusted_uids(directory: str) -> frozenset[int]:
 def connect_daemon(sock: socket.socket, path: str, timeout_s: float) -> None:
     """Connect ``sock`` to the daemon's socket at ``path``; see `connect_within`.
 
-    Raises: DaemonNotTrusted: directory, socket or peer belong to somebody else, or others may write to the directory.
-    OptionRefused: ``$OFFPATH_DAEMON_UID``, or no path. OSError: nobody listens there.
+    Raises: DaemonNotTrusted: directory, socket or peer belong to an untrusted user, or others may write to the
+        directory. OptionRefused: ``$OFFPATH_DAEMON_UID``, or an invalid path. OSError: no listener.
     """
     if not path or "\0" in path:
-        raise OptionRefused("a socket's path is neither empty nor does it contain NUL")
+        raise OptionRefused("a socket's path must not be empty or contain NUL")
     directory = os.path.dirname(path) or "."
     trusted = trusted_uids(directory)
     _check_files(directory, path, trusted)

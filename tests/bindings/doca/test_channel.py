@@ -113,7 +113,7 @@ def test_who_may_come_is_the_function_behind_the_representor(doca: Library) -> N
     ("arguments", "why"),
     [
         (("/nowhere", "", "", "offpath"), "not in /nowhere"),
-        (("", "mlx5_7", "", "offpath"), "no device to serve, called mlx5_7"),
+        (("", "mlx5_7", "", "offpath"), "no device to serve, named mlx5_7"),
         (("", "", "99:00.0", "offpath"), "no representor 99:00.0"),
         (("", "", "", "x" * 200), "a name of 1 to 119 bytes"),
     ],
@@ -276,7 +276,7 @@ def test_a_poller_that_fails_loses_its_connections_and_is_known_to_whoever_knock
         connected(2.0)
     with pytest.raises(PeerGone, match="DOCA_ERROR_DRIVER"):
         ours.wait_message()
-    with pytest.raises(ComchUnusable, match=r"Comch is polled no more: .*DOCA_ERROR_DRIVER"):
+    with pytest.raises(ComchUnusable, match=r"the Comch poller has stopped: .*DOCA_ERROR_DRIVER"):
         listener.self_connect()
     for each in (theirs, ours, listener):
         each.close()

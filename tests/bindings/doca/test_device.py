@@ -30,7 +30,7 @@ def test_a_device_is_found_by_address_rdma_device_and_interface(doca: Library, n
 
 @pytest.mark.parametrize("name", ["0000:04:00.0", "mlx5_7", "x", "no:address", "::"])
 def test_a_name_that_nothing_has_is_refused_with_what_there_is(doca: Library, name: str) -> None:
-    with pytest.raises(NoDocaDevice, match=rf"no device to copy, called {name}: there are 0000:03:00.0 \(mlx5_0, p0\)"):
+    with pytest.raises(NoDocaDevice, match=rf"no device to copy, named {name}: there are 0000:03:00.0 \(mlx5_0, p0\)"):
         open_device(doca, Ability.COPY, name)
 
 
@@ -54,7 +54,7 @@ def test_of_several_that_fit_none_is_guessed(doca: Library) -> None:
 def test_a_machine_without_devices_is_told_so(doca: Library) -> None:
     with environment(DOCA_EMULATOR_DEVICES="0"):
         assert devices(doca) == []
-        with pytest.raises(NoDocaDevice, match="DOCA shows none"):
+        with pytest.raises(NoDocaDevice, match="DOCA lists none"):
             open_device(doca, Ability.COPY)
 
 
@@ -75,6 +75,6 @@ def test_on_the_host_there_are_no_representors(doca: Library) -> None:
     with environment(DOCA_EMULATOR_SIDE="host"):
         device = open_device(doca, Ability.EXPORT)
         assert not shows_representors(device)
-        with pytest.raises(DocaError, match=r"NOT_SUPPORTED.*representors are seen on the DPU only"):
+        with pytest.raises(DocaError, match=r"NOT_SUPPORTED.*representors are visible on the DPU only"):
             representors(device)
         device.close()

@@ -67,7 +67,7 @@ def test_a_child_keeps_its_parent(doca: Library, regions: Regions) -> None:
 def test_what_was_never_closed_warns(doca: Library) -> None:
     engine = Engine(doca)
     pointer = engine.pointer
-    with pytest.warns(ResourceWarning, match="a progress engine of DOCA's was not closed"):
+    with pytest.warns(ResourceWarning, match="a DOCA progress engine was not closed"):
         del engine
     doca.call("doca_pe_destroy", pointer)
 

@@ -57,7 +57,7 @@ def test_a_function_that_a_release_lacks_is_an_error_of_its_call_alone() -> None
         assert not old.has("doca_devinfo_get_vhca_id")
         device = open_device(old, Ability.COPY)
         found = U16()
-        with pytest.raises(DocaTooOld, match=r"doca_devinfo_get_vhca_id: not in DOCA 2.5.0-emulated: it came with 3.0"):
+        with pytest.raises(DocaTooOld, match=r"doca_devinfo_get_vhca_id: not in DOCA 2.5.0-emulated: added in 3.0"):
             old.call("doca_devinfo_get_vhca_id", device.devinfo, byref(found))
         assert device.info.vhca is None
         device.close()

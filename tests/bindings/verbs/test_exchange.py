@@ -54,7 +54,7 @@ def test_the_end_of_a_lane_or_of_our_own_is_nobodys() -> None:
 
 @pytest.mark.parametrize("gid", ["", "10.99.1.1", "::ffff:10.99.1.1%0", "::ffff:10.99.1.1%rdma1", "no gid"])
 def test_what_is_no_gid_or_names_a_zone_is_refused(gid: str) -> None:
-    with pytest.raises(TicketRefused, match="is no GID"):
+    with pytest.raises(TicketRefused, match="is not a GID"):
         from_message(as_message(END).model_copy(update={"gid": gid}))
 
 

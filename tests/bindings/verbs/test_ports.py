@@ -68,7 +68,7 @@ def test_what_fits_nothing_or_several_is_refused_with_what_there_is(
 
 def test_a_machine_without_rdma_has_no_ports_to_choose_from(sysfs: Sysfs) -> None:
     assert ports(sysfs.root) == []
-    with pytest.raises(NoRdmaDevice, match="shows no RDMA device"):
+    with pytest.raises(NoRdmaDevice, match="lists no RDMA device"):
         choose(sysfs=sysfs.root)
 
 

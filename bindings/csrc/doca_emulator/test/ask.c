@@ -1,4 +1,4 @@
-/* The calls that only tell or are told something, and that no other test needs. */
+/* Queries and setters that no other test needs. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -83,7 +83,7 @@ static void a_task_may_change_its_buffers_between_submissions(void)
     OK(doca_mmap_set_user_data(mmap, (union doca_data){.u64 = 3}));
     OK(doca_mmap_add_dev(mmap, rig.dev));
     OK(doca_mmap_set_memrange(mmap, bytes, sizeof bytes));
-    OK(doca_mmap_start(mmap)); /* without permissions set it may be written to locally */
+    OK(doca_mmap_start(mmap)); /* without permissions it is locally writable */
     EXPECT(doca_mmap_set_user_data(mmap, (union doca_data){.u64 = 3}), DOCA_ERROR_BAD_STATE);
     struct doca_buf *all[4];
     for (int i = 0; i < 4; i++)

@@ -1,4 +1,4 @@
-/* Comch between processes: both ways, many clients, and the death of either side. */
+/* Comch between processes: both directions, many clients, and the death of either side. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
@@ -36,7 +36,7 @@ static void client_that_asks(int fd)
     }
     uint64_t count;
     OK(doca_comch_connection_get_counter(peer(&talk), DOCA_COMCH_COUNTER_SENT_MESSAGES, &count));
-    CHECK(count == 0); /* not asked for yet */
+    CHECK(count == 0); /* not requested yet */
     OK(doca_comch_connection_update_info(peer(&talk)));
     OK(doca_comch_connection_get_counter(peer(&talk), DOCA_COMCH_COUNTER_SENT_MESSAGES, &count));
     CHECK(count == MESSAGES);
@@ -78,7 +78,7 @@ static void client_that_streams(int fd)
     hear(fd, &word, 1);
     call_and_wait(&talk, "stream", 10, WINDOW);
     for (uint32_t i = 0; i < STREAM;) {
-        /* Large and small in turn; a place is free again once its message has gone, and they go in order. */
+        /* Large and small in turn. A place is free again once its message was sent, and they are sent in order. */
         bool has_room = i < talk.sent + WINDOW;
         if (has_room)
             messages[i % WINDOW][0] = i;
@@ -121,7 +121,7 @@ static void client_that_waits(int fd)
     call_and_wait(&talk, "fate", 2, 4);
     OK(try_send(&talk, peer(&talk), "here", 4));
     tell(fd, "", 1);
-    until(talk.pe, one_received, &talk); /* nothing comes */
+    until(talk.pe, one_received, &talk); /* nothing arrives */
 }
 
 static void a_dead_client_is_a_disconnect_event_and_fails_what_was_meant_for_it(void)
@@ -134,7 +134,7 @@ static void a_dead_client_is_a_disconnect_event_and_fails_what_was_meant_for_it(
     until(talk.pe, one_received, &talk);
     hear(client.fd, &word, 1);
     kill(client.pid, SIGSTOP);
-    /* Two fit its queue; it takes in none of them. */
+    /* Two fit its queue; it receives none of them. */
     for (int i = 0; i < 5; i++)
         OK(try_send(&talk, talk.from, "more", 4));
     for (int i = 0; i < 1000; i++)
@@ -179,11 +179,11 @@ static void a_dead_server_takes_the_clients_context_down(void)
     CHECK(state(talk.ctx) == DOCA_CTX_STATE_STOPPING);
     struct doca_comch_connection *connection;
     EXPECT(doca_comch_client_get_connection(talk.client, &connection), DOCA_ERROR_BAD_STATE);
-    CHECK(doca_pe_progress(talk.pe) == 0); /* a task is out */
+    CHECK(doca_pe_progress(talk.pe) == 0); /* a task is in use */
     doca_task_free(doca_comch_task_send_as_task(kept));
     until(talk.pe, is_idle, talk.ctx);
 
-    /* The name is free again, and the client may start anew. */
+    /* The name is free again, and the client may restart. */
     struct talk again;
     serve(&again, "mortal", 2, 8);
     EXPECT(doca_ctx_start(talk.ctx), DOCA_ERROR_IN_PROGRESS);

@@ -1,4 +1,4 @@
-/* Copies: host to DPU to host across two processes, and what makes one fail. */
+/* Copies: host to DPU to host across two processes, and the causes of failed copies. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 
 enum { LEN = 600000, MIB = 1 << 20 };
 
-/* What the host sends the DPU: by what channel is no matter of DOCA's. */
+/* What the host sends to the DPU, by any channel. */
 struct described {
     uint64_t addr, len;
     size_t desc_len;
@@ -40,7 +40,7 @@ static void *at(const struct described *told, size_t offset)
     return (void *)(uintptr_t)(told->addr + offset);
 }
 
-/* The host: a source to read only, a destination; then it says what it found. */
+/* The host: a read-only source and a destination; then it reports what it found. */
 static void host_of_a_round_trip(int fd)
 {
     struct doca_dev *dev = device("host");
@@ -87,7 +87,7 @@ static void bytes_go_from_host_to_dpu_and_back(void)
     tell(host.fd, "", 1);
     hear(host.fd, &word, 1);
 
-    /* The exporter has let go of both: an import of before reads nothing more. */
+    /* The exporter has released both: an earlier import reads nothing more. */
     to = buf(rig.inventory, local, staging, LEN, 0);
     EXPECT(copied(&rig, buf(rig.inventory, source, at(&told[0], 0), LEN, LEN), to), DOCA_ERROR_IO_FAILED);
     struct doca_mmap *late;
@@ -187,7 +187,7 @@ static void one_exported_range_may_be_copied_to_another(void)
     OK(doca_dev_close(dpu));
 }
 
-/* One process that has both sides: what one copy may do, each in a fresh context since each failure is fatal. */
+/* One process with both sides: what one copy may do, each in a fresh context, because each failure is fatal. */
 static void permissions_lengths_and_devices_decide_over_a_copy(void)
 {
     static unsigned char theirs[4096], ours[4096];

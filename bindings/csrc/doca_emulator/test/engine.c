@@ -29,7 +29,7 @@ static void a_context_goes_through_its_states_in_order(void)
     OK(doca_pe_connect_ctx(pe, ctx));
     EXPECT(doca_pe_connect_ctx(pe, ctx), DOCA_ERROR_NOT_PERMITTED);
     EXPECT(doca_pe_connect_ctx(other, ctx), DOCA_ERROR_NOT_PERMITTED);
-    EXPECT(doca_ctx_start(ctx), DOCA_ERROR_INITIALIZATION); /* set_conf was left out */
+    EXPECT(doca_ctx_start(ctx), DOCA_ERROR_INITIALIZATION); /* set_conf was not called */
     EXPECT(doca_dma_task_memcpy_set_conf(dma, NULL, ignore, 1), DOCA_ERROR_INVALID_VALUE);
     EXPECT(doca_dma_task_memcpy_set_conf(dma, ignore, ignore, 0), DOCA_ERROR_INVALID_VALUE);
     OK(doca_dma_cap_get_max_num_tasks(dma, &most));
@@ -179,9 +179,9 @@ static void the_handle_is_readable_only_after_a_request_with_something_to_do(voi
     OK(doca_pe_get_notification_handle(of.rig.pe, &handle));
     CHECK(handle >= 0 && !readable(handle, 0));
     submit(&of, 1);
-    CHECK(!readable(handle, 20)); /* never asked for */
+    CHECK(!readable(handle, 20)); /* never requested */
     OK(doca_pe_request_notification(of.rig.pe));
-    CHECK(readable(handle, 0)); /* something waits already */
+    CHECK(readable(handle, 0)); /* something is pending already */
     OK(doca_pe_clear_notification(of.rig.pe, handle));
     CHECK(!readable(handle, 0));
     CHECK(doca_pe_progress(of.rig.pe) == 1 && doca_pe_progress(of.rig.pe) == 0);

@@ -1,4 +1,4 @@
-/* Every fault that the environment can ask for, and those it cannot. */
+/* Every fault that the environment can request, and invalid requests. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static void the_nth_call_fails_as_it_was_told_to(void)
     OK(doca_mmap_create(&mmap));
     OK(doca_mmap_destroy(mmap));
     EXPECT(doca_mmap_create(&mmap), DOCA_ERROR_IN_USE);
-    fault("doca_mmap_create:1=NO_MEMORY"); /* another text counts from the beginning */
+    fault("doca_mmap_create:1=NO_MEMORY"); /* a new text restarts the count */
     EXPECT(doca_mmap_create(&mmap), DOCA_ERROR_NO_MEMORY);
     fault("");
     OK(doca_mmap_create(&mmap));
@@ -151,14 +151,14 @@ static void host_that_looks(int fd)
     tell(fd, head, sizeof head);
     tell(fd, desc, len);
     hear(fd, &word, 1);
-    CHECK(landing[0] == 0 && landing[4096] == 0); /* written, and not to be seen */
+    CHECK(landing[0] == 0 && landing[4096] == 0); /* written, but not visible */
     OK(acquire(landing, 1));
-    CHECK(memcmp(landing, "word", 4) == 0 && landing[4096] == 0); /* the rest is still on its way */
+    CHECK(memcmp(landing, "word", 4) == 0 && landing[4096] == 0); /* the rest is still held */
     OK(acquire(landing, sizeof landing));
     CHECK(memcmp(landing + 4096, "word", 4) == 0);
     tell(fd, "", 1);
     hear(fd, &word, 1);
-    CHECK(memcmp(landing + 100, "word", 4) == 0); /* a read pushed it through */
+    CHECK(memcmp(landing + 100, "word", 4) == 0); /* a read flushed it */
     OK(doca_mmap_destroy(mmap));
     OK(doca_dev_close(dev));
 }

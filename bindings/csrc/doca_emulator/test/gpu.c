@@ -1,4 +1,4 @@
-/* Memory of an emulated GPU: allocated, exported by dmabuf or by its address, written to by the DPU. */
+/* Memory of an emulated GPU: allocated, exported by dmabuf or by its address, written by the DPU. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +41,7 @@ static void the_processor_cannot_touch_what_is_the_gpus(void)
     OK(doca_gpu_create("0000:3b:00.0", &gpu));
     OK(doca_gpu_mem_alloc(gpu, PAGE, 0, DOCA_GPU_MEM_TYPE_GPU, &on_gpu, NULL));
     CHECK(pipe(ends) == 0);
-    CHECK(write(ends[1], on_gpu, 1) < 0); /* the kernel finds no byte there either */
+    CHECK(write(ends[1], on_gpu, 1) < 0); /* the kernel cannot access it there either */
     close(ends[0]);
     close(ends[1]);
     OK(doca_gpu_mem_free(gpu, on_gpu));

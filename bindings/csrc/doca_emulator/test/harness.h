@@ -1,4 +1,4 @@
-/* What the tests of the DOCA interface share. They know the notes and prototypes.h, nothing of what is behind. */
+/* Common code of the tests of the DOCA interface. It uses the notes and prototypes.h only, no internals. */
 #ifndef OFFPATH_DOCA_EMULATOR_HARNESS_H
 #define OFFPATH_DOCA_EMULATOR_HARNESS_H
 
@@ -14,7 +14,7 @@
 void check(bool holds, const char *claim, const char *file, int line);
 void expect(doca_error_t got, doca_error_t wanted, const char *call, const char *file, int line);
 
-/* A claim about misuse: `wrong` in a process of its own ends with SIGABRT and says `text`. */
+/* Asserts misuse: `wrong`, in its own process, ends with SIGABRT and prints `text`. */
 void aborts(void (*wrong)(void), const char *text);
 
 /* Two processes with a socket between them. The child runs `body` and exits; `joined` waits for success. */
@@ -24,11 +24,11 @@ struct child {
 };
 struct child begin(void (*body)(int fd));
 void joined(struct child child);
-void killed(struct child child); /* SIGKILL, and gone */
+void killed(struct child child); /* sends SIGKILL and waits for the end */
 void tell(int fd, const void *bytes, size_t len);
 void hear(int fd, void *bytes, size_t len);
 
-void side(const char *name); /* where this process is from now on: "dpu" or "host" */
+void side(const char *name); /* the side of this process from now on: "dpu" or "host" */
 void fault(const char *text);
 struct doca_dev *open_device(const char *pci_address);
 struct doca_dev *device(const char *name); /* `side`, and its first device */
@@ -39,14 +39,14 @@ struct doca_buf *buf(struct doca_buf_inventory *inventory, struct doca_mmap *mma
 struct doca_buf_inventory *inventory(size_t count);
 enum doca_ctx_states state(struct doca_ctx *ctx);
 
-/* Progresses until the claim holds; fails after ten seconds. */
+/* Calls progress until the claim holds; fails after ten seconds. */
 void until(struct doca_pe *pe, bool (*claim)(void *of), void *of);
 bool is_idle(void *ctx);
 bool is_running(void *ctx);
 bool readable(int fd, int timeout_ms);
 uint64_t now_ms(void);
 
-/* One DMA context with what belongs to it, and what its callbacks saw. */
+/* One DMA context with its objects, and what its callbacks received. */
 struct rig {
     struct doca_dev *dev;
     struct doca_pe *pe;
@@ -64,7 +64,7 @@ struct rig {
 void rig_open(struct rig *rig, struct doca_dev *dev, uint32_t tasks);
 void rig_close(struct rig *rig);
 struct doca_dma_task_memcpy *copy(struct rig *rig, struct doca_buf *src, struct doca_buf *dst, uint64_t mark);
-/* Submits and progresses until the callback; its status. Both buffers go back. */
+/* Submits, progresses until the callback, and returns its status. Releases both buffers. */
 doca_error_t copied(struct rig *rig, struct doca_buf *src, struct doca_buf *dst);
 bool all_done(void *rig);
 

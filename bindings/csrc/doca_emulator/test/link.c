@@ -1,4 +1,4 @@
-/* Comch in one process that has both sides: orders, limits, backpressure, and who ends what. */
+/* Comch in one process with both sides: call order, limits, backpressure, and which side ends what. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +56,7 @@ static void names_sizes_and_states_are_checked(void)
     OK(doca_pe_create(&pe));
     OK(doca_comch_server_create(server.dev, server.rep, "checks", &twin));
     OK(doca_pe_connect_ctx(pe, doca_comch_server_as_ctx(twin)));
-    EXPECT(doca_ctx_start(doca_comch_server_as_ctx(twin)), DOCA_ERROR_INITIALIZATION); /* nothing is set */
+    EXPECT(doca_ctx_start(doca_comch_server_as_ctx(twin)), DOCA_ERROR_INITIALIZATION); /* no setting was made */
     OK(doca_comch_server_destroy(twin));
     OK(doca_pe_destroy(pe));
     uint32_t longest;
@@ -93,7 +93,7 @@ static void names_sizes_and_states_are_checked(void)
     EXPECT(doca_comch_client_create(server.dev, "checks", &on_the_dpu), DOCA_ERROR_INITIALIZATION);
     call(&second, "nobody", 10, 2);
     EXPECT(doca_ctx_start(second.ctx), DOCA_ERROR_IN_PROGRESS);
-    until(second.pe, is_idle, second.ctx); /* no such server: down by itself */
+    until(second.pe, is_idle, second.ctx); /* no such server: stops by itself */
     CHECK(second.states[1] == DOCA_CTX_STATE_STOPPING && second.states[2] == DOCA_CTX_STATE_IDLE);
     hang_up(&second);
     hang_up(&client);
@@ -175,7 +175,7 @@ static void the_server_may_disconnect_a_client(void)
     until(server.pe, one_disconnected, &server);
     CHECK(server.failed == 2);
     until(client.pe, is_idle, client.ctx);
-    CHECK(client.received == 1); /* what had been sent before arrived */
+    CHECK(client.received == 1); /* what had been sent before was received */
     hang_up(&client);
     hang_up(&server);
 }
@@ -185,7 +185,7 @@ static bool one_sent(void *of)
     return ((struct talk *)of)->sent >= 1;
 }
 
-/* A message of the client's is on its way to a server that no longer reads: it takes nothing from the other way. */
+/* A message of the client is in flight to a server that no longer reads; this must not affect the other direction. */
 static void what_was_sent_before_a_disconnect_arrives_also_under_crossing_messages(void)
 {
     struct talk server, client;

@@ -1,4 +1,4 @@
-/* What is refused in the wrong order or state, table by table of the notes, and what ends the process. */
+/* Errors for a wrong order or state, table by table of the notes, and misuse that aborts. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,7 +127,7 @@ static void memory_maps(void)
     OK(doca_mmap_destroy(mmap));
     CHECK(frees == 1);
 
-    /* With thread safety a map outlives its destruction until its last buffer goes. */
+    /* With thread safety a map outlives its destruction until its last buffer is released. */
     OK(doca_mmap_create(&mmap));
     OK(doca_mmap_enable_thread_safety(mmap));
     OK(doca_mmap_add_dev(mmap, host));

@@ -52,7 +52,7 @@ static void received(struct doca_comch_event_msg_recv *event, uint8_t *buffer, u
     talk->last_len = len;
     talk->from = connection;
     talk->received++;
-    if (talk->echoes) { /* what is sent stays where it is until its callback */
+    if (talk->echoes) { /* a message stays in place until its callback */
         uint8_t *answer = talk->answers[talk->received % 64];
         memcpy(answer, buffer, len);
         OK(try_send(talk, connection, answer, len));

@@ -1,4 +1,4 @@
-/* A server and clients of Comch as the tests use them, and what their callbacks saw. */
+/* A server and clients of Comch for the tests, and what their callbacks received. */
 #ifndef OFFPATH_DOCA_EMULATOR_TALK_H
 #define OFFPATH_DOCA_EMULATOR_TALK_H
 
@@ -13,14 +13,14 @@ struct talk {
     struct doca_comch_client *client;
     struct doca_ctx *ctx;
     struct doca_pe *pe;
-    struct doca_comch_connection *connections[64]; /* of the server: who is connected */
+    struct doca_comch_connection *connections[64]; /* of the server: the connected clients */
     size_t connected, disconnected, refused;
     size_t sent, failed, received;
     doca_error_t errors[64];
     uint32_t last_len;
     uint8_t last[TALK_MAX];
     struct doca_comch_connection *from;
-    bool echoes; /* the server sends back what it gets */
+    bool echoes; /* the server sends back what it receives */
     uint8_t answers[64][TALK_MAX];
     enum doca_ctx_states states[16];
     size_t state_count;

@@ -1,1 +1,1 @@
-"""What host channels share, whatever carries them."""
+"""Code shared by host channels of all carriers."""

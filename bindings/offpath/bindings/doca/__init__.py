@@ -1,1 +1,1 @@
-"""Adapters over NVIDIA DOCA, by ctypes; see docs/doca.md. Ran on an emulator of its C interface, never on hardware."""
+"""Adapters over NVIDIA DOCA, by ctypes; see docs/doca.md. Run on an emulator of its C interface, never on hardware."""

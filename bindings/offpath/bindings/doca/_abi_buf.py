@@ -1,6 +1,6 @@
-"""libdoca_common: descriptors of ranges, which tasks are made of (doca_buf.h, doca_buf_inventory.h).
+"""libdoca_common: descriptors of ranges, from which tasks are made (doca_buf.h, doca_buf_inventory.h).
 
-``..._get_by_addr`` and ``..._get_by_data`` are inline in the header: no library has them. See
+``..._get_by_addr`` and ``..._get_by_data`` are inline functions of the header, so no library exports them. See
 `offpath.bindings.doca.buffers`.
 """
 

@@ -1,4 +1,4 @@
-"""libdoca_comch: messages between the DPU and its host (doca_comch.h); 2.5 has no such library."""
+"""libdoca_comch: messages between the DPU and its host (doca_comch.h). 2.5 has no such library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""libdoca_common: statuses, their texts, the version that runs (doca_error.h, doca_version.h)."""
+"""libdoca_common: statuses, their texts, the runtime version (doca_error.h, doca_version.h)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PREFIX: Final = "DOCA_ERROR_"
 
 
 class Status(IntEnum):
-    """doca_error_t as far as it is the same in all releases; what comes after is asked for at run time."""
+    """doca_error_t, as far as it is the same in all releases; later values are queried at run time."""
 
     SUCCESS = 0
     UNKNOWN = 1

@@ -1,4 +1,4 @@
-"""libdoca_gpunetio: memory of a GPU where its driver is (doca_gpunetio.h, all experimental)."""
+"""libdoca_gpunetio: GPU memory, where the GPU's driver is (doca_gpunetio.h, all experimental)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""libdoca_common: memory that devices may reach (doca_mmap.h)."""
+"""libdoca_common: memory that devices may access (doca_mmap.h)."""
 
 from __future__ import annotations
 

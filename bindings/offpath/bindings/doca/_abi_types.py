@@ -1,7 +1,7 @@
-"""C types of DOCA's interface in ctypes' words, and the row that declares one function.
+"""ctypes equivalents of the C types in DOCA's interface, and the record that declares one function.
 
-Every object is an opaque pointer. ``union doca_data`` (a pointer or a u64) travels by value as one integer register, on
-x86-64 as on AArch64, so it is a u64 here. An enum is an int.
+Every object is an opaque pointer. ``union doca_data`` (a pointer or a u64) is passed by value as one integer register,
+on x86-64 as on AArch64, so it is a u64 here. An enum is an int.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ EXPERIMENTAL: Final = "experimental"
 
 
 class Function(NamedTuple):
-    """A function as DOCA 3.0 declares it. ``since``: the first release with this prototype, of those that were read
-    (2.5, 2.7, 3.0)."""
+    """A function as DOCA 3.0 declares it. ``since``: the first release with this prototype, of those compared (2.5,
+    2.7, 3.0)."""
 
     name: str
     restype: Any

@@ -1,6 +1,6 @@
-"""Inventories of buffers, of which a task takes one for its source and one for its target.
+"""Inventories of buffers. A task takes one buffer for its source and one for its target.
 
-What the header makes of ``..._get_by_args`` in inline functions is made here.
+Reimplements the header's inline functions over ``..._get_by_args``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from offpath.bindings.errors import DeviceError, DocaError
 
 
 class Inventory(Handle):
-    """``elements`` buffers at most. Buffers are DOCA's pointers: they live for one task, on the request path."""
+    """At most ``elements`` buffers. Buffers are raw DOCA pointers: they live for one task, on the request path."""
 
     def __init__(self, doca: Library, elements: int, *parents: Handle) -> None:
         """Make and start it. Raises: DocaError."""
@@ -31,15 +31,15 @@ class Inventory(Handle):
             raise
 
     def by_data(self, mmap: Mmap, address: int, nbytes: int) -> int | None:
-        """A buffer full of data: a source. None: all are in use. Raises: DocaError: it leaves the memory."""
+        """A buffer full of data: a source. None: all are in use. Raises: DocaError: it exceeds the memory."""
         return self._get(mmap, address, nbytes, nbytes)
 
     def by_addr(self, mmap: Mmap, address: int, nbytes: int) -> int | None:
-        """An empty buffer: a target. None: all are in use. Raises: DocaError: it leaves the memory."""
+        """An empty buffer: a target. None: all are in use. Raises: DocaError: it exceeds the memory."""
         return self._get(mmap, address, nbytes, 0)
 
     def release(self, buffer: int) -> None:
-        """Back to the inventory. Raises: DocaError: not now; it is tried again when the inventory is closed."""
+        """Return a buffer to the inventory. Raises: DocaError: DOCA refused; `close` tries again."""
         try:
             self.doca.call("doca_buf_dec_refcount", buffer, None)
         except DeviceError:
@@ -47,7 +47,7 @@ class Inventory(Handle):
             raise
 
     def data_bytes(self, buffer: int) -> int:
-        """How much data lies in a buffer: in a target, what was copied. Raises: DocaError."""
+        """Length of the data in a buffer; for a target, of what was copied. Raises: DocaError."""
         count = SIZE()
         self.doca.call("doca_buf_get_data_len", buffer, byref(count))
         return count.value
@@ -76,7 +76,7 @@ class Inventory(Handle):
         if status:
             return None
         if not made.value:
-            raise DocaError("take a buffer", "none came, and no error")
+            raise DocaError("take a buffer", "DOCA returned neither a buffer nor an error")
         return made.value
 
     def _destroy(self) -> None:

@@ -1,9 +1,9 @@
-"""Host channel `comch`: a server on the DPU, a client in each process of the host; sessions as of
+"""Host channel `comch`: a server on the DPU, a client in each process of the host, with the sessions of
 `offpath.bindings.channel.session`.
 
-Comch tells who came and who left, and keeps messages whole and in order. What it lacks is in the session: a window, so
-that nobody floods anybody, an end that is said, and a nonce, so that no message belongs to two. Who connects is whoever
-may open the host's function behind the representor: Comch names nobody.
+Comch reports connects and disconnects, and keeps messages whole and in order. The session adds what Comch lacks: a
+window as flow control, an explicit end, and a nonce that assigns each message to one session. Comch does not identify
+its clients: any process that may open the host's function behind the representor can connect.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from offpath.bindings.doca.poller import MOST_WAITING, ClientPoller, Link, Serve
 from offpath.bindings.errors import ComchUnusable, DeviceError, HostMessageError, PeerGone
 
 SERVER: Final = "offpath"
-"""The server's name, unless both sides are told another."""
+"""The server's default name; both sides may be configured with another."""
 _MOST_ARRIVED: Final = 256
 """Connections that wait for `accept`."""
 _START_S: Final = 10.0
@@ -45,17 +45,17 @@ _GRACE_S: Final = 1.0
 
 
 class FrameSink(Protocol):
-    """Where a connection's frames go."""
+    """Where a connection sends its frames."""
 
     def send(self, frame: bytes) -> None:
-        """Send it after what was said before. Does not block."""
+        """Send a frame after the earlier ones. Does not block."""
 
     def leave(self, *, at_once: bool) -> None:
-        """End after what was said before, or at once."""
+        """Close after the earlier frames, or at once."""
 
 
 class ComchConnection:
-    """Implements `offpath.bindings.ports.HostEnd`; the daemon's end too."""
+    """Implements `offpath.bindings.ports.HostEnd`. The daemon uses it too."""
 
     peer_pid = 0
 
@@ -74,12 +74,12 @@ class ComchConnection:
 
     # -- out ----------------------------------------------------------------------------------------------------------
     def send(self, message: bytes, fds: tuple[int, ...] = ()) -> bool:
-        """See `HostConnection.send`. Descriptors are refused: HostMessageError."""
+        """See `HostConnection.send`. Descriptors raise HostMessageError."""
         check_message(message, fds)
         if self._is_closed or self._session.is_over:
             raise PeerGone("host channel closed")
         if not self._session.has_room or self._mailbox.is_lost:
-            self._pump()  # word of what was taken may be here, or of its end
+            self._pump()  # may receive credits, or the end
         if self._session.is_over:
             raise PeerGone("host channel: its connection is lost")
         if not self._session.has_room:
@@ -98,8 +98,8 @@ class ComchConnection:
 
     # -- in -----------------------------------------------------------------------------------------------------------
     def _pump(self) -> None:
-        """Take in what came. Where more came meanwhile, the descriptor stays readable."""
-        is_lost = self._mailbox.is_lost  # first: what came before it is here
+        """Process received frames. If more arrive meanwhile, the descriptor stays readable."""
+        is_lost = self._mailbox.is_lost  # first: all frames before the loss are then in the mailbox
         while (raw := self._mailbox.take()) is not None:
             try:
                 self._on_frame(parse(raw))
@@ -144,7 +144,7 @@ class ComchConnection:
         return message
 
     def open(self, timeout_s: float) -> None:
-        """Of a host's end: begin the session, and block until the daemon knows it. Raises: PeerGone."""
+        """On a host's end: begin the session, and block until the daemon has accepted it. Raises: PeerGone."""
         self._send_frame(OPEN)
         until_s = time.monotonic() + timeout_s
         while not self._is_opened:
@@ -179,7 +179,7 @@ class ComchConnection:
         return self._mailbox.fileno() < 0
 
     def close(self) -> None:
-        """Hang up. Repeating it is harmless."""
+        """Hang up. Idempotent."""
         if self._is_closed:
             return
         if not self._session.is_over:
@@ -190,31 +190,32 @@ class ComchConnection:
         self._on_close()
 
     def discard(self) -> None:
-        """Of one that was never accepted: hang up, at once."""
+        """Hang up at once, for a connection that was never accepted."""
         self._mailbox.close()
         self._sink.leave(at_once=True)
 
 
 class _Wire:
-    """Of two ends in this process: each says into the other's mailbox, by way of the poller, which must be alive."""
+    """One direction between two ends in this process: writes to the other's mailbox through the poller, which must be
+    alive."""
 
     def __init__(self, poller: ServerPoller, far: Mailbox[bytes]) -> None:
         self._poller = poller
         self._far = far
 
     def send(self, frame: bytes) -> None:
-        """See `Line.say`."""
+        """See `FrameSink.send`."""
         self._poller.do(partial(self._far.put, frame))
 
     def leave(self, *, at_once: bool) -> None:
-        """See `Line.leave`."""
+        """See `FrameSink.leave`."""
         self._poller.do(partial(self._far.lose, PeerGone("host channel closed")))
 
 
 class ComchListener:
     """Implements `offpath.bindings.ports.HostListener`: server ``name`` for the host's function behind ``representor``.
 
-    Raises: ComchUnusable: DOCA, a device that can serve, or the representor is missing, or the name is taken.
+    Raises: ComchUnusable: DOCA, a capable device or the representor is missing, or the name is taken.
     """
 
     def __init__(self, path: str = "", device: str = "", representor: str = "", name: str = SERVER) -> None:
@@ -232,7 +233,7 @@ class ComchListener:
         self.address = f"comch:{name}@{self._poller.function}"
 
     def fileno(self) -> int:
-        """Readable when a connection waits. What comes on one wakes its own descriptor."""
+        """Readable when a connection waits. Messages on a connection wake its own descriptor."""
         return self._arrived.fileno()
 
     def accept(self) -> ComchConnection | None:
@@ -244,10 +245,11 @@ class ComchListener:
         return connection
 
     def self_connect(self) -> ComchConnection:
-        """See `HostListener.knock`. No client can connect on the DPU's side: the poller is asked, and all behind it;
-        of DOCA only that it does not hold that up. Raises: ComchUnusable: the poller has ended."""
+        """See `HostListener.self_connect`. No client can connect on the DPU's side, so this tests the poller and
+        everything behind it; of DOCA only that it does not block the poller. Raises: ComchUnusable: the poller has
+        ended."""
         if not self._poller.is_alive:
-            raise ComchUnusable(f"Comch is polled no more: {self._poller.fault or 'its thread has ended'}")
+            raise ComchUnusable(f"the Comch poller has stopped: {self._poller.fault or 'its thread has ended'}")
         if len(self._arrived) >= _MOST_ARRIVED:
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         nonce = secrets.token_bytes(SESSION_BYTES)
@@ -272,7 +274,7 @@ class ComchListener:
         try:
             mailbox: Mailbox[bytes] = Mailbox(MOST_WAITING)
         except OSError as fault:
-            raise HostMessageError("frame", f"no descriptor for it: {fault.strerror}") from None
+            raise HostMessageError("frame", f"no file descriptor is left: {fault.strerror}") from None
         session = Session(frame.session)
         connection = ComchConnection(
             link, mailbox, session, f"function {self._poller.function}", self._forget
@@ -295,8 +297,8 @@ class ComchListener:
             self._poller.close()
 
     def close(self) -> None:
-        """See `HostListener.close`. The last connection's close, or this if there is none, waits for the poller's end,
-        a bounded time. Repeating it is harmless."""
+        """See `HostListener.close`. The last connection's close, or this call if none is open, waits a bounded time for
+        the poller's end. Idempotent."""
         if not self._is_listening:
             return
         self._poller.stop()
@@ -308,12 +310,12 @@ class ComchListener:
 
 
 def _nothing() -> None:
-    """Nobody counts it."""
+    """The self-probe's end is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComchConnector:
-    """Implements `offpath.bindings.ports.HostConnector`: plain data; DOCA is loaded by whoever connects."""
+    """Implements `offpath.bindings.ports.HostConnector`: plain data; DOCA is loaded at `connect`."""
 
     path: str = ""
     device: str = ""
@@ -334,7 +336,7 @@ class ComchConnector:
             except PeerGone as gone:
                 raise PeerGone(f"no daemon at comch:{self.name}: {gone}") from None
             except DeviceError as fault:
-                raise ComchUnusable(f"no way to comch:{self.name}: {fault}") from None
+                raise ComchUnusable(f"cannot use comch:{self.name}: {fault}") from None
             session = Session(secrets.token_bytes(SESSION_BYTES))
             connection = ComchConnection(poller.link, mailbox, session, "the daemon", poller.close)
             undo.pop_all()

@@ -1,7 +1,7 @@
 """Comch: messages between a server on the DPU and clients on its host, as contexts that their owner polls.
 
-Comch has no notifications, and is safe for one thread alone: that thread calls `poll`. A client's connection can fail
-to come about for ever, so that whoever waits for it must have a limit of his own.
+Comch has no notifications and is not thread-safe: one thread calls `poll`. A client's connection attempt may never end,
+so the caller needs its own time-out.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from offpath.bindings.doca.handles import Handle
 from offpath.bindings.errors import DeviceError, DocaError, PeerGone
 
 SENDS: Final = 64
-"""Messages under way at once, if the device takes so many."""
+"""Messages in flight at once, if the device allows as many."""
 RECEIVES: Final = 64
-"""Messages that wait for `poll`, if the device takes so many."""
+"""Messages that wait for `poll`, if the device allows as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A client came. Connections are numbered, never twice."""
+    """A client connected. Connection numbers are never reused."""
 
     connection: int
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """It left, or was shown out; its number is worth nothing any more."""
+    """It left or was disconnected; its number is invalid."""
 
     connection: int
 
@@ -54,7 +54,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class SendFailed:
-    """A message that was taken did not arrive."""
+    """An accepted message was not delivered."""
 
     connection: int
     fault: DeviceError
@@ -77,7 +77,7 @@ class _Limits(NamedTuple):
 
     @classmethod
     def of(cls, device: Device, name: str, message_bytes: int) -> _Limits:
-        """Raises: DocaError: the name is too long, or the device tells nothing."""
+        """Raises: DocaError: the name is too long, or the device reports no limits."""
         most = device.limit("doca_comch_cap_get_max_name_len")
         if not 0 < len(name.encode()) < most:
             raise DocaError("Comch", f"a name of 1 to {most - 1} bytes, not {name!r:.60}")
@@ -89,7 +89,7 @@ class _Limits(NamedTuple):
 
 
 class _End(Context):
-    """What server and client share. ``_role``: as DOCA's names have it."""
+    """Common part of server and client. ``_role``: as in DOCA's function names."""
 
     _role = ""
 
@@ -109,7 +109,7 @@ class _End(Context):
 
     @property
     def message_bytes(self) -> int:
-        """The longest message, both ways."""
+        """The longest message, in both directions."""
         return self._limits.message_bytes
 
     def _open(self) -> None:
@@ -126,13 +126,13 @@ class _End(Context):
         self.start()
 
     def _register_connections(self) -> None:
-        """Of a client's one connection the context's state tells."""
+        """A client has one connection, and the context's state reports it."""
 
     # -- messages -----------------------------------------------------------------------------------------------------
     def send(self, connection: int, message: bytes) -> bool:
-        """Send it whole; False: too many are under way, poll first. Does not block.
+        """Send the whole message. False: too many are in flight, poll first. Does not block.
 
-        Raises: PeerGone: nobody has this number. DocaError, DeviceGone.
+        Raises: PeerGone: the number is not connected. DocaError, DeviceGone.
         """
         peer = self._connections.get(connection)
         if peer is None:
@@ -159,11 +159,11 @@ class _End(Context):
         return True
 
     def under_way(self, connection: int) -> int:
-        """Messages to it that have not arrived yet, as far as was polled."""
+        """Messages to it that have not been delivered, as of the last poll."""
         return self._under_way.get(connection, 0)
 
     def poll(self) -> list[Event]:
-        """Make progress, and take what happened. Does not block. Raises: DocaError, DeviceGone."""
+        """Make progress, and return the events. Does not block. Raises: DocaError, DeviceGone."""
         self._engine.drain()
         self._give_back()
         events = list(self._events)
@@ -192,13 +192,13 @@ class _End(Context):
         self._ended.append((self.doca.value("doca_comch_task_send_as_task", message), serial, False))
 
     def _received(self, _event: int, content: int | None, nbytes: int, peer: int) -> None:
-        """The bytes are DOCA's again when this returns."""
+        """DOCA reuses the bytes after this returns."""
         number = self.doca.value("doca_comch_connection_get_user_data", peer)
         message = ctypes.string_at(content, nbytes) if content and nbytes else b""
         self._events.append(Received(number or self._number(peer), message))
 
     def _number(self, peer: int) -> int:
-        """A connection of which we had not heard: DOCA gives pointers out again, so it gets a number."""
+        """Number a new connection. DOCA reuses pointers, so they do not identify connections."""
         number = next(self._numbers)
         self.doca.call("doca_comch_connection_set_user_data", peer, number)
         self._connections[number] = peer
@@ -211,7 +211,7 @@ class ComchServer(_End):
     _role = "server"
 
     def __init__(self, device: Device, representor: Representor, engine: Engine, name: str, message_bytes: int) -> None:
-        """It listens. Raises: DocaError, DeviceGone."""
+        """Listen. Raises: DocaError, DeviceGone."""
         made = HANDLE()
         limits = _Limits.of(device, name, message_bytes)
         device.doca.call(
@@ -225,14 +225,14 @@ class ComchServer(_End):
             raise
 
     def disconnect(self, connection: int) -> bool:
-        """Show a client out; `Disconnected` follows. False: not now, try again. Of one that is gone already, harmless.
+        """Disconnect a client; `Disconnected` follows. False: not now, try again. Harmless if it is gone already.
 
         Raises: DocaError.
         """
         peer = self._connections.get(connection)
         if peer is None:
             return True
-        gone = (Status.AGAIN, Status.INVALID_VALUE)  # the latter while it leaves by itself
+        gone = (Status.AGAIN, Status.INVALID_VALUE)  # the latter while it disconnects by itself
         return self.doca.call("doca_comch_server_disconnect", self.pointer, peer, expect=gone) != Status.AGAIN
 
     def _register_connections(self) -> None:
@@ -250,7 +250,7 @@ class ComchServer(_End):
 
 
 class ComchClient(_End):
-    """On the host. It is connecting when it is made: `connection` says how it stands."""
+    """On the host. Starts connecting when it is made; `connection` returns the state."""
 
     _role = "client"
 
@@ -268,8 +268,8 @@ class ComchClient(_End):
             raise
 
     def connection(self) -> int:
-        """The number to send by; 0: it is not there yet, poll and ask again. Raises: PeerGone: it will not come, or it
-        came and is lost."""
+        """The number to send by; 0: not connected yet, poll and call again. Raises: PeerGone: the connection failed or
+        is lost."""
         if self.state is State.RUNNING:
             if not self._mine:
                 made = HANDLE()

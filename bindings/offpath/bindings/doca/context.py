@@ -1,4 +1,4 @@
-"""Contexts: what does DOCA's work on a progress engine, and the states it goes through."""
+"""Contexts: objects that run DOCA's work on a progress engine, and their states."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _NAP_S: Final = 50e-6
 
 
 class Context(Handle):
-    """The part that all have. IDLE, then RUNNING, some by way of STARTING; STOPPING while tasks come back, IDLE again.
-    After a fatal failure it goes to STOPPING by itself."""
+    """Common part of all contexts. IDLE, then RUNNING, for some after STARTING; STOPPING while tasks are returned; IDLE
+    again. A fatal failure moves it to STOPPING by itself."""
 
     def __init__(
         self, engine: Engine, what: str, pointer: int | None, destroy: str, as_context: str, *parents: Handle
@@ -27,23 +27,23 @@ class Context(Handle):
         super().__init__(engine.doca, what, pointer, destroy, *parents, engine)
         self._engine = engine
         self.state = State.IDLE
-        """As DOCA told last."""
+        """As last reported by DOCA."""
         self._kept: list[Any] = []
         self._context: int = self.doca.value(as_context, self.pointer)
 
     def keep(self, callback: Any) -> Any:
-        """DOCA may call it until the context is destroyed: so long it must live."""
+        """Keep ``callback`` alive: DOCA may call it until the context is destroyed."""
         self._kept.append(callback)
         return callback
 
     def start(self) -> State:
-        """RUNNING, or STARTING: the engine's progress brings the rest. Raises: DocaError, DeviceGone."""
+        """RUNNING, or STARTING, which the engine's progress completes. Raises: DocaError, DeviceGone."""
         self.doca.call("doca_ctx_start", self._context, expect=(Status.IN_PROGRESS,))
         self._engine.raise_kept()
         return self.look()
 
     def stop(self) -> bool:
-        """Have it stop; True: it has. Else the engine's progress brings its tasks back. Repeating it is harmless.
+        """Request a stop. True: it has stopped; otherwise the engine's progress returns its tasks. Idempotent.
 
         Raises: DocaError.
         """
@@ -69,11 +69,11 @@ class Context(Handle):
         self.state = State(after)
 
     def _give_back(self) -> None:
-        """Free tasks that have come back: with one of them unfreed it never comes to IDLE."""
+        """Free the returned tasks: with one left, the context never becomes IDLE."""
 
     def close(self) -> None:
-        """See `Handle.close`. Waits a bounded time for tasks that are under way. Raises: DocaError: they did not come
-        back, and it is open still."""
+        """See `Handle.close`. Waits a bounded time for tasks in flight. Raises: DocaError: they were not returned, and
+        the context is still open."""
         if not self.is_closed:
             self._come_to_rest()
         super().close()

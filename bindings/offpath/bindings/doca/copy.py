@@ -1,8 +1,8 @@
-"""Copy engine `doca`: payloads from slots into lanes, results back, by the BlueField's own DMA.
+"""Copy engine `doca`: payloads from slots into lanes, and results back, by the BlueField's own DMA.
 
-Memory of ours is registered when it is first copied; a lane is imported from what its worker exported
-(`offpath.bindings.doca.lane`). Each lane has a context of its own on one progress engine, so that one that fails ends
-nobody else's copies. Ran on an emulator of DOCA's interface, never on a BlueField.
+Local memory is registered at its first copy. A lane is imported from its worker's export
+(`offpath.bindings.doca.lane`). Each lane has its own context on one progress engine, so that its failure ends no other
+lane's copies. Run on an emulator of DOCA's interface, never on a BlueField.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ logger = logging.getLogger(__name__)
 _NAP_S: Final = 1e-3
 
 _stranded: Final[list[Device]] = []
-"""What a device still had under way when it was given up: it may write there yet, so its memory stays mapped."""
+"""Devices that were abandoned with copies in flight. They may still write, so their memory stays mapped."""
 
 
 class _Known:
-    """A memory of ours that the device knows."""
+    """A local memory that is registered with the device."""
 
     def __init__(self, mmap: Mmap) -> None:
         self.mmap = mmap
@@ -47,7 +47,7 @@ class _Known:
 
 
 class DocaCopyEngine(SegmentedCopyEngine[Route]):
-    """Implements `offpath.bindings.ports.CopyEngine`. Not for several threads."""
+    """Implements `offpath.bindings.ports.CopyEngine`. Not thread-safe."""
 
     ends_in_use: Final = None
 
@@ -70,11 +70,11 @@ class DocaCopyEngine(SegmentedCopyEngine[Route]):
 
     # -- linking ------------------------------------------------------------------------------------------------------
     def invite(self) -> Invitation | None:
-        """See `CopyEngine.invite`: an export is all that is needed."""
+        """See `CopyEngine.invite`: the export suffices."""
         return None
 
     def import_memory(self, export: MemoryExport, invitation: Invitation | None = None) -> Memory:
-        """See `CopyEngine.import_memory`. An exporter that has ended may show only when it is copied."""
+        """See `CopyEngine.import_memory`. The end of an exporter may be detected only by a copy."""
         for fd in export.fds:
             os.close(fd)
         if self._closed or self._broken:
@@ -95,11 +95,11 @@ class DocaCopyEngine(SegmentedCopyEngine[Route]):
         """Raises: DocaError, DeviceGone, RegionError."""
         maps.append(mmap := Mmap.imported(self._device, half.export))
         if mmap.nbytes and not mmap.address <= half.address <= mmap.address + mmap.nbytes - half.nbytes:
-            raise RegionError(f"{half.nbytes} bytes at {half.address:#x} do not lie in what was exported")
-        # Where DOCA does not tell the range, it still refuses a buffer that leaves it.
+            raise RegionError(f"{half.nbytes} bytes at {half.address:#x} do not lie in the exported memory")
+        # Where DOCA does not report the range, it still refuses a buffer that exceeds it.
         buffer = self._checks.by_addr(mmap, half.address, half.nbytes)
         if buffer is None:
-            raise RegionError("no buffer to check the export with")
+            raise RegionError("no buffer is free to check the export")
         self._checks.release(buffer)
         return MappedRange(mmap, half.address, half.nbytes)
 
@@ -114,7 +114,7 @@ class DocaCopyEngine(SegmentedCopyEngine[Route]):
         return route
 
     def _release(self, route: Route) -> None:
-        """Its context, then what was imported."""
+        """Close its context, then its imports."""
         self._routes.remove(route)
         _give_back(route.dma)
         for each in route.remote:
@@ -129,11 +129,11 @@ class DocaCopyEngine(SegmentedCopyEngine[Route]):
         route = self._way(source, target)
         sources = self._ranges(copy, source, source_offset, is_written=False)
         targets = self._ranges(copy, target, target_offset, is_written=True)
-        self._engine.request()  # before there is anything to tell, so that it is told
+        self._engine.request()  # before the submission, so that its completion is signalled
         return route.start([Segment(copy, *pair) for pair in cut(sources, targets, self._device.info.copy_bytes)])
 
     def _way(self, source: Memory, target: Memory) -> Route:
-        """Between memories of ours, a context of its own. Raises: DocaError, DeviceGone."""
+        """The route of a copy; a shared one between two local memories. Raises: DocaError, DeviceGone."""
         for side in (source, target):
             if not isinstance(side, Region):
                 assert isinstance(side, Route)
@@ -145,7 +145,7 @@ class DocaCopyEngine(SegmentedCopyEngine[Route]):
         return self._own
 
     def _ranges(self, copy: Copy, memory: Memory, offset: int, *, is_written: bool) -> list[MappedRange]:
-        """Where the copied range lies, as DOCA knows it. Raises: DocaError, DeviceGone."""
+        """DOCA's ranges of the copied bytes. Raises: DocaError, DeviceGone."""
         if isinstance(memory, Region):
             known = copy.use(self._registry, memory, is_written=is_written)
             return [MappedRange(known.mmap, memory.address + offset, copy.nbytes)]
@@ -156,7 +156,7 @@ class DocaCopyEngine(SegmentedCopyEngine[Route]):
         return _Known(Mmap.ours(self._device, memory.view, is_written=is_written))
 
     def _turn(self, timeout_s: float) -> None:
-        """Take in what has completed, until nothing has and a notification will tell of the next."""
+        """Process completions until none is left and a notification is requested for the next."""
         if timeout_s:
             self._epoll.poll(min(timeout_s, _NAP_S) if self._wants_turn else timeout_s)
         more, until_ns = not self._broken, time.monotonic_ns() + LONG_NS
@@ -169,7 +169,7 @@ class DocaCopyEngine(SegmentedCopyEngine[Route]):
                 self._settle()
                 if time.monotonic_ns() > until_ns:
                     break
-        except DeviceError as fault:  # nothing would tell of completions any more
+        except DeviceError as fault:  # completions would no longer be signalled
             self._break(str(fault))
             more = False
         self._wants_turn = more or any(route.wants_turn for route in self._routes)
@@ -186,7 +186,7 @@ class DocaCopyEngine(SegmentedCopyEngine[Route]):
                 return
 
     def _break(self, why: str) -> None:
-        """The device, or what tells of it, is lost: all copies end."""
+        """The device or its notifications are lost: end all copies."""
         if self._broken:
             return
         self._broken = why
@@ -196,7 +196,7 @@ class DocaCopyEngine(SegmentedCopyEngine[Route]):
 
 
 def _give_back(handle: Engine | Mmap | Dma | Inventory) -> None:
-    """What DOCA refuses to take back is tried again when its device is closed."""
+    """Close a handle. If DOCA refuses, closing the device tries again."""
     try:
         handle.close()
     except DeviceError as fault:
@@ -204,7 +204,7 @@ def _give_back(handle: Engine | Mmap | Dma | Inventory) -> None:
 
 
 def _close_device(device: Device) -> None:
-    """With all that was not given back before, of this engine and of those before it."""
+    """Close the device with all handles left open, and retry devices of earlier engines."""
     _stranded.append(device)
     for each in list(_stranded):
         try:

@@ -1,4 +1,4 @@
-"""Devices as DOCA shows them, and which of them to use; representors, by which the DPU's side sees the host's."""
+"""Lists DOCA devices and selects one; representors, by which the DPU accesses functions of the host."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _NAMELESS: Final = (Status.INVALID_VALUE, Status.OPERATING_SYSTEM, Status.NOT_FO
 
 
 class Ability(Enum):
-    """What a device is chosen for."""
+    """What a device is selected for."""
 
     COPY = "copy"
-    """Copies between memory of this machine and what a host exported: the DPU's side."""
+    """Copies between memory of this machine and a host's export: the DPU's side."""
     EXPORT = "export"
-    """Lets a DPU reach memory of this machine: the host's side."""
+    """Lets a DPU access memory of this machine: the host's side."""
     SERVE = "serve"
-    """Takes Comch connections: the DPU's side."""
+    """Accepts Comch connections: the DPU's side."""
     CONNECT = "connect"
     """Connects by Comch: the host's side."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """A device of this machine. ``copy_bytes``: the largest copy in one task, 0 where there is none."""
+    """A device of this machine. ``copy_bytes``: the largest copy in one task, 0 if it cannot copy."""
 
     pci: str
     ibdev: str
@@ -47,7 +47,7 @@ class DeviceInfo:
 
     @property
     def able_to(self) -> str:
-        """Its abilities, in words."""
+        """Its abilities as text."""
         return ", ".join(sorted(ability.value for ability in self.abilities))
 
     def __str__(self) -> str:
@@ -56,10 +56,10 @@ class DeviceInfo:
 
 
 class Device(Handle):
-    """An opened device; all that is made on it is closed with it."""
+    """An opened device. All objects made on it are closed with it."""
 
     def __init__(self, doca: Library, devinfo: int, info: DeviceInfo) -> None:
-        """Open it. Use `open_device`, which knows where ``devinfo`` comes from. Raises: DocaError."""
+        """Open it. Use `open_device`, which provides ``devinfo``. Raises: DocaError."""
         opened = HANDLE()
         doca.call("doca_dev_open", devinfo, byref(opened))
         super().__init__(doca, "device", opened.value, "doca_dev_close")
@@ -67,19 +67,19 @@ class Device(Handle):
 
     @property
     def devinfo(self) -> int:
-        """What capabilities are asked of; the device's own, not the list's."""
+        """For capability queries; owned by the device, not by the list."""
         found: int = self.doca.value("doca_dev_as_devinfo", self.pointer)
         return found
 
     def limit(self, name: str) -> int:
-        """A limit that a ``..._cap_get_max_...`` tells as u32. Raises: DocaError."""
+        """A u32 limit from a ``..._cap_get_max_...`` function. Raises: DocaError."""
         value = U32()
         self.doca.call(name, self.devinfo, byref(value))
         return value.value
 
 
 class Representor(Handle):
-    """A function of the host's, as the DPU's side sees it."""
+    """A function of the host, as the DPU accesses it."""
 
     def __init__(self, device: Device, devinfo: int, pci: str) -> None:
         """Open it. Use `open_representor`. Raises: DocaError."""
@@ -90,16 +90,16 @@ class Representor(Handle):
 
 
 def devices(doca: Library) -> list[DeviceInfo]:
-    """Every device of this machine. Raises: DocaError."""
+    """All devices of this machine. Raises: DocaError."""
     with _listed(doca) as found:
         return [_info(doca, each) for each in found]
 
 
 def open_device(doca: Library, ability: Ability, name: str = "") -> Device:
-    """The device of that PCI address, RDMA device or network interface; without a name the only one that is able.
+    """The device of that PCI address, RDMA device or network interface. Without a name: the only capable one.
 
-    Several that fit are refused: what a cluster runs over should not hang on the order of names.
-    Raises: NoDocaDevice, DocaError.
+    Refuses several that match: a cluster's transport must not depend on the order of names. Raises: NoDocaDevice,
+    DocaError.
     """
     with ExitStack() as undo:
         with _listed(doca) as found:
@@ -112,27 +112,27 @@ def open_device(doca: Library, ability: Ability, name: str = "") -> Device:
 def _chosen(doca: Library, known: list[tuple[int, DeviceInfo]], ability: Ability, name: str) -> tuple[int, DeviceInfo]:
     named = [(each, info) for each, info in known if not name or _is_called(doca, each, info, name)]
     able = [(each, info) for each, info in named if ability in info.abilities]
-    wish = f"to {ability.value}" + (f", called {name}" if name else "")
+    request = f"to {ability.value}" + (f", named {name}" if name else "")
     if not able:
-        said = "; ".join(f"{info} to {info.able_to or 'do nothing'}" for _, info in known)
+        found = "; ".join(f"{info} to {info.able_to or 'do nothing'}" for _, info in known)
         raise NoDocaDevice(
-            f"no device {wish}", f"there are {said}" if known else "DOCA shows none",
+            f"no device {request}", f"there are {found}" if known else "DOCA lists none",
             check="`doca_caps --list-devs`; copies need a BlueField in DPU mode, and the host's side its function",
         )  # fmt: skip
     if len(able) > 1:
         listed = ", ".join(str(info) for _, info in able)
-        raise NoDocaDevice(f"several devices {wish}", listed, check="name one")
+        raise NoDocaDevice(f"several devices {request}", listed, check="name one")
     return able[0]
 
 
 def representors(device: Device) -> list[str]:
-    """PCI addresses of the host's functions, as the host itself calls them. Raises: DocaError."""
+    """PCI addresses of the host's functions, as the host sees them. Raises: DocaError."""
     with _listed_representors(device) as found:
         return [_text(device.doca, "doca_devinfo_rep_get_pci_addr_str", each) for each in found]
 
 
 def open_representor(device: Device, pci: str = "") -> Representor:
-    """The host's function at that address; without one the only one there is. Raises: NoDocaDevice, DocaError."""
+    """The host's function at that address; without one, the only function. Raises: NoDocaDevice, DocaError."""
     doca = device.doca
     with _listed_representors(device) as found:
         every = [(each, _text(doca, "doca_devinfo_rep_get_pci_addr_str", each)) for each in found]
@@ -148,14 +148,14 @@ def open_representor(device: Device, pci: str = "") -> Representor:
 
 
 def shows_representors(device: Device) -> bool:
-    """Whether the host's functions can be seen from here. Raises: DocaError."""
+    """Whether the host's functions are visible here. Raises: DocaError."""
     return _is_supported(device.doca, "doca_devinfo_rep_cap_is_filter_net_supported", device.devinfo)
 
 
 # -- within -----------------------------------------------------------------------------------------------------------
 @contextmanager
 def _listed(doca: Library) -> Iterator[list[int]]:
-    """The list's elements end with it: what is opened of them stays."""
+    """The list's elements are freed with it; objects opened from them stay."""
     every, count = HANDLES(), U32()
     if doca.call("doca_devinfo_create_list", byref(every), byref(count), expect=(Status.NOT_FOUND,)):
         yield []
@@ -207,7 +207,7 @@ def _vhca(doca: Library, devinfo: int) -> int | None:
     found = U16()
     try:
         doca.call("doca_devinfo_get_vhca_id", devinfo, byref(found))
-    except DeviceError:  # it is told for people to read, and nothing hangs on it
+    except DeviceError:  # informational only
         return None
     return found.value
 
@@ -218,7 +218,7 @@ def _is_supported(doca: Library, name: str, devinfo: int) -> bool:
 
 
 def _text(doca: Library, name: str, devinfo: int, nbytes: int = 0) -> str:
-    """Without ``nbytes`` the function takes no size: a PCI address. A device need not have the other names."""
+    """Without ``nbytes`` the function takes no size: a PCI address. The other names are optional."""
     room = ctypes.create_string_buffer(nbytes or PCI_ADDR_BYTES)
     if nbytes:
         return "" if doca.call(name, devinfo, room, nbytes, expect=_NAMELESS) else room.value.decode("ascii", "replace")
@@ -231,7 +231,7 @@ def _is_called(doca: Library, devinfo: int, info: DeviceInfo, name: str) -> bool
 
 
 def _is_at(doca: Library, kind: str, devinfo: int, pci: str) -> bool:
-    """DOCA compares: with or without the domain."""
+    """DOCA compares, with or without the domain."""
     same = U8()
     name = f"doca_{kind}_is_equal_pci_addr"
     return not doca.call(name, devinfo, pci.encode(), byref(same), expect=(Status.INVALID_VALUE,)) and bool(same.value)

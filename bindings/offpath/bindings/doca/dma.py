@@ -1,4 +1,4 @@
-"""A context that copies: tasks of at most the device's size, each with two buffers for as long as it is under way."""
+"""A context that copies: tasks of at most the device's size, each with two buffers while it is in flight."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from offpath.bindings.doca.memory import Mmap
 from offpath.bindings.errors import DeviceError, DeviceGone, DocaError
 
 TASKS: Final = 64
-"""Under way at once on one context, if the device takes so many; what exceeds it waits."""
+"""Tasks in flight on one context, if the device allows as many; the rest waits."""
 
 
 class Place(NamedTuple):
-    """Where a copy reads or writes: an address as its owner sees it, in that map."""
+    """Where a copy reads or writes: an address in its owner's address space, in that map."""
 
     mmap: Mmap
     address: int
@@ -37,11 +37,11 @@ class _Task(NamedTuple):
 
 
 class Dma(Context):
-    """``ended(serial, is_good)`` is called by the engine's progress for each task that was submitted; whoever is told
-    calls `finish`, but not from within. Not for several threads."""
+    """The engine's progress calls ``ended(serial, is_good)`` for each submitted task. The callee must call `finish`
+    later, not from within. Not thread-safe."""
 
     def __init__(self, device: Device, engine: Engine, ended: Callable[[int, bool], None]) -> None:
-        """Made and RUNNING. Raises: DocaError, DeviceGone."""
+        """Make and start it. Raises: DocaError, DeviceGone."""
         doca, made = device.doca, HANDLE()
         doca.call("doca_dma_create", device.pointer, byref(made))
         super().__init__(engine, "copy context", made.value, "doca_dma_destroy", "doca_dma_as_ctx", device)
@@ -65,7 +65,7 @@ class Dma(Context):
 
     @property
     def is_running(self) -> bool:
-        """It takes tasks."""
+        """It accepts tasks."""
         return self.state is State.RUNNING
 
     @property
@@ -75,7 +75,8 @@ class Dma(Context):
         return self._inventory
 
     def submit(self, serial: int, source: Place, target: Place, nbytes: int) -> bool:
-        """Start one task. False: no room now, nothing was started. Does not block. Raises: DocaError, DeviceGone."""
+        """Start one task. False: no capacity now, nothing was started. Does not block. Raises: DocaError,
+        DeviceGone."""
         if len(self._tasks) >= self.room:
             return False
         inventory = self.inventory
@@ -98,7 +99,7 @@ class Dma(Context):
         return False
 
     def finish(self, serial: int, is_good: bool) -> DeviceError | None:
-        """Free a task that has ended, and say what was wrong with it, in our words and DOCA's."""
+        """Free an ended task and return its error, or None."""
         task, source, target, nbytes = self._tasks.pop(serial)
         self._back.discard(serial)
         fault: DeviceError | None = None
@@ -118,7 +119,7 @@ class Dma(Context):
 
     # -- within -------------------------------------------------------------------------------------------------------
     def _task(self, serial: int, source: int, target: int) -> int | None:
-        """A task that was submitted; None: no room. Raises: DocaError, DeviceGone: it was not."""
+        """A submitted task; None: no capacity. Raises: DocaError, DeviceGone: it was not submitted."""
         made = HANDLE()
         status = self.doca.call(
             "doca_dma_task_memcpy_alloc_init", self.pointer, source, target, serial, byref(made),
@@ -138,7 +139,7 @@ class Dma(Context):
         return task
 
     def _release(self, *buffers: int | None) -> DeviceError | None:
-        """Every one of them; the first refusal."""
+        """Release all buffers; return the first error."""
         fault: DeviceError | None = None
         for buffer in buffers:
             try:
@@ -157,5 +158,5 @@ class Dma(Context):
         self._ended(serial, False)
 
     def _give_back(self) -> None:
-        for serial in list(self._back):  # when it is closed with tasks under way nobody else takes them
+        for serial in list(self._back):  # for tasks in flight at close, which have no other owner
             self.finish(serial, True)

@@ -1,6 +1,6 @@
-"""A lane's export as plain data. Another process wrote it: everything is checked before DOCA hears of it.
+"""A lane's export as plain data. Another process wrote it: all fields are validated before they reach DOCA.
 
-DOCA's own blob in it is opaque, and DOCA's to judge.
+DOCA's own blob in it is opaque; DOCA validates it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from offpath.bindings.memory.descriptors import Descriptor, span
 
 ENGINE: Final = "doca"
 MOST_EXPORT_BYTES: Final = 1024
-"""Of one half: both must fit a message of the host channel. Samples of NVIDIA's keep them below 512."""
+"""Limit of one half's export: both must fit a host-channel message. NVIDIA's samples keep theirs below 512."""
 
 
 class Half(NamedTuple):
@@ -26,7 +26,7 @@ class Half(NamedTuple):
 
 
 def describe(landing: Half, result: Half) -> dict[str, int | str]:
-    """A lane as it is sent."""
+    """Encode a lane's export."""
     sent: dict[str, int | str] = {"engine": ENGINE}
     for name, half in (("landing", landing), ("result", result)):
         text = base64.b64encode(half.export).decode("ascii")
@@ -35,7 +35,7 @@ def describe(landing: Half, result: Half) -> dict[str, int | str]:
 
 
 def described(descriptor: Descriptor) -> tuple[Half, Half]:
-    """Landing buffer and result half as they were received; one may be of no bytes. Raises: RegionError."""
+    """Decode landing buffer and result half; one may be empty. Raises: RegionError."""
     if descriptor.get("engine") != ENGINE:
         raise RegionError(f"an export of engine {descriptor.get('engine')!r:.40}, not {ENGINE}")
     landing, result = (_half(descriptor, name) for name in ("landing", "result"))
@@ -48,11 +48,11 @@ def _half(descriptor: Descriptor, name: str) -> Half:
     address, nbytes = span(descriptor, name)
     text = descriptor.get(f"{name}_export")
     if not isinstance(text, str) or len(text) > 2 * MOST_EXPORT_BYTES:
-        raise RegionError(f"{name}_export is {text!r:.40}, no export of DOCA's in base64")
+        raise RegionError(f"{name}_export is {text!r:.40}, not a DOCA export in base64")
     try:
         export = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise RegionError(f"{name}_export is no base64") from None
+        raise RegionError(f"{name}_export is not base64") from None
     if len(export) > MOST_EXPORT_BYTES or bool(export) is not bool(nbytes):
         raise RegionError(f"{name}_export has {len(export)} bytes for {nbytes} bytes of memory")
     return Half(address, nbytes, export)

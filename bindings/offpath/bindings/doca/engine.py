@@ -1,8 +1,8 @@
-"""The progress engine: completions come from `progress`, and a descriptor says when to call it.
+"""The progress engine: `progress` runs completions, and a descriptor signals when to call it.
 
-On a loop: `request`, wait until `fileno` is readable, `clear`, then `progress` until nothing is left. What completes
-before a request need not make its notification, so whoever requests looks once more before he waits; `turn` does all
-that. A context of Comch has no notifications: its engine is polled.
+In an event loop: `request`, wait until `fileno` is readable, `clear`, then `progress` until nothing is left. A
+completion before a request may not raise its notification, so check once more before waiting; `turn` does all that. A
+Comch context has no notifications: its engine is polled.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from offpath.bindings.doca.load import Library
 
 F = TypeVar("F", bound=Callable[..., None])
 LONG_NS: Final = 200_000
-"""A device that never stops does not hold the loop for longer."""
+"""Limit of one drain, so that a device that never stops does not block the loop."""
 
 
 class Engine(Handle):
-    """Contexts are connected to it for their whole lives, and are closed with it. Not for several threads."""
+    """Contexts stay connected to it for their whole lives, and are closed with it. Not thread-safe."""
 
     def __init__(self, doca: Library, *parents: Handle) -> None:
         """Raises: DocaError."""
@@ -37,7 +37,7 @@ class Engine(Handle):
 
     # -- completions --------------------------------------------------------------------------------------------------
     def guarded(self, callback: F) -> Callable[..., None]:
-        """``callback`` for DOCA to call: what it raises would vanish in C, so it is kept, and raised by `progress`."""
+        """Wrap ``callback`` for DOCA: an exception would be lost in C, so it is stored, and `progress` raises it."""
 
         def guard(*arguments: Any) -> None:
             try:
@@ -48,24 +48,25 @@ class Engine(Handle):
         return guard
 
     def raise_kept(self) -> None:
-        """Raises: what a callback raised, all of it as a group if there were several."""
+        """Raise the stored exceptions of callbacks, several as a group."""
         if not self._raised:
             return
         raised, self._raised = self._raised, []
         if len(raised) == 1:
             raise raised[0]
-        raise BaseExceptionGroup("several callbacks of DOCA's raised", raised)
+        raise BaseExceptionGroup("several DOCA callbacks raised", raised)
 
     def progress(self) -> bool:
-        """Run callbacks of what has completed. False: nothing had. Never from within a callback. Does not block."""
+        """Run the callbacks of completed tasks. False: none had completed. Never call it from a callback. Does not
+        block."""
         moved = bool(self.doca.value("doca_pe_progress", self.pointer))
         if self._raised:
             self.raise_kept()
         return moved
 
     def drain(self, until_ns: int = 0) -> bool:
-        """`progress` until nothing is left, or the monotonic clock says ``until_ns`` (0: soon). False: there was
-        nothing."""
+        """`progress` until nothing is left, or until ``until_ns`` on the monotonic clock (0: `LONG_NS` from now).
+        False: nothing had completed."""
         until_ns = until_ns or time.monotonic_ns() + LONG_NS
         moved = False
         while self.progress():
@@ -75,14 +76,14 @@ class Engine(Handle):
         return moved
 
     def in_flight(self) -> int:
-        """Tasks that were submitted and have not completed. Raises: DocaError."""
+        """Submitted tasks that have not completed. Raises: DocaError."""
         count = SIZE()
         self.doca.call("doca_pe_get_num_inflight_tasks", self.pointer, byref(count))
         return count.value
 
     # -- notifications ------------------------------------------------------------------------------------------------
     def fileno(self) -> int:
-        """Readable after something completed that a notification was requested for. DOCA's: not to be closed.
+        """Readable after a completion for which a notification was requested. DOCA owns it: do not close.
 
         Raises: DocaError: a context of the engine has no notifications.
         """
@@ -99,13 +100,13 @@ class Engine(Handle):
         return self._is_requested
 
     def request(self) -> None:
-        """Have the next completion told. Raises: DocaError."""
+        """Request a notification for the next completion. Raises: DocaError."""
         if not self._is_requested:
             self.doca.call("doca_pe_request_notification", self.pointer)
             self._is_requested = True
 
     def clear(self) -> bool:
-        """Take the notification in, if there is one. Does not block. Raises: DocaError."""
+        """Consume a pending notification. Does not block. Raises: DocaError."""
         if not (self._is_requested and self._waiting.poll(0)):
             return False
         self.doca.call("doca_pe_clear_notification", self.pointer, self._fd)
@@ -113,7 +114,7 @@ class Engine(Handle):
         return True
 
     def turn(self, until_ns: int) -> bool:
-        """Take in what has completed. False: nothing has, and when something does, `fileno` will say so."""
+        """Process completions. False: there were none, and the next makes `fileno` readable."""
         self.clear()
         if self.drain(until_ns):
             return True

@@ -1,7 +1,7 @@
-"""Memory of a GPU by GPUNetIO: where DOCA itself is to allocate it, and make a dma-buf of it.
+"""GPU memory by GPUNetIO, for when DOCA itself allocates it and exports it as a dma-buf.
 
-Never ran on a GPU: on the emulator, whose GPU memory is the host's. Whether DOCA's allocation lands in a MIG instance
-is unproven, so that workers allocate by CUDA and only export by DOCA (`offpath.bindings.doca.lane`).
+Never run on a GPU, only on the emulator, which uses host memory. Whether DOCA's allocation lands in a MIG instance is
+unproven, so workers allocate by CUDA and only export by DOCA (`offpath.bindings.doca.lane`).
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ class Gpu(Handle):
 
 
 class GpuMemory(Handle):
-    """A stretch of a GPU's memory; ``address`` is in the GPU's address space."""
+    """A range of a GPU's memory. ``address`` is in the GPU's address space."""
 
     def __init__(self, gpu: Gpu, nbytes: int, alignment: int) -> None:
-        """``nbytes`` a multiple of ``alignment``, a power of two. Raises: DocaError."""
+        """``nbytes`` is a multiple of ``alignment``, a power of two. Raises: DocaError."""
         made = ADDRESS()
         gpu.doca.call("doca_gpu_mem_alloc", gpu.pointer, nbytes, alignment, MEM_TYPE_GPU, byref(made), None)
-        super().__init__(gpu.doca, "stretch of GPU memory", made.value, "doca_gpu_mem_free", gpu)
+        super().__init__(gpu.doca, "GPU memory range", made.value, "doca_gpu_mem_free", gpu)
         self._gpu = gpu
         self.address = self.pointer
         self.nbytes = nbytes
         self._dmabuf = -1
 
     def dmabuf(self) -> int | None:
-        """Its dma-buf, which stays the memory's; None: this driver makes none. Raises: DocaError."""
+        """Its dma-buf, which the memory owns; None: this driver supports none. Raises: DocaError."""
         if self._dmabuf < 0:
             fd = INT(-1)
             status = self.doca.call(

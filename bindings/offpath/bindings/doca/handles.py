@@ -1,4 +1,4 @@
-"""What all owners of DOCA's objects share: lifetimes."""
+"""Lifetime management of DOCA objects."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from offpath.bindings.errors import ResourceClosed
 
 
 class Handle:
-    """An object of DOCA's. It keeps its parents, closes its children first, the last made first, and may be closed
-    twice. If DOCA refuses, it stays open, and closing can be tried again."""
+    """A DOCA object. It keeps its parents alive and closes its children first, in reverse order of creation. `close` is
+    idempotent. If DOCA refuses, the object stays open, and `close` can be retried."""
 
     def __init__(self, doca: Library, what: str, pointer: int | None, destroy: str, *parents: Handle) -> None:
-        assert pointer, f"DOCA made no {what} and did not say so"
+        assert pointer, f"DOCA returned neither a {what} nor an error"
         self.doca = doca
         self._what = what
         self._pointer: int | None = pointer
@@ -25,18 +25,18 @@ class Handle:
 
     @property
     def pointer(self) -> int:
-        """As DOCA knows it. Raises: ResourceClosed."""
+        """DOCA's pointer. Raises: ResourceClosed."""
         if self._pointer is None:
             raise ResourceClosed(f"the {self._what} is closed")
         return self._pointer
 
     @property
     def is_closed(self) -> bool:
-        """True once `close` succeeded."""
+        """True after `close` succeeded."""
         return self._pointer is None
 
     def close(self) -> None:
-        """Children, then itself. Repeating it is harmless. Raises: DocaError: DOCA refused, and it is open still."""
+        """Close children, then itself. Idempotent. Raises: DocaError: DOCA refused, and the object is still open."""
         while self._children:
             self._children[-1].close()
         if self._pointer is None:
@@ -52,4 +52,4 @@ class Handle:
 
     def __del__(self) -> None:
         if getattr(self, "_pointer", None) is not None:
-            warnings.warn(f"a {self._what} of DOCA's was not closed", ResourceWarning, stacklevel=2)
+            warnings.warn(f"a DOCA {self._what} was not closed", ResourceWarning, stacklevel=2)

@@ -1,8 +1,8 @@
-"""The worker's end of the daemon's copies: a lane's memory, exported at the host's device.
+"""Exports a lane's memory from its worker, at the host's device, to the copy engine `doca`.
 
-The landing buffer may be read and written by the DPU (DOCA knows no right to write alone), the result half be read.
-Ran on the emulator, with memory of the host's. Memory of a GPU never was: neither by dma-buf, of which no one says
-that it can be exported, nor by its pointer, which needs nvidia-peermem.
+The DPU may read and write the landing buffer (DOCA has no write-only permission) and read the result half. Run on the
+emulator, with host memory. Never run with GPU memory: neither by dma-buf, which DOCA does not document as exportable,
+nor by its pointer, which needs nvidia-peermem.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HostDevice:
-    """Which device to export at, by PCI address or name, and where DOCA lies; empty: see `open_device` and `load`."""
+    """The device to export at, by PCI address or name, and DOCA's folder; empty: see `open_device` and `load`."""
 
     name: str = ""
     path: str = ""
 
 
 class DocaLaneExporter:
-    """Implements `offpath.bindings.ports.LaneExporter`. Loads DOCA and opens the device when it first exports, which is
-    after the fork."""
+    """Implements `offpath.bindings.ports.LaneExporter`. Loads DOCA and opens the device at the first export, after the
+    fork."""
 
     needs_invitation: Final = False
 
-    def __init__(self, wish: HostDevice, lane: Lane) -> None:
-        self._wish = wish
+    def __init__(self, choice: HostDevice, lane: Lane) -> None:
+        self._choice = choice
         self._lane = lane
         self._device: Device | None = None
         self._maps: list[Mmap] = []
 
     def export(self, invitation: Mapping[str, int | str] | None = None) -> MemoryExport:
-        """What lets the DPU in, and whoever had an earlier export no more. Stays good until the next, or `close`.
+        """Export to the DPU, and revoke the earlier export. Valid until the next export or `close`.
 
-        Blocks: opening and pinning take milliseconds. Raises: DocaError, DeviceGone.
+        Blocks for milliseconds: it opens a device and pins memory. Raises: DocaError, DeviceGone.
         """
         if self._device is None:
-            self._device = open_device(load(self._wish.path), Ability.EXPORT, self._wish.name)
+            self._device = open_device(load(self._choice.path), Ability.EXPORT, self._choice.name)
         self._withdraw()
         landing, room = self._lane.landing_bytes, self._lane.result_bytes
         with ExitStack() as undo:
@@ -59,7 +59,7 @@ class DocaLaneExporter:
         return MemoryExport(describe(*halves))
 
     def close(self) -> None:
-        """What was exported, then the device. The memory is the lane's. Repeating it is harmless. Raises: DocaError."""
+        """Revoke the export, then close the device. The lane keeps the memory. Idempotent. Raises: DocaError."""
         self._withdraw()
         if self._device is not None:
             self._device.close()
@@ -89,5 +89,5 @@ class DocaLaneExporter:
         self._maps.append(mmap)
         export = mmap.export()
         if len(export) > MOST_EXPORT_BYTES:
-            raise DocaError("export a lane", f"{len(export)} bytes, and a message has room for {MOST_EXPORT_BYTES}")
+            raise DocaError("export a lane", f"{len(export)} bytes exceed the message limit of {MOST_EXPORT_BYTES}")
         return Half(address, nbytes, export)

@@ -1,6 +1,6 @@
-"""DOCA's libraries: where they lie, which release they are, and their functions, looked up when first called.
+"""Loads DOCA's libraries, determines their release, and looks functions up on first use.
 
-A release lacks some functions, or whole libraries, of another: what is absent is an error of the call that needs it.
+Releases differ in their functions and libraries. A missing one is an error of the call that needs it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from offpath.bindings.errors import DocaMissing, DocaTooOld
 PATH_VARIABLE: Final = "OFFPATH_DOCA_PATH"
 INSTALLED: Final = f"/opt/mellanox/doca/lib/{platform.machine()}-linux-gnu"
 EMULATED: Final = "-emulated"
-_SUFFIXES: Final = (".so.2", ".so.3", ".so")  # of 3.x none is proven
+_SUFFIXES: Final = (".so.2", ".so.3", ".so")  # no 3.x is proven
 _COMMON: Final = "common"
 _GROUPS: Final[dict[str, tuple[tuple[Function, ...], ...]]] = {
     _COMMON: (
@@ -44,30 +44,30 @@ _GROUPS: Final[dict[str, tuple[tuple[Function, ...], ...]]] = {
 FUNCTIONS: Final[dict[str, Function]] = {
     function.name: function for tables in _GROUPS.values() for table in tables for function in table
 }
-"""All that is declared, by name."""
+"""All declared functions, by name."""
 _LIBRARY_OF: Final = {
     function.name: library for library, tables in _GROUPS.items() for table in tables for function in table
 }
 
 
 class Library:
-    """One installation. Get it by `load`; it is never unloaded: the driver beneath keeps state of its own."""
+    """One installation. Obtained by `load`. Never unloaded, because the driver below keeps state."""
 
     def __init__(self, folder: str, suffix: str, common: ctypes.CDLL) -> None:
         self.folder = folder
-        """Empty: wherever the system's loader found it."""
+        """Empty: the system's loader found it."""
         self._suffix = suffix
         self._libraries = {_COMMON: common}
         self._functions: dict[str, Any] = {}
 
     @property
     def called(self) -> Collection[str]:
-        """The functions that were used since it was loaded."""
+        """The functions used since it was loaded."""
         return self._functions.keys()
 
     @property
     def version(self) -> str:
-        """Of the libraries themselves, as 3.0.0058; empty: they do not say."""
+        """The libraries' own version, e.g. 3.0.0058; empty: they do not report one."""
         try:
             text = self.value("doca_version_runtime")
         except DocaTooOld:
@@ -76,22 +76,22 @@ class Library:
 
     @property
     def is_emulated(self) -> bool:
-        """What copies is our emulator, and no device."""
+        """The library is offpath's emulator: there is no device."""
         return self.version.endswith(EMULATED)
 
     def call(self, name: str, *arguments: Any, expect: Collection[int] = ()) -> int:
-        """Call what returns a status, and return that: 0, or one of ``expect``. Raises: DocaError, DeviceGone."""
+        """Call a function that returns a status: 0, or one of ``expect``. Raises: DocaError, DeviceGone."""
         status: int = self._function(name)(*arguments)
         if status and status not in expect:
             check(status, name, self.describe)
         return status
 
     def value(self, name: str, *arguments: Any) -> Any:
-        """Call what cannot fail, or whose status is not the call's own, and return what it returns."""
+        """Call a function that cannot fail, or that returns another object's status, and return its value."""
         return self._function(name)(*arguments)
 
     def describe(self, status: int) -> tuple[str, str]:
-        """DOCA's name and description of a status, also of one that is newer than we are."""
+        """DOCA's name and description of a status, including statuses of later releases."""
         name, text = (self.value(f"doca_error_get_{part}", status) for part in ("name", "descr"))
         return (name or b"").decode("ascii", "replace"), (text or b"").decode("utf-8", "replace")
 
@@ -121,14 +121,14 @@ class Library:
         except AttributeError:
             here = self.version if name != "doca_version_runtime" else ""
             raise DocaTooOld(
-                name, f"not in DOCA {here or 'of an unknown release'}: it came with {FUNCTIONS[name].since}",
+                name, f"not in DOCA {here or 'of an unknown release'}: added in {FUNCTIONS[name].since}",
                 check="install a later DOCA",
             ) from None  # fmt: skip
 
 
 def load(path: str = "") -> Library:
-    """DOCA from the folder ``path``, else from that of the environment, else where its packages put it, else wherever
-    the system finds it. Raises: DocaMissing."""
+    """Load DOCA from the folder ``path``, or else from the environment's folder, its packages' folder, or the system's
+    search path. Raises: DocaMissing."""
     given = path or os.environ.get(PATH_VARIABLE, "")
     return _load(given)
 
@@ -148,13 +148,13 @@ def _first(folders: Sequence[str]) -> Library:
             try:
                 return Library(folder, suffix, _open(folder, _COMMON, suffix))
             except DocaMissing as fault:
-                why = why or fault  # the first says most: it names the folder
+                why = why or fault  # the first is the most specific: it names the folder
     assert why is not None
     raise why
 
 
 def _open(folder: str, library: str, suffix: str) -> ctypes.CDLL:
-    """Without a folder, by its bare name. The others find libdoca_common by its name: it is loaded already."""
+    """Without a folder, by its bare name. The others find libdoca_common by name, because it is already loaded."""
     name = f"libdoca_{library}{suffix}"
     path = os.path.join(folder, name)
     try:

@@ -1,4 +1,4 @@
-"""From a thread that polls to the thread that a descriptor wakes: whole things, in order."""
+"""A queue from a polling thread to a thread that waits on a descriptor; keeps items whole and in order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Mailbox(Generic[T]):
-    """One thread puts in, another takes out and closes. ``most``: what it holds before it refuses."""
+    """One thread puts, another takes and closes. ``most``: the capacity."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -22,19 +22,19 @@ class Mailbox(Generic[T]):
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._is_raised = False
         self.is_lost = False
-        """Nothing comes any more; what is here can be taken."""
+        """Nothing more arrives; queued items can be taken."""
         self.fault: OffpathError | None = None
-        """Why."""
+        """Why it is lost."""
 
     def fileno(self) -> int:
-        """Readable when there is news, as of the last `settle`; -1: closed."""
+        """Readable when there are items or the mailbox is lost, as of the last `settle`; -1: closed."""
         return self._fd
 
     def __len__(self) -> int:
         return len(self._items)
 
     def put(self, item: T) -> bool:
-        """False: it is full, or closed."""
+        """False: full or closed."""
         with self._lock:
             if self._fd < 0 or len(self._items) >= self._most:
                 return False
@@ -43,18 +43,18 @@ class Mailbox(Generic[T]):
         return True
 
     def lose(self, fault: OffpathError) -> None:
-        """Nothing comes any more."""
+        """Mark it as lost: nothing more arrives."""
         with self._lock:
             self.fault = self.fault or fault
             self.is_lost = True
             self._raise(True)
 
     def take(self) -> T | None:
-        """The oldest, or None."""
+        """The oldest item, or None."""
         return self._items.popleft() if self._items else None
 
     def settle(self, *, is_readable: bool) -> None:
-        """The descriptor is readable from here on if the taker says so, or if something came meanwhile."""
+        """Make the descriptor readable if the taker requests it, or if items arrived meanwhile."""
         with self._lock:
             self._raise(is_readable or bool(self._items) or self.is_lost)
 
@@ -67,7 +67,7 @@ class Mailbox(Generic[T]):
                 os.eventfd_read(self._fd)
 
     def close(self) -> None:
-        """By the taker. Repeating it is harmless."""
+        """Called by the taker. Idempotent."""
         with self._lock:
             if self._fd >= 0:
                 os.close(self._fd)

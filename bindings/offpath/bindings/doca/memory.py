@@ -1,4 +1,4 @@
-"""Memory as DOCA's devices reach it: ours, what we let a DPU reach, and what a host let us reach."""
+"""Memory maps of DOCA devices: local memory, memory exported to a DPU, and memory imported from a host."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from offpath.bindings.doca.handles import Handle
 
 
 class Mmap(Handle):
-    """A range of memory, known to one device. Made by `ours`, `shared` and `imported`. DOCA refuses to close it while
-    a buffer lies in it."""
+    """A range of memory, known to one device. Made by `ours`, `shared` and `imported`. DOCA refuses to close it while a
+    buffer lies in it."""
 
     def __init__(self, device: Device, pointer: int | None) -> None:
         super().__init__(device.doca, "memory map", pointer, "doca_mmap_destroy", device)
@@ -25,7 +25,7 @@ class Mmap(Handle):
 
     @classmethod
     def ours(cls, device: Device, view: memoryview, *, is_written: bool) -> Mmap:
-        """Memory of this process, for copies on this device alone; ``view`` is kept. Raises: DocaError, DeviceGone."""
+        """Memory of this process, for copies on this device only. Keeps ``view``. Raises: DocaError, DeviceGone."""
         address = ctypes.addressof(ctypes.c_char.from_buffer(view))
         made = cls._new(device, address, view.nbytes, LOCAL_READ_WRITE if is_written else LOCAL_READ_ONLY)
         made._view = view[:]
@@ -35,14 +35,13 @@ class Mmap(Handle):
     def shared(
         cls, device: Device, address: int, nbytes: int, *, is_written: bool, dmabuf: tuple[int, int] | None = None
     ) -> Mmap:
-        """Memory that the DPU may reach by `export`; the caller keeps it. ``dmabuf``: its descriptor, and where the
-        range starts in it. Raises: DocaError, DeviceGone."""
+        """Memory that `export` makes accessible to the DPU; the caller keeps it alive. ``dmabuf``: descriptor, and the
+        range's offset in it. Raises: DocaError, DeviceGone."""
         return cls._new(device, address, nbytes, PCI_READ_WRITE if is_written else PCI_READ_ONLY, dmabuf)
 
     @classmethod
     def imported(cls, device: Device, export: bytes) -> Mmap:
-        """What a host exported. ``address`` is the exporter's, and never to be used here. Raises: DocaError,
-        DeviceGone."""
+        """A host's export. ``address`` is the exporter's: never dereference it here. Raises: DocaError, DeviceGone."""
         made = HANDLE()
         device.doca.call("doca_mmap_create_from_export", None, export, len(export), device.pointer, byref(made))
         mmap = cls(device, made.value)
@@ -76,26 +75,26 @@ class Mmap(Handle):
         return mmap
 
     def export(self) -> bytes:
-        """What lets this BlueField's DPU in until the map is closed. It is a key: for the DPU's daemon alone.
+        """An export blob for this BlueField's DPU, valid until the map is closed. A secret: for the DPU's daemon only.
 
         Raises: DocaError, DeviceGone.
         """
         start, length = ADDRESS(), SIZE()
         self.doca.call("doca_mmap_export_pci", self.pointer, self._device.pointer, byref(start), byref(length))
-        assert start.value, "DOCA exported nothing and did not say so"
-        return ctypes.string_at(start.value, length.value)  # the original is the map's
+        assert start.value, "DOCA returned neither an export nor an error"
+        return ctypes.string_at(start.value, length.value)  # the map owns the original
 
     def buffers(self) -> int:
-        """How many lie in it now. Raises: DocaError."""
+        """Number of buffers in it now. Raises: DocaError."""
         count = U32()
         self.doca.call("doca_mmap_get_num_bufs", self.pointer, byref(count))
         return count.value
 
     def _read_range(self) -> None:
-        """Stays unknown where DOCA does not tell it of what was imported: that it does is documented for RDMA only."""
+        """Stays unknown if DOCA does not report it for an import; DOCA documents that only for RDMA."""
         start, length = ADDRESS(), SIZE()
-        untold = (Status.BAD_STATE, Status.INVALID_VALUE, Status.NOT_SUPPORTED, Status.NOT_PERMITTED)
-        if not self.doca.call("doca_mmap_get_memrange", self.pointer, byref(start), byref(length), expect=untold):
+        unavailable = (Status.BAD_STATE, Status.INVALID_VALUE, Status.NOT_SUPPORTED, Status.NOT_PERMITTED)
+        if not self.doca.call("doca_mmap_get_memrange", self.pointer, byref(start), byref(length), expect=unavailable):
             self.address, self.nbytes = start.value or 0, length.value
 
     def _destroy(self) -> None:

@@ -1,4 +1,4 @@
-"""How often to poll what has no notifications: all the time after something moved, then ever more rarely."""
+"""Polling interval of what has no notifications: continuous after activity, then increasingly rare."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ LONGEST_NS: Final = 1_000_000
 
 
 class Pace:
-    """No clock of its own."""
+    """Reads no clock; callers pass the time."""
 
     def __init__(self, now_ns: int) -> None:
         self._moved_ns = now_ns
         self._nap_ns = SHORTEST_NS
 
     def moved(self, now_ns: int) -> None:
-        """Something happened: more may follow at once."""
+        """There was activity: more may follow at once."""
         self._moved_ns = now_ns
         self._nap_ns = SHORTEST_NS
 
     def nap_ns(self, now_ns: int) -> int:
-        """How long to wait before the next look; each time longer, 0 while something moved just now."""
+        """Time to wait before the next poll: 0 shortly after activity, then longer each time."""
         if now_ns - self._moved_ns < SPIN_NS:
             return 0
         nap_ns = self._nap_ns

@@ -1,8 +1,8 @@
-"""The threads that Comch is polled in: it has no notifications, and is safe for one thread alone.
+"""The threads that poll Comch, which has no notifications and is not thread-safe.
 
-All calls of one engine are made in its thread, from opening to closing. What others want of it they put in its queue,
-which also wakes it; what comes it hands over whole, in mailboxes. It says that it lives, notices who does not, and
-shows out who breaks the rules of its layer: pieces that are none, a flood, silence where a session has to begin.
+All calls of one engine run in its thread, from opening to closing. Other threads put work into its queue, which also
+wakes it; received frames are delivered whole, in mailboxes. The thread sends heartbeats, detects silent peers, and
+disconnects peers that break the protocol of this layer: invalid pieces, a flood, or no session in time.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from offpath.bindings.errors import DeviceError, DocaError, HostMessageError, Of
 logger = logging.getLogger(__name__)
 HEARTBEAT_NS: Final = 200_000_000
 LOSS_NS: Final = 3_000_000_000
-"""A peer unheard for so long is gone. Its end is mostly told at once; this is for one that stands still. Long, for a
-kernel that keeps the interpreter's lock keeps the heartbeats back."""
+"""A peer is lost after this long without a message. Its end is mostly reported at once; this detects a hung peer. It is
+long because a kernel that holds the GIL delays heartbeats."""
 OPEN_NS: Final = 5_000_000_000
-"""A client has so long to begin a session."""
+"""Time for a client to begin a session."""
 LINGER_NS: Final = 500_000_000
-"""Who was told that it is over has so long to leave by itself; what was said to it may still be on its way."""
+"""Time for a dismissed peer to leave by itself; messages to it may still be in flight."""
 _LOOK_NS: Final = 50_000_000
 _JOIN_S: Final = 5.0
 _SHARE: Final = 16
-"""Tasks of one connection at once: one whose host takes nothing leaves the others some."""
+"""Tasks of one connection at once, so that a host that receives nothing leaves some to the others."""
 MOST_WAITING: Final = 4 * WINDOW
-"""Frames, either way: a session's window, and what is said beside it."""
+"""Frames queued per direction: a session's window, and its control frames."""
 
 
 class Link:
-    """One connection, as its poller keeps it. Others call `say` and `leave` only."""
+    """One connection in its poller. Other threads call `send` and `leave` only."""
 
     def __init__(self, poller: Poller, number: int, now_ns: int) -> None:
         self._poller = poller
@@ -66,28 +66,29 @@ class Link:
         self.out: Final[deque[bytes]] = deque()
         self.received_ns = self.sent_ns = now_ns
         self.leave_ns = now_ns + OPEN_NS
-        """It is shown out then; 0: not."""
+        """When it is disconnected; 0: not scheduled."""
         self.fault: PeerGone | None = None
-        """A send failed: nothing more is said to it."""
+        """A send failed: nothing more is sent to it."""
         self.cut_ns = 0
-        """It is expelled then for `fault`, unless DOCA tells of its end before; 0: not."""
+        """When it is expelled for `fault`, unless DOCA reports its end before; 0: not scheduled."""
 
     def send(self, frame: bytes) -> None:
-        """Have it sent, after what was said before."""
+        """Queue a frame after the earlier ones."""
         self._poller.do(partial(self._poller.queue, self, frame))
 
     def leave(self, *, at_once: bool) -> None:
-        """Have it end, after what was said before or at once. Nothing comes from it any more."""
+        """Close after the earlier frames, or at once. Nothing more is received from it."""
         self._poller.do(partial(self._poller.dismiss, self, 0 if at_once else LINGER_NS))
 
 
 class Poller:
-    """A thread and its queue. What differs between server and client is below."""
+    """A thread and its work queue. The subclasses implement server and client."""
 
     def __init__(self, name: str) -> None:
         self._work: deque[Callable[[], object]] = deque()
         self._nap = threading.Lock()
-        """Free when there may be work. (`SimpleQueue.get` overlooks its time-out now and then: Python 3.11, seen.)"""
+        """Unlocked when there may be work. (`SimpleQueue.get` sometimes misses its time-out: observed in Python
+        3.11.)"""
         self._nap.acquire()
         self._started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -96,11 +97,11 @@ class Poller:
         self._is_ending = False
         self._looked_ns = 0
         self.fault: OffpathError | None = None
-        """Why it ended, if nobody asked it to."""
+        """Why it ended unexpectedly."""
 
     # -- from other threads -------------------------------------------------------------------------------------------
     def start(self, timeout_s: float) -> None:
-        """Returns when it is open. Raises: what `_open` does. TimeoutError: it still tries."""
+        """Start the thread; return when it is open. Raises: as `_open`. TimeoutError: it is still trying."""
         self._thread.start()
         try:
             self._started.result(timeout_s)
@@ -112,22 +113,22 @@ class Poller:
             raise
 
     def do(self, work: Callable[[], object]) -> None:
-        """Have it done in the thread, soon and in order. Does not block."""
+        """Run ``work`` in the thread, soon and in order. Does not block."""
         self._work.append(work)
-        with contextlib.suppress(RuntimeError):  # awake, or about to be
+        with contextlib.suppress(RuntimeError):  # the thread is awake, or about to be
             self._nap.release()
 
     @property
     def is_alive(self) -> bool:
-        """It polls."""
+        """The thread is polling."""
         return self._thread.is_alive() and self.fault is None
 
     def stop(self) -> None:
-        """Take in no link any more, and end once the last has left. Does not block."""
+        """Accept no more links, and end once the last has left. Does not block."""
         self.do(self._end)
 
     def close(self) -> None:
-        """`stop`, and wait for the end, a bounded time. Repeating it is harmless."""
+        """`stop`, and wait a bounded time for the end. Idempotent."""
         self.stop()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_S)
@@ -141,7 +142,7 @@ class Poller:
                 self.dismiss(link, 0)
 
     def _abandon(self) -> None:
-        """It has opened after all, too late."""
+        """The thread opened after the time-out: close everything."""
         self._end()
         for link in list(self.links.values()):
             self.dismiss(link, 0)
@@ -171,7 +172,7 @@ class Poller:
                 self.fault = fault
 
     def _take_work(self, nap_ns: int) -> bool:
-        """What others want; waits for it for so long. False: nothing."""
+        """Run queued work; wait at most ``nap_ns`` for it. False: there was none."""
         if nap_ns and not self._work:
             self._nap.acquire(timeout=nap_ns / 1e9)
         if not self._work:
@@ -181,7 +182,7 @@ class Poller:
         return True
 
     def _turn(self) -> bool:
-        """Take in what came and send what waits. False: nothing moved. Raises: DeviceError."""
+        """Process events and send queued pieces. False: nothing moved. Raises: DeviceError."""
         now_ns = 0
         moved = False
         for event in self._poll():
@@ -212,7 +213,7 @@ class Poller:
     def _received(self, link: Link, piece: bytes, now_ns: int) -> None:
         link.received_ns = now_ns
         if link.leave_ns and (link.mailbox is not None or self._is_ending):
-            return  # nobody listens to it any more
+            return  # dismissed: its frames have no receiver
         try:
             frame = link.assembly.add(piece)
             if frame is None:
@@ -220,12 +221,12 @@ class Poller:
             if link.mailbox is None:
                 self._opened(link, frame)
             elif not link.mailbox.put(frame):
-                raise HostMessageError("flood", f"more than {MOST_WAITING} frames that were not taken")
+                raise HostMessageError("flood", f"more than {MOST_WAITING} unread frames")
         except HostMessageError as fault:
             self.expel(link, fault)
 
     def _send(self, link: Link) -> bool:
-        """What waits, as far as there is room. False: nothing moved."""
+        """Send queued pieces while there is capacity. False: nothing moved."""
         moved = False
         while link.out and self._under_way(link) < _SHARE:
             try:
@@ -242,12 +243,12 @@ class Poller:
         return moved
 
     def queue(self, link: Link, frame: bytes) -> None:
-        """Send it when there is room."""
+        """Queue a frame for sending."""
         if link.number not in self.links or link.fault is not None:
             return
         pieces = cut(frame, self._piece_bytes())
         if len(link.out) > MOST_WAITING * most_pieces(self._piece_bytes()):
-            self.expel(link, PeerGone("host channel: it takes nothing, and makes us answer"))
+            self.expel(link, PeerGone("host channel: the peer reads nothing but causes replies"))
             return
         link.out.extend(pieces)
         self._outgoing.add(link)
@@ -266,7 +267,7 @@ class Poller:
             link.cut_ns = time.monotonic_ns() + LINGER_NS
 
     def dismiss(self, link: Link, linger_ns: int) -> None:
-        """Show it out after that time at the latest."""
+        """Disconnect it after ``linger_ns`` at the latest."""
         if link.number not in self.links:
             return
         link.leave_ns = time.monotonic_ns() + linger_ns
@@ -275,7 +276,7 @@ class Poller:
             self._show_out(link)
 
     def expel(self, link: Link, fault: HostMessageError | PeerGone) -> None:
-        """It broke the rules, or is lost."""
+        """Disconnect a peer that broke the protocol or is lost."""
         if link.mailbox is not None:
             link.mailbox.lose(fault)
         self.dismiss(link, 0)
@@ -288,14 +289,14 @@ class Poller:
                 link.mailbox.lose(link.fault or PeerGone(f"host channel: {why}"))
 
     def _look(self, now_ns: int) -> None:
-        """From time to time: who is silent, who should have left, to whom we were silent. Raises: DeviceError."""
+        """Periodic check for silent peers, overdue dismissals, and heartbeats to send. Raises: DeviceError."""
         asleep_ns = now_ns - self._looked_ns - _LOOK_NS
         self._looked_ns = now_ns
         self._check()
         for link in list(self.links.values()):
-            link.received_ns += max(0, asleep_ns)  # it was us who did not listen
+            link.received_ns += max(0, asleep_ns)  # this thread slept, so the silence is not the peer's
             if link.leave_ns and now_ns >= link.leave_ns + LINGER_NS:
-                self._gone(link.number, "shown out")  # DOCA does not say so, and nobody waits for it
+                self._gone(link.number, "dismissed")  # DOCA did not report its end
             elif link.leave_ns and now_ns >= link.leave_ns:
                 self._show_out(link)
             elif link.fault is not None and now_ns >= link.cut_ns:
@@ -322,19 +323,19 @@ class Poller:
 
     @abstractmethod
     def _poll(self) -> list[Event]:
-        """What happened. Raises: DocaError, DeviceGone."""
+        """The events since the last call. Raises: DocaError, DeviceGone."""
 
     @abstractmethod
     def _check(self) -> None:
-        """Raises: DeviceError: it works no more."""
+        """Raises: DeviceError: it has failed."""
 
     @abstractmethod
     def _sent(self, link: Link, piece: bytes) -> bool:
-        """False: no room. Raises: PeerGone, DocaError."""
+        """Send a piece. False: no capacity. Raises: PeerGone, DocaError."""
 
     @abstractmethod
     def _under_way(self, link: Link) -> int:
-        """Pieces that have not arrived yet."""
+        """Pieces that have not been delivered."""
 
     @abstractmethod
     def _piece_bytes(self) -> int:
@@ -346,11 +347,11 @@ class Poller:
 
     @abstractmethod
     def _show_out(self, link: Link) -> None:
-        """Its time is over; may be called again."""
+        """Disconnect the link, whose time is over. May be called again."""
 
 
 def _closed(device: Device, engine: Engine) -> None:
-    """What DOCA refuses to close stays open until the process ends: there is nobody whom it could concern."""
+    """Close both. What DOCA refuses to close stays open until the process ends."""
     for handle in (device, engine):
         try:
             handle.close()
@@ -359,7 +360,7 @@ def _closed(device: Device, engine: Engine) -> None:
 
 
 class ServerPoller(Poller):
-    """The daemon's. ``begin`` is called in the thread, with each link's first frame."""
+    """The daemon's poller. Calls ``begin`` in the thread, with each link's first frame."""
 
     def __init__(
         self, path: str, device: str, representor: str, name: str, begin: Callable[[Link, bytes], None]
@@ -389,7 +390,7 @@ class ServerPoller(Poller):
 
     def _check(self) -> None:
         if self._server.state is not State.RUNNING:
-            raise DocaError("Comch server", f"it went to {self._server.state.name} by itself")
+            raise DocaError("Comch server", f"it changed to {self._server.state.name} unexpectedly")
 
     def _sent(self, link: Link, piece: bytes) -> bool:
         return self._server.send(link.number, piece)
@@ -405,13 +406,13 @@ class ServerPoller(Poller):
 
     def _show_out(self, link: Link) -> None:
         try:
-            self._server.disconnect(link.number)  # `Disconnected` follows; if not now, the next look asks again
+            self._server.disconnect(link.number)  # `Disconnected` follows; if not, the next check retries
         except DocaError as fault:
             logger.debug("Comch: %s", fault)
 
 
 class ClientPoller(Poller):
-    """A host process's: one link, there when `start` returns."""
+    """A host process's poller, with one link, which exists when `start` returns."""
 
     def __init__(self, path: str, device: str, name: str, mailbox: Mailbox[bytes], timeout_s: float) -> None:
         super().__init__("comch-client")
@@ -420,7 +421,7 @@ class ClientPoller(Poller):
 
     @property
     def link(self) -> Link:
-        """The one."""
+        """The only link."""
         return self._link
 
     def _open(self, held: ExitStack) -> None:
@@ -454,7 +455,7 @@ class ClientPoller(Poller):
         return events
 
     def _check(self) -> None:
-        """`_poll` does."""
+        """`_poll` checks."""
 
     def _sent(self, link: Link, piece: bytes) -> bool:
         return self._client.send(link.number, piece)
@@ -466,10 +467,10 @@ class ClientPoller(Poller):
         return self._client.message_bytes
 
     def _opened(self, link: Link, frame: bytes) -> None:
-        """The server begins none: its frames go to the mailbox from the first on."""
+        """A server begins no session: its frames go to the mailbox from the first on."""
 
     def _show_out(self, link: Link) -> None:
-        """To end is to leave."""
+        """Ending the thread closes the link."""
         self._gone(link.number, "closed")
         self._is_ending = True
 

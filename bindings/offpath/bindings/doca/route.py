@@ -1,7 +1,7 @@
-"""The way to one remote memory: a context of its own, what is in flight on it, and what waits for room.
+"""The route to one remote memory: its own context, what is in flight on it, and what waits for capacity.
 
-A task that fails stops its context, and with it all that was in flight there: so each memory has one, and nobody else's
-copies end. The context is started again; one that is stopped so time after time is given up.
+A failed task stops its context and all that is in flight there. So each memory has its own, and other memories' copies
+continue. The context is restarted; if failures stop it repeatedly, the route fails.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from offpath.bindings.errors import DeviceError, DeviceGone, DocaError
 from offpath.bindings.transfer import Copy, SegmentedRoute
 
 STOPS: Final = 2
-"""So often in a row its context may be stopped by failures."""
+"""The route fails when its context is stopped this often in a row."""
 
 
 class MappedRange(NamedTuple):
-    """Bytes in a map: ours, or the exporter's."""
+    """Bytes in a local or an imported map."""
 
     mmap: Mmap
     address: int
@@ -41,8 +41,8 @@ class Segment(NamedTuple):
 
 
 class Route(SegmentedRoute[Segment, MappedRange]):
-    """Made by `DocaCopyEngine.import_memory`. ``make`` makes its context, given what to call with tasks that ended: the
-    route itself and what the context says."""
+    """Made by `DocaCopyEngine.import_memory`. ``make`` makes its context, given the callback for ended tasks.
+    ``landed`` receives the route, and the arguments of that callback."""
 
     def __init__(
         self,
@@ -51,10 +51,10 @@ class Route(SegmentedRoute[Segment, MappedRange]):
         landed: Callable[[tuple[Route, int, bool]], None],
         release: Callable[[], None],
     ) -> None:
-        """Raises: DocaError, DeviceGone: no context for it."""
+        """Raises: DocaError, DeviceGone: no context could be made."""
         super().__init__(remote, release)
         self.is_lost = False
-        """The device was, and not this memory alone."""
+        """The device was lost, not only this memory."""
         self._is_stopping = False
         self._stops = 0
         self._why = ""
@@ -62,12 +62,12 @@ class Route(SegmentedRoute[Segment, MappedRange]):
 
     @property
     def wants_turn(self) -> bool:
-        """Its context is to be brought to IDLE, of which no completion tells."""
+        """Its context must be brought to IDLE, which no completion signals."""
         return self._is_stopping and not self._in_flight and not self.failure
 
     def take(self, serial: int, is_good: bool) -> list[Copy]:
-        """A task has ended. Returns copies that ended with it."""
-        if serial not in self._in_flight:  # it was given up, and all its copies with it
+        """A task has ended. Returns the copies that this ended."""
+        if serial not in self._in_flight:  # the route was aborted with all its copies
             return []
         copy = self._in_flight.pop(serial).copy
         fault = self.dma.finish(serial, is_good)
@@ -76,17 +76,17 @@ class Route(SegmentedRoute[Segment, MappedRange]):
             self.is_lost = self.is_lost or isinstance(fault, DeviceGone)
             if self.dma.is_running:
                 return self._fail(copy, str(fault))
-            self._why = self._why or str(fault)  # the first to fail; the others came back unasked
+            self._why = self._why or str(fault)  # the first failure; the other tasks were flushed
             return self._fail(copy, self._why)
         self._stops = 0
         return ended
 
     def settle(self) -> list[Copy]:
-        """After tasks were taken: start what there is room for, and the context again if it stopped by itself."""
+        """After tasks were taken: submit segments, and restart the context if it stopped by itself."""
         if self._is_released:
             return []
         ended: list[Copy] = []
-        # One that just stopped says why with the tasks that come back, which may be in the next turn.
+        # A context that just stopped gives the reason with its returned tasks, perhaps only in the next turn.
         if not self.dma.is_running and not self._is_stopping and (self._why or not self._in_flight):
             self._is_stopping = True
             self._why = self._why or "its context stopped"
@@ -94,7 +94,7 @@ class Route(SegmentedRoute[Segment, MappedRange]):
                 ended += self._fail(copy, self._why)
         if self._is_stopping and not self._in_flight:
             self._start_again()
-        if self.failure:  # what was posted while the context was on its way to IDLE
+        if self.failure:  # posted while the context was on its way to IDLE
             for copy in self._copies():
                 ended += self._fail(copy, self.failure)
         ended += self._advance()
@@ -112,7 +112,7 @@ class Route(SegmentedRoute[Segment, MappedRange]):
         if self.dma.submit(serial, *places, source.nbytes):
             return True
         if not self._in_flight:
-            raise DocaError("a copy", "no room for a task although none is under way")
+            raise DocaError("a copy", "no capacity for a task although none is in flight")
         return False
 
     def _refused(self, copy: Copy, fault: DeviceError) -> list[Copy]:
@@ -120,7 +120,7 @@ class Route(SegmentedRoute[Segment, MappedRange]):
         return self._fail(copy, str(fault))
 
     def _fail(self, copy: Copy, why: str) -> list[Copy]:
-        """It has ended once its tasks in flight have: until then they may land."""
+        """Fail a copy. It ends once its tasks in flight have ended: until then they may write."""
         copy.error = copy.error or why
         kept = deque(segment for segment in self._waiting if segment.copy is not copy)
         copy.segments -= len(self._waiting) - len(kept)

@@ -1,1 +1,1 @@
-"""INA fabric: what ranks and emulated switches say to each other, and a rank's emulated link."""
+"""INA fabric: frames between ranks and emulated switches, and a rank's emulated link."""

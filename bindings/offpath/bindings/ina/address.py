@@ -17,7 +17,7 @@ _KEEPALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
 )
-"""A host that lost its power says nothing: it is taken for gone after 5 s."""
+"""A host without power closes no connection: it counts as gone after 5 s."""
 
 
 class Address(NamedTuple):
@@ -41,9 +41,9 @@ def parse_address(text: str) -> Address:
 
 
 def begin_connecting(text: str) -> socket.socket:
-    """A non-blocking socket on its way to the address; it is connected, or failed, once it is writable.
+    """A non-blocking socket that is connecting; once writable, it is connected or has failed.
 
-    Raises: FabricAddressError; OSError: it has failed already. Names are resolved, which may block: give numbers.
+    Raises: FabricAddressError; OSError: it has failed already. Resolving a host name may block: use numeric addresses.
     """
     address = parse_address(text)
     sock = socket.socket(address.family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
@@ -59,7 +59,7 @@ def begin_connecting(text: str) -> socket.socket:
 
 
 def tune(sock: socket.socket) -> None:
-    """What a connection of the fabric needs; nothing for a Unix socket."""
+    """Set the fabric's socket options; none for a Unix socket."""
     if sock.family == socket.AF_UNIX:
         return
     for level, option, value in _KEEPALIVE:

@@ -1,8 +1,7 @@
-"""A rank's place in a tree of emulated switches: one stream socket, driven by one thread, paced by the rank's link.
+"""A rank's connection to a tree of emulated switches: one stream socket, one thread, limited to the link's rate.
 
-Chunks leave as the link's rate allows, and results are read at that rate. A refusal ends the sending at the next frame.
-Whoever makes no progress for `PATIENCE_S` while something is under way is taken for lost: a switch that neither works
-nor hangs up must not hold a training job.
+Chunks are sent, and results read, at the link's rate. A refusal stops the sending at the next frame. A switch without
+progress for `PATIENCE_S` while an operation is in progress counts as lost: it must not block a training job.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from offpath.bindings.ports import TreeAttached, TreeEvent, TreeLost, TreeRefuse
 
 PATIENCE_S: Final = 5.0
 MOST_REFUSED_AHEAD: Final = 1024
-"""Refusals kept of operations that this rank has not issued. Ranks are at most one operation apart."""
+"""Refusals stored for operations that this rank has not issued. Ranks are at most one operation apart."""
 
 
 class SwitchFabric:
-    """Implements `offpath.bindings.ports.InaFabric` over emulated switches. ``link``: the rank's one."""
+    """Implements `offpath.bindings.ports.InaFabric` over emulated switches. ``link``: the rank's only link."""
 
     def __init__(self, link: RateLimiter, patience_s: float = PATIENCE_S) -> None:
         self.link = link
@@ -62,14 +61,14 @@ class TreeConnection:
         self._reader = frames.Reader()
         self._events: deque[TreeEvent] = deque()
         self._out: list[memoryview] = [memoryview(frames.pack(hello))]
-        """What must leave before anything else: the rest of a frame, and what is said without a chunk."""
+        """Sent before anything else: the rest of a frame, and frames without a chunk."""
         self._running: _Running | None = None
         self._refused: set[int] = set()
         self._issued = -1
         self._is_attached = False
         self._moved_at = time.monotonic()
         self._fault = ""
-        """The switch takes no more bytes, and why; what it sent before is still read."""
+        """Why the switch accepts no more bytes; its earlier frames are still read."""
         self._sock: socket.socket | None = None
         try:
             self._sock = begin_connecting(address)
@@ -78,7 +77,7 @@ class TreeConnection:
 
     @property
     def is_over(self) -> bool:
-        """It is lost, or closed."""
+        """The session is lost or closed."""
         return self._sock is None
 
     def fileno(self) -> int:
@@ -94,7 +93,7 @@ class TreeConnection:
         if not self._is_attached:
             raise ValueError("not attached yet")
         if self._running is not None or index <= self._issued:
-            raise ValueError(f"operation {index} while another is under way, or after operation {self._issued}")
+            raise ValueError(f"operation {index} while another is in progress, or after operation {self._issued}")
         if dtype not in DTYPES or not source.nbytes or source.nbytes % DTYPES[dtype][1]:
             raise ValueError(f"{source.nbytes} bytes of {dtype}")
         if target.nbytes != source.nbytes or target.readonly:
@@ -134,7 +133,7 @@ class TreeConnection:
 
     # -- moving bytes -------------------------------------------------------------------------------------------------
     def _move(self) -> None:
-        """Whatever goes without waiting, in turns: what comes must not wait until all has left."""
+        """Send and receive without waiting, in turns: receiving must not wait until all is sent."""
         while self._sock is not None and not self._events:
             has_moved = self._write()
             has_moved |= self._read()
@@ -146,7 +145,7 @@ class TreeConnection:
         self._look_at_the_clock()
 
     def _wait(self, left_s: float) -> None:
-        """Until the socket, the link's rate, or the time says that more can be moved."""
+        """Block until the socket, the link's rate or a timeout allows progress."""
         assert self._sock is not None
         mask, wait_s = 0, left_s
         held_s = self._link.wait_s(Direction.IN) if self._running is not None else 0.0
@@ -170,7 +169,7 @@ class TreeConnection:
 
     @property
     def _is_waiting(self) -> bool:
-        """For something that must come, or leave, soon."""
+        """Something must be received or sent soon."""
         return self._running is not None or not self._is_attached or bool(self._out)
 
     def _look_at_the_clock(self) -> None:
@@ -186,7 +185,7 @@ class TreeConnection:
             self._lose("no progress")
 
     def _write(self) -> bool:
-        """True if bytes left."""
+        """True if bytes were sent."""
         assert self._sock is not None
         if self._fault:
             return False
@@ -222,7 +221,7 @@ class TreeConnection:
         return True
 
     def _read(self) -> bool:
-        """True if bytes came."""
+        """True if bytes were received."""
         is_held = self._running is not None and not self._fault and self._link.wait_s(Direction.IN)
         if self._sock is None or is_held:
             return False
@@ -240,7 +239,7 @@ class TreeConnection:
         try:
             for frame in self._reader.received(count):
                 self._on_frame(frame)
-                self._finish()  # before the next frame: it may say that the tree is lost
+                self._finish()  # before the next frame, which may report the tree as lost
                 if self.is_over:
                     break
         except InaFrameError as fault:
@@ -250,9 +249,9 @@ class TreeConnection:
     def _why(self, fault: OSError) -> str:
         return "hung up" if self._is_attached else f"unreachable: {fault.strerror or fault}"
 
-    # -- what the switch says -----------------------------------------------------------------------------------------
+    # -- frames from the switch ---------------------------------------------------------------------------------------
     def _on_frame(self, frame: frames.Frame) -> None:
-        """Raises: InaFrameError: it has no place here."""
+        """Raises: InaFrameError: the frame is not allowed here."""
         running = self._running
         match frame:
             case frames.Result() if running is not None and frame.index == running.index:
@@ -277,17 +276,17 @@ class TreeConnection:
         running.received = end
         self._link.take(Direction.IN, len(frame.payload))
         if end == len(running.target) and running.sent < len(running.source):
-            raise InaFrameError("out_of_turn", "a sum without all of ours")
+            raise InaFrameError("out_of_turn", "a complete sum before all chunks were sent")
 
     def _finish(self) -> None:
-        """All of the result is here, and had the time that it takes on this link."""
+        """Complete the operation once its whole result was received and the link's rate allows it."""
         running = self._running
         if running is None or running.received < len(running.target) or self._link.wait_s(Direction.IN):
             return
         self._running = None
         self._send_frame(frames.Delivered(self.rank, running.index))
         self._events.append(TreeResult(running.index))
-        self._write()  # now: the place in the tree is held until the root has heard it
+        self._write()  # now: the place in the tree is held until the root has received it
 
     def _refuse(self, index: int) -> None:
         if self._running is not None and index == self._running.index:
@@ -299,7 +298,7 @@ class TreeConnection:
         elif index > self._issued:
             self._refused.add(index)
             if len(self._refused) > MOST_REFUSED_AHEAD:
-                raise InaFrameError("out_of_turn", "refusals of operations that nobody issued")
+                raise InaFrameError("out_of_turn", "too many refusals of operations that were not issued")
 
     def _send_frame(self, frame: frames.Frame) -> None:
         self._out.append(memoryview(frames.pack(frame)))

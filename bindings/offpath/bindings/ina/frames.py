@@ -1,7 +1,7 @@
 """Frames between ranks and switches, and between switches: u32 little-endian length, then a head and a body.
 
-Sans-IO. A connection carries one job's use of one tree: (job, incarnation, stamp) are said once, by ATTACH. Sums are
-never checked: who spoils its own numbers spoils its own job.
+Sans-IO. A connection carries one job's use of one tree: only ATTACH carries (job, incarnation, stamp). Sums are never
+verified: a rank that sends wrong numbers harms only its own job.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from offpath.bindings.errors import InaFrameError
 
 VERSION: Final = 1
 CHUNK_BYTES: Final = 64 * 1024
-"""Of an operation, in one frame. Only its last chunk is shorter."""
+"""Bytes of an operation in one frame. Only its last chunk is shorter."""
 MOST_RANKS: Final = 65_536
 MOST_OPERATION_BYTES: Final = 1 << 40
-"""What a frame may say; a switch takes less."""
+"""Limit of the frame format; switches accept less."""
 DTYPES: Final[dict[str, tuple[int, int]]] = {"fp32": (1, 4), "fp16": (2, 2), "bf16": (3, 2), "int32": (4, 4)}
 """Name → (code on the wire, bytes of an element)."""
 _DTYPE_NAMES: Final = {code: (name, size) for name, (code, size) in DTYPES.items()}
@@ -33,28 +33,28 @@ _ABORT = struct.Struct("<QB7x")
 HEAD_BYTES: Final = _LENGTH.size + _HEAD.size
 _LEAST: Final = _HEAD.size
 MOST_FRAME_BYTES: Final = _HEAD.size + _OFFSET.size + CHUNK_BYTES
-"""Without the length in front."""
+"""Without the length prefix."""
 DATA_HEAD_BYTES: Final = HEAD_BYTES + _OFFSET.size
 """In front of a chunk."""
 
 
 class Kind(IntEnum):
-    """What a frame says. Up: towards the root; down: towards the ranks."""
+    """The kind of a frame. Up: towards the root. Down: towards the ranks."""
 
     ATTACH = 1
     """Up: a rank joins the tree."""
     ATTACHED = 2
-    """Down: the root knows it."""
+    """Down: the root has registered the rank."""
     ATTACH_REFUSED = 3
-    """Down."""
+    """Down: the rank may not join."""
     OPERATION = 4
     """Up: an all-reduce begins; its chunks follow at once."""
     DATA = 5
-    """Up: a chunk of it."""
+    """Up: a chunk of an operation."""
     REFUSED = 6
-    """Down: the operation runs plain. It may come before its rank has issued it."""
+    """Down: the operation runs without the tree. It may arrive before its rank has issued it."""
     RESULT = 7
-    """Down: a chunk of the sum. The first one says that the operation was admitted."""
+    """Down: a chunk of the sum. The first one confirms that the operation was admitted."""
     DELIVERED = 8
     """Up: a rank has the whole sum."""
     ABORT = 9
@@ -62,27 +62,27 @@ class Kind(IntEnum):
 
 
 class Reason(IntEnum):
-    """Why an ATTACH is refused, or a tree lost."""
+    """Why an ATTACH was refused, or a tree lost."""
 
     UNKNOWN = 1
-    """No permission for this job, stamp and rank, or another token. A switch that was restarted knows none."""
+    """No permission for this job, stamp and rank, or another token. A restarted switch has no permissions."""
     FENCED = 2
     TAKEN = 3
     """The rank's place is in use."""
     UNREACHABLE = 4
-    """The switch above cannot be reached."""
+    """The switch above is unreachable."""
     LOST = 5
     """A rank or a switch of the tree is gone."""
     MISMATCH = 6
-    """Ranks called different operations by one index."""
+    """Ranks used one index for different operations."""
     RULES = 7
-    """A member broke the rules of this protocol."""
+    """A member broke this protocol."""
     LIMITS = 8
-    """A member kept a switch waiting too long, or filled it."""
+    """A member kept a switch waiting too long, or exceeded its buffers."""
     SLOW = 9
     """A member did not read."""
     ENDING = 10
-    """The switch ends."""
+    """The switch shuts down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,8 @@ class AttachRefused:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """``rank``: who asked; above a leaf, the first one of its part. ``is_last``: of its step, as far as is planned."""
+    """``rank``: the requesting rank; above a leaf, the first rank of that part. ``is_last``: of its step, as far as
+    planned."""
 
     rank: int
     index: int
@@ -126,7 +127,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A chunk of ``rank``'s, or of the sum of a part of the tree. ``offset``: bytes, a multiple of `CHUNK_BYTES`."""
+    """A chunk of ``rank``, or of the sum of a part of the tree. ``offset``: in bytes, a multiple of `CHUNK_BYTES`."""
 
     rank: int
     index: int
@@ -175,13 +176,13 @@ def _frame(kind: Kind, rank: int, index: int, body: bytes = b"") -> bytes:
 
 
 def chunk_head(kind: Kind, rank: int, index: int, offset: int, nbytes: int) -> bytes:
-    """What goes in front of a chunk of ``nbytes``, for who does not want to copy the chunk. DATA or RESULT."""
+    """The bytes in front of a chunk of ``nbytes``, for a caller that does not copy the chunk. DATA or RESULT."""
     length = _HEAD.size + _OFFSET.size + nbytes
     return _LENGTH.pack(length) + _HEAD.pack(kind, VERSION, 0, rank, index) + _OFFSET.pack(offset)
 
 
 def pack(frame: Frame) -> bytes:
-    """With its length. What `parse` would refuse must not be packed: our bug."""
+    """Encode a frame with its length. The caller must not pass a frame that `parse` refuses."""
     match frame:
         case Data():
             return chunk_head(Kind.DATA, frame.rank, frame.index, frame.offset, len(frame.payload)) + frame.payload
@@ -209,7 +210,7 @@ def pack(frame: Frame) -> bytes:
 
 # -- reading --------------------------------------------------------------------------------------------------------
 def parse(raw: bytes | bytearray | memoryview) -> Frame:
-    """One frame without its length. Raises: InaFrameError: whatever it is, it is no frame of this version."""
+    """One frame without its length. Raises: InaFrameError: it is no frame of this version."""
     if not _LEAST <= len(raw) <= MOST_FRAME_BYTES:
         raise InaFrameError("frame_length", str(len(raw)))
     kind, version, zero, rank, index = _HEAD.unpack_from(raw)
@@ -251,7 +252,7 @@ def _name(raw: bytes) -> str:
     try:
         text = raw.decode()
     except UnicodeDecodeError:
-        raise InaFrameError("name", "it is no UTF-8") from None
+        raise InaFrameError("name", "it is not UTF-8") from None
     if not 0 < len(text) <= _LONGEST_NAME or not text.isprintable():
         raise InaFrameError("name", f"{text!r:.80}, not 1 to {_LONGEST_NAME} printable characters")
     return text
@@ -278,7 +279,7 @@ def _operation(rank: int, index: int, body: Any) -> Operation:
 
 def _chunk(body: Any) -> tuple[int, bytes]:
     if len(body) <= _OFFSET.size:
-        raise InaFrameError("body_length", "a chunk of nothing")
+        raise InaFrameError("body_length", "an empty chunk")
     (offset,) = _OFFSET.unpack_from(body)
     if offset % CHUNK_BYTES or offset >= MOST_OPERATION_BYTES:
         raise InaFrameError("offset", str(offset))
@@ -333,7 +334,7 @@ def _delivered(rank: int, index: int, body: Any) -> Delivered:
     return Delivered(rank, index)
 
 
-# kind → (names a rank, names an index, reader of the body)
+# kind → (has a rank, has an index, reader of the body)
 _READERS: Final[dict[int, tuple[bool, bool, Any]]] = {
     Kind.ATTACH: (True, False, _attach),
     Kind.ATTACHED: (True, False, _attached),
@@ -348,7 +349,8 @@ _READERS: Final[dict[int, tuple[bool, bool, Any]]] = {
 
 
 class Reader:
-    """Cuts a byte stream into frames. What is received goes straight into `room`; holds less than one frame beyond."""
+    """Splits a byte stream into frames. Bytes are received directly into `room`; holds less than one frame between
+    calls."""
 
     def __init__(self) -> None:
         self._buffer = bytearray(2 * (_LENGTH.size + MOST_FRAME_BYTES))
@@ -356,7 +358,7 @@ class Reader:
         self._start = self._end = 0
 
     def room(self, most: int = 1 << 30) -> memoryview:
-        """Where to receive into, next: at least one byte, at most ``most``."""
+        """The buffer for the next receive: at least one byte, at most ``most``."""
         if self._start:
             held = self._end - self._start
             self._buffer[:held] = self._buffer[self._start : self._end]
@@ -364,9 +366,9 @@ class Reader:
         return self._view[self._end : self._end + most]
 
     def received(self, nbytes: int) -> list[Frame]:
-        """``nbytes`` were put into `room`; the frames now complete.
+        """``nbytes`` were written into `room`; returns the frames that are now complete.
 
-        Raises: InaFrameError: the stream is of no more use.
+        Raises: InaFrameError: the stream is then unusable.
         """
         self._end += nbytes
         found = []
@@ -382,7 +384,7 @@ class Reader:
         return found
 
     def feed(self, data: bytes) -> list[Frame]:
-        """`room` and `received` in one, for bytes that lie elsewhere. Raises: InaFrameError."""
+        """`room` and `received` in one call, for bytes in another buffer. Raises: InaFrameError."""
         found, at = [], 0
         while at < len(data):
             room = self.room()
@@ -394,5 +396,5 @@ class Reader:
 
     @property
     def held(self) -> int:
-        """Bytes of a frame that is not whole yet."""
+        """Bytes of an incomplete frame."""
         return self._end - self._start

@@ -1,1 +1,1 @@
-"""Loopback adapters: emulators of the hardware ports out of processes, shared memory and Unix sockets."""
+"""Loopback adapters: emulate the hardware ports with processes, shared memory and Unix sockets."""

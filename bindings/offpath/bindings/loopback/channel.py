@@ -1,4 +1,4 @@
-"""Host channel `loopback`: SOCK_SEQPACKET Unix sockets, whole messages, descriptors beside them, never blocking."""
+"""Host channel `loopback`: SOCK_SEQPACKET Unix sockets with whole messages and descriptors, non-blocking."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _MAX_FDS: Final = 4
 
 
 class LoopbackConnection:
-    """Implements `offpath.bindings.ports.HostEnd` over one connected socket, which it owns; the daemon's end too."""
+    """Implements `offpath.bindings.ports.HostEnd` over one connected socket, which it owns. The daemon uses it too."""
 
     def __init__(self, sock: socket.socket) -> None:
-        """Raises: OSError: no descriptor is left to watch the peer's process by; ``sock`` is closed."""
-        sock.setblocking(True)  # only wait_message may block: everything else says MSG_DONTWAIT
+        """Raises: OSError: no descriptor is left for the peer's pidfd; ``sock`` is closed."""
+        sock.setblocking(True)  # only wait_message may block: all other calls pass MSG_DONTWAIT
         self._sock = sock
         try:
             self._pid, self.peer_uid, _ = peer_credentials(sock)
@@ -57,7 +57,7 @@ class LoopbackConnection:
     def send(self, message: bytes, fds: tuple[int, ...] = ()) -> bool:
         """See `HostConnection.send`."""
         if not message:
-            raise HostMessageError("empty", "the peer would take it for a hang-up")
+            raise HostMessageError("empty", "the peer would read it as a hang-up")
         if len(message) > MAX_MESSAGE_BYTES:
             raise HostMessageError("too_long", str(len(message)))
         try:
@@ -94,7 +94,7 @@ class LoopbackConnection:
         return message, tuple(fds)
 
     def receive_message(self) -> bytes | None:
-        """The frequent case, without descriptors: half the cost of `receive`. Descriptors sent anyway are dropped."""
+        """See `HostConnection.receive_message`. Half the cost of `receive`."""
         try:
             message = self._sock.recv(MAX_MESSAGE_BYTES + 1, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -110,7 +110,7 @@ class LoopbackConnection:
         return message
 
     def wait_message(self) -> bytes:
-        """Block until a message comes; for a worker that has nothing else to do. Raises: PeerGone, HostMessageError."""
+        """See `HostEnd.wait_message`."""
         try:
             message = self._sock.recv(MAX_MESSAGE_BYTES + 1)
         except OSError as fault:
@@ -143,8 +143,8 @@ class LoopbackConnection:
             return True
 
     def finish(self) -> None:
-        """Say no more: the peer reads to the end and then hangs up. What it still says can be read."""
-        with contextlib.suppress(OSError):  # it hung up first
+        """See `HostConnection.finish`."""
+        with contextlib.suppress(OSError):  # the peer hung up first
             self._sock.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
@@ -156,9 +156,9 @@ class LoopbackConnection:
 
 
 class LoopbackChannelListener:
-    """Implements `offpath.bindings.ports.HostListener`; only processes of ``allowed_uids`` are let in.
+    """Implements `offpath.bindings.ports.HostListener`. Accepts only processes of ``allowed_uids``.
 
-    With ``inherited``, a socket that listens at ``path`` already: its file is its maker's, and stays.
+    ``inherited``: a socket that already listens at ``path``. Its maker owns the file, so the file stays.
     """
 
     def __init__(self, path: str, allowed_uids: frozenset[int], inherited: socket.socket | None = None) -> None:
@@ -172,7 +172,7 @@ class LoopbackChannelListener:
         return self._sock.fileno()
 
     def accept(self) -> LoopbackConnection | None:
-        """The next allowed connection, or None. A stranger's is closed and counts as none."""
+        """The next allowed connection, or None. Closes a connection of any other user and returns None."""
         try:
             sock, _ = self._sock.accept()
         except (BlockingIOError, ConnectionAbortedError):
@@ -184,15 +184,15 @@ class LoopbackChannelListener:
         return connection
 
     def replace(self, sock: socket.socket) -> None:
-        """Listen on ``sock`` instead, which takes over the path; connections that were accepted stay."""
+        """Listen on ``sock`` instead, which takes over the path. Accepted connections stay open."""
         self._sock.close()
         self._sock = sock
 
     def self_connect(self) -> LoopbackConnection:
-        """See `HostListener.knock`."""
+        """See `HostListener.self_connect`."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:
-            sock.connect(self.address)  # a Unix socket connects at once or not at all
+            sock.connect(self.address)  # a Unix socket connects at once or fails
         except BaseException:
             sock.close()
             raise
@@ -220,8 +220,8 @@ class LoopbackConnector:
 
 
 def connect_channel(path: str, timeout_s: float = 5.0) -> LoopbackConnection:
-    """The host's end. Raises: PeerGone: no daemon listens at ``path``, or no descriptor is left. DaemonNotTrusted:
-    somebody else listens there. OptionRefused: as `connect_daemon`."""
+    """The host's end. Raises: PeerGone: no daemon listens at ``path``, or no descriptor is left. DaemonNotTrusted: an
+    untrusted user listens there. OptionRefused: as `connect_daemon`."""
     try:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         try:

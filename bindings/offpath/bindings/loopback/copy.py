@@ -1,7 +1,7 @@
-"""Copy engine `loopback`: small copies in place, large ones by one thread with the GIL released.
+"""Copy engine `loopback`: copies small ranges in place, and large ones in a thread with the GIL released.
 
-Up to ``inline_bytes`` (1 MiB) a copy costs less than waking a thread; above, ``ctypes.memmove`` in a thread leaves
-the loop free (a memoryview copy would hold the GIL, seen).
+Up to ``inline_bytes`` (1 MiB) a copy costs less than waking a thread. Above, ``ctypes.memmove`` in a thread keeps the
+event loop free; a memoryview copy would hold the GIL (observed).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INLINE_BYTES: Final = 1 << 20
 
 
 class LoopbackCopyEngine:
-    """Implements `offpath.bindings.ports.CopyEngine`; ``bytes_copied`` counts what it moved (the emulated DMA)."""
+    """Implements `offpath.bindings.ports.CopyEngine`. ``bytes_copied`` counts the emulated DMA."""
 
     ends_in_use: Final = None
 
@@ -35,15 +35,15 @@ class LoopbackCopyEngine:
         self.bytes_copied = 0
 
     def invite(self) -> Invitation | None:
-        """See `CopyEngine.invite`: a descriptor is all that is needed."""
+        """See `CopyEngine.invite`: the descriptor suffices."""
         return None
 
     def reaches(self, memory: Memory) -> bool:
-        """See `CopyEngine.reaches`: what is mapped stays."""
+        """See `CopyEngine.reaches`: mappings do not fail."""
         return True
 
     def import_memory(self, export: MemoryExport, invitation: Invitation | None = None) -> Memory:
-        """Map the exported range. Raises: RegionError (descriptors are closed then)."""
+        """Map the exported range. Raises: RegionError; the descriptors are then closed."""
         descriptor = export.descriptor
         offset, nbytes = descriptor.get("offset"), descriptor.get("nbytes")
         if len(export.fds) != 1 or not isinstance(offset, int) or not isinstance(nbytes, int):
@@ -77,7 +77,7 @@ class LoopbackCopyEngine:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="offpath-copy", daemon=True)
             self._thread.start()
-        # The views keep both mappings alive until the copy is done, whoever closes a region meanwhile.
+        # The views keep both mappings alive until the copy has ended, even if a region is closed meanwhile.
         self._work.put(
             (
                 token,
@@ -91,11 +91,11 @@ class LoopbackCopyEngine:
         return None
 
     def fileno(self) -> int:
-        """Readable whenever `poll` has something."""
+        """See `CopyEngine.fileno`."""
         return self._event
 
     def poll(self) -> list[CopyCompletion]:
-        """Take the finished copies; after `close` too, what was still in flight then."""
+        """Take the finished copies; after `close` also those that were in flight then."""
         if not self._closed:
             try:
                 os.eventfd_read(self._event)
@@ -107,11 +107,11 @@ class LoopbackCopyEngine:
         return done
 
     def is_working(self) -> bool:
-        """False once closed, or when the thread for large copies has ended by itself."""
+        """False after `close`, or when the thread for large copies has died."""
         return not self._closed and (self._thread is None or self._thread.is_alive())
 
     def close(self) -> None:
-        """Wait for the copies in flight, then end."""
+        """Wait for the copies in flight, then close."""
         if self._closed:
             return
         self._closed = True
@@ -127,6 +127,6 @@ class LoopbackCopyEngine:
             ctypes.memmove(target, source, nbytes)
             source_view.release()
             target_view.release()
-            del work, source_view, target_view  # not kept while waiting for the next one
+            del work, source_view, target_view  # not kept alive while waiting for the next one
             self._done.append(CopyCompletion(token, None))
             os.eventfd_write(self._event, 1)

@@ -1,7 +1,7 @@
-"""Fabric `loopback`: daemon-made sealed regions, and a SEQPACKET pair per session as the two doorbells.
+"""Fabric `loopback`: sealed regions that the daemon makes, and a SEQPACKET pair per session as the two doorbells.
 
-Descriptors are handed over once, against a ticket. Each side owns its own end of the pair, so a peer's flags,
-reads and writes on its end cannot make ours block: O_NONBLOCK belongs to the open file, not to the pair.
+Descriptors are passed once, against a ticket. Each side owns its end of the pair. The peer's flags, reads and writes on
+its end cannot make this end block: O_NONBLOCK belongs to the open file, not to the pair.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MAX_PENDING: Final = 64
 
 
 class LoopbackFabricSession(SlotMemory):
-    """The daemon's end; implements `offpath.bindings.ports.FabricSession`. It has its doorbell from `hand_over` to
+    """The daemon's end; implements `offpath.bindings.ports.FabricSession`. It has a doorbell from `hand_over` to
     `hang_up`."""
 
     fails_alone: Final = False
@@ -68,7 +68,7 @@ class LoopbackFabricSession(SlotMemory):
         self._bell = ours
 
     def hang_up(self) -> None:
-        """Close the doorbell; slots and answers stay. Repeating it is harmless."""
+        """See `FabricSession.hang_up`."""
         if self._bell is not None:
             self._bell.close()
             self._bell = None
@@ -76,7 +76,7 @@ class LoopbackFabricSession(SlotMemory):
     def ring(self, imm: int) -> bool:
         """See `FabricSession.ring`."""
         if self._bell is None:
-            raise PeerGone("nobody holds the other doorbell")
+            raise PeerGone("the other doorbell has no owner")
         try:
             self._bell.send(imm.to_bytes(4, "little"))
         except BlockingIOError:
@@ -88,17 +88,17 @@ class LoopbackFabricSession(SlotMemory):
         return True
 
     def has_arrived(self) -> bool:
-        """See `FabricSession.has_arrived`: memory and doorbells are the kernel's, and outlive us."""
+        """See `FabricSession.has_arrived`: memory and doorbells belong to the kernel and survive this process."""
         return True
 
     def fileno(self) -> int:
-        """Readable when doorbells wait, or the peer is gone; -1 while there is no doorbell."""
+        """Readable when doorbells wait or the peer is gone. -1 without a doorbell."""
         return self._bell.fileno() if self._bell is not None else -1
 
     def poll(self) -> int | None:
         """See `FabricSession.poll`."""
         if self._bell is None:
-            raise PeerGone("nobody holds the other doorbell")
+            raise PeerGone("the other doorbell has no owner")
         try:
             message = self._bell.recv(8)
         except BlockingIOError:
@@ -120,12 +120,12 @@ class LoopbackFabricSession(SlotMemory):
 
 
 class LoopbackFabricListener:
-    """The Unix socket where tickets become descriptors.
+    """The Unix socket on which peers exchange tickets for descriptors.
 
-    The shell watches `fileno` and calls `accept`; each accepted peer is watched until its ticket came, then
-    `take_ticket` gives the offer and the shell builds the session (which blocks) in a thread. Peers that show
-    nothing are dropped by the shell's timer through `drop`. With ``inherited``, a socket that listens at ``path``
-    already: its file is its maker's, and stays.
+    The shell watches `fileno` and calls `accept`. It watches each accepted peer until the ticket arrives; `take_ticket`
+    then returns the offer, and the shell builds the session in a thread, because that blocks. The shell's timer calls
+    `drop` for peers that send nothing. ``inherited``: a socket that already listens at ``path``. Its maker owns the
+    file, so the file stays.
     """
 
     paces_connections: Final = False
@@ -142,7 +142,7 @@ class LoopbackFabricListener:
         return self._sock.fileno()
 
     def replace(self, sock: socket.socket) -> None:
-        """Listen on ``sock`` instead, which takes over the path; peers that were accepted stay."""
+        """Listen on ``sock`` instead, which takes over the path. Accepted peers stay."""
         self._sock.close()
         self._sock = sock
 
@@ -155,7 +155,7 @@ class LoopbackFabricListener:
         self.tickets.withdraw(ticket)
 
     def accept(self) -> socket.socket | None:
-        """The next peer, or None; above 64 silent peers new ones are turned away at once."""
+        """The next peer, or None. Above 64 peers without a ticket, new ones are closed at once."""
         try:
             sock, _ = self._sock.accept()
         except (BlockingIOError, ConnectionAbortedError):
@@ -169,23 +169,23 @@ class LoopbackFabricListener:
 
     @staticmethod
     def address_of(sock: socket.socket) -> int:
-        """The uid of the process that connected. Raises: OSError: ``sock`` is closed, or the kernel does not say."""
+        """The uid of the process that connected. Raises: OSError: ``sock`` is closed, or the kernel has none."""
         return peer_credentials(sock)[1]
 
     def take_ticket(self, sock: socket.socket, now_ns: int) -> tuple[bytes, Offer]:
-        """Read the ticket a peer sent and use it up; the peer is told when it is no good.
+        """Read the peer's ticket and consume it. A peer with an invalid ticket is notified.
 
-        Returns: the ticket's bytes (to find the negotiation it belongs to) and the offer.
-        Raises: TicketRefused: ``sock`` is closed then. PeerGone: likewise.
+        Returns: the ticket's bytes, which identify its negotiation, and the offer.
+        Raises: TicketRefused, PeerGone: ``sock`` is then closed.
         """
         self.pending.discard(sock)
         try:
             ticket = sock.recv(_TICKET_BYTES)
             if not ticket:
-                raise PeerGone("no ticket came")
+                raise PeerGone("no ticket was received")
             return ticket, self.tickets.redeem(ticket, now_ns)
         except TicketRefused:
-            with contextlib.suppress(OSError):  # the peer may be gone while we tell it no
+            with contextlib.suppress(OSError):  # the peer may be gone
                 sock.send(_REFUSED)
             sock.close()
             raise
@@ -197,12 +197,12 @@ class LoopbackFabricListener:
             raise
 
     def drop(self, sock: socket.socket) -> None:
-        """Close a peer that showed no ticket in time. Repeating it is harmless."""
+        """Close a peer that sent no ticket in time. Idempotent."""
         self.pending.discard(sock)
         sock.close()
 
     def close(self) -> None:
-        """Stop listening, drop waiting peers, remove the socket file."""
+        """Stop listening, drop pending peers, remove the socket file."""
         if self._sock.fileno() < 0:
             return
         self.file.remove()
@@ -215,7 +215,7 @@ class LoopbackRequesterSession:
     """The requester's end; implements `offpath.bindings.ports.RequesterSession`."""
 
     def __init__(self, fds: list[int], slots: int, payload_bytes: int, result_bytes: int) -> None:
-        """Map both regions; owns ``fds`` (slots, answers, doorbell), also on failure. Raises: RegionError."""
+        """Map both regions. Owns ``fds`` (slots, answers, doorbell), also on failure. Raises: RegionError."""
         self.slot_count = slots
         self.payload_bytes = payload_bytes
         self.result_bytes = result_bytes
@@ -226,8 +226,8 @@ class LoopbackRequesterSession:
         except OSError as fault:
             for fd in fds:
                 os.close(fd)
-            raise RegionError(f"the doorbell is no socket: {fault.strerror}") from None
-        self._bell.setblocking(True)  # our own end: only `wait` blocks on it, everything else says MSG_DONTWAIT
+            raise RegionError(f"the doorbell is not a socket: {fault.strerror}") from None
+        self._bell.setblocking(True)  # only `wait` blocks on this end: all other calls pass MSG_DONTWAIT
         try:
             self._slots = Region(fds[0], 0, slots * self._slot_stride)
         except RegionError:
@@ -275,12 +275,12 @@ class LoopbackRequesterSession:
                 now = time.monotonic()
                 deadline = deadline or now + 5.0
                 if now >= deadline or not _wait(self._bell.fileno(), select.POLLOUT, deadline - now):
-                    raise PeerGone("the daemon has taken no doorbell for 5 s") from None
+                    raise PeerGone("the daemon has read no doorbell for 5 s") from None
             except OSError as fault:
                 raise PeerGone(f"doorbell: {fault.strerror}") from None
 
     def fileno(self) -> int:
-        """Readable when doorbells wait, or the daemon is gone."""
+        """See `RequesterSession.fileno`."""
         return self._bell.fileno()
 
     def poll(self) -> list[int]:
@@ -331,10 +331,11 @@ def _wait(fd: int, event: int, timeout_s: float | None) -> bool:
 
 
 def redeem_ticket(path: str, ticket: str, timeout_s: float = 5.0) -> LoopbackRequesterSession:
-    """The requester's way in: show the ticket, get the regions and the doorbell.
+    """Redeem the ticket for the regions and the doorbell, as the requester.
 
-    Raises: TicketRefused: unknown, used or late. PeerGone: no daemon there, or no descriptor is left. RegionError: what
-    came is unusable. DaemonNotTrusted: somebody else listens there; the ticket was not sent.
+    Raises: TicketRefused: unknown, used or late. PeerGone: no daemon listens, or no descriptor is left. RegionError:
+        the received descriptors are unusable. DaemonNotTrusted: an untrusted user listens there; the ticket was not
+        sent.
     """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as sock:
@@ -354,11 +355,12 @@ def redeem_ticket(path: str, ticket: str, timeout_s: float = 5.0) -> LoopbackReq
 
 
 def parse_taken(message: bytes, descriptors: int) -> tuple[int, int, int]:
-    """The daemon's reply to a ticket, beside which came so many descriptors: (slots, payload bytes, result bytes).
+    """Parse the daemon's reply to a ticket, received with ``descriptors`` descriptors: (slots, payload bytes, result
+    bytes).
 
-    Raises: TicketRefused: a refusal, a hang-up, or anything else.
+    Raises: TicketRefused: a refusal, a hang-up, or an invalid reply.
     """
     if message[: len(_TAKEN)] != _TAKEN or descriptors != 3 or len(message) != len(_TAKEN) + _GEOMETRY.size:
-        raise TicketRefused("the daemon did not take the ticket" if message else "the daemon hung up")
+        raise TicketRefused("the daemon refused the ticket" if message else "the daemon hung up")
     slots, payload_bytes, result_bytes = _GEOMETRY.unpack_from(message, len(_TAKEN))
     return slots, payload_bytes, result_bytes

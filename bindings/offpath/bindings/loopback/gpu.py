@@ -1,9 +1,9 @@
-"""GPU `loopback`: an A100 (or any model of the table) that is all rules and host memory, no silicon.
+"""GPU `loopback`: emulates an A100, or any model of the table, by its rules and host memory.
 
-The device's memory is one sealed memfd that outlives instances: what a tenant leaves in it is there for the next one
-unless it is scrubbed, as on a real GPU. Sizes are scaled: a memory slice is ``slice_bytes``. With
-``delayed_visibility`` a lane's landing buffer has a second copy that peers write into and that reaches the one kernels
-see only by `acquire`: a launch without it computes on stale bytes, as on a GPU below WRITES_ORDERING_OWNER.
+The device's memory is one sealed memfd that outlives instances. As on a real GPU, the next tenant finds what the last
+one left, unless it is scrubbed. Sizes are scaled: a memory slice is ``slice_bytes``. With ``delayed_visibility`` peers
+write into a second copy of a lane's landing buffer, and only `acquire` makes it visible to kernels. A launch without
+`acquire` computes on stale bytes, as on a GPU below WRITES_ORDERING_OWNER.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class _Instance:
 
 
 class EmulatedGpu:
-    """Implements `offpath.bindings.ports.Gpu`. The ledger lives in the process that creates instances; forked
-    workers inherit it and may open what existed then."""
+    """Implements `offpath.bindings.ports.Gpu`. The ledger is in the process that creates instances. Forked workers
+    inherit it and may open the instances that existed at the fork."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class EmulatedGpu:
         slice_bytes: int = DEFAULT_SLICE_BYTES,
         delayed_visibility: bool = False,
     ) -> None:
-        """Raises: DeviceError: unknown model. RegionError: no memory for it."""
+        """Raises: DeviceError: unknown model. RegionError: no memory is left for it."""
         self.uuid = uuid
         self.model: GpuModel = gpu_model(model)
         self.slice_bytes = round_to_page(slice_bytes)
@@ -98,7 +98,7 @@ class EmulatedGpu:
         return [(i, held.profile.name, held.start) for i, held in self._instances.items()]
 
     def close(self) -> None:
-        """Give the device's memory back; what workers mapped lives until they end."""
+        """Free the device's memory. Mappings of workers live until they end."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -117,7 +117,7 @@ class EmulatedGpu:
 
 
 class EmulatedInstance:
-    """Implements `InstanceMemory`: this process's window on one instance, and on nothing beside it."""
+    """Implements `InstanceMemory`: gives this process access to one instance only."""
 
     def __init__(self, gpu_fd: int, base: int, nbytes: int, delayed: bool) -> None:
         self._fd = os.dup(gpu_fd)
@@ -127,7 +127,7 @@ class EmulatedInstance:
         self._lanes: list[EmulatedLane] = []
 
     def reserve(self, lane: int, lanes: int, landing_bytes: int, result_bytes: int) -> EmulatedLane:
-        """See `InstanceMemory.reserve`; lanes lie back to back, equal in size."""
+        """See `InstanceMemory.reserve`. Lanes are contiguous and equal in size."""
         landing, result = round_to_page(landing_bytes), round_to_page(result_bytes)
         share = landing + result
         if not 0 <= lane < lanes:
@@ -155,7 +155,7 @@ class EmulatedLane:
         self.landing_bytes = landing_bytes
         self.result_bytes = result_bytes
         self._region = Region(fd, offset, landing_bytes + result_bytes)
-        # What peers write into while visibility is delayed; its result half is read by peers after `publish`.
+        # Peers write here while visibility is delayed; they read the result half after `publish`.
         self._peer_side = Region.create("offpath-peer-side", landing_bytes + result_bytes) if delayed else None
 
     @property
@@ -181,19 +181,19 @@ class EmulatedLane:
         return self._region.view[self.landing_bytes :]
 
     def export(self) -> MemoryExport:
-        """See `Lane.export`; the descriptor in ``fds`` stays the lane's."""
+        """See `Lane.export`. The lane keeps ownership of the descriptor in ``fds``."""
         nbytes = self.landing_bytes + self.result_bytes
         if self._peer_side is not None:
             return MemoryExport({"offset": 0, "nbytes": nbytes}, (self._peer_side.fd,))
         return MemoryExport({"offset": self.offset, "nbytes": nbytes}, (self._region.fd,))
 
     def acquire(self, nbytes: int) -> None:
-        """See `Lane.acquire`: nothing to do in coherent host memory, a copy when visibility is delayed."""
+        """See `Lane.acquire`: a no-op in coherent host memory, a copy when visibility is delayed."""
         if self._peer_side is not None:
             ctypes.memmove(self._region.address, self._peer_side.address, min(nbytes, self.landing_bytes))
 
     def publish(self, nbytes: int) -> None:
-        """Let peers see the first ``nbytes`` of the result half; GPU stores before a signal need no more than this."""
+        """See `Lane.publish`. GPU stores before a signal need no more than this."""
         if self._peer_side is not None:
             at = self.landing_bytes
             ctypes.memmove(self._peer_side.address + at, self._region.address + at, min(nbytes, self.result_bytes))
@@ -212,15 +212,16 @@ class EmulatedLane:
         return nbytes
 
     def close(self) -> None:
-        """Give the reservation back, unscrubbed."""
+        """Release the reservation, unscrubbed."""
         self._region.close()
         if self._peer_side is not None:
             self._peer_side.close()
 
 
 def _scrub_file(fd: int, base: int, nbytes: int) -> int:
-    """Zero a range of the device by giving its pages back (they read as zeros), then prove it by reading. Maps nothing:
-    a scrub must succeed on a host that has no memory left. Raises: DeviceError: bytes stayed, or the kernel refused."""
+    """Zero a range of the device by deallocating its pages, which then read as zeros, and verify it by reading. Maps
+    nothing: a scrub must succeed on a host without free memory. Raises: DeviceError: bytes remained, or the kernel
+    refused."""
     try:
         _punch(fd, base, nbytes)
         zeros = bytes(_SCRUB_CHUNK)
@@ -234,7 +235,7 @@ def _scrub_file(fd: int, base: int, nbytes: int) -> int:
 
 
 def _punch(fd: int, base: int, nbytes: int) -> None:
-    """Deallocate the range where the kernel can (FALLOC_FL_PUNCH_HOLE | KEEP_SIZE = 3), else overwrite it."""
+    """Deallocate the range where the kernel can (FALLOC_FL_PUNCH_HOLE | KEEP_SIZE = 3); otherwise overwrite it."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
     if libc.fallocate(fd, 3, base, nbytes) != 0:
@@ -244,7 +245,7 @@ def _punch(fd: int, base: int, nbytes: int) -> None:
 
 
 def _data_chunks(fd: int, base: int, nbytes: int) -> list[int]:
-    """Offsets (from ``base``) of the chunks that have pages at all; a hole is zero by definition of the file system."""
+    """Offsets (from ``base``) of the chunks that have pages. The file system defines a hole as zero."""
     chunks: list[int] = []
     at = base
     while at < base + nbytes:

@@ -1,4 +1,4 @@
-"""The worker's half of the loopback copies: a descriptor of the lane's memory."""
+"""Exports a lane to the loopback copy engine: a descriptor of the lane's memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from offpath.bindings.ports import Lane, MemoryExport
 
 
 class LoopbackLaneExporter:
-    """Implements `offpath.bindings.ports.LaneExporter`. An engine keeps what it mapped."""
+    """Implements `offpath.bindings.ports.LaneExporter`. Earlier exports stay valid: an engine keeps its mapping."""
 
     needs_invitation: Final = False
 
@@ -21,4 +21,4 @@ class LoopbackLaneExporter:
         return self._lane.export()
 
     def close(self) -> None:
-        """Nothing is held beside the lane."""
+        """Nothing to release: the lane owns the memory."""

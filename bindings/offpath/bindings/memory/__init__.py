@@ -1,1 +1,1 @@
-"""Memory that processes or devices share: regions, a session's slots, what devices know of them."""
+"""Memory that processes or devices share: regions, a session's slots, device registrations."""

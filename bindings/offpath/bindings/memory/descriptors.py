@@ -1,4 +1,4 @@
-"""What another process says about its memory as plain data: each value is checked for its type and range."""
+"""Validates memory descriptors from other processes: the type and range of each value."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Descriptor = Mapping[str, int | str]
 
 
 def number(descriptor: Descriptor, name: str, allowed: range) -> int:
-    """One of its numbers. Raises: RegionError: it is none, or not an allowed one."""
+    """An integer of the descriptor. Raises: RegionError: missing, not an integer, or out of range."""
     value = descriptor.get(name)
-    if type(value) is not int or value not in allowed:  # True is an int too
+    if type(value) is not int or value not in allowed:  # excludes bool
         raise RegionError(f"{name} is {value!r:.40}, not in [{allowed.start}, {allowed.stop})")
     return value
 

@@ -1,7 +1,8 @@
-"""Sealed shared memory: a memfd sized first, then sealed against SHRINK, GROW and further SEAL.
+"""Sealed shared memory: a memfd, sized first, then sealed against SHRINK, GROW and further SEAL.
 
-An unsealed region lets its other holder truncate it and kill us with SIGBUS (seen); so we map only what is sealed,
-whoever made it. The kernel copies between two mappings with ``memmove`` through ctypes where the GIL must go.
+The other owner of an unsealed region can truncate it and kill this process with SIGBUS (observed). Therefore only
+sealed memory is mapped, of any origin. Copies between two mappings use ``memmove`` through ctypes where the GIL must
+be released.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ _libc.madvise.restype = ctypes.c_int
 
 
 def round_to_page(nbytes: int) -> int:
-    """Up to a multiple of the system's page size (4 KiB here, 64 KiB on BlueField's kernel)."""
+    """Round up to a multiple of the system's page size (4 KiB here, 64 KiB on BlueField's kernel)."""
     return (nbytes + PAGE - 1) // PAGE * PAGE
 
 
 def sealed_memfd(name: str, nbytes: int) -> int:
-    """A sealed memfd of ``nbytes`` (whole pages); the caller owns the descriptor.
+    """A sealed memfd of ``nbytes`` (whole pages). The caller owns the descriptor.
 
-    Raises: RegionError: no memory or descriptor for it.
+    Raises: RegionError: no memory or descriptor is left for it.
     """
     try:
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -42,28 +43,29 @@ def sealed_memfd(name: str, nbytes: int) -> int:
     try:
         os.ftruncate(fd, round_to_page(nbytes))
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-    except (OSError, OverflowError) as fault:  # a size above 2^63 does not even reach the kernel
+    except (OSError, OverflowError) as fault:  # OverflowError: a size above 2^63 does not reach the kernel
         os.close(fd)
         raise RegionError(f"memfd {name} of {nbytes} bytes: {fault}") from fault
     return fd
 
 
 def populates_pages() -> bool:
-    """Whether the kernel prefaults by MADV_POPULATE_WRITE (Linux 5.14); else `Region.prefault` reads every page."""
+    """Whether the kernel prefaults by MADV_POPULATE_WRITE (Linux 5.14). Otherwise `Region.prefault` reads every
+    page."""
     with mmap.mmap(-1, PAGE) as fresh:
         address = ctypes.addressof(view := ctypes.c_char.from_buffer(fresh))
-        said: int = _libc.madvise(address, PAGE, _MADV_POPULATE_WRITE)
+        result: int = _libc.madvise(address, PAGE, _MADV_POPULATE_WRITE)
         del view
-    return said == 0
+    return result == 0
 
 
 class Region:
-    """A mapped, sealed range; owns its descriptor and mapping."""
+    """A mapped, sealed range. Owns its descriptor and mapping."""
 
     def __init__(self, fd: int, offset: int, nbytes: int) -> None:
-        """Map ``nbytes`` at ``offset`` (a page multiple) of ``fd``, which the region owns from here on.
+        """Map ``nbytes`` at ``offset`` (a page multiple) of ``fd``, which the region owns from now on.
 
-        Raises: RegionError: not sealed against shrinking, or too small; ``fd`` is closed then.
+        Raises: RegionError: not sealed against shrinking, or too small; ``fd`` is then closed.
         """
         self._map: mmap.mmap | None = None
         self._fd = fd
@@ -71,7 +73,7 @@ class Region:
             try:
                 seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
             except OSError as fault:
-                raise RegionError("the descriptor is no sealable memory") from fault
+                raise RegionError("the descriptor is not sealable memory") from fault
             if not seals & fcntl.F_SEAL_SHRINK:
                 raise RegionError("the region is not sealed against shrinking")
             size = os.fstat(fd).st_size
@@ -86,13 +88,13 @@ class Region:
             raise
         self._nbytes = nbytes
         self.on_close: list[Callable[[], None]] = []
-        """Called before it is unmapped: a device must let go of it first."""
+        """Called before the unmap: a device must release the memory first."""
         self.view = memoryview(self._map)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
     @classmethod
     def create(cls, name: str, nbytes: int) -> Region:
-        """Make and map a new region. Raises: RegionError."""
+        """Create and map a new region. Raises: RegionError."""
         return cls(sealed_memfd(name, nbytes), 0, round_to_page(nbytes))
 
     @property
@@ -102,36 +104,37 @@ class Region:
 
     @property
     def fd(self) -> int:
-        """The descriptor to pass on; the region keeps it. Raises: ResourceClosed."""
+        """The descriptor to pass on; the region keeps ownership. Raises: ResourceClosed."""
         if self._map is None:
             raise ResourceClosed("region")
         return self._fd
 
     @property
     def closed(self) -> bool:
-        """True once `close` was called."""
+        """True after `close`."""
         return self._map is None
 
     def prefault(self) -> None:
-        """Touch every page now, so that no request pays for it; blocks (15 ms for 20 MB, seen), releases the GIL.
+        """Touch every page now, so that no request pays for page faults. Blocks (15 ms for 20 MB, observed); releases
+        the GIL.
 
-        Contents stay: a requester that resumes its session maps slots and answers that are in use.
+        Keeps the contents: a requester that resumes its session maps slots and answers that are in use.
         """
         if self._map is None:
             raise ResourceClosed("region")
         if _libc.madvise(self.address, self._nbytes, _MADV_POPULATE_WRITE) != 0:  # kernels before 5.14
-            for at in range(0, self._nbytes, _READ_AT_ONCE):  # a read allocates and maps a page of a memfd
+            for at in range(0, self._nbytes, _READ_AT_ONCE):  # reading a page of a memfd allocates and maps it
                 self.view[at : at + _READ_AT_ONCE : PAGE].tobytes()
 
     def close(self) -> None:
-        """Unmap and close; views handed out must be gone, else the mapping lives until they are."""
+        """Unmap and close. If exported views are still alive, the mapping lives as long as they do."""
         if self._map is None:
             return
         mapped, self._map = self._map, None
         while self.on_close:
             self.on_close.pop()()
         os.close(self._fd)
-        # Somebody may still hold a view (an array over a result): the mapping then goes with that view.
+        # A view may be alive (an array over a result). The mapping then lives until it is released.
         with contextlib.suppress(BufferError):
             self.view.release()
             mapped.close()

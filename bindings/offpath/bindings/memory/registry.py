@@ -1,6 +1,6 @@
-"""Memory of ours that a device may reach: registered when it is first copied, and for as long as it lives.
+"""Registers local memory with a device: at its first copy, and for as long as the memory lives.
 
-To register is to pin pages: milliseconds for a session's memory, far too much for a request.
+Registration pins pages. It takes milliseconds for a session's memory, far too long for a single request.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from offpath.bindings.memory.region import Region as Memory
 
 
 class Closable(Protocol):
-    """What a device knows a memory by."""
+    """A device's handle of a registered memory."""
 
     def close(self) -> None:
-        """Let go of the memory. Repeating it is harmless."""
+        """Unregister the memory. Idempotent."""
 
 
 R = TypeVar("R", bound=Closable)
 
 
 class Registration(Generic[R]):
-    """A registered memory and how many copies use it now; it outlives its memory until they have ended."""
+    """A registered memory and the number of copies that use it. It outlives its memory until those copies have
+    ended."""
 
     __slots__ = ("is_leaving", "region", "uses")
 
@@ -34,35 +35,37 @@ class Registration(Generic[R]):
         self.is_leaving = False
 
     def release(self) -> None:
-        """One copy less."""
+        """One copy has ended."""
         self.uses -= 1
         self.close_if_idle()
 
     def leave(self) -> None:
-        """Its memory is closed: no copy more."""
+        """The memory was closed: no more copies."""
         self.is_leaving = True
         self.close_if_idle()
 
     def close_if_idle(self) -> None:
-        """Let go of the mapping, if it is time."""
+        """Unregister if the memory was closed and no copy uses it."""
         if self.is_leaving and not self.uses:
             self.region.close()
 
 
 class Registry(Generic[R]):
-    """Memories that one device knows. ``register`` makes it known, to be written by the device or only to be read."""
+    """The memories that are registered with one device. ``register``: called with the memory, and whether the device
+    may write it."""
 
     def __init__(self, register: Callable[[Memory, bool], R]) -> None:
         self._register = register
         self._held: dict[int, dict[bool, Registration[R]]] = {}
 
     def use(self, memory: Memory, *, is_written: bool) -> Registration[R]:
-        """For one copy; release it after. The device gets no more rights than asked for. Raises: as ``register``."""
+        """The registration for one copy; release it afterwards. Grants no more rights than requested. Raises: as
+        ``register``."""
         held = self._held.get(id(memory))
         if held is None:
             held = self._held[id(memory)] = {}
             memory.on_close.append(partial(self._leave, id(memory)))
-            weakref.finalize(memory, self._leave, id(memory)).atexit = False  # of one that was never closed
+            weakref.finalize(memory, self._leave, id(memory)).atexit = False  # for a memory that is never closed
         registration = held.get(is_written)
         if registration is None:
             registration = held[is_written] = Registration(self._register(memory, is_written))

@@ -1,6 +1,5 @@
-"""A session's memory on the daemon's side, whatever carries its doorbells: slots that the requester writes, answers
-that the daemon writes. Both are sealed memfds, so that a service manager can hold them beyond the daemon's process.
-"""
+"""A session's memory in the daemon, independent of the fabric: slots, which the requester writes, and answers, which
+the daemon writes. Both are sealed memfds, so that a service manager can keep them when the daemon's process ends."""
 
 from __future__ import annotations
 
@@ -12,19 +11,18 @@ from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES
 
 
 def slot_stride(nbytes: int) -> int:
-    """Bytes from one slot to the next: header part plus room, whole pages."""
+    """Bytes from one slot to the next: header part plus capacity, in whole pages."""
     return round_to_page(HEADER_PART_BYTES + nbytes)
 
 
 class SlotMemory:
-    """Slots and answers. Owns both regions, which outlive a doorbell, and with a service manager the process."""
+    """Slots and answers. Owns both regions, which outlive a doorbell and, with a service manager, the process."""
 
     def __init__(
         self, slots: int, payload_bytes: int, result_bytes: int, memory: tuple[int, int] | None = None
     ) -> None:
-        """Allocate and prefault: blocks, call it from a thread. Or map ``memory`` (descriptors of slots and answers,
-        which it owns from here on), that an earlier process made. Raises: RegionError.
-        """
+        """Allocate and prefault, which blocks: call it from a thread. Or map ``memory`` of an earlier process: the
+        descriptors of slots and answers, which it takes over. Raises: RegionError."""
         self.slot_count = slots
         self.payload_bytes = payload_bytes
         self.result_bytes = result_bytes
@@ -45,16 +43,16 @@ class SlotMemory:
         return bytes(self.slots.view[at : at + HEADER_COPY_BYTES])
 
     def read_answer(self, slot: int) -> bytes:
-        """A private copy of the answer's header part, as it was last written."""
+        """See `FabricSession.read_answer`."""
         at = slot * self.answer_stride
         return bytes(self.answers.view[at : at + HEADER_COPY_BYTES])
 
     def payload_offset(self, slot: int) -> int:
-        """Where the slot's payload starts in ``slots``."""
+        """See `FabricSession.payload_offset`."""
         return slot * self.slot_stride + HEADER_PART_BYTES
 
     def result_offset(self, slot: int) -> int:
-        """Where the slot's result starts in ``answers``."""
+        """See `FabricSession.result_offset`."""
         return slot * self.answer_stride + HEADER_PART_BYTES
 
     def write_answer(self, slot: int, header: bytes, inline: bytes, nbytes: int) -> None:
@@ -67,7 +65,7 @@ class SlotMemory:
         self.answer_bytes_written += len(header) + len(inline)
 
     def close_memory(self) -> None:
-        """Unmap both. Repeating it is harmless."""
+        """Unmap both. Idempotent."""
         self.slots.close()
         self.answers.close()
 

@@ -1,1 +1,1 @@
-"""RDMA: ports over pyverbs, the distribution's Python binding of libibverbs. Nobody else imports pyverbs."""
+"""RDMA adapters over pyverbs, the distribution's Python binding of libibverbs. No other package imports pyverbs."""

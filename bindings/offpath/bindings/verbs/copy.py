@@ -1,8 +1,8 @@
-"""Copy engine `verbs`: payloads from slots into lanes, results back, by RDMA to a device of the same node.
+"""Copy engine `verbs`: payloads from slots into lanes, and results back, by RDMA to a device of the same node.
 
-Each imported lane has a reliable connection of its own, so that one that fails ends nobody else's copies. What is ours
-is registered where no key works from outside; where the bytes of a lane lie, and what may be done to them, its worker
-says (`offpath.bindings.verbs.lane`).
+Each imported lane has its own reliable connection, so that its failure ends no other lane's copies. Local memory is
+registered without remote access. The lane's worker determines where the lane's bytes lie and which access they permit
+(`offpath.bindings.verbs.lane`).
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from offpath.bindings.verbs.queue_pairs_in_use import QueuePairsInUse
 from offpath.bindings.verbs.route import LocalRange, RemoteRange, Route, Segment
 
 WRITES: Final = 64
-"""Messages of a lane that are under way at once; what exceeds it waits."""
-_TIMEOUT: Final = 16  # 268 ms, seven times: a copy is long, a busy machine too, and who died is known by other ways
+"""Messages in flight per lane; the rest waits."""
+_TIMEOUT: Final = 16  # 268 ms, seven times: copies are long, machines may be busy, a dead peer is detected otherwise
 _FATAL: Final = "DEVICE_FATAL"
 
 
 class VerbsInvitation:
-    """Implements `offpath.bindings.ports.Invitation`: a queue pair that is not connected yet."""
+    """Implements `offpath.bindings.ports.Invitation`: a queue pair that is not connected."""
 
     def __init__(self, queue: QueuePair) -> None:
         self._queue: QueuePair | None = queue
         self.descriptor = describe(queue.address)
 
     def take(self) -> QueuePair:
-        """Use it up. Raises: RegionError: it is already."""
+        """Consume it. Raises: RegionError: it was used before."""
         if self._queue is None:
             raise RegionError("the invitation was used before")
         queue, self._queue = self._queue, None
@@ -56,7 +56,7 @@ class VerbsInvitation:
 
 
 class VerbsCopyEngine(SegmentedCopyEngine[Route]):
-    """Implements `offpath.bindings.ports.CopyEngine`. Not for several threads."""
+    """Implements `offpath.bindings.ports.CopyEngine`. Not thread-safe."""
 
     def __init__(self, device: Device) -> None:
         """Owns ``device``, also on failure. Raises: VerbsError."""
@@ -69,11 +69,11 @@ class VerbsCopyEngine(SegmentedCopyEngine[Route]):
             made.callback(device.close)
             self._domain = Domain(device)
             made.callback(self._domain.close)
-            # Here the target must be open to the peer, which is ourselves; so nobody else is in this domain.
+            # Its targets must be writable by the peer, which is this engine itself. So the domain has no other peer.
             self._own_domain = Domain(device)
             made.callback(self._own_domain.close)
             self._registry = Registry(partial(_register, self._domain, by_peers=False))
-            # What is written there is written by the peer, not by what we read.
+            # The peer's write writes the target; a local read does not.
             self._own_registry = Registry(partial(_register, self._own_domain, by_peers=True))
             self._own: Route | None = None
             self._open_descriptor(made)
@@ -83,7 +83,7 @@ class VerbsCopyEngine(SegmentedCopyEngine[Route]):
 
     # -- linking ------------------------------------------------------------------------------------------------------
     def invite(self) -> Invitation | None:
-        """See `CopyEngine.invite`: the lane's worker connects to a fresh queue pair. Raises: VerbsError."""
+        """See `CopyEngine.invite`: a fresh queue pair, to which the lane's worker connects. Raises: VerbsError."""
         if self._closed:
             raise ResourceClosed("copy engine")
         invitation = VerbsInvitation(self._queue(self._domain))
@@ -91,12 +91,12 @@ class VerbsCopyEngine(SegmentedCopyEngine[Route]):
         return invitation
 
     def import_memory(self, export: MemoryExport, invitation: Invitation | None = None) -> Memory:
-        """See `CopyEngine.import_memory`. A key or an address that is not the exporter's shows when it is used: it ends
-        this lane's copies, and nothing else."""
+        """See `CopyEngine.import_memory`. A key or an address that is not the exporter's fails on first use. That ends
+        this lane's copies only."""
         for fd in export.fds:
             os.close(fd)
         if self._closed or not isinstance(invitation, VerbsInvitation):
-            raise RegionError("a memory is imported against an invitation of this engine, while that is open")
+            raise RegionError("an import requires an invitation of this engine, which must be open")
         queue = invitation.take()
         try:
             remote = [RemoteRange(*described_half(export.descriptor, name)) for name in ("landing", "result")]
@@ -105,7 +105,7 @@ class VerbsCopyEngine(SegmentedCopyEngine[Route]):
             peer = described(export.descriptor)
             self._must_answer(peer)
             if not self.ends_in_use.take(peer):
-                raise RegionError("the exported memory's queue pair is another lane's, or a session's")
+                raise RegionError("the exported memory's queue pair belongs to another lane or session")
             queue.on_close.append(partial(self.ends_in_use.give_back, peer))
             try:
                 queue.connect(peer)
@@ -122,7 +122,7 @@ class VerbsCopyEngine(SegmentedCopyEngine[Route]):
             invitation.close()
 
     def _must_answer(self, peer: Address) -> None:
-        """Raises: RegionError: nobody near has that address."""
+        """Raises: RegionError: no neighbour has that address."""
         address, ours = IPv6Address(peer.gid).ipv4_mapped, self._device.choice.gid.ipv4
         assert address is not None
         assert ours is not None
@@ -134,7 +134,7 @@ class VerbsCopyEngine(SegmentedCopyEngine[Route]):
         queue = QueuePair(domain, psn=psn, writes=WRITES, immediates=0, reads=READS, timeout=_TIMEOUT)
         if not self.ends_in_use.take(queue.address):
             queue.close()
-            raise VerbsError("make a queue pair", "somebody named it as its own before we had it")
+            raise VerbsError("make a queue pair", "a peer had named it as its own before it was made")
         queue.on_close.append(partial(self.ends_in_use.give_back, queue.address))
         return queue
 
@@ -162,14 +162,14 @@ class VerbsCopyEngine(SegmentedCopyEngine[Route]):
         return self._across(copy, source, source_offset, target, target_offset, is_read=True)
 
     def _across(self, copy: Copy, route: Route, there: int, near: Region, here: int, *, is_read: bool) -> list[Copy]:
-        """Between memory of ours and a lane. Raises: VerbsError."""
+        """Between local memory and a lane. Raises: VerbsError."""
         if route.failure:
             raise VerbsError(route.failure)
         local = LocalRange(copy.use(self._registry, near, is_written=is_read), here, copy.nbytes)
         return route.start(self._segments(copy, is_read, local, route.ranges(there, copy.nbytes)))
 
     def _within(self, copy: Copy, source: Region, source_at: int, target: Region, target_at: int) -> list[Copy]:
-        """Between memories of ours, by a queue pair that is connected to itself. Raises: VerbsError."""
+        """Between two local memories, by a queue pair that is connected to itself. Raises: VerbsError."""
         if self._own is None or self._own.failure:
             queue = self._queue(self._own_domain)
             try:
@@ -195,7 +195,7 @@ class VerbsCopyEngine(SegmentedCopyEngine[Route]):
                 self._look_at_device()
 
     def _look_at_device(self) -> None:
-        """A device that is lost may complete nothing more."""
+        """Abort all copies if the device is lost: it may complete nothing more."""
         try:
             if _FATAL not in self._device.events():
                 return

@@ -1,8 +1,8 @@
-"""Which RDMA port to use, and under which GID: read in sysfs, without opening a device; and what a device allows.
+"""Selects the RDMA port and its GID from sysfs, without opening a device; reads the limits of a device.
 
-A connection over RoCEv2 names its ends by GIDs; the one that goes with an IPv4 address is that address mapped into
-IPv6 (IBTA annex A17). Which index it has depends on the order in which addresses were given to the interface, so it is
-looked up each time and never configured.
+A RoCEv2 connection names its ends by GIDs. The GID of an IPv4 address is that address mapped into IPv6 (IBTA annex
+A17). Its index depends on the order in which the interface got its addresses, so it is looked up each time and never
+configured.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DISPLAY_CLASS: Final = "0x03"
 
 @dataclass(frozen=True, slots=True)
 class Gid:
-    """A filled entry of a port's GID table; ``kind`` and ``netdev`` in the kernel's words."""
+    """A filled entry of a port's GID table. ``kind`` and ``netdev`` are the kernel's strings."""
 
     index: int
     address: IPv6Address
@@ -42,7 +42,7 @@ class Gid:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port of an RDMA device. ``pci``: the bridges from the root down to the device; empty for software devices."""
+    """A port of an RDMA device. ``pci``: the bridges from the root to the device; empty for software devices."""
 
     device: str
     number: int
@@ -60,7 +60,7 @@ class Port:
 
     @property
     def usable_gids(self) -> tuple[Gid, ...]:
-        """Those we can connect by."""
+        """The GIDs that a connection can use."""
         return tuple(gid for gid in self.gids if gid.ipv4 is not None)
 
 
@@ -73,21 +73,21 @@ class Choice:
 
 
 def ports(sysfs: Path = SYSFS) -> list[Port]:
-    """Every port of every RDMA device that this process may see, by name. Blocks for some milliseconds."""
+    """All ports of all RDMA devices that this process may see, by name. Blocks for some milliseconds."""
     return [_port(folder, sysfs) for folder in sorted(sysfs.glob("class/infiniband/*/ports/*"))]
 
 
 def choose(
     *, device: str | None = None, netdev: str | None = None, near: str | None = None, sysfs: Path = SYSFS
 ) -> Choice:
-    """The port of this RDMA device, over this network interface, nearest to this PCI address; each may be left out.
+    """The port of this RDMA device, over this network interface, nearest to this PCI address; each is optional.
 
-    Several that fit equally well are refused: what a cluster runs over should not hang on the order of names.
-    Raises: NoRdmaDevice, PortDown, GidMissing.
+    Refuses several ports that match equally: a cluster's transport must not depend on the order of names. Raises:
+    NoRdmaDevice, PortDown, GidMissing.
     """
     found = ports(sysfs)
     if not found:
-        raise NoRdmaDevice("this kernel shows no RDMA device")
+        raise NoRdmaDevice("the kernel lists no RDMA device")
     fitting = [
         port for port in found if device in (None, port.device) and (netdev is None or netdev in _netdevs(sysfs, port))
     ]
@@ -121,9 +121,7 @@ def _netdevs(sysfs: Path, port: Port) -> set[str]:
     """Interfaces of the port's GIDs, and the device's own: an interface that is down may have no GID."""
     of_gids = {gid.netdev for gid in port.gids}
     folder = sysfs / "class" / "infiniband" / port.device
-    of_driver = {path.name for path in folder.glob("device/net/*")} | {
-        _read_sysfs(folder / "parent")
-    }  # the latter: rdma_rxe
+    of_driver = {path.name for path in folder.glob("device/net/*")} | {_read_sysfs(folder / "parent")}  # for rdma_rxe
     return of_gids | of_driver
 
 
@@ -133,7 +131,7 @@ def _listed(listed: list[Port]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the device allows. ``page_sizes``: a mask with a bit for each size of memory page that it maps."""
+    """Limits of the device. ``page_sizes``: a mask with a bit for each size of memory page that it maps."""
 
     page_sizes: int
     message_bytes: int
@@ -143,7 +141,7 @@ class Limits:
 
 
 def limits(port: Port) -> Limits:
-    """Ask the device itself; it is opened and closed again. Raises: VerbsMissing, VerbsError."""
+    """Query the device, which is opened and closed. Raises: VerbsMissing, VerbsError."""
     verbs = library()
     with attempt(f"open {port.device}", lambda: verbs.device.Context(name=port.device)) as context:
         device = attempt(f"query {port.device}", context.query_device)
@@ -170,7 +168,8 @@ def _port(folder: Path, sysfs: Path) -> Port:
 
 
 def _gids(folder: Path) -> Iterator[Gid]:
-    """A table has hundreds of entries, nearly all of them empty, and the kernel asks the device for each."""
+    """The filled entries. A table has hundreds of entries, nearly all empty, and the kernel queries the device for
+    each."""
     for index in count():
         text = _read_sysfs(folder / "gids" / str(index))
         if not text:
@@ -181,7 +180,7 @@ def _gids(folder: Path) -> Iterator[Gid]:
 
 
 def _read_sysfs(path: Path) -> str:
-    """The attribute's text; empty where the kernel has none, as for an entry that is taken back as we look."""
+    """The attribute's text; empty where the kernel has none, as for an entry that is being removed."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
@@ -196,7 +195,7 @@ def _read_sysfs(path: Path) -> str:
 
 # -- PCI ----------------------------------------------------------------------------------------------------------
 def gpus(sysfs: Path = SYSFS) -> list[str]:
-    """PCI addresses of the NVIDIA GPUs that this machine sees."""
+    """PCI addresses of the NVIDIA GPUs of this machine."""
     return [
         folder.name
         for folder in sorted(sysfs.glob("bus/pci/devices/*"))
@@ -205,10 +204,10 @@ def gpus(sysfs: Path = SYSFS) -> list[str]:
 
 
 def pci_path(address: str, sysfs: Path = SYSFS) -> tuple[str, ...]:
-    """The bridges from the root down to a PCI device. Raises: NoRdmaDevice: there is no such device to be near to."""
+    """The bridges from the root to a PCI device. Raises: NoRdmaDevice: the device does not exist."""
     link = sysfs / "bus" / "pci" / "devices" / address
     if not link.exists():
-        raise NoRdmaDevice(f"no PCI device {address} to be near to (as `lspci -D` writes it)")
+        raise NoRdmaDevice(f"no PCI device {address} (write it as `lspci -D` does)")
     return _bridges(link, sysfs)
 
 
@@ -218,7 +217,8 @@ def _bridges(link: Path, sysfs: Path) -> tuple[str, ...]:
 
 
 def shared_bridges(one: tuple[str, ...], other: tuple[str, ...]) -> int:
-    """How much of the way from the root two devices share: 0 no root, 1 the root only, more: a switch."""
+    """Number of path elements from the root that two devices share. 0: different roots; 1: the root only; more: a
+    switch."""
     shared = 0
     for mine, theirs in zip(one, other, strict=False):
         if mine != theirs:

@@ -21,21 +21,21 @@ from offpath.bindings.verbs.library import attempt, library
 _EVENT_LINK: Final = "anon_inode:[infinibandevent]"
 _INLINE_BYTES: Final = 256
 _LINGER_S: Final = 2.0
-opening = Lock()  # a descriptor is told by which one is new: none may be closed meanwhile
+opening = Lock()  # a new descriptor is found by comparison: none may be closed meanwhile
 
 
 class Closing(Protocol):
-    """A connection that was hung up and may still have something under way."""
+    """A connection that was hung up and may still have requests in flight."""
 
     def is_quiet(self) -> bool:
-        """Nothing is."""
+        """No request is in flight."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all resources."""
 
 
 class Device:
-    """An opened RDMA device, from which protection domains are made; close those first."""
+    """An opened RDMA device, from which protection domains are made. Close those first."""
 
     def __init__(self, choice: Choice) -> None:
         """Open it. Raises: VerbsMissing, VerbsError."""
@@ -49,10 +49,10 @@ class Device:
         self.mtu: int = port.active_mtu
         self.message_bytes: int = port.max_msg_sz
         self.inline_bytes = _INLINE_BYTES
-        """What is sent inside a work request, without a look at its memory."""
+        """Up to this size, data is sent inside the work request, without access to its memory."""
         able = attempt(f"query {name}", self.context.query_device).device_cap_flags
         self.has_windows = bool(able & verbs.enums.IBV_DEVICE_MEM_WINDOW_TYPE_2B)
-        """It can bind a memory window to a queue pair and its protection domain."""
+        """The device can bind a memory window to a queue pair and its protection domain."""
         self._names = _event_names()
         self._partings: list[tuple[Closing, float]] = []
 
@@ -61,9 +61,9 @@ class Device:
         return self._fd
 
     def events(self) -> list[str]:
-        """What happened to the device since: libibverbs' names without IBV_EVENT_. Does not block.
+        """The device's events since the last call: libibverbs' names without IBV_EVENT_. Does not block.
 
-        Events of a queue pair are in it too; what they mean, its completions say. Raises: DeviceGone.
+        Includes events of queue pairs, which their completions explain. Raises: DeviceGone.
         """
         found = []
         waiting = select.poll()
@@ -77,17 +77,17 @@ class Device:
                     continue
                 raise DeviceGone(f"{self.choice.port}: {fault}") from fault
             found.append(self._names.get(int(event.event_type), f"event {event.event_type}"))
-            event.ack()  # else closing what it is about would wait for ever
+            event.ack()  # otherwise closing the event's object would block for ever
         return found
 
     def release(self, connection: Closing) -> None:
-        """Close it when it is quiet: a queue pair that is destroyed sends nothing more, and its peer would miss the
-        last doorbells. Its owner calls `sweep` from time to time."""
+        """Close it when it is quiet: a destroyed queue pair sends nothing, and its peer would miss the last doorbells.
+        The owner calls `sweep` from time to time."""
         self._partings.append((connection, time.monotonic() + _LINGER_S))
         self.sweep()
 
     def sweep(self) -> bool:
-        """Close what has become quiet, or is overdue. True: there is more to come. Does not block."""
+        """Close connections that are quiet or overdue. True: some are left. Does not block."""
         waiting, self._partings = self._partings, []
         for connection, until_s in waiting:
             if time.monotonic() >= until_s or connection.is_quiet():
@@ -97,7 +97,7 @@ class Device:
         return bool(self._partings)
 
     def close(self) -> None:
-        """Waits for nothing. Repeating it is harmless."""
+        """Close without waiting. Idempotent."""
         for connection, _ in self._partings:
             connection.close()
         self._partings = []
@@ -118,13 +118,13 @@ class Region:
 
     @property
     def registered(self) -> Any:
-        """pyverbs' object. Raises: RegionError: closed."""
+        """The pyverbs object. Raises: RegionError: closed."""
         if self._region is None:
             raise RegionError("the region is closed")
         return self._region
 
     def close(self) -> None:
-        """Take the device's access back, then let the mapping go. Repeating it is harmless."""
+        """Revoke the device's access, then release the mapping. Idempotent."""
         if self._region is not None:
             self._region.close()
             self._region = self._export = None
@@ -139,7 +139,7 @@ class Region:
 
 
 class Window:
-    """A key to a region that works on one queue pair alone. Made by `QueuePair.bind`; close it before either."""
+    """A key to a region that is valid on one queue pair only. Made by `QueuePair.bind`; close it before either."""
 
     def __init__(self, window: Any, region: Region, rkey: int) -> None:
         self._window = window
@@ -147,15 +147,15 @@ class Window:
         self.rkey = rkey
 
     def close(self) -> None:
-        """The key is worth nothing any more. Repeating it is harmless."""
+        """Invalidate the key. Idempotent."""
         self._window.close()
 
 
 class Domain:
-    """A protection domain: keys of one are worth nothing in another. Close its queue pairs first."""
+    """A protection domain: its keys are invalid in any other. Close its queue pairs first."""
 
     def __init__(self, device: Device) -> None:
-        """Raises: VerbsError: the device has no more to give."""
+        """Raises: VerbsError: the device's resources are exhausted."""
         self.device = device
         self.verbs = library()
         self._regions: list[Region] = []
@@ -173,29 +173,29 @@ class Domain:
         window: bool = False,
         local_write: bool = False,
     ) -> Region:
-        """Let the device read ``memory``; and peers write or read it, or windows be opened on it, and ourselves have
-        it written (by what we read), if asked for.
+        """Let the device read ``memory``. On request: let peers write or read it, let windows be bound on it, or let
+        local reads write into it.
 
-        Raises: VerbsError: RLIMIT_MEMLOCK, or a mapping that cannot be written.
+        Raises: VerbsError: RLIMIT_MEMLOCK, or a read-only mapping.
         """
         e, nbytes = self.verbs.enums, len(memory)
         access = self._access(remote_write, remote_read) | (e.IBV_ACCESS_MW_BIND if window else 0)
         access |= e.IBV_ACCESS_LOCAL_WRITE if local_write or window else 0
-        export = ctypes.c_char.from_buffer(memory)  # keeps the mapping: the device does not
+        export = ctypes.c_char.from_buffer(memory)  # keeps the mapping alive: the device does not
         return self._register_at(ctypes.addressof(export), nbytes, access, export)
 
     def register_at(
         self, address: int, nbytes: int, *, remote_write: bool = False, remote_read: bool = False
     ) -> Region:
         """As `register`, for memory that the caller keeps mapped until the region is closed: device memory, by a
-        pointer of its driver, where the kernel can pin that (nvidia-peermem; never run). Raises: VerbsError."""
+        pointer of its driver, where the kernel can pin it (nvidia-peermem; never run). Raises: VerbsError."""
         return self._register_at(address, nbytes, self._access(remote_write, remote_read), None)
 
     def register_dmabuf(
         self, fd: int, offset: int, nbytes: int, *, remote_write: bool = False, remote_read: bool = False
     ) -> Region:
-        """As `register`, for a stretch of a dma-buf; its ``address``, for peers, is ``offset``. Never run: the kernel
-        needs a driver that can do it, and `rdma_rxe` cannot. Raises: VerbsError."""
+        """As `register`, for a range of a dma-buf; ``address``, for peers, is ``offset``. Never run: the kernel needs a
+        driver that supports it, and `rdma_rxe` does not. Raises: VerbsError."""
         access = self._access(remote_write, remote_read)
         made = attempt(
             f"register {nbytes} bytes of a dma-buf",
@@ -204,7 +204,7 @@ class Domain:
         return self._kept(Region(made, None, offset, nbytes))
 
     def _access(self, remote_write: bool, remote_read: bool) -> int:
-        """Whoever may write remotely must be able to locally."""
+        """Access flags. Remote write requires local write."""
         e = self.verbs.enums
         access: int = e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_LOCAL_WRITE if remote_write else 0
         return access | (e.IBV_ACCESS_REMOTE_READ if remote_read else 0)
@@ -218,7 +218,7 @@ class Domain:
         return region
 
     def close(self) -> None:
-        """Regions, then the domain. Repeating it is harmless."""
+        """Close the regions, then the domain. Idempotent."""
         self._undo.close()
 
     def _close_regions(self) -> None:
@@ -228,8 +228,8 @@ class Domain:
 
 # -- descriptors ------------------------------------------------------------------------------------------------------
 def with_descriptor(make: Callable[[], Any], name: str) -> tuple[Any, int]:
-    """What ``make`` makes, and its event descriptor, non-blocking: pyverbs waits for events with the interpreter
-    locked, so it must never wait. pyverbs 44 does not show it, but it is the one that was not there before."""
+    """The result of ``make``, and its event descriptor, made non-blocking: pyverbs holds the GIL while it waits for
+    events. pyverbs 44 does not expose the descriptor; it is the one that did not exist before."""
     with opening:
         before = _event_descriptors()
         made = make()

@@ -1,6 +1,6 @@
-"""The ends of the copy engine's queue pairs as plain data: what an invitation and a lane's export say.
+"""The ends of the copy engine's queue pairs as plain data, in invitations and lane exports.
 
-Both are written by another process: every number is checked for its type and range before a device hears of it.
+Another process writes both: each number is checked for type and range before it reaches a device.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from offpath.bindings.verbs.queue import PSN_MASK, Address
 
 ENGINE: Final = "verbs"
 READS: Final = 8
-"""Reads that a lane may have under way: both ends must provide for them."""
+"""Reads that a lane may have in flight; both ends must reserve resources for them."""
 _KEYS: Final = 1 << 32
 _MTUS: Final = range(1, 6)
 
 
 def describe(address: Address) -> dict[str, int | str]:
-    """A queue pair as it is sent."""
+    """Encode a queue pair's end."""
     return {
         "engine": ENGINE, "qp_num": address.qp_num, "psn": address.psn, "gid": address.gid, "mtu": address.mtu
     }  # fmt: skip
 
 
 def described(descriptor: Descriptor) -> Address:
-    """As it was received. Raises: RegionError: it is no queue pair's end."""
+    """Decode a queue pair's end. Raises: RegionError: it is invalid."""
     if descriptor.get("engine") != ENGINE:
         raise RegionError(f"an end of engine {descriptor.get('engine')!r:.40}, not {ENGINE}")
     gid = descriptor.get("gid")
@@ -35,8 +35,8 @@ def described(descriptor: Descriptor) -> Address:
         parsed = IPv6Address(gid) if isinstance(gid, str) else None
     except ValueError:
         parsed = None
-    if parsed is None or parsed.ipv4_mapped is None:  # the only kind that we connect by
-        raise RegionError(f"{gid!r:.60} is no GID of RoCEv2 over IPv4")
+    if parsed is None or parsed.ipv4_mapped is None:  # the only kind that a connection can use
+        raise RegionError(f"{gid!r:.60} is not a GID of RoCEv2 over IPv4")
     return Address(
         qp_num=number(descriptor, "qp_num", range(1, PSN_MASK + 1)),
         psn=number(descriptor, "psn", range(PSN_MASK + 1)),
@@ -46,11 +46,11 @@ def described(descriptor: Descriptor) -> Address:
 
 
 def describe_half(name: str, address: int, rkey: int, nbytes: int) -> dict[str, int | str]:
-    """A lane's landing buffer or result half as it is sent."""
+    """Encode a lane's landing buffer or result half."""
     return {name: address, f"{name}_rkey": rkey, f"{name}_bytes": nbytes}
 
 
 def described_half(descriptor: Descriptor, name: str) -> tuple[int, int, int]:
-    """As it was received: address, rkey, length, which may be 0. Raises: RegionError."""
+    """Decode it: address, rkey, and length, which may be 0. Raises: RegionError."""
     address, nbytes = span(descriptor, name)
     return address, number(descriptor, f"{name}_rkey", range(_KEYS)), nbytes

@@ -1,4 +1,4 @@
-"""Where the ends of sessions meet: tickets, which ends are in use, and ends as messages carry them."""
+"""Exchange of the ends of sessions: tickets, the ends in use, and ends as messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from offpath.bindings.wire.control import QueuePairEnd
 
 
 class VerbsListener(TicketBook):
-    """Implements `offpath.bindings.ports.FabricListener`. It listens nowhere: ends come over negotiations."""
+    """Implements `offpath.bindings.ports.FabricListener`. It has no socket: ends arrive over negotiations."""
 
     carrier: Final[Literal["verbs"]] = "verbs"
     paces_connections: Final = True
@@ -26,10 +26,10 @@ class VerbsListener(TicketBook):
         self._taken: EndsInUse = taken if taken is not None else QueuePairsInUse()
 
     def claim(self, ticket: bytes, end: End, now_ns: int) -> Offer:
-        """Use the ticket up and note that ``end`` is taken, until it is given `back`.
+        """Consume the ticket and register ``end`` as in use, until `back`.
 
-        A queue pair that we talk to already, or that is ours, is refused: answers sent to it would end what goes on
-        there. Raises: TicketRefused.
+        Refuses a queue pair that is the daemon's own or already a peer: answers sent to it would break that connection.
+        Raises: TicketRefused.
         """
         offer = self.redeem(ticket, now_ns)
         if not self._taken.take(end.address):
@@ -37,17 +37,17 @@ class VerbsListener(TicketBook):
         return offer
 
     def made(self, ours: End) -> bool:
-        """Our own queue pair is nobody's end, until it is given `back`. False: somebody named it before we had it."""
+        """Reserve the daemon's own queue pair, until `back`. False: a peer had named it as its own before."""
         return self._taken.take(ours.address)
 
     def back(self, *ends: End) -> None:
-        """Nobody talks to them any more. Repeating it is harmless."""
+        """Unregister ends. Idempotent."""
         for end in ends:
             self._taken.give_back(end.address)
 
 
 def as_message(end: End) -> QueuePairEnd:
-    """As it is sent."""
+    """Encode an end."""
     address = end.address
     return QueuePairEnd(
         qp_num=address.qp_num, psn=address.psn, gid=address.gid, mtu=address.mtu, doorbells=end.doorbells,
@@ -56,12 +56,12 @@ def as_message(end: End) -> QueuePairEnd:
 
 
 def from_message(message: QueuePairEnd) -> End:
-    """As it was received; the GID in its one spelling. Raises: TicketRefused: it is none."""
+    """Decode an end, with the GID in its canonical form. Raises: TicketRefused: it is invalid."""
     try:
         gid = IPv6Address(message.gid)
     except ValueError:
-        raise TicketRefused(f"{message.gid!r} is no GID") from None
-    if gid.scope_id is not None:  # as good as any other to the device, so one GID would have many spellings
-        raise TicketRefused(f"{message.gid!r} is no GID: it has a zone")
+        raise TicketRefused(f"{message.gid!r} is not a GID") from None
+    if gid.scope_id is not None:  # the device ignores the zone, so one GID would have many spellings
+        raise TicketRefused(f"{message.gid!r} is not a GID: it has a zone")
     address = Address(message.qp_num, message.psn, str(gid), message.mtu)
     return End(address, message.doorbells, message.memory, message.rkey)

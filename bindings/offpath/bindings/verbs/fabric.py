@@ -1,8 +1,8 @@
-"""Fabric `verbs`: one reliable-connection queue pair per session, in a protection domain of its own.
+"""Fabric `verbs`: one reliable-connection queue pair per session, in its own protection domain.
 
-The requester writes payload and header into the daemon's slots, the daemon writes results and answers into the
-requester's memory; the last write of each carries the doorbell. Ends are exchanged against a ticket, over the
-connection that negotiated (`offpath.bindings.wire.control.Redeem`).
+The requester writes payload and header into the daemon's slots. The daemon writes results and answers into the
+requester's memory. The last write of each carries the doorbell. Ends are exchanged against a ticket, over the
+negotiation's connection (`offpath.bindings.wire.control.Redeem`).
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _FLUSH_S: Final = 1.0
 
 
 def doorbells(slots: int) -> int:
-    """How many an end takes before it must poll: submit and cancel of every slot, twice as many because up to half may
-    be taken and not told of yet, and some."""
+    """Doorbells that an end accepts before it must poll: submit and cancel of every slot, doubled because up to half
+    may be taken and not yet granted again, and a reserve."""
     return 4 * slots + 16
 
 
 def writes(device: Device, slots: int, nbytes: int) -> int:
-    """How many requests an end may have under way: every slot's if that is not too much, at the least two slots'."""
+    """Requests that an end may have in flight: those of all slots, within a limit, but at least those of two slots."""
     of_slot = 1 + -(-nbytes // device.message_bytes)
     return max(2 * of_slot, min(slots * of_slot, _MOST_WRITES)) + doorbells(slots)
 
 
 class VerbsFabricSession(SlotMemory):
-    """The daemon's end; implements `offpath.bindings.ports.FabricSession`. It has its queue pair from `open` to
+    """The daemon's end; implements `offpath.bindings.ports.FabricSession`. It has a queue pair from `open` to
     `hang_up`."""
 
     fails_alone: Final = True
@@ -50,17 +50,17 @@ class VerbsFabricSession(SlotMemory):
     ) -> None:
         """As `SlotMemory`."""
         super().__init__(slots, payload_bytes, result_bytes, memory)
-        # After a restart the answers say by themselves how long they are.
+        # After a restart the lengths are read from the answers themselves.
         self._lengths: dict[int, tuple[int, int] | None] = dict.fromkeys(range(slots)) if memory is not None else {}
         self._link: Link | None = None
         self._device: Device | None = None
         self._writable: list[Window | Region] = []
 
     def open(self, device: Device, peer: End, liveness: LivenessChannel, seal: Seal = "pd") -> End:
-        """A new queue pair, connected to the peer's; returns what the peer must know. What it had before is hung up.
+        """Hang up the old queue pair, connect a new one to the peer's, and return the daemon's end.
 
-        Blocks for as long as registering the memory and resolving the peer's address takes. Raises: VerbsError: also
-        if the device has no windows to seal with.
+        Blocks while the memory is registered and the peer's address resolved. Raises: VerbsError: also if the device
+        has no windows to seal with.
         """
         self.hang_up()
         link = Link(
@@ -85,7 +85,7 @@ class VerbsFabricSession(SlotMemory):
     def ring(self, imm: int) -> bool:
         """See `FabricSession.ring`."""
         if self._link is None:
-            raise PeerGone("nobody holds the other doorbell")
+            raise PeerGone("the other doorbell has no owner")
         return self._link.send(self._answer(imm), imm)
 
     def has_arrived(self) -> bool:
@@ -99,27 +99,27 @@ class VerbsFabricSession(SlotMemory):
     def poll(self) -> int | None:
         """See `FabricSession.poll`."""
         if self._link is None:
-            raise PeerGone("nobody holds the other doorbell")
+            raise PeerGone("the other doorbell has no owner")
         return self._link.take()
 
     def hang_up(self) -> None:
-        """See `FabricSession.hang_up`. What was sent arrives; what the peer still writes does not."""
+        """See `FabricSession.hang_up`. What was sent arrives; later writes of the peer do not."""
         if self._link is not None:
             link, self._link = self._link, None
             link.hang_up()
-            for each in self._writable:  # a window before its region, which could not be closed under it
+            for each in self._writable:  # a window before its region, which cannot be closed under it
                 each.close()
             self._writable = []
             assert self._device is not None
             self._device.release(link)
 
     def close(self) -> None:
-        """Hang up and unmap. (What is still under way keeps its mapping.)"""
+        """Hang up and unmap. Requests in flight keep the mapping alive."""
         self.hang_up()
         self.close_memory()
 
     def _answer(self, imm: int) -> list[WriteSegment]:
-        """What the requester must have before ``imm`` rings: the answer of a slot that was written, header last."""
+        """What must reach the requester before ``imm`` rings: the slot's answer if it was written, header last."""
         if imm not in self._lengths:
             return []
         assert self._link is not None
@@ -140,8 +140,8 @@ class VerbsFabricSession(SlotMemory):
 
 
 class VerbsRequesterSession:
-    """The requester's end; implements `offpath.bindings.ports.RequesterSession`: slots that it fills here and writes
-    there when it rings, answers that arrive here. `connect` it before use."""
+    """The requester's end; implements `offpath.bindings.ports.RequesterSession`. It fills slots locally and writes them
+    to the daemon in `ring`; answers arrive locally. Call `connect` before use."""
 
     def __init__(self, device: Device, slots: int, payload_bytes: int, result_bytes: int) -> None:
         """Owns ``device``, also on failure. Raises: VerbsError."""
@@ -168,18 +168,18 @@ class VerbsRequesterSession:
             raise
 
     def fit(self, slots: int, payload_bytes: int, result_bytes: int) -> bool:
-        """What was granted, which may be fewer slots than there is room for. False: it is something else."""
+        """Adopt the granted geometry, which may have fewer slots than requested. False: other sizes were granted."""
         if slots > self.slot_count or (payload_bytes, result_bytes) != (self.payload_bytes, self.result_bytes):
             return False
         self.slot_count = slots
         return True
 
     def end(self) -> End:
-        """What the daemon must know of us."""
+        """The requester's end, for the daemon."""
         return self._link.end(self._answers_region)
 
     def connect(self, daemon: End, liveness: LivenessChannel) -> None:
-        """Both may ring from here on. Raises: VerbsError."""
+        """Connect; both ends may then ring. Raises: VerbsError."""
         self._link.connect(daemon, liveness, opens=True)
 
     def payload_view(self, slot: int) -> memoryview:
@@ -211,7 +211,7 @@ class VerbsRequesterSession:
             now = time.monotonic()
             until = until or now + _RING_WAIT_S
             if now >= until:
-                raise PeerGone(f"the daemon has taken no doorbell for {_RING_WAIT_S:g} s")
+                raise PeerGone(f"the daemon has read no doorbell for {_RING_WAIT_S:g} s")
             self._link.wait_for_room(until - now)
         self._due.pop(imm, None)
 
@@ -234,8 +234,8 @@ class VerbsRequesterSession:
         return imms
 
     def close(self) -> None:
-        """Let what was rung arrive, for a second at most; then hang up and give everything back. Repeating it is
-        harmless."""
+        """Wait at most a second until rung doorbells have arrived; then hang up and release all resources.
+        Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -244,7 +244,7 @@ class VerbsRequesterSession:
         self._device.close()
 
     def _filled(self, imm: int) -> list[WriteSegment]:
-        """What the daemon must have before ``imm`` rings: payload, then header."""
+        """What must reach the daemon before ``imm`` rings: payload, then header."""
         due = self._due.get(imm)  # a submission's immediate is its slot
         if due is None or self._link.peer is None:
             return []

@@ -1,7 +1,8 @@
-"""The worker's end of the daemon's copies: a lane's memory, registered at the host's device, and a queue pair.
+"""Exports a lane from its worker to the copy engine `verbs`: registers its memory at the host's device, by a queue
+pair.
 
-The landing buffer may be written by the daemon, the result half may be read, and nothing else. Ran with memory of the
-host's, on `rdma_rxe`. Memory of a GPU never did: neither by dma-buf nor by its pointer, which needs nvidia-peermem.
+The daemon may write the landing buffer and read the result half, nothing else. Run with host memory on `rdma_rxe`.
+Never run with GPU memory: neither by dma-buf nor by its pointer, which needs nvidia-peermem.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from offpath.bindings.verbs.ends import READS, describe, describe_half, describe
 from offpath.bindings.verbs.queue import PSN_MASK, QueuePair
 
 logger = logging.getLogger(__name__)
-_WRITES: Final = 1  # we never write; a queue pair without a send queue there is not
+_WRITES: Final = 1  # the worker never writes, but a queue pair needs a send queue
 
 
 class VerbsLaneExporter:
-    """Implements `offpath.bindings.ports.LaneExporter`. Opens its device when it is first invited: after the fork."""
+    """Implements `offpath.bindings.ports.LaneExporter`. Opens its device at the first invitation, after the fork."""
 
     needs_invitation: Final = True
 
@@ -37,9 +38,9 @@ class VerbsLaneExporter:
         self._undo = ExitStack()
 
     def export(self, invitation: Mapping[str, int | str] | None = None) -> MemoryExport:
-        """What lets the inviting engine in, and nobody else any more: what a daemon before it had under way does not
-        land from here on. Blocks: opening and registering take milliseconds. Raises: VerbsError. RegionError: no
-        invitation, or one that makes no sense."""
+        """Give the inviting engine sole access: copies in flight of an earlier daemon are cut off. Blocks for
+        milliseconds: it opens a device and registers memory. Raises: VerbsError. RegionError: no invitation, or an
+        invalid one."""
         peer = described(invitation or {})
         if self._domain is None:
             self._open()
@@ -52,7 +53,7 @@ class VerbsLaneExporter:
         return MemoryExport({**describe(self._queue.address), **self._halves})
 
     def close(self) -> None:
-        """Queue pair, registrations, device. The memory is the lane's. Repeating it is harmless."""
+        """Close queue pair, registrations and device. The lane keeps the memory. Idempotent."""
         if self._queue is not None:
             self._queue.close()
             self._queue = None

@@ -1,6 +1,6 @@
-"""pyverbs, imported when it is first needed: 44 (Debian 12) and later, which moved its constants to another module.
+"""Imports pyverbs on first use: 44 (Debian 12) and later, which moved its constants to another module.
 
-A machine without RDMA has no pyverbs, and the rest of the package must not miss it.
+A machine without RDMA has no pyverbs; the rest of the package must work without it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CHECK: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """pyverbs' modules. They have no types: what they return is checked where it is used."""
+    """The modules of pyverbs. They have no types: results are checked where they are used."""
 
     addr: Any
     cq: Any
@@ -46,7 +46,7 @@ class Library:
 
 @cache
 def library() -> Library:
-    """Import pyverbs. Raises: VerbsMissing: it is not installed for this Python, or does not fit its libibverbs."""
+    """Import pyverbs. Raises: VerbsMissing: not installed for this Python, or incompatible with its libibverbs."""
     try:
         modules = {name: importlib.import_module(f"pyverbs.{name}") for name in ("addr", "cq", "device", "mr", "pd")}
         modules |= {name: importlib.import_module(f"pyverbs.{name}") for name in ("qp", "wr")}
@@ -61,9 +61,9 @@ def library() -> Library:
 
 
 def version() -> tuple[int, int] | None:
-    """rdma-core's version; None: its library is not loaded, or has a name of its own.
+    """rdma-core's version; None: its library is not loaded, or has an unusual name.
 
-    pyverbs does not say its own, but it is bound to the private interface of the libibverbs of the same release.
+    pyverbs does not report its version, but it is bound to the private interface of the libibverbs of the same release.
     """
     with open("/proc/self/maps") as file:
         found = _PRIVATE_LIBRARY.search(file.read())
@@ -71,7 +71,7 @@ def version() -> tuple[int, int] | None:
 
 
 def attempt(what: str, call: Callable[[], T]) -> T:
-    """Make a call of pyverbs. Raises: DeviceGone, VerbsError: in our words, with the errno where there was one."""
+    """Call pyverbs. Raises: DeviceGone, VerbsError: with ``what``, and the errno if there was one."""
     error = library().error
     try:
         return call()
@@ -81,7 +81,7 @@ def attempt(what: str, call: Callable[[], T]) -> T:
         _refuse(what, str(fault), -1, fault)
 
 
-def _refuse(what: str, said: str, code: int, fault: Exception) -> NoReturn:
+def _refuse(what: str, message: str, code: int, fault: Exception) -> NoReturn:
     if code in (errno.ENODEV, errno.EIO):
-        raise DeviceGone(f"{what}: {said}") from fault
-    raise VerbsError(what, said, code, _CHECK.get(code, "")) from fault
+        raise DeviceGone(f"{what}: {message}") from fault
+    raise VerbsError(what, message, code, _CHECK.get(code, "")) from fault

@@ -1,7 +1,7 @@
 """A session's queue pair with counted doorbells: neither end rings more often than the other has receives for.
 
-Each end says how many doorbells it takes, and, when half of them are taken, that there is room for as many again.
-The requester opens the traffic, so that the daemon sends nothing before its peer can receive.
+Each end announces how many doorbells it accepts. When half of them are taken, it grants as many again. The requester
+sends first, so that the daemon sends nothing before its peer can receive.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from offpath.bindings.verbs.domain import Device, Domain, Region, Window
 from offpath.bindings.verbs.queue import PSN_MASK, Address, QueuePair, WriteSegment
 
 IMM_ROOM: Final = 255
-"""An immediate's kind that stays within the fabric: the low 24 bits say how many doorbells more are taken."""
-_ROOM_MESSAGES: Final = 4  # receives beyond the doorbells: no more than two such messages are ever under way
+"""An immediate's kind that is internal to the fabric; the low 24 bits are the number of doorbells granted."""
+_ROOM_MESSAGES: Final = 4  # receives beyond the doorbells: at most two such messages are in flight
 _HANG_UP: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """One end of a session, as the other must know it: its queue pair, how many doorbells it takes, and where the
-    other may write to, with the key for it."""
+    """One end of a session, for the other end: its queue pair, how many doorbells it accepts, and where the other may
+    write, with the key for it."""
 
     address: Address
     doorbells: int
@@ -38,18 +38,18 @@ class End:
 
 
 class LivenessChannel(NamedTuple):
-    """The connection over which the ends were exchanged, and which shares its fate with the queue pair's: a reliable
-    connection alone does not notice that its peer is gone before it sends. The descriptor stays its owner's."""
+    """The connection over which the ends were exchanged. If it or the queue pair fails, both end: a reliable connection
+    alone detects a dead peer only when it sends. The owner keeps the descriptor."""
 
     fd: int
     hang_up: Callable[[], None]
 
 
 class Link:
-    """One end's queue pair, in a protection domain of its own. `connect` or `close` it."""
+    """One end's queue pair, in its own protection domain. `connect` or `close` it."""
 
     def __init__(self, device: Device, *, doorbells: int, writes: int) -> None:
-        """Raises: VerbsError: the device has no more to give."""
+        """Raises: VerbsError: the device's resources are exhausted."""
         self.domain = Domain(device)
         try:
             self._queue = QueuePair(
@@ -71,15 +71,16 @@ class Link:
         self.peer: End | None = None
 
     def bind(self, region: Region) -> Window:
-        """See `QueuePair.bind`: once connected, before the peer knows our end. Raises: VerbsError."""
+        """See `QueuePair.bind`: after `connect`, before the peer knows this end. Raises: VerbsError."""
         return self._queue.bind(region)
 
     def end(self, writable: Region | Window) -> End:
-        """Ours, of whose memory the peer may write ``writable``."""
+        """This end, with ``writable`` as the memory that the peer may write."""
         return End(self._queue.address, self._doorbells, writable.address, writable.rkey)
 
     def connect(self, peer: End, liveness: LivenessChannel, *, opens: bool) -> None:
-        """Both may send. ``opens``: we tell the other end that it may. Raises: VerbsError."""
+        """Connect the queue pair. ``opens``: this end sends first, which lets the other end send. Raises:
+        VerbsError."""
         self._queue.connect(peer.address)
         self.peer, self._liveness = peer, liveness
         self._most_credits = peer.doorbells
@@ -93,11 +94,11 @@ class Link:
             self._queue.ring(None, immediate(IMM_ROOM, self._doorbells))
 
     def fileno(self) -> int:
-        """Readable when doorbells wait, or the peer is gone."""
+        """Readable when doorbells wait or the peer is gone."""
         return self._epoll.fileno() if self._epoll is not None else -1
 
     def send(self, parts: Sequence[WriteSegment], imm: int) -> bool:
-        """Write and ring. False: the peer takes nothing now, or too much is under way. Raises: PeerGone."""
+        """Write and ring. False: no credits, or too many requests in flight. Raises: PeerGone."""
         if self._gone:
             raise PeerGone(self._gone)
         if not self._credits:
@@ -111,7 +112,7 @@ class Link:
         return sent
 
     def take(self) -> int | None:
-        """The oldest doorbell, or None. Does not block. Raises: PeerGone: and none is left."""
+        """The oldest doorbell, or None. Does not block. Raises: PeerGone: no doorbell is left."""
         if not self._waiting and not self._gone:
             self._look()
         imm = self._waiting.popleft() if self._waiting else None
@@ -125,7 +126,7 @@ class Link:
         return imm
 
     def take_all(self) -> list[int]:
-        """As `take`, all that wait."""
+        """All waiting doorbells; otherwise as `take`."""
         found: list[int] = []
         try:
             while (imm := self.take()) is not None:
@@ -136,12 +137,13 @@ class Link:
         return found
 
     def wait(self, timeout_s: float | None) -> None:
-        """Until something can be taken, or the time is over."""
+        """Block until `take` has something, or the time is over."""
         if self._epoll is not None:
             self._epoll.poll(timeout_s)
 
     def wait_for_room(self, timeout_s: float) -> None:
-        """Until the device or the line has news, or the time is over. Doorbells stay to be taken."""
+        """Block until the queue pair or the liveness channel has an event, or the time is over. Doorbells stay
+        queued."""
         if self._liveness is not None:
             waiting = select.poll()
             waiting.register(self._queue.fileno(), select.POLLIN)
@@ -151,7 +153,7 @@ class Link:
             self._set_mark()
 
     def flush(self, within_s: float) -> None:
-        """Wait until nothing of ours is under way, or the time is over."""
+        """Block until no request is in flight, or the time is over."""
         until_s = time.monotonic() + within_s
         waiting = select.poll()
         waiting.register(self._queue.fileno(), select.POLLIN)
@@ -159,8 +161,8 @@ class Link:
             waiting.poll(left_s * 1e3)
 
     def has_arrived(self) -> bool:
-        """Nothing of ours is under way: the peer has what was sent, or never will. What comes meanwhile is kept; news
-        of what is under way makes our descriptor readable."""
+        """True: no request is in flight, so the peer has what was sent, or never will. Queues doorbells that arrive
+        meanwhile. While it is False, `fileno` becomes readable when requests complete."""
         if not self._gone:
             try:
                 self._queue.fence()
@@ -172,9 +174,9 @@ class Link:
 
     # -- the end --------------------------------------------------------------------------------------------------
     def hang_up(self) -> None:
-        """Tell the peer by the line; take and send no more. What was sent may still arrive: see `is_quiet`. Repeating
-        it is harmless."""
-        self._gone = self._gone or "we hung up"
+        """Close the liveness channel; receive and send no more. What was sent may still arrive: see `is_quiet`.
+        Idempotent."""
+        self._gone = self._gone or "this end hung up"
         self._waiting.clear()
         if self._epoll is not None:
             self._epoll.close()
@@ -185,25 +187,25 @@ class Link:
             liveness.hang_up()
 
     def is_quiet(self) -> bool:
-        """Nothing of ours is under way any more: all of it arrived, or the queue pair failed."""
+        """No request is in flight: all arrived, or the queue pair failed."""
         if self._queue.has_failed:
             return True
         try:
             self._queue.fence()
             self._queue.poll()
-        except DeviceError:  # there is nothing left to wait for
+        except DeviceError:  # nothing is left to wait for
             return True
         return not self._queue.in_flight
 
     def close(self) -> None:
-        """Hang up; then queue pair, regions, domain. Repeating it is harmless."""
+        """Hang up; then close queue pair, regions and domain. Idempotent."""
         self.hang_up()
         self._queue.close()
         self.domain.close()
 
     # -- within ---------------------------------------------------------------------------------------------------
     def _look(self) -> None:
-        """Take in what has completed; then see whether the line is still there."""
+        """Process completions, then check the liveness channel."""
         if self._epoll is None:
             return
         ready = {fd for fd, _ in self._epoll.poll(0)}
@@ -225,16 +227,17 @@ class Link:
                 self._on_immediate(each.imm)
 
     def _on_immediate(self, imm: int) -> None:
-        """What no honest peer does ends the connection: room that nobody used, doorbells beyond those that we take."""
+        """Ends the connection on protocol violations: a grant that exceeds the doorbells used, or more doorbells than
+        granted."""
         if imm >> 24 == IMM_ROOM:
             room = imm & IMM_SLOT_MASK
             if not room or self._credits + room > self._most_credits:
-                self._gone = f"the peer spoke of room for {room}, with {self._credits} of {self._most_credits} left"
+                self._gone = f"the peer granted {room} doorbells, with {self._credits} of {self._most_credits} left"
             self._credits += room
         else:
             self._waiting.append(imm)
             if len(self._waiting) + self._taken > self._doorbells:
-                self._gone = f"the peer rang more often than {self._doorbells} times ahead"
+                self._gone = f"the peer rang more than the {self._doorbells} doorbells granted"
 
     def _send_room(self) -> None:
         try:
@@ -244,7 +247,7 @@ class Link:
             self._gone = str(fault)
 
     def _set_mark(self) -> None:
-        """What was taken from the device and not from us keeps our descriptor readable."""
+        """Keep `fileno` readable while received doorbells have not been taken."""
         wanted = bool(self._waiting or self._gone)
         if wanted is not self._is_marked and self._epoll is not None:
             self._is_marked = wanted

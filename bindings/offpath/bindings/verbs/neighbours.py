@@ -1,7 +1,7 @@
-"""Whether a peer's link-layer address is known, found out without waiting for long.
+"""Checks that a peer's link-layer address is known, without waiting for long.
 
-To connect a queue pair the kernel resolves the peer's address, a second long if nobody answers, and pyverbs holds the
-interpreter meanwhile. Whoever names an address that nobody has must not stop a daemon for so long.
+To connect a queue pair the kernel resolves the peer's address, for a second if nobody answers, and pyverbs holds the
+GIL meanwhile. A peer that names an unused address must not stop a daemon for so long.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _LOOK_S: Final = 0.001
 
 
 def ipv4_of(gid: str) -> IPv4Address:
-    """The address that packets for this GID are routed to. Raises: VerbsError: it is none of RoCEv2 over IPv4."""
+    """The address that packets for this GID are routed to. Raises: VerbsError: not a GID of RoCEv2 over IPv4."""
     mapped = IPv6Address(gid).ipv4_mapped
     if mapped is None or mapped.is_multicast or mapped.is_unspecified or mapped.is_loopback:
-        raise VerbsError(f"connect to {gid}", "no GID of RoCEv2 over IPv4")
+        raise VerbsError(f"connect to {gid}", "not a GID of RoCEv2 over IPv4")
     return mapped
 
 
 def resolve(address: IPv4Address, ours: IPv4Address) -> None:
-    """Have the kernel find it out: what is sent must be addressed first. Does not block; raises nothing."""
+    """Make the kernel resolve it, by sending a datagram there. Does not block; raises nothing."""
     kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
     with socket.socket(socket.AF_INET, kind) as sock, contextlib.suppress(OSError):  # no route: nobody will answer
         sock.bind((str(ours), 0))
@@ -40,7 +40,7 @@ def resolve(address: IPv4Address, ours: IPv4Address) -> None:
 
 
 def is_known(address: IPv4Address, tables: Path = _TABLES) -> bool:
-    """It is an address of this machine; or its link-layer address is known now, or its gateway's, if it has one."""
+    """It is an address of this machine, or its link-layer address, or that of its gateway, is resolved."""
     if _is_local(address):
         return True
     known = _resolved(tables)
@@ -48,7 +48,7 @@ def is_known(address: IPv4Address, tables: Path = _TABLES) -> bool:
 
 
 def answers(address: IPv4Address, ours: IPv4Address, wait_s: float = WAIT_S, tables: Path = _TABLES) -> bool:
-    """It is known, or becomes so within ``wait_s``. Blocks for as long."""
+    """It is known, or becomes known within ``wait_s``. Blocks that long."""
     if is_known(address, tables):
         return True
     resolve(address, ours)
@@ -77,8 +77,8 @@ def _resolved(tables: Path) -> set[str]:
 
 
 def _gateway(address: IPv4Address, tables: Path) -> str:
-    """Of the closest route that leads there in the main table (proc(5), /proc/net/route: hexadecimal, network byte
-    order); empty: it is on our link, or nowhere."""
+    """Gateway of the most specific route in the main table (proc(5), /proc/net/route: hexadecimal, network byte order).
+    Empty: the address is on-link or unreachable."""
     closest, found = -1, ""
     for line in (tables / "route").read_text("ascii").splitlines()[1:]:
         row = line.split()

@@ -1,7 +1,7 @@
-"""A reliable-connection queue pair with its completion queue: what two ends are connected by.
+"""A reliable-connection queue pair with its completion queue.
 
-The owner keeps the receive queue stocked, so that the peer's writes with an immediate find a receive each; posts
-writes of any length; and tells completions from failures. Nothing here blocks but `connect`, and nothing waits.
+It keeps the receive queue filled, so that each of the peer's writes with an immediate finds a receive. It posts writes
+of any length and distinguishes completions from failures. Only `connect` and `bind` block.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from offpath.bindings.verbs.library import attempt, library
 
 PSN_MASK: Final = 0xFF_FFFF
 
-# 4.096 us x 2^14 = 67 ms for an acknowledgement, 6 times more; 10 ms for a receive, 6 times more. Here 7 is for ever.
+# 4.096 us x 2^14 = 67 ms for an acknowledgement, 6 retries; 10 ms for a receive, 6 retries. Here 7 means for ever.
 _TIMEOUT, _RETRIES = 14, 6
 _RNR_TIMER, _RNR_RETRIES = 20, 6
 _HOPS: Final = 64
 _KEY_BYTE: Final = 0xFF
-"""The part of a key that whoever binds a window chooses."""
+"""The part of a key that the binder of a window chooses."""
 _POLLED: Final = 32
 _SCRATCH_BYTES: Final = 64
 _SENT: Final = "NO_WRITE"
-_BIND_S: Final = 10.0  # no peer is waited for: only a device that is stuck takes that long
+_BIND_S: Final = 10.0  # no peer is involved: only a stuck device takes that long
 
 CHECKS: Final = {
     "LOC_LEN_ERR": "a message longer than the device's limit",
-    "LOC_QP_OP_ERR": "the queue pair's attributes: a fault of ours",
-    "LOC_PROT_ERR": "our own region, its key or bounds: a fault of ours",
-    "WR_FLUSH_ERR": "it was given up: the queue pair had failed before",
-    "MW_BIND_ERR": "the memory window, or the region that it is opened on: a fault of ours",
+    "LOC_QP_OP_ERR": "the queue pair's attributes: a bug in offpath",
+    "LOC_PROT_ERR": "the local region, its key or bounds: a bug in offpath",
+    "WR_FLUSH_ERR": "the request was flushed: the queue pair had failed before",
+    "MW_BIND_ERR": "the memory window, or the region that it is opened on: a bug in offpath",
     "REM_INV_REQ_ERR": "the peer's queue pair and its limits: it allows no such request",
     "REM_ACCESS_ERR": "the peer's region: its key, bounds and rights",
     "REM_OP_ERR": "the peer's side: it could not complete the request",
     "RETRY_EXC_ERR": "is the peer alive, its link up, the route there, the MTU the same all the way?",
     "RNR_RETRY_EXC_ERR": "the peer keeps no receive posted: it does not keep up",
-    _SENT: "the peer sent a message, as no requester of ours does: they only write",
+    _SENT: "the peer sent a message, but requesters only write",
     "FATAL_ERR": "the device: see the kernel's log",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One end, as the other must know it before either can connect.
+    """One end, which the other needs before either can connect.
 
     ``psn``: the first packet's number, 24 bits. ``mtu``: libibverbs' number of it, 1 (256 bytes) to 5 (4 096).
     """
@@ -66,7 +66,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A request of ours that ended (``token``), an immediate of the peer's (``imm``), or a failure that hit neither.
+    """The end of a local request (``token``), an immediate of the peer (``imm``), or a failure that belongs to neither.
 
     ``nbytes``: what the message with the immediate wrote.
     """
@@ -78,7 +78,7 @@ class Completion:
 
 
 class WriteSegment(NamedTuple):
-    """Bytes of ours, and where they lie at the peer."""
+    """Local bytes, and their address at the peer."""
 
     region: Region
     offset: int
@@ -103,9 +103,9 @@ class _Posted(NamedTuple):
 
 
 class QueuePair:
-    """``writes``: how many of our requests may be in flight; ``immediates``: how many of the peer's before we poll;
-    ``reads``: how many reads each end may have under way; ``timeout``: 4.096 us x 2^timeout for an acknowledgement,
-    seven times."""
+    """``writes``: local requests that may be in flight. ``immediates``: the peer's immediates between two polls.
+    ``reads``: reads that each end may have in flight. ``timeout``: 4.096 us x 2^timeout for an acknowledgement, seven
+    times."""
 
     def __init__(
         self,
@@ -117,7 +117,8 @@ class QueuePair:
         reads: int = 0,
         timeout: int = _TIMEOUT,
     ) -> None:
-        """Make it, in state INIT, with its receives posted. Raises: VerbsError: the device has no more to give."""
+        """Make it, in state INIT, with its receives posted. Raises: VerbsError: the device's resources are
+        exhausted."""
         self._domain, self._device, self._psn = domain, domain.device, psn & PSN_MASK
         self._room = self._writes = writes
         self._reads = reads
@@ -156,7 +157,7 @@ class QueuePair:
             self.qp = make("queue pair", lambda: verbs.qp.QP(domain.pd, init, self._attributes()))
             self._receive_sge = verbs.wr.SGE(self._landing.address, 0, self._landing.lkey)
             made.callback(self._receive_sge.close)
-            self._receive = verbs.wr.RecvWR(sg=[self._receive_sge], num_sge=1)  # posted again and again
+            self._receive = verbs.wr.RecvWR(sg=[self._receive_sge], num_sge=1)  # posted repeatedly
             made.callback(self._receive.close)
             for _ in range(immediates):
                 attempt("post a receive", self._post_receive)
@@ -164,27 +165,27 @@ class QueuePair:
 
     @property
     def address(self) -> Address:
-        """What the peer must know to connect."""
+        """What the peer needs to connect."""
         return Address(self.qp.qp_num, self._psn, str(self._device.choice.gid.address), self._device.mtu)
 
     @property
     def in_flight(self) -> int:
-        """Calls that have not ended, as far as we were told."""
+        """Calls whose end was not yet reported."""
         return len(self._in_flight)
 
     def fence(self) -> None:
-        """Have the end of all that is in flight told; for an end, of which nobody waits. Does not block."""
+        """Request a completion for all that is in flight, if its last request has none. Does not block."""
         if self._in_flight and not self._in_flight[-1].is_signalled and self._failed is None and self._room:
             opcode, landing = self._verbs.enums.IBV_WR_RDMA_WRITE, self._landing
             self._post(0, [_Request(opcode, landing.address, 0, landing.lkey, 0, 0, 0)])
 
     @property
     def has_failed(self) -> bool:
-        """It takes nothing any more."""
+        """It accepts nothing more."""
         return self._failed is not None
 
     def connect(self, peer: Address) -> None:
-        """INIT → RTR → RTS: both may send.
+        """INIT → RTR → RTS: both ends may send.
 
         Blocks until the peer's address is resolved. Raises: VerbsError.
         """
@@ -192,7 +193,7 @@ class QueuePair:
         try:
             gid = IPv6Address(peer.gid).exploded
         except ValueError:
-            raise VerbsError(f"connect to {peer.gid[:64]!r}", "no GID") from None
+            raise VerbsError(f"connect to {peer.gid[:64]!r}", "not a GID") from None
         attributes.ah_attr = self._verbs.addr.AHAttr(
             gr=self._verbs.addr.GlobalRoute(
                 dgid=self._verbs.addr.GID(gid), sgid_index=self._device.choice.gid.index, hop_limit=_HOPS
@@ -211,14 +212,14 @@ class QueuePair:
     def write(self, token: int | None, parts: Sequence[WriteSegment], rkey: int, imm: int | None = None) -> bool:
         """Write each part to the peer's memory; ``imm`` rings there when all of it has arrived.
 
-        More than a message may hold goes as several, the last of all with the immediate; one completion for all, or
-        with ``token`` None no completion but a failure's: what nobody waits for wakes nobody.
-        False: no room now, nothing was posted; poll first. Does not block. Raises: RegionError, WorkFailed.
+        Data above the message limit is split; the last message has the immediate. One completion for all. With
+        ``token`` None only a failure completes, so that nothing wakes up needlessly. False: no capacity now, nothing
+        was posted; poll first. Does not block. Raises: RegionError, WorkFailed.
         """
         requests = self._requests(self._verbs.enums.IBV_WR_RDMA_WRITE, parts, rkey)
         if imm is not None:
             opcode = self._verbs.enums.IBV_WR_RDMA_WRITE_WITH_IMM
-            # pyverbs passes an immediate on as it lies in memory
+            # pyverbs passes the immediate's bytes unconverted
             requests[-1] = requests[-1]._replace(opcode=opcode, imm=socket.htonl(imm))
         return self._post(token, requests)
 
@@ -227,15 +228,15 @@ class QueuePair:
         return self._post(token, self._requests(self._verbs.enums.IBV_WR_RDMA_READ, parts, rkey))
 
     def ring(self, token: int | None, imm: int) -> bool:
-        """An immediate without bytes; otherwise as `write`."""
+        """Send an immediate without bytes; otherwise as `write`."""
         opcode, landing = self._verbs.enums.IBV_WR_RDMA_WRITE_WITH_IMM, self._landing
         return self._post(token, [_Request(opcode, landing.address, 0, landing.lkey, 0, 0, socket.htonl(imm))])
 
     def bind(self, region: Region) -> Window:
-        """Open a window on ``region``, by which the peer may write it: its key works on this queue pair alone.
+        """Bind a window on ``region``, by which the peer may write it; its key is valid on this queue pair only.
 
-        For before the peer knows us: whatever it rings until then is lost. Blocks until it is bound, for some seconds
-        at most. Raises: VerbsError, WorkFailed.
+        Call it before the peer knows this end: immediates that arrive meanwhile are lost. Blocks until it is bound, at
+        most some seconds. Raises: VerbsError, WorkFailed.
         """
         e, mr = self._verbs.enums, self._verbs.mr
         if not self._device.has_windows:
@@ -244,8 +245,8 @@ class QueuePair:
                 check="`ibv_devinfo -v` would show MEM_WINDOW_TYPE_2B; without it, seal sessions by their domain",
             )  # fmt: skip
         window = attempt("make a memory window", lambda: mr.MW(self._domain.pd, e.IBV_MW_TYPE_2))
-        self._undo.callback(window.close)  # before the queue pair: destroying that one would wait for its windows
-        rkey = window.rkey & ~_KEY_BYTE | window.rkey + 1 & _KEY_BYTE  # as pyverbs asks for, like ibv_inc_rkey
+        self._undo.callback(window.close)  # before the queue pair, whose destruction would wait for its windows
+        rkey = window.rkey & ~_KEY_BYTE | window.rkey + 1 & _KEY_BYTE  # as pyverbs expects, like ibv_inc_rkey
         info = mr.MWBindInfo(region.registered, region.address, region.nbytes, e.IBV_ACCESS_REMOTE_WRITE)
         with ExitStack() as made:
             request = self._verbs.wr.SendWR(opcode=e.IBV_WR_BIND_MW, send_flags=e.IBV_SEND_SIGNALED, num_sge=0)
@@ -271,9 +272,9 @@ class QueuePair:
         return self._fd
 
     def poll(self) -> list[Completion]:
-        """Take what has completed. Does not block.
+        """Take the completions. Does not block.
 
-        The first failure ends the queue pair: it is reported once, for all in flight, and nothing is taken any more.
+        The first failure ends the queue pair: it is reported once for all requests in flight, and no more are accepted.
         Raises: PeerGone: it failed before.
         """
         if self._closed:
@@ -283,7 +284,7 @@ class QueuePair:
         if self._waiting.poll(0):
             self._take_event()
         found: list[Completion] = []
-        while self._failed is None and len(found) < self._depth:  # a peer that never stops is not waited for
+        while self._failed is None and len(found) < self._depth:  # bounded, even if the peer never stops
             count, completions = self._cq.poll(_POLLED)
             if not count:
                 break
@@ -295,17 +296,17 @@ class QueuePair:
         return found
 
     def close(self) -> None:
-        """Queue pair, completion queue, channel; the domain is its maker's. Repeating it is harmless."""
+        """Close queue pair, completion queue and channel. The domain stays open. Idempotent."""
         if not self._closed:
             self._closed = True
             with opening:
                 self._undo.close()
-            for told in self.on_close:
-                told()
+            for callback in self.on_close:
+                callback()
 
     # -- within -------------------------------------------------------------------------------------------------------
     def _requests(self, opcode: int, parts: Sequence[WriteSegment], rkey: int) -> list[_Request]:
-        """One for each message that the parts take."""
+        """One request for each message that the parts need."""
         limit, made = self._device.message_bytes, []
         for region, offset, nbytes, remote in parts:
             at = region.check(offset, nbytes)
@@ -334,7 +335,7 @@ class QueuePair:
             return False
         self._room -= len(requests)
         self._unsignalled += len(requests)
-        # Of what nobody waits for, the device tells only as often as room must come back.
+        # Requests without a token are signalled only as often as queue space must be reclaimed.
         is_signalled = token is not None or 2 * self._unsignalled >= self._writes
         if is_signalled:
             self._unsignalled = 0
@@ -345,7 +346,7 @@ class QueuePair:
         return True
 
     def _post_one(self, request: _Request, is_signalled: bool) -> None:
-        """One message. Its entry and request are copied when posted; unclosed they leak, closed twice they abort."""
+        """Post one message. Posting copies entry and request. Unclosed they leak; a second close aborts."""
         e, wr = self._verbs.enums, self._verbs.wr
         flags = e.IBV_SEND_SIGNALED if is_signalled else 0
         if request.nbytes <= self._device.inline_bytes and request.opcode != e.IBV_WR_RDMA_READ:
@@ -362,13 +363,13 @@ class QueuePair:
             entry.close()
 
     def _take_event(self) -> None:
-        """At most one waits: the queue is armed again only here, before it is drained. What comes in between makes an
-        event."""
+        """At most one event waits: the queue is armed again only here, before it is drained. Later completions raise a
+        new one."""
         error = self._verbs.error
         try:
             self._channel.get_cq_event(self._cq)
         except error.PyverbsRDMAError as fault:
-            if fault.error_code not in (errno.EINTR, errno.EAGAIN):  # else it is taken the next time
+            if fault.error_code not in (errno.EINTR, errno.EAGAIN):  # otherwise it is taken the next time
                 raise WorkFailed("FATAL_ERR", CHECKS["FATAL_ERR"]) from fault
             return
         self._cq.ack_events(1)
@@ -379,14 +380,14 @@ class QueuePair:
         if completion.opcode & e.IBV_WC_RECV:
             attempt("post a receive", self._post_receive)
             return Completion(imm=socket.ntohl(completion.imm_data), nbytes=completion.byte_len)
-        while True:  # a reliable connection completes in order: what was posted before, untold, has ended too
+        while True:  # a reliable connection completes in order: earlier unsignalled requests have ended too
             posted = self._in_flight.popleft()
             self._room += posted.requests
             if posted.is_signalled:
                 return Completion(token=posted.token)
 
     def _refusal(self, completion: Any) -> str:
-        """Why no more is taken after this completion; empty: it is a good one."""
+        """Why this completion ends the queue pair; empty: it is valid."""
         e, status = self._verbs.enums, completion.status
         if status != e.IBV_WC_SUCCESS:
             return self._statuses.get(status, f"status {status}")
@@ -395,8 +396,8 @@ class QueuePair:
 
     def _fail(self, name: str, found: list[Completion]) -> None:
         self._failed = WorkFailed(name, CHECKS.get(name, "the device: see the kernel's log"))
-        told = [Completion(token=each.token, error=self._failed) for each in self._in_flight if each.token is not None]
-        found += told or [Completion(error=self._failed)]
+        ended = [Completion(token=each.token, error=self._failed) for each in self._in_flight if each.token is not None]
+        found += ended or [Completion(error=self._failed)]
         self._in_flight.clear()
 
 

@@ -1,7 +1,7 @@
-"""Which queue pairs a daemon has and talks to, over all its sessions and lanes.
+"""The queue pairs that a daemon has and connects to, over all its sessions and lanes.
 
-Who names the end of another as its own would have us send there: from the address that the other expects, so that only
-a packet number would still protect it.
+A peer could name another peer's end as its own. The daemon would then send there from the address that the other
+expects, and only the packet number would protect it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class QueuePairsInUse:
         self._taken: set[tuple[str, int]] = set()
 
     def take(self, address: Address) -> bool:
-        """Note it. False: it was noted before."""
+        """Register it. False: it was registered before."""
         key = _key(address)
         if key in self._taken:
             return False
@@ -24,7 +24,7 @@ class QueuePairsInUse:
         return True
 
     def give_back(self, address: Address) -> None:
-        """Nobody has it any more. Repeating it is harmless."""
+        """Unregister it. Idempotent."""
         self._taken.discard(_key(address))
 
 

@@ -1,7 +1,7 @@
-"""The way to one remote memory: a queue pair, what is in flight on it, and what waits for room.
+"""The route to one remote memory: a queue pair, what is in flight on it, and what waits for capacity.
 
-A copy goes as messages of the device's limit at most, so that one larger than the whole send queue passes too, and none
-waits for another lane's.
+A copy is split into messages of the device's limit at most, so that a copy may exceed the send queue and no copy waits
+for another lane's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from offpath.bindings.verbs.queue import QueuePair, WriteSegment
 
 
 class LocalRange(NamedTuple):
-    """Bytes of ours, in a registered memory."""
+    """Bytes in a registered local memory."""
 
     region: Region
     offset: int
@@ -28,7 +28,7 @@ class LocalRange(NamedTuple):
 
 
 class RemoteRange(NamedTuple):
-    """Bytes at the peer that one key opens."""
+    """Bytes at the peer, under one key."""
 
     address: int
     rkey: int
@@ -40,7 +40,7 @@ class RemoteRange(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """One message; both ranges have the same length. ``is_read``: from the peer, else to it."""
+    """One message; both ranges have the same length. ``is_read``: from the peer, otherwise to it."""
 
     copy: Copy
     is_read: bool
@@ -49,14 +49,14 @@ class Segment(NamedTuple):
 
 
 class Route(SegmentedRoute[Segment, RemoteRange]):
-    """Made by `VerbsCopyEngine.import_memory`. ``release`` gives the queue pair back."""
+    """Made by `VerbsCopyEngine.import_memory`. ``release`` closes the queue pair."""
 
     def __init__(self, queue: QueuePair, remote: Sequence[RemoteRange], release: Callable[[], None]) -> None:
         super().__init__(remote, release)
         self.queue = queue
 
     def take(self) -> list[Copy]:
-        """Copies that have ended since. Does not block."""
+        """Copies that have ended since the last call. Does not block."""
         if self.failure:
             return []
         ended: list[Copy] = []
@@ -65,7 +65,7 @@ class Route(SegmentedRoute[Segment, RemoteRange]):
         except (DeviceError, PeerGone) as fault:
             return self.give_up(str(fault))
         for completion in completions:
-            if completion.error is not None:  # one stands for all that follow
+            if completion.error is not None:  # one failure stands for all that follow
                 return ended + self.give_up(str(completion.error))
             if completion.token is not None:
                 ended += self._landed(self._in_flight.pop(completion.token).copy)

@@ -1,1 +1,1 @@
-"""The wire format: what crosses between requester, daemon and host, byte by byte (docs/protocol.md)."""
+"""The wire format between requester, daemon and host (docs/protocol.md)."""

@@ -1,7 +1,7 @@
-"""Messages of the admin socket: an operator's command asks, the daemon answers each request once, in order.
+"""Messages of the admin socket. The daemon replies once to each request of an operator's command, in order.
 
-Framed like the negotiation (`wire.frames`), so a list comes in pages: ``after`` a number or name, ``next`` to go on
-with (0 or empty: that was all). States, reasons and causes travel as lower-case words.
+Framed like the negotiation (`wire.frames`), so a list comes in pages. ``after`` is a number or name; ``next`` is the
+``after`` of the next page (0 or empty: the last page). States, reasons and causes are lower-case words.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class _Message(BaseModel):
 
 
 class StatusRequest(_Message):
-    """How the daemon is."""
+    """The daemon's status."""
 
     kind: Literal["status"] = "status"
     version: U16 = PROTOCOL_VERSION
 
 
 class JobsRequest(_Message):
-    """Jobs whose credit has not come back; with a ``state`` in which jobs end, also the last ended ones."""
+    """Jobs whose credit was not returned. With a terminal ``state``: also the jobs that ended last."""
 
     kind: Literal["jobs"] = "jobs"
     tenant: Name | None = None
@@ -52,7 +52,7 @@ class JobsRequest(_Message):
 
 
 class JobRequest(_Message):
-    """One job, also a while after its end: by its number, or by session and request id."""
+    """One job, also for a while after its end: by its number, or by session and request id."""
 
     kind: Literal["request"] = "request"
     job: U64 | None = None
@@ -61,7 +61,7 @@ class JobRequest(_Message):
 
 
 class ExplainRequest(_Message):
-    """Why a job stands where it stands; named as in JobRequest."""
+    """The reasons for a job's state. Fields as in JobRequest."""
 
     kind: Literal["explain"] = "explain"
     job: U64 | None = None
@@ -70,7 +70,7 @@ class ExplainRequest(_Message):
 
 
 class CancelRequest(_Message):
-    """Cancel a job as an operator; named as in JobRequest."""
+    """Cancel a job as an operator. Fields as in JobRequest."""
 
     kind: Literal["cancel"] = "cancel"
     job: U64 | None = None
@@ -79,7 +79,7 @@ class CancelRequest(_Message):
 
 
 class LeasesRequest(_Message):
-    """The leases."""
+    """A page of leases."""
 
     kind: Literal["leases"] = "leases"
     after: U64 = 0
@@ -87,7 +87,7 @@ class LeasesRequest(_Message):
 
 
 class SessionsRequest(_Message):
-    """The sessions."""
+    """A page of sessions."""
 
     kind: Literal["sessions"] = "sessions"
     tenant: Name | None = None
@@ -104,13 +104,13 @@ class StatisticsRequest(_Message):
 
 
 class HealthRequest(_Message):
-    """Test the path now: loop, book, copy engine."""
+    """Test event loop, book and copy engine now."""
 
     kind: Literal["health"] = "health"
 
 
 class DrainRequest(_Message):
-    """Take in nothing new (``is_on``), or take in again; ``stop``: end the daemon after the answer."""
+    """Stop accepting new requests (``is_on``), or resume. ``stop``: end the daemon after the reply."""
 
     kind: Literal["drain"] = "drain"
     is_on: bool = True
@@ -118,7 +118,7 @@ class DrainRequest(_Message):
 
 
 class GpuLine(_Message):
-    """A GPU of the helper, and how much of it is held."""
+    """A GPU of the helper, and how much of it is leased."""
 
     gpu: Name
     model: Name
@@ -127,7 +127,7 @@ class GpuLine(_Message):
 
 
 class Status(_Message):
-    """The daemon in one record."""
+    """The daemon's status in one record."""
 
     kind: Literal["status"] = "status"
     version: U16 = PROTOCOL_VERSION
@@ -150,8 +150,8 @@ class Status(_Message):
 
 
 class JobLine(_Message):
-    """A job; ``deadline_in_ms`` null without one; an ended one has a ``reason`` and the age of its end, and one that an
-    operator cancelled ``cancelled_by_uid``."""
+    """A job. ``deadline_in_ms``: null without a deadline. An ended job has a ``reason``, and its age counts from its
+    end. ``cancelled_by_uid``: set if an operator cancelled it."""
 
     job: U64
     session: U64
@@ -180,7 +180,7 @@ class Jobs(_Message):
 
 
 class Job(_Message):
-    """One job; ``stages_ms`` of an ended one: queued, copy, launch, kernel, back, total."""
+    """One job. ``stages_ms`` of an ended one: queued, copy, launch, kernel, back, total."""
 
     kind: Literal["request"] = "request"
     job: JobLine
@@ -188,7 +188,7 @@ class Job(_Message):
 
 
 class HolderLine(_Message):
-    """A lease that holds what a job needs."""
+    """A lease that occupies what a job needs."""
 
     lease: LeaseNumber
     tenant: Annotated[str, Field(max_length=64)]
@@ -200,7 +200,7 @@ class HolderLine(_Message):
 
 
 class StartLine(_Message):
-    """A legal start of a profile that would do, and who is in its way."""
+    """A legal start of a suitable profile, and the leases that block it."""
 
     gpu: Name
     profile: Name
@@ -210,7 +210,7 @@ class StartLine(_Message):
 
 
 class HoldLine(_Message):
-    """One thing that holds a job back, or that ended it; ``unblocked_by`` says what would change that."""
+    """One reason why a job waits or ended. ``unblocked_by``: what would change it."""
 
     cause: Name
     text: Text
@@ -220,8 +220,8 @@ class HoldLine(_Message):
 
 
 class Explanation(_Message):
-    """Why a job stands where it stands; ``ahead`` jobs of its tenant come first, ``estimate_ms`` until its end;
-    ``stages_ms`` of an ended one as in Job."""
+    """The reasons for a job's state. ``ahead``: jobs of its tenant before it. ``estimate_ms``: until its end.
+    ``stages_ms`` of an ended one: as in Job."""
 
     kind: Literal["explain"] = "explain"
     job: JobLine
@@ -233,14 +233,14 @@ class Explanation(_Message):
 
 
 class Cancelled(_Message):
-    """The job as it is after the cancel; it may have ended otherwise before."""
+    """The job after the cancel. It may have ended otherwise before."""
 
     kind: Literal["cancel"] = "cancel"
     job: JobLine
 
 
 class LeaseLine(_Message):
-    """A lease; ``running_share`` of ``alpha`` percent of its GPU is in use."""
+    """A lease. ``running_share``: the part of ``alpha`` in use; both in percent of its GPU."""
 
     lease: LeaseNumber
     generation: U64
@@ -267,7 +267,7 @@ class Leases(_Message):
 
 
 class SessionLine(_Message):
-    """A session; ``jobs`` are those whose credit has not come back."""
+    """A session. ``jobs``: those whose credit was not returned."""
 
     session: U64
     tenant: Name
@@ -285,7 +285,7 @@ class Sessions(_Message):
 
 
 class TenantLine(_Message):
-    """A tenant: queue, holdings, ends by state, and latency (0 before the first job completed)."""
+    """A tenant: queue, holdings, ended jobs by state, and latency (0 before the first job completed)."""
 
     tenant: Name
     jobs: U32
@@ -311,7 +311,7 @@ class Statistics(_Message):
 
 
 class Health(_Message):
-    """What each test of the path said: ``ok``, or what is wrong."""
+    """The result of each test: ``ok``, or what is wrong."""
 
     kind: Literal["health"] = "health"
     is_healthy: bool
@@ -320,8 +320,8 @@ class Health(_Message):
 
 
 class Drained(_Message):
-    """The drain as it stands: ``unanswered`` jobs, and ``leaving`` ones that are answered and still copy or run;
-    ``limit_ms`` is how long it may take by configuration."""
+    """The state of the drain. ``unanswered``: jobs without an answer. ``leaving``: answered jobs that still copy or
+    run. ``limit_ms``: the configured maximum duration."""
 
     kind: Literal["drain"] = "drain"
     is_draining: bool
@@ -332,7 +332,7 @@ class Drained(_Message):
 
 
 class Fault(_Message):
-    """The request cannot be answered."""
+    """The request failed."""
 
     kind: Literal["fault"] = "fault"
     code: Name

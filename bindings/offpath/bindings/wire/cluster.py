@@ -14,7 +14,7 @@ from offpath.bindings.wire.control import PROTOCOL_VERSION, U16, Name, Term
 
 MOST_STATES: Final = 4096
 Proof = Annotated[str, Field(max_length=64, pattern=r"^[0-9a-f]*$")]
-"""Of a term, by the controller that issued it; empty: none. Agents return it unread."""
+"""Proof of a term, from the controller that issued it; empty: none. Agents return it unread."""
 
 
 class _Message(BaseModel):
@@ -22,7 +22,8 @@ class _Message(BaseModel):
 
 
 class AgentHello(_Message):
-    """First message of an agent. ``host``: what its key is listed as; two names mean a wrong set-up on one side."""
+    """First message of an agent. ``host``: the name that its key is listed as; a difference means a
+    misconfiguration."""
 
     kind: Literal["agent_hello"] = "agent_hello"
     version: U16 = PROTOCOL_VERSION
@@ -30,9 +31,9 @@ class AgentHello(_Message):
 
 
 class AgentReport(_Message):
-    """Of the ranks on this host: of those that changed, or ``is_whole``, in answer to AskAll. ``term``: the greatest
-    that this agent has heard of, with the ``proof`` that came with it; a greater one than the controller's tells that
-    another has taken over, if its proof holds."""
+    """The ranks on this host: those that changed, or all (``is_whole``) in reply to AskAll. ``term``: the greatest that
+    this agent knows, with its ``proof``. A term above the controller's, with a valid proof, means that another
+    controller has taken over."""
 
     kind: Literal["agent_report"] = "agent_report"
     term: Term
@@ -43,7 +44,7 @@ class AgentReport(_Message):
 
 
 class AskAll(_Message):
-    """The controller of this term is at work: say everything that the ranks of this host say."""
+    """The controller of this term is active: report the state of all ranks of this host."""
 
     kind: Literal["ask_all"] = "ask_all"
     version: U16 = PROTOCOL_VERSION
@@ -52,14 +53,14 @@ class AskAll(_Message):
 
 
 class NewEpoch(_Message):
-    """For all ranks of its job on this host."""
+    """An epoch for all ranks of its job on this host."""
 
     kind: Literal["new_epoch"] = "new_epoch"
     epoch: dict[str, Any]
 
 
 class Farewell(_Message):
-    """The controller hangs up, and says why."""
+    """The controller hangs up; the text gives the reason."""
 
     kind: Literal["farewell"] = "farewell"
     code: Name

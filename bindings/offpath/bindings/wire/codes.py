@@ -1,4 +1,4 @@
-"""Terminal states and reasons as numbers on the wire. ``dpu_daemon`` maps the job book's own onto them."""
+"""Terminal states and reasons as numbers on the wire. ``dpu_daemon`` maps the job book's own to these."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Status(IntEnum):
     EXPIRED = 4
     REJECTED = 5
     RETRY_SAFE = 6
-    """It surely never started."""
+    """It certainly never started."""
     OUTCOME_UNKNOWN = 7
     """It may have started."""
 
 
 class Reason(IntEnum):
-    """Why a request ended as it did; 0 goes with COMPLETED."""
+    """Why a request ended as it did. NONE belongs to COMPLETED."""
 
     NONE = 0
     # the request itself
@@ -36,7 +36,7 @@ class Reason(IntEnum):
     DEADLINE_UNREACHABLE = 22
     NO_INSTANCE_FITS = 23
     TENANT_SHARE_LIMIT = 24
-    # what happened on the way
+    # events before the end
     DEADLINE_PASSED = 40
     CANCELLED_BY_REQUESTER = 41
     SESSION_CLOSED = 42

@@ -1,11 +1,10 @@
 """Control messages: pydantic models in orjson, versioned, one ``kind`` each (docs/design.md, Negotiation and wire).
 
-Negotiation, requester → daemon: Hello, Goodbye. Daemon → requester: Welcome, Refused, Kernels, Durable,
-Closing.
-Host channel, rare messages (the frequent ones are structs in `wire.host`): host → daemon HelperHello, GpuOffer,
-WorkerHello, InstanceFailed, LaneReady, LaneScrubbed, InstanceClosed, WorkerDied,
-InaStates, Pong, Goodbye; daemon → helper HostWelcome, HostKernels, OpenInstance, InviteLane,
-ScrubLane, CloseInstance, KillWorker, InaEpoch, InaAsk, Ping.
+Negotiation. Requester → daemon: Hello, Redeem, Goodbye. Daemon → requester: Welcome, Redeemed, Refused, Kernels,
+Durable, Closing. Host channel, rare messages (the frequent ones are structs in `wire.host`). Host → daemon:
+HelperHello, GpuOffer, InstanceHeld, WorkerHello, InstanceFailed, LaneReady, LaneScrubbed, InstanceClosed, WorkerDied,
+InaStates, Pong, Goodbye. Daemon → host: HostWelcome, HostKernels, OpenInstance, InviteLane, ScrubLane, CloseInstance,
+KillWorker, InaEpoch, InaAsk, Ping, Closing.
 """
 
 from __future__ import annotations
@@ -29,38 +28,39 @@ from offpath.bindings.wire import document
 
 PROTOCOL_VERSION: Final = 1
 MAX_KERNELS: Final = 256
-"""Names of kernels a daemon knows at a time: with these a welcome still fits a frame."""
+"""Kernel names that a daemon stores at most; a welcome with that many fits a frame."""
 MAX_OFFERED: Final = 32
 """Kernels of one helper."""
 MAX_HELD: Final = 256
-"""Instances with which a helper comes back: their numbers alone, or its kernels', fit one host-channel message."""
+"""Instances that a reconnecting helper may hold. Their numbers alone, or its kernels' numbers, fit one host-channel
+message."""
 MAX_EXPORT_ITEMS: Final = 16
 MAX_PART_CHARACTERS: Final = 1900
-"""Of a part of a text: quoted, as the worst is, it still fits a host-channel message."""
-_MOST_LISTED: Final = 64  # faults; a frame can hold thousands, and to describe each costs a microsecond of the loop's
+"""Limit of a part of a text; even fully escaped it fits a host-channel message."""
+_MOST_LISTED: Final = 64  # errors; a frame can hold thousands, and each costs 1 µs to describe
 _T = TypeVar("_T")
 _HIDING: Final = ConfigDict(hide_input_in_errors=True)
-"""What is refused may hold a token: no error shows it."""
+"""Refused input may hold a token, so errors do not show it."""
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/+-]*$")]
 Token = Annotated[str, StringConstraints(min_length=16, max_length=256, pattern=r"^[A-Za-z0-9_-]+$")]
-"""One that the daemon or the helper made."""
+"""A token made by the daemon or the helper."""
 TenantToken = Annotated[
     str, StringConstraints(min_length=tokens.LEAST, max_length=tokens.MOST, pattern=r"^[\x20-\x7e]+$")
 ]
-"""One that an operator chose: see `offpath.bindings.tokens`."""
+"""A token chosen by an operator: see `offpath.bindings.tokens`."""
 U8 = Annotated[int, Field(ge=0, le=0xFF)]
 U16 = Annotated[int, Field(ge=0, le=0xFFFF)]
 U32 = Annotated[int, Field(ge=0, le=0xFFFF_FFFF)]
 U64 = Annotated[int, Field(ge=0, le=0xFFFF_FFFF_FFFF_FFFF)]
 RequestId = Annotated[int, Field(ge=1, le=0xFFFF_FFFF_FFFF_FFFF)]
-"""As request headers have it: 64 bits, and 0 is not an id."""
+"""As in request headers: 64 bits, and 0 is invalid."""
 Demand = Annotated[int, Field(ge=1, le=100)]
 """A kernel's R in percent of a GPU."""
 MemoryBytes = Annotated[int, Field(ge=0, le=1 << 50)]
-"""Of a GPU, or scrubbed in one. Sums of what hosts say stay within the 64 bits that every number here has."""
+"""Memory of a GPU, or scrubbed in one. The limit keeps sums of reported sizes within 64 bits."""
 LeaseNumber = U32
-"""An answer's header has 32 bits for it; with a generation, which never repeats, it names one lease."""
+"""32 bits, as in an answer's header. With a generation, which never repeats, it identifies one lease."""
 Lanes = Annotated[int, Field(ge=1, le=64)]
 Start = Annotated[int, Field(ge=0, le=15)]
 Slices = Annotated[int, Field(ge=1, le=16)]
@@ -69,7 +69,8 @@ Term = Annotated[int, Field(ge=0, le=(1 << 31) - 1)]
 
 
 def _at_most(items: int) -> BeforeValidator:
-    """Counts an object's items before any is looked at: pydantic's own limit comes after it has validated them all."""
+    """Checks an object's item count before validation: pydantic applies its own limit after it has validated all
+    items."""
 
     def check(value: object) -> object:
         if isinstance(value, dict) and len(value) > items:
@@ -84,7 +85,7 @@ class _Message(BaseModel):
 
 
 class KernelInfo(_Message):
-    """A kernel the daemon can run: its name, its id in request headers, its demand R in percent of a GPU."""
+    """A kernel that the daemon can run: its name, its id in request headers, its demand R in percent of a GPU."""
 
     name: Name
     kernel_id: U32
@@ -92,8 +93,8 @@ class KernelInfo(_Message):
 
 
 class Resume(_Message):
-    """Ask for a session whose connection was lost: what its welcome said, and the requests still without an answer.
-    An answered request that is not listed counts as taken."""
+    """Resume a session after its connection was lost: values from its welcome, and the requests without an answer. An
+    answered request that is not listed counts as taken."""
 
     session: U64
     lineage: Annotated[str, Field(max_length=64)]
@@ -105,7 +106,7 @@ KernelList = Annotated[list[KernelInfo], Field(max_length=MAX_KERNELS)]
 
 
 class Hello(_Message):
-    """First message of a requester. ``token`` is for the Unix carrier only; on TCP the certificate speaks."""
+    """First message of a requester. ``token``: Unix carrier only; on TCP the certificate authenticates."""
 
     kind: Literal["hello"] = "hello"
     version: U16 = PROTOCOL_VERSION
@@ -119,22 +120,22 @@ class Hello(_Message):
 
 
 class FabricOffer(_Message):
-    """Where the one-time ticket is redeemed: loopback a Unix socket, verbs a queue-pair exchange."""
+    """Where the one-time ticket is redeemed. Loopback: a Unix socket. Verbs: a queue-pair exchange."""
 
     carrier: Literal["loopback", "verbs"]
     address: Annotated[str, Field(max_length=256)]
 
 
 class Resumed(_Message):
-    """What became of an unanswered request: ``running`` and ``answered`` are rung once the ticket is redeemed,
-    ``retry_safe`` surely never started, ``unknown`` may have, and its answer is lost."""
+    """The state of an unanswered request. ``running``, ``answered``: its doorbell rings after the ticket is redeemed.
+    ``retry_safe``: it certainly never started. ``unknown``: it may have started, and its answer is lost."""
 
     request_id: RequestId
     state: Literal["answered", "running", "retry_safe", "unknown"]
 
 
 class Welcome(_Message):
-    """The session: its credits (one per slot), sizes, tokens, and how to reach the fabric."""
+    """The session: its credits (one per slot), sizes and tokens, and how to reach the fabric."""
 
     kind: Literal["welcome"] = "welcome"
     version: U16 = PROTOCOL_VERSION
@@ -157,9 +158,8 @@ Bits24 = Annotated[int, Field(ge=0, le=0xFF_FFFF)]
 
 
 class QueuePairEnd(_Message):
-    """One end of a session over verbs. ``doorbells``: immediates that it takes before it says that there is room for
-    more; ``memory``, ``rkey``: where the other end writes, and the key for it; ``mtu``: libibverbs' number, 1 (256
-    bytes) to 5 (4 096)."""
+    """One end of a session over verbs. ``doorbells``: immediates that it accepts before it grants more. ``memory``,
+    ``rkey``: where the other end writes, and its key. ``mtu``: libibverbs' number, 1 (256 bytes) to 5 (4 096)."""
 
     qp_num: Bits24
     psn: Bits24
@@ -171,14 +171,15 @@ class QueuePairEnd(_Message):
 
 
 class Durable(_Message):
-    """The service manager holds the session's memory: the session and what it accepts outlive the daemon's process."""
+    """The service manager holds the session's memory. The session and the requests it accepts survive the daemon's
+    process."""
 
     kind: Literal["durable"] = "durable"
     session: U64
 
 
 class Redeem(_Message):
-    """Over verbs: the requester's end, for the ticket of the welcome that came on this connection."""
+    """Over verbs: the requester's end, with the ticket from the welcome on this connection."""
 
     kind: Literal["redeem"] = "redeem"
     ticket: Token = Field(repr=False)
@@ -186,14 +187,14 @@ class Redeem(_Message):
 
 
 class Redeemed(_Message):
-    """The daemon's end, connected to the requester's."""
+    """Over verbs: the daemon's end, connected to the requester's."""
 
     kind: Literal["redeemed"] = "redeemed"
     end: QueuePairEnd
 
 
 class Refused(_Message):
-    """No session. ``retry_after_ms`` 0: trying the same again will not help."""
+    """The session is refused. ``retry_after_ms`` 0: a retry will not help."""
 
     kind: Literal["refused"] = "refused"
     code: Name
@@ -202,21 +203,21 @@ class Refused(_Message):
 
 
 class Kernels(_Message):
-    """The kernels changed (a helper joined); replaces the list of the welcome."""
+    """The kernels changed because a helper joined. Replaces the list of the welcome."""
 
     kind: Literal["kernels"] = "kernels"
     kernels: KernelList
 
 
 class Goodbye(_Message):
-    """The requester leaves on purpose; its unfinished jobs are cancelled. From a helper: it ends in order, and scrubs
-    what it holds once the daemon has hung up."""
+    """From a requester: it leaves, and its unfinished jobs are cancelled. From a helper: it shuts down, and scrubs what
+    it holds after the daemon has hung up."""
 
     kind: Literal["goodbye"] = "goodbye"
 
 
 class Closing(_Message):
-    """The daemon ends the session and says why."""
+    """The daemon ends the session; code and detail give the reason."""
 
     kind: Literal["closing"] = "closing"
     code: Name
@@ -224,14 +225,14 @@ class Closing(_Message):
 
 
 class KernelOffer(_Message):
-    """A kernel a helper serves. ``demand`` R in percent of a GPU (1..100)."""
+    """A kernel that a helper serves. ``demand``: R in percent of a GPU (1..100)."""
 
     name: Name
     demand: Demand
 
 
 class ProfileInfo(_Message):
-    """One MIG profile's geometry as the GPU port reports it (units: slices, MiB)."""
+    """One MIG profile's geometry as the GPU port reports it (units: slices, bytes)."""
 
     name: Name
     compute_slices: Slices
@@ -242,7 +243,7 @@ class ProfileInfo(_Message):
 
 
 class GpuOffer(_Message):
-    """One GPU as the helper's GPU port reports it: model, totals, legal geometry. Follows HelperHello, one per GPU."""
+    """One GPU as the helper's GPU port reports it: model, totals, legal geometry. One per GPU, after HelperHello."""
 
     kind: Literal["gpu_offer"] = "gpu_offer"
     uuid: Name
@@ -253,8 +254,8 @@ class GpuOffer(_Message):
 
 
 class HelperHello(_Message):
-    """First message of a helper's supervisor. ``incarnation`` names this process; one that comes back lists the
-    ``held_count`` instances it still has in as many InstanceHeld."""
+    """First message of a helper's supervisor. ``incarnation`` identifies the process. A reconnecting one sends
+    ``held_count`` InstanceHeld messages, one for each instance that it still has."""
 
     kind: Literal["helper_hello"] = "helper_hello"
     version: U16 = PROTOCOL_VERSION
@@ -268,9 +269,10 @@ class HelperHello(_Message):
 
 class HostWelcome(_Message):
     """The daemon accepts the helper under this generation. The helper scrubs and destroys held instances that ``keep``
-    does not list. When the connection is lost, it waits for ``linger_ms`` before it does so with all of them.
+    does not list. If the connection is lost, it waits ``linger_ms`` and then does so with all of them.
 
-    Where both lists do not fit one message, ``kernel_ids`` is empty and a HostKernels follows at once."""
+    If the lists do not fit one message together, ``kernel_ids`` is empty and a HostKernels follows at once.
+    """
 
     kind: Literal["host_welcome"] = "host_welcome"
     generation: U64
@@ -280,14 +282,14 @@ class HostWelcome(_Message):
 
 
 class HostKernels(_Message):
-    """The numbers of the helper's kernels, behind a welcome that has no room for them."""
+    """The numbers of the helper's kernels, sent after a welcome that has no space for them."""
 
     kind: Literal["host_kernels"] = "host_kernels"
     kernel_ids: Annotated[dict[str, U32], _at_most(MAX_OFFERED)]
 
 
 class InstanceHeld(_Message):
-    """An instance this helper still has from before its connection was lost, and the lanes whose workers live."""
+    """An instance that this helper kept when its connection was lost, and the lanes with a live worker."""
 
     kind: Literal["instance_held"] = "instance_held"
     lease: LeaseNumber
@@ -296,8 +298,8 @@ class InstanceHeld(_Message):
 
 
 class OpenInstance(_Message):
-    """Create the instance and start one worker per lane. ``token`` lets exactly these workers in; with ``copy_engine``
-    verbs they wait to be invited before they offer their lanes."""
+    """Create the instance and start one worker per lane. ``token`` authenticates these workers. With ``copy_engine``
+    verbs they wait for an invitation before they export their lanes."""
 
     kind: Literal["open_instance"] = "open_instance"
     lease: LeaseNumber
@@ -315,7 +317,7 @@ class OpenInstance(_Message):
 
 
 class InstanceFailed(_Message):
-    """The instance or a worker of it could not be made; nothing of it is left behind."""
+    """The instance or one of its workers could not be created. Nothing of it is left."""
 
     kind: Literal["instance_failed"] = "instance_failed"
     lease: LeaseNumber
@@ -324,8 +326,8 @@ class InstanceFailed(_Message):
 
 
 class WorkerHello(_Message):
-    """First message of a worker on its own connection; ``token`` is the one of its OpenInstance. A worker that comes
-    back names the last launch it received; with ``has_result`` that has ended, and its result follows the LaneReady."""
+    """First message of a worker on its own connection. ``token``: from its OpenInstance. A reconnecting worker names
+    the last launch it received. ``has_result``: that launch has ended, and its result follows the LaneReady."""
 
     kind: Literal["worker_hello"] = "worker_hello"
     version: U16 = PROTOCOL_VERSION
@@ -338,7 +340,7 @@ class WorkerHello(_Message):
 
 
 class LaneReady(_Message):
-    """A lane's memory is reserved, clean and exported; the export's descriptor travels beside this message."""
+    """A lane's memory is reserved, clean and exported. The export's descriptor travels beside this message."""
 
     kind: Literal["lane_ready"] = "lane_ready"
     lease: LeaseNumber
@@ -350,8 +352,8 @@ class LaneReady(_Message):
 
 
 class InviteLane(_Message):
-    """The copy engine's end, for this lane alone: the worker links its memory to it, then says LaneReady. Sent in
-    answer to each WorkerHello by engines that need it."""
+    """The copy engine's end for this lane: the worker links its memory to it, then sends LaneReady. Engines that need
+    it send it in reply to each WorkerHello."""
 
     kind: Literal["invite_lane"] = "invite_lane"
     lease: LeaseNumber
@@ -361,7 +363,7 @@ class InviteLane(_Message):
 
 
 class ScrubLane(_Message):
-    """Overwrite everything this lane's tenant could have left, then confirm."""
+    """Overwrite all memory that this lane's tenant could have written, then confirm."""
 
     kind: Literal["scrub_lane"] = "scrub_lane"
     lease: LeaseNumber
@@ -369,7 +371,7 @@ class ScrubLane(_Message):
 
 
 class LaneScrubbed(_Message):
-    """The worker read back nothing but zeros from ``scrubbed_bytes`` of lane memory."""
+    """The worker verified that ``scrubbed_bytes`` of lane memory are zero."""
 
     kind: Literal["lane_scrubbed"] = "lane_scrubbed"
     lease: LeaseNumber
@@ -379,7 +381,7 @@ class LaneScrubbed(_Message):
 
 
 class CloseInstance(_Message):
-    """End the workers, scrub what a dead one left, destroy the instance, confirm with InstanceClosed."""
+    """End the workers, scrub the memory of dead ones, destroy the instance, confirm with InstanceClosed."""
 
     kind: Literal["close_instance"] = "close_instance"
     lease: LeaseNumber
@@ -388,7 +390,7 @@ class CloseInstance(_Message):
 
 
 class InstanceClosed(_Message):
-    """The instance is gone; ``scrubbed_bytes`` the helper scrubbed itself, 0 when its workers had."""
+    """The instance is destroyed. ``scrubbed_bytes``: scrubbed by the helper itself; 0 when its workers had scrubbed."""
 
     kind: Literal["instance_closed"] = "instance_closed"
     lease: LeaseNumber
@@ -397,7 +399,8 @@ class InstanceClosed(_Message):
 
 
 class KillWorker(_Message):
-    """End this lane's worker at once, whatever it does; the other lanes go on. Nothing is confirmed: it hangs up."""
+    """Kill this lane's worker at once; the other lanes continue. There is no confirmation: the worker's connection
+    closes."""
 
     kind: Literal["kill_worker"] = "kill_worker"
     lease: LeaseNumber
@@ -406,7 +409,8 @@ class KillWorker(_Message):
 
 
 class WorkerDied(_Message):
-    """A worker ended unasked. Of one that had said hello the daemon knows already; a stillborn one only we can tell."""
+    """A worker ended unexpectedly. The daemon sees the end of a worker that sent its hello; only the helper can report
+    one that ended before."""
 
     kind: Literal["worker_died"] = "worker_died"
     lease: LeaseNumber
@@ -418,8 +422,8 @@ Part = Annotated[str, StringConstraints(min_length=0, max_length=MAX_PART_CHARAC
 
 
 class InaEpoch(_Message):
-    """An epoch of a job, for the helper's ranks: a part of its record as JSON text (`sched.ina.protocol.records`), of
-    which ``is_last`` ends it."""
+    """An epoch of a job, for the helper's ranks: a part of its record as JSON text (`sched.ina.protocol.records`).
+    ``is_last``: the record is complete."""
 
     kind: Literal["ina_epoch"] = "ina_epoch"
     part: Part
@@ -427,14 +431,14 @@ class InaEpoch(_Message):
 
 
 class InaAsk(_Message):
-    """Say all that the ranks of this host say, in InaStates with ``is_all``."""
+    """Report the states of all ranks of this host, in InaStates with ``is_all``."""
 
     kind: Literal["ina_ask"] = "ina_ask"
 
 
 class InaStates(_Message):
-    """What ranks say of themselves, and their patterns: a part of ``{"states": […], "patterns": […]}`` as JSON text.
-    ``is_all``: of every rank on this host; else of those that changed."""
+    """States reported by ranks, and their patterns: a part of ``{"states": […], "patterns": […]}`` as JSON text.
+    ``is_all``: of every rank on this host, not only of those that changed."""
 
     kind: Literal["ina_states"] = "ina_states"
     part: Part
@@ -443,14 +447,14 @@ class InaStates(_Message):
 
 
 class Ping(_Message):
-    """Are you there? The supervisor answers between two orders."""
+    """Liveness check. The supervisor replies between two commands."""
 
     kind: Literal["ping"] = "ping"
     number: U64
 
 
 class Pong(_Message):
-    """The helper is there; ``number`` of the ping."""
+    """Reply to a Ping, with its ``number``."""
 
     kind: Literal["pong"] = "pong"
     number: U64
@@ -510,12 +514,12 @@ def encode(message: BaseModel) -> bytes:
 def decode(adapter: TypeAdapter[_T], body: bytes) -> _T:
     """Parse and validate one message.
 
-    Raises: ControlError: ``json`` (see `document.read`), ``version`` (another protocol version) or ``model`` with every
-    fault.
+    Raises: ControlError: ``json`` (see `document.read`), ``version`` (another protocol version) or ``model`` with the
+        errors.
     """
     raw = document.read(body)
     if isinstance(raw, dict) and raw.get("version", PROTOCOL_VERSION) != PROTOCOL_VERSION:
-        raise ControlError("version", f"we speak {PROTOCOL_VERSION}")
+        raise ControlError("version", f"expected {PROTOCOL_VERSION}")
     try:
         return adapter.validate_python(raw)
     except ValidationError as fault:

@@ -1,7 +1,7 @@
-"""JSON that comes from outside: one reader for every carrier, so that no two parties read one document differently.
+"""Reads JSON from peers: one parser for all carriers, so that no two components read one document differently.
 
-RFC 8259 §4 leaves open what a repeated key means; orjson takes the last one. Here it is an error: whoever checked the
-first ``kind`` of a message would have checked another message than the one that is obeyed.
+RFC 8259 §4 leaves the meaning of a repeated key open; orjson takes the last one. Here it is an error: otherwise a check
+of a message's first ``kind`` could pass while another ``kind`` is executed.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _NESTS: Final = (dict, list)
 def read(body: bytes) -> Any:
     """The document's value. Costs a walk over its objects beside the parse; no message of the request path is JSON.
 
-    Raises: ControlError: ``json``: it is no JSON, is nested too deeply, or has an object with a key twice.
+    Raises: ControlError: ``json``: not JSON, nested too deeply, or an object with a repeated key.
     """
     try:
         value = orjson.loads(body)
     except (orjson.JSONDecodeError, RecursionError) as fault:
         raise ControlError("json", str(fault)[:200]) from None
-    # Outside of strings a colon stands behind each key and nowhere else; the parser keeps one of several equal keys.
+    # Outside of strings a colon follows each key and occurs nowhere else. The parser keeps one of several equal keys.
     keys = _keys(value)
     if body.count(b":") != keys and _STRING.sub(b"", body).count(b":") != keys:
-        raise ControlError("json", "an object has a key twice")
+        raise ControlError("json", "an object has a repeated key")
     return value
 
 
 def _keys(value: Any) -> int:
-    """Keys of all objects inside."""
+    """Number of keys in all objects inside."""
     count = 0
     waiting = [value]
     while waiting:

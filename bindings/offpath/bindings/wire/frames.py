@@ -1,6 +1,6 @@
 """Length-prefixed frames for control messages: u32 little-endian length, then that many bytes of JSON.
 
-Sans-IO: feed received bytes, take whole frames. The same reader serves both carriers and both directions.
+Sans-IO: takes received bytes, returns whole frames. Both carriers and both directions use it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ def frame(body: bytes) -> bytes:
 
 
 class FrameReader:
-    """Cuts a byte stream into frames; holds at most one frame's worth of bytes beyond what was taken."""
+    """Splits a byte stream into frames. Holds less than one frame between calls."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Add received bytes; return the frames now complete.
+        """Add received bytes; return the frames that are now complete.
 
-        Raises: FrameError: a length of 0 or above 64 KiB; the connection is then of no more use.
+        Raises: FrameError: a length of 0 or above 64 KiB. The connection is then unusable.
         """
         self._buffer += data
         frames = []
@@ -46,5 +46,5 @@ class FrameReader:
         return frames
 
     def at_boundary(self) -> bool:
-        """True when no half frame is held: only then may the stream end without a fault."""
+        """True when no partial frame is held: only then may the stream end without an error."""
         return not self._buffer

@@ -1,8 +1,8 @@
 """Request and answer headers: fixed 128 bytes, then up to eight 64-byte tensor descriptors.
 
-A slot is a 4 096-byte header part, then the payload. The requester writes both one-sidedly; the daemon copies the
-first ``HEADER_COPY_BYTES`` once, validates that private copy, and never reads the header part again (TOCTOU,
-notes on threat A6). An answer uses the same shape in the other direction. All integers are little-endian.
+A slot is a 4 096-byte header part, then the payload. The requester writes both one-sidedly. The daemon copies the first
+``HEADER_COPY_BYTES`` once, validates that private copy, and never reads the header part again (TOCTOU, notes on threat
+A6). An answer has the same shape in the other direction. All integers are little-endian.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FLAG_IDEMPOTENT: Final = 1
 FLAG_PAYLOAD_CRC: Final = 2
 _KNOWN_FLAGS: Final = FLAG_IDEMPOTENT | FLAG_PAYLOAD_CRC
 
-# dtype code -> (name in numpy's terms, bytes per element)
+# dtype code -> (numpy name, bytes per element)
 DTYPES: Final[dict[int, tuple[str, int]]] = {
     1: ("uint8", 1),
     2: ("int8", 1),
@@ -67,9 +67,9 @@ _REASONS: Final = {int(reason): reason for reason in Reason}
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Where one array lies in a payload or result.
+    """The position of one array in a payload or result.
 
-    ``offset`` is in bytes from the start of the payload, ``dims`` has at most six entries; C order, no strides.
+    ``offset`` is in bytes from the start of the payload. ``dims`` has at most six entries; C order, no strides.
     """
 
     dtype: int
@@ -79,7 +79,7 @@ class Tensor:
 
 
 class RequestHeader(NamedTuple):
-    """A validated request header; ``tensors`` stays packed because only the worker needs it unpacked."""
+    """A validated request header. ``tensors`` stays packed, because only the worker needs it unpacked."""
 
     flags: int
     request_id: int
@@ -94,11 +94,11 @@ class RequestHeader(NamedTuple):
 
 
 class Stages(NamedTuple):
-    """Where an answered request spent its time, in ns, on the daemon's monotonic clock.
+    """The stages of an answered request's time, in ns, on the daemon's monotonic clock.
 
-    ``queued`` accept → placed, ``copy`` placed → in the lane, ``launch`` in the lane → kernel started
-    (waiting for the lease's share included), ``kernel``,
-    ``back`` kernel end → result at the daemon, ``total`` accept → answer written.
+    ``queued``: accept → placed. ``copy``: placed → in the lane. ``launch``: in the lane → kernel started, including the
+    wait for the lease's share. ``kernel``. ``back``: kernel end → result at the daemon. ``total``: accept → answer
+    written.
     """
 
     queued: int = 0
@@ -110,7 +110,7 @@ class Stages(NamedTuple):
 
 
 class AnswerHeader(NamedTuple):
-    """A validated answer header; ``tensors`` describe the result bytes that follow the header part."""
+    """A validated answer header. ``tensors`` describe the result bytes that follow the header part."""
 
     request_id: int
     status: Status
@@ -137,9 +137,9 @@ def pack_tensors(tensors: tuple[Tensor, ...] | list[Tensor]) -> bytes:
     return b"".join(parts)
 
 
-@lru_cache(maxsize=1024)  # requests of one caller repeat their shapes: a hit costs 0.2 µs instead of 3
+@lru_cache(maxsize=1024)  # callers repeat their shapes: a hit costs 0.2 µs instead of 3
 def unpack_tensors(packed: bytes, total_bytes: int) -> tuple[Tensor, ...]:
-    """Validate descriptors against the payload (or result) they lie in.
+    """Validate descriptors against their payload or result.
 
     Args:
         packed: n x 64 bytes.
@@ -164,7 +164,7 @@ def unpack_tensors(packed: bytes, total_bytes: int) -> tuple[Tensor, ...]:
         for d in dims[:ndim]:
             want *= d
         if want != nbytes:
-            raise HeaderError("tensor_bytes", f"dims say {want}, descriptor says {nbytes}")
+            raise HeaderError("tensor_bytes", f"dims give {want}, descriptor has {nbytes}")
         if offset + nbytes > total_bytes:
             raise HeaderError("tensor_bounds", f"{offset}+{nbytes} > {total_bytes}")
         if offset % known[1]:
@@ -185,8 +185,8 @@ def pack_request(
     budget_ms: int = 0,
     payload_crc: int = 0,
 ) -> bytes:
-    """A request header with its CRC; ``tensors`` already packed. ``demand`` 0 takes the kernel's own,
-    ``budget_ms`` 0 means no deadline."""
+    """A request header with its CRC. ``tensors``: already packed. ``demand`` 0: the kernel's own. ``budget_ms`` 0: no
+    deadline."""
     count = len(tensors) // TENSOR_BYTES
     fixed = _REQUEST.pack(
         REQUEST_MAGIC, VERSION, flags, request_id, kernel_id, demand, priority, count, budget_ms, payload_crc,
@@ -201,8 +201,8 @@ def parse_request(copied: bytes, max_payload_bytes: int) -> RequestHeader:
 
     Args:
         copied: at least ``FIXED_BYTES`` and the descriptors it announces; usually ``HEADER_COPY_BYTES``.
-        max_payload_bytes: room behind the header part.
-    Raises: HeaderError: with one code per rule, see docs/protocol.md.
+        max_payload_bytes: capacity behind the header part.
+    Raises: HeaderError: one code per rule, see docs/protocol.md.
     """
     if len(copied) < FIXED_BYTES:
         raise HeaderError("short", str(len(copied)))
@@ -248,7 +248,8 @@ def pack_answer(
     stages: tuple[int, int, int, int, int, int] = (0, 0, 0, 0, 0, 0),
     tensors: bytes = b"",
 ) -> bytes:
-    """An answer header with its CRC; ``tensors`` already packed and validated, ``stages`` in `Stages`' order."""
+    """An answer header with its CRC. ``tensors``: already packed and validated. ``stages``: in the order of
+    `Stages`."""
     fixed = _ANSWER.pack(
         ANSWER_MAGIC, VERSION, 0, request_id, status, len(tensors) // TENSOR_BYTES, reason, retry_after_ms, lease, gpu,
         result_bytes, *stages, generation, 0,
@@ -258,9 +259,9 @@ def pack_answer(
 
 
 def parse_answer(copied: bytes, max_result_bytes: int) -> AnswerHeader:
-    """Validate a private copy of an answer's header part; the requester's side of `parse_request`.
+    """Validate a private copy of an answer's header part; the requester's counterpart of `parse_request`.
 
-    Raises: HeaderError: any broken rule.
+    Raises: HeaderError: a rule is broken.
     """
     if len(copied) < FIXED_BYTES:
         raise HeaderError("short", str(len(copied)))

@@ -1,7 +1,7 @@
 """The two frequent host-channel messages, as structs: Launch (daemon → worker) and Result (worker → daemon).
 
-The first byte tells a struct (0x01, 0x02) from JSON ("{" = 0x7b). A message is at most 4 080 bytes, Comch's limit.
-Results up to 3 KiB travel inside Result, larger ones lie in the lane's result half.
+The first byte distinguishes a struct (0x01, 0x02) from JSON ("{" = 0x7b). A message is at most 4 080 bytes, Comch's
+limit. Results up to 3 KiB travel inside Result, larger ones lie in the lane's result half.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Launch(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What became of a launch. Times are CLOCK_MONOTONIC ns of the shared host. On failure ``inline`` is UTF-8 text."""
+    """The outcome of a launch. Times are CLOCK_MONOTONIC ns of the shared host. On failure ``inline`` is UTF-8 text."""
 
     job: int
     generation: int
@@ -89,7 +89,7 @@ def pack_result(
     job: int, generation: int, status: int, started_ns: int, finished_ns: int, result_bytes: int, is_inline: bool,
     tensors: bytes, inline: bytes,
 ) -> bytes:  # fmt: skip
-    """A result message. Raises: HostMessageError: it would not fit the channel."""
+    """A result message. Raises: HostMessageError: it exceeds the channel's limit."""
     if len(inline) > INLINE_RESULT_BYTES:
         raise HostMessageError("inline_length", str(len(inline)))
     return (
@@ -103,7 +103,7 @@ def pack_result(
 
 
 def parse_result(message: bytes) -> Result:
-    """Raises: HostMessageError: wrong kind, status, length, or an inline part that disagrees with ``result_bytes``."""
+    """Raises: HostMessageError: wrong kind, status or length, or an inline part that contradicts ``result_bytes``."""
     if len(message) < _RESULT.size:
         raise HostMessageError("short", str(len(message)))
     kind, status, count, inline_flag, zero, started, finished, job, generation, nbytes = _RESULT.unpack_from(message)

@@ -1,4 +1,4 @@
-"""Messages of a controller's admin socket, framed and answered as those of a daemon's (`wire.admin`)."""
+"""Messages of a controller's admin socket, with the framing and reply rules of `wire.admin`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class _Message(BaseModel):
 
 
 class StatusRequest(_Message):
-    """How the controller is."""
+    """The controller's status."""
 
     kind: Literal["ina_status"] = "ina_status"
     version: U16 = PROTOCOL_VERSION
 
 
 class SubmitRequest(_Message):
-    """A training job wants ``hosts`` hosts, or those named ``on``, with so many ranks on each."""
+    """Submit a training job on ``hosts`` hosts, or on those named in ``on``, with ``ranks_per_host`` ranks on each."""
 
     kind: Literal["job_submit"] = "job_submit"
     job: JobName
@@ -38,7 +38,7 @@ class SubmitRequest(_Message):
 
 
 class JobsRequest(_Message):
-    """The jobs, by name."""
+    """A page of jobs, by name."""
 
     kind: Literal["job_list"] = "job_list"
     after: Annotated[str, Field(max_length=255)] = ""
@@ -53,21 +53,21 @@ class JobRequest(_Message):
 
 
 class ExplainRequest(_Message):
-    """Why a job has the tree that it has, or none."""
+    """The reasons for a job's tree, or for having none."""
 
     kind: Literal["job_explain"] = "job_explain"
     job: Host
 
 
 class CancelRequest(_Message):
-    """The job gets nothing any more, and its hosts are free. Its processes are its owner's to end."""
+    """Cancel a job: it gets no tree any more, and its hosts are released. Its owner ends its processes."""
 
     kind: Literal["job_cancel"] = "job_cancel"
     job: Host
 
 
 class GroupsRequest(_Message):
-    """Who shares which root."""
+    """A page of groups: the jobs that share a root."""
 
     kind: Literal["ina_groups"] = "ina_groups"
     after: U64 = 0
@@ -75,7 +75,7 @@ class GroupsRequest(_Message):
 
 
 class TreesRequest(_Message):
-    """Which tree is whose, as planned and as granted."""
+    """A page of trees, as planned and as granted."""
 
     kind: Literal["ina_trees"] = "ina_trees"
     after: U64 = 0
@@ -83,7 +83,7 @@ class TreesRequest(_Message):
 
 
 class HoldsRequest(_Message):
-    """Who takes a place at which switch, since when, why."""
+    """A page of holds: which job occupies a place at which switch, since when, why."""
 
     kind: Literal["ina_leases"] = "ina_leases"
     after: U64 = 0
@@ -91,7 +91,7 @@ class HoldsRequest(_Message):
 
 
 class ModeRequest(_Message):
-    """How jobs share a root from now on; empty: only say. ``link_bytes_per_s``: what the Plan reckons with."""
+    """Set how jobs share a root; empty: query only. ``link_bytes_per_s``: the bandwidth that the Plan assumes."""
 
     kind: Literal["ina_mode"] = "ina_mode"
     mode: Annotated[str, Field(max_length=80)] = ""
@@ -99,8 +99,8 @@ class ModeRequest(_Message):
 
 
 class HostsRequest(_Message):
-    """The hosts whose agents are connected or that are quarantined. With ``host`` and ``is_quarantined``: quarantine it
-    or release it first."""
+    """Hosts that are quarantined or have a connected agent. With ``host`` and ``is_quarantined``: first quarantine or
+    release that host."""
 
     kind: Literal["ina_hosts"] = "ina_hosts"
     host: Annotated[str, Field(max_length=255)] = ""
@@ -110,8 +110,8 @@ class HostsRequest(_Message):
 
 
 class ControllerStatus(_Message):
-    """The controller in one record. ``silent``: hosts whose agent is connected and has not said what its ranks hold;
-    ``quarantined``: by host, the code of the reason; ``memory``: what is wrong with the state file, empty: nothing."""
+    """The controller's status in one record. ``silent``: hosts with a connected agent that has not reported its ranks.
+    ``quarantined``: reason code by host. ``memory``: the state file's error; empty: none."""
 
     kind: Literal["ina_status"] = "ina_status"
     version: U16 = PROTOCOL_VERSION
@@ -133,8 +133,8 @@ class ControllerStatus(_Message):
 
 
 class InaJobLine(_Message):
-    """A job. ``state``: waiting (no rank was seen), running, ended, cancelled; ``environment``: what its training code
-    needs."""
+    """A job. ``state``: waiting (no rank was seen), running, ended, cancelled. ``environment``: variables for its
+    training code."""
 
     job: str
     state: Name
@@ -158,7 +158,7 @@ class InaJobs(_Message):
 
 
 class RankLine(_Message):
-    """A rank, as it last said; stamps."""
+    """A rank's last reported state. Numbers are stamps."""
 
     rank: U32
     host: str
@@ -169,7 +169,7 @@ class RankLine(_Message):
 
 
 class InaJob(_Message):
-    """One job with its ranks; ``reasons``: of its placement."""
+    """One job with its ranks. ``reasons``: of its placement."""
 
     kind: Literal["job_show"] = "job_show"
     job: InaJobLine
@@ -178,7 +178,7 @@ class InaJob(_Message):
 
 
 class InaExplanation(_Message):
-    """Why a job stands where it stands."""
+    """The reasons for a job's state."""
 
     kind: Literal["job_explain"] = "job_explain"
     job: InaJobLine
@@ -187,7 +187,7 @@ class InaExplanation(_Message):
 
 
 class GroupLine(_Message):
-    """A root and the jobs whose trees have it; ``using``: those that may use it now, with how."""
+    """A root and the jobs whose trees have it. ``using``: the jobs that may use it now, and how."""
 
     root: str
     jobs: list[str]
@@ -195,7 +195,7 @@ class GroupLine(_Message):
 
 
 class Groups(_Message):
-    """A page of them; ``next``: where to go on, 0: that was all."""
+    """A page of groups. ``next``: ``after`` of the next page; 0: the last page."""
 
     kind: Literal["ina_groups"] = "ina_groups"
     mode: str
@@ -204,7 +204,8 @@ class Groups(_Message):
 
 
 class TreeLine(_Message):
-    """A job's tree. ``is_granted``: it may be used; ``since_ms``: of the grant; ``why``: it has none, or has this."""
+    """A job's tree. ``is_granted``: it may be used. ``since_ms``: age of the grant. ``why``: the reason for it, or for
+    none."""
 
     job: str
     root: str
@@ -217,7 +218,7 @@ class TreeLine(_Message):
 
 
 class TreeLines(_Message):
-    """A page of them."""
+    """A page of trees."""
 
     kind: Literal["ina_trees"] = "ina_trees"
     trees: list[TreeLine]
@@ -225,7 +226,7 @@ class TreeLines(_Message):
 
 
 class HoldLine(_Message):
-    """A permission that takes a place at a switch. ``why``: what it is waited for before the place is free."""
+    """A permission that occupies a place at a switch. ``why``: what must happen before the place is free."""
 
     switch: str
     job: str
@@ -238,7 +239,7 @@ class HoldLine(_Message):
 
 
 class Holds(_Message):
-    """A page of them."""
+    """A page of holds."""
 
     kind: Literal["ina_leases"] = "ina_leases"
     holds: list[HoldLine]
@@ -246,8 +247,8 @@ class Holds(_Message):
 
 
 class HostLine(_Message):
-    """A host. ``is_silent``: it has not said in this term what its ranks hold; ``quarantine``: the code of the reason,
-    empty: its reports count."""
+    """A host. ``is_silent``: no report of its ranks in this term. ``quarantine``: reason code; empty: its reports
+    count."""
 
     host: str
     is_connected: bool
@@ -257,7 +258,7 @@ class HostLine(_Message):
 
 
 class Hosts(_Message):
-    """A page of them; ``next``: where to go on, 0: that was all."""
+    """A page of hosts. ``next``: ``after`` of the next page; 0: the last page."""
 
     kind: Literal["ina_hosts"] = "ina_hosts"
     hosts: list[HostLine]
@@ -265,7 +266,7 @@ class Hosts(_Message):
 
 
 class ModeNow(_Message):
-    """How jobs share a root."""
+    """How jobs share a root now."""
 
     kind: Literal["ina_mode"] = "ina_mode"
     mode: str

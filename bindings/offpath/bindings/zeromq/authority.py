@@ -1,7 +1,7 @@
-"""Who is let in: the ZAP handler (ZeroMQ RFC 27). CURVE alone encrypts, and lets in whoever has any key at all.
+"""Authenticates clients: the ZAP handler (ZeroMQ RFC 27). CURVE alone encrypts, and accepts any key.
 
-Without a handler libzmq accepts every CURVE client, also with a domain set; only an enforced domain refuses then
-(tests/bindings/zeromq/test_authentication.py holds the table). It is served by whoever serves the listener: no thread.
+Without a handler libzmq accepts every CURVE client, even with a domain set; only an enforced domain then refuses (table
+in tests/bindings/zeromq/test_authentication.py). The listener's thread runs the handler; it has none of its own.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from offpath.bindings.zeromq.library import z85, zmq
 
 ENDPOINT: Final = "inproc://zeromq.zap.01"
 OURSELVES: Final = "~self"
-"""The user id of the daemon's check of itself; no name on a list can be it."""
-_SERVED: Final = 64  # requests in one turn: a flood of handshakes does not hold up who is in
+"""The user id of the daemon's self-connection; no name on a list can equal it."""
+_SERVED: Final = 64  # requests in one turn, so that a flood of handshakes does not delay established sessions
 _REQUEST_PARTS: Final = 7  # version, request id, domain, address, identity, mechanism, key
 
 
 class Authority:
-    """Answers libzmq's questions in one context. Made before any socket of the context is bound.
+    """Answers libzmq's ZAP requests in one context. Create it before any socket of the context is bound.
 
-    ``is_full``: no further connection is let in. Raises: NobodyAllowed: the list is empty.
+    ``is_full``: True refuses further connections. Raises: NobodyAllowed: the list is empty.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class Authority:
         self._sock.bind(ENDPOINT)
 
     def allow(self, allowed: Mapping[bytes, str]) -> None:
-        """The list from now on, by public key in Z85. Raises: NobodyAllowed."""
+        """Replace the list, by public key in Z85. Raises: NobodyAllowed."""
         if not any(name != OURSELVES for name in allowed.values()):
             raise NobodyAllowed("no client's key is allowed")
         self._names = {z85.decode(key): name for key, name in allowed.items()}
 
     @property
     def names(self) -> frozenset[str]:
-        """Who is on the list."""
+        """The names on the list."""
         return frozenset(self._names.values())
 
     def fileno(self) -> int:
@@ -54,25 +54,30 @@ class Authority:
         return int(self._sock.FD)
 
     def serve(self) -> bool:
-        """Answer what is asked. True: there is more."""
+        """Answer pending requests. True: more are pending."""
         for _ in range(_SERVED):
             try:
-                asked = self._sock.recv_multipart(zmq.NOBLOCK)
+                request = self._sock.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return False
-            name = self._name(asked)
+            name = self._name(request)
             self.refused += name is None
             status, text = (b"200", b"OK") if name is not None else (b"400", b"not listed")
-            version, request = (asked[0], asked[1]) if len(asked) > 1 else (b"1.0", b"")
-            self._sock.send_multipart([version, request, status, text, (name or "").encode(), b""])
+            version, request_id = (request[0], request[1]) if len(request) > 1 else (b"1.0", b"")
+            self._sock.send_multipart([version, request_id, status, text, (name or "").encode(), b""])
         return True
 
-    def _name(self, asked: list[bytes]) -> str | None:
-        if len(asked) != _REQUEST_PARTS or asked[0] != b"1.0" or asked[2] != self._domain or asked[5] != b"CURVE":
+    def _name(self, request: list[bytes]) -> str | None:
+        if (
+            len(request) != _REQUEST_PARTS
+            or request[0] != b"1.0"
+            or request[2] != self._domain
+            or request[5] != b"CURVE"
+        ):
             return None
-        name = self._names.get(asked[6])
+        name = self._names.get(request[6])
         return None if name is None or self._is_full() else name
 
     def close(self) -> None:
-        """Nobody is let in any more. Repeating it is harmless."""
+        """Accept no more clients. Idempotent."""
         self._sock.close()

@@ -1,9 +1,9 @@
-"""The host's end: a DEALER of its own for the supervisor and for each worker, with a context of its own.
+"""The host's end: a DEALER, with its own context, for the supervisor and for each worker.
 
-libzmq's sockets are not for two threads at once: a lock lets the owner and the attendant (`ZmqEnd.attend`) take turns.
+libzmq's sockets are not thread-safe: a lock serialises the owner and the attendant thread (`ZmqEnd.attend`).
 
-A connection is one TCP (or IPC) connection and one session: libzmq's reconnecting is off, for what it had queued would
-reach a daemon that knows nothing of it. Whoever is lost connects anew.
+A connection is one TCP (or IPC) connection and one session. libzmq's reconnecting is off, because its queued messages
+would reach a daemon that does not know the session. A process that lost its connection makes a new one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from offpath.bindings.zeromq.library import HOST, Pace, has_news, monitored, nex
 _LINGER_MS: Final = 1000
 _READ_AT_ONCE: Final = 256
 ATTEND_S: Final = 30.0
-"""A listener probes a silent peer after minutes, and cuts it off after an hour (`zeromq.watch`)."""
+"""A listener probes a silent peer after minutes, and disconnects it after an hour (`zeromq.watch`)."""
 _LOST: Final = (zmq.EVENT_DISCONNECTED, zmq.EVENT_CLOSED)
 _REFUSED: Final = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH,
@@ -47,7 +47,7 @@ _REFUSED: Final = (
 
 
 class ZmqEnd:
-    """Implements `offpath.bindings.ports.HostEnd`. It may be used at once: what is sent waits for the handshake."""
+    """Implements `offpath.bindings.ports.HostEnd`. Usable at once: messages wait for the handshake."""
 
     peer_pid = 0
     peer = "the daemon"
@@ -57,14 +57,14 @@ class ZmqEnd:
         self, address: str, server_key: bytes, secret: bytes, *, pace: Pace = HOST,
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
     ) -> None:  # fmt: skip
-        """``context``: one that is others' too, who end it; none: our own, with its threads."""
+        """``context``: a shared one, which its owner terminates; None: a private one, with its threads."""
         self._context = context if context is not None else zmq.Context(1)
         self._is_own = context is None
         self._is_closed = False
         self._sock = self._context.socket(zmq.DEALER)
         set_limits(self._sock, pace)
         self._sock.setsockopt(zmq.RECONNECT_IVL, -1)
-        self._sock.setsockopt(zmq.LINGER, _LINGER_MS)  # now: one that is lost meanwhile would wait for ever at close
+        self._sock.setsockopt(zmq.LINGER, _LINGER_MS)  # set now: after a loss, closing would otherwise block for ever
         self._sock.setsockopt(zmq.CURVE_SERVERKEY, server_key)
         self._sock.setsockopt(zmq.CURVE_PUBLICKEY, zmq.curve_public(secret))
         self._sock.setsockopt(zmq.CURVE_SECRETKEY, secret)
@@ -76,11 +76,11 @@ class ZmqEnd:
         for fd in (int(self._sock.FD), int(self._monitor.FD), self._wake):
             self._poll.register(fd, select.EPOLLIN)
         self.is_opened = False
-        """The daemon knows the session."""
+        """The daemon has accepted the session."""
         self.why_refused = ""
-        """It answered that our key is not listed."""
+        """The daemon refused this key as not listed."""
         self.why_broken = ""
-        """The handshake ended without such an answer."""
+        """The handshake failed without such a refusal."""
         self._lock = threading.RLock()
         self._ended = threading.Event()
         try:
@@ -91,34 +91,35 @@ class ZmqEnd:
         self._send_frame(OPEN)
 
     def send(self, message: bytes, fds: tuple[int, ...] = ()) -> bool:
-        """See `HostConnection.send`. Descriptors are refused: HostMessageError."""
+        """See `HostConnection.send`. Descriptors raise HostMessageError."""
         check_message(message, fds)
         with self._lock:
             if self._is_closed or self._session.is_over:
                 raise PeerGone("host channel closed")
             if not self._session.has_room:
-                self._pump()  # word of what was taken may be here
+                self._pump()  # may receive credits
             return self._session.has_room and self._send_frame(DATA, message)
 
     def _send_frame(self, kind: int, body: bytes = b"") -> bool:
         try:
             self._sock.send(self._session.frame(kind, body), zmq.NOBLOCK)
-        except zmq.Again:  # no room, or no connection: then the monitor says so
+        except zmq.Again:  # no room, or no connection, which the monitor reports
             return False
         self._session.on_sent(kind)
-        if has_news(self._sock):  # sending took the news of it in: the descriptor will not tell again
+        if has_news(self._sock):  # sending may consume the descriptor's edge
             self._pump()
         return True
 
     def _pump(self) -> None:
-        """Take in what came. The two descriptors tell of news once: they are read to the end, or we wake ourselves."""
+        """Process what was received. Both descriptors are edge-triggered: read them to the end, or raise the own
+        descriptor."""
         session = self._session
         is_lost = False
         while (event := next_event(self._monitor)) is not None:
             if event[0] == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 self.why_refused = f"handshake refused ({event[1]})"
             elif event[0] in _REFUSED:
-                self.why_broken = "it broke off the handshake; a wrong public key of the daemon has that effect"
+                self.why_broken = "the handshake was aborted; the daemon's public key may be wrong"
             is_lost = is_lost or event[0] in _LOST or event[0] in _REFUSED
         is_rest = True
         try:
@@ -132,7 +133,7 @@ class ZmqEnd:
             session.broke(fault)
         session.is_over = session.is_over or is_lost
         if session.is_probed and not session.is_over:
-            session.is_probed = False  # `_say` may come back here
+            session.is_probed = False  # `_send_frame` may re-enter here
             self._send_frame(CREDIT)
         self._show(session.is_readable or is_rest)
 
@@ -167,7 +168,7 @@ class ZmqEnd:
         return message
 
     def wait_opened(self, timeout_s: float) -> None:
-        """Block until the daemon knows the session. Raises: PeerGone, KeyNotListed."""
+        """Block until the daemon has accepted the session. Raises: PeerGone, KeyNotListed."""
         end = time.monotonic() + timeout_s
         while not self.is_opened:
             with self._lock:
@@ -175,9 +176,9 @@ class ZmqEnd:
             if self.is_opened:
                 return
             if self.why_refused:
-                raise KeyNotListed(f"the daemon does not let our key in: {self.why_refused}")
+                raise KeyNotListed(f"the daemon refused this host's key: {self.why_refused}")
             if self._session.is_over:
-                raise PeerGone(self.why_broken or "nobody listens there, or it hung up")
+                raise PeerGone(self.why_broken or "no listener, or it hung up")
             if (left := end - time.monotonic()) <= 0:
                 raise PeerGone(f"no answer in {timeout_s:g} s")
             self._poll.poll(left)
@@ -187,7 +188,7 @@ class ZmqEnd:
         return self._poll.fileno() if not self._poll.closed else -1
 
     def death_fileno(self) -> int:
-        """Unknown: the daemon is not on this machine."""
+        """Unknown: the daemon is on another machine."""
         return -1
 
     def has_ended(self) -> bool:
@@ -198,14 +199,14 @@ class ZmqEnd:
             return self._session.is_over and not self._session.inbox
 
     def attend(self) -> None:
-        """Start a thread that reads what came each `ATTEND_S`, until `close`: it answers probes while the owner runs
-        a kernel, unless the kernel holds the GIL all the time."""
+        """Start a thread that reads what was received every `ATTEND_S`, until `close`. It answers probes while the
+        owner runs a kernel, unless the kernel holds the GIL all the time."""
         attendant = threading.Thread(target=_attend, args=(weakref.ref(self), self._ended), name="zmq", daemon=True)
-        with contextlib.suppress(RuntimeError):  # no thread can be started now: only a kernel of an hour needs it
+        with contextlib.suppress(RuntimeError):  # no thread can be started: only a kernel of an hour needs it
             attendant.start()
 
     def look(self) -> None:
-        """Read what came, unless another thread uses the connection just now."""
+        """Process what was received, unless another thread is using the connection."""
         if self._lock.acquire(blocking=False):
             try:
                 if not self._is_closed:
@@ -220,8 +221,7 @@ class ZmqEnd:
                 self._send_frame(END)
 
     def close(self, *, at_once: bool = False) -> None:
-        """Hang up; waits a second at most until what was sent is on its way, ``at_once``: not at all. Repeating it is
-        harmless."""
+        """Hang up. Waits at most a second until what was sent has left; ``at_once``: does not wait. Idempotent."""
         self._ended.set()
         with self._lock:
             if self._is_closed:
@@ -254,9 +254,9 @@ def _eventfd_clear(fd: int, _: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ZmqConnector:
-    """Implements `offpath.bindings.ports.HostConnector`: the daemon's address and public key, and our secret key.
+    """Implements `offpath.bindings.ports.HostConnector`: the daemon's address and public key, the host's secret key.
 
-    The files are read at each connection: a new pair counts from the next one on.
+    The files are read at each connection, so a new key pair takes effect with the next one.
     """
 
     address: str
@@ -265,7 +265,7 @@ class ZmqConnector:
     starts_threads = True
 
     def check(self) -> None:
-        """Raises: KeyFileRefused: a key cannot be used."""
+        """Raises: KeyFileRefused: a key is unusable."""
         read_secret(self.key_file)
         read_public(self.server_key_file)
 

@@ -1,7 +1,7 @@
-"""CURVE keys in files: one's own secret, the daemon's public key, and the list of clients that are let in.
+"""Reads and makes CURVE key files: the own secret key, the daemon's public key, and the list of allowed clients.
 
-A key is 40 characters of Z85 (ZeroMQ RFC 32), a file's only line. Secrets are for their owner's eyes; public keys may
-be read by all and written by their owner, for whoever writes the list says who gets in.
+A key is 40 characters of Z85 (ZeroMQ RFC 32), a file's only line. Only the owner may read a secret key. Public keys may
+be read by all, but only their owner may write them, because the list controls access.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ MAX_CLIENTS: Final = 1024
 
 
 def read_secret(path: str, *, others: int = 0o077) -> bytes:
-    """A secret key. ``others``: bits of the mode that must not be set.
+    """A secret key. ``others``: mode bits that must not be set.
 
-    Raises: KeyFileRefused: unreadable, open to others, or no key.
+    Raises: KeyFileRefused: unreadable, accessible to others, or no key.
     """
     return _key(path, _read(path, others, "may be read or written by others; chmod 600 it"))
 
@@ -34,10 +34,10 @@ def read_public(path: str) -> bytes:
 
 
 def read_allowed(path: str) -> dict[bytes, str]:
-    """Who is let in: public key → name. ``path`` is a folder with a file NAME.pub per client, or a file of lines
+    """The allowed clients: public key → name. ``path`` is a folder with a file NAME.pub per client, or a file of lines
     ``NAME KEY`` (``#`` begins a comment).
 
-    Raises: NobodyAllowed: it lists nobody. KeyFileRefused: unreadable, writable by others, or no list of keys.
+    Raises: NobodyAllowed: it lists no client. KeyFileRefused: unreadable, writable by others, or no list of keys.
     """
     try:
         is_folder = os.path.isdir(path)
@@ -49,7 +49,7 @@ def read_allowed(path: str) -> dict[bytes, str]:
     allowed: dict[bytes, str] = {}
     for name, key in found:
         if not _NAME.fullmatch(name):
-            raise KeyFileRefused(f"{path}: {name!r} is no name (letters, digits, '.', '_', '-')")
+            raise KeyFileRefused(f"{path}: {name!r} is not a valid name (letters, digits, '.', '_', '-')")
         if key in allowed:
             raise KeyFileRefused(f"{path}: {name} has the same key as {allowed[key]}")
         if name in allowed.values():
@@ -81,34 +81,34 @@ def _lines(path: str) -> list[tuple[str, bytes]]:
 
 def _read(path: str, others: int, complaint: str) -> str:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO there must not hold us up
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO must not block
         with open(fd, encoding="ascii") as file:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
-                raise KeyFileRefused(f"{path} is no regular file")
+                raise KeyFileRefused(f"{path} is not a regular file")
             if found.st_mode & others:
                 raise KeyFileRefused(f"{path} {complaint}")
             return file.read(_MOST_BYTES)
     except OSError as fault:
         raise KeyFileRefused(f"{path}: {fault.strerror or fault}") from None
     except ValueError:  # not ASCII, or a NUL in the name
-        raise KeyFileRefused(f"{path}: no text of a key") from None
+        raise KeyFileRefused(f"{path}: not a key file") from None
 
 
 def _key(path: str, text: str) -> bytes:
     key = text.strip()
-    if not _KEY.fullmatch(key):  # which is not shown: it may be a secret in the wrong file
+    if not _KEY.fullmatch(key):  # not shown: it may be a secret in the wrong file
         raise KeyFileRefused(f"{path}: a key is one line of 40 characters of Z85")
     return key.encode("ascii")
 
 
 def make_keys(name: str, folder: str) -> tuple[str, str]:
-    """A new pair: FOLDER/NAME.key (0600) and FOLDER/NAME.pub; nothing is overwritten. Returns their paths.
+    """Make a key pair: FOLDER/NAME.key (0600) and FOLDER/NAME.pub. Overwrites nothing. Returns their paths.
 
-    Raises: KeyFileRefused: no such name, or the files cannot be made. ZmqMissing.
+    Raises: KeyFileRefused: invalid name, or the files cannot be made. ZmqMissing.
     """
     if not _NAME.fullmatch(name):
-        raise KeyFileRefused(f"{name!r} is no name (letters, digits, '.', '_', '-')")
+        raise KeyFileRefused(f"{name!r} is not a valid name (letters, digits, '.', '_', '-')")
     from offpath.bindings.zeromq.library import zmq
 
     public, secret = zmq.curve_keypair()
@@ -121,7 +121,7 @@ def make_keys(name: str, folder: str) -> tuple[str, str]:
             with open(fd, "wb") as file:
                 file.write(key + b"\n")
     except OSError as fault:
-        for path in made:  # half a pair, or half a key, is of no use
+        for path in made:  # half a pair, or half a key, is useless
             os.unlink(path)
         raise KeyFileRefused(f"{fault.filename}: {fault.strerror}") from None
     return paths

@@ -1,4 +1,4 @@
-"""pyzmq, and what both ends set on their sockets. The one module here that imports it: whoever does, has chosen it."""
+"""Imports pyzmq, and sets the options of both ends' sockets. No other module here imports pyzmq."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
 try:
     import zmq
     from zmq.utils import z85
-except ImportError as fault:  # in the extra "daemon"; a host needs it only where it chose this carrier
+except ImportError as fault:  # part of the extra "daemon"; a host needs it only for this carrier
     raise ZmqMissing(f'host channel zmq needs pyzmq ({fault}): pip install "offpath[daemon]", or pyzmq alone') from None
 
 __all__ = ["HEARTBEAT_MS", "LOSS_MS", "has_news", "monitored", "next_event", "set_limits", "unmonitored", "z85", "zmq"]
 
 HEARTBEAT_MS: Final = 200
 LOSS_MS: Final = 1000
-"""A peer that its carrier has not heard of for so long is gone: five heartbeats."""
+"""A peer is lost after this long without traffic: five heartbeats."""
 HANDSHAKE_MS: Final = 5000
 _CURVE_BYTES: Final = 33
 """What CURVE adds to a message on the wire (RFC 26: "\\x07MESSAGE", nonce, MAC, flags); MAXMSGSIZE counts it."""
 _QUEUED: Final = 4 * WINDOW
-"""Messages per peer and direction that libzmq holds: a session's window, and what is said beside it."""
+"""Messages per peer and direction that libzmq queues: a session's window, and its control frames."""
 _EVENT: Final = struct.Struct("=HI")
 _ALL_EVENTS: Final = (
     zmq.EVENT_ACCEPTED
@@ -38,20 +38,20 @@ _ALL_EVENTS: Final = (
 
 
 class Pace(NamedTuple):
-    """A ping each ``heartbeat_ms``; a peer that is not heard of for ``loss_ms`` is lost."""
+    """A ping every ``heartbeat_ms``; a peer without traffic for ``loss_ms`` is lost."""
 
     heartbeat_ms: int
     loss_ms: int
 
 
 HOST: Final = Pace(HEARTBEAT_MS, LOSS_MS)
-"""One helper and its workers, of which a loss is to be known soon."""
+"""One helper and its workers: a loss must be detected soon."""
 CLUSTER: Final = Pace(2000, 10_000)
-"""A thousand agents: pings each 200 ms would be most of what a controller does, and nobody waits for word of a loss."""
+"""A thousand agents: pings every 200 ms would be most of a controller's load, and a loss is not urgent."""
 
 
 def set_limits(sock: zmq.Socket[bytes], pace: Pace = HOST) -> None:
-    """Bounded queues and messages, and heartbeats."""
+    """Set bounds for queues and messages, and heartbeats."""
     sock.setsockopt(zmq.MAXMSGSIZE, HEAD_BYTES + MAX_MESSAGE_BYTES + _CURVE_BYTES)
     sock.setsockopt(zmq.SNDHWM, _QUEUED)
     sock.setsockopt(zmq.RCVHWM, _QUEUED)
@@ -63,26 +63,27 @@ def set_limits(sock: zmq.Socket[bytes], pace: Pace = HOST) -> None:
 
 
 def has_news(sock: zmq.Socket[bytes]) -> bool:
-    """Something can be received. To be asked after each send, which may have taken in what the descriptor told."""
+    """A message can be received. Check it after each send, which may consume the descriptor's edge."""
     return bool(int(sock.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
 
 def monitored(sock: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
-    """Where `next_event` reads what becomes of the socket's connections."""
+    """A socket from which `next_event` reads the events of ``sock``'s connections."""
     return sock.get_monitor_socket(_ALL_EVENTS)
 
 
 def unmonitored(sock: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
-    """In this order: libzmq's own thread waits for ever to tell a monitor that is not there any more (seen)."""
+    """Close a monitor, in this order: otherwise libzmq's own thread blocks for ever on the closed monitor
+    (observed)."""
     sock.disable_monitor()
     monitor.close(0)
 
 
 def next_event(monitor: zmq.Socket[bytes]) -> tuple[int, int] | None:
-    """(event, its value: mostly the connection's descriptor), or None when there is none now."""
+    """(event, its value: mostly the connection's descriptor), or None."""
     try:
-        said = monitor.recv_multipart(zmq.NOBLOCK)
+        parts = monitor.recv_multipart(zmq.NOBLOCK)
     except zmq.Again:
         return None
-    event, value = _EVENT.unpack_from(said[0])
+    event, value = _EVENT.unpack_from(parts[0])
     return event, value

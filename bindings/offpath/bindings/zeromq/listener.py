@@ -1,10 +1,10 @@
 """The daemon's end: one ROUTER for all host processes, and a connection object for each session on it.
 
-No thread of ours: whoever serves the listener watches its descriptor for as long as connections live, and `accept`
-hands on what came for them. libzmq's descriptors tell of news once, and sending may use the news up; so each turn
-reads to the end, or leaves our own descriptor raised, which stays so until the rest is read.
+It has no thread. The owner watches the listener's descriptor as long as connections exist, and `accept` dispatches what
+they received. libzmq's descriptors are edge-triggered, and sending may consume the edge. So each turn reads to the end,
+or raises the listener's own descriptor until the rest is read.
 
-A peer that went is known by libzmq's monitor, by its TCP descriptor; which session that was, its first frame told.
+libzmq's monitor reports the end of a connection by its TCP descriptor, which the first frame maps to a session.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ MAX_CONNECTIONS: Final = 1024
 _READ_AT_ONCE: Final = 64
 _LINGER_MS: Final = 500
 _PATIENCE: Final = MAX_CONNECTIONS * 4
-"""Turns after which a peer that is lost counts as heard out, although others never stop talking."""
+"""Turns after which a lost peer's frames count as read, although other peers never stop sending."""
 
 
 class ZmqHostConnection:
-    """Implements `offpath.bindings.ports.HostConnection`. Only the listener makes them."""
+    """Implements `offpath.bindings.ports.HostConnection`. Made by the listener only."""
 
     peer_pid = 0
 
@@ -52,18 +52,18 @@ class ZmqHostConnection:
         self._session = session
         self.peer = peer
         self.tcp_fd = -1
-        """Its connection's descriptor, which libzmq owns; -1: it was gone before the session began."""
+        """The TCP descriptor, which libzmq owns; -1: it was closed before the session began."""
         self.is_self_probe = peer == OURSELVES
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._is_awake = False
 
     def send(self, message: bytes, fds: tuple[int, ...] = ()) -> bool:
-        """See `HostConnection.send`. Descriptors are refused: HostMessageError."""
+        """See `HostConnection.send`. Descriptors raise HostMessageError."""
         check_message(message, fds)
         if self._wake < 0 or self._session.is_over:
             raise PeerGone("host channel closed")
         if not self._session.has_room:
-            self._listener.pump()  # word of what was taken may be here
+            self._listener.pump()  # may receive credits
         if not self._session.has_room:
             return False
         sent = self._send_frame(DATA, message)
@@ -82,16 +82,16 @@ class ZmqHostConnection:
         return True
 
     def on_received(self, frame: Frame | HostMessageError) -> None:
-        """From the listener: what came for this session, or why it was no frame."""
+        """Called by the listener: a frame for this session, or why it was invalid."""
         if isinstance(frame, HostMessageError):
             self._session.broke(frame)
         else:
-            with contextlib.suppress(HostMessageError):  # `receive` says it, in its turn
+            with contextlib.suppress(HostMessageError):  # `receive` reports it, in order
                 self._session.on_received(frame)
         self._show()
 
     def lost(self) -> None:
-        """From the listener: its connection is gone, and all that came on it was heard."""
+        """Called by the listener: the connection is closed, and all its frames were dispatched."""
         self._session.is_over = True
         self._show()
 
@@ -123,11 +123,11 @@ class ZmqHostConnection:
             self._show()
 
     def fileno(self) -> int:
-        """Readable when a message was handed on by the listener, or the peer hung up."""
+        """Readable when the listener has dispatched a message, or the peer hung up."""
         return self._wake
 
     def death_fileno(self) -> int:
-        """Unknown: the process is on another machine, or may be."""
+        """Unknown: the process may be on another machine."""
         return -1
 
     def has_ended(self) -> bool:
@@ -142,20 +142,20 @@ class ZmqHostConnection:
             self._send_frame(END)
 
     def cut(self, fault: HostMessageError) -> None:
-        """It may not go on: as if it had broken the rules."""
+        """End the session as on a protocol violation."""
         self._session.broke(fault)
         self._show()
 
     def probe(self) -> None:
-        """A frame that the peer answers, whatever its owner is at."""
+        """Send a frame that the peer answers, even while its owner is busy."""
         if self._wake >= 0 and not self._session.is_over:
             self._send_frame(CREDIT)
 
     def close(self) -> None:
-        """Hang up. Repeating it is harmless."""
+        """Hang up. Idempotent."""
         if self._wake < 0:
             return
-        self._send_frame(BYE)  # also to one that broke the rules; a peer that is gone does not hear it
+        self._send_frame(BYE)  # also after a protocol violation; a lost peer does not receive it
         os.close(self._wake)
         self._wake = -1
         self._session.is_over = True
@@ -177,10 +177,10 @@ class ZmqListener:
         self._connections: dict[bytes, ZmqHostConnection] = {}
         self._waiting: deque[ZmqHostConnection] = deque()
         self._open: set[int] = set()
-        """TCP descriptors of connections that stand, as far as the monitor was read."""
+        """TCP descriptors of open connections, as far as the monitor was read."""
         self._by_fd: dict[int, ZmqHostConnection] = {}
         self._parted: list[tuple[int, ZmqHostConnection]] = []
-        """Connections that are gone, and what came on them may not be read yet; with the turn that it was noticed."""
+        """Closed connections whose frames may be unread, each with the turn in which the close was seen."""
         self._turn = 0
         self._is_listening = False
         self._is_awake = False
@@ -202,12 +202,12 @@ class ZmqListener:
             self._poll.register(fd, select.EPOLLIN)
         set_limits(self._sock, pace)
         self._sock.setsockopt(zmq.LINGER, _LINGER_MS)
-        self._sock.setsockopt(zmq.ROUTER_MANDATORY, 1)  # or what is for a peer that left is dropped unsaid
+        self._sock.setsockopt(zmq.ROUTER_MANDATORY, 1)  # otherwise messages for a closed peer are dropped silently
         self._sock.setsockopt(zmq.ROUTER_HANDOVER, 0)
         self._sock.setsockopt(zmq.CURVE_SERVER, 1)
         self._sock.setsockopt(zmq.CURVE_SECRETKEY, secret)
         self._sock.setsockopt(zmq.ZAP_DOMAIN, domain.encode())
-        self._sock.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # were the handler missing, nobody would get in
+        self._sock.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a handler, nobody is accepted
         try:
             self._sock.bind(address)
         except zmq.ZMQError as fault:
@@ -216,7 +216,7 @@ class ZmqListener:
         self._is_listening = True
         self.address: str = cast(bytes, self._sock.last_endpoint).decode().rstrip("\0")
 
-    # -- who comes ------------------------------------------------------------------------------------------------
+    # -- connections ----------------------------------------------------------------------------------------------
     def fileno(self) -> int:
         """See `HostListener.fileno`."""
         return self._poll.fileno() if not self._poll.closed else -1
@@ -230,29 +230,29 @@ class ZmqListener:
         return connection
 
     def allow(self, allowed: Mapping[bytes, str]) -> None:
-        """The list from now on; sessions of keys that are not on it any more are cut. Raises: NobodyAllowed."""
+        """Replace the list. Ends the sessions of keys that are no longer listed. Raises: NobodyAllowed."""
         self._authority.allow({**allowed, self._own_public: OURSELVES} if allowed else {})
         for connection in list(self._connections.values()):
             if connection.peer not in self._authority.names:
-                connection.cut(HostMessageError("key", f"the key of {connection.peer} is not listed any more"))
+                connection.cut(HostMessageError("key", f"the key of {connection.peer} is no longer listed"))
 
     def self_connect(self) -> ZmqEnd:
-        """See `HostListener.knock`."""
+        """See `HostListener.self_connect`."""
         end = ZmqEnd(self.address, self._public, self._own_secret)
         end.finish()
         return end
 
     @property
     def refused(self) -> int:
-        """Handshakes that the list did not let in."""
+        """Handshakes that the allow-list refused."""
         return self._authority.refused
 
     def _is_full(self) -> bool:
         return len(self._open) >= MAX_CONNECTIONS
 
-    # -- what comes -----------------------------------------------------------------------------------------------
+    # -- receiving ------------------------------------------------------------------------------------------------
     def pump(self) -> None:
-        """Hand on what came, up to a bound; does not block. Afterwards either nothing is left, or `fileno` stays
+        """Dispatch received frames, up to a bound; does not block. Afterwards nothing is left, or `fileno` stays
         readable."""
         if self._context.closed:
             return
@@ -271,7 +271,7 @@ class ZmqListener:
         self._show(is_rest or bool(self._waiting))
 
     def _watch(self) -> None:
-        """What the monitor says of connections that came and went."""
+        """Process the monitor's events: connections opened and closed."""
         while (event := next_event(self._monitor)) is not None:
             kind, fd = event
             if kind == zmq.EVENT_ACCEPTED:
@@ -284,7 +284,7 @@ class ZmqListener:
                     self._parted.append((self._turn, gone))
 
     def _look_at_parts(self) -> None:
-        """Whose parts make no whole message is probed, and cut off before they fill our memory."""
+        """Probe peers that send parts without a whole message, and disconnect them before they fill memory."""
         found = self._parts.look()
         for fd in found.quiet:
             if (connection := self._by_fd.get(fd)) is not None:
@@ -292,15 +292,15 @@ class ZmqListener:
         for fd in found.over:
             self._parts.cut(fd)
             if (connection := self._by_fd.get(fd)) is not None:
-                connection.cut(HostMessageError("endless", f"more than {MOST_BYTES} bytes that made no whole message"))
+                connection.cut(HostMessageError("endless", f"more than {MOST_BYTES} bytes without a whole message"))
 
     @property
     def cut_off(self) -> int:
-        """Connections that were cut because what they sent made no whole message."""
+        """Connections that were closed because their parts made no whole message."""
         return self._parts.cut_off
 
     def _part(self, turn: int) -> None:
-        """Who was gone by that turn has been heard out."""
+        """Mark connections closed by that turn as lost: all their frames were read."""
         if self._parted:
             for at, gone in self._parted:
                 if at <= turn:
@@ -308,7 +308,7 @@ class ZmqListener:
             self._parted = [entry for entry in self._parted if entry[0] > turn]
 
     def _read_one(self) -> bool:
-        """One frame to whom it is for; False: there is none now."""
+        """Dispatch one frame. False: none is waiting."""
         try:
             routing_id = self._sock.recv(zmq.NOBLOCK)
         except zmq.Again:
@@ -330,11 +330,11 @@ class ZmqListener:
             connection.on_received(frame)
         elif isinstance(frame, Frame) and frame.kind == OPEN and self._is_listening:
             self._opened(routing_id, frame, str(message.get("User-Id")), int(message.get(zmq.SRCFD)))
-        return True  # what belongs to no session is dropped
+        return True  # frames of no session are dropped
 
     def _opened(self, routing_id: bytes, frame: Frame, peer: str, fd: int) -> None:
-        """A session begins. Its connection may be gone already, and its descriptor another's: the monitor had word of
-        that before anything could come from the other, and a dead one cannot be sent to."""
+        """Begin a session. Its connection may be closed already, and its descriptor reused. That is detected: the
+        monitor reports the close before the new connection can deliver anything, and sending to a closed one fails."""
         connection = ZmqHostConnection(self, routing_id, peer, session := Session(frame.session))
         self._connections[routing_id] = connection
         self._watch()
@@ -350,9 +350,9 @@ class ZmqListener:
             self._parted.append((self._turn, connection))
         self._waiting.append(connection)
 
-    # -- what goes ------------------------------------------------------------------------------------------------
+    # -- sending --------------------------------------------------------------------------------------------------
     def send_to(self, routing_id: bytes, frame: bytes) -> bool:
-        """A frame for one peer; False: its queue is full. Raises: PeerGone: it has no connection any more."""
+        """Send a frame to one peer. False: its queue is full. Raises: PeerGone: its connection is closed."""
         try:
             self._sock.send_multipart((routing_id, frame), zmq.NOBLOCK, copy=True)
         except zmq.Again:
@@ -360,7 +360,7 @@ class ZmqListener:
         except zmq.ZMQError as fault:
             raise PeerGone(f"host channel: {fault.strerror}") from None
         finally:
-            if has_news(self._sock):  # sending took the news of it in
+            if has_news(self._sock):  # sending may have consumed the edge
                 self._show(True)
         return True
 
@@ -373,7 +373,7 @@ class ZmqListener:
                 os.eventfd_read(self._wake)
 
     def forget(self, routing_id: bytes) -> None:
-        """Its session is closed; what it still says is dropped."""
+        """Remove a closed session; its later frames are dropped."""
         gone = self._connections.pop(routing_id)
         self._by_fd = {fd: connection for fd, connection in self._by_fd.items() if connection is not gone}
         self._parted = [entry for entry in self._parted if entry[1] is not gone]
@@ -395,7 +395,7 @@ class ZmqListener:
         os.close(self._wake)
 
     def close(self) -> None:
-        """See `HostListener.close`. Repeating it is harmless."""
+        """See `HostListener.close`. Idempotent."""
         if not self._is_listening:
             return
         self._is_listening = False

@@ -1,10 +1,10 @@
-"""What peers have sent that is not a whole message yet: libzmq keeps it without a bound, so each connection is watched.
+"""Bounds the incomplete messages of peers: libzmq buffers them without limit, so each connection is watched.
 
-libzmq hands a message on when its last part is there, and MAXMSGSIZE bounds one part only. No option forbids several
-parts, and under CURVE the mark that more follow is encrypted. The kernel counts what a TCP connection has received;
-what came since the last whole message of a peer is held by libzmq, or was a heartbeat. A session has at most a window
-of messages under way, so an honest peer is far below the bound; one that is silent for long is probed, and answers with
-a message. Only TCP is counted so: over ipc:// there is no such counter.
+libzmq delivers a message after its last part, and MAXMSGSIZE bounds only one part. No option forbids several parts, and
+under CURVE the more-flag is encrypted. The kernel counts the bytes that a TCP connection received. Bytes since a peer's
+last whole message are buffered by libzmq, or were heartbeats. A session has at most a window of messages in flight, so
+an honest peer stays far below the bound; one that is silent for long is probed, and answers with a message. Only TCP
+has such a counter; ipc:// has none.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Final, NamedTuple
 
 LOOK_S: Final = 0.1
 PROBE_BYTES: Final = 256 << 10
-"""Ten minutes of a host's heartbeats, or more than a window of messages: the peer is to say something."""
+"""Ten minutes of a host's heartbeats, or more than a window of messages. The peer is then probed."""
 MOST_BYTES: Final = 2 << 20
-"""Of one peer without a whole message; its connection is cut."""
+"""Bytes of one peer without a whole message; beyond, its connection is closed."""
 MOST_TOGETHER: Final = 64 << 20
-"""Of all peers above `PROBE_BYTES` together; beyond, the connections with the most are cut."""
+"""Bytes of all peers above `PROBE_BYTES` together; beyond, the connections with the most are closed."""
 _TCP_INFO: Final = struct.Struct("=128xQ")
 """The last field: tcpi_bytes_received (linux/tcp.h, since Linux 4.1)."""
 _TIMERSPEC: Final = struct.Struct("=qqqq")
@@ -33,7 +33,7 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class Found(NamedTuple):
-    """TCP descriptors: of peers to be probed, and of peers whose connection is to be cut."""
+    """TCP descriptors of peers to probe, and of peers to disconnect."""
 
     quiet: tuple[int, ...]
     over: tuple[int, ...]
@@ -42,7 +42,7 @@ class Found(NamedTuple):
 @dataclass(slots=True)
 class _Peer:
     inode: int
-    """Of the socket: its descriptor may be another's when libzmq has closed it."""
+    """Inode of the socket: its descriptor may be reused after libzmq has closed it."""
     base: int
     """Bytes received when its last whole message was noticed."""
     has_sent: bool = False
@@ -50,7 +50,7 @@ class _Peer:
 
 
 class PartWatch:
-    """Of one listener's connections, by TCP descriptor, which libzmq owns. Call `look` when `is_due`."""
+    """Watches one listener's connections, by TCP descriptor, which libzmq owns. Call `look` when `is_due`."""
 
     def __init__(self) -> None:
         self._timer = _libc.timerfd_create(_CLOCK_MONOTONIC, os.O_CLOEXEC | os.O_NONBLOCK)
@@ -59,7 +59,7 @@ class PartWatch:
         self._peers: dict[int, _Peer] = {}
         self._next = 0.0
         self.cut_off = 0
-        """Connections that were cut."""
+        """Number of connections that were closed."""
 
     def fileno(self) -> int:
         """Readable `LOOK_S` after each `look` while there are connections."""
@@ -75,12 +75,12 @@ class PartWatch:
         self._peers[fd] = _Peer(_inode(fd), found)
 
     def left(self, fd: int) -> None:
-        """It is closed."""
+        """A connection was closed."""
         if self._peers.pop(fd, None) is not None and not self._peers:
             self._set_timer(0)
 
     def on_received(self, fd: int) -> None:
-        """A whole message came on it."""
+        """A whole message was received on it."""
         if (peer := self._peers.get(fd)) is not None:
             peer.has_sent = True
 
@@ -89,15 +89,15 @@ class PartWatch:
         return bool(self._peers) and time.monotonic() >= self._next
 
     def look(self) -> Found:
-        """Count again. What came is to be read, and the monitor's events are to be told, before."""
+        """Count again. Read all messages and monitor events before."""
         self._next = time.monotonic() + LOOK_S
-        self._set_timer(LOOK_S)  # which takes the news of its end away
+        self._set_timer(LOOK_S)  # also clears the expiry
         quiet: list[int] = []
         held: list[tuple[int, int]] = []
         for fd, peer in self._peers.items():
             received = _received(fd) if _inode(fd) == peer.inode else None
             if received is None:
-                continue  # it is closed, and the monitor's word of that is on its way
+                continue  # closed; the monitor's event is pending
             if peer.has_sent:
                 peer.base, peer.has_sent, peer.is_probed = received, False, False
             elif received - peer.base > PROBE_BYTES:
@@ -108,7 +108,7 @@ class PartWatch:
         return Found(tuple(quiet), _over(held))
 
     def cut(self, fd: int) -> None:
-        """Break the connection; libzmq then throws away what it kept for it."""
+        """Shut the connection down; libzmq then frees its buffers."""
         peer = self._peers.get(fd)
         if peer is None:
             return
@@ -118,23 +118,24 @@ class PartWatch:
                     self.cut_off += 1
                     sock.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # it is closed already
+            pass  # closed already
 
     def close(self) -> None:
-        """Repeating it is harmless."""
+        """Close the timer. Idempotent."""
         if self._timer >= 0:
             os.close(self._timer)
             self._timer = -1
 
     def _set_timer(self, after_s: float) -> None:
-        """Once; 0: never."""
+        """Arm the timer once; 0: disarm."""
         spec = _TIMERSPEC.pack(0, 0, 0, int(after_s * 1e9))
         if _libc.timerfd_settime(self._timer, 0, spec, None):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def _over(held: list[tuple[int, int]]) -> tuple[int, ...]:
-    """Of (bytes, descriptor): who has more than one may, and who has most of more than all may."""
+    """Of (bytes, descriptor): those above the limit for one peer, and the largest while all together exceed their
+    limit."""
     over = []
     together = sum(nbytes for nbytes, _ in held)
     for nbytes, fd in sorted(held, reverse=True):
@@ -146,7 +147,7 @@ def _over(held: list[tuple[int, int]]) -> tuple[int, ...]:
 
 
 def _received(fd: int) -> int | None:
-    """Bytes that a TCP connection has received; None: it is none, or closed."""
+    """Bytes that a TCP connection has received; None: not TCP, or closed."""
     try:
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=fd)
     except OSError:
@@ -158,7 +159,7 @@ def _received(fd: int) -> int | None:
             raise
         return None
     finally:
-        sock.detach()  # libzmq's
+        sock.detach()  # libzmq owns it
     return int(_TCP_INFO.unpack(info)[0]) if len(info) == _TCP_INFO.size else None
 
 
