@@ -576,5 +576,5 @@ class World:
         self.judge.at_rest()
 
     def _is_at_rest(self) -> bool:
-        """Nothing is left to happen but the helper's pulse."""
-        return self.loop.is_idle() and all(str(handle) == "Pulse._beat" for handle in self.loop.timers())
+        """Nothing is left to happen but the heartbeat."""
+        return self.loop.is_idle() and all(str(handle) == "Heartbeat._beat" for handle in self.loop.timers())
