@@ -1,1 +1,1 @@
-"""The job book: every decision about a request, sans-IO (docs/design.md, Job book)."""
+"""The job book: decides every request and lease, sans-IO (docs/design.md, Job book)."""

@@ -1,4 +1,4 @@
-"""Whether a job is accepted, and what a refused requester is told. Pure functions over the ledger."""
+"""Decides whether a job is accepted and when a refused requester may retry. Pure functions over the ledger."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from offpath.sched.jobs.records import MS, Job, Session, Tenant
 from offpath.sched.jobs.states import EndReason, JobState
 
 _RETRYABLE = (EndReason.TENANT_QUEUE_FULL, EndReason.DAEMON_FULL)
-DRAIN_RETRY_MS = 1_000  # a drain ends with a restart or an operator's word: nothing here knows when
+DRAIN_RETRY_MS = 1_000  # a drain ends with a restart or an operator's command, at a time unknown here
 _MIN_RETRY_MS = 1
 _MAX_RETRY_MS = 5_000
 
@@ -18,10 +18,10 @@ _MAX_RETRY_MS = 5_000
 def refuse(
     job: Job, session: Session, tenant: Tenant, ledger: Ledger, alphas: tuple[int, ...], now_ns: int
 ) -> EndReason:
-    """Why this job is not accepted, or NONE.
+    """Return why this job is not accepted, or NONE.
 
-    ``alphas`` are the fractions whose instances hold a lease's lanes, rising, of the GPUs that are or were here last.
-    Before the first helper no kernel is known.
+    ``alphas``: the fractions of instances large enough for a lease's lanes, ascending, on the GPUs of the current or
+    last helper. Before the first helper no kernel is known.
     """
     share = job.demand.share
     if session.is_leaving:
@@ -53,8 +53,8 @@ def refuse(
 
 
 def withdraw(job: Job, session: Session | None, tenant: Tenant, alphas: tuple[int, ...] | None) -> EndReason | None:
-    """Why an accepted job that holds no lane shall not have one any more, if so: rights and GPUs may have changed.
-    ``alphas`` None: no GPU is known, which proves nothing."""
+    """Return why an accepted job without a lane must not get one, or None: rights and GPUs may have changed. ``alphas``
+    None: no GPU is known, so this check is skipped."""
     if session is None or session.is_leaving:
         return EndReason.TENANT_REMOVED
     least = _least(job.demand.share, alphas or ())
@@ -66,15 +66,15 @@ def withdraw(job: Job, session: Session | None, tenant: Tenant, alphas: tuple[in
 
 
 def _least(share: int, alphas: tuple[int, ...]) -> int:
-    """The smallest fraction that holds the share; 0: none does."""
+    """The smallest fraction that holds the share; 0 if none does."""
     at = bisect_left(alphas, share)
     return alphas[at] if at < len(alphas) else 0
 
 
 def retry_after_ms(tenant: Tenant, state: JobState, reason: EndReason, now_ns: int) -> int:
-    """When trying again is worth it: the time in which the tenant's own leases serve half of what it has.
+    """Time after which a retry is useful: the time in which the tenant's own leases serve half of its jobs.
 
-    0 when trying the same again will not help. 1 ms to 5 s.
+    1 ms to 5 s; 0 if the same request would be refused again.
     """
     if state is JobState.REJECTED and reason is EndReason.DRAINING:
         return DRAIN_RETRY_MS

@@ -1,7 +1,8 @@
-"""The job book (docs/design.md, Job book): every request from acceptance to its one terminal answer. Sans-IO.
+"""Job book: a state machine that takes each request from acceptance to its one terminal answer.
 
-Three shells drive this object: the daemon, the simulator, the property tests. Time is an argument; nothing here
-blocks, sleeps, logs or draws random numbers. `Leasing` holds the slower of the two loops.
+See docs/design.md, Job book. The book is sans-IO: time is an argument, and nothing here blocks, sleeps, logs or draws
+random numbers. Three shells drive it: the daemon, the simulator and the property tests. `Leasing` holds the slower of
+the two loops.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from offpath.sched.jobs.timers import Key
 
 MAX_ATTEMPTS = 3
 _TIMER_ROUNDS = 8
-"""Timers may arm others that are due at once; were they left for later, a tick more or less would make a difference."""
+"""Rounds of due timers per event. A timer may arm another that is due at once. Fire that one in the same event, so that
+the result does not depend on when ticks arrive."""
 
 
 class JobBook:
-    """``handle(event, now_ns)`` gives the commands to carry out, in order; ``next_deadline_ns()`` when to come back."""
+    """``handle(event, now_ns)`` returns the commands to execute, in order; ``next_deadline_ns()`` the time of the next
+    call."""
 
     def __init__(
         self,
@@ -77,15 +80,15 @@ class JobBook:
         }
 
     def handle(self, event: events.Event, now_ns: int) -> tuple[Command, ...]:
-        """Fire what is due, then take the event in. Time must not run backwards.
+        """Fire the timers that are due, then process the event. Time must not run backwards.
 
-        An event that speaks of something gone (an old generation, an ended job) changes nothing.
+        An event about an older generation or an ended job changes nothing.
         """
         ledger = self.ledger
         self._losing = event if isinstance(event, (events.WorkerLost, events.HelperLost)) else None
         ledger.decisions.begin_event()
         if type(event) is events.PluginStarted:
-            self._plugin_started()  # before what is due: that would be asked of one who does not know the state yet
+            self._plugin_started()  # before due timers: those would query a plug-in without state
         for _ in range(_TIMER_ROUNDS):
             next_ns = ledger.timers.next_ns()
             if next_ns is None or next_ns > now_ns:
@@ -94,7 +97,7 @@ class JobBook:
             if ledger.departing:
                 self.reload.settle()
         self._handlers[type(event)](event, now_ns)
-        while ledger.decisions.take_decider_change():  # the new one may fail at its first decision
+        while ledger.decisions.take_decider_change():  # the first decision of a new decider may itself be a fault
             for tenant in list(ledger.backlogged.values()):
                 self._route(tenant, now_ns)
         if ledger.departing:
@@ -104,7 +107,7 @@ class JobBook:
         return out
 
     def next_deadline_ns(self) -> int | None:
-        """When to call with `events.Tick` if nothing else happens before; may be early, never late."""
+        """Return the time to call with `events.Tick` if no other event comes first; may be early, never late."""
         return self.ledger.timers.next_ns()
 
     # -- sessions -------------------------------------------------------------------------------------------------
@@ -125,7 +128,7 @@ class JobBook:
         tenant = self.ledger.tenants[session.tenant]
         tenant.sessions -= 1
         tenant.outgoing.pop(session.session, None)
-        # Queued ones first, then the last copied, or what comes free would go to jobs about to be cancelled.
+        # Queued jobs first, then the last copied. Otherwise freed lanes go to jobs that are about to be cancelled.
         for job in sorted(session.jobs.values(), key=lambda job: (job.state is not JobState.QUEUED, -job.copied_ns)):
             if job.state < FIRST_TERMINAL:
                 self._end(job, JobState.CANCELLED, EndReason.SESSION_CLOSED, now_ns)
@@ -138,7 +141,7 @@ class JobBook:
             del self.ledger.jobs[job.job]
             del self.ledger.sessions[job.session].jobs[job.job]
 
-    # -- a job's way ----------------------------------------------------------------------------------------------
+    # -- job life cycle -------------------------------------------------------------------------------------------
     def _submitted(self, event: events.JobSubmitted, now_ns: int) -> None:
         ledger = self.ledger
         session = ledger.sessions[event.session]
@@ -164,7 +167,7 @@ class JobBook:
             return
         if event.deadline_ns:
             ledger.timers.arm(event.deadline_ns, ("job", event.job))
-        # Behind a queue of the same demand there is no place; a queue of another demand says nothing about this one.
+        # A job behind a queue of the same demand cannot be placed. A queue of another demand does not block it.
         if share in tenant.queues or not self._place(job, tenant, now_ns):
             self._enqueue(job, tenant, now_ns)
 
@@ -184,7 +187,7 @@ class JobBook:
 
     def _enqueue(self, job: Job, tenant: Tenant, now_ns: int) -> None:
         job.state = JobState.QUEUED
-        if job.kernel not in self.ledger.kernels:  # nobody could run it, and it would hold up those behind it
+        if job.kernel not in self.ledger.kernels:  # no helper could run it, and it would block the queue
             tenant.stranded[job.job] = job
             return
         share = job.demand.share
@@ -196,7 +199,7 @@ class JobBook:
         self.leasing.need(tenant, now_ns)
 
     def _unqueue(self, job: Job, tenant: Tenant) -> None:
-        """The job (its state changed already) leaves the queue out of turn."""
+        """Remove a job, whose state has already changed, from the queue out of order."""
         if tenant.stranded.pop(job.job, None) is not None:
             return
         share = job.demand.share
@@ -211,7 +214,7 @@ class JobBook:
             self.leasing.need_met(tenant)
 
     def _route(self, tenant: Tenant, now_ns: int) -> None:
-        """Place what can be placed: heads of all demands by priority, then by who has waited longest."""
+        """Place the jobs that can be placed: heads of all demands by priority, then by waiting time, longest first."""
         while tenant.queued:
             heads = [head for queue in tenant.queues.values() if (head := queue.peek()) is not None]
             heads.sort(key=lambda job: (-job.priority, job.accepted_ns, job.job))
@@ -225,8 +228,8 @@ class JobBook:
                 return
 
     def _copied(self, event: events.CopyDone, now_ns: int) -> None:
-        """A copy that ended after its job was answered gives the lane back; one whose lane was lost beneath it lets
-        the lease be scrubbed."""
+        """Handle the end of a copy. If the job was already answered, free the lane. If its lane was lost, the lease may
+        now be scrubbed."""
         job = self.ledger.jobs.get(event.job) or self.ledger.leaving.get(event.job)
         if job is None or job.attempt != event.attempt or not job.is_copying or job.placement is None:
             self.leasing.orphaned_copy_ended((event.job, event.attempt), now_ns)
@@ -261,7 +264,8 @@ class JobBook:
         )  # fmt: skip
 
     def _launch_failed(self, event: events.LaunchFailed, now_ns: int) -> None:
-        """The message never left, so the kernel did not start; a worker that takes no message counts as lost."""
+        """The launch message was not sent, so the kernel did not start. The lane of a worker that takes no message is
+        lost."""
         job = self.ledger.jobs.get(event.job) or self.ledger.leaving.get(event.job)
         if job is None or job.attempt != event.attempt or not job.is_running or job.placement is None:
             return
@@ -296,7 +300,7 @@ class JobBook:
     def _slot_lost(self, event: events.SlotLost, now_ns: int) -> None:
         job = self.ledger.jobs.get(event.job)
         if job is not None and job.state < FIRST_TERMINAL:
-            job.is_copying = False  # what copied it went with the shell's process
+            job.is_copying = False  # the copy ended with the shell's process
             if job.is_running:
                 job.launches -= 1
                 self._stopped(job)
@@ -306,7 +310,7 @@ class JobBook:
     def _end(
         self, job: Job, state: JobState, reason: EndReason, now_ns: int, started_ns: int = 0, finished_ns: int = 0
     ) -> None:
-        """The one terminal answer. A lane still copying or running stays taken until that has ended."""
+        """Send the one terminal answer. A lane that still copies or runs stays occupied until that ends."""
         ledger = self.ledger
         tenant = ledger.tenants[job.demand.tenant]
         was_queued = job.state is JobState.QUEUED
@@ -334,7 +338,8 @@ class JobBook:
                 self._leave_lane(job, now_ns)
 
     def _leave_lane(self, job: Job, now_ns: int) -> None:
-        """The lane holds nothing of the job's any more: start what waits for share, then route, then maybe idle."""
+        """Free the job's lane: start jobs that wait for share, then route the queue, then check whether the lease is
+        idle."""
         ledger = self.ledger
         placement = job.placement
         assert placement is not None
@@ -347,7 +352,7 @@ class JobBook:
         job.is_copying = False
         job.placement = None
         if lease is None:
-            return  # it went with its helper
+            return  # removed with its helper
         del lease.jobs[job.job]
         if job in lease.waiting:
             lease.waiting.remove(job)
@@ -357,7 +362,7 @@ class JobBook:
             if waiting.is_due(now_ns) or lease.running_share + waiting.demand.share > lease.view.alpha:
                 break
             if self._losing is not None and self._is_losing(waiting):
-                break  # nothing is launched where the event in hand says that nobody is
+                break  # do not launch on what the current event reports as lost
             lease.waiting.popleft()
             self._launch(waiting, lease, now_ns)
         tenant = ledger.tenants[job.demand.tenant]
@@ -367,7 +372,7 @@ class JobBook:
             self.leasing.went_idle(lease, now_ns)
 
     def _is_losing(self, job: Job) -> bool:
-        """The event in hand is the loss of the job's lane; what its time fires comes first."""
+        """True if the current event is the loss of the job's lane. Timers due at that event's time fire first."""
         event = self._losing
         if isinstance(event, events.WorkerLost):
             assert job.placement is not None
@@ -375,7 +380,8 @@ class JobBook:
         return event is not None
 
     def _requeue(self, job: Job, now_ns: int) -> None:
-        """The kernel surely did not start and the payload is still in the slot: in its old turn again."""
+        """Queue the job again in its former position: its kernel did not start, and its payload is still in the
+        slot."""
         tenant = self.ledger.tenants[job.demand.tenant]
         self._leave_lane(job, now_ns)
         if reason := self._withdrawn(job):
@@ -383,10 +389,10 @@ class JobBook:
             return
         job.attempt += 1
         self._enqueue(job, tenant, now_ns)
-        self._route(tenant, now_ns)  # another lease may have a free lane, and nothing else would look
+        self._route(tenant, now_ns)  # another lease may have a free lane, and no event would trigger routing
 
     def _withdrawn(self, job: Job) -> EndReason | None:
-        """Why the job may not wait for a lane again, if rights changed since it was accepted."""
+        """Return why the job may not wait for a lane again, if rights changed since it was accepted."""
         ledger = self.ledger
         tenant = ledger.tenants[job.demand.tenant]
         if job.kernel not in ledger.known:
@@ -396,7 +402,7 @@ class JobBook:
     # -- helper and leases ----------------------------------------------------------------------------------------
     def _helper_joined(self, event: events.HelperJoined, now_ns: int) -> None:
         self.leasing.helper_joined(event.helper, event.gpus, event.origin)
-        self.reload.end_queued(now_ns)  # what waits may have no place among these GPUs
+        self.reload.end_queued(now_ns)  # queued jobs may not fit any of these GPUs
         self.kernels.joined(event.kernels, now_ns)
         self.leasing.round(now_ns)
 
@@ -419,13 +425,14 @@ class JobBook:
         lost = [job for job in lease.jobs.values() if job.placement is not None and job.placement.lane == lane]
         for job in lost:
             if job in lease.waiting:
-                lease.waiting.remove(job)  # or a share that comes free would launch it on the dead lane
+                lease.waiting.remove(job)  # or freed share would launch it on the lost lane
         self.leasing.worker_lost(lease, lane, now_ns)
         for job in lost:
             self._lose(job, EndReason.WORKER_LOST, now_ns)
 
     def _lose(self, job: Job, reason: EndReason, now_ns: int) -> None:
-        """Its lane is gone. Not launched: queue again. Launched: nobody can know, unless it may run twice."""
+        """The job's lane is gone. If not launched, queue it again; if launched, the outcome is unknown, unless it may
+        run twice."""
         if job.state >= FIRST_TERMINAL:
             self._leave_lane(job, now_ns)
         elif not job.is_running or (job.is_idempotent and job.launches < MAX_ATTEMPTS and not self._withdrawn(job)):
@@ -435,7 +442,7 @@ class JobBook:
             self._end(job, JobState.OUTCOME_UNKNOWN, reason, now_ns)
 
     def _stopped(self, job: Job) -> None:
-        """The kernel runs no more: its share is free, its lane when it leaves that."""
+        """The kernel has stopped: free its share. `_leave_lane` frees its lane."""
         job.is_running = False
         lease = self.ledger.leases.get(job.placement.lease) if job.placement is not None else None
         if lease is not None:
@@ -478,7 +485,7 @@ class JobBook:
                 expired.append(job)
             elif key[0] != "job":
                 others.append(key)
-        expired.sort(key=lambda job: job.state is not JobState.QUEUED)  # or a lane would go to one that is due too
+        expired.sort(key=lambda job: job.state is not JobState.QUEUED)  # or a lane would go to a job that is due too
         for job in expired:
             self._end(job, JobState.EXPIRED, EndReason.DEADLINE_PASSED, now_ns)
         for kind, who in others:

@@ -1,4 +1,4 @@
-"""What the job book tells its shell to do, in order. The shell has no say in any of it."""
+"""Commands of the job book to its shell, in order. The shell takes no part in the decisions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Copy:
 
 @record
 class Launch:
-    """Signal the lane's worker. The book has recorded LAUNCHED before this leaves; it is sent at most once."""
+    """Signal the lane's worker. The book records LAUNCHED before this is sent; it is sent at most once."""
 
     job: int
     attempt: int
@@ -46,8 +46,8 @@ class Answer:
 
 @record
 class OpenLease:
-    """Have the helper cut the instance and start a worker per lane; ``scrub_first``: what the last holder left was
-    never confirmed scrubbed."""
+    """Have the helper create the instance and start a worker per lane. ``scrub_first``: the scrub of the last holder's
+    data was never confirmed."""
 
     lease: int
     generation: int
@@ -73,7 +73,7 @@ class ScrubLane:
 
 @record
 class CloseLease:
-    """Have the helper end the workers and destroy the instance; ``scrub``: it must scrub the whole instance first,
+    """Have the helper end the workers and destroy the instance. ``scrub``: it must scrub the whole instance first,
     because a worker died before it could."""
 
     lease: int
@@ -84,7 +84,7 @@ class CloseLease:
 
 @record
 class KillLane:
-    """Have the helper kill the lane's worker, now: what it runs has overrun. The book counts the lane as lost."""
+    """Have the helper kill the lane's worker at once: its kernel has overrun. The book counts the lane as lost."""
 
     lease: int
     lane: int
@@ -94,14 +94,14 @@ class KillLane:
 
 @record
 class EndSession:
-    """The session's tenant was removed and all its answers are out: say so and close it."""
+    """The session's tenant was removed and all its answers are sent: notify the requester and close the session."""
 
     session: int
 
 
 @record
 class TenantGone:
-    """A removed tenant holds nothing any more: forget who it was."""
+    """A removed tenant holds nothing: forget it."""
 
     tenant: str
 
@@ -109,4 +109,4 @@ class TenantGone:
 Command = (
     Copy | Launch | Answer | OpenLease | ScrubLane | CloseLease | KillLane | EndSession | TenantGone | PluginDecision
 )
-"""A `PluginDecision` asks nothing of the shell: it is what a policy plug-in said, for the journal."""
+"""A `PluginDecision` requires no action of the shell: it records a policy plug-in's decision in the journal."""

@@ -1,6 +1,6 @@
-"""Draining: the book finishes what it holds and accepts no new job (`admission.refuse` looks at the ledger's mark).
+"""Draining: the book finishes its jobs and accepts no new ones (`admission.refuse` checks the ledger's flag).
 
-Leases stay: idle ones close in their own time, and a drain that is called off finds the others warm.
+Leases stay: idle ones close after their usual time; if the drain is cancelled, the others are still warm.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from offpath.sched.jobs.ledger import Ledger
 
 
 class Draining:
-    """The book's answer to `Drain`."""
+    """Handles `Drain`."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     def handle(self, event: Drain, now_ns: int) -> None:
-        """Repeating it changes nothing."""
+        """Set or clear the flag; idempotent."""
         self._ledger.is_draining = event.is_on
 
 
 def is_drained(ledger: Ledger) -> bool:
-    """True when no accepted job waits for its answer and no lane copies or runs for an answered one."""
+    """True if no accepted job waits for its answer and no lane copies or runs for an answered one."""
     return not ledger.unanswered and not ledger.leaving

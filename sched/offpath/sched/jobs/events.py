@@ -1,4 +1,4 @@
-"""What happens to the job book. Every event is a frozen value; the time it is handled at comes beside it."""
+"""Input events of the job book. Every event is a frozen value; its time is passed separately."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from offpath.sched.record import record
 
 @record
 class SessionOpened:
-    """A requester of ``tenant`` redeemed its ticket and holds ``credits`` slots. ``origin`` is the shell's own note,
-    opaque to the book, which keeps it so that a restarted shell finds the session's memory again."""
+    """A requester of ``tenant`` redeemed its ticket and holds ``credits`` slots. ``origin`` is opaque to the book,
+    which keeps it so that a restarted shell finds the session's memory again."""
 
     session: int
     tenant: str
@@ -21,15 +21,15 @@ class SessionOpened:
 
 @record
 class SessionClosed:
-    """The requester left or was thrown out; its jobs end, nobody reads their answers."""
+    """The requester left or was disconnected. Its jobs end; their answers are not read."""
 
     session: int
 
 
 @record
 class JobSubmitted:
-    """A doorbell with a valid header. ``share`` 0 takes the kernel's demand; ``deadline_ns`` 0 means none; ``origin``
-    is the shell's note on where the payload is, below 2⁶⁴."""
+    """A doorbell with a valid header. ``share`` 0 takes the kernel's demand; ``deadline_ns`` 0 means none. ``origin``:
+    the payload's location, set by the shell, below 2⁶⁴."""
 
     job: int
     session: int
@@ -45,7 +45,7 @@ class JobSubmitted:
 
 @record
 class CancelRequested:
-    """The requester gives the job up, or an operator does: the one of ``operator_uid``."""
+    """The requester cancels the job, or an operator (``operator_uid``) does."""
 
     job: int
     operator_uid: int | None = None
@@ -53,7 +53,7 @@ class CancelRequested:
 
 @record
 class SlotLost:
-    """A restarted shell finds the job's payload gone or changed, and its kernel surely did not start."""
+    """A restarted shell found the job's payload gone or changed; its kernel did not start."""
 
     job: int
 
@@ -67,7 +67,7 @@ class CreditReturned:
 
 @record
 class CopyDone:
-    """The payload is in the lane, or (``error``) it is not."""
+    """The payload is in the lane, or the copy failed (``error``)."""
 
     job: int
     attempt: int
@@ -76,7 +76,7 @@ class CopyDone:
 
 @record
 class LaunchFailed:
-    """The launch message could not be handed to the worker: the kernel surely did not start."""
+    """The launch message could not be sent to the worker: the kernel did not start."""
 
     job: int
     attempt: int
@@ -95,8 +95,8 @@ class ResultArrived:
 
 @record
 class Kernel:
-    """A kernel helpers serve: id, demand R in percent of a GPU; the name is the shell's note; ``model``: the only model
-    of GPU it runs on, if there is only one."""
+    """A kernel that helpers serve: id, demand R in percent of a GPU, name (opaque to the book). ``model``: the GPU
+    model it is restricted to, if any."""
 
     kernel: int
     share: int
@@ -106,7 +106,7 @@ class Kernel:
 
 @record
 class HelperJoined:
-    """A helper offers GPUs and kernels; GPUs hold no instance. ``origin``: the shell's note on which process it is."""
+    """A helper offers GPUs, which hold no instance, and kernels. ``origin``: the shell's identifier of its process."""
 
     helper: int
     gpus: tuple[GpuSpec, ...]
@@ -116,7 +116,7 @@ class HelperJoined:
 
 @record
 class HelperLost:
-    """The helper's process or channel ended: its workers and instances are gone with it."""
+    """The helper's process or channel ended; its workers and instances are gone."""
 
     helper: int
 
@@ -132,8 +132,8 @@ class LaneReady:
 
 @record
 class InstanceFailed:
-    """The helper could not make the instance or its workers, or it is gone without the scrub that its closing asked
-    for: nothing of it is left, but for what its memory may hold."""
+    """The helper could not create the instance or its workers, or the instance is gone without the scrub that closing
+    requested. Nothing remains but data that its memory may hold."""
 
     lease: int
     generation: int
@@ -141,7 +141,7 @@ class InstanceFailed:
 
 @record
 class WorkerLost:
-    """A worker of the lease ended unasked."""
+    """A worker of the lease ended without a request."""
 
     lease: int
     lane: int
@@ -159,7 +159,7 @@ class LaneScrubbed:
 
 @record
 class InstanceClosed:
-    """Workers ended, the instance is destroyed, what workers could not scrub the helper did."""
+    """Workers ended and the instance is destroyed. The helper scrubbed what workers could not."""
 
     lease: int
     generation: int
@@ -167,15 +167,15 @@ class InstanceClosed:
 
 @record
 class Drain:
-    """An operator wants the daemon to finish what it holds and to take in nothing new; off: it takes in again."""
+    """An operator starts a drain: finish current jobs and accept no new ones. Off: accept again."""
 
     is_on: bool
 
 
 @record
 class ConfigChanged:
-    """Another configuration is in force, as a whole. Lanes and their sizes are what they were: leases and sessions
-    were made for them."""
+    """A new configuration is in force, as a whole. Lane count and sizes are unchanged: leases and sessions depend on
+    them."""
 
     tenants: tuple[TenantSpec, ...]
     settings: BookSettings
@@ -184,12 +184,12 @@ class ConfigChanged:
 
 @record
 class PluginStarted:
-    """The process of the policy's plug-in is there, for the first time or again: it is asked from here on."""
+    """The process of the policy's plug-in has started or restarted: query it from now on."""
 
 
 @record
 class Tick:
-    """Nothing but time passed."""
+    """Only time has passed."""
 
 
 Event = (

@@ -1,7 +1,7 @@
-"""Why a job stands where it stands: what holds it back, who holds what it needs, and what would lift that.
+"""Explains a job's state: what blocks it, which leases hold what it needs, and what would unblock it.
 
-Pure reading over the ledger, and the policy's geometry told again from the leases; it changes nothing and asks the
-policy nothing. `offpath.sched.jobs.obstacles` looks at what a queued job lacks; ended jobs are `explain_end`'s.
+Only reads the ledger. The geometry is rebuilt from the leases, so the policy is not queried.
+`offpath.sched.jobs.obstacles` covers what a queued job lacks; `explain_end` covers ended jobs.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from offpath.sched.jobs.records import MS, Job, Tenant
 from offpath.sched.jobs.states import EndReason, JobState
 from offpath.sched.record import record
 
-_LAST: Final = 1 << 62  # a number behind every job's
+_LAST: Final = 1 << 62  # greater than every job number
 
 
 @record
 class Explanation:
-    """``ahead`` jobs of the tenant are served before it; ``estimate_ns`` until it ends, None while nothing is known
-    (its kernel has not ended lately, runs for longer than usual, or no lease is there to run it)."""
+    """``ahead``: jobs of the tenant that are served before it. ``estimate_ns``: time until it ends; None if unknown (no
+    recent run of its kernel, a run longer than usual, or no lease to run it)."""
 
     where: str
     holds: tuple[Hold, ...]
@@ -35,8 +35,8 @@ class Explanation:
 
 @record
 class Ended:
-    """What is left of an ended job: who asked for what, and its answer. ``share`` and ``budget_ms`` as asked;
-    ``operator_uid``: of the operator who cancelled it, if one did; ``detail``: what its worker said of its failure."""
+    """Record of an ended job: its request and its answer. ``share`` and ``budget_ms`` are as requested.
+    ``operator_uid``: the operator who cancelled it, if any. ``detail``: the worker's error text."""
 
     job: int
     tenant: str
@@ -57,9 +57,9 @@ class Ended:
 def explain(
     job: Job, ledger: Ledger, gpus: tuple[GpuSpec, ...], now_ns: int, *, names_others: bool = True
 ) -> Explanation:
-    """A job the book holds and has not answered.
+    """Explain a job that the book holds and has not answered.
 
-    ``names_others``: may other tenants be named? To an operator; a tenant is told only that there are others.
+    ``names_others``: name other tenants. True for an operator; a tenant learns only that there are others.
     """
     told = Explanation("accepted", (), 0, None)
     if job.state is JobState.QUEUED:
@@ -101,7 +101,7 @@ def _on_a_lane(job: Job, ledger: Ledger, now_ns: int) -> Explanation:
 
 
 def _ahead(job: Job, ledger: Ledger) -> int:
-    """Jobs of its tenant that are placed before it, were all leases the same: by priority, then by age."""
+    """Number of jobs of its tenant that are placed before it, if all leases were the same: by priority, then by age."""
     mine = (-job.priority, job.accepted_ns, job.job)
     queues = ledger.tenants[job.demand.tenant].queues.values()
     return sum((-o.priority, o.accepted_ns, o.job) < mine for queue in queues for o in queue.waiting())
@@ -123,7 +123,7 @@ def _deadline(job: Job, told: Explanation, ledger: Ledger, now_ns: int) -> tuple
 
 
 def _kept_until(ledger: Ledger) -> str:
-    """How long a kernel keeps its lane once its job has expired."""
+    """Text for how long a kernel keeps its lane once its job has expired."""
     settings = ledger.settings
     if settings.kills_expired and settings.linger_ns:
         return f"until it ends; after {_ms(settings.linger_ns)} its worker is killed (limits.on_expiry)"
@@ -133,7 +133,7 @@ def _kept_until(ledger: Ledger) -> str:
 
 
 def _nameless(hold: Hold, own: str) -> Hold:
-    """The same, with other tenants unnamed."""
+    """The same hold without the names of other tenants."""
     others = {each.tenant for each in hold.holders} - {own}
     text = hold.text
     for name in sorted(others, key=len, reverse=True):
@@ -143,7 +143,7 @@ def _nameless(hold: Hold, own: str) -> Hold:
 
 
 def explain_end(ended: Ended, ledger: Ledger, gpus: tuple[GpuSpec, ...], now_ns: int) -> Explanation:
-    """A job that was answered, from what is left of it; the numbers, and ``gpus``, are those of now."""
+    """Explain an answered job from its record; the numbers and ``gpus`` are current, not those of the time it ended."""
     where = f"{ended.state.name} after {_ms(ended.stages[5])}"
     if ended.reason is EndReason.NONE:
         return Explanation(where, (), 0, None)
@@ -184,7 +184,7 @@ _END_CAUSE = {
 
 
 def _end_text(ended: Ended, ledger: Ledger, now_ns: int) -> tuple[str, tuple[Unblocker, ...]]:
-    """What ended it, with the numbers, and what would change that."""
+    """Text for what ended the job, with numbers, and what would change that."""
     reason, settings, asked = ended.reason, ledger.settings, ended.share
     tenant = ledger.tenants.get(ended.tenant)
     spec = tenant.spec if tenant is not None else None
@@ -228,7 +228,7 @@ def _expired(ended: Ended, ledger: Ledger, now_ns: int) -> str:
 
 
 def _unreachable(ended: Ended, tenant: Tenant, now_ns: int) -> tuple[str, tuple[Unblocker, ...]]:
-    """What the same request would be told now: it is accepted once those ahead of it leave it the time."""
+    """Evaluate the same request now: it is accepted once the jobs ahead of it leave enough time."""
     again = Job(
         _LAST, 0, 0, Demand(_LAST, ended.tenant, ended.share, ended.payload_bytes), ended.kernel, ended.priority,
         now_ns + ended.budget_ms * MS, False, now_ns,

@@ -1,9 +1,9 @@
-"""When a job would end: the tenant's jobs ahead of it, first come first served over its leases, by Σ R and by lanes.
+"""Estimates when a job ends, by serving the tenant's jobs ahead of it over its leases, limited by Σ R and by lanes.
 
-Jobs take their turns by priority, then by age. Each goes to the lease where it can start first; the kernels of one
-lease start in that order, at most one per lane and with Σ R ≤ α. What a kernel takes is what its last runs took
-(`offpath.sched.jobs.service`); one without history counts as nothing. A lease that is being opened counts as there.
-Both make a forecast too early rather than too late: it must not turn work away that would have been done in time.
+Jobs are ordered by priority, then by age. Each goes to the lease where it can start first. The kernels of one lease
+start in that order, at most one per lane and with Σ R ≤ α. A kernel's run time is that of its last runs
+(`offpath.sched.jobs.service`); without history it is 0. A lease that is being opened counts as open. Both make a
+forecast too early rather than too late, so that no job is refused that would have met its deadline.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from offpath.sched.jobs.service import typical_ns
 from offpath.sched.jobs.states import FIRST_TERMINAL, LeaseState
 
 _SEATED: Final = 512
-"""Jobs times leases that a forecast looks at, some 0.4 ms; those behind count by `_work_ends_ns` only."""
+"""Product of jobs and leases that a forecast examines, about 0.4 ms; `_work_ends_ns` alone covers further jobs."""
 _SORTED: Final = 512
-"""A longer queue is not put in order."""
+"""A longer queue is not sorted."""
 _CLASSES: Final = 64
-"""Kinds of queued jobs that are added up; further ones are left out, or taken to be like these."""
+"""Kinds of queued jobs that are summed; further ones are left out or assumed to be similar."""
 _NEVER_NS: Final = 1 << 62
 _USABLE: Final = (LeaseState.PLANNED, LeaseState.CREATING, LeaseState.WARM)
 
 
 class _Paces(dict[int, int]):
-    """How long a tenant's kernels typically take at ``now_ns``, by kernel; each is looked up once."""
+    """Typical run times of a tenant's kernels at ``now_ns``, by kernel; each is computed once."""
 
     __slots__ = ("now_ns", "service")
 
@@ -42,14 +42,14 @@ class _Paces(dict[int, int]):
         return found_ns
 
     def left_ns(self, job: Job) -> int:
-        """Of a job on a lane; one that was answered before it ran will not run."""
+        """Remaining time of a job on a lane; one that was answered before it ran will not run."""
         if not job.is_running:
             return self[job.kernel] if job.state < FIRST_TERMINAL else 0
         return max(0, self[job.kernel] - (self.now_ns - job.launched_ns))
 
 
 class _Abreast(dict[int, int]):
-    """How many jobs of a share the leases let run at a time, by share, at least 1; each is found once."""
+    """Number of jobs of a share that the leases can run at a time, by share, at least 1; each is computed once."""
 
     __slots__ = ("kinds",)
 
@@ -64,12 +64,12 @@ class _Abreast(dict[int, int]):
 
 
 class _Line:
-    """A lease, and when what has its turn before the job in question runs on it. Times in ns from now."""
+    """A lease, with the schedule of the jobs that precede the job in question. Times in ns from now."""
 
     __slots__ = ("alpha", "free", "room", "running", "start_ns")
 
     def __init__(self, lease: Lease, paces: _Paces, until: Job | None = None) -> None:
-        """``until``: of the jobs that wait on the lease for share only those before this one count."""
+        """``until``: of the jobs that wait on the lease for share, count only those before this one."""
         self.alpha = self.room = lease.view.alpha
         self.free = lease.view.lanes
         self.start_ns = 0
@@ -83,11 +83,11 @@ class _Line:
         for job in chain(lease.waiting, coming):
             if job is until:
                 break
-            if job.state < FIRST_TERMINAL:  # one that was answered leaves with its copy
+            if job.state < FIRST_TERMINAL:  # an answered one leaves when its copy ends
                 self.seat(job, paces)
 
     def earliest_ns(self, share: int) -> int:
-        """When a job of ``share`` ≤ α can start behind those seated."""
+        """Time at which a job of ``share`` ≤ α can start after the scheduled jobs."""
         start_ns, free, room = self.start_ns, self.free, self.room
         for end_ns, held in self.running:
             if free > 0 and room >= share:
@@ -97,7 +97,7 @@ class _Line:
         return start_ns
 
     def seat(self, job: Job, paces: _Paces) -> None:
-        """The job starts here as early as it can, unless it has expired by then."""
+        """Schedule the job at its earliest start, unless it has expired by then."""
         share = job.demand.share
         start_ns = self.earliest_ns(share)
         if job.is_due(paces.now_ns + start_ns):
@@ -116,11 +116,11 @@ class _Line:
 
 
 def is_unreachable(job: Job, tenant: Tenant, now_ns: int) -> bool:
-    """Would the job, submitted now, surely end after its deadline?
+    """True if the job, submitted now, would certainly end after its deadline.
 
-    No, while it is not known how long its kernel takes, or a lane that could run it is idle. About 5 µs; where the
-    deadline is neither far nor hopeless about 1 µs more for each job on a lane, and for each job ahead and lease, the
-    latter up to some 0.4 ms.
+    False while its kernel's run time is unknown or a lane that could run it is idle. Takes about 5 µs. If the deadline
+    is neither far nor clearly too short, adds about 1 µs per job on a lane and about 1 µs per (job ahead, lease) pair,
+    the latter up to 0.4 ms.
     """
     budget_ns = job.deadline_ns - now_ns
     if budget_ns < 0:
@@ -144,7 +144,7 @@ def is_unreachable(job: Job, tenant: Tenant, now_ns: int) -> bool:
 
 
 def ends_in_ns(job: Job, tenant: Tenant, now_ns: int) -> int | None:
-    """When the job, queued or about to be, would end, in ns from now; None: not known, or no lease is there for it."""
+    """Time until a queued or new job would end, in ns from now; None if unknown or without a lease for it."""
     paces = _Paces(tenant, now_ns)
     leases = [lease for lease in tenant.leases.values() if lease.state in _USABLE]
     is_there = any(held.view.alpha >= job.demand.share and held.state is LeaseState.WARM for held in leases)
@@ -154,8 +154,7 @@ def ends_in_ns(job: Job, tenant: Tenant, now_ns: int) -> int | None:
 
 
 def ends_on_lane_in_ns(job: Job, lease: Lease, tenant: Tenant, now_ns: int) -> int | None:
-    """When a job that has a lane would end, in ns from now; None: not known, or its kernel has run for longer than
-    usual."""
+    """Time until a job on a lane would end, in ns from now; None if unknown or if its kernel runs longer than usual."""
     paces = _Paces(tenant, now_ns)
     if not paces[job.kernel]:
         return None
@@ -165,8 +164,8 @@ def ends_on_lane_in_ns(job: Job, lease: Lease, tenant: Tenant, now_ns: int) -> i
 
 
 def work_ns(tenant: Tenant, now_ns: int) -> int:
-    """How long the tenant's warm leases take for all that it has queued and on lanes: each kind of job at the number
-    that its R and the lanes let run at a time. 0: not known. Costs some 0.2 µs for each lease and job on a lane."""
+    """Time that the tenant's warm leases need for all its jobs, queued and on lanes; each kind of job runs as many at a
+    time as its R and the lanes allow. 0 if unknown. Takes about 0.2 µs per lease and per job on a lane."""
     paces = _Paces(tenant, now_ns)
     leases = [lease for lease in tenant.leases.values() if lease.state is LeaseState.WARM]
     abreast = _Abreast(leases)
@@ -183,14 +182,14 @@ def work_ns(tenant: Tenant, now_ns: int) -> int:
 
 
 def _is_idle_for(share: int, lease: Lease) -> bool:
-    """A lane of it is free and the share too: the job could start now."""
+    """True if a lane and enough share are free: the job could start now."""
     if lease.state is not LeaseState.WARM or len(lease.jobs) >= lease.view.lanes:
         return False
     return sum(job.demand.share for job in lease.jobs.values()) + share <= lease.view.alpha
 
 
 def _all_in_a_row_ns(tenant: Tenant, leases: list[Lease], priority: int, paces: _Paces) -> int:
-    """A job of ``priority`` starts by then at the latest: until it does, one that is ahead of it runs."""
+    """Upper bound for the start of a job of ``priority``: until then at least one job ahead of it runs."""
     if len(tenant.waiting) > _CLASSES:
         return _NEVER_NS
     ahead = (count * paces[kernel] for (queued, kernel, *_), count in tenant.waiting.items() if queued >= priority)
@@ -198,10 +197,10 @@ def _all_in_a_row_ns(tenant: Tenant, leases: list[Lease], priority: int, paces: 
 
 
 def _work_ends_ns(tenant: Tenant, leases: list[Lease], share: int, priority: int, paces: _Paces) -> int:
-    """A job of ``share`` and ``priority`` starts by then at the earliest.
+    """Lower bound for the start of a job of ``share`` and ``priority``.
 
-    Whatever is ahead of it and no larger has started by then, unless it has expired, and of that only what runs at
-    one moment is left: Σ R · service ≤ Σ α · (start + the longest service).
+    By that time every job ahead that is not larger has started, unless it expired, and only what runs at that moment
+    remains of them: Σ R · service ≤ Σ α · (start + the longest service).
     """
     work = longest_ns = 0
     for (queued, kernel, held, may_expire), count in islice(tenant.waiting.items(), _CLASSES):
@@ -212,7 +211,8 @@ def _work_ends_ns(tenant: Tenant, leases: list[Lease], share: int, priority: int
 
 
 def _start_ns(job: Job, tenant: Tenant, leases: list[Lease], paces: _Paces, enough_ns: int = _NEVER_NS) -> int:
-    """When the job would start, in ns from now. Beyond ``enough_ns`` any number that is no later will do."""
+    """Time until the job would start, in ns from now. Above ``enough_ns`` any number not greater than that time may be
+    returned."""
     share, turn = job.demand.share, (-job.priority, job.accepted_ns, job.job)
     lines = [_Line(lease, paces) for lease in leases]
     if 0 < tenant.queued <= _SORTED:
@@ -224,12 +224,12 @@ def _start_ns(job: Job, tenant: Tenant, leases: list[Lease], paces: _Paces, enou
             if line is not None:
                 line.seat(ahead, paces)
                 if ahead.demand.share <= share and line.start_ns > enough_ns:
-                    return line.start_ns  # what comes later and is no smaller starts later
+                    return line.start_ns  # later jobs of at least this size start later
     return min(line.earliest_ns(share) for line in lines if line.alpha >= share)
 
 
 def _earliest(lines: list[_Line], share: int) -> _Line | None:
-    """Where a job of ``share`` can start first; None: nowhere."""
+    """Lease where a job of ``share`` can start first, or None."""
     if len(lines) == 1:
         return lines[0] if lines[0].alpha >= share else None
     fitting = (line for line in lines if line.alpha >= share)

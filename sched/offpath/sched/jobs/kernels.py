@@ -1,8 +1,8 @@
-"""Which kernels there are, who serves them, and what becomes of jobs whose kernel nobody serves.
+"""Tracks which kernels exist, which helper serves them, and what happens to jobs of kernels without a helper.
 
-A kernel's number is given once and never again to another name: the book keeps the largest that it has seen, so the
-journal keeps it too. A name whose server is lost stays known for `BookSettings.kernel_gone_ns`: a helper that comes
-back finds its jobs and their numbers. After that the name is forgotten and its queued jobs end.
+A kernel's number is never reused for another name: the book, and so the journal, keeps the largest number it has seen.
+A name without a helper stays known for `BookSettings.kernel_gone_ns`, so a helper that returns finds its jobs and their
+numbers. After that the name is forgotten and its queued jobs end.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from offpath.sched.jobs.records import Job, JobHeap, KnownKernel, Tenant
 from offpath.sched.jobs.states import EndReason, JobState
 
 MOST_KERNELS: Final = 256
-"""Names known at once; beyond these the ones without a server are forgotten early, the longest gone first. The wire's
-bound for a welcome (`offpath.bindings.wire.control.MAX_KERNELS`)."""
+"""Maximum number of known names. Beyond it, names without a helper are forgotten early, the longest gone first. The
+wire's bound for a welcome (`offpath.bindings.wire.control.MAX_KERNELS`)."""
 
 
 class Kernels:
-    """Over the ledger; ``end`` is the book's."""
+    """Manages the ledger's kernels; ``end`` is the book's."""
 
     def __init__(self, ledger: Ledger, leasing: Leasing, end: Callable[[Job, JobState, EndReason, int], None]) -> None:
         self._ledger = ledger
@@ -30,8 +30,8 @@ class Kernels:
         self._end = end
 
     def joined(self, kernels: tuple[events.Kernel, ...], now_ns: int) -> None:
-        """A helper serves exactly these from now on. Queued jobs whose kernel is not among them are set aside, so that
-        they hold up nobody; those whose kernel is back take their old turn."""
+        """Set the kernels that the helper serves. Queued jobs of other kernels are set aside, so that they block no
+        queue; jobs of kernels that are served again return to their former position."""
         ledger = self._ledger
         ledger.kernels = {kernel.kernel: kernel for kernel in kernels}
         for kernel in kernels:
@@ -43,18 +43,18 @@ class Kernels:
         self._bound(now_ns)
 
     def lost(self, now_ns: int) -> None:
-        """The helper is gone. Jobs for what it served are accepted and queued until that is forgotten."""
+        """The helper is gone. Jobs for its kernels are accepted and queued until the kernels are forgotten."""
         self._without_server(list(self._ledger.known.values()), now_ns)
 
     def timer(self, number: int, now_ns: int) -> None:
-        """A kernel may have been without a server for too long; all that have been are forgotten in one pass."""
+        """Forget, in one pass, all kernels that have been without a helper for too long."""
         known = self._ledger.known.get(number)
         if known is not None and 0 < self._ledger.gone_for_good_ns(known) <= now_ns:
             due = [one for one in self._ledger.known.values() if 0 < self._ledger.gone_for_good_ns(one) <= now_ns]
             self._forget({one.kernel for one in due}, now_ns)
 
     def arm_again(self) -> None:
-        """The limit changed, and the timers of the former one were dropped."""
+        """Arm the timers again: the limit changed, and the timers of the former limit were dropped."""
         for known in self._ledger.known.values():
             self._arm(known)
 
@@ -69,7 +69,7 @@ class Kernels:
             self._ledger.timers.arm(when_ns, ("kernel", known.kernel))
 
     def _sort(self, tenant: Tenant, now_ns: int) -> None:
-        """Into the queues what a helper serves, aside what none does."""
+        """Move jobs of served kernels into the queues and set the others aside."""
         served = self._ledger.kernels
         away = [job for queue in tenant.queues.values() for job in queue.waiting() if job.kernel not in served]
         back = [job for job in tenant.stranded.values() if job.kernel in served]
@@ -92,14 +92,14 @@ class Kernels:
             self._leasing.need_met(tenant)
 
     def _bound(self, now_ns: int) -> None:
-        """A host whose helpers come with new names each time fills no table and is not refused."""
+        """Bound the table: a host whose helpers bring new names each time does not fill it and is not refused."""
         known = self._ledger.known
         gone = sorted((one for one in known.values() if not one.is_served), key=lambda one: (one.gone_ns, one.kernel))
         if excess := max(0, len(known) - MOST_KERNELS):
             self._forget({one.kernel for one in gone[:excess]}, now_ns)
 
     def _forget(self, numbers: set[int], now_ns: int) -> None:
-        """The names are free for new numbers; what is queued for the old ones ends."""
+        """Free the names for new numbers and end the jobs that are queued for the old ones."""
         ledger = self._ledger
         for number in numbers:
             del ledger.known[number]

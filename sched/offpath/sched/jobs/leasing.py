@@ -1,8 +1,9 @@
-"""The leasing loop (docs/design.md, Job book): opens, drains, scrubs and closes leases, on needs, idleness and loss.
+"""Leasing loop: opens, drains, scrubs and closes leases, driven by needs, idleness and loss (docs/design.md, Job book).
 
-PLANNED → CREATING → WARM → DRAINING → SCRUBBING → FREE. An instance belongs to one tenant from PLANNED to FREE, and
-FREE needs every byte confirmed scrubbed: by its workers, or by the helper when a worker died. Contended GPUs go by
-weight: the needy tenant with the smallest held share per weight is served first, and takes from one with a larger.
+PLANNED → CREATING → WARM → DRAINING → SCRUBBING → FREE. An instance belongs to one tenant from PLANNED to FREE. FREE
+requires that every byte is confirmed scrubbed: by the workers, or by the helper if a worker died. Contended GPUs are
+divided by weight: the needy tenant with the smallest held share per weight is served first, and takes leases from a
+tenant with a larger one.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ _OPENING = (LeaseState.PLANNED, LeaseState.CREATING)
 _LEAVING = (LeaseState.DRAINING, LeaseState.SCRUBBING)
 FAILURES_TO_REPORT = 8
 LARGEST_LEASE = 0xFFFF_FFFF
-"""An answer's header has 32 bits for the number."""
+"""The header of an answer has 32 bits for the lease number."""
 _OPENING_FAILED = Refusal((Obstacle.OPENING_FAILED,), (Unblocker.LEASE_OPENS, Unblocker.HELPER_JOINS))
 _QUOTA = Refusal((Obstacle.QUOTA,), (Unblocker.LEASE_CLOSES, Unblocker.CONFIGURATION))
 
 
 class Leasing:
-    """Leases over the ledger. Jobs stay the book's."""
+    """Manages the leases of the ledger. Jobs are managed by the book."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -41,7 +42,7 @@ class Leasing:
 
     @property
     def gpus(self) -> list[GpuSpec]:
-        """The helper's, in its order."""
+        """The helper's GPUs, in its order."""
         return list(self._gpus.values())
 
     @gpus.setter
@@ -50,12 +51,12 @@ class Leasing:
 
     @property
     def known_alphas(self) -> tuple[int, ...] | None:
-        """The fractions that leases may have; None where no GPU is known that could say."""
+        """The fractions that leases may have; None if no GPU is known."""
         return self.alphas if self.alphas or self._gpus else None
 
     # -- helper ---------------------------------------------------------------------------------------------------
     def helper_joined(self, helper: int, gpus: tuple[GpuSpec, ...], origin: str) -> None:
-        """Take its GPUs in; the next round opens the pinned leases, then serves whoever waits."""
+        """Add the helper's GPUs. The next round opens the pinned leases, then serves waiting tenants."""
         self.helper = helper
         self.origin = origin
         self.gpus = list(gpus)
@@ -64,12 +65,12 @@ class Leasing:
         room = self._lease_bytes()
         self.alphas = tuple(sorted({g.alpha(p) for g in gpus for p in g.profiles if p.memory_bytes >= room}))
         for tenant in self._ledger.tenants.values():
-            tenant.retry_open_ns = 0  # what failed with the last helper may work with this one
+            tenant.retry_open_ns = 0  # openings that failed with the last helper may succeed with this one
 
     def helper_lost(self, helper: int) -> list[Lease]:
-        """Forget its GPUs and leases; returns the leases, whose jobs are now the book's to end or requeue.
+        """Forget the helper's GPUs and leases. Returns the leases; the book ends or requeues their jobs.
 
-        What they held counts as dirty until the next instance there is scrubbed.
+        Their slices count as dirty until the next instance there is scrubbed.
         """
         if helper != self.helper:
             return []
@@ -85,9 +86,9 @@ class Leasing:
         self.helper = 0
         return lost
 
-    # -- a lease's life -------------------------------------------------------------------------------------------
+    # -- lease life cycle -----------------------------------------------------------------------------------------
     def lane_ready(self, lease: Lease, lane: int, now_ns: int) -> bool:
-        """True when this lane made the lease WARM."""
+        """True if this lane made the lease WARM."""
         if lease.state is not LeaseState.CREATING or not 0 <= lane < lease.view.lanes:
             return False
         lease.ready.add(lane)
@@ -102,7 +103,7 @@ class Leasing:
         return True
 
     def went_idle(self, lease: Lease, now_ns: int) -> None:
-        """The lease runs nothing: start its keep-warm time, or finish a drain."""
+        """Start the keep-warm time of a lease without jobs, or finish its drain."""
         lease.idle_since_ns = now_ns
         if lease.state is LeaseState.DRAINING:
             if not lease.orphaned_copies:
@@ -112,13 +113,13 @@ class Leasing:
             self._ledger.timers.arm(now_ns + self._ledger.settings.keep_warm_ns, ("idle", lease.view.lease))
 
     def idle_timer(self, lease_id: int, now_ns: int) -> None:
-        """Close a lease that was idle long enough, else look again when it would have been."""
+        """Close a lease that was idle long enough, else arm the timer for the rest of that time."""
         lease = self._ledger.leases.get(lease_id)
         if lease is None or lease.state is not LeaseState.WARM:
             return
         lease.is_idle_timer_armed = False
         if lease.jobs or lease.is_pinned:
-            return  # its next idleness arms the timer again
+            return  # armed again when the lease next becomes idle
         since = lease.idle_since_ns
         if now_ns - since >= self._ledger.settings.keep_warm_ns:
             self.drain(lease, now_ns)
@@ -127,14 +128,14 @@ class Leasing:
             self._ledger.timers.arm(since + self._ledger.settings.keep_warm_ns, ("idle", lease_id))
 
     def drain(self, lease: Lease, now_ns: int) -> None:
-        """Place nothing more on it; scrub when the last job has left."""
+        """Place no more jobs on the lease; scrub when the last job has left."""
         lease.state = LeaseState.DRAINING
         self._ledger.policy.lease_draining(lease.view.lease)
         if not lease.jobs:
             self._scrub(lease, now_ns)
 
     def worker_lost(self, lease: Lease, lane: int, now_ns: int) -> None:
-        """A lane is gone: no new job on the lease, the others finish, the helper scrubs the whole instance."""
+        """A lane is gone: the lease takes no new job, other jobs finish, the helper scrubs the whole instance."""
         lease.lost.add(lane)
         if lease.state is LeaseState.CREATING:
             self._pause_opening(lease, now_ns)
@@ -145,26 +146,26 @@ class Leasing:
             self._close_when_scrubbed(lease)
 
     def kill_lane(self, lease: Lease, lane: int) -> None:
-        """Have its worker killed; the caller then counts it as lost."""
+        """Have the lane's worker killed; the caller then counts the lane as lost."""
         self._ledger.out.append(KillLane(lease.view.lease, lane, lease.generation, self.helper))
 
     def give_up(self, lease: Lease) -> None:
-        """A lease that is not WARM yet shall not become it: the helper ends its workers and scrubs."""
+        """Cancel the opening of a lease that is not WARM yet: the helper ends its workers and scrubs."""
         lease.lost.update(range(lease.view.lanes))
         self._close(lease)
 
     def opening_overran(self, lease: Lease, now_ns: int) -> None:
-        """CREATING for too long: closed, and tried again after the pause."""
+        """The lease was CREATING for too long: close it, and retry after the pause."""
         self._pause_opening(lease, now_ns)
         self.give_up(lease)
 
     def scrub_overran(self, lease: Lease) -> None:
-        """Its workers take too long: they count as lost, and the helper scrubs the whole instance."""
+        """The workers exceeded the scrub limit: they count as lost, and the helper scrubs the whole instance."""
         lease.lost |= lease.ready - lease.scrubbed
         self._close_when_scrubbed(lease)
 
     def orphaned_copy_ended(self, copy: tuple[int, int], now_ns: int) -> None:
-        """``copy`` (job, attempt) writes no more; if it was a stray, a drain may have waited for it."""
+        """``copy`` (job, attempt) has ended; if it was orphaned, a drain may have waited for it."""
         for lease in self._ledger.leases.values():
             if copy in lease.orphaned_copies:
                 lease.orphaned_copies.remove(copy)
@@ -173,25 +174,26 @@ class Leasing:
                 return
 
     def lane_scrubbed(self, lease: Lease, lane: int) -> None:
-        """A worker's confirmation; it counts only while the lease is scrubbing, and from a worker that was asked."""
+        """Handle a worker's confirmation; it counts only while the lease is scrubbing, from a worker that got the
+        command."""
         if lease.state is LeaseState.SCRUBBING and lane in lease.ready - lease.lost - lease.scrubbed:
             lease.scrubbed.add(lane)
             self._close_when_scrubbed(lease)
 
     def instance_closed(self, lease: Lease, now_ns: int) -> None:
-        """FREE: the slices may go to anyone. Said before it was asked for, it means nothing."""
+        """The lease is FREE: its slices may go to any tenant. Ignored unless closing was requested."""
         if lease.is_closing:
             self._forget(lease)
             self.round(now_ns)
 
     def instance_failed(self, lease: Lease, now_ns: int) -> None:
-        """Nothing came of it: free, but not known clean; the tenant waits a moment before the next try."""
+        """Opening failed: the slices are free but not known to be clean; the tenant pauses before the next attempt."""
         self._mark_dirty(lease)
         self._forget(lease)
         self._pause_opening(lease, now_ns)
 
     def _pause_opening(self, lease: Lease, now_ns: int) -> None:
-        """What failed now would fail again at once: workers that die at birth must not be forked in a loop."""
+        """Pause before the next attempt, so that workers that die at start are not forked in a loop."""
         settings = self._ledger.settings
         tenant = self._ledger.tenants[lease.view.tenant]
         pause = settings.retry_open_ns << min(tenant.failures, 32)
@@ -201,7 +203,7 @@ class Leasing:
         self._explain_failures(tenant)
 
     def _explain_failures(self, tenant: Tenant) -> None:
-        """After so many in a row it is no accident: who waits is told."""
+        """After this many failures in a row, report the cause to waiting jobs."""
         if tenant.failures >= FAILURES_TO_REPORT:
             for queue in tenant.queues.values():
                 head = queue.peek()
@@ -210,7 +212,7 @@ class Leasing:
 
     # -- needs ----------------------------------------------------------------------------------------------------
     def need(self, tenant: Tenant, now_ns: int) -> None:
-        """The tenant has jobs that no lease of its takes: remember since when, act now if it holds nothing."""
+        """The tenant has jobs that none of its leases takes: record the time; run a round now if it holds no lease."""
         if tenant.spec.name not in self._ledger.backlogged:
             tenant.need_since_ns = now_ns
             self._ledger.backlogged[tenant.spec.name] = tenant
@@ -219,12 +221,12 @@ class Leasing:
                 self.round(now_ns)
 
     def need_met(self, tenant: Tenant) -> None:
-        """Nothing of the tenant's waits any more."""
+        """The tenant has no waiting jobs left."""
         self._ledger.backlogged.pop(tenant.spec.name, None)
         tenant.room = set()
 
     def need_timer(self, name: str, now_ns: int) -> None:
-        """A need grew older: look again, and keep looking while it lasts."""
+        """Check an older need again, and keep checking while it lasts."""
         tenant = self._ledger.tenants.get(name)
         if tenant is None:
             return
@@ -236,22 +238,22 @@ class Leasing:
             self._arm_need(tenant, old_enough_ns if now_ns < old_enough_ns < again_ns else again_ns)
 
     def _arm_need(self, tenant: Tenant, when_ns: int) -> None:
-        if not tenant.need_timer_ns or when_ns < tenant.need_timer_ns:  # a former need's may still be armed, for later
+        if not tenant.need_timer_ns or when_ns < tenant.need_timer_ns:  # else armed already
             tenant.need_timer_ns = when_ns
             self._ledger.timers.arm(when_ns, ("need", tenant.spec.name))
 
     def arm_needs(self, now_ns: int) -> None:
-        """Look at every need after the pause that counts now; the timers of the former one were forgotten."""
+        """Arm the timers of all needs with the current pause; the former timers were dropped."""
         for tenant in self._ledger.tenants.values():
             tenant.need_timer_ns = 0
         for tenant in self._ledger.backlogged.values():
             self._arm_need(tenant, now_ns + max(self._ledger.settings.grow_after_ns, MS))
 
     def round(self, now_ns: int) -> None:
-        """Serve pinned leases, then needy tenants, the least held share per weight first.
+        """Serve pinned leases, then needy tenants, smallest held share per weight first.
 
-        Slices that are being cleared for one are out of bounds for the others, or small leases would for ever take
-        the room that a large one waits for.
+        Slices that are being cleared for one tenant are reserved from the others. Otherwise small leases would keep
+        taking the room that a large one waits for.
         """
         if not self._gpus:
             return
@@ -272,7 +274,7 @@ class Leasing:
             self._serve(tenant, age, now_ns, pinned.union(*others))
 
     def _serve(self, tenant: Tenant, age_ns: int, now_ns: int, reserved: set[Slice]) -> None:
-        """Open a lease for the largest waiting demand that can have one; make room for the largest that cannot."""
+        """Open a lease for the largest waiting demand that fits; make room for the largest that does not."""
         tenant.room = set()
         for share in sorted(tenant.queues, reverse=True):
             head = tenant.queues[share].peek()
@@ -298,7 +300,7 @@ class Leasing:
         return plan
 
     def _make_room(self, tenant: Tenant, head: Job, age_ns: int, now_ns: int, reserved: set[Slice]) -> None:
-        """Drain as few leases as let the job's demand in; those already leaving count as gone."""
+        """Drain as few leases as needed for the job's demand; leases already leaving count as gone."""
         gone = frozenset(held.view.lease for held in self._ledger.leases.values() if held.state in _LEAVING)
         plan = self._plan(head.demand, tenant, now_ns, gone, reserved) if gone else _QUOTA
         chosen: list[Lease] = []
@@ -309,7 +311,7 @@ class Leasing:
                 return
             chosen.append(victim)
             plan = self._plan(head.demand, tenant, now_ns, gone.union(held.view.lease for held in chosen), reserved)
-        for victim in list(chosen):  # the last one completed the room; earlier ones may not have been needed
+        for victim in list(chosen):  # the last one completed the room; earlier ones may be unnecessary
             fewer = gone.union(held.view.lease for held in chosen if held is not victim)
             other = self._plan(head.demand, tenant, now_ns, fewer, reserved)
             if isinstance(other, LeasePlan):
@@ -321,8 +323,8 @@ class Leasing:
 
     def _victims(self, tenant: Tenant, head: Job, age_ns: int, now_ns: int) -> Iterable[Lease]:
         """Leases that may be taken, best first: idle ones, longest idle first; then busy ones of tenants whose share
-        per weight stays above this tenant's even without the lease (or this tenant has nothing at all); then its own
-        that are too small for the job, when the job itself has starved."""
+        per weight stays above this tenant's even without the lease (any, if this tenant holds nothing); then this
+        tenant's own that are too small for the job, if the job itself has starved."""
         settings = self._ledger.settings
         warm = [held for held in self._ledger.leases.values() if held.state is LeaseState.WARM and not held.is_pinned]
         others = [held for held in warm if held.view.tenant != tenant.spec.name]
@@ -349,7 +351,7 @@ class Leasing:
 
     # -- opening and closing --------------------------------------------------------------------------------------
     def _open_pins(self, now_ns: int) -> set[Slice]:
-        """Returns the slices of those that could not be opened: theirs as soon as that is possible."""
+        """Returns the slices of pinned leases that could not be opened: reserved for them."""
         reserved: set[Slice] = set()
         gpus = self.gpus if self._ledger.pins else []
         for pin in self._ledger.pins:
@@ -364,16 +366,16 @@ class Leasing:
             if self._adopt(pin, plan, tenant):
                 continue
             if now_ns < tenant.retry_open_ns or tenant.held_share + plan.alpha > tenant.spec.max_share:
-                reserved |= self._slices(plan)  # the share is held by leases that were opened meanwhile
+                reserved |= self._slices(plan)  # leases opened in the meantime hold the share
                 continue
             try:
                 self.pinned[pin] = self._open(tenant, plan, now_ns, is_pinned=True)
             except IllegalPlacement:
-                reserved |= self._slices(plan)  # still held by a lease that leaves, or a pin no GPU can hold
+                reserved |= self._slices(plan)  # a leaving lease still holds them, or no GPU can hold the pin
         return reserved
 
     def _adopt(self, pin: PinnedLease, plan: LeasePlan, tenant: Tenant) -> bool:
-        """The tenant holds just this instance already: it stays, pinned from now on."""
+        """If the tenant already holds exactly this instance, pin that lease."""
         for lease in tenant.leases.values():
             is_it = (lease.view.gpu, lease.view.profile, lease.view.start) == (plan.gpu, plan.profile, plan.start)
             if is_it and lease.state not in _LEAVING and not lease.is_pinned:
@@ -383,7 +385,8 @@ class Leasing:
         return False
 
     def _number(self) -> int:
-        """For a new lease. After the largest it begins anew: with its generation a number still names one lease."""
+        """Number of a new lease. Wraps after the largest: together with its generation a number still names one
+        lease."""
         while self.next_lease in self._ledger.leases or not 0 < self.next_lease <= LARGEST_LEASE:
             self.next_lease = self.next_lease % LARGEST_LEASE + 1
         number = self.next_lease
@@ -410,7 +413,7 @@ class Leasing:
         return lease_id
 
     def opening(self, lease: Lease) -> OpenLease:
-        """The order that opens the lease; a shell that lost it may give it again."""
+        """The command that opens the lease; a shell that lost it may issue it again."""
         view, settings = lease.view, self._ledger.settings
         return OpenLease(
             view.lease, lease.generation, self.helper, view.tenant, view.gpu, view.profile, view.start, view.lanes,
@@ -418,7 +421,7 @@ class Leasing:
         )  # fmt: skip
 
     def closing(self, lease: Lease) -> CloseLease:
-        """The order that closes it; likewise."""
+        """The command that closes the lease; may also be issued again."""
         return CloseLease(lease.view.lease, lease.generation, self.helper, scrub=bool(lease.lost - lease.scrubbed))
 
     def _scrub(self, lease: Lease, now_ns: int) -> None:
@@ -449,7 +452,7 @@ class Leasing:
         del tenant.leases[lease.view.lease]
         tenant.held_share -= lease.view.alpha
 
-    # -- what is clean --------------------------------------------------------------------------------------------
+    # -- clean and dirty slices -----------------------------------------------------------------------------------
     def _slices(self, held: LeaseView | LeasePlan) -> set[Slice]:
         profile = self._gpus[held.gpu].profile(held.profile)
         assert profile is not None, "leases are planned from the GPU's own profiles"
@@ -459,7 +462,7 @@ class Leasing:
         self.dirty |= self._slices(lease.view)
 
     def _clean(self, lease: Lease) -> None:
-        """The helper scrubbed the instance before its workers reserved their lanes, if we asked it to."""
+        """Mark clean: if requested, the helper scrubbed the instance before its workers reserved their lanes."""
         self.dirty -= self._slices(lease.view)
 
     def _lease_bytes(self) -> int:

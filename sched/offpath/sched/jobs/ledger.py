@@ -1,4 +1,4 @@
-"""The state that routing and leasing share: who is who, what is held, what was said. No decisions here."""
+"""State shared by routing and leasing: tenants, sessions, jobs, leases, timers and pending commands. No decisions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from offpath.sched.jobs.timers import Key, Timers
 
 
 class Ledger:
-    """Tables of the job book. ``out`` collects the commands of the event in hand."""
+    """Tables of the job book. ``out`` collects the commands of the current event."""
 
     def __init__(
         self,
@@ -28,17 +28,17 @@ class Ledger:
         self.sessions: dict[int, Session] = {}
         self.jobs: dict[int, Job] = {}
         self.leaving: dict[int, Job] = {}
-        """Answered jobs whose lane still copies or runs; their credit may be back already."""
+        """Answered jobs on a lane that still copies or runs; their credit may have returned already."""
         self.leases: dict[int, Lease] = {}
         self.kernels: dict[int, events.Kernel] = {}
-        """Served by the helper that is here, or was here last: jobs for these are accepted."""
+        """Kernels of the connected helper, or of the last one: jobs for these are accepted."""
         self.known: dict[int, KnownKernel] = {}
         """Every kernel that is not forgotten."""
         self.last_kernel = 0
-        """The largest number that any kernel ever had."""
+        """The largest kernel number ever used."""
         self.backlogged: dict[str, Tenant] = {}
         self.departing: dict[str, Tenant] = {}
-        """Removed tenants that still hold something."""
+        """Removed tenants that still hold resources."""
         self.unanswered = 0
         self.last_job = 0
         self.last_session = 0
@@ -50,33 +50,33 @@ class Ledger:
         self.decide_by(policy)
 
     def decide_by(self, policy: Policy) -> None:
-        """From here on."""
+        """Use this policy from now on."""
         self.policy = policy
         self.decisions.attach(policy)
 
     def next_generation(self) -> int:
-        """Generations only rise; a stale one launches nothing."""
+        """Return the next generation. Generations only rise; a stale one launches nothing."""
         self.generation += 1
         return self.generation
 
     def lease_of(self, lease: int, generation: int) -> Lease | None:
-        """The lease, unless the event speaks of an older generation or of one that is gone."""
+        """Return the lease, or None if the event names an older generation or a lease that is gone."""
         held = self.leases.get(lease)
         return held if held is not None and held.generation == generation else None
 
     def is_still_running(self, job: int) -> bool:
-        """The job was answered, and its kernel keeps its lane."""
+        """True if the job was answered but its kernel still occupies its lane."""
         held = self.leaving.get(job)
         return held is not None and held.is_running
 
     def watch(self, lease: Lease, when_ns: int) -> None:
-        """Look at the lease at ``when_ns`` at the latest; it has one timer for all that may overrun on it."""
+        """Check the lease at ``when_ns`` at the latest; one timer covers all limits on it."""
         if not lease.watch_ns or when_ns < lease.watch_ns:
             lease.watch_ns = when_ns
             self.timers.arm(when_ns, ("watch", lease.view.lease))
 
     def gone_for_good_ns(self, known: KnownKernel) -> int:
-        """When the kernel is forgotten; 0 for never: it is served, or there is no limit."""
+        """Time at which the kernel is forgotten; 0 for never: it is served, or there is no limit."""
         limit_ns = self.settings.kernel_gone_ns
         return known.gone_ns + limit_ns if limit_ns and not known.is_served else 0
 

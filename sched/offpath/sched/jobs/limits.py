@@ -1,4 +1,4 @@
-"""What may take only so long: a launch, a launch whose job was answered, opening, scrubbing. One timer per lease."""
+"""Enforces time limits on launches, launches of answered jobs, lease opening and scrubbing. One timer per lease."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LoseLane = Callable[[Lease, int, int], None]
 
 
 def launch_due_ns(job: Job, settings: BookSettings) -> int:
-    """When a launch of the job, which runs, has run for too long and its worker is killed; 0 for never."""
+    """Time at which a running job exceeds its limit and its worker is killed; 0 for never."""
     launched_ns = job.launched_ns + settings.kernel_ns if settings.kernel_ns else 0
     is_spared = job.state is JobState.EXPIRED and not settings.kills_expired
     answered_ns = job.answered_ns + settings.linger_ns if job.answered_ns and settings.linger_ns else 0
@@ -24,7 +24,7 @@ def launch_due_ns(job: Job, settings: BookSettings) -> int:
 
 
 class Limits:
-    """Judges a lease when its watch is due; ``end`` and ``lose_lane`` are the book's."""
+    """Checks a lease when its watch is due; ``end`` and ``lose_lane`` are the book's."""
 
     def __init__(self, ledger: Ledger, leasing: Leasing, end: End, lose_lane: LoseLane) -> None:
         self._ledger = ledger
@@ -33,10 +33,10 @@ class Limits:
         self._lose_lane = lose_lane
 
     def timer(self, lease_id: int, now_ns: int) -> None:
-        """The lease's watch: end what has overrun, look again when the next thing would have."""
+        """Handle the lease's watch: end what has overrun, then arm the watch for the next limit."""
         lease = self._ledger.leases.get(lease_id)
         if lease is None or not 0 < lease.watch_ns <= now_ns:
-            return  # it was moved
+            return  # the watch was moved
         lease.watch_ns = 0
         due_ns = self._due_ns(lease)
         if not due_ns or due_ns > now_ns:
@@ -51,12 +51,12 @@ class Limits:
             self.watch(lease)
 
     def watch(self, lease: Lease) -> None:
-        """Look at the lease when the first thing on it may have overrun."""
+        """Arm the watch for the first limit on the lease."""
         if due_ns := self._due_ns(lease):
             self._ledger.watch(lease, due_ns)
 
     def _due_ns(self, lease: Lease) -> int:
-        """When, or 0 for never."""
+        """Time of the first limit on the lease; 0 for never."""
         settings = self._ledger.settings
         if lease.state is LeaseState.CREATING:
             return lease.since_ns + settings.open_ns if settings.open_ns else 0
@@ -65,11 +65,11 @@ class Limits:
         return min((due for job in lease.jobs.values() if (due := self._job_due_ns(job))), default=0)
 
     def _job_due_ns(self, job: Job) -> int:
-        """When the job's launch has run for too long, or 0 for never."""
+        """Time at which the job's launch exceeds its limit; 0 for never."""
         return launch_due_ns(job, self._ledger.settings) if job.is_running else 0
 
     def _overran(self, job: Job, lease: Lease, now_ns: int) -> None:
-        """An endless kernel dies at once, not when the lease has drained: its worker is killed, the others finish."""
+        """Kill the worker of an endless kernel at once instead of when the lease has drained. Other lanes finish."""
         assert job.placement is not None
         lane = job.placement.lane
         self._leasing.kill_lane(lease, lane)

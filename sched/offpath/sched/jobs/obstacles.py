@@ -1,4 +1,4 @@
-"""What a queued job lacks: a lane now, or a lease that could be opened for it. Pure reading over the ledger."""
+"""Lists what blocks a queued job: no free lane, and no lease that could be opened. Only reads the ledger."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OPENING = (LeaseState.PLANNED, LeaseState.CREATING)
 
 
 class Cause(Enum):
-    """Kinds of what holds a job back, or ended it."""
+    """Kinds of causes that block a job or ended it."""
 
     HELPER = "helper"
     LANES = "lanes"
@@ -43,7 +43,7 @@ class Cause(Enum):
 
 @record
 class Holder:
-    """A lease that holds what the job needs; ``tenant`` is empty where it may not be named."""
+    """A lease that occupies what the job needs; ``tenant`` is empty where it must not be named."""
 
     lease: int
     tenant: str
@@ -56,8 +56,8 @@ class Holder:
 
 @record
 class BlockedStart:
-    """A place where the profile may legally start, and the leases in its way; ``reserved_for`` a tenant whose next
-    lease the slices are being cleared for."""
+    """A legal start of the profile, and the leases that block it; ``reserved_for``: the tenant for whose next lease the
+    slices are being cleared."""
 
     gpu: str
     profile: str
@@ -68,7 +68,7 @@ class BlockedStart:
 
 @record
 class Hold:
-    """One thing that holds the job back, in words and in numbers."""
+    """One cause that blocks the job, as text and as data."""
 
     cause: Cause
     text: str
@@ -78,13 +78,13 @@ class Hold:
 
 
 def holder_of(lease: Lease) -> Holder:
-    """The lease as something in the way."""
+    """Describe the lease as a blocker."""
     view = lease.view
     return Holder(view.lease, view.tenant, view.gpu, view.profile, view.start, lease.state, len(lease.jobs))
 
 
 def obstacles(job: Job, tenant: Tenant, ledger: Ledger, gpus: tuple[GpuSpec, ...], now_ns: int) -> tuple[Hold, ...]:
-    """Why the queued ``job`` is on no lane of its tenant's leases, and why no further lease is there for it."""
+    """Return why the queued ``job`` has no lane on its tenant's leases, and why no further lease opens for it."""
     if not gpus:
         text = "no helper is connected, so there is no GPU" + _end_without_server(job, ledger, now_ns)
         return (Hold(Cause.HELPER, text, (Unblocker.HELPER_JOINS,), (), ()),)
@@ -97,14 +97,14 @@ def obstacles(job: Job, tenant: Tenant, ledger: Ledger, gpus: tuple[GpuSpec, ...
 
 
 def _end_without_server(job: Job, ledger: Ledger, now_ns: int) -> str:
-    """When the job ends if no helper that serves its kernel joins; empty: it waits without a limit."""
+    """Text for when the job ends if no helper that serves its kernel joins; empty if it waits without a limit."""
     known = ledger.known.get(job.kernel)
     ends_ns = ledger.gone_for_good_ns(known) if known is not None else 0
     return f"; unless one joins that serves its kernel, it ends in {(ends_ns - now_ns) / MS:.0f} ms" if ends_ns else ""
 
 
 def _lanes(job: Job, tenant: Tenant) -> list[Hold]:
-    """The tenant's warm leases: too small, or full."""
+    """Obstacles on the tenant's warm leases: too small, or full."""
     share = job.demand.share
     warm = [held for held in tenant.leases.values() if held.state is LeaseState.WARM]
     fitting = [held for held in warm if held.view.alpha >= share]
@@ -127,7 +127,7 @@ def _lanes(job: Job, tenant: Tenant) -> list[Hold]:
 
 
 def _lease(job: Job, tenant: Tenant, ledger: Ledger, gpus: tuple[GpuSpec, ...], now_ns: int) -> list[Hold]:
-    """A further lease: being made, not allowed, or without a place."""
+    """Obstacles to a further lease: already opening, not allowed, or no free place."""
     share = job.demand.share
     opening = [held for held in tenant.leases.values() if held.state in _OPENING]
     if opening:
@@ -152,7 +152,8 @@ def _lease(job: Job, tenant: Tenant, ledger: Ledger, gpus: tuple[GpuSpec, ...], 
 
 
 def no_profile(share: int, settings: BookSettings, gpus: tuple[GpuSpec, ...]) -> Hold | None:
-    """Too little compute in any instance, or too little memory for the lanes; None: one would do, or none is here."""
+    """Return the obstacle if no instance has enough compute, or enough memory for the lanes; None if one fits or no GPU
+    is known."""
     lanes = settings.lanes
     room = lanes * (settings.landing_bytes + settings.result_bytes)
     if not gpus or any(candidates(gpu, share, room, None) for gpu in gpus):
@@ -168,7 +169,7 @@ def no_profile(share: int, settings: BookSettings, gpus: tuple[GpuSpec, ...]) ->
 
 
 def _place(job: Job, tenant: Tenant, ledger: Ledger, wanted: list[tuple[GpuSpec, Profile]]) -> list[Hold]:
-    """Every legal start of every profile that would do, and who is in its way."""
+    """Every legal start of every profile that fits, and the leases that block it."""
     geometries = {gpu.gpu: GpuGeometry(gpu) for gpu, _ in wanted}
     for lease in ledger.leases.values():
         geometry = geometries.get(lease.view.gpu)
@@ -204,7 +205,7 @@ def _place(job: Job, tenant: Tenant, ledger: Ledger, wanted: list[tuple[GpuSpec,
 
 
 def _start(geometry: GpuGeometry, profile: Profile, start: int, rooms: dict[Slice, str]) -> BlockedStart:
-    """The leases that must go before the profile may start there."""
+    """Find the leases that must close before the profile may start there."""
     held, spec = geometry.held, geometry.spec
     end = start + profile.memory_slices
     in_way = {lease for lease, one in held.items() if start < one.start + one.profile.memory_slices and one.start < end}
@@ -220,7 +221,7 @@ def _start(geometry: GpuGeometry, profile: Profile, start: int, rooms: dict[Slic
 
 
 def _is_fragmented(geometries: dict[str, GpuGeometry], wanted: list[tuple[GpuSpec, Profile]]) -> bool:
-    """The slices would be enough, but they do not lie where the profile may start."""
+    """True if enough slices are free, but not where the profile may start."""
     for gpu, profile in wanted:
         held = geometries[gpu.gpu].held.values()
         memory = gpu.memory_slices - sum(one.profile.memory_slices for one in held)

@@ -1,4 +1,4 @@
-"""What the job book knows: tenants and settings from configuration, jobs and leases it keeps itself."""
+"""Records of the job book: tenants and settings from configuration, and the jobs and leases that it tracks."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MS = 1_000_000
 class TenantSpec:
     """A tenant's rights.
 
-    ``weight`` splits contended GPUs; ``max_jobs`` jobs accepted and unanswered; ``max_share`` sum of α of its leases
-    in percent of a GPU (250 = two and a half GPUs); ``max_demand`` the largest R a request may ask for;
-    ``profile`` the MIG profile its leases take when they are opened on a need, else the smallest that holds R.
+    ``weight`` splits contended GPUs. ``max_jobs``: jobs accepted and unanswered. ``max_share``: sum of α of its leases,
+    in percent of a GPU (250 = two and a half GPUs). ``max_demand``: the largest R of a request. ``profile``: the MIG
+    profile of leases that are opened on a need; None selects the smallest that holds R.
     """
 
     name: str
@@ -34,7 +34,7 @@ class TenantSpec:
 
 @dataclass(frozen=True, slots=True)
 class PinnedLease:
-    """A lease from configuration: opened when a helper joins, never closed for idleness or for others."""
+    """A lease from configuration: opened when a helper joins, never closed for idleness or for another tenant."""
 
     tenant: str
     gpu_index: int
@@ -44,19 +44,19 @@ class PinnedLease:
 
 @dataclass(frozen=True, slots=True)
 class BookSettings:
-    """The leasing loop's numbers and the book's bounds; times in ns, sizes in bytes.
+    """Parameters of the leasing loop and bounds of the book; times in ns, sizes in bytes.
 
-    ``keep_warm_ns`` an idle lease stays; ``grow_after_ns`` a backlog must last before another lease is opened;
-    ``reclaim_after_ns`` a tenant must starve before others' busy leases are taken; ``min_hold_ns`` a lease is safe
-    from that; ``retry_open_ns`` pause after an instance failed, doubled with each failure in a row up to
-    ``retry_limit_ns``.
+    ``keep_warm_ns``: how long an idle lease stays. ``grow_after_ns``: how long a backlog lasts before another lease is
+    opened. ``reclaim_after_ns``: how long a tenant starves before busy leases of others are taken. ``min_hold_ns``: how
+    long a new lease is safe from that. ``retry_open_ns``: the pause after an instance failed, doubled with each failure
+    in a row up to ``retry_limit_ns``.
 
-    Limits, 0 for none: ``kernel_ns`` a launch may run; ``linger_ns`` it may run on after its job was answered (one
-    whose job expired only where ``kills_expired``, else until ``kernel_ns``);
-    ``open_ns`` a lease may be CREATING; ``scrub_ns`` its workers may take to scrub; ``drain_ns`` what runs may take
-    to finish when its tenant is removed (0: no time at all); ``kernel_gone_ns`` a kernel may be without a helper that
-    serves it before its name is forgotten and its queued jobs end. ``policy`` is the name of the one that decides, of
-    `offpath.sched.gpu.registry`; "": the one that the book has.
+    Limits, 0 for none. ``kernel_ns``: run time of a launch. ``linger_ns``: run time after the job was answered (if the
+    job expired, only where ``kills_expired``, else until ``kernel_ns``). ``open_ns``: time a lease may be CREATING.
+    ``scrub_ns``: time its workers may take to scrub. ``drain_ns``: time that running jobs of a removed tenant may take
+    to finish (0: no time at all). ``kernel_gone_ns``: time without a helper that serves a kernel before its name is
+    forgotten and its queued jobs end. ``policy``: name of a policy of `offpath.sched.gpu.registry`; "" keeps the
+    current one.
     """
 
     lanes: int = 2
@@ -81,7 +81,7 @@ class BookSettings:
 
 @dataclass(slots=True, eq=False)
 class KnownKernel:
-    """A kernel's number and name, its demand R in percent of a GPU, and since when no helper serves it."""
+    """A kernel's number and name, its demand R in percent of a GPU, and the time since which no helper serves it."""
 
     kernel: int
     name: str
@@ -92,7 +92,7 @@ class KnownKernel:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One request. Times are 0 until they happened. ``attempt`` rises each time it goes back to the queue."""
+    """One request. Times are 0 until set. ``attempt`` rises each time it goes back to the queue."""
 
     job: int
     session: int
@@ -118,17 +118,17 @@ class Job:
     origin: int = 0
 
     def is_due(self, now_ns: int) -> bool:
-        """Its deadline is there: it is to be answered, not to be started."""
+        """True if the deadline has passed: answer the job, do not start it."""
         return 0 < self.deadline_ns <= now_ns
 
     def stages(self, now_ns: int, started_ns: int, finished_ns: int) -> tuple[int, int, int, int, int, int]:
-        """Queued, copy, launch, kernel, back, total in ns. A job whose kernel did not run to its end has the stages of
-        its last attempt as far as it came; what came before that attempt counts as queued.
+        """Return queued, copy, launch, kernel, back and total in ns. A job whose kernel did not finish has the stages
+        that its last attempt reached; time before that attempt counts as queued.
 
         Args:
-            started_ns, finished_ns: by the worker's clock. Where they do not lie between the copy's end and ``now_ns``,
-                that clock is another one (the host's, not the DPU's): the kernel's time is then what they differ by,
-                bounded by the time since the copy, and the rest of that time counts as launch.
+            started_ns, finished_ns: by the worker's clock. If they are outside the interval from the end of the copy to
+            ``now_ns``, that clock is another one (the host's, not the DPU's). The kernel stage is then their
+            difference, bounded by the time since the copy, and the rest of that time counts as launch.
         """
         total = now_ns - self.accepted_ns
         if not finished_ns:
@@ -141,12 +141,12 @@ class Job:
         return self.placed_ns - self.accepted_ns, self.copied_ns - self.placed_ns, launch, kernel, back, total
 
     def _stages_so_far(self, now_ns: int) -> tuple[int, int, int, int]:
-        """Queued, copy, launch, kernel; the last of them that is not zero still went on at ``now_ns``. The start of a
-        kernel that has not ended is not known: it counts from its launch."""
+        """Return queued, copy, launch and kernel; the last nonzero stage was in progress at ``now_ns``. The start of an
+        unfinished kernel is not known: it counts from its launch."""
         if self.placement is None:
             return now_ns - self.accepted_ns, 0, 0, 0
         queued = self.placed_ns - self.accepted_ns
-        if self.is_copying or self.copied_ns < self.placed_ns:  # a failed copy leaves the time of an earlier attempt's
+        if self.is_copying or self.copied_ns < self.placed_ns:  # copied_ns may be of an earlier attempt
             return queued, now_ns - self.placed_ns, 0, 0
         copy = self.copied_ns - self.placed_ns
         if self.launched_ns < self.copied_ns:
@@ -156,9 +156,9 @@ class Job:
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """A lease and what runs on it. ``running_share`` is Σ R of launched jobs, never above α; ``strays`` are copies
-    (job, attempt) that still write although their lane was lost: no byte counts as scrubbed before they ended.
-    ``since_ns`` is when it became CREATING or SCRUBBING; ``watch_ns`` when `Limits` looks at it next, 0 for never."""
+    """A lease and what runs on it. ``running_share`` is Σ R of launched jobs, never above α. ``orphaned_copies``:
+    copies (job, attempt) that still write although their lane was lost; the lease is not scrubbed before they end.
+    ``since_ns``: when it became CREATING or SCRUBBING. ``watch_ns``: when `Limits` checks it next, 0 for never."""
 
     view: LeaseView
     generation: int
@@ -181,13 +181,13 @@ class Lease:
 
 @dataclass(slots=True, eq=False)
 class Tenant:
-    """A tenant's queue and holdings. ``queues`` has one heap per demand R, so that a large job that must wait for a
-    large lease does not hold up the small ones; ``room`` are the slices that are being cleared for its next lease.
-    ``failures`` counts leases in a row that could not be opened. Of a removed tenant, ``outgoing`` are the sessions
-    that still wait for answers; they stay so if it is added again meanwhile. ``need_timer_ns``: when its need is looked
-    at next, 0 for never. ``service``: how long its kernels take, by kernel; ``waiting`` counts its queued jobs by
-    (priority, kernel, R, whether it has a deadline). ``stranded``: queued jobs, by number, whose kernel no helper
-    serves; they are in no queue and not in ``waiting``."""
+    """A tenant's queue and holdings. ``queues`` has one heap per demand R, so that a large job that waits for a
+    large lease does not block small ones. ``room``: slices that are being cleared for its next lease. ``failures``:
+    leases in a row that could not be opened. ``outgoing``: sessions of a removed tenant that still wait for answers;
+    they keep that state if the tenant is added again. ``need_timer_ns``: when its need is checked next, 0 for never.
+    ``service``: run times of its kernels, by kernel. ``waiting``: count of queued jobs by (priority, kernel, R, has
+    a deadline). ``stranded``: queued jobs, by number, of kernels that no helper serves; they are in no queue and not
+    in ``waiting``."""
 
     spec: TenantSpec
     queues: dict[int, JobHeap] = field(default_factory=dict)
@@ -209,13 +209,13 @@ class Tenant:
     stranded: dict[int, Job] = field(default_factory=dict)
 
     def came(self, job: Job) -> None:
-        """A job is queued."""
+        """Count a job as queued."""
         kind = job.priority, job.kernel, job.demand.share, job.deadline_ns > 0
         self.waiting[kind] = self.waiting.get(kind, 0) + 1
         self.queued += 1
 
     def went(self, job: Job) -> None:
-        """It is queued no longer."""
+        """Count a job as no longer queued."""
         kind = job.priority, job.kernel, job.demand.share, job.deadline_ns > 0
         self.queued -= 1
         if self.waiting[kind] == 1:
@@ -225,16 +225,16 @@ class Tenant:
 
     @property
     def backlog(self) -> int:
-        """Jobs on no lane, whatever they wait for."""
+        """Number of jobs that are on no lane, for any reason."""
         return self.queued + len(self.stranded)
 
 
 class JobHeap:
-    """Queued jobs of one tenant and demand: highest priority first, then first come first served, also for those that
-    were placed and came back.
+    """Queued jobs of one tenant and demand: by priority, highest first, then by arrival, including jobs that were
+    placed and came back.
 
-    A job that leaves out of turn stays inside until it surfaces or half of the heap is such; so memory stays bounded
-    by twice the live jobs.
+    A job removed out of order stays in the heap until it surfaces or until half of the heap is such entries. Memory
+    thus stays bounded by twice the live jobs.
     """
 
     __slots__ = ("_dead", "_entries")
@@ -247,21 +247,21 @@ class JobHeap:
         return len(self._entries) - self._dead
 
     def waiting(self) -> Iterator[Job]:
-        """Those that wait, in no order; for reading only."""
+        """Queued jobs, in no order; read-only."""
         return (e[4] for e in self._entries if e[4].state is JobState.QUEUED and e[4].attempt == e[3])
 
     def turns(self) -> list[tuple[int, int, int, Job]]:
-        """Those that wait, in no order: what their turn goes by, and the job; for reading only."""
+        """Queued jobs with their sort keys, in no order; read-only."""
         return [
             (e[0], e[1], e[2], e[4]) for e in self._entries if e[4].state is JobState.QUEUED and e[4].attempt == e[3]
         ]
 
     def push(self, job: Job) -> None:
-        """The job is queued."""
+        """Add a queued job."""
         heapq.heappush(self._entries, (-job.priority, job.accepted_ns, job.job, job.attempt, job))
 
     def peek(self) -> Job | None:
-        """The job whose turn it is."""
+        """Return the next job."""
         while self._entries:
             *_, attempt, job = self._entries[0]
             if job.state is JobState.QUEUED and job.attempt == attempt:
@@ -271,15 +271,15 @@ class JobHeap:
         return None
 
     def pop(self) -> None:
-        """Take out what `peek` gave."""
+        """Remove the job that `peek` returned."""
         heapq.heappop(self._entries)
 
     def queued(self) -> list[int]:
-        """The jobs inside, in turn."""
+        """Numbers of the queued jobs, in order."""
         return [e[4].job for e in sorted(self._entries) if e[4].state is JobState.QUEUED and e[4].attempt == e[3]]
 
     def removed(self) -> None:
-        """Some job inside is queued no longer."""
+        """Note that a job in the heap is no longer queued."""
         self._dead += 1
         if self._dead > 32 and self._dead * 2 > len(self._entries):
             self._entries = [e for e in self._entries if e[4].state is JobState.QUEUED and e[4].attempt == e[3]]
@@ -289,8 +289,8 @@ class JobHeap:
 
 @dataclass(slots=True)
 class Session:
-    """A requester's session: the last request id it used, and its jobs without a returned credit. ``is_leaving``: its
-    tenant was removed."""
+    """A requester's session: the last request id it used, and its jobs whose credit has not returned. ``is_leaving``:
+    its tenant was removed."""
 
     session: int
     tenant: str

@@ -1,9 +1,9 @@
-"""Another configuration comes into force while everything runs: tenants, their rights, pins and pauses change.
+"""Applies a new configuration at run time: tenants, their rights, pinned leases, pauses and limits.
 
-A removed tenant's way out: nothing of its is accepted, what is queued ends, what runs may finish until the drain limit
-and is then lost with its worker; leases drain, are scrubbed and closed; sessions are ended when their answers are out.
-`TenantGone` is said when nothing is left. A tenant that is added again meanwhile is a tenant like any other at once;
-only its old sessions still have to go.
+A removed tenant's new jobs are refused and its queued jobs end. Running jobs may finish until the drain limit; after it
+they are lost with their workers. Its leases drain, are scrubbed and closed. Its sessions end once their answers are
+sent. `TenantGone` is issued when nothing is left. A tenant that is added again in the meantime is at once a normal
+tenant; only its old sessions still end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PAUSES: Final = frozenset({"idle", "kernel", "need", "watch"})
 
 
 class Reload:
-    """Over the ledger; ``end`` and ``lose_lane`` are the book's."""
+    """Applies reloads to the ledger; ``end`` and ``lose_lane`` are the book's."""
 
     def __init__(
         self, ledger: Ledger, leasing: Leasing, limits: Limits, kernels: Kernels, end: End, lose_lane: LoseLane
@@ -39,7 +39,7 @@ class Reload:
         self._lose_lane = lose_lane
 
     def changed(self, event: events.ConfigChanged, now_ns: int) -> None:
-        """All of it, in one step."""
+        """Apply the whole configuration in one step."""
         ledger = self._ledger
         ledger.settings = event.settings
         self._decide_by(event.settings.policy)
@@ -64,7 +64,7 @@ class Reload:
         self._leasing.round(now_ns)
 
     def _decide_by(self, name: str) -> None:
-        """Another policy takes over from where this one is; leases and jobs stay where they are."""
+        """Switch to another policy with the state of the current one; leases and jobs stay where they are."""
         old = self._ledger.policy
         if name not in ("", old.name):
             policy = make(name)
@@ -73,7 +73,7 @@ class Reload:
             self._ledger.decisions.decider_changed()
 
     def _repin(self, pins: tuple[PinnedLease, ...]) -> None:
-        """Leases pinned no more live on like any other; new pins open with the next round."""
+        """Leases that are no longer pinned become normal leases; new pins open in the next round."""
         pinned = self._leasing.pinned
         self._ledger.pins = pins
         for pin in [pin for pin in pinned if pin not in pins]:
@@ -82,7 +82,7 @@ class Reload:
                 lease.is_pinned = False
 
     def _trim(self, tenant: Tenant, now_ns: int) -> None:
-        """Its share may have been cut: drain what it holds too much, idle leases first, pinned ones never."""
+        """Drain leases above the tenant's share, which may have been reduced: idle leases first, pinned ones never."""
         stay = [lease for lease in tenant.leases.values() if lease.state not in _LEAVING]
         held = sum(lease.view.alpha for lease in stay)
         mine = [lease for lease in stay if lease.state is LeaseState.WARM and not lease.is_pinned]
@@ -93,7 +93,7 @@ class Reload:
             self._leasing.drain(lease, now_ns)
 
     def _arm_again(self, now_ns: int) -> None:
-        """Pauses and limits changed: every timer by the new ones."""
+        """Arm every timer again with the new pauses and limits."""
         ledger = self._ledger
         ledger.timers.forget(_PAUSES)
         self._leasing.arm_needs(now_ns)
@@ -106,7 +106,7 @@ class Reload:
                 ledger.timers.arm(lease.idle_since_ns + ledger.settings.keep_warm_ns, ("idle", lease.view.lease))
 
     def came_late(self, tenant: Tenant, session: Session) -> None:
-        """A session of a tenant that was removed while it was made."""
+        """Handle a session of a tenant that was removed while the session was being opened."""
         session.is_leaving = True
         tenant.outgoing[session.session] = session
         self._end_session(tenant, session)
@@ -129,7 +129,7 @@ class Reload:
                 self._leasing.give_up(lease)
 
     def end_queued(self, now_ns: int) -> None:
-        """Jobs that may not have a lane any more, in the order in which they came."""
+        """End queued jobs that may not get a lane any longer, in order of arrival."""
         ledger = self._ledger
         queued = [job for job in ledger.jobs.values() if job.state is JobState.QUEUED]
         for job in queued:
@@ -142,13 +142,13 @@ class Reload:
                 self._end_session(tenant, session)
 
     def leave_timer(self, name: str, now_ns: int) -> None:
-        """The drain limit of a removed tenant: what is still on a lane is lost with its worker."""
+        """Handle the drain limit of a removed tenant: jobs still on a lane are lost with their workers."""
         tenant = self._ledger.departing.get(name)
         if tenant is None or now_ns < tenant.leave_ns:
             return
         for lease in list(tenant.leases.values()):
             late = [job for job in lease.jobs.values() if self._is_late(job)]
-            for job in sorted(late, key=lambda job: job.is_running):  # or share that comes free would launch another
+            for job in sorted(late, key=lambda job: job.is_running):  # or freed share launches another
                 if job.placement is not None and job.placement.lane not in lease.lost:
                     self._leasing.kill_lane(lease, job.placement.lane)
                     self._lose_lane(lease, job.placement.lane, now_ns)
@@ -158,7 +158,8 @@ class Reload:
         return session is None or session.is_leaving
 
     def settle(self) -> None:
-        """After an event, while a tenant departs: end sessions whose last answer just went out, forget who is gone."""
+        """After an event, while a tenant departs: end sessions whose last answer was sent, and forget tenants that are
+        gone."""
         ledger = self._ledger
         for command in [command for command in ledger.out if type(command) is Answer]:
             session = ledger.sessions.get(command.session)

@@ -1,6 +1,6 @@
-"""How long a tenant's kernels take: the last few runs of each, and what they say while they are recent.
+"""Estimates how long a tenant's kernels take, from the last few runs of each while they are recent.
 
-Bounded: `KERNELS` kernels of a tenant, `RUNS` runs of each. Integers only, so that a replay decides the same.
+Bounded: `KERNELS` kernels per tenant, `RUNS` runs each. Integers only, so that a replay decides the same.
 """
 
 from __future__ import annotations
@@ -9,24 +9,25 @@ from dataclasses import dataclass, field
 from typing import Final
 
 RUNS: Final = 8
-"""Runs kept of a kernel: one slow run in between changes nothing, a change of pace is believed within five."""
+"""Runs kept per kernel: one slow run changes nothing, a change of speed takes effect within five runs."""
 KERNELS: Final = 64
-"""Kernels kept of a tenant; a further one replaces the one that has not run for longest."""
+"""Kernels kept per tenant; a further one replaces the least recently run."""
 FORGET_NS: Final = 60 * 10**9
 FORGET_RUNS: Final = 16
-"""A kernel that has not ended for `FORGET_NS`, or for so many of its own runs if that is longer, has no history."""
+"""A kernel has no history after `FORGET_NS` without an end of a run, or after this many of its own run times if
+longer."""
 
 
 @dataclass(slots=True, eq=False)
 class ServiceTimes:
-    """One kernel's. ``runs_ns`` oldest first; ``typical_ns`` their lower median, 0 while there is none."""
+    """Run times of one kernel. ``runs_ns``: oldest first; ``typical_ns``: their lower median, 0 without runs."""
 
     runs_ns: list[int] = field(default_factory=list)
     typical_ns: int = 0
     last_ns: int = 0
 
     def ended(self, run_ns: int, now_ns: int) -> None:
-        """A run of ``run_ns`` ended. With `run_ended` about 1 µs."""
+        """Record a run of ``run_ns``. Takes about 1 µs together with `run_ended`."""
         runs = self.runs_ns
         if self.is_forgotten(now_ns):
             runs.clear()
@@ -37,12 +38,12 @@ class ServiceTimes:
         self.last_ns = now_ns
 
     def is_forgotten(self, now_ns: int) -> bool:
-        """Its runs are too old to say anything."""
+        """True if the runs are too old for an estimate."""
         return now_ns - self.last_ns > max(FORGET_NS, FORGET_RUNS * self.typical_ns)
 
 
 def run_ended(history: dict[int, ServiceTimes], kernel: int, run_ns: int, now_ns: int) -> None:
-    """Add a run to a tenant's ``history``, which stays in the order of the kernels' last runs."""
+    """Add a run to a tenant's ``history``, which is ordered by the kernels' last runs."""
     times = history.pop(kernel, None)
     if times is None:
         times = ServiceTimes()
@@ -53,6 +54,6 @@ def run_ended(history: dict[int, ServiceTimes], kernel: int, run_ns: int, now_ns
 
 
 def typical_ns(history: dict[int, ServiceTimes], kernel: int, now_ns: int) -> int:
-    """The time that a run of ``kernel`` typically takes; 0: not known, or not any more."""
+    """Return the typical run time of ``kernel``; 0 if unknown or too old."""
     times = history.get(kernel)
     return times.typical_ns if times is not None and not times.is_forgotten(now_ns) else 0

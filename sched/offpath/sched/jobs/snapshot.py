@@ -1,7 +1,7 @@
-"""The whole job book as plain data and back: `restore(snapshot(book))` decides on as ``book`` would have.
+"""Converts the whole job book to plain data and back: `restore(snapshot(book))` decides as ``book`` would have.
 
-A checkpoint of the journal is a snapshot; replay starts from one. Jobs, leases, sessions and tenants point at each
-other in the book, and by number or name in the snapshot.
+A checkpoint of the journal is a snapshot; replay starts from one. In the book, jobs, leases, sessions and tenants refer
+to each other; in the snapshot they do so by number or name.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _LEASING: Final[dict[str, Any]] = {
 
 
 def snapshot(book: JobBook) -> dict[str, Any]:
-    """Everything the book's decisions depend on; costs about 10 µs a job. Call it between events."""
+    """Return everything that the book's decisions depend on; costs about 10 µs per job. Call it between events."""
     ledger, leasing = book.ledger, book.leasing
     jobs = {**ledger.jobs, **ledger.leaving}
     for lease in ledger.leases.values():
@@ -106,10 +106,10 @@ def snapshot(book: JobBook) -> dict[str, Any]:
 
 
 def restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy] = make) -> JobBook:
-    """The book that gave the snapshot, or one that decides the same.
+    """Rebuild a book that decides like the one that was saved.
 
-    ``policy_of`` makes a policy by its name.
-    Raises: PlainError: this is no snapshot, or contradicts itself.
+    ``policy_of`` creates a policy from its name.
+    Raises: PlainError: the data is not a snapshot, or contradicts itself.
     """
     try:
         return _restore(data, policy_of)
@@ -153,7 +153,7 @@ def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> Job
                 tenant.came(jobs[number])
         if tenant.waiting != waiting:
             raise PlainError(f"the queues of tenant {tenant.spec.name} do not add up to what it counts as waiting")
-        tenant.waiting = waiting  # in its own order: a forecast looks at the first kinds only
+        tenant.waiting = waiting  # keep the saved order: a forecast reads the first kinds only
         tenant.leases = _picked(ledger.leases, leases)
         tenant.outgoing = _picked(ledger.sessions, outgoing)
         tenant.stranded = _picked(jobs, stranded)
@@ -166,9 +166,9 @@ def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> Job
 
 
 def schema() -> str:
-    """A digest of everything a journal's meaning depends on: what another build wrote, this one may misread."""
+    """Digest of everything that a journal's meaning depends on; it detects journals of incompatible builds."""
     kinds = [*_POINTERS, KnownKernel, BookSettings, PinnedLease, TenantSpec, GpuSpec, PolicyState, Demand, ServiceTimes]
-    kinds += [Answer, Placement, LeasePlan, Refusal]  # of a `PluginDecision`
+    kinds += [Answer, Placement, LeasePlan, Refusal]  # part of a `PluginDecision`
     kinds += [kind for module in (events, commands) for kind in vars(module).values() if hasattr(kind, "__slots__")]
     lines = {f"{kind.__name__}: {own_hints(kind)}" for kind in kinds if isinstance(kind, type)}
     lines |= {f"{kind.__name__} by number: {sorted(names)}" for kind, names in _POINTERS.items()}

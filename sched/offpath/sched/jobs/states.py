@@ -1,4 +1,4 @@
-"""States of a job and of a lease, and why a job ends (docs/design.md, Requests). The wire has its own numbers."""
+"""States of a job and of a lease, and the reasons why a job ends (docs/design.md, Requests). Wire numbers differ."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum, IntEnum
 
 
 class JobState(IntEnum):
-    """In order; from COMPLETED on the state is terminal and never changes again."""
+    """Ordered: states from COMPLETED on are terminal and never change."""
 
     ACCEPTED = 0
     QUEUED = 1

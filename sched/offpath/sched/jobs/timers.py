@@ -1,4 +1,4 @@
-"""One heap of timers for the whole book: job deadlines, idle leases, needs that grow old."""
+"""One heap of timers for the whole book: job deadlines, idle leases, aging needs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ Key = tuple[str, int | str]
 
 
 class Timers:
-    """Times in ns. An entry that no longer means anything is dropped when it surfaces, or when such entries are the
-    majority (``is_live`` tells), so that jobs with far deadlines cannot fill memory."""
+    """Times in ns. An obsolete entry (``is_live`` is false) is dropped when it surfaces or when such entries are the
+    majority, so that jobs with distant deadlines cannot fill memory."""
 
     __slots__ = ("_is_live", "entries", "limit", "sequence")
 
@@ -24,7 +24,7 @@ class Timers:
         return len(self.entries)
 
     def arm(self, when_ns: int, key: Key) -> None:
-        """Fire ``key`` at ``when_ns`` or as soon after as the shell looks."""
+        """Fire ``key`` at ``when_ns``, or as soon after as the shell calls."""
         self.sequence += 1
         heapq.heappush(self.entries, (when_ns, self.sequence, key))
         if len(self.entries) > self.limit:
@@ -33,21 +33,21 @@ class Timers:
             self.limit = max(256, 2 * len(self.entries))
 
     def restore(self, entries: list[tuple[int, int, Key]], sequence: int, limit: int) -> None:
-        """Go on as the timers that had these."""
+        """Restore saved timers."""
         heapq.heapify(entries)
         self.entries, self.sequence, self.limit = entries, sequence, limit
 
     def forget(self, kinds: frozenset[str]) -> None:
-        """Drop every entry of these kinds: their owner arms them anew."""
+        """Drop every entry of these kinds; their owner arms them again."""
         self.entries = [entry for entry in self.entries if entry[2][0] not in kinds]
         heapq.heapify(self.entries)
 
     def next_ns(self) -> int | None:
-        """When the shell should look again, or None."""
+        """Time of the shell's next call, or None."""
         return self.entries[0][0] if self.entries else None
 
     def due(self, now_ns: int) -> Key | None:
-        """Take the next entry that is due, or None."""
+        """Remove and return the next due entry, or None."""
         if self.entries and self.entries[0][0] <= now_ns:
             return heapq.heappop(self.entries)[2]
         return None

@@ -1,6 +1,7 @@
-"""The book's state as plain records, for whoever watches. Pure reading: nothing here changes the ledger.
+"""Returns the book's state as plain records for monitoring. Only reads the ledger.
 
-Every function walks at most what it returns, but for a filter's misses; none is on the request path.
+Each function visits no more entries than it returns, except for entries that a filter rejects. None is on the request
+path.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from offpath.sched.record import record
 
 @record
 class JobRecord:
-    """A job as it stands; times in ns, ``deadline_in_ns`` None without one, ``lease`` 0 while it is on none."""
+    """The current state of a job; times in ns. ``deadline_in_ns`` is None without a deadline, ``lease`` 0 without a
+    lease."""
 
     job: int
     session: int
@@ -37,7 +39,7 @@ class JobRecord:
 
 @record
 class LeaseRecord:
-    """A lease; ``running_share`` of its α (percent of a GPU) is in use by ``running`` of its ``jobs``."""
+    """A lease; ``running`` of its ``jobs`` use ``running_share`` of its α (percent of a GPU)."""
 
     lease: int
     generation: int
@@ -58,7 +60,7 @@ class LeaseRecord:
 @record
 class TenantRecord:
     """A tenant's queue and holdings; ``held_share`` of at most ``max_share`` percent of a GPU. Of its unanswered
-    ``jobs`` some are ``queued`` and some ``running``; the rest is on a lane, copied ahead or waiting for share."""
+    ``jobs`` some are ``queued`` and some ``running``; the rest are on a lane, being copied or waiting for share."""
 
     tenant: str
     jobs: int
@@ -71,7 +73,7 @@ class TenantRecord:
 
 @record
 class SessionRecord:
-    """A session; ``jobs`` are those whose credit has not come back."""
+    """A session; ``jobs``: number of jobs whose credit has not returned."""
 
     session: int
     tenant: str
@@ -106,9 +108,10 @@ def jobs(
     after: int = 0,
     limit: int = 128,
 ) -> list[JobRecord]:
-    """Jobs without a returned credit, by rising number, from behind ``after``; in one of ``states``, if any is given.
-    ``is_waiting_for_share``: of those on a lane, only jobs whose payload is there (True) or on its way (False)."""
-    found: Iterator[Job] = iter(ledger.jobs.values())  # numbers rise, and so does the order of insertion
+    """Jobs whose credit has not returned, by number, greater than ``after``, in one of ``states`` if any are given.
+    ``is_waiting_for_share``: of the jobs on a lane, only those whose payload has arrived (True) or is being copied
+    (False)."""
+    found: Iterator[Job] = iter(ledger.jobs.values())  # insertion order is by number
     if session is not None:
         held = ledger.sessions.get(session)
         found = iter(held.jobs.values()) if held is not None else iter(())
@@ -124,7 +127,7 @@ def jobs(
 
 
 def find_job(ledger: Ledger, session: int, request_id: int) -> Job | None:
-    """The job that the session's request became, while the book still holds it."""
+    """Find the job of the session's request, while the book holds it."""
     held = ledger.sessions.get(session)
     if held is None:
         return None
@@ -167,11 +170,11 @@ def session_record(session: Session) -> SessionRecord:
 
 
 def sessions(ledger: Ledger, *, tenant: str | None = None, after: int = 0, limit: int = 128) -> list[SessionRecord]:
-    """Sessions by rising number, from behind ``after``."""
+    """Sessions by number, greater than ``after``."""
     fitting = [
         session
         for session in ledger.sessions.values()
         if session.session > after and (tenant is None or session.tenant == tenant)
     ]
-    fitting.sort(key=lambda session: session.session)  # they open in the order their tickets are redeemed in
+    fitting.sort(key=lambda session: session.session)  # the order of opening is that of ticket redemption
     return [session_record(session) for session in fitting[:limit]]
