@@ -1,1 +1,1 @@
-"""Every decision: job book, pure algorithms, hardware models, simulators. No I/O, no clock."""
+"""All decisions: job book, pure algorithms, hardware models, simulators. No I/O, no clock."""

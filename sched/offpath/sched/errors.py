@@ -1,4 +1,4 @@
-"""Errors of ``sched``: all mean that the caller broke a contract, never that a tenant did.
+"""Errors of ``sched``. Each means that the caller, not a tenant, broke a contract.
 
 SchedError
 ├── IllegalPlacement   a start or overlap that MIG's geometry forbids
@@ -6,29 +6,29 @@ SchedError
 ├── EngineError        a simulation that cannot be run (`ina.engine`)
 ├── JobTooLarge        a simulated job that no cluster of that size holds (`sim.ina.cluster`)
 ├── Mismatch           ranks of a job name one operation differently (`ina.arbitration`)
-├── PatternError       a communication pattern that is none (`ina.patterns`): an operator's file says so
+├── PatternError       an invalid communication pattern (`ina.patterns`), from an operator's file
 ├── TreeUnusable       a tree that does not join its hosts, or has a switch that does not aggregate (`sharing.layout`)
-├── PolicyFault        a sharing policy's answer that cannot be used (`sharing.policies`)
+├── PolicyFault        an unusable answer of a sharing policy (`sharing.policies`)
 ├── NothingRecorded    a recording without a job that ran to its end (`sim.whatif`)
-├── InvalidTransition  an event that the state does not allow; carries the story so far
-├── TopologyError      a network that is none (`topology.graph`): an operator's file says so
-├── RecordError        data that no record of INA can have been (`ina.protocol.records`): another process said so
-└── PlainError         plain data (of a journal, a checkpoint) that no record can have been
+├── InvalidTransition  an event that the state does not allow; carries the history so far
+├── TopologyError      an invalid network (`topology.graph`), from an operator's file
+├── RecordError        data that is not a record of INA (`ina.protocol.records`), from another process
+└── PlainError         plain data (of a journal, a checkpoint) that is not a record
 """
 
 from __future__ import annotations
 
 
 class SchedError(Exception):
-    """Root of what ``sched`` raises."""
+    """Base class of the errors of ``sched``."""
 
 
 class IllegalPlacement(SchedError):
-    """The geometry forbids it."""
+    """The geometry forbids the placement."""
 
 
 class PlainError(SchedError):
-    """The data is not what a record of ours looks like."""
+    """The data does not have the form of a record."""
 
 
 class InvalidTransition(SchedError):

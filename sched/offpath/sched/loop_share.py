@@ -1,13 +1,13 @@
-"""How tenants share one thread's time: who has used more than its part while others wanted the thread too.
+"""Shares one thread's time between tenants: delays a tenant that exceeds its part while others want the thread.
 
-The user adds the time of each piece of work to its tenant's `Share.used_ns`, and calls `LoopShares.settle` when that
-has reached `Share.limit_ns`. All else is decided here, at most once for each `SLICE_NS` of work, so that the cost per
-piece is an addition and a comparison.
+The caller adds the time of each piece of work to its tenant's `Share.used_ns`, and calls `LoopShares.settle` when that
+reaches `Share.limit_ns`. All else is decided here, at most once per `SLICE_NS` of work, so that the cost per piece of
+work is an addition and a comparison.
 
-A tenant alone is never held back. Where others were active in the last window, a tenant is entitled to its weight's
-part, or to what the others leave of `CEILING` if that is more: a busy tenant beside a nearly idle one is slowed down
-little. What it uses is held against that rate by a leaky bucket (the generic cell rate algorithm of ITU-T I.371, in
-units of time): ``due_ns`` is when its use so far would have been earned.
+A tenant that is alone is never delayed. If others were active in the last window, a tenant is entitled to its part by
+weight, or to what the others leave of `CEILING` if that is more: a busy tenant beside a nearly idle one is slowed down
+little. Use is charged against that rate by a leaky bucket (the generic cell rate algorithm of ITU-T I.371, in units of
+time): ``due_ns`` is the time at which the use so far would have been earned.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from dataclasses import dataclass
 from typing import Final
 
 SLICE_NS: Final = 50_000
-"""A tenant's use is settled at the latest after so much more of it, and others get their turn in between."""
+"""A tenant's use is settled at the latest after this much more of it; other tenants run in between."""
 MOST_CHARGED_NS: Final = 250_000
-"""By one settlement: a thread that the machine kept from running for long was not at work for anybody."""
+"""Maximum charge per settlement: time in which the machine did not schedule the thread is not a tenant's use."""
 BURST_NS: Final = 10_000_000
-"""A tenant that used less than its part may use so much at once."""
+"""A tenant that used less than its part may use this much at once."""
 WINDOW_NS: Final = 100_000_000
-"""Who is active, and how much each uses, is looked up once in so long."""
+"""Interval at which the active tenants and their use are evaluated."""
 FIRST_WINDOW_NS: Final = 10_000_000
-"""After a time without looking nothing is known; the first look then comes soon."""
+"""Without a recent evaluation nothing is known; the first one then comes this soon."""
 CEILING: Final = 0.6
-"""Of the thread's time, all together, while more than one tenant is active: what is left keeps queues short."""
+"""Part of the thread's time for all tenants together while more than one is active: the rest keeps queues short."""
 
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """One tenant's use of the thread, in ns of the thread's time. ``limit_ns`` is for the user to compare with."""
+    """One tenant's use of the thread, in ns of the thread's time. The caller compares ``used_ns`` with ``limit_ns``."""
 
     weight: int = 1
     used_ns: int = 0
     limit_ns: int = SLICE_NS
     settled_ns: int = 0
     looked_ns: int = 0
-    """``used_ns`` at the last look."""
+    """``used_ns`` at the last evaluation."""
     due_ns: int = 0
     rate: float = 1.0
-    """Part of the thread's time that it is entitled to; 1: all."""
+    """Part of the thread's time that the tenant is entitled to; 1: all."""
 
 
 class LoopShares:
@@ -53,19 +53,19 @@ class LoopShares:
         self._look_ns = 0
 
     def join(self, weight: int) -> Share:
-        """A tenant, with its weight (at least 1), which may be changed later."""
+        """Add a tenant with its weight (at least 1), which may be changed later."""
         share = Share(weight)
         self._shares.append(share)
         return share
 
     def leave(self, share: Share) -> None:
-        """The tenant is no more."""
+        """Remove the tenant."""
         self._shares.remove(share)
 
     def settle(self, share: Share, now_ns: int) -> int:
-        """Hold what a tenant has used against its rate; the next settlement is due at ``share.limit_ns``.
+        """Charge a tenant's use against its rate; the next settlement is due at ``share.limit_ns``.
 
-        Returns: when the tenant may go on, in ns of the caller's clock; at most ``now_ns`` if it may now.
+        Returns: when the tenant may continue, in ns of the caller's clock; at most ``now_ns`` if it may now.
         """
         if now_ns >= self._look_ns:
             self._look(now_ns)
@@ -79,7 +79,7 @@ class LoopShares:
         return share.due_ns
 
     def _look(self, now_ns: int) -> None:
-        """Who was active since the last look, and what each is entitled to until the next."""
+        """Find the tenants active since the last evaluation, and set each one's rate until the next."""
         passed_ns = now_ns - self._looked_ns
         is_known = passed_ns < 2 * WINDOW_NS
         self._looked_ns = now_ns

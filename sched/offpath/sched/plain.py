@@ -1,6 +1,6 @@
-"""Records as plain data (numbers, strings, lists) and back, led by their type hints: for journals and checkpoints.
+"""Converts records to plain data (numbers, strings, lists) and back, by their type hints: for journals and checkpoints.
 
-What comes back is checked against the hints: a journal is a file, and files may say anything.
+Data read back is checked against the hints, because a journal is a file and may contain anything.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def field_names(kind: Any) -> tuple[str, ...]:
 
 
 def from_plain(hint: Callable[..., _T], data: Any) -> _T:
-    """What `to_plain` made of a value of this type. Raises: PlainError: it cannot have been made from one."""
+    """Inverse of `to_plain` for this type. Raises: PlainError: the data is not of this type."""
     value: _T = _reader(hint)(data)
     return value
 
@@ -56,7 +56,7 @@ def own_hints(kind: Any) -> dict[str, Any]:
 
 @cache
 def _reader(hint: Any) -> Callable[[Any], Any]:
-    """A function from plain data to ``hint``."""
+    """Return a function that converts plain data to ``hint``."""
     if hint in _SCALARS:
         return lambda data: _scalar(hint, data)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -86,7 +86,7 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
 
 
 def _shown(data: Any) -> str:
-    """Little of it: a file's or a peer's, it may be nested as deep as a parser allows."""
+    """Shorten data of a file or a peer for an error text: it may be nested as deep as a parser allows."""
     return str(data)[:60] if type(data) in _SCALARS or data is None else f"a {type(data).__name__}"
 
 

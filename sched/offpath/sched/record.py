@@ -1,7 +1,7 @@
-"""Frozen values that cost little to make.
+"""Frozen values that are cheap to create.
 
 A ``dataclass(frozen=True)`` sets each field through ``object.__setattr__``: about 0.9 µs for eight fields, ten times
-per request. `record` is frozen to the type checker and a plain slotted dataclass at run time, at a third of that.
+per request. `record` is frozen for the type checker and a plain slotted dataclass at run time, at a third of that cost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What Conspirator is compared with (§4.2), and the plain bin packers: the same port, the same book, another choice."""
+"""Baseline policies: the systems that Conspirator is compared with (§4.2), and plain bin packers. Same port, same
+book."""
 
 from __future__ import annotations
 
@@ -10,39 +11,39 @@ from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, Refu
 
 
 class MpsOnly(ConspiratorPaper):
-    """No MIG: first fit over whole GPUs, each of one tenant at a time, whose jobs share it by MPS (§4.2)."""
+    """No MIG: first fit over whole GPUs. Each GPU belongs to one tenant at a time; its jobs share it by MPS (§4.2)."""
 
     name = "mps-only"
 
     def offered(self, spec: GpuSpec) -> list[Profile]:
-        """The whole GPU."""
+        """Only the whole GPU."""
         return [profile for profile in super().offered(spec) if profile.compute_slices == spec.compute_slices]
 
 
 class Exclusive(MpsOnly):
-    """No sharing: each job has a GPU to itself, the default of container platforms (§2)."""
+    """No sharing: one job per GPU, the default of container platforms (§2)."""
 
     name = "exclusive"
 
     def room_mask(self, demand: Demand) -> int:
-        """Only GPUs on which nothing runs."""
+        """Only GPUs without a running job."""
         return 1 << 100
 
 
 class FirstFitPolicy(IndexedPolicy):
-    """The tenant's first lease with room, on whatever GPU; only then a new one, on the first GPU that has a place."""
+    """The tenant's first lease with room, on any GPU; otherwise a new one, on the first GPU with a legal place."""
 
     name = "first-fit"
 
     def place(self, demand: Demand, now_ns: int) -> Placement | Refusal:
-        """Never waits for a lease while one has room."""
+        """Never wait for a new lease while an open one has room."""
         own = self.choose(demand)
         if own is not None:
             return self.take(own, demand.share)
         return self.refused(demand)
 
     def choose(self, demand: Demand) -> Warm | None:
-        """Which of the tenant's leases."""
+        """Choose one of the tenant's leases."""
         return self.first_room(demand)
 
     def plan(self, demand: Demand, now_ns: int, opening: Opening) -> LeasePlan | Refusal:
@@ -53,7 +54,7 @@ class FirstFitPolicy(IndexedPolicy):
 
 
 class BestFit(FirstFitPolicy):
-    """The tenant's lease with the least room that will do; a new one on the fullest GPU that has a place."""
+    """The tenant's lease with the least sufficient room; otherwise a new one on the fullest GPU with a legal place."""
 
     name = "best-fit"
 

@@ -1,7 +1,7 @@
-"""Whether an assignment obeys MinGPUCost's constraints and what it costs, told apart from what found it.
+"""Checks an assignment against MinGPUCost's constraints and computes its cost, independently of solvers.
 
-Knows MIG's rules and the paper's equations, and nothing of policies or solvers; every exact solution and every state
-of the simulator that a test looks at goes through here.
+Implements MIG's rules and the paper's equations, without policies or solvers. Tests check every exact solution and
+every simulator state with it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from offpath.sched.gpu.geometry import GpuSpec
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """``gpus`` in use (Σ Y), ``slices`` in percent of a GPU (Σ α y), ``migrated`` jobs (Σ δ), ``migration_cost``
-    (Σ m δ)."""
+    """Cost of an assignment: ``gpus`` in use (Σ Y), ``slices`` in percent of a GPU (Σ α y), ``migrated`` jobs (Σ δ),
+    ``migration_cost`` (Σ m δ)."""
 
     gpus: int
     slices: int
@@ -26,7 +26,7 @@ class Tally:
 
 
 def tally(gpus: Sequence[GpuSpec], jobs: Sequence[LiveJob], places: Mapping[int, Place]) -> Tally:
-    """What the assignment costs. Raises: KeyError: a job or a GPU is not there."""
+    """Cost of the assignment. Raises: KeyError: a job or a GPU is missing."""
     specs = {spec.gpu: spec for spec in gpus}
     used = {places[job.job] for job in jobs}
     slices = 0
@@ -39,7 +39,7 @@ def tally(gpus: Sequence[GpuSpec], jobs: Sequence[LiveJob], places: Mapping[int,
 
 
 def violations(gpus: Sequence[GpuSpec], jobs: Sequence[LiveJob], places: Mapping[int, Place]) -> list[str]:
-    """Each broken constraint in a sentence; empty: the assignment is legal."""
+    """One sentence per violated constraint; empty if the assignment is legal."""
     specs = {spec.gpu: spec for spec in gpus}
     by_place: dict[Place, list[LiveJob]] = defaultdict(list)
     broken = []

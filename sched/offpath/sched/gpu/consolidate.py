@@ -1,7 +1,7 @@
-"""Which jobs to move so that GPUs come free: what MinGPUCost gains by migration, with few moves and in little time.
+"""Finds few migrations that free GPUs: an inexpensive approximation of the migration part of MinGPUCost.
 
-A GPU is emptied when every job on it may be moved and has a place on another GPU in use: in room that its tenant holds
-there, else in a new instance. Small GPUs are tried first, large jobs are placed first, the fullest GPU takes them.
+A GPU can be emptied if every job on it may move and fits on another GPU in use: in room of its tenant there, else in a
+new instance. The least used GPUs are tried first, large jobs are placed first, the fullest GPU takes them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec
 
 
 class _Board:
-    """Instances and jobs of the GPUs in use; moves are tried on it and taken back."""
+    """Instances and jobs of the GPUs in use; moves are tried on it and reverted."""
 
     def __init__(self, gpus: Sequence[GpuSpec], jobs: Sequence[LiveJob]) -> None:
         self.specs = {spec.gpu: spec for spec in gpus}
@@ -27,7 +27,7 @@ class _Board:
             self.put(job, job.place)
 
     def put(self, job: LiveJob, place: Place) -> None:
-        """The job is there; its instance is cut if it was not."""
+        """Add the job; creates its instance if needed."""
         if place not in self._leases:
             gpu, name, start = place
             geometry = self.geometry.setdefault(gpu, GpuGeometry(self.specs[gpu]))
@@ -39,7 +39,7 @@ class _Board:
         self.on[place].append(job)
 
     def take(self, job: LiveJob, place: Place) -> None:
-        """The job is there no more; its instance goes with the last one."""
+        """Remove the job; the instance is destroyed with its last job."""
         self.on[place].remove(job)
         if not self.on[place]:
             del self.on[place]
@@ -50,11 +50,11 @@ class _Board:
         return sum(held.profile.compute_slices for held in self.geometry[gpu].held.values())
 
     def jobs_on(self, gpu: str) -> list[tuple[LiveJob, Place]]:
-        """With their places."""
+        """Jobs on the GPU, with their places."""
         return [(job, place) for place, jobs in self.on.items() if place[0] == gpu for job in jobs]
 
     def find(self, job: LiveJob, besides: str) -> Place | None:
-        """A place on another GPU in use."""
+        """Find a place on another GPU in use."""
         best: tuple[int, Place] | None = None
         for place, jobs in self.on.items():
             if place[0] == besides or jobs[0].tenant != job.tenant or not self._suits(job, place):
@@ -85,9 +85,10 @@ class _Board:
 
 
 def consolidate(gpus: Sequence[GpuSpec], jobs: Sequence[LiveJob], movable: Collection[int]) -> dict[int, Place]:
-    """New places of the ``movable`` jobs that must move so that as many GPUs as this finds come free; each moves once.
+    """Return new places of the ``movable`` jobs that must move to free as many GPUs as this finds; each moves at most
+    once.
 
-    ``jobs``: all that run, each with its place. O(GPUs in use squared, times jobs).
+    ``jobs``: all running jobs, each with its place. O(GPUs in use squared, times jobs).
     """
     board = _Board(gpus, jobs)
     moves: dict[int, Place] = {}
@@ -101,14 +102,14 @@ def consolidate(gpus: Sequence[GpuSpec], jobs: Sequence[LiveJob], movable: Colle
 
 
 def _by_size(board: _Board, may: set[int]) -> list[str]:
-    """GPUs in use of which every job may move, the least used first."""
+    """GPUs in use on which every job may move, least used first."""
     gpus = [gpu for gpu in board.geometry if board.used(gpu)]
     whole = [gpu for gpu in gpus if all(job.job in may for job, _ in board.jobs_on(gpu))]
     return sorted(whole, key=lambda gpu: (board.used(gpu), len(board.jobs_on(gpu))))
 
 
 def _emptied(board: _Board, gpu: str) -> dict[int, Place] | None:
-    """The moves that empty this GPU, made on the board; None: it cannot be, and nothing changed."""
+    """Return the moves that empty this GPU, applied to the board; None if impossible, with the board unchanged."""
     moves: list[tuple[LiveJob, Place, Place]] = []
     for job, place in sorted(board.jobs_on(gpu), key=lambda each: -each[0].share):
         target = board.find(job, gpu)

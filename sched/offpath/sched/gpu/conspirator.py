@@ -1,9 +1,9 @@
-"""`conspirator-paper`: Algorithm 1 of Conspirator (§3.3.2), corrected, in a logarithm of the number of GPUs.
+"""`conspirator-paper`: Algorithm 1 of Conspirator (§3.3.2), corrected, logarithmic in the number of GPUs.
 
-Its loop over GPUs and fractions ends at the first that will do, be it the tenant's own with room (lines 20-28) or one
-that is not in use (29-40). So a job whose tenant has room further on is not placed there while an unoccupied fraction
-comes before: `place` then says that a lease should open, and `plan` says which. Equal to `paper.Transcription`
-decision by decision on the paper's model of a GPU; on real geometry it obeys that.
+The paper's loop over GPUs and fractions ends at the first suitable fraction: either the tenant's own with room (lines
+20-28) or an unoccupied one (29-40). A job is thus not placed in its tenant's room if an unoccupied fraction comes
+before it: `place` then requests a new lease, and `plan` selects it. On the paper's model of a GPU each decision equals
+that of `paper.Transcription`; on real geometry the policy also obeys MIG's rules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class ConspiratorPaper(IndexedPolicy):
     name = "conspirator-paper"
 
     def place(self, demand: Demand, now_ns: int) -> Placement | Refusal:
-        """The tenant's first fraction with room, if no unoccupied one that would do comes before it."""
+        """The tenant's first fraction with room, unless a suitable unoccupied one comes before it."""
         own = self.first_room(demand)
         if own is None:
             return self.refused(demand)
@@ -31,7 +31,7 @@ class ConspiratorPaper(IndexedPolicy):
         return self.take(own, demand.share)
 
     def plan(self, demand: Demand, now_ns: int, opening: Opening) -> LeasePlan | Refusal:
-        """The first GPU's smallest fraction that holds the demand (or is ``profile``, if that is named)."""
+        """The first GPU's smallest fraction that holds the demand (or is the requested ``profile``)."""
         self.lease_bytes = opening.lease_bytes
         mask = self.mask(demand, opening.profile)
         return self.first_cut(mask, opening) or self.refusal(mask)

@@ -1,11 +1,12 @@
-"""MinGPUCost (Conspirator §3.3.1, equation 1), solved to optimality by CP-SAT, constraints 1a-1i as corrected.
+"""Solves MinGPUCost (Conspirator §3.3.1, equation 1) to optimality with CP-SAT, with constraints 1a-1i as corrected.
 
-Corrections: 1b means "only where R > 0"; 1g-1h mean one tenant per *fraction* (as printed: per GPU) and multiply two
-decision variables, here linear: job i may be in fraction (j, w) only if that is tenant t(i)'s, and a fraction is at
-most one tenant's. 1d is MIG's own rule set of the `GpuSpec`: for `paper.paper_gpu` that is Σ α y ≤ C and nothing more.
+Corrections: 1b means "only where R > 0". 1g-1h mean one tenant per *fraction* (as printed: per GPU) and multiply two
+decision variables. Here they are linear: job i may be in fraction (j, w) only if that fraction is tenant t(i)'s, and a
+fraction has at most one tenant. 1d is replaced by MIG's rules from the `GpuSpec`; for `paper.paper_gpu` those are
+exactly Σ α y ≤ C.
 
-What keeps it small: jobs of one tenant that want the same and are in the same place are counted, not told apart;
-GPUs of one kind on which nothing runs are used in order. Where moving costs nothing, `packing` needs to know no place.
+Two reductions keep the model small: equal jobs of one tenant in the same place are counted instead of being
+distinguished, and idle GPUs of one kind are used in order. If moving costs nothing, `packing` models no places at all.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ UNKNOWN: Final = "unknown"
 
 
 class SolverMissing(SchedError):
-    """OR-Tools is not installed: the extra "sim" brings it."""
+    """OR-Tools is not installed; the extra "sim" provides it."""
 
 
 Place = tuple[str, str, int]
@@ -35,8 +36,8 @@ Place = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class LiveJob:
-    """Job i: R in percent, the model it must run on if there is only one, bytes it needs in its instance's memory,
-    where it runs now (k) and what moving it costs (m)."""
+    """Job i: R in percent, required GPU model if any, bytes of instance memory, current place (k) and cost of moving it
+    (m)."""
 
     job: int
     tenant: str
@@ -49,8 +50,8 @@ class LiveJob:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """``gpu`` is ε1, per GPU in use; ``migration`` is ε2, times m per job moved; ``slice`` per percent of α in use
-    (not in equation 1: for slice-hours)."""
+    """Weights. ``gpu`` is ε1, per GPU in use; ``migration`` is ε2, times m per job moved; ``slice`` per percent of α in
+    use (not in equation 1: for slice-hours)."""
 
     gpu: int = 1
     migration: int = 0
@@ -59,7 +60,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """``places`` is empty unless ``status`` is optimal or feasible; ``bound`` is what no solution can be below."""
+    """``places`` is empty unless ``status`` is optimal or feasible; ``bound`` is a lower bound of the objective."""
 
     status: str
     objective: int
@@ -68,18 +69,18 @@ class Solution:
 
     @property
     def is_proven(self) -> bool:
-        """No solution is better."""
+        """True if no solution is better."""
         return self.status == OPTIMAL
 
     @property
     def gap(self) -> float:
-        """(objective - bound) / objective; 0 when it is proven."""
+        """(objective - bound) / objective; 0 if the solution is proven optimal."""
         return (self.objective - self.bound) / self.objective if self.objective else 0.0
 
 
 @dataclass(slots=True)
 class _Fraction:
-    """Fraction w of GPU j: y, and whose it is."""
+    """Fraction w of GPU j: y, and its tenant."""
 
     profile: Profile
     start: int
@@ -90,7 +91,7 @@ class _Fraction:
 
 
 _Class = tuple[str, int, str, int, Place | None, int]
-"""Tenant, share, model, memory, place now, migration cost: jobs that are one to the solver."""
+"""Tenant, share, model, memory, current place, migration cost: jobs that the solver does not distinguish."""
 
 
 def solve(
@@ -103,10 +104,10 @@ def solve(
     seed: int = 1,
     hint: Mapping[int, Place] | None = None,
 ) -> Solution:
-    """The cheapest assignment of ``jobs`` to ``gpus``.
+    """Find the cheapest assignment of ``jobs`` to ``gpus``.
 
-    ``limit_s``: the paper's cut-off is 600 s. ``hint``: an assignment to start from, where moving costs something
-    (else, and by default, it is where the jobs are). Raises: SolverMissing. TooManyFillings: where moving is free.
+    ``limit_s``: the paper's cut-off is 600 s. ``hint``: an initial assignment, if moving costs something (default: the
+    current places). Raises: SolverMissing. TooManyFillings: if moving is free.
     """
     if not jobs:
         return Solution(OPTIMAL, 0, 0)
@@ -116,7 +117,7 @@ def solve(
         raise SolverMissing('OR-Tools is needed: pip install "offpath[sim]"') from fault
     classes: dict[_Class, list[int]] = defaultdict(list)
     for job in jobs:
-        place = job.place if costs.migration else None  # where moving is free it does not matter where a job is
+        place = job.place if costs.migration else None  # without a cost of moving the current place is irrelevant
         classes[job.tenant, job.share, job.model, job.memory_bytes, place, job.migration_cost].append(job.job)
     built: _Model | PackingModel
     if costs.migration:
@@ -128,7 +129,7 @@ def solve(
     solver.parameters.max_time_in_seconds = limit_s
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed
-    solver.parameters.linearization_level = 2  # the bound is in the relaxation
+    solver.parameters.linearization_level = 2  # the bound comes from the relaxation
     status = solver.solve(built.model)
     if status == cp_model.INFEASIBLE:
         return Solution(INFEASIBLE, 0, 0)
@@ -179,7 +180,7 @@ class _Model:
                 model.add(sum(fraction.tenants.values()) <= fraction.used)  # 1g, 1h: one tenant per fraction
 
     def _rules(self, spec: GpuSpec, fractions: list[_Fraction], used: Any) -> None:
-        """1d and 1e: what may be cut together, and that the GPU is then in use."""
+        """1d and 1e: the instances that may coexist, and that their GPU is then in use."""
         model = self.model
         model.add(sum(f.profile.compute_slices * f.used for f in fractions) <= spec.compute_slices * used)
         for slice_ in range(spec.memory_slices):
@@ -203,8 +204,8 @@ class _Model:
         fraction.load.append(share * x)
 
     def _in_order(self, occupied: list[str]) -> None:
-        """GPUs of one kind on which nothing runs are interchangeable: the earlier ones are used first. On the paper's
-        model so are equal fractions of such a GPU."""
+        """Idle GPUs of one kind are interchangeable: use the earlier ones first. In the paper's model the same holds
+        for equal fractions of such a GPU."""
         last: dict[tuple[str, int], int] = {}
         for j, spec in enumerate(self._gpus):
             if spec.gpu in occupied:
@@ -235,7 +236,7 @@ class _Model:
         return self._gpus[j].gpu, fraction.profile.name, fraction.start
 
     def hint(self, places: Mapping[int, Place]) -> None:
-        """A solution to start from."""
+        """Set an initial solution."""
         if not places:
             return
         taken = set(places.values())
@@ -248,7 +249,7 @@ class _Model:
             self.model.add_hint(self._y[j], any(place[0] == self._gpus[j].gpu for place in taken))
 
     def places(self, solver: Any) -> dict[int, Place]:
-        """Where each job goes."""
+        """The place of each job in the solution."""
         places: dict[int, Place] = {}
         waiting = [list(members) for members in self._classes.values()]
         for (c, j, w), x in self._x.items():

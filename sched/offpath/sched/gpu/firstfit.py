@@ -1,4 +1,4 @@
-"""The first of many that can: bit sets in two levels, so that finding it costs next to the same for ten and for 10⁵."""
+"""Index that finds the first suitable slot: two-level bit sets, nearly the same cost for 10 slots as for 10⁵."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _REST: Final = _WIDTH - 1
 class FirstFit:
     """Slots 0, 1, … with a set of bits each; finds the first that shares a bit with a mask.
 
-    For each bit that some slot has: a word of 512 slots where any of them has it, and one number that says which words
-    there are. Python's integers do the searching: a change or a search costs a few operations per bit concerned, on
-    numbers that grow by a bit for every 512 slots. Memory goes with the slots that have bits.
+    Each bit in use has a 512-slot word wherever a slot has the bit, and one number that marks which words exist. Search
+    uses Python's integers: an update or a search takes a few operations per bit concerned, on numbers that grow by one
+    bit per 512 slots. Memory is proportional to the slots with bits.
     """
 
     __slots__ = ("_bits", "_present", "_tops", "_words")
@@ -29,7 +29,7 @@ class FirstFit:
         return self._bits.get(slot, 0)
 
     def put(self, slot: int, bits: int) -> None:
-        """The slot has these bits now."""
+        """Set the bits of a slot."""
         changed = self._bits.get(slot, 0) ^ bits
         if not changed:
             return
@@ -54,7 +54,7 @@ class FirstFit:
                 self._present = self._present | bit if top else self._present & ~bit
 
     def first(self, mask: int, start: int = 0) -> int | None:
-        """The lowest slot from ``start`` on with a bit of ``mask``; None: no slot has one."""
+        """The lowest slot from ``start`` on with a bit of ``mask``, or None."""
         best: int | None = None
         left = mask & self._present
         while left:

@@ -1,8 +1,8 @@
-"""What MIG allows: fractions α and the placement rules of one GPU.
+"""MIG geometry: fractions α and the placement rules of one GPU.
 
-An instance occupies the memory slices [start, start + memory_slices). A set is legal iff those ranges are disjoint,
-compute slices sum to at most the GPU's, and no profile exceeds its count (NVIDIA MIG User Guide; the table itself
-comes in as records from the GPU port).
+An instance occupies the memory slices [start, start + memory_slices). A set of instances is legal iff those ranges are
+disjoint, compute slices sum to at most the GPU's, and no profile exceeds its count (NVIDIA MIG User Guide). The table
+of profiles comes as records from the GPU port.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Slice = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One MIG profile: slices it takes, bytes it offers, where it may start."""
+    """One MIG profile: the slices it takes, its memory in bytes, and its legal starts."""
 
     name: str
     compute_slices: int
@@ -30,7 +30,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
-    """One GPU in MIG mode, as its helper reported it."""
+    """One GPU in MIG mode, as reported by its helper."""
 
     gpu: str
     model: str
@@ -39,7 +39,7 @@ class GpuSpec:
     profiles: tuple[Profile, ...]
 
     def profile(self, name: str) -> Profile | None:
-        """The profile of that name, if the model has it."""
+        """The profile of that name, or None."""
         return next((p for p in self.profiles if p.name == name), None)
 
     def alpha(self, profile: Profile) -> int:
@@ -54,7 +54,7 @@ class Held:
     profile: Profile
     start: int
     mask: int = field(init=False)
-    """Its memory slices, a bit each."""
+    """Its memory slices, one bit each."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mask", (1 << self.profile.memory_slices) - 1 << self.start)
@@ -66,14 +66,14 @@ class Held:
 
 
 class GpuGeometry:
-    """Which instances one GPU holds, by lease id."""
+    """The instances that one GPU holds, by lease id."""
 
     def __init__(self, spec: GpuSpec) -> None:
         self.spec = spec
         self.held: dict[int, Held] = {}
 
     def allows(self, profile: Profile, start: int, assume_free: frozenset[int] = frozenset()) -> bool:
-        """True when the instance may be cut, as if the leases in ``assume_free`` were gone."""
+        """True if the instance may be created, assuming that the leases in ``assume_free`` are gone."""
         if start not in profile.starts:
             return False
         others = [held for lease, held in self.held.items() if lease not in assume_free]
@@ -90,8 +90,8 @@ class GpuGeometry:
         assume_free: frozenset[int] = frozenset(),
         reserved: frozenset[Slice] = frozenset(),
     ) -> int | None:
-        """The lowest legal start now that takes no ``reserved`` slice, or None: `allows`, with what does not depend on
-        the start looked at once."""
+        """The lowest legal start that takes no ``reserved`` slice, or None. Equals `allows`, but checks what does not
+        depend on the start only once."""
         others: Iterable[Held] = self.held.values()
         if assume_free:
             others = [held for lease, held in self.held.items() if lease not in assume_free]
@@ -109,11 +109,11 @@ class GpuGeometry:
         return next((start for start in profile.starts if not slices << start & taken), None)
 
     def take(self, lease: int, profile: Profile, start: int) -> None:
-        """Raises: IllegalPlacement: MIG would refuse it."""
+        """Add the instance. Raises: IllegalPlacement: MIG would refuse it."""
         if lease in self.held or not self.allows(profile, start):
             raise IllegalPlacement(f"lease {lease}: {profile.name} at {start} on {self.spec.gpu}")
         self.held[lease] = Held(profile, start)
 
     def give_back(self, lease: int) -> None:
-        """Repeating it is harmless."""
+        """Remove the instance; idempotent."""
         self.held.pop(lease, None)

@@ -1,10 +1,10 @@
-"""`greedy-first-fit`: Algorithm 1 of Conspirator, simple and right, as two questions.
+"""`greedy-first-fit`: a simple, correct form of Algorithm 1 of Conspirator, split into routing and leasing.
 
-Routing is its branch "fraction already allocated to the tenant" (lines 20-28), leasing its branch "unoccupied
-fraction" (29-40), with the slips of the printed text corrected (R > 0 finds the tenant; another tenant's fraction is
-skipped, a free one is not; the fraction itself must hold R). Fractions are tried in Table 3's order, smallest first,
-GPUs in the order they joined, so "first that fits" takes the smallest fraction that holds the job. Placement obeys
-MIG's geometry, which the paper's capacity model leaves out.
+Routing is its branch "fraction already allocated to the tenant" (lines 20-28), leasing its branch "unoccupied fraction"
+(29-40). Errors of the printed text are corrected: R > 0 finds the tenant; another tenant's fraction is skipped, a free
+one is not; the fraction itself must hold R. Fractions are tried in Table 3's order, smallest first, and GPUs in the
+order they joined, so "first that fits" takes the smallest fraction that holds the job. Placement obeys MIG's geometry,
+which the paper's capacity model leaves out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _GEOMETRY = Refusal((Obstacle.GEOMETRY, Obstacle.TENANT_CLASH), (Unblocker.LEASE
 
 @dataclass(slots=True)
 class _Warm:
-    """A lease with its free lanes (a stack: the lane used last is the one in cache) and the share placed on it."""
+    """A lease with its free lanes (a stack: the lane used last is in cache) and the share placed on it."""
 
     view: LeaseView
     order: tuple[int, int]
@@ -128,7 +128,7 @@ class GreedyFirstFit:
             geometry.give_back(lease)
 
     def place(self, demand: Demand, now_ns: int) -> Placement | Refusal:
-        """First fit over the tenant's warm leases; failing that, prefetch onto the least loaded one with a lane."""
+        """First fit over the tenant's warm leases; otherwise prefetch onto the least loaded one with a free lane."""
         leases = self._by_tenant.get(demand.tenant)
         if leases is None:
             return _NO_LEASE
@@ -163,7 +163,7 @@ class GreedyFirstFit:
             warm.free_lanes.append(placement.lane)
 
     def plan(self, demand: Demand, now_ns: int, opening: Opening) -> LeasePlan | Refusal:
-        """First GPU, smallest fraction, lowest start that holds the demand (or is ``profile``, if that is named)."""
+        """First GPU, smallest fraction, lowest start that holds the demand (or is the requested ``profile``)."""
         if not self._gpus:
             return _NO_GPU
         is_known = False
@@ -179,7 +179,8 @@ class GreedyFirstFit:
 
 
 def candidates(spec: GpuSpec, share: int, lease_bytes: int, wanted: str | None) -> list[Profile]:
-    """Profiles that hold share and lanes, Table 3's order; the media-engine variants ("+me") only when named."""
+    """Profiles that hold share and lanes, in Table 3's order; media-engine variants ("+me") only if requested by
+    name."""
     fitting = [p for p in spec.profiles if spec.alpha(p) >= share and p.memory_bytes >= lease_bytes]
     named = [p for p in fitting if p.name == wanted]
     if wanted is not None and named:

@@ -1,8 +1,8 @@
-"""What indexed policies share: leases by tenant and room, GPUs by the instances that may be cut on them.
+"""Base of indexed policies: leases by tenant and room, GPUs by the instances that may be created on them.
 
-Two kinds of `FirstFit` answer "which is the first that can" in a logarithm: one per tenant over its open leases (bit r:
-r percent of it are free), one over all GPUs (a bit per kind of instance that has a legal place now). Positions are
-(GPU in the order it joined, start of the instance), as one number.
+Two kinds of `FirstFit` find the first match in logarithmic time: one per tenant over its open leases (bit r: r percent
+are free), one over all GPUs (one bit per kind of instance that has a legal place now). A position is (GPU in the order
+it joined, start of the instance), encoded as one number.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Warm:
     is_open: bool = False
 
     def bits(self) -> int:
-        """For its tenant's index: the room it offers, none without a free lane."""
+        """Bits for its tenant's index: the room it offers; none without a free lane."""
         return 1 << max(0, self.view.alpha - self.placed_share) if self.is_open and self.free_lanes else 0
 
 
@@ -63,17 +63,18 @@ class Gpu:
     geometry: GpuGeometry
     kinds: list[tuple[int, Profile]]
     table: int
-    """The number of what its helper says that it can be cut into."""
+    """Number of its table of possible instances, as reported by its helper."""
     level: int = 100
-    """Percent of its compute slices that are left."""
+    """Percent of its compute slices that are free."""
 
 
 Kind = tuple[str, str, int, int]
-"""Model and name, α in percent, bytes: what a demand can tell instances apart by."""
+"""Model and name, α in percent, bytes: the properties of an instance that matter to a demand."""
 
 
 class IndexedPolicy:
-    """Base of policies; they choose, this keeps the books. Implements all of `Policy` but `place` and `plan`."""
+    """Base class that maintains the indices; subclasses choose. Implements all of `Policy` except `place` and
+    `plan`."""
 
     name = ""
 
@@ -91,7 +92,7 @@ class IndexedPolicy:
         self._kinds: dict[Kind, int] = {}
         self._masks: dict[tuple[int, str, int, str | None], int] = {}
         self.lease_bytes = 0
-        """Of the last plan."""
+        """Value of the last plan."""
         self._tables: dict[tuple[str, int, int, tuple[Profile, ...]], int] = {}
         self._legal: OrderedDict[tuple[int, tuple[tuple[str, int], ...]], int] = OrderedDict()
 
@@ -137,13 +138,13 @@ class IndexedPolicy:
             for p in offered
         ]
         self._masks.clear()
-        table = spec.model, spec.compute_slices, spec.memory_slices, spec.profiles  # a name alone proves nothing
+        table = spec.model, spec.compute_slices, spec.memory_slices, spec.profiles  # a name is not unique
         gpu = Gpu(slot, GpuGeometry(spec), kinds, self._tables.setdefault(table, len(self._tables)))
         self.gpus[spec.gpu] = self.by_slot[slot] = gpu
         self._look(gpu)
 
     def offered(self, spec: GpuSpec) -> list[Profile]:
-        """The instances that this policy cuts."""
+        """The instances that this policy creates."""
         return list(spec.profiles)
 
     def gpu_removed(self, gpu: str) -> None:
@@ -153,12 +154,12 @@ class IndexedPolicy:
             del self.by_slot[gone.slot]
             self.free.put(gone.slot, 0)
             self.refiled(gone.slot, gone.level, gone.level, 0)
-        if not self.gpus:  # or helpers that come with ever other GPUs would be remembered for ever
+        if not self.gpus:  # else memory would grow with each helper with other GPUs
             for memory in (self._kinds, self._masks, self._tables, self._legal):
                 memory.clear()
 
     def _look(self, gpu: Gpu) -> None:
-        """What may be cut on the GPU changed."""
+        """Update the index after a change of the GPU's instances."""
         held = tuple(sorted((h.profile.name, h.start) for h in gpu.geometry.held.values()))
         key = (gpu.table, held)
         bits = self._legal.get(key)
@@ -174,8 +175,8 @@ class IndexedPolicy:
         gpu.level = level
 
     def refiled(self, slot: int, before: int, level: int, bits: int) -> None:
-        """The GPU's places changed to ``bits``, and what is left of it from ``before`` to ``level`` percent. Called for
-        one that leaves too, with no bits."""
+        """The GPU's legal places changed to ``bits``, and its free part from ``before`` to ``level`` percent. Also
+        called for a GPU that leaves, with no bits."""
 
     # -- leases ---------------------------------------------------------------------------------------------------
     def lease_planned(self, lease: LeaseView) -> None:
@@ -230,16 +231,16 @@ class IndexedPolicy:
 
     # -- lanes ----------------------------------------------------------------------------------------------------
     def first_room(self, demand: Demand) -> Warm | None:
-        """The tenant's first open lease with a lane and room for the demand."""
+        """The tenant's first open lease with a free lane and room for the demand."""
         rooms = self.rooms.get(demand.tenant)
         return self.first_in(rooms, self.room_mask(demand), demand) if rooms is not None else None
 
     def room_mask(self, demand: Demand) -> int:
-        """How much room will do, a bit for each percent."""
+        """The sufficient amounts of room, one bit per percent."""
         return ALL_ROOMS >> demand.share << demand.share
 
     def first_in(self, rooms: FirstFit, mask: int, demand: Demand) -> Warm | None:
-        """The first lease in the index with such a room, whose memory and model will do too."""
+        """The first lease in the index with such room that also has the memory and the model."""
         position = rooms.first(mask)
         while position is not None:
             warm = self.at[position]
@@ -249,18 +250,18 @@ class IndexedPolicy:
         return None
 
     def suits(self, demand: Demand, warm: Warm) -> bool:
-        """The lease is on a GPU of the model that the demand asks for, if it does."""
+        """True if the lease is on a GPU of the model that the demand requires, if any."""
         return not demand.model or self.gpus[warm.view.gpu].geometry.spec.model == demand.model
 
     def take(self, warm: Warm, share: int) -> Placement:
-        """A lane of the lease and its share, for a job that may start as soon as it is copied."""
+        """Take a lane of the lease and its share, for a job that may start as soon as it is copied."""
         warm.placed_share += share
         lane = warm.free_lanes.pop()
         self._show(warm)
         return Placement(warm.view.lease, lane, False)
 
     def seat(self, demand: Demand, lease: int, lane: int, now_ns: int) -> Placement | None:
-        """Take the lane that somebody else chose for the job; None: it is not free, or not one for this job."""
+        """Take a lane chosen outside this policy; None if it is not free or not suitable for this job."""
         warm = self.leases.get(lease)
         if warm is None or not warm.is_open or lane not in warm.free_lanes or warm.view.tenant != demand.tenant:
             return None
@@ -288,8 +289,8 @@ class IndexedPolicy:
 
     # -- places for instances -------------------------------------------------------------------------------------
     def mask(self, demand: Demand, wanted: str | None) -> int:
-        """The kinds of instances that hold the demand and lanes of `lease_bytes` in all; those with media engines
-        ("+me") only when ``wanted``."""
+        """Mask of the kinds of instances that hold the demand and, in total, `lease_bytes` of lanes; those with media
+        engines ("+me") only if ``wanted``."""
         key = (demand.share, demand.model, self.lease_bytes, wanted)
         mask = self._masks.get(key)
         if mask is None:
@@ -306,7 +307,7 @@ class IndexedPolicy:
         return mask
 
     def cut(self, gpu: Gpu, mask: int, opening: Opening = NOW) -> LeasePlan | None:
-        """The smallest instance of ``mask`` that may be cut on this GPU, at its lowest start."""
+        """The smallest instance of ``mask`` that may be created on this GPU, at its lowest start."""
         spec = gpu.geometry.spec
         for bit, profile in gpu.kinds:
             if mask >> bit & 1:
@@ -316,8 +317,8 @@ class IndexedPolicy:
         return None
 
     def first_cut(self, mask: int, opening: Opening) -> LeasePlan | None:
-        """On the first GPU that has a place. The index knows of none that would be free, or is kept free: those few
-        GPUs are looked at one by one."""
+        """Plan on the first GPU with a legal place. The index ignores ``assume_free`` and ``reserved``; the few GPUs
+        they concern are checked one by one."""
         touched = {self.leases[lease].position // STARTS for lease in opening.assume_free if lease in self.leases}
         touched |= {self.gpus[name].slot for name, _ in opening.reserved if name in self.gpus}
         slot = self.free.first(mask)
@@ -332,8 +333,8 @@ class IndexedPolicy:
         return self.cut(self.by_slot[slot], mask) if slot is not None else None
 
     def vetted(self, plan: LeasePlan, mask: int, opening: Opening) -> LeasePlan | None:
-        """The instance that somebody else chose, with its fraction as it is; None: it is none of ``mask``, or may not
-        be cut there."""
+        """Check an instance chosen outside this policy and set its actual fraction; None if it is not in ``mask`` or
+        may not be created there."""
         gpu = self.gpus.get(plan.gpu)
         profile = gpu.geometry.spec.profile(plan.profile) if gpu is not None else None
         if gpu is None or profile is None or not any(p is profile and mask >> bit & 1 for bit, p in gpu.kinds):
@@ -346,7 +347,7 @@ class IndexedPolicy:
         return LeasePlan(plan.gpu, plan.profile, plan.start, gpu.geometry.spec.alpha(profile))
 
     def refusal(self, mask: int) -> Refusal:
-        """Why nothing can be cut."""
+        """Why no instance can be created."""
         if not self.gpus:
             return NO_GPU
         return GEOMETRY if mask else NO_PROFILE

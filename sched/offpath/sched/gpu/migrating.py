@@ -1,7 +1,7 @@
-"""`migrating`: `oldest-gpu-first`, and jobs are moved, each once at most, when that frees a GPU (`consolidate`).
+"""`migrating`: `oldest-gpu-first` that also moves jobs, each at most once, if that frees a GPU (`consolidate`).
 
-Moving is the shell's to do: it stops the job at a checkpoint and submits what is left of it again; this policy then
-sends it where it was meant to go. Only the simulator does so yet; `offpath lease plan` shows what would be moved.
+The shell does the move: it stops the job at a checkpoint and submits the rest again; this policy then sends it to its
+target. So far only the simulator does this; `offpath lease plan` shows what would move.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, Refu
 
 
 class Migrating(OldestGpuFirst):
-    """`direct` names the place of a job that is to be submitted again."""
+    """`direct` sets the place of a job that will be submitted again."""
 
     name = "migrating"
 
@@ -22,11 +22,11 @@ class Migrating(OldestGpuFirst):
         self._directed: dict[int, Place] = {}
 
     def direct(self, job: int, place: Place) -> None:
-        """This job goes there, if it still can when it comes."""
+        """Send this job to ``place`` when it is submitted, if that is still possible."""
         self._directed[job] = place
 
     def place(self, demand: Demand, now_ns: int) -> Placement | Refusal:
-        """Where it was directed to, else as `Shipped`."""
+        """The directed place, else as `OldestGpuFirst`."""
         place = self._directed.get(demand.job)
         if place is None:
             return super().place(demand, now_ns)
@@ -41,7 +41,7 @@ class Migrating(OldestGpuFirst):
         return self._taken(warm, self.take(warm, demand.share))
 
     def plan(self, demand: Demand, now_ns: int, opening: Opening) -> LeasePlan | Refusal:
-        """The instance it was directed to, else as `Shipped`."""
+        """The directed instance, else as `OldestGpuFirst`."""
         place = self._directed.get(demand.job)
         gpu = self.gpus.get(place[0]) if place is not None else None
         if place is not None and gpu is not None:

@@ -1,12 +1,12 @@
-"""`oldest-gpu-first`: a new lease goes to the GPU that stays in use longest anyway.
+"""`oldest-gpu-first`: opens new leases on the GPU that is expected to stay in use longest.
 
-Jobs' lengths are heavy-tailed: what has run long will run long. A new instance is cut on the GPU whose oldest running
-job is oldest (in steps of a factor of four from a minute on), among equals on the fullest, then on the first. Young
-GPUs are left to run empty, fragments are filled up, whole GPUs stay free for what needs them. Measured against
-Algorithm 1 by `offpath simulate conspirator`; a decision costs a logarithm of the number of GPUs.
+Job lengths are heavy-tailed: a job that has run long will run long. A new instance goes to the GPU with the oldest
+running job (in steps of a factor of four from one minute on), among equals to the fullest, then to the first. Young
+GPUs thus run empty, fragments fill up, and whole GPUs stay free for jobs that need them. `offpath simulate conspirator`
+compares it with Algorithm 1. A decision is logarithmic in the number of GPUs.
 
 A tenant's own room always comes first. With ``prefetch`` a job may also take a free lane of a lease whose share is in
-use, to be copied while others compute, as `greedy-first-fit` does.
+use, so that it is copied while others compute, as in `greedy-first-fit`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, Poli
 _FIRST_NS: Final = 60 * 10**9
 _FACTOR: Final = 4
 _STEPS: Final = 10
-"""From a minute to half a year."""
+"""From one minute to half a year."""
 _LOOKED_AT: Final = 16
 """Leases that a prefetch chooses among."""
 
@@ -37,13 +37,14 @@ class OldestGpuFirst(IndexedPolicy):
         super().__init__()
         self._prefetch = prefetch
         self._started: dict[int, OrderedDict[tuple[int, int], int]] = {}
-        """By slot: (lease, lane) of running jobs and when they were placed, in that order."""
+        """By slot: (lease, lane) of running jobs and the times they were placed, in that order."""
         self._files: dict[tuple[int, int], FirstFit] = {}
-        """By steps that its oldest job is short of the last, and by percent left: what can be cut on which GPU."""
+        """Instances that can be created on each GPU, by (steps of its oldest job short of the last step, percent
+        free)."""
         self._order: list[tuple[int, int]] = []
         self._filed: dict[int, tuple[int, int]] = {}
         self._due: list[tuple[int, int]] = []
-        """(when, slot): the GPU's oldest job may then be a step older."""
+        """(when, slot): time at which the GPU's oldest job may reach the next step."""
         self._due_of: dict[int, int] = {}
         self._now_ns = 0
 
@@ -114,7 +115,7 @@ class OldestGpuFirst(IndexedPolicy):
         return self.refused(demand)
 
     def _least_loaded(self, rooms: FirstFit, demand: Demand) -> Warm | None:
-        """Of the first leases with a free lane that could hold the job alone."""
+        """The least loaded of the first leases with a free lane that could hold the job alone."""
         best: Warm | None = None
         position = rooms.first(ALL_ROOMS)
         for _ in range(_LOOKED_AT):
@@ -173,8 +174,8 @@ class OldestGpuFirst(IndexedPolicy):
 
     # -- leasing --------------------------------------------------------------------------------------------------
     def plan(self, demand: Demand, now_ns: int, opening: Opening) -> LeasePlan | Refusal:
-        """The smallest instance that holds the demand (or is ``profile``), on the GPU that will stay in use longest;
-        where others' leases are thought away, on the first."""
+        """The smallest instance that holds the demand (or is ``profile``), on the GPU that will stay in use longest; if
+        other leases are assumed free or slices are reserved, on the first GPU."""
         self._advance(now_ns)
         self.lease_bytes = opening.lease_bytes
         mask = self.mask(demand, opening.profile)
@@ -202,7 +203,7 @@ class OldestGpuFirst(IndexedPolicy):
         super().restore(state)
         running = [
             (at_ns, held.view.lease, lane) for held in state.leases for lane, at_ns in held.started
-        ]  # the order among those of one moment plays no part: only the oldest moment counts
+        ]  # ties need no order: only the oldest time counts
         for at_ns, lease, lane in sorted(running):
             slot = self.leases[lease].position // STARTS
             self._started.setdefault(slot, OrderedDict())[lease, lane] = at_ns

@@ -1,9 +1,9 @@
-"""MinGPUCost where moving costs nothing (ε2 = 0, as in Conspirator §4.2): which fractions, then which GPUs.
+"""MinGPUCost without a cost of moving (ε2 = 0, as in Conspirator §4.2): selects fractions, then GPUs.
 
-Without history GPUs of one kind are interchangeable, so no variable says on which of them a fraction lies. Counted are
-how often a tenant fills a fraction with which jobs, and how many GPUs are cut in each of the ways that the geometry
-allows (38 maximal ones on seven slices). Both are patterns in the sense of Gilmore and Gomory's cutting stock, whose
-relaxation is nearly exact: instants with hundreds of GPUs are proven in seconds.
+Without history GPUs of one kind are interchangeable, so no variable assigns a fraction to a GPU. The model counts how
+often a tenant fills a fraction with which jobs, and how many GPUs are cut in each way that the geometry allows (38
+maximal ones on seven slices). Both are patterns as in Gilmore and Gomory's cutting stock, whose relaxation is nearly
+exact: instances with hundreds of GPUs are proven in seconds.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from offpath.sched.errors import SchedError
 from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec
 
 Cut = tuple[tuple[str, int], ...]
-"""What one GPU is cut into: profile and start of each instance."""
+"""The instances of one GPU: profile and start of each."""
 Packed = dict[int, tuple[str, str, int]]
 _MEDIA: Final = "+"
-"""In the name of a profile that has media engines."""
+"""Marks the name of a profile with media engines."""
 MOST_FILLINGS: Final = 50_000
 
 
 class TooManyFillings(SchedError):
-    """The tenant's jobs are too many and too small to count the ways they fill a fraction."""
+    """The tenant's jobs are too many and too small to enumerate the ways they fill a fraction."""
 
 
 @lru_cache(maxsize=64)
 def maximal_cuts(spec: GpuSpec) -> tuple[Cut, ...]:
-    """The ways to cut a GPU to which no instance can be added, one for each multiset of profiles, none of which is
-    part of another."""
+    """The ways to cut a GPU to which no instance can be added: one per multiset of profiles, none contained in
+    another."""
     geometry = GpuGeometry(spec)
     profiles = [p for p in spec.profiles if _MEDIA not in p.name]
     found: dict[tuple[tuple[str, int], ...], Cut] = {}
@@ -62,7 +62,7 @@ def maximal_cuts(spec: GpuSpec) -> tuple[Cut, ...]:
 
 @dataclass(slots=True)
 class _Kind:
-    """GPUs that are cut alike: their names, the ways, and how many are cut each way."""
+    """GPUs with the same geometry: their names, the ways to cut them, and how many are cut each way."""
 
     spec: GpuSpec
     names: list[str]
@@ -73,7 +73,7 @@ class _Kind:
 Instance = tuple[int, str]
 """Kind of GPU, and profile."""
 _Filling = tuple[tuple[int, int], ...]
-"""Jobs in one fraction: class and how many of it."""
+"""Jobs in one fraction: class and count."""
 
 
 class PackingModel:
@@ -88,7 +88,7 @@ class PackingModel:
         self._classes = list(classes.items())
         self._kinds = self._kinds_of(gpus)
         self._filled: list[tuple[_Filling, frozenset[Instance], Any]] = []
-        """A filling, the instances that hold it, how often it is used."""
+        """A filling, the instances that hold it, and its number of uses."""
         by_tenant: dict[str, list[int]] = defaultdict(list)
         for c, (key, _) in enumerate(self._classes):
             by_tenant[key[0]].append(c)
@@ -133,7 +133,8 @@ class PackingModel:
         )
 
     def _fill(self, mine: list[int]) -> None:
-        """The ways to fill a fraction with jobs of the tenant; of those that the same instances hold only the full."""
+        """Enumerate the ways to fill a fraction with jobs of the tenant; of those that fit the same instances, keep
+        only full ones."""
         fillings: list[_Filling] = [()]
         for c in mine:
             share, members = self._classes[c][0][1], self._classes[c][1]
@@ -146,9 +147,9 @@ class PackingModel:
         used = []
         for filling, instances in holding.items():
             if instances and not any(holding.get(more) == instances for more in self._with_one_more(filling, mine)):
-                most = max(len(self._classes[c][1]) for c, _ in filling)  # with room to spare for those it lacks
+                most = max(len(self._classes[c][1]) for c, _ in filling)  # more uses would contain none of these jobs
                 used.append((filling, instances, self.model.new_int_var(0, most, f"fill{filling}")))
-        for c in mine:  # 1a; more than once is no harm, the surplus is left out when places are told
+        for c in mine:  # 1a; a surplus is harmless: `places` drops it
             filled = sum(count * times for filling, _, times in used for of, count in filling if of == c)
             self.model.add(filled >= len(self._classes[c][1]))
         self._filled += used
@@ -161,8 +162,8 @@ class PackingModel:
                 yield tuple((of, more[of]) for of in mine if of in more)
 
     def _cover(self) -> dict[tuple[frozenset[Instance], Instance], Any]:
-        """GPUs are cut so that there is an instance for each filling (1d, and the geometry). Returns how many fillings
-        that the same instances hold go to each of them."""
+        """Require an instance for each filling (1d, and the geometry). Returns how many fillings of the same set of
+        instances each of these takes."""
         wanted: dict[frozenset[Instance], list[Any]] = defaultdict(list)
         for _, instances, times in self._filled:
             wanted[instances].append(times)
@@ -186,7 +187,7 @@ class PackingModel:
         return cut
 
     def places(self, solver: Any) -> Packed:
-        """Where each job goes: the ways to cut are dealt out to the GPUs, the fillings to their instances."""
+        """The place of each job: assigns the ways to cut to GPUs, and the fillings to their instances."""
         free: dict[Instance, list[tuple[str, str, int]]] = defaultdict(list)
         for k, kind in enumerate(self._kinds):
             names = iter(kind.names)

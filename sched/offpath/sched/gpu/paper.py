@@ -1,11 +1,12 @@
-"""Conspirator's model of a GPU, and Algorithm 1 as it is printed, corrected: the oracle that faster code must equal.
+"""Conspirator's model of a GPU, and Algorithm 1 as printed, corrected: the oracle that faster code must equal.
 
-The paper's GPU j has W_j fractions of α_jw percent each; any set of them may be in use while Σ α ≤ C_j (1d). Written as
-a `GpuSpec`, fraction w is a profile's instance at start w that takes one slice: MIG's own rules then say just that, and
-whatever runs on real geometry runs on the paper's model too.
+The paper's GPU j has W_j fractions of α_jw percent each; any set of them may be in use while Σ α ≤ C_j (1d). As a
+`GpuSpec`, fraction w is a profile's instance at start w that takes one slice. MIG's rules then reduce to 1d, and code
+for real geometry also runs on the paper's model.
 
-Slips of the printed text, corrected here: R > 0 finds the tenant (line 6); a fraction is skipped only when *another*
-tenant has it (18); all allocated fractions count against C_j (32); a new fraction must itself hold the job (34).
+Errors of the printed text that are corrected here: R > 0 finds the tenant (line 6); a fraction is skipped only if
+*another* tenant has it (18); all allocated fractions count against C_j (32); a new fraction must itself hold the job
+(34).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final
 from offpath.sched.gpu.geometry import GpuSpec, Profile
 
 TABLE_3: Final = (*[14] * 7, *[28] * 3, *[42] * 2, 57, 100)
-"""α_jw in percent of an A100, in the paper's order (w = 1 … 14). H100, H200 and B200 are cut into the same sevenths."""
+"""α_jw in percent of an A100, in the paper's order (w = 1 … 14). H100, H200 and B200 have the same sevenths."""
 A30_FRACTIONS: Final = (*[25] * 4, *[50] * 2, 100)
 FRACTIONS: Final = {
     "A100-40GB": TABLE_3, "A100-80GB": TABLE_3, "H100-80GB": TABLE_3, "H200-141GB": TABLE_3, "B200-180GB": TABLE_3,
@@ -27,7 +28,7 @@ CAPACITY: Final = 100
 
 
 def paper_gpu(gpu: str, model: str = "A100-40GB", memory_bytes: int = 1 << 62) -> GpuSpec:
-    """A GPU of the paper's model: no placement geometry, memory never short. Raises: KeyError: no such ``model``."""
+    """A GPU of the paper's model: no placement geometry, unlimited memory. Raises: KeyError: unknown ``model``."""
     fractions = FRACTIONS[model]
     profiles = tuple(
         Profile(
@@ -41,7 +42,7 @@ def paper_gpu(gpu: str, model: str = "A100-40GB", memory_bytes: int = 1 << 62) -
 
 @dataclass(slots=True)
 class _Gpu:
-    """One GPU j: α_jw, y_jw, T_jw (the printed T_ijw; i plays no part) and its name and model."""
+    """One GPU j: α_jw, y_jw, T_jw (the printed T_ijw; i is irrelevant) and its name and model."""
 
     name: str
     model: str
@@ -65,7 +66,7 @@ class _Assigned:
 
 
 class Transcription:
-    """Algorithm 1, line by line, one job at a time. O(N·J·W) for each; for tests."""
+    """Algorithm 1, line by line, one job at a time. O(N·J·W) each; for tests."""
 
     def __init__(self, gpus: Sequence[tuple[str, str]]) -> None:
         """``gpus``: name and model of each, in order."""
@@ -73,8 +74,8 @@ class Transcription:
         self._x: dict[int, _Assigned] = {}
 
     def assign(self, job: int, tenant: str, share: int, models: Collection[str] = ()) -> tuple[str, int] | None:
-        """GPU and fraction of a job that wants R = ``share`` percent (of one of ``models``, if any are named), which
-        is then assigned; None: there is none, and nothing changed."""
+        """Assign a job with R = ``share`` percent (restricted to ``models``, if any) and return its GPU and fraction;
+        None if none fits, with nothing changed."""
         for j, gpu in enumerate(self._gpus):  # 11
             if models and gpu.model not in models:
                 continue
@@ -97,7 +98,7 @@ class Transcription:
         return self._gpus[j].name, w
 
     def end(self, job: int) -> None:
-        """The job is over; the fraction goes with its last job. Raises: KeyError: it is not assigned."""
+        """End the job; its fraction is freed with the last job. Raises: KeyError: the job is not assigned."""
         ended = self._x.pop(job)
         if not any((x.j, x.w) == (ended.j, ended.w) for x in self._x.values()):
             gpu = self._gpus[ended.j]

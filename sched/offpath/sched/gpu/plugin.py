@@ -1,9 +1,9 @@
-"""A policy from outside, and a built-in that answers for it when it does not (docs/design.md, Policies).
+"""External policy plug-ins, with a built-in policy that takes over when one fails (docs/design.md, Policies).
 
-To the job book `PluginPolicy` is a policy like any other. It asks the plug-in (another process, behind an `Advisor`),
-holds each answer against what is free, and from the first late, broken or illegal answer on the built-in decides: the
-plug-in is quarantined until it is started again. Every answer, and every decision that was made in its stead, is said
-as a `PluginDecision`, which the book hands out among its commands; so it is journalled, and replay needs no plug-in.
+To the job book `PluginPolicy` is a normal policy. It queries the plug-in (another process, behind an `Advisor`) and
+checks each answer against the free resources. After the first late, malformed or illegal answer the built-in decides,
+and the plug-in is quarantined until it is restarted. Every answer, and every decision made in its place, becomes a
+`PluginDecision` among the book's commands. It is thus journalled, and replay needs no plug-in.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from offpath.sched.plain import from_plain, to_plain
 from offpath.sched.record import record
 
 PREFIX: Final = "plugin:"
-"""Before the entry point's name, wherever a policy is named."""
+"""Prefix of the entry point's name wherever a policy is named."""
 START: Final = "restore"
 PLACE: Final = "place"
 PLAN: Final = "plan"
@@ -46,12 +46,12 @@ def gateway_of(port: DecisionPort) -> PluginGateway:
 
 
 def one_line(text: str) -> str:
-    """What a plug-in says, fit for a log and a terminal."""
+    """Make a plug-in's text safe for a log and a terminal."""
     return "".join(c if c.isprintable() else "?" for c in text[:_MOST_SENT])
 
 
 class AdvisorError(SchedError):
-    """The plug-in did not answer. ``code``: overrun, raised, nonsense, gone."""
+    """The plug-in did not answer correctly. ``code``: overrun, raised, nonsense, gone."""
 
     def __init__(self, code: str, detail: str = "") -> None:
         text = f"{code}: {detail}" if detail else code
@@ -60,24 +60,24 @@ class AdvisorError(SchedError):
 
 
 class Advisor(Protocol):
-    """The way to a plug-in: it is told what `Policy` is told, and asked what `Policy` is asked, in plain data."""
+    """Connection to a plug-in: forwards the notifications and queries of `Policy` as plain data."""
 
     def notify(self, kind: str, *arguments: Any) -> None:
-        """Does not wait and does not raise: what goes wrong is the next answer."""
+        """Send without waiting. Does not raise: an error becomes the next answer."""
 
     def query(self, kind: str, *arguments: Any) -> Any:
-        """`Answer` as plain data. Raises: AdvisorError."""
+        """Return an `Answer` as plain data. Raises: AdvisorError."""
 
     def begin(self) -> None:
-        """Another event: the time that its answers may take together begins anew."""
+        """Start a new event, which resets the total time limit for its answers."""
 
     def dismiss(self) -> None:
-        """It will not be asked again. Repeating it is harmless."""
+        """Stop using the plug-in; idempotent."""
 
 
 @record
 class Answer:
-    """What a plug-in says: one of the three, or nothing where there is nothing to say."""
+    """A plug-in's answer: one of the three, or none where no answer is expected."""
 
     placement: Placement | None = None
     plan: LeasePlan | None = None
@@ -86,8 +86,8 @@ class Answer:
 
 @record
 class PluginDecision:
-    """What a plug-in was asked, and what was decided. ``fault`` "": as it said; else why it is not asked any more, and
-    the decision is the built-in's. ``query``: `START`, `PLACE` or `PLAN`."""
+    """A query to a plug-in and the decision. ``fault`` "": the plug-in's answer; otherwise the reason why the plug-in
+    is no longer queried, and the decision is the built-in's. ``query``: `START`, `PLACE` or `PLAN`."""
 
     query: str
     fault: str
@@ -95,7 +95,7 @@ class PluginDecision:
 
 
 class PluginGateway:
-    """What a job book has for its policy plug-in. ``recalled`` are answers of a journal, which come first."""
+    """A job book's access to its policy plug-in. ``recalled``: answers of a journal, which are used first."""
 
     def __init__(self, on_decision: Callable[[PluginDecision], None]) -> None:
         self.on_decision = on_decision
@@ -104,7 +104,8 @@ class PluginGateway:
         """The advisor from the next `PluginPolicy.start` on."""
         self.recalled: deque[PluginDecision] = deque()
         self.has_new_decider = False
-        """Somebody else decides than when the waiting jobs were refused; the job book asks again, and takes it back."""
+        """True if the decider changed since the waiting jobs were refused; the job book retries them and resets
+        this."""
 
     def attach(self, policy: Policy) -> None:
         """See `DecisionPort.attach`."""
@@ -131,7 +132,7 @@ class PluginGateway:
         return is_new
 
     def query(self, kind: str, *arguments: Any) -> Answer:
-        """Raises: AdvisorError: as the plug-in's, or as the journal's."""
+        """Query the plug-in. Raises: AdvisorError: of the plug-in, or as recorded in the journal."""
         if self.recalled:
             decision = self.recalled.popleft()
             if decision.query != kind:
@@ -149,7 +150,7 @@ class PluginGateway:
 
 
 def _refusal(said: Answer) -> Refusal | None:
-    """Each reason once: jobs keep it while they wait. None: it refuses nothing, or says not why."""
+    """The refusal without duplicates, since jobs keep it while they wait. None if there is no refusal or no reason."""
     refusal = said.refusal
     if refusal is None or not refusal.obstacles:
         return None
@@ -157,19 +158,19 @@ def _refusal(said: Answer) -> Refusal | None:
 
 
 class PluginPolicy:
-    """Implements `offpath.sched.gpu.policy.Policy`. Until `start` the built-in decides."""
+    """Implements `offpath.sched.gpu.policy.Policy`. The built-in decides until `start`."""
 
     def __init__(self, plugin: str, builtin: OldestGpuFirst | None = None) -> None:
-        """``builtin`` is what decides in the plug-in's stead, and knows what is free."""
+        """``builtin`` decides in the plug-in's place and tracks what is free."""
         self.name = PREFIX + plugin
         self.gateway = PluginGateway(lambda decision: None)
-        """The job book brings its own."""
+        """The job book replaces it with its own."""
         self.is_advised = False
         """False: the built-in decides."""
         self._builtin = builtin or OldestGpuFirst()
 
     def start(self) -> None:
-        """The plug-in's process is there: give it the state, and ask it from here on."""
+        """The plug-in's process has started: send it the state, and query it from now on."""
         self.gateway.has_new_decider = True
         self.gateway.advisor, self.gateway.arriving = self.gateway.arriving, None
         self.is_advised = False
@@ -199,7 +200,7 @@ class PluginPolicy:
         )
         self.gateway.on_decision(PluginDecision(asked, fault, answer))
 
-    # -- questions ------------------------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------------------------
     def place(self, demand: Demand, now_ns: int) -> Placement | Refusal:
         """See `Policy.place`."""
         if not self.is_advised:
@@ -250,11 +251,11 @@ class PluginPolicy:
         return replace(self._builtin.state(), advised_by=self.name if self.is_advised else "")
 
     def restore(self, state: PolicyState) -> None:
-        """See `Policy.restore`. Another policy's state has the built-in decide until `start`."""
+        """See `Policy.restore`. With another policy's state the built-in decides until `start`."""
         self._builtin.restore(state)
         self.is_advised = state.advised_by == self.name
 
-    # -- what it is told ------------------------------------------------------------------------------------------
+    # -- notifications --------------------------------------------------------------------------------------------
     def _notify(self, kind: str, *arguments: Any) -> None:
         if self.is_advised and self.gateway.advisor is not None:
             self.gateway.advisor.notify(kind, *map(to_plain, arguments))

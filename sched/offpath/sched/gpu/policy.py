@@ -1,7 +1,7 @@
-"""The policy port (docs/design.md, Policies): routing a job to a warm lease, and planning the next lease.
+"""The policy port (docs/design.md, Policies): routes a job to a warm lease, and plans the next lease.
 
-A policy is single-threaded, deterministic in the order of calls, owns its indices, and never sees payload or
-sessions. It is told of every change of leases and GPUs and of every job that leaves a lane.
+A policy is single-threaded and deterministic in the order of calls, owns its indices, and never sees payload or
+sessions. It is notified of every change of leases and GPUs and of every job that leaves a lane.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Obstacle(Enum):
 
 
 class Unblocker(Enum):
-    """An event that could lift an obstacle."""
+    """An event that could remove an obstacle."""
 
     JOB_ENDS = "a job of the tenant ends"
     LEASE_OPENS = "a lease opens"
@@ -45,7 +45,7 @@ class Unblocker(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why not now, and what could change it."""
+    """Why a job cannot be placed now, and what could change that."""
 
     obstacles: tuple[Obstacle, ...]
     unblocked_by: tuple[Unblocker, ...]
@@ -53,7 +53,7 @@ class Refusal:
 
 @record
 class Placement:
-    """A lane of a lease; ``is_prefetch`` when its share is still in use, so that it copies but launches later."""
+    """A lane of a lease; ``is_prefetch``: its share is in use, so the job is copied now and launched later."""
 
     lease: int
     lane: int
@@ -62,8 +62,8 @@ class Placement:
 
 @record
 class Demand:
-    """What a policy may know of a job: no payload, no session. ``share`` is R in percent of a GPU; ``model`` the only
-    one it runs on, if there is only one."""
+    """A job as policies see it: no payload, no session. ``share`` is R in percent of a GPU; ``model`` the only GPU
+    model it runs on, if restricted."""
 
     job: int
     tenant: str
@@ -88,7 +88,7 @@ class LeaseView:
 
 @dataclass(frozen=True, slots=True)
 class LeasePlan:
-    """An instance that may be cut now."""
+    """An instance that may be created now."""
 
     gpu: str
     profile: str
@@ -98,8 +98,8 @@ class LeasePlan:
 
 @dataclass(frozen=True, slots=True)
 class WarmState:
-    """A planned or open lease in a policy: its free lanes in the order they will be taken from the end, the share
-    placed on it, whether jobs may be placed, and, for policies that go by it, when which lane was taken."""
+    """State of a planned or open lease in a policy: its free lanes (taken from the end), the share placed on it,
+    whether jobs may be placed, and, for policies that use it, the time each lane was taken."""
 
     view: LeaseView
     free_lanes: tuple[int, ...]
@@ -110,9 +110,9 @@ class WarmState:
 
 @dataclass(frozen=True, slots=True)
 class PolicyState:
-    """GPUs with the order they joined in, leases, how many GPUs ever joined, and the ``lease_bytes`` of the last
-    `Policy.plan`, for policies that ask themselves between two plans what could be opened. ``advised_by`` is the
-    policy whose plug-in is being asked, if one is."""
+    """GPUs with the order they joined in, leases, the number of GPUs that ever joined, and the ``lease_bytes`` of the
+    last `Policy.plan`, for policies that check between two plans what could be opened. ``advised_by``: the policy whose
+    plug-in is being queried, if any."""
 
     gpus: tuple[tuple[GpuSpec, int], ...]
     leases: tuple[WarmState, ...]
@@ -123,8 +123,8 @@ class PolicyState:
 
 @record
 class Opening:
-    """What is asked of the next lease: lanes of ``lease_bytes`` in all, its tenant's ``profile`` if one is named; as if
-    the leases ``assume_free`` were gone, and on none of the ``reserved`` slices."""
+    """Requirements of the next lease: ``lease_bytes`` for all lanes, its tenant's ``profile`` if set. The leases
+    ``assume_free`` count as gone; the ``reserved`` slices must not be used."""
 
     lease_bytes: int = 0
     profile: str | None = None
@@ -133,7 +133,7 @@ class Opening:
 
     @property
     def is_supposed(self) -> bool:
-        """Not just what is free now."""
+        """True if the plan depends on more than the current state."""
         return bool(self.assume_free or self.reserved)
 
 
@@ -158,33 +158,34 @@ class DecisionPort(Protocol):
 
 
 class Policy(Protocol):
-    """What the job book asks. No call blocks or raises for a tenant's fault."""
+    """Interface between the job book and a policy. No call blocks, and none raises because of a tenant's fault."""
 
     name: str
 
     def state(self) -> PolicyState:
-        """All that its answers depend on, as a value that `restore` takes back."""
+        """Return everything that decisions depend on, as a value for `restore`."""
 
     def restore(self, state: PolicyState) -> None:
-        """Into a policy just made: go on as the one that gave ``state``. Raises: SchedError: no such state."""
+        """Load ``state`` into a new policy, which then decides like the saved one. Raises: SchedError: invalid
+        state."""
 
     def gpu_added(self, spec: GpuSpec) -> None:
-        """A helper offers the GPU; it holds no instance."""
+        """A helper offers the GPU, which holds no instance."""
 
     def gpu_removed(self, gpu: str) -> None:
-        """Its helper is gone; its leases were reported lost before."""
+        """The GPU's helper is gone; its leases were reported lost before."""
 
     def lease_planned(self, lease: LeaseView) -> None:
-        """The slices are taken from here on. Raises: IllegalPlacement."""
+        """The lease's slices are taken from now on. Raises: IllegalPlacement."""
 
     def lease_opened(self, lease: int) -> None:
-        """Jobs may be placed on it."""
+        """Jobs may be placed on the lease."""
 
     def lease_draining(self, lease: int) -> None:
-        """No further job may be placed on it; its slices stay taken."""
+        """No further job may be placed on the lease; its slices stay taken."""
 
     def lease_lost(self, lease: int) -> None:
-        """It is gone, its slices are free."""
+        """The lease is gone; its slices are free."""
 
     def place(self, demand: Demand, now_ns: int) -> Placement | Refusal:
         """Route to a warm lease of the job's tenant; a Placement takes the lane and counts the share."""
@@ -193,4 +194,4 @@ class Policy(Protocol):
         """The lane is free again."""
 
     def plan(self, demand: Demand, now_ns: int, opening: Opening) -> LeasePlan | Refusal:
-        """Where the next lease for this demand would be cut; takes nothing."""
+        """Select the place of the next lease for this demand; takes nothing."""

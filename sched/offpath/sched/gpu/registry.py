@@ -23,14 +23,14 @@ POLICIES: Final[dict[str, type[Policy]]] = {
     MpsOnly.name: MpsOnly,
     Exclusive.name: Exclusive,
 }
-"""All that a book can be made with, and go on from its journal with."""
+"""Policies that a book can be created with and restored from its journal with."""
 
 SIMULATED: Final[dict[str, Callable[[], Policy]]] = {
     **POLICIES,
     OldestGpuFirst.name: lambda: OldestGpuFirst(prefetch=False),
     Migrating.name: lambda: Migrating(prefetch=False),
 }
-"""With a lane for each job that a share allows, as the simulator has them, a prefetch would only queue."""
+"""The simulator gives each job a lane that its share allows, so a prefetch would only queue."""
 
 
 def decision_port(emit: Callable[[PluginDecision], None]) -> DecisionPort:
@@ -39,7 +39,7 @@ def decision_port(emit: Callable[[PluginDecision], None]) -> DecisionPort:
 
 
 def make(name: str) -> Policy:
-    """The policy of that name, or the one of that plug-in. Raises: SchedError: there is none."""
+    """Create the policy, or plug-in policy, of that name. Raises: SchedError: unknown name."""
     if name.startswith(PREFIX):
         return PluginPolicy(name.removeprefix(PREFIX))
     if name not in POLICIES:
@@ -48,7 +48,7 @@ def make(name: str) -> Policy:
 
 
 def make_simulated(name: str) -> Policy:
-    """The same for the simulator. Raises: SchedError."""
+    """Like `make`, for the simulator. Raises: SchedError."""
     if name.startswith(PREFIX):
         return PluginPolicy(name.removeprefix(PREFIX), OldestGpuFirst(prefetch=False))
     return SIMULATED[name]() if name in SIMULATED else make(name)
