@@ -1,1 +1,1 @@
-"""How ranks, agents, controller and switches agree: state machines without I/O or clock (docs/ina-protocol.md)."""
+"""Protocol state machines of ranks, agents, controller and switches, without I/O or clock (docs/ina-protocol.md)."""

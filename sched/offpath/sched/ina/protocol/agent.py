@@ -1,8 +1,8 @@
-"""A host's agent: hands epochs to its ranks, reports what their pages say. No I/O.
+"""A host's agent: delivers epochs to its ranks and reports the contents of their state files. No I/O.
 
-It holds nothing that must outlive it: what its ranks hold and have applied stands on their pages, what the controller
-wants comes again until the ranks have it. An agent that dies and comes back therefore owes nobody a word, and a job
-whose agent stays away goes on with the epoch it has.
+The agent has no state that must survive it. What its ranks hold and have applied is in their state files, and the
+controller repeats an epoch until the ranks have it. A restarted agent therefore needs no recovery, and a job without an
+agent continues with its current epoch.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from offpath.sched.ina.protocol.records import EpochRecord, RankState
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """Put this epoch on the pages of its job's ranks on this host."""
+    """Write this epoch to the state files of its job's ranks on this host."""
 
     epoch: EpochRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """To the controller. ``term``: the greatest this agent has heard of, with the ``proof`` that came with it;
-    ``is_whole``: these are all ranks here."""
+    """Report to the controller. ``term``: the greatest term that this agent has received, with its ``proof``;
+    ``is_whole``: the report covers all ranks on this host."""
 
     host: str
     term: int
@@ -38,12 +38,12 @@ class Agent:
         self.host = host
         self.term = 0
         self.proof = ""
-        """Of ``term``, as its controller gave it: the first, where two give the same term."""
+        """Proof of ``term``, as its controller sent it: the first one if two controllers send the same term."""
         self._states: dict[tuple[str, int, int], RankState] = {}
         """By job, incarnation, rank."""
 
     def epoch(self, record: EpochRecord) -> Handed | None:
-        """The controller sent an epoch. None: an old controller did, or no rank here can use it (any more)."""
+        """Handle an epoch from the controller. None: its controller is outdated, or no rank here can use it."""
         if record.term < self.term:
             return None
         self._listen(record.term, record.proof)
@@ -53,7 +53,8 @@ class Agent:
         return Handed(record)
 
     def on_state(self, state: RankState) -> Report | None:
-        """What a rank's page says now, or that its process is gone. None: no news (the index alone is none)."""
+        """Handle a change of a rank's state file, or the end of its process. None: nothing new (a change of the index
+        alone is not reported)."""
         key = state.job, state.incarnation, state.rank
         known = self._states.get(key)
         self._states[key] = state
@@ -62,18 +63,18 @@ class Agent:
         return Report(self.host, self.term, (state,), proof=self.proof)
 
     def removed(self, job: str, incarnation: int, rank: int) -> None:
-        """The page of a rank that is gone was removed: it is in no further report."""
+        """The state file of an ended rank was removed: omit the rank from further reports."""
         self._states.pop((job, incarnation, rank), None)
 
     def on_query(self, term: int, proof: str = "") -> Report | None:
-        """A controller asks what is here; None: an old one."""
+        """Handle a controller's query; None: the controller is outdated."""
         if term < self.term:
             return None
         self._listen(term, proof)
         return Report(self.host, term, tuple(self._states.values()), is_whole=True, proof=self.proof)
 
     def greater(self) -> Report:
-        """For an old controller: the term that this agent listens to, and its proof."""
+        """Answer to an outdated controller: the term that this agent follows, and its proof."""
         return Report(self.host, self.term, (), proof=self.proof)
 
     def _listen(self, term: int, proof: str) -> None:

@@ -1,14 +1,15 @@
-"""The controller: who is granted which tree, and when a tree is free again. No I/O; events in, commands out.
+"""The controller: decides which job is granted which tree, and when a tree is free again. No I/O; events in, commands
+out.
 
-Break before make. A job that is to get another tree first gets an epoch without INA; it runs plain, blocks nowhere,
-and what it held is free when the `ledger.Ledger` says so. A grant goes out in this order: permission to every switch of
-the tree; all have confirmed; the epoch to the agents. What fails on the way is taken back and tried again later.
+Break before make: a job that moves to another tree first gets an epoch without INA. It then runs plain and blocks no
+other job; its old place is free when the `ledger.Ledger` shows so. A grant takes these steps: permission to every
+switch of the tree; all confirm; the epoch to the agents. A grant that fails on the way is revoked and retried later.
 
-It needs no memory. A new controller (a greater term) asks the agents what their ranks hold and the switches what they
-allow; what an old one granted holds its places until it is drained or fenced, and no switch listens to the old one any
-more. A switch that has not answered in this term carries no new grant.
+The controller needs no persistent state. A new controller (with a greater term) queries the agents for what their ranks
+hold and the switches for what they allow. Grants of an old controller hold their places until they are drained or
+fenced, and switches ignore the old controller. A switch that has not answered in this term gets no new grant.
 
-An old incarnation of a job is fenced before the new one gets anything: its processes may still be there.
+An old incarnation of a job is fenced before the new one gets anything, because its processes may still run.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ from offpath.sched.ina.protocol.records import (
 
 _ALL_STAMPS: Final = (1 << 63) - 1
 _NUMBERS_LEFT: Final = 1 << 20
-"""More epochs than the events of one turn can cause: a term with fewer left is not used any more."""
+"""More epochs than the events of one turn can cause: a term with fewer left is no longer used."""
 IsProven = Callable[[int, str], bool]
-"""(term, proof) → a controller of this cluster issued the term."""
+"""(term, proof) → True if a controller of this cluster issued the term."""
 
 
 @dataclass(slots=True)
@@ -66,35 +67,35 @@ class _Job:
     """By rank."""
     ranks: int = 0
     incarnation: int = 0
-    """0: no rank of it was seen."""
+    """0: none of its ranks was seen."""
     states: dict[int, RankState] = field(default_factory=dict)
     epoch: EpochRecord | None = None
-    """The newest that was published in this term."""
+    """The newest epoch published in this term."""
     assignment: Assignment | None = None
-    """What ``epoch`` grants, or ``pending`` will."""
+    """What ``epoch`` grants, or ``pending`` will grant."""
     pending: EpochRecord | None = None
-    """A grant that its switches have not all confirmed."""
+    """A grant that not all of its switches have confirmed."""
     changed_ns: int = 0
-    """When ``pending`` or ``epoch`` was made."""
+    """Time at which ``pending`` or ``epoch`` was created."""
     rest_ns: int = 0
-    """No grant before: the last one failed."""
+    """No grant before this time: the last one failed."""
     is_submitted: bool = False
     is_ended: bool = False
 
     def is_whole(self) -> bool:
-        """All its ranks are known to live."""
+        """True if all its ranks are known to be alive."""
         return 0 < len(self.states) == self.ranks and not any(state.is_gone for state in self.states.values())
 
     def applied(self) -> int:
-        """The least that a rank has applied; 0 while one is unknown."""
+        """The lowest stamp that a rank has applied; 0 while a rank is unknown."""
         return min((state.applied for state in self.states.values()), default=0) if self.is_whole() else 0
 
 
 class Controller:
-    """See the module. ``new_token``: what ranks and switches know a grant by, not to be guessed; ``proof``: of the
-    term, for agents to return; ``is_proven``: whether a proof that came back holds; ``patience_ns``: how
-    long a grant or a drain may take before it is taken back, or fenced; ``repeat_ns``: when what was not answered is
-    said again; ``rest_ns``: how long a job gets nothing after a grant that failed."""
+    """See the module. ``new_token``: returns an unguessable token that identifies a grant to ranks and switches.
+    ``proof``: proof of the term, which agents return. ``is_proven``: verifies a returned proof. ``patience_ns``: time
+    after which a grant is revoked, or a drain fenced. ``repeat_ns``: time after which an unanswered message is
+    repeated. ``rest_ns``: time without grants for a job after a failed grant."""
 
     def __init__(
         self, term: int, planner: Planner, new_token: Callable[[], str], *,
@@ -113,16 +114,16 @@ class Controller:
         self._patience_ns, self._repeat_ns, self._rest_ns = patience_ns, repeat_ns, rest_ns
         self._jobs: dict[str, _Job] = {}
         self._switches: dict[str, tuple[int, int]] = {}
-        """Those that answered in this term and can be spoken to: boot, capacity."""
+        """Reachable switches that answered in this term: boot, capacity."""
         self._unheard: dict[str, int] = {}
-        """Agents that were asked and have not answered: when."""
+        """Agents that have not answered a query, with its time."""
         self._number = 0
         self._now_ns = 0
         self._out: list[Command] = []
 
-    # -- what the shell and the command line read -----------------------------------------------------------------
+    # -- views for the shell and the command line -----------------------------------------------------------------
     def views(self) -> tuple[JobView, ...]:
-        """Jobs whose ranks are all known to live, in the order of their coming."""
+        """Jobs with all ranks known to be alive, in order of arrival."""
         whole = [job for job in self._jobs.values() if job.is_whole() and not job.is_ended]
         return tuple(
             JobView(job.name, job.incarnation, tuple(job.hosts[rank] for rank in range(job.ranks)), job.since_ns)
@@ -130,11 +131,11 @@ class Controller:
         )
 
     def states(self, job: str) -> tuple[RankState, ...]:
-        """What is known of a job's ranks."""
+        """The known states of a job's ranks."""
         return tuple(self._jobs[job].states.values()) if job in self._jobs else ()
 
     def granted(self, job: str) -> tuple[EpochRecord, Assignment] | None:
-        """What a job was granted in this term, if nothing came after it."""
+        """The job's grant of this term, unless a newer epoch or grant replaced it."""
         found = self._jobs.get(job)
         if found is None or found.epoch is None or found.assignment is None or found.pending is not None:
             return None
@@ -142,16 +143,17 @@ class Controller:
 
     @property
     def is_spent(self) -> bool:
-        """The term has hardly any epoch numbers left: whoever runs this machine begins a new term."""
+        """True if the term has few epoch numbers left: the shell must start a new term."""
         return self._number > MOST_NUMBER - _NUMBERS_LEFT
 
     # -- events ---------------------------------------------------------------------------------------------------
     def handle(self, event: Event, *, now_ns: int) -> tuple[Command, ...]:
-        """One event; the commands are to be carried out in this order."""
+        """Handle one event; execute the commands in this order."""
         return self.handle_all((event,), now_ns=now_ns)
 
     def handle_all(self, events: Iterable[Event], *, now_ns: int) -> tuple[Command, ...]:
-        """Several that came at once. The plan is looked at once, after them: that is what a job costs at each event."""
+        """Handle several events that arrived together. The plan, whose cost grows with the number of jobs, is computed
+        once."""
         self._now_ns, self._out = now_ns, []
         for event in events:
             if not self.is_deposed:
@@ -223,8 +225,8 @@ class Controller:
             self._drain(self._jobs[name])
 
     def _quarantine(self, host: str) -> None:
-        """What the host's jobs hold is fenced at the switches, since their ranks' word on it is worth nothing; a later
-        incarnation or grant of theirs is not."""
+        """Fence what the host's jobs hold at the switches, because reports of their ranks cannot be trusted. Later
+        incarnations or grants of these jobs are not fenced."""
         self._quarantined.add(host)
         self._unheard.pop(host, None)
         for job in self._jobs.values():
@@ -239,7 +241,8 @@ class Controller:
                 del job.states[rank]
 
     def _miss(self, report: Report) -> None:
-        """What is not in a whole report is not on that host (any more); if it is, its page says so again."""
+        """Forget the host's ranks that a whole report does not list; if one is there, its state file is reported
+        again."""
         here = {(state.job, state.incarnation, state.rank) for state in report.states}
         for job in self._jobs.values():
             for rank in [rank for rank in job.states if job.hosts[rank] == report.host]:
@@ -252,7 +255,7 @@ class Controller:
             return
         if state.incarnation > job.incarnation:
             self._begin_anew(job, state)
-        if state.ranks != job.ranks:  # a page that contradicts the others of its job
+        if state.ranks != job.ranks:  # contradicts the other ranks of its job
             return
         job.hosts[state.rank] = host
         is_new = state.rank not in job.states
@@ -273,7 +276,7 @@ class Controller:
                 self._withdraw(job)
 
     def _begin_anew(self, job: _Job, state: RankState) -> None:
-        """An incarnation that was not seen yet: of the old one nothing is believed, and nothing may go on."""
+        """Start a new incarnation: discard all state of the old one and fence it."""
         self._abandon(job)
         self._fence(job.name, state.incarnation - 1, _ALL_STAMPS)
         job.incarnation, job.ranks, job.is_ended = state.incarnation, state.ranks, False
@@ -303,13 +306,13 @@ class Controller:
 
     # -- grants ---------------------------------------------------------------------------------------------------
     def _drain(self, job: _Job) -> None:
-        """What all ranks say that they have left is fenced: its place is free once the switches have confirmed that."""
+        """Fence what all ranks report to have left: its place is free once the switches have confirmed the fence."""
         applied = job.applied()
         for hold in self.ledger.drained(job.name, job.incarnation, applied) if applied else ():
             self._send_fence(hold, (job.incarnation, hold.permission.stamp))
 
     def _push(self, job: _Job) -> None:
-        """Publish a grant that all its switches have confirmed; take back one that a switch has forgotten."""
+        """Publish a grant that all its switches have confirmed; withdraw one that a switch has forgotten."""
         pending = job.pending
         if job.assignment is None or pending is None:
             return
@@ -321,7 +324,7 @@ class Controller:
             self._publish(job, pending)
 
     def _forget_jobs(self) -> None:
-        """Those that are over and hold nothing."""
+        """Forget jobs that have ended and hold nothing."""
         for name, job in list(self._jobs.items()):
             is_over = job.is_ended or (not job.is_submitted and not job.states)
             is_over |= bool(job.states) and all(state.is_gone for state in job.states.values())
@@ -344,12 +347,11 @@ class Controller:
         )  # fmt: skip
 
     def _abandon(self, job: _Job) -> None:
-        """A grant that was not published will not be. Its permissions hold their places like any other."""
+        """Drop an unpublished grant. Its permissions keep their places like any other."""
         job.pending = job.assignment = None
 
     def _withdraw(self, job: _Job) -> None:
-        """The grant failed: it is taken back, and no other comes for a while. Whether its ranks are still there is
-        asked too."""
+        """Revoke a failed grant, delay the next one, and query the agents whether the job's ranks are still there."""
         self._revoke(job)
         job.rest_ns = self._now_ns + self._rest_ns
         for host in dict.fromkeys(job.hosts[rank] for rank in sorted(job.states)):
@@ -361,11 +363,11 @@ class Controller:
         self._publish(job, self._next(job, None))
 
     def _follow_plan(self) -> None:
-        """Bring every job nearer to what the planner wants for it."""
+        """Move every job toward its assignment in the plan."""
         views = self.views()
         capacities = {switch: capacity for switch, (_, capacity) in self._switches.items()}
         plan = self._planner(views, capacities, self._now_ns)
-        for view in views:  # places are given back before they are given out
+        for view in views:  # revoke before granting, so that places become free
             job = self._jobs[view.job]
             if job.assignment is not None:
                 if not self._is_kept(job.assignment, plan.get(view.job)):
@@ -378,11 +380,11 @@ class Controller:
                 self._grant(self._jobs[view.job], wanted)
 
     def _is_kept(self, held: Assignment, wanted: Assignment | None) -> bool:
-        """It may go on until what is wanted takes its place: nothing changes at any switch but the stamp."""
+        """The grant may stay until the wanted one replaces it: at the switches only the stamp differs."""
         return wanted is not None and (held.tree, held.slot) == (wanted.tree, wanted.slot)
 
     def _is_next(self, job: _Job, wanted: Assignment | None) -> bool:
-        """What an earlier controller gave the job, if anything, goes over into what it is to have."""
+        """True if what an earlier controller granted the job, if anything, can turn into the wanted assignment."""
         holds = [hold for hold in self.ledger.holds(job.name) if not hold.is_left]
         return not holds or (wanted is not None and all(self._is_same(hold, job, wanted) for hold in holds))
 
@@ -408,7 +410,7 @@ class Controller:
             self._out.append(Allow(part.switch, boot, permission))
 
     def _is_same(self, hold: Hold, job: _Job, wanted: Assignment) -> bool:
-        """What the job holds already takes the very place that it is to have."""
+        """True if what the job holds takes the same place as the wanted assignment."""
         permission = hold.permission
         return permission.incarnation == job.incarnation and permission.group == wanted.slot
 
@@ -462,7 +464,7 @@ class Controller:
         if hold.fenced_by is not None:
             self._send_fence(hold, hold.fenced_by)
         elif (
-            job is not None and job.is_whole()  # else its ranks may have ended unheard: nobody would ever drain it
+            job is not None and job.is_whole()  # else its ranks may have ended unnoticed and would never drain
             and any(epoch is not None and epoch.stamp == permission.stamp for epoch in newest)
         ):  # fmt: skip
             hold.left_ns = None

@@ -1,7 +1,7 @@
-"""What the controller is told and what it tells: `controller.Controller.handle` takes the ones and gives the others.
+"""Input events and output commands of `controller.Controller.handle`.
 
-Every message to and from a switch names the switch's ``boot``, which is another one for each of its lives: words that
-were meant for a life that has ended must not reach the next one, which knows of no permission.
+Every message to and from a switch carries the switch's ``boot``, which changes with each restart. A message for an
+earlier boot thus cannot reach a restarted switch, which has no permissions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from offpath.sched.ina.protocol.records import EpochRecord, Permission, Step, Wa
 # -- events -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
-    """A job was admitted; ``hosts`` by rank. Jobs that run already are known from reports alone."""
+    """A job was admitted; ``hosts`` by rank. Jobs that already run are known from reports alone."""
 
     job: str
     hosts: tuple[str, ...]
@@ -24,35 +24,35 @@ class JobSubmitted:
 
 @dataclass(frozen=True, slots=True)
 class JobEnded:
-    """It was cancelled, or its owner says that it is over."""
+    """The job was cancelled, or its owner reported its end."""
 
     job: str
 
 
 @dataclass(frozen=True, slots=True)
 class AgentUp:
-    """An agent can be spoken to (again)."""
+    """An agent is reachable (again)."""
 
     host: str
 
 
 @dataclass(frozen=True, slots=True)
 class AgentGone:
-    """It cannot be."""
+    """The agent is unreachable."""
 
     host: str
 
 
 @dataclass(frozen=True, slots=True)
 class HostQuarantined:
-    """Nothing that this host's agent reports counts any more. What its jobs hold is fenced."""
+    """Ignore the reports of this host's agent. What its jobs hold is fenced."""
 
     host: str
 
 
 @dataclass(frozen=True, slots=True)
 class HostReleased:
-    """The host's reports count again; ``is_up``: its agent can be spoken to."""
+    """Accept the host's reports again; ``is_up``: its agent is reachable."""
 
     host: str
     is_up: bool
@@ -60,7 +60,7 @@ class HostReleased:
 
 @dataclass(frozen=True, slots=True)
 class SwitchUp:
-    """A switch was told this controller's term and answered with what it allows: `root.Root.permissions`."""
+    """A switch received this controller's term and returned its permissions: `root.Root.permissions`."""
 
     switch: str
     boot: int
@@ -70,7 +70,7 @@ class SwitchUp:
 
 @dataclass(frozen=True, slots=True)
 class SwitchDown:
-    """It cannot be spoken to. That says nothing of what goes through it."""
+    """The switch is unreachable. Its data traffic may still flow."""
 
     switch: str
 
@@ -89,7 +89,7 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """A switch has nothing left of the job up to (``incarnation``, ``stamp``) and admits no more of it."""
+    """A switch has nothing left of the job up to (``incarnation``, ``stamp``) and admits nothing more of it."""
 
     switch: str
     boot: int
@@ -100,14 +100,14 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True)
 class Deposed:
-    """Another controller rules in ``term``, which is this one's or a greater one."""
+    """Another controller is in control in ``term``, which is equal to or greater than this one's."""
 
     term: int
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed: what went unanswered is said again."""
+    """Time has passed: repeat unanswered messages."""
 
 
 Event = (
@@ -159,7 +159,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """To a host's agent; answered by a whole `Report`."""
+    """Query to a host's agent; answered by a whole `Report`."""
 
     host: str
     term: int
@@ -169,7 +169,7 @@ class Ask:
 Command = Allow | Fence | Publish | Ask
 
 
-# -- the planner's vocabulary -----------------------------------------------------------------------------------------
+# -- types of the planner ---------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class TreeMember:
     """A switch's part of a job's tree: see `records.Permission`."""
@@ -182,8 +182,8 @@ class TreeMember:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A job's tree. ``parts``: one per switch, the root's (without parent) among them; ``attach``: by rank, the
-    address of the switch where it joins."""
+    """A job's tree. ``parts``: one per switch, including the root (without parent). ``attach``: by rank, the address of
+    the switch that it joins."""
 
     name: str
     parts: tuple[TreeMember, ...]
@@ -197,7 +197,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a job is to have. Jobs of one ``group`` with one root take turns, and count once at every switch."""
+    """The tree planned for a job. Jobs of one ``group`` with one root take turns, and count once at every switch."""
 
     tree: Tree
     group: str
@@ -207,13 +207,13 @@ class Assignment:
 
     @property
     def slot(self) -> str:
-        """What takes a place at a switch. The root is part of it: jobs take turns at one root only."""
+        """Key of a place at a switch. It includes the root: jobs take turns at one root only."""
         return f"{self.group}@{self.tree.root}"
 
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """What a planner sees of a job: ``hosts`` by rank."""
+    """A job as a planner sees it: ``hosts`` by rank."""
 
     job: str
     incarnation: int
@@ -222,5 +222,5 @@ class JobView:
 
 
 Planner = Callable[[tuple[JobView, ...], Mapping[str, int], int], Mapping[str, Assignment]]
-"""(jobs in the order of their coming, capacity by switch that is up, now_ns) → who is to have what; the others nothing.
-What does not fit is given as soon as it does."""
+"""(jobs in order of arrival, capacity by switch that is up, now_ns) → assignments; other jobs get nothing. An
+assignment that does not fit is granted as soon as it does."""

@@ -1,9 +1,9 @@
-"""Who may be using which switch: never less than what is true. No I/O.
+"""Tracks which jobs may be using which switch. Never underestimates. No I/O.
 
-An entry is made when a permission is sent, or found at a switch; it ends when nothing can come of it any more: the
-switch has confirmed a fence, or the switch that knew of it is no more. That all ranks of a job have applied a newer
-epoch lets the job have another tree, and is why it is fenced; it frees the place for nobody else, since a host may lie.
-What a switch is thought to carry may be too much, never too little.
+An entry is created when a permission is sent or found at a switch. It ends when the permission can have no effect: the
+switch confirmed a fence, or the switch restarted. When all ranks of a job have applied a newer epoch, the job may get
+another tree, and the old entry is fenced. This alone frees the place for no other job, because a host may report
+falsely. The load of a switch may be overestimated, never underestimated.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ class Hold:
     permission: Permission
     since_ns: int
     is_allowed: bool = False
-    """The switch has confirmed it."""
+    """True if the switch has confirmed it."""
     fenced_by: tuple[int, int] | None = None
-    """Its fence, (incarnation, stamp), was sent, and is not confirmed."""
+    """(incarnation, stamp) of a fence that was sent and is not confirmed."""
     fenced_ns: int = 0
     is_left: bool = False
-    """All ranks say that they have left it: it does not keep the job itself from another tree."""
+    """True if all ranks report that they left it: the job itself may then get another tree."""
     left_ns: int | None = None
-    """When it was seen first that its job is to use it no more."""
+    """Time at which it was first seen that the job must no longer use it."""
 
     @property
     def slot(self) -> str:
-        """What takes the place: a group counts once."""
+        """Key of the place; a group counts once."""
         return self.permission.group or f"{self.permission.job}/{self.permission.incarnation}"
 
 
@@ -46,26 +46,26 @@ class Ledger:
         """By switch, job, incarnation, stamp."""
 
     def holds(self, job: str | None = None) -> tuple[Hold, ...]:
-        """Of all jobs or of one; the older first."""
+        """Entries of all jobs or of one, oldest first."""
         return tuple(hold for hold in self._holds.values() if job in (None, hold.permission.job))
 
     def add(self, switch: str, boot: int, permission: Permission, now_ns: int, is_allowed: bool) -> Hold:
-        """A permission is being sent, or was found."""
+        """Record a permission that is being sent or was found."""
         key = switch, permission.job, permission.incarnation, permission.stamp
         hold = self._holds.setdefault(key, Hold(switch, boot, permission, now_ns))
         hold.is_allowed |= is_allowed
         return hold
 
     def slots(self, switch: str) -> frozenset[str]:
-        """What takes a place at ``switch``."""
+        """Keys of the places in use at ``switch``."""
         return frozenset(hold.slot for hold in self._holds.values() if hold.switch == switch)
 
     def fits(self, slot: str, switch: str, capacity: int) -> bool:
-        """There is a place at ``switch``, or ``slot`` has one."""
+        """True if ``switch`` has a free place, or ``slot`` already has one."""
         return len(self.slots(switch) | {slot}) <= capacity
 
     def allowed(self, switch: str, boot: int, job: str, incarnation: int, stamp: int) -> Hold | None:
-        """The switch confirms. None: of what is not (or no longer) asked for."""
+        """Handle a switch's confirmation. None if the permission is unknown or no longer wanted."""
         hold = self._holds.get((switch, job, incarnation, stamp))
         if hold is None or hold.boot != boot:
             return None
@@ -73,7 +73,7 @@ class Ledger:
         return hold
 
     def drained(self, job: str, incarnation: int, applied: int) -> tuple[Hold, ...]:
-        """All ranks of the job say that they have applied ``applied`` or more; the entries that are left by that."""
+        """All ranks of the job report that they have applied ``applied`` or more; returns the entries thus left."""
         left = tuple(
             hold for hold in self.holds(job)
             if hold.permission.incarnation == incarnation and hold.permission.stamp < applied and not hold.is_left
@@ -91,7 +91,7 @@ class Ledger:
         )  # fmt: skip
 
     def reborn(self, switch: str, boot: int) -> tuple[Hold, ...]:
-        """The switch lives a new life: its earlier one and all that it allowed are no more."""
+        """The switch restarted: end the entries of its earlier boot."""
         return self._end(hold for hold in self.holds() if hold.switch == switch and hold.boot != boot)
 
     def _end(self, holds: Iterable[Hold]) -> tuple[Hold, ...]:

@@ -1,4 +1,4 @@
-"""Planners for the ways to share that the demonstration compares. Pure: the trees and the time are given."""
+"""Planners for the modes of sharing that the demonstration compares. Pure: trees and time are arguments."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ class Mode(StrEnum):
     NONE = "none"
     """No job uses INA."""
     ALL = "all"
-    """Every job by itself, always: needs a place for each."""
+    """Every job uses INA all the time, independently: needs one place per job."""
     EXCLUSIVE = "exclusive"
-    """The job that came first has it until it ends."""
+    """The first job uses the place until it ends."""
     ALTERNATE = "alternate"
     """One job at a time, in turns."""
     TRYLOCK = "trylock"
-    """All ask for every operation; the root admits what finds it free."""
+    """Every operation requests INA; the root admits it if the place is free."""
     SHARED = "shared"
-    """All ask for what the Plan wants (`ina.decision`)."""
+    """Jobs request INA for the operations chosen by the Plan (`ina.decision`)."""
 
 
 TreeOf = Callable[[JobView, Mapping[str, int]], Tree | None]
-"""A job's tree over the switches that are up; None: there is none."""
+"""A job's tree over the switches that are up, or None."""
 StepOf = Callable[[str], Step | None]
-"""A job's step, once it is known."""
+"""A job's step, once known."""
 
 
 def planner(mode: Mode, tree_of: TreeOf, step_of: StepOf = lambda job: None, turn_ns: int = 1_000_000_000) -> Planner:
-    """A planner for `controller.Controller`. ``turn_ns``: how long a turn is (`Mode.ALTERNATE`)."""
+    """Return a planner for `controller.Controller`. ``turn_ns``: length of a turn (`Mode.ALTERNATE`)."""
 
     def plan(jobs: tuple[JobView, ...], switches: Mapping[str, int], now_ns: int) -> Mapping[str, Assignment]:
         chosen = jobs

@@ -1,26 +1,28 @@
-"""One rank of a job: which epoch holds, how each all-reduce runs, and what is done when the tree is lost. No I/O.
+"""One rank of a job: decides which epoch applies, how each all-reduce runs, and how to recover from a lost tree. No
+I/O.
 
-Why all ranks are alike. At every boundary each rank gives the newest epoch it could use to a MIN all-reduce of (s, -s),
-and applies at this boundary what the *previous* boundary's gave, and only if least and greatest are the same epoch. It
-is one result of one collective, so that all ranks apply the same epoch at the same place, and none that one of them
-lacks. Nobody waits for controller, agent or switch: what is missing is not applied.
+How all ranks apply the same epoch. At every boundary each rank contributes the newest epoch it could use to a MIN
+all-reduce of (s, -s). It applies at this boundary the result of the *previous* boundary, and only if minimum and
+maximum are the same epoch. Because this is one result of one collective, all ranks apply the same epoch at the same
+place, and never an epoch that one of them lacks. No rank waits for controller, agent or switch: a missing epoch is not
+applied.
 
-Why the loss of a tree leaves them alike. For every granted epoch that was applied, each rank gathers exactly one
-statement with all others, on the job's own processes: when it loses the tree, or when it leaves the epoch. After its
-statement a rank uses that tree no more. An operation is complete at a rank only when all ranks joined it, and a rank
-joins the next one only when this one is complete at it: so ranks are at most one operation apart, and at most one
-operation can be complete at some and not at others. Who has it gives its result to all (not a second sum: that could
-differ in the last bit); if nobody has it, it runs plain.
+How all ranks stay consistent when a tree is lost. For every granted epoch that was applied, each rank gathers exactly
+one statement with all others, over the job's own processes: when it loses the tree, or when it leaves the epoch. After
+its statement a rank does not use that tree. An operation is complete at a rank only when all ranks joined it, and a
+rank joins the next one only when this one is complete at it. So ranks are at most one operation apart, and at most one
+operation can be complete at some ranks and not at others. A rank that has the result sends it to all (a second sum
+could differ in the last bit); if no rank has it, the operation runs plain.
 
-What drives this machine keeps four rules.
+The caller of this machine must follow four rules.
 
-- Statements are gathered one at a time, each with its broadcast before the next (`statement` gives none before): the
-  collectives of a group must come in one order on all ranks.
-- Whatever the rank waits for, it goes on polling its trees and the gathering under way: another may wait for its word
-  or for its result. It starts no operation while `waits`.
-- An operation under a granted epoch, plain or not, that does not end in time counts as a loss of the tree: a switch
-  that neither works nor hangs up may have told one rank and not the other.
-- It is attached to `trees`, no less: who has left an epoch stays attached until all have.
+- Statements are gathered one at a time, each with its broadcast before the next (`statement` returns none before): the
+  collectives of a group must run in the same order on all ranks.
+- While it waits for anything, the rank keeps polling its trees and the current gathering: another rank may wait for its
+  statement or its result. It starts no operation while `waits`.
+- An operation under a granted epoch, plain or not, that exceeds its time limit counts as a loss of the tree: a switch
+  that neither works nor disconnects may have notified one rank and not another.
+- The rank is attached to all of `trees`: a rank that has left an epoch stays attached until all have.
 """
 
 from __future__ import annotations
@@ -36,18 +38,18 @@ from offpath.sched.ina.protocol.records import EpochRecord, Operation, RankState
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a boundary brought: the epoch that holds from here on, if it is a new one."""
+    """Result of a boundary: the epoch that applies from here on, if it is a new one."""
 
     epoch: EpochRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """To be gathered with all other ranks' (one int64 each, in the order of ranks)."""
+    """To be gathered with those of all other ranks (one int64 each, in rank order)."""
 
     stamp: int
     value: int
-    """Twice the lowest incomplete index; one more if that operation is under way here and known to run plain."""
+    """Twice the lowest incomplete index, plus one if that operation is in progress here and known to run plain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,8 @@ class Give:
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """Take part in the broadcast of ``source``. Where ``is_needed`` it is the result of what is under way here, to be
-    completed with it; else this rank has it, and throws it away."""
+    """Take part in the broadcast of ``source``. If ``is_needed``, it is the result of the operation in progress here
+    and completes it; otherwise this rank has the result already and discards it."""
 
     index: int
     source: int
@@ -74,7 +76,7 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class RunPlain:
-    """The operation under way runs plain, from the input that was kept."""
+    """Run the operation in progress plain, from the saved input."""
 
     index: int
 
@@ -98,40 +100,40 @@ class _Running:
 
 
 class Rank:
-    """See the module. Raises: InvalidTransition: what is called does not fit what was called before."""
+    """See the module. Raises: InvalidTransition: a call that does not fit the calls before it."""
 
     def __init__(self, job: str, incarnation: int, rank: int, ranks: int) -> None:
         if not 0 <= rank < ranks:
             raise ValueError(f"rank {rank} of {ranks}")
         self.job, self.incarnation, self.rank, self.ranks = job, incarnation, rank, ranks
         self._epochs: dict[int, EpochRecord] = {}
-        """By stamp: those that are applied, offered, or the newest (ready)."""
+        """By stamp: applied and offered epochs, and the newest (ready) one."""
         self._ready: set[int] = set()
         self._lost: set[int] = set()
         self._most_lost = 0
         self._held = 0
         self._applied = 0
         self._offered: int | None = None
-        """What went into the boundary that is under way."""
+        """The contribution to the boundary in progress."""
         self._index = 0
         self._running: _Running | None = None
         self._last: _Running | None = None
-        """The operation completed last; its result is what others may need."""
+        """The last completed operation; other ranks may need its result."""
         self._refused: set[int] = set()
         self._stated = 0
-        """The greatest stamp whose statement is due or was given: they come in the order of stamps."""
+        """The greatest stamp with a statement due or given: statements follow the order of stamps."""
         self._due: deque[Statement] = deque()
         self._sizes: dict[int, dict[int, tuple[int, str]]] = {}
-        """By stamp whose statement is not in, by index: bytes and type of what may be shared. When the statements are
-        in, a rank that needs nothing may be further already."""
+        """By stamp without gathered statements, by index: size and type of results that may be broadcast. When the
+        statements arrive, a rank that needs nothing may have advanced."""
         self._gathering: Statement | None = None
         self._must_settle: set[int] = set()
-        """Stamps of trees lost while they were in use, whose statements are not in."""
+        """Stamps of trees lost during use, without gathered statements."""
         self._is_closed = False
 
     # -- epochs ---------------------------------------------------------------------------------------------------
     def hold(self, epoch: EpochRecord) -> bool:
-        """An epoch came, in any order, any number of times; False where it is ignored."""
+        """Handle an epoch, in any order, any number of times; False if ignored."""
         is_ours = epoch.job == self.job and epoch.incarnation == self.incarnation
         if not is_ours or epoch.stamp <= self._held:
             return False
@@ -145,7 +147,7 @@ class Rank:
         return True
 
     def ready(self, stamp: int) -> bool:
-        """This rank is attached to the epoch's tree; False where nobody asks for that any more."""
+        """This rank is attached to the epoch's tree; False if that is no longer wanted."""
         if stamp not in self._epochs or stamp in self._lost:
             return False
         self._ready.add(stamp)
@@ -153,7 +155,7 @@ class Rank:
         return True
 
     def trees(self) -> tuple[EpochRecord, ...]:
-        """The granted epochs whose trees this rank is to be attached to, or to stay attached to; the older first."""
+        """Granted epochs to whose trees this rank must attach or stay attached, oldest first."""
         wanted = {stamp for stamp in (self._held, self._offered, self._usable()) if stamp and stamp > self._applied}
         wanted |= self._unsettled()
         if self._applied > self._stated:
@@ -162,14 +164,14 @@ class Rank:
         return tuple(self._epochs[stamp] for stamp in kept if self._epochs[stamp].grant)
 
     def boundary(self) -> tuple[int, int]:
-        """What goes into this boundary's MIN all-reduce of two int64. After `agreed`."""
+        """Contribution to this boundary's MIN all-reduce of two int64. Call after `agreed`."""
         if self._offered is not None:
             raise InvalidTransition("a boundary before the last one's result", self._story())
         self._offered = max(self._applied, self._usable())
         return self._offered, -self._offered
 
     def agreed(self, previous: tuple[int, int] | None) -> Applied:
-        """The previous boundary's result, at this boundary; None at the first one."""
+        """Apply the previous boundary's result at this boundary; None at the first one."""
         if self._running:
             raise InvalidTransition("a boundary with an operation under way", self._story())
         if (previous is None) != (self._offered is None):
@@ -190,17 +192,17 @@ class Rank:
 
     @property
     def epoch(self) -> EpochRecord | None:
-        """What holds; None: the beginning, without INA."""
+        """The applied epoch; None: the initial state, without INA."""
         return self._epochs.get(self._applied)
 
     # -- operations -----------------------------------------------------------------------------------------------
     @property
     def waits(self) -> bool:
-        """No operation may begin: a tree was lost and not all have said how far they are."""
+        """True if no operation may start: a tree was lost, and not all statements are gathered."""
         return bool(self._must_settle)
 
     def issue(self, nbytes: int, dtype: str, wants: bool) -> Operation | None:
-        """The next operation, in the order of the program. None: it runs plain."""
+        """Start the next operation, in program order. None: it runs plain."""
         if self._running or self.waits or self._is_closed:
             raise InvalidTransition("an operation that may not begin", self._story())
         index, self._index = self._index, self._index + 1
@@ -216,8 +218,8 @@ class Rank:
         return Operation(self.job, self.incarnation, self._applied, index, nbytes, dtype)
 
     def refused(self, index: int) -> bool:
-        """The root's word, which all ranks hear or lose the tree. True: what is under way runs plain now. It may come
-        before the operation: then that begins plain."""
+        """Handle the root's refusal, which each rank receives unless it loses the tree. True: the operation in progress
+        now runs plain. A refusal may arrive before the operation, which then starts plain."""
         if index >= self._index:
             self._refused.add(index)
             return False
@@ -227,14 +229,14 @@ class Rank:
         return True
 
     def complete(self, index: int) -> None:
-        """The result is here, whole. It is to be kept until the next operation is complete."""
+        """The whole result has arrived. Keep it until the next operation is complete."""
         if not self._running or self._running.index != index or self._running.way is _Way.DOUBT:
             raise InvalidTransition(f"operation {index} complete", self._story())
         self._last, self._running = self._running, None
 
     # -- the loss of a tree ---------------------------------------------------------------------------------------
     def lost(self, stamp: int) -> bool:
-        """The connection is gone, or ABORT came, or it took too long. False where that is no news."""
+        """The connection is lost, ABORT arrived, or a time limit passed. False if already known."""
         if stamp not in self._epochs or stamp in self._lost:
             return False
         self._lost.add(stamp)
@@ -245,14 +247,15 @@ class Rank:
         return True
 
     def statement(self) -> Statement | None:
-        """The next to be gathered; None: none is due, or one is under way. Ask after every call of this machine."""
+        """The next statement to gather; None if none is due or one is in progress. Call after every call of this
+        machine."""
         if self._gathering or not self._due:
             return None
         self._gathering = self._due.popleft()
         return self._gathering
 
     def gathered(self, stamp: int, values: Sequence[int]) -> tuple[Redo, ...]:
-        """All ranks' statements, in the order of ranks; what this rank does now, in this order."""
+        """Handle the statements of all ranks, in rank order; returns this rank's actions, in order."""
         own = self._gathering
         if own is None or own.stamp != stamp or len(values) != self.ranks or values[self.rank] != own.value:
             raise InvalidTransition(f"statements {list(values)} of {stamp}", self._story())
@@ -263,7 +266,8 @@ class Rank:
         self._gathering = None
         self._must_settle.discard(stamp)
         sizes = self._sizes.pop(stamp)
-        # Plain is what all ranks know it to be, or can still make it: nobody has a result that others cannot get.
+        # It is plain if all ranks know that it is, or can still make it so: no rank has a result that others cannot
+        # get.
         is_plain = any(value == first << 1 | 1 for value in values)
         out: list[Redo] = []
         if max(reached) > first and not is_plain:
@@ -277,7 +281,7 @@ class Rank:
         return tuple(out)
 
     def close(self) -> None:
-        """After the last operation: no more begin. What is due is still to be gathered, and waited for (`is_settled`):
+        """No more operations start. Statements that are due must still be gathered and waited for (`is_settled`):
         another rank may need this one's last result."""
         if self._running:
             raise InvalidTransition("closed with an operation under way", self._story())
@@ -286,11 +290,11 @@ class Rank:
 
     @property
     def is_settled(self) -> bool:
-        """No statement is due or under way."""
+        """True if no statement is due or in progress."""
         return not self._due and self._gathering is None
 
     def state(self) -> RankState:
-        """What the agent is told."""
+        """State to report to the agent."""
         held = self._epochs.get(self._held)
         return RankState(
             self.job, self.incarnation, self.rank, self.ranks, self._held, self._applied, self._most_lost, self._index,
@@ -313,7 +317,7 @@ class Rank:
         self._state(stamp)
 
     def _leave(self) -> None:
-        """The applied epoch is left, with all its operations complete."""
+        """Leave the applied epoch, with all its operations complete."""
         epoch = self.epoch
         if epoch and epoch.grant and self._applied > self._stated:
             self._state(self._applied)
@@ -334,7 +338,7 @@ class Rank:
         return {each.stamp for each in (*self._due, *([self._gathering] if self._gathering else []))}
 
     def _forget(self) -> None:
-        """Keep the epochs that can still matter: what a controller sends must not fill a rank's memory."""
+        """Keep only epochs that can still matter, so that a controller cannot fill a rank's memory."""
         kept = {self._held, self._applied, self._offered, self._usable(), *self._unsettled()}
         self._epochs = {stamp: epoch for stamp, epoch in self._epochs.items() if stamp in kept}
         self._ready = {stamp for stamp in self._ready if stamp in self._epochs}

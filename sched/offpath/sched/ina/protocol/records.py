@@ -1,6 +1,6 @@
-"""What is said between controller, agents, ranks and switches, and the same as plain data.
+"""Records exchanged between controller, agents, ranks and switches, and their conversion to and from plain data.
 
-Plain data comes from other processes and from files: whatever it is, reading it gives a record or `RecordError`.
+Plain data comes from other processes and from files: reading any data returns a record or raises `RecordError`.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from offpath.sched.errors import SchedError
 
 MOST_RANKS: Final = 65_536
 MOST_OPERATIONS: Final = 100_000
-"""Of one step; as `ina.patterns` has it."""
+"""Per step."""
 _MOST_INTEGER: Final = (1 << 63) - 1
 _LONGEST_NAME: Final = 255
 MOST_TERM: Final = (1 << 31) - 1
 MOST_NUMBER: Final = (1 << 32) - 1
-"""Of an epoch within its term."""
+"""Largest epoch number within a term."""
 _LONGEST_PROOF: Final = 64
 
 
 class RecordError(SchedError):
-    """The data is not what such a record looks like."""
+    """The data does not have the form of the record."""
 
 
 def stamp(term: int, number: int) -> int:
-    """The place of an epoch in the order of all epochs of a job: terms first."""
+    """Position of an epoch in the order of all epochs of a job: terms first."""
     return term << 32 | number
 
 
 class Wants(StrEnum):
-    """Which operations ask for INA in an epoch. All ranks read the same word."""
+    """The operations that request INA in an epoch, the same on all ranks."""
 
     PLAN = "plan"
-    """Those that the Plan wants (`ina.decision`)."""
+    """Those chosen by the Plan (`ina.decision`)."""
     ALWAYS = "always"
-    """All of them: what the root has room for (no plan)."""
+    """All that the root has room for (no plan)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The use of a tree. ``attach``: by rank, the address of the switch where it joins; ``token``: what the switches
-    know the job's ranks by."""
+    """The right to use a tree. ``attach``: by rank, the address of the switch that it joins; ``token``: identifies the
+    job's ranks to the switches."""
 
     tree: str
     attach: tuple[str, ...]
@@ -65,7 +65,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """What holds for a job from one agreement to the next. Without ``grant`` it uses no INA."""
+    """Rules for a job from one agreement to the next. Without ``grant`` it uses no INA."""
 
     job: str
     incarnation: int
@@ -76,7 +76,7 @@ class EpochRecord:
     is_shared: bool = True
     step: Step | None = None
     proof: str = ""
-    """Of the term, by the controller that issued it: agents and ranks return it unread."""
+    """Proof of the term, by the controller that issued it: agents and ranks return it unread."""
 
     @property
     def stamp(self) -> int:
@@ -86,10 +86,9 @@ class EpochRecord:
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """What a rank says of itself. ``held``, ``applied``: stamps; every operation older than the epoch ``applied`` is
-    complete here (that is what frees a tree); ``lost``: the greatest stamp whose tree it lost, 0: none; ``index``: of
-    the next operation; ``is_gone``: it has ended (only its host can say so); ``proof``: as the epoch ``held`` brought
-    it."""
+    """A rank's own state. ``held``, ``applied``: stamps; every operation older than the epoch ``applied`` is complete
+    here (which frees a tree). ``lost``: the greatest stamp with a lost tree, 0: none. ``index``: of the next operation.
+    ``is_gone``: the rank has ended (reported only by its host). ``proof``: from the epoch ``held``."""
 
     job: str
     incarnation: int
@@ -105,8 +104,8 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What an all-reduce is known by. ``index``: its place in the order of issue on the job's communicator; ``stamp``:
-    of the epoch that was applied when it was issued."""
+    """Identity of an all-reduce. ``index``: its position in the order of issue on the job's communicator; ``stamp``: of
+    the epoch applied when it was issued."""
 
     job: str
     incarnation: int
@@ -118,9 +117,9 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """What a switch may do for a job: its part of the tree. ``parent``: the switch above, "" at the root;
-    ``local``: the ranks that join here; ``below``: the switches under it, each with the ranks of its part; ``group``:
-    the jobs that take turns, one operation of theirs at a time ("": this job alone). A group has one root."""
+    """What a switch may do for a job: its part of the tree. ``parent``: the switch above, "" at the root; ``local``:
+    the ranks that join here; ``below``: the switches under it, each with the ranks of its part; ``group``: jobs that
+    take turns, one operation at a time ("": this job alone). A group has one root."""
 
     job: str
     incarnation: int
@@ -136,7 +135,7 @@ class Permission:
 
 # -- plain data -----------------------------------------------------------------------------------------------------
 def epoch_to_data(epoch: EpochRecord) -> dict[str, Any]:
-    """Of JSON's types only."""
+    """Uses JSON types only."""
     data: dict[str, Any] = {
         "job": epoch.job, "incarnation": epoch.incarnation, "term": epoch.term, "number": epoch.number,
         "wants": str(epoch.wants), "is_shared": epoch.is_shared, "proof": epoch.proof,
@@ -175,7 +174,7 @@ def epoch_from_data(data: Any) -> EpochRecord:
 
 
 def state_to_data(state: RankState) -> dict[str, Any]:
-    """Of JSON's types only."""
+    """Uses JSON types only."""
     return {name: getattr(state, name) for name in RankState.__slots__}
 
 
@@ -198,7 +197,7 @@ def state_from_data(data: Any) -> RankState:
 
 
 def permission_to_data(permission: Permission) -> dict[str, Any]:
-    """Of JSON's types only."""
+    """Uses JSON types only."""
     return {name: _plain(getattr(permission, name)) for name in Permission.__slots__}
 
 

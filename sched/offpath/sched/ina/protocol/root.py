@@ -1,17 +1,16 @@
-"""The root of trees: who may use it, which operation is admitted, and when its place is free again. No I/O.
+"""The root of trees: decides who may use it, which operation is admitted, and when its place is free again. No I/O.
 
-All safety of capacity that an operation needs is here, in one place: nothing is admitted that was not allowed (a switch
-that restarts knows no permission, so it admits nothing until it is told again), a verdict is given once, at the first
-header, and sticks; a place is held from admission until each rank has the result or is known to get nothing more.
-What the tree itself does with data is the switch's affair.
+All capacity checks of an operation are here. Nothing is admitted without permission; a restarted switch has no
+permissions, so it admits nothing until the controller sends them again. A verdict is given once, at the first header,
+and is final. A place is held from admission until each rank has the result or is known to get nothing more. The switch
+handles the data itself.
 
-A place is not free because an operation was aborted: a switch below may still be handing its result out. Whoever drives
-this machine says `gone` for a rank when nothing more of that epoch will go to it (its connection is closed, or the
-switch below said so); that frees.
+Aborting an operation does not free its place: a switch below may still be delivering its result. The caller reports
+`gone` for a rank when nothing more of that epoch will go to it (its connection is closed, or the switch below reported
+so); that frees the place.
 
-An operation that finds its group's place taken by the last operation of another job's step waits for it where that is
-shorter than to run plain: that job computes next and wants nothing. Whoever drives this machine bounds the wait
-(`give_up`).
+If its group's place is taken by the last operation of another job's step, an operation waits for the place if that is
+shorter than to run plain: the other job computes next and requests nothing. The caller bounds the wait (`give_up`).
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ class Reason(StrEnum):
     """Why an operation is refused, or an epoch aborted."""
 
     FULL = "full"
-    """As many operations as fit are in the tree, or one of its group is."""
+    """The tree holds as many operations as fit, or one of its group."""
     NOT_ALLOWED = "not_allowed"
     NOT_ATTACHED = "not_attached"
-    """Not all ranks of the job are."""
+    """Not all ranks of the job are attached."""
     MISMATCH = "mismatch"
-    """Ranks speak of one operation in different words. To be reported."""
+    """Ranks describe one operation differently. Must be reported."""
     PAST = "past"
-    """The header of an operation that was refused came after its successor's."""
+    """The header of a refused operation came after its successor's."""
     ABORTED = "aborted"
     FENCED = "fenced"
     GONE = "gone"
-    """A rank, or what it was reached by, is."""
+    """A rank, or its connection, is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """To be told to ``ranks``: nothing more comes under this epoch. What was in flight is dropped."""
+    """To be sent to ``ranks``: nothing more comes under this epoch. Operations in flight are dropped."""
 
     job: str
     incarnation: int
@@ -57,9 +56,9 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """On one operation, for all ranks. ``is_first``: to be told to them all, if it is no; later ones repeat it.
-    ``waits``: the job's last operation is still being delivered, or a place is about to be free; the verdict comes by
-    `Root.decided`. ``abort``: what its ranks said of it can never come together."""
+    """The decision on one operation, for all ranks. ``is_first``: a refusal must be sent to all of them; later verdicts
+    repeat it. ``waits``: the job's last operation is still being delivered, or a place will soon be free;
+    `Root.decided` returns the verdict. ``abort``: the ranks' headers can never match."""
 
     operation: Operation
     is_admitted: bool
@@ -76,17 +75,17 @@ class _Tree:
     is_aborted: bool = False
     last: Verdict | None = None
     missing: set[int] = field(default_factory=set)
-    """Ranks that may still get something of the operation in flight; none: nothing is."""
+    """Ranks that may still get a part of the operation in flight; empty: none is in flight."""
     waiting: Operation | None = None
-    """For the end of its own job's last one, or for a place: `Root._for_place`."""
+    """Waits for the end of its own job's last operation, or for a place: `Root._for_place`."""
     is_last: bool = False
-    """Of ``waiting``, or of ``last``: no other of its step comes after it."""
+    """True if ``waiting``, or else ``last``, is the last operation of its step."""
 
 
 class Root:
-    """What of a switch decides: it is the root for the permissions that name no parent, a passage for the others.
+    """The decision logic of a switch: root for permissions without a parent, pass-through for the others.
 
-    ``left``: the bytes of an operation in flight whose result is still to come; None: nobody waits for a place.
+    ``left``: remaining result bytes of an operation in flight; None: operations do not wait for a place.
     """
 
     def __init__(self, capacity: int = 1, left: Callable[[Operation], int] | None = None) -> None:
@@ -94,37 +93,37 @@ class Root:
             raise ValueError("a capacity of 1 or more")
         self._left = left
         self._for_place: dict[_Key, Operation] = {}
-        """Trees whose ``waiting`` waits for a place, and whose operation has it."""
+        """Trees with a ``waiting`` that waits for a place, and the operation that holds the place."""
         self._slow: set[Operation] = set()
-        """In flight, and waited for in vain."""
+        """In flight, and not done when a wait for them was given up."""
         self.capacity = capacity
-        """May be set anew; what is in flight stays."""
+        """May be changed; operations in flight stay."""
         self.term = 0
         self.mismatches = 0
         self._trees: dict[_Key, _Tree] = {}
         self._fences: dict[str, tuple[int, int]] = {}
-        """Job → the greatest (incarnation, stamp) that is fenced, with all below it."""
+        """Job → the greatest fenced (incarnation, stamp), which includes all below it."""
         self._decided: list[Verdict] = []
 
     @property
     def in_flight(self) -> int:
-        """Operations that hold a place."""
+        """Number of operations that hold a place."""
         return sum(bool(tree.missing) for tree in self._trees.values())
 
     def permissions(self) -> tuple[Permission, ...]:
-        """What is allowed here: what a new controller's ledger begins with."""
+        """The permissions here: the initial ledger of a new controller."""
         return tuple(tree.permission for tree in self._trees.values())
 
-    # -- the controller's words -----------------------------------------------------------------------------------
+    # -- messages of the controller -------------------------------------------------------------------------------
     def led_by(self, term: int) -> bool:
-        """A controller begins to speak; False: an older one, not to be listened to any more."""
+        """Handle the term of a controller; False: it is outdated and must be ignored."""
         if term < self.term:
             return False
         self.term = term
         return True
 
     def allow(self, permission: Permission) -> bool:
-        """False: refused. Repeating it is harmless: what was aborted stays so."""
+        """Add a permission. False: refused. Idempotent; aborted stays aborted."""
         key = permission.job, permission.incarnation, permission.stamp
         if not self.led_by(permission.term) or self._is_fenced(key):
             return False
@@ -132,9 +131,9 @@ class Root:
         return known.permission == permission
 
     def fence(self, term: int, job: str, incarnation: int, stamp: int) -> tuple[Abort, ...] | None:
-        """Nothing of the job up to (incarnation, stamp) is admitted any more, for good. None: an old term.
+        """Admit nothing of the job up to (incarnation, stamp), permanently. None: an old term.
 
-        It is done when `is_clear` says so, not before: until then something may still be delivered.
+        The fence is complete only when `is_clear` returns True: until then results may still be delivered.
         """
         if not self.led_by(term):
             return None
@@ -146,7 +145,7 @@ class Root:
         return tuple(abort for abort in aborts if abort)
 
     def is_clear(self, job: str, incarnation: int, stamp: int) -> bool:
-        """Nothing of the job up to (incarnation, stamp) holds a place or is attached."""
+        """True if nothing of the job up to (incarnation, stamp) holds a place or is attached."""
         return not any(
             key[0] == job and key[1:] <= (incarnation, stamp) and (tree.missing or tree.attached)
             for key, tree in self._trees.items()
@@ -154,7 +153,7 @@ class Root:
 
     # -- ranks ----------------------------------------------------------------------------------------------------
     def attach(self, job: str, incarnation: int, stamp: int, rank: int, token: str) -> bool:
-        """A rank joins; False: it may not."""
+        """Attach a rank; False: not permitted."""
         tree = self._trees.get((job, incarnation, stamp))
         if tree is None or tree.is_aborted or self._is_fenced((job, incarnation, stamp)):
             return False
@@ -164,7 +163,8 @@ class Root:
         return True
 
     def request(self, operation: Operation, rank: int, *, is_last: bool = False) -> Verdict:
-        """A header came, from ``rank`` or from the first rank of a switch below. ``is_last``: of its step."""
+        """Handle a header from ``rank`` or from the first rank of a switch below. ``is_last``: the last one of its
+        step."""
         tree = self._trees.get((operation.job, operation.incarnation, operation.stamp))
         if tree is None:
             return Verdict(operation, False, Reason.NOT_ALLOWED)
@@ -188,13 +188,13 @@ class Root:
         return self._decide(tree, operation)
 
     def delivered(self, operation: Operation, rank: int) -> None:
-        """``rank`` has its result. Repeating it is harmless."""
+        """``rank`` has the result of the operation. Idempotent."""
         tree = self._trees.get((operation.job, operation.incarnation, operation.stamp))
         if tree is not None and tree.last is not None and tree.last.operation == operation:
             self._miss_less(tree, rank)
 
     def gone(self, job: str, incarnation: int, stamp: int, rank: int) -> tuple[Abort, ...]:
-        """Nothing more goes to ``rank`` under this epoch: the others are told so. Repeating it is harmless."""
+        """Nothing more goes to ``rank`` under this epoch; returns the notice to the others. Idempotent."""
         key = job, incarnation, stamp
         tree = self._trees.get(key)
         if tree is None or rank not in tree.attached:
@@ -206,28 +206,28 @@ class Root:
         return (abort,) if abort else ()
 
     def lost(self, job: str, incarnation: int, stamp: int) -> None:
-        """The tree is lost for this epoch: nothing of it is admitted any more. Its place is free as `gone` says."""
+        """The tree is lost for this epoch: admit nothing more of it. `gone` frees its place."""
         if (job, incarnation, stamp) in self._trees:
             self._abort((job, incarnation, stamp), Reason.GONE)
 
     def holds(self, job: str, incarnation: int, stamp: int) -> bool:
-        """Whether an operation of this epoch has a place."""
+        """True if an operation of this epoch has a place."""
         tree = self._trees.get((job, incarnation, stamp))
         return tree is not None and bool(tree.missing)
 
     def decided(self) -> tuple[Verdict, ...]:
-        """Verdicts on operations that had to wait; to be asked for after `delivered`, `gone`, `fence`, `give_up`."""
+        """Verdicts on operations that had to wait; call after `delivered`, `gone`, `fence`, `give_up`."""
         out, self._decided = tuple(self._decided), []
         return out
 
     def awaited(self) -> dict[Operation, Operation]:
-        """Operations that wait for a place, and whose."""
+        """Operations that wait for a place, with the operation that holds it."""
         waiting = {key: self._trees[key].waiting for key in self._for_place}
         return {each: self._for_place[key] for key, each in waiting.items() if each is not None}
 
     def give_up(self, operation: Operation) -> None:
-        """It has waited for a place long enough: it is refused, and nobody waits for that place again. Harmless for one
-        that does not wait."""
+        """Refuse an operation that has waited too long; no operation waits for that place again. No effect if it does
+        not wait."""
         key = operation.job, operation.incarnation, operation.stamp
         if key not in self._for_place or self._trees[key].waiting != operation:
             return
@@ -242,7 +242,7 @@ class Root:
         return key[1:] <= self._fences.get(key[0], (-1, -1))
 
     def _is_busy(self, job: str, incarnation: int) -> bool:
-        """The job's last operation is still being delivered to some ranks, while others are at the next one."""
+        """True while the job's last operation is still being delivered to some ranks and others are at the next one."""
         return any(tree.missing for key, tree in self._trees.items() if key[:2] == (job, incarnation))
 
     def _odd(self, tree: _Tree, operation: Operation, is_past: bool) -> Verdict:
@@ -250,7 +250,7 @@ class Root:
             return Verdict(operation, False, Reason.PAST)
         self.mismatches += 1
         abort = None
-        if tree.waiting is not None or tree.missing:  # who named it first waits for one who will not come
+        if tree.waiting is not None or tree.missing:  # the ranks that named it first would wait forever
             abort = self._abort((operation.job, operation.incarnation, operation.stamp), Reason.MISMATCH)
         return Verdict(operation, False, Reason.MISMATCH, abort=abort)
 
@@ -274,10 +274,11 @@ class Root:
         return bool(group) and any(tree.missing and tree.permission.group == group for tree in self._trees.values())
 
     def _worth_waiting(self, tree: _Tree, operation: Operation) -> Operation | None:
-        """Whose place is free soon, for ``operation`` to have it.
+        """The operation with a place that will soon be free for ``operation``, or None.
 
-        Of a group's jobs one is in the tree. If what its last operation has still to bring is no more than what a ring
-        of our ranks would move beyond a tree, 2(n-1)/n - 1 of our bytes, waiting is shorter. One waits at a time.
+        One job of a group is in the tree. Waiting is shorter if the remaining bytes of that job's last operation do not
+        exceed what a ring of the ranks moves beyond a tree: 2(n-1)/n - 1 times the bytes of ``operation``. One
+        operation waits at a time.
         """
         group, ranks = tree.permission.group, tree.permission.ranks
         if self._left is None or not group or self.in_flight > self.capacity:
@@ -302,7 +303,7 @@ class Root:
         over = tree.last.operation
         self._slow.discard(over)
         for key in [key for key, holder in self._for_place.items() if holder == over]:
-            del self._for_place[key]  # whoever waited for the place comes before the job's own next operation
+            del self._for_place[key]  # a waiting operation precedes the same job's next one
             self._decide_waiting(self._trees[key])
         for key, each in self._trees.items():
             if key[:2] == (over.job, over.incarnation) and key not in self._for_place:
@@ -325,7 +326,7 @@ class Root:
         return Abort(*key, tuple(sorted(tree.attached)), reason)
 
     def _forget(self) -> None:
-        """A fenced tree in which nobody is: the fence alone is remembered."""
+        """Forget fenced trees without attached ranks; only the fence is kept."""
         for key in [key for key in self._trees if self._is_fenced(key)]:
             tree = self._trees[key]
             if not tree.missing and not tree.attached:

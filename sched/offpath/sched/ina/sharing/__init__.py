@@ -1,1 +1,1 @@
-"""Which job gets which tree, how jobs share a root, and where ranks and switches join it."""
+"""Assigns trees to jobs, shares roots between jobs, and maps trees to ranks and switches."""

@@ -1,4 +1,4 @@
-"""What a tree means on the ground: where each rank joins it, and what each of its switches is told. Pure."""
+"""Maps a tree to a job's ranks and switches: where each rank joins, and each switch's part. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class TreeUnusable(SchedError):
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A switch's part of a tree. ``parent``: None at the root. ``local``: hosts whose ranks join here; ``below``: the
-    switches under it with the hosts of their parts."""
+    """A switch's part of a tree. ``parent``: None at the root. ``local``: hosts whose ranks join here. ``below``: the
+    switches under it, each with the hosts of its part."""
 
     switch: int
     parent: int | None
@@ -27,9 +27,9 @@ class Role:
 
 
 def roles(topology: Topology, tree: Tree, hosts: Sequence[int]) -> tuple[Role, ...]:
-    """The tree from its root down; switches that carry no host's ranks are left out.
+    """The tree from its root down, without switches that carry no host's ranks.
 
-    Raises: TreeUnusable: it is no tree, or does not reach a host.
+    Raises: TreeUnusable: the links form no tree, or it does not reach a host.
     """
     beside: dict[int, list[int]] = {switch: [] for switch in tree.switches}
     if tree.root not in beside:
@@ -44,7 +44,7 @@ def roles(topology: Topology, tree: Tree, hosts: Sequence[int]) -> tuple[Role, .
         beside[high].append(low)
     parents: dict[int, int | None] = {tree.root: None}
     order = [tree.root]
-    for switch in order:  # grows
+    for switch in order:  # the loop appends to ``order``
         for other in beside[switch]:
             if other not in parents:
                 parents[other] = switch
@@ -84,7 +84,7 @@ class Laid:
 
 
 def lay(topology: Topology, tree: Tree, ranks: Sequence[int], addresses: Mapping[str, str]) -> Laid:
-    """``ranks``: by rank, its host; ``addresses``: of switches by name, where ranks and switches join them.
+    """``ranks``: by rank, its host; ``addresses``: by switch name, the address that ranks and switches join.
 
     Raises: TreeUnusable.
     """

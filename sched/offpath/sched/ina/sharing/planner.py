@@ -1,6 +1,6 @@
-"""The planner that the controller's machine asks: trees and shares as its policies have them, laid out for ranks.
+"""The controller's planner: trees and shares from its policies, laid out for ranks.
 
-Asked at every event, so it works anew only when something has changed that it looks at: jobs, switches, mode, turn, a
+It is called at every event and computes a new plan only if one of its inputs changed: jobs, switches, mode, turn, a
 job's step.
 """
 
@@ -31,14 +31,14 @@ from offpath.sched.topology.graph import Topology
 
 MS: Final = 1_000_000
 _UNKNOWN_PERCENT: Final = round(100 * DEFAULT)
-"""What a job expects that nothing is known of."""
+"""Expectation for a job without known values."""
 _STEADY: Final = 0.2
-"""A step that is as long as before but for this part is the same: a new epoch for each measurement helps nobody."""
+"""A step counts as unchanged if its length changes by at most this part: a new epoch per measurement is of no use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What operators change while the controller runs. ``capacity``: operations that a switch has room for."""
+    """Settings that operators change at run time. ``capacity``: operations that a switch has room for."""
 
     mode: str
     capacity: int = 1
@@ -48,25 +48,25 @@ class Settings:
 
 
 def network(settings: Settings, ranks: int) -> patterns.Network:
-    """The Plan's times where a rank's link is what counts: an all-reduce of B bytes moves 2(n-1)/n·B over it as a ring,
+    """The Plan's times if a rank's link is the bottleneck: an all-reduce of B bytes moves 2(n-1)/n·B over it as a ring,
     and B through the switch."""
     ring = 2 * (ranks - 1) / ranks
     return patterns.Network(settings.link_bytes_per_s / ring, ring, round(settings.latency_us * 1e3))
 
 
 class Tuning(Protocol):
-    """What each job of a group should expect of INA. It may be found later: see ``found``."""
+    """Computes what each job of a group should expect of INA. Results may arrive later: see ``found``."""
 
     @property
     def found(self) -> int:
-        """Groups whose answer has come so far. It grows when a plan made anew may learn more."""
+        """Number of groups with results so far. It grows when a new plan may use more results."""
 
     def trusts(self, groups: Iterable[Sequence[patterns.Timed]]) -> list[tuple[Fraction, ...] | None]:
-        """`decision.Epoch.trust` of each job of each group of the plan that is being made; None: not known yet."""
+        """`decision.Epoch.trust` of each job of each group of the plan in progress; None: not known yet."""
 
 
 class Planner:
-    """Callable as `events.Planner`. ``addresses``: of the switches that aggregate, by name."""
+    """Callable as `events.Planner`. ``addresses``: of the aggregating switches, by name."""
 
     def __init__(
         self, topology: Topology, addresses: Mapping[str, str], builder: TreeBuilder, sharing: Sharing,
@@ -81,22 +81,22 @@ class Planner:
         self.settings = settings
         self._patterns: dict[tuple[str, int], patterns.Pattern] = {}
         self.plan = Plan({}, {}, {}, {})
-        """The newest, by the names of jobs."""
+        """The newest plan, by job name."""
         self._seen: object = None
         self._assignments: Mapping[str, events.Assignment] = {}
         self._changes = 0
 
     def name_of(self, node: int) -> str:
-        """A host's or switch's."""
+        """Name of a host or switch."""
         return self._topology.names[node]
 
     def set(self, settings: Settings, sharing: Sharing) -> None:
-        """From now on."""
+        """Use these from now on."""
         self.settings, self._sharing = settings, sharing
         self._changes += 1
 
     def measured(self, job: str, incarnation: int, data: Any) -> bool:
-        """A job's pattern, as its ranks found it; hostile data is nothing. True: it counts from now on."""
+        """Take a job's pattern as measured by its ranks; ignore invalid data. True: the pattern is now in use."""
         try:
             pattern = patterns.parse(job, data)
         except SchedError:
@@ -110,13 +110,13 @@ class Planner:
         return True
 
     def pattern(self, job: str, incarnation: int) -> patterns.Pattern | None:
-        """The newest that counts."""
+        """The pattern in use."""
         return self._patterns.get((job, incarnation))
 
     def __call__(
         self, views: tuple[events.JobView, ...], capacities: Mapping[str, int], now_ns: int
     ) -> Mapping[str, events.Assignment]:
-        """See `events.Planner`. Jobs keep the tree that they had if it still will do."""
+        """See `events.Planner`. Jobs keep their tree if it is still suitable."""
         turn = now_ns // (self.settings.alternate_ms * MS) if self.settings.mode == "alternate" else 0
         seen = (
             self._changes,
@@ -174,7 +174,7 @@ class Planner:
         }
 
     def _group(self, job: str, groups: Mapping[int, tuple[str, ...]]) -> str:
-        """Jobs that take turns are of one group; in the mode ``all`` each goes ahead as if it were alone."""
+        """Jobs that take turns have one group; in the mode ``all`` each job is in a group of its own."""
         if self.settings.mode == "all":
             return job
         return next(f"at {self._topology.names[root]}" for root, jobs in groups.items() if job in jobs)
@@ -188,8 +188,9 @@ class Planner:
     def _steps(
         self, views: Iterable[events.JobView], shares: Mapping[str, Share], groups: Iterable[Sequence[str]]
     ) -> dict[str, Step]:
-        """Of the jobs whose pattern is known; those that share by the Plan expect what suits their group. Until that is
-        known they expect what they did: one job's new pattern is no new epoch for the others, only its answer is."""
+        """Steps of jobs with a known pattern; jobs that share by the Plan get the trust computed for their group. Until
+        it is known they keep their old one: a job's new pattern alone causes no new epoch for the others, only the
+        result does."""
         timed = {view.job: each for view in views if (each := self._timed(view)) is not None}
         sharing = [[job for job in group if job in shares and shares[job].wants is Wants.PLAN] for group in groups]
         sharing = [jobs for jobs in sharing if len(jobs) > 1 and all(job in timed for job in jobs)]
@@ -209,13 +210,13 @@ class Planner:
 
 
 def _is_alike(one: patterns.Pattern, other: patterns.Pattern) -> bool:
-    """The same operations, in a step about as long."""
+    """True for the same operations in a step of about the same length."""
     if [each.nbytes for each in one.operations] != [each.nbytes for each in other.operations]:
         return False
     return abs(one.duration_ns - other.duration_ns) <= _STEADY * one.duration_ns
 
 
 def settings_of(settings: Settings, mode: str, capacity: int, link_bytes_per_s: float | None) -> Settings:
-    """``settings`` with what an operator changed."""
+    """``settings`` with an operator's changes."""
     rate = settings.link_bytes_per_s if link_bytes_per_s is None else link_bytes_per_s
     return replace(settings, mode=mode, capacity=capacity, link_bytes_per_s=rate)

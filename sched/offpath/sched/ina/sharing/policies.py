@@ -1,7 +1,7 @@
-"""Who gets which tree, and how those at one root share it. Pure: the built-in policies, and what holds for any.
+"""Assigns trees to jobs and shares roots among them: the built-in policies, and checks for any policy. Pure.
 
-Arbitration is at one root. So jobs may share what their trees compete for only if their trees have the same root; a
-job that would meet another elsewhere gets another tree, or none.
+Arbitration happens at one root. Jobs may therefore share what their trees compete for only if the trees have the same
+root; a job that would meet another elsewhere gets another tree, or none.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ MODES: Final = ("none", "all", "exclusive", "alternate", "trylock", "shared")
 
 
 class PolicyFault(SchedError):
-    """A policy's answer cannot be used: it is not asked any more."""
+    """A policy returned an unusable answer and is no longer used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How a job may use its tree. ``is_shared``: others may be on it."""
+    """How a job may use its tree. ``is_shared``: other jobs may be on it."""
 
     wants: Wants
     is_shared: bool
 
 
 Hosts = Mapping[str, tuple[int, ...]]
-"""Of each job that could use a tree, in the order in which jobs came."""
+"""Hosts of each job that could use a tree, in order of arrival."""
 Trees = Mapping[str, Tree]
 
 
 class TreeBuilder(Protocol):
-    """A tree for each job that is to have one."""
+    """Builds a tree for each job that should have one."""
 
     name: str
 
     def build(self, topology: Topology, jobs: Hosts, former: Trees, limit: Limit) -> Trees:
-        """``former``: what jobs have now; to keep it costs nothing."""
+        """``former``: the current trees of the jobs; keeping one is free."""
 
 
 class Sharing(Protocol):
-    """Who of a group may use the root now, and how."""
+    """Decides which jobs of a group may use the root now, and how."""
 
     name: str
 
     def share(self, group: Sequence[str], turn: int) -> Mapping[str, Share]:
-        """``group``: jobs whose trees have one root, in the order in which they came; ``turn`` counts up."""
+        """``group``: jobs with trees of one root, in order of arrival; ``turn`` counts up."""
 
 
 class Mina:
-    """MINA's categories (`sched.ina.groups`) with ``k`` candidates for each job, drawn once for its hosts."""
+    """MINA's categories (`sched.ina.groups`) with ``k`` candidates per job, drawn once for its hosts."""
 
     name = "mina"
 
@@ -81,7 +81,7 @@ class Mina:
 
 
 class Mode:
-    """The built-in ways to share a root."""
+    """The built-in modes of sharing a root."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -101,8 +101,8 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``trees``: of jobs that may have one; ``groups``: jobs by the root that they share; ``shares``: of jobs that may
-    use their tree now; ``without``: why a job has none."""
+    """``trees``: of jobs that may have one; ``groups``: jobs by shared root; ``shares``: of jobs that may use their
+    tree now; ``without``: by job, why it has none."""
 
     trees: Trees
     groups: Mapping[int, tuple[str, ...]]
@@ -111,8 +111,8 @@ class Plan:
 
 
 def checked_trees(topology: Topology, jobs: Hosts, trees: Trees, usable: frozenset[int]) -> None:
-    """Raises: PolicyFault: a job that is none, or a tree that is none, or not one of the job's, or beyond the switches
-    that aggregate."""
+    """Raises: PolicyFault: an unknown job, or a tree that is invalid, not the job's, or not limited to aggregating
+    switches."""
     for job, tree in trees.items():
         if job not in jobs:
             raise PolicyFault(f"a tree for {job!r:.80}, which asked for none")
@@ -125,8 +125,8 @@ def checked_trees(topology: Topology, jobs: Hosts, trees: Trees, usable: frozens
 
 
 def one_root(trees: Trees, limit: Limit) -> tuple[Trees, dict[str, str]]:
-    """Without the trees that meet another at more than the capacity allows, but not at one root; the later jobs give
-    way. With why."""
+    """Drop trees that meet another beyond the capacity at a place other than a common root; later jobs lose. Returns
+    the rest, and the reasons."""
     kept: dict[str, Tree] = {}
     without: dict[str, str] = {}
     at: dict[int, set[int]] = {}  # need: roots of the groups there
@@ -144,7 +144,7 @@ def one_root(trees: Trees, limit: Limit) -> tuple[Trees, dict[str, str]]:
 
 
 def over_capacity(trees: Trees, limit: Limit) -> str:
-    """What is wrong with trees of which some meet away from their root; empty: nothing."""
+    """Error text for trees that meet away from their root; empty if there are none."""
     kept, without = one_root(trees, limit)
     return (
         "" if len(kept) == len(trees) else f"over capacity: {', '.join(sorted(without))} meet others away from a root"
@@ -152,7 +152,7 @@ def over_capacity(trees: Trees, limit: Limit) -> str:
 
 
 def grouped(trees: Trees, limit: Limit, order: Sequence[str]) -> dict[int, tuple[str, ...]]:
-    """Jobs by root, those whose trees compete in one; a job whose tree meets nobody's is alone at its own."""
+    """Jobs with competing trees, by root; a job without competitors is alone at its root."""
     numbers = {n: trees[job] for n, job in enumerate(order) if job in trees}
     found: dict[int, list[str]] = {}
     for part in components(numbers, limit):
@@ -162,7 +162,7 @@ def grouped(trees: Trees, limit: Limit, order: Sequence[str]) -> dict[int, tuple
 
 
 def checked_shares(group: Sequence[str], shares: Mapping[str, Share]) -> None:
-    """Raises: PolicyFault: a job of another group, or one that is alone beside others."""
+    """Raises: PolicyFault: a job of another group, or an exclusive job beside others."""
     for job, share in shares.items():
         if job not in group:
             raise PolicyFault(f"a share for {job!r:.80}, which is not in the group")

@@ -1,4 +1,4 @@
-"""How long jobs are without a tree when they move from one to another: counted from epochs and ranks' words. Pure."""
+"""Measures the time that migrating jobs spend without a tree, from epochs and ranks' reports. Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class _Job:
     epoch: EpochRecord
     at_ns: int
     tree: str = ""
-    """The last that it had."""
+    """The last tree."""
     left_ns: int | None = None
-    """When it was told to leave ``tree``."""
+    """Time at which the job had to leave ``tree``."""
 
 
 class Tracking:
-    """A migration is counted once all ranks have applied the grant of another tree; its downtime begins when they were
-    told to leave the former."""
+    """A migration counts once all ranks have applied the grant of another tree; its downtime starts when the epoch to
+    leave the former tree was published."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, _Job] = {}
@@ -32,7 +32,7 @@ class Tracking:
         """Of the last migrations."""
 
     def published(self, epoch: EpochRecord, now_ns: int) -> bool:
-        """An epoch goes to one of its hosts. True: for the first time."""
+        """An epoch is sent to one of its hosts. True: for the first time."""
         job = self._jobs.get(epoch.job)
         if job is None or job.epoch.incarnation != epoch.incarnation:
             job = self._jobs[epoch.job] = _Job(epoch, now_ns)
@@ -45,12 +45,12 @@ class Tracking:
         return True
 
     def since_ns(self, job: str) -> int | None:
-        """When its newest epoch was first sent."""
+        """Time at which the job's newest epoch was first sent."""
         found = self._jobs.get(job)
         return None if found is None else found.at_ns
 
     def moved(self, name: str, states: Sequence[RankState], now_ns: int) -> int | None:
-        """What ranks hold now; the downtime in ns if with that a migration is over."""
+        """Update with the current states of the ranks; returns the downtime in ns if this ends a migration."""
         job = self._jobs.get(name)
         if job is None or job.left_ns is None or job.epoch.grant is None:
             return None
@@ -63,5 +63,5 @@ class Tracking:
         return now_ns - left_ns
 
     def forget(self, job: str) -> None:
-        """It is over."""
+        """The job has ended."""
         self._jobs.pop(job, None)
