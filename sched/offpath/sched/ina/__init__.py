@@ -1,1 +1,1 @@
-"""In-network aggregation: which jobs aggregate on which trees, and who shares one."""
+"""In-network aggregation: assigns aggregation trees to jobs and decides which jobs share one."""

@@ -1,7 +1,7 @@
-"""The root's admission, as a model: whole operations, sticky verdicts, capacity held from admission to delivery.
+"""Model of the root's admission: whole operations, final verdicts, capacity held from admission to delivery.
 
-The root of a tree sees operations that ask, in the order in which they arrive, and nothing else. It keeps safety alone:
-whatever plans say, no more than ``capacity`` operations are in the tree at once, and all ranks get one verdict.
+The root of a tree sees only requests of operations, in order of arrival. It guarantees safety alone: independent of
+plans, at most ``capacity`` operations are in the tree at once, and all ranks get the same verdict.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from offpath.sched.errors import SchedError
 
 
 class Mismatch(SchedError):
-    """Ranks of a job speak of one operation in different words: it is refused, and reported."""
+    """Ranks of a job describe one operation differently: it is refused and reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What an operation is known by. ``index``: the place in the order of issue on the job's communicator."""
+    """Identity of an operation. ``index``: its position in the order of issue on the job's communicator."""
 
     job: int
     incarnation: int
@@ -28,7 +28,7 @@ class Operation:
 
 
 class Root:
-    """One tree's root, or that of a sharing group."""
+    """The root of one tree, or of a sharing group."""
 
     def __init__(self, capacity: int = 1) -> None:
         if capacity < 1:
@@ -39,13 +39,13 @@ class Root:
 
     @property
     def held(self) -> int:
-        """Operations in the tree."""
+        """Number of operations in the tree."""
         return len(self._held)
 
     def admit(self, operation: Operation) -> bool:
-        """The verdict; asked again (by another rank) it is the same.
+        """Return the verdict; a repeated request (by another rank) gets the same.
 
-        Raises: Mismatch: another rank named this index with other bytes, type or epoch, or it is long past.
+        Raises: Mismatch: another rank named this index with other bytes, type or epoch, or the index is in the past.
         """
         key = operation.job, operation.incarnation
         known = self._verdicts.get(key)
@@ -61,12 +61,12 @@ class Root:
         return verdict
 
     def delivered(self, operation: Operation) -> None:
-        """All ranks have its result: its place is free. Repeating it is harmless."""
+        """All ranks have the result: free the place. Idempotent."""
         key = operation.job, operation.incarnation
         if self._held.get(key) == operation:
             del self._held[key]
 
     def fence(self, job: int, incarnation: int) -> None:
-        """The job is gone, or begins anew: what it held is free, its verdicts are forgotten."""
+        """The job ended or restarted: free its place and forget its verdicts."""
         self._held.pop((job, incarnation), None)
         self._verdicts.pop((job, incarnation), None)

@@ -1,4 +1,4 @@
-"""Plans held against what they must be: knows topology and capacity, and neither solvers nor how groups are made."""
+"""Checks plans against topology and capacity, independently of solvers and of the grouping algorithm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from offpath.sched.topology.graph import Topology
 
 
 def tree_violations(topology: Topology, hosts: Sequence[int], tree: Tree) -> list[str]:
-    """Why it is no aggregation tree of these hosts."""
+    """Reasons why the tree is not an aggregation tree of these hosts."""
     found = []
     switches = set(tree.switches)
     if tree.root not in switches or len(switches) != len(tree.switches) or min(switches) < topology.hosts:
@@ -39,7 +39,7 @@ def tree_violations(topology: Topology, hosts: Sequence[int], tree: Tree) -> lis
 
 
 def violations(topology: Topology, hosts: Mapping[int, Sequence[int]], plan: Plan, limit: Limit) -> list[str]:
-    """What a plan must not be; ``hosts`` of the jobs it is for."""
+    """Violations in a plan; ``hosts``: by job of the plan."""
     found = [
         f"job {job}: {each}" for job, tree in plan.trees.items() for each in tree_violations(topology, hosts[job], tree)
     ]

@@ -1,6 +1,7 @@
-"""What trees compete for: switches (HDR: one active INA job per switch) or links (NDR: one per port), C of each.
+"""Conflicts between trees: they compete for switches (HDR: one active INA job each) or links (NDR: one per port), C
+each.
 
-MINA §III-C: with C = 1 trees conflict that share a switch, or a link; the conflict graph's vertices are trees.
+MINA §III-C: with C = 1, trees that share a switch, or a link, conflict; the conflict graph's vertices are trees.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Final
 from offpath.sched.ina.trees import Tree
 
 Candidates = Mapping[int, Sequence[Tree]]
-"""Trees that a job may get, by job."""
+"""Candidate trees, by job."""
 
 
 class Per(Enum):
-    """What the capacity is of."""
+    """The resource that the capacity applies to."""
 
     SWITCH = "switch"
     LINK = "link"
@@ -25,7 +26,7 @@ class Per(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How many jobs may aggregate at once on one switch, or over one link."""
+    """Number of jobs that may aggregate at once on one switch, or over one link."""
 
     per: Per
     capacity: int = 1
@@ -35,7 +36,7 @@ class Limit:
             raise ValueError("a capacity of 1 or more")
 
     def needs(self, tree: Tree) -> tuple[int, ...]:
-        """The switches or links that a tree takes one unit of."""
+        """The switches or links of which a tree takes one unit each."""
         return tree.switches if self.per is Per.SWITCH else tree.links
 
 
@@ -44,13 +45,13 @@ NDR: Final = Limit(Per.LINK)
 
 
 def share(one: Tree, other: Tree, limit: Limit) -> bool:
-    """They compete for a switch, or a link."""
+    """True if the trees compete for a switch or a link."""
     return not set(limit.needs(one)).isdisjoint(limit.needs(other))
 
 
 def components(trees: Mapping[int, Tree], limit: Limit) -> tuple[frozenset[int], ...]:
-    """Jobs whose trees compete, directly or over others': the groups that the authors' simulator makes of trees that
-    were assigned without a plan."""
+    """Jobs with trees that compete, directly or transitively: the groups that the authors' simulator forms from trees
+    assigned without a plan."""
     group: dict[int, int] = {job: job for job in trees}
 
     def find(job: int) -> int:
@@ -70,7 +71,7 @@ def components(trees: Mapping[int, Tree], limit: Limit) -> tuple[frozenset[int],
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """Tree ``tree`` of job ``job``, and what it ``needs``."""
+    """Tree ``tree`` of job ``job``, and the resources it ``needs``."""
 
     job: int
     tree: int
@@ -78,7 +79,8 @@ class Vertex:
 
 
 class Instance:
-    """The vertices in the order of jobs and trees, and who is on what. ``by_job``: a job's vertices, if it has any."""
+    """The vertices in the order of jobs and trees, and the vertices on each resource. ``by_job``: a job's vertices, if
+    any."""
 
     def __init__(self, candidates: Candidates, limit: Limit) -> None:
         self.limit = limit
@@ -98,7 +100,7 @@ class Instance:
             self.by_job[job] = range(first, len(self.vertices))
 
     def neighbours(self) -> list[int]:
-        """For C = 1, by vertex: bit set of those it cannot be chosen with; its job's others are among them."""
+        """For C = 1, by vertex: bit set of the vertices that exclude it, including the other trees of its job."""
         found = []
         for number, vertex in enumerate(self.vertices):
             own = self.by_job[vertex.job]
@@ -110,7 +112,7 @@ class Instance:
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The places of ones, lowest first."""
+    """The positions of the ones, lowest first."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1

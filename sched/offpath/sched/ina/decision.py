@@ -1,10 +1,10 @@
-"""The Plan: which operations of a step want INA, and how much each would gain (MINA §III-D without live state).
+"""The Plan: which operations of a step request INA, and how much each would gain (MINA §III-D without live state).
 
-Pure and clock-free: all that goes in is the same on every rank of a job, so all ranks decide alike without a word. What
-the root of the tree then makes of it is `arbitration`'s.
+Pure and without clock: all inputs are equal on every rank of a job, so all ranks decide the same without communication.
+`arbitration` models how the root of the tree treats the requests.
 
-Why an operation wants INA: because its use shortens the step. Earlier ones often do not, they only widen the gaps in
-front of what computation holds up (figure 4); one that asks all the same keeps others from the tree for nothing.
+An operation requests INA if that shortens the step. For early operations it often does not: it only widens the gaps
+before operations that computation delays (figure 4). A request without gain would keep other jobs from the tree.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from offpath.sched.ina.patterns import Rest, Timed, ends_ns, rest, step_ns
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What all ranks hold of a job from one agreement to the next. ``pattern``: its step on its network; ``trust``:
-    which part of what INA saves the rest of the step is assumed to get; ``is_shared``: others are on its tree."""
+    """A job's data that all ranks hold from one agreement to the next. ``pattern``: its step on its network; ``trust``:
+    the part of INA's savings that the rest of the step is assumed to get; ``is_shared``: other jobs are on its tree."""
 
     number: int
     pattern: Timed
@@ -30,7 +30,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``score``: ns of the step's time that INA saves per ns that the tree is held; what a root may weigh jobs by."""
+    """``score``: ns of step time that INA saves per ns that the tree is held; a root may compare jobs by it."""
 
     wants_ina: bool
     score: Fraction
@@ -43,10 +43,10 @@ def _rest(epoch: Epoch) -> Rest:
 
 
 def decision(epoch: Epoch, operation: int, verdicts: Sequence[bool] = ()) -> Decision:
-    """Whether ``operation`` (from 0) of the step wants INA.
+    """Decide whether ``operation`` (from 0) of the step requests INA.
 
-    ``verdicts``: of the operations before it in this step, which reached all ranks with their results; those that are
-    not given count as refused. A job that is alone on its tree always wants it: nobody is kept waiting.
+    ``verdicts``: of the operations before it in this step, which reached all ranks with their results; missing ones
+    count as refused. A job that is alone on its tree always requests INA: it delays no other job.
 
     Raises: ValueError: no such operation, or more verdicts than operations before it.
     """
@@ -59,7 +59,7 @@ def decision(epoch: Epoch, operation: int, verdicts: Sequence[bool] = ()) -> Dec
 
 
 def gain(epoch: Epoch, operation: int, begins_ns: int) -> Decision:
-    """`decision` where it is known when the operation begins, ns after its step did."""
+    """`decision` with a known start of the operation, in ns from the start of its step."""
     pattern, left = epoch.pattern, _rest(epoch)
     plain, ina = pattern.plain[operation], pattern.ina[operation]
     saved = left.end_ns(operation + 1, begins_ns + plain) - left.end_ns(operation + 1, begins_ns + ina)
@@ -67,10 +67,10 @@ def gain(epoch: Epoch, operation: int, begins_ns: int) -> Decision:
 
 
 def needed(pattern: Timed) -> tuple[bool, ...]:
-    """Few operations that make a step as short as INA for all of them would (figure 4, last row).
+    """A small set of operations that makes a step as short as INA for all operations would (figure 4, last row).
 
-    From the last to the first: where the rest of a step would end too late, the smallest of the operations from there
-    on that makes up for it is added, or the one that saves most.
+    Goes from the last operation to the first. If the rest of the step would end too late, it adds the smallest
+    operation from there on that makes up for it, or else the one that saves most.
     """
     uses = [False] * len(pattern.starts)
     target = step_ns(pattern, [True] * len(uses))

@@ -1,8 +1,8 @@
-"""Jobs that train step by step, alone or in sharing groups: the state, and what may be done with it.
+"""Simulation engine for jobs that train step by step, alone or in sharing groups: state and operations.
 
-A job that is alone with its tree, or has none, is never looked at between the moments at which something about it
-changes: its steps repeat. The others go operation by operation (`kernel`). Both are exact: the same numbers come out
-with ``fast_forward=False``, where every job goes operation by operation.
+A job that is alone on its tree, or has none, is evaluated only when its situation changes: its steps repeat. Other jobs
+run operation by operation (`kernel`). Both are exact: ``fast_forward=False``, where every job runs operation by
+operation, gives the same numbers.
 """
 
 from __future__ import annotations
@@ -20,30 +20,29 @@ from offpath.sched.ina.patterns import Timed, rest
 
 
 class EngineError(SchedError):
-    """The simulation was asked for what the engine does not do."""
+    """The engine does not support the requested simulation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Who may use INA, operation by operation; `RULES` has those with a name."""
+    """Decides which operations may use INA; `RULES` has the named ones."""
 
     name: str
     capacity: int = 1
-    """Operations that may use INA at once; 0: none ever."""
+    """Operations that may use INA at once; 0: none."""
     by_tree: bool = False
-    """Only operations whose trees conflict exclude each other; else all of a sharing group."""
+    """Only operations with conflicting trees exclude each other; otherwise all of a sharing group do."""
     filters: bool = False
-    """An operation whose use of INA would not shorten its step does not ask for it (the Plan of
-    `sched.ina.decision`)."""
+    """An operation does not request INA if that would not shorten its step (the Plan of `sched.ina.decision`)."""
     looks_ahead: bool = False
-    """It is refused where another job's next operation begins before it would end, and gains more per time (the paper's
-    rule). The job's and the group's state at that moment are read: "needs global state"."""
+    """An operation is refused if another job's next operation starts before it would end and gains more per time (the
+    paper's rule). Reads the current state of the job and the group: "needs global state"."""
     trust: float = 0.0
-    """Which part of what INA saves the rest of the step is assumed to get when the gain of an operation is computed."""
+    """Part of INA's savings that the rest of the step is assumed to get when the gain of an operation is computed."""
     by_hosts: bool = False
-    """Gains are multiplied by the job's hosts."""
+    """Gains are multiplied by the job's number of hosts."""
     tuned: bool = False
-    """``trust`` is chosen for each job of a group from all their patterns (`tuning`), by who runs the engine."""
+    """The engine's caller selects ``trust`` for each job of a group from all their patterns (`tuning`)."""
 
 
 RULES: Final = {
@@ -62,7 +61,7 @@ RULES: Final = {
 
 @cache
 def kernels(compiled: bool) -> tuple[Any, Any]:
-    """``(forward, run)`` of `kernel`. Raises: EngineError: compiled, and there is no numba (the extra `sim` has it)."""
+    """``(forward, run)`` of `kernel`. Raises: EngineError: ``compiled`` without numba (in the extra `sim`)."""
     if not compiled:
         return kernel.build(lambda function: function)
     if not can_compile():
@@ -70,20 +69,20 @@ def kernels(compiled: bool) -> tuple[Any, Any]:
     import numba
 
     try:
-        return kernel.build(numba.njit(cache=True))  # beside the source, or in the user's cache
-    except RuntimeError:  # neither can be written
+        return kernel.build(numba.njit(cache=True))  # cached beside the source or in the user's cache
+    except RuntimeError:  # neither is writable
         return kernel.build(numba.njit)
 
 
 def can_compile() -> bool:
-    """Whether numba is there."""
+    """True if numba is installed."""
     return find_spec("numba") is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Of one job. ``steps_left`` are steps that have not ended, ``step_began_ns`` is when the current one did;
-    ``ina_ns`` is the time its operations spent in the network's aggregation, begun ones counted whole."""
+    """Progress of one job. ``steps_left``: steps that have not ended; ``step_began_ns``: start of the current one;
+    ``ina_ns``: time of its operations in network aggregation, with started ones counted in full."""
 
     steps_left: int
     step_began_ns: int
@@ -101,14 +100,14 @@ class Engine:
         self, kinds: Sequence[Timed], jobs: int, rule: Rule, *, compiled: bool | None = None,
         fast_forward: bool = True, trusts: Sequence[Fraction] | None = None,
     ) -> None:  # fmt: skip
-        """``compiled``: by numba; None: if it is there. ``trusts``: by kind, instead of the rule's.
+        """``compiled``: use numba; None: if installed. ``trusts``: by kind, instead of the rule's.
 
-        Raises: EngineError: there is no numba.
+        Raises: EngineError: numba is not installed.
         """
         self.rule = rule
         self.now_ns = 0
         self.operations = 0
-        """All-reduces that all jobs so far stand for."""
+        """Total all-reduces of all jobs so far."""
         self._compiled = can_compile() if compiled is None else compiled
         self._forward, self._run = kernels(self._compiled)
         self._fast_forward = fast_forward
@@ -123,10 +122,10 @@ class Engine:
         )
         self._alone: dict[int, bool] = {}
         self._ends: dict[int, int] = {}
-        """When those that are alone end."""
+        """End times of the jobs that are alone."""
         self._over: set[int] = set()
         self.shared = 0
-        """Jobs in the groups of the last `share`."""
+        """Number of jobs in the groups of the last `share`."""
         self._grouped = self._groups((), {})
         self._rule = (rule.capacity, rule.by_tree, rule.filters, rule.looks_ahead)
 
@@ -153,9 +152,9 @@ class Engine:
 
     # -- jobs -----------------------------------------------------------------------------------------------------
     def add(self, job: int, kind: int, steps: int, *, hosts: int = 1) -> None:
-        """A job begins now; `share` says what it has before time goes on.
+        """Start a job now; `share` must assign its tree before time advances.
 
-        Raises: EngineError: it has no operation or no step, or takes longer than time can be counted.
+        Raises: EngineError: it has no operation or no step, or its time overflows.
         """
         if steps < 1 or not self._kinds_of[kind].starts:
             raise EngineError(f"job {job}: {steps} steps of {len(self._kinds_of[kind].starts)} operations")
@@ -171,9 +170,9 @@ class Engine:
         self.operations += steps * len(self._kinds_of[kind].starts)
 
     def change(self, job: int, kind: int) -> None:
-        """From its next operation on the job is of another kind, of as many operations; to be followed by `share`.
+        """Change the job's kind, with the same number of operations, from its next operation on; `share` must follow.
 
-        Raises: EngineError: of another number.
+        Raises: EngineError: the number of operations differs.
         """
         before = self._kinds_of[int(self._jobs[kernel.WIDTH * job])]
         if len(self._kinds_of[kind].starts) != len(before.starts):
@@ -184,7 +183,7 @@ class Engine:
         self._jobs[kernel.WIDTH * job] = kind
 
     def progress(self, job: int) -> Progress:
-        """How far a job is, now."""
+        """The job's progress at the current time."""
         if job in self._alone:
             self._settle(job, self._alone[job])
         _, origin, _, mode, at, left, _, _, ina_ns, with_ina, refused = self._fields(job, 11)
@@ -195,13 +194,13 @@ class Engine:
         return tuple(int(each) for each in self._jobs[first : first + count])
 
     def uses_until_ns(self, job: int) -> int | None:
-        """Until when its operation in flight holds its tree; None: it holds none."""
+        """End of the operation in flight that holds the job's tree; None if it holds none."""
         progress = self.progress(job)
         return progress.at_ns if progress.mode == kernel.INA else None
 
     def block(self, job: int, until_ns: int) -> None:
-        """It may not use INA before ``until_ns``: its tree is being moved, or another operation is still on it.
-        Replaces what an earlier call said."""
+        """The job must not use INA before ``until_ns``: its tree is being moved, or another operation is still on it.
+        Replaces the value of an earlier call."""
         self._jobs[kernel.WIDTH * job + kernel.BLOCKED] = until_ns
 
     # -- groups ---------------------------------------------------------------------------------------------------
@@ -209,9 +208,9 @@ class Engine:
         self, alone: Iterable[int], none: Iterable[int], groups: Sequence[Sequence[int]],
         conflicts: Mapping[int, Sequence[int]],
     ) -> None:  # fmt: skip
-        """From now on: each of ``alone`` has a tree to itself, of ``none`` has none, and each of ``groups`` shares.
+        """From now on each of ``alone`` has its own tree, each of ``none`` has none, and each of ``groups`` shares one.
 
-        Every running job is named once. ``conflicts``: whose trees conflict with a job's own, within its group.
+        Every running job must appear once. ``conflicts``: by job, the jobs of its group with conflicting trees.
         """
         uses = dict.fromkeys(alone, self.rule.capacity > 0)
         uses |= dict.fromkeys(none, False)
@@ -254,7 +253,7 @@ class Engine:
         return tuple(map(self._array, (starts, members, near, [0] * len(groups))))
 
     def _leave_alone(self, job: int, uses: bool) -> None:
-        """It goes on as it does now, to its end."""
+        """Let the job repeat its steps as now until its end."""
         self._alone[job] = uses
         kind, origin, op, mode, at, left = self._fields(job, 6)
         if mode == kernel.LEAVING:
@@ -274,7 +273,7 @@ class Engine:
 
     # -- time -----------------------------------------------------------------------------------------------------
     def run(self, limit_ns: int) -> list[int]:
-        """To ``limit_ns``, or to the first moment before at which jobs end: which do then, by number."""
+        """Run to ``limit_ns``, or to the first earlier time at which jobs end; returns those jobs by number."""
         limit = min([limit_ns, *self._ends.values()])
         starts, members, near, bounds = self._grouped
         if len(members):

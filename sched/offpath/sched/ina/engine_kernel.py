@@ -1,15 +1,15 @@
-"""The inner loop: jobs of sharing groups, operation by operation, over plain arrays.
+"""Inner loop of the engine: jobs of sharing groups, operation by operation, over plain arrays.
 
-`build` makes the functions twice, from this one text: as they are, over lists; or compiled by numba, over int64 arrays.
-All times are integer ns, so both give the same numbers.
+`build` creates the functions in two forms from this text: plain Python over lists, or compiled by numba over int64
+arrays. All times are integer ns, so both give the same numbers.
 
-Arrays are flat, because passing one costs the compiled loop something: a job's record begins at its number · `WIDTH`,
-with the fields below; a kind's in ``kinds`` is the index of its first operation, their count, its duration; an
-operation's in ``ops`` its start, its duration plain and with INA. ``rests`` has per operation and one more (of kind k:
-first + k + operation) `patterns.Rest` of two assumptions on what is left of a step: all of it uses INA, and a rule's
-guess.
+Arrays are flat, because each array argument costs the compiled loop time. A job's record starts at its number ·
+`WIDTH`, with the fields below. A kind's entry in ``kinds`` is the index of its first operation, their count, and its
+duration. An operation's entry in ``ops`` is its start, its plain duration and its duration with INA. ``rests`` has per
+operation and one more (of kind k: first + k + operation) the `patterns.Rest` under two assumptions about the rest of a
+step: all of it uses INA, and a rule's guess.
 
-At one instant what ends, ends before anything begins; what begins does so in the order of the group.
+At one instant all ends precede all starts; starts follow the order of the group.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from typing import Any, Final
 
 KIND: Final = 0
 ORIGIN: Final = 1
-"""When its step began."""
+"""Start of its step."""
 OP: Final = 2
 MODE: Final = 3
 AT: Final = 4
-"""Until when it does what its mode says."""
+"""End of the current mode."""
 LEFT: Final = 5
 """Steps that have not ended."""
 BLOCKED: Final = 6
-"""Until when it may not use INA."""
+"""Time before which it must not use INA."""
 WEIGHT: Final = 7
-"""Of its gains."""
+"""Weight of its gains."""
 INA_NS: Final = 8
 WITH_INA: Final = 9
 REFUSED: Final = 10
 HAS_TREE: Final = 11
 NEAR: Final = 12
-"""Where those whose trees conflict with its own begin in ``near``."""
+"""Index in ``near`` of the first job whose tree conflicts with its own."""
 NEAR_END: Final = 13
 WIDTH: Final = 14
 
 WAITS: Final = 0
-"""For the moment its next operation may begin."""
+"""Waits until its next operation may start."""
 PLAIN: Final = 1
-"""For the end of its operation."""
+"""Runs its operation until it ends."""
 INA: Final = 2
 LEAVING: Final = 3
-"""For the end of its last step."""
+"""Waits for the end of its last step."""
 ENDED: Final = 4
 FOREVER: Final = 1 << 60
 
 
 def build(jit: Callable[[Any], Any]) -> tuple[Any, Any]:
-    """``(forward, run)``, each made by ``jit`` from what is below."""
+    """``(forward, run)``, each processed by ``jit``."""
 
     @jit
     def follow(s: int, end: int, jobs: Any, kinds: Any, ops: Any) -> None:
-        """An operation of the job whose record begins at ``s`` ended: what it waits for next."""
+        """An operation of the job with record ``s`` ended: set what it waits for next."""
         k = 3 * jobs[s + KIND]
         if jobs[s + OP] < kinds[k + 1]:
             jobs[s + MODE] = WAITS
@@ -74,7 +74,7 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any]:
 
     @jit
     def begin(s: int, uses: bool, jobs: Any, kinds: Any, ops: Any) -> None:
-        """The operation it waited for begins."""
+        """Start the job's next operation."""
         o = 3 * (kinds[3 * jobs[s + KIND]] + jobs[s + OP])
         if uses:
             jobs[s + MODE] = INA
@@ -87,8 +87,8 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any]:
 
     @jit
     def forward(job: int, until: int, uses: bool, step: int, step_ina: int, jobs: Any, kinds: Any, ops: Any) -> None:
-        """A job that nobody disturbs, to ``until``: whole steps at once. ``step``: how long one takes, ``step_ina`` of
-        it in operations that use INA."""
+        """Advance an independent job to ``until``, in whole steps. ``step``: the length of one, of which ``step_ina``
+        is in operations that use INA."""
         s = WIDTH * job
         while jobs[s + AT] <= until and jobs[s + MODE] != ENDED:
             if jobs[s + MODE] == LEAVING:
@@ -112,15 +112,15 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any]:
 
     @jit
     def gain(kind: int, index: int, since: int, ops: Any, rests: Any) -> int:
-        """By how much a step gets shorter if the operation at ``index``, which begins ``since`` after the step did,
-        uses INA; 0: not at all."""
+        """Time by which the step gets shorter if the operation at ``index``, which starts ``since`` after the step,
+        uses INA; 0 if not at all."""
         o, r = 3 * index, 4 * (index + kind + 1)
         slow = max(since + ops[o + 1] + rests[r + 2], rests[r + 3])
         return int(slow - max(since + ops[o + 2] + rests[r + 2], rests[r + 3]))
 
     @jit
     def bound(s: int, jobs: Any, kinds: Any, rests: Any) -> int:
-        """Before when the job cannot end, whatever the others do; exact once nothing is left to be decided."""
+        """Lower bound of the job's end, whatever the others do; exact once all is decided."""
         mode = jobs[s + MODE]
         if mode == ENDED:
             return FOREVER
@@ -135,7 +135,7 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any]:
     def admits(
         s: int, low: int, high: int, members: Any, near: Any, jobs: Any, kinds: Any, ops: Any, rests: Any, rule: Any
     ) -> bool:
-        """Whether the operation that the job begins now uses INA. ``rule``: capacity, by tree, filters, looks ahead."""
+        """Whether the operation that the job starts now uses INA. ``rule``: capacity, by tree, filters, looks ahead."""
         capacity, by_tree, filters, looks_ahead = rule
         now = jobs[s + AT]
         if capacity == 0 or jobs[s + HAS_TREE] == 0 or jobs[s + BLOCKED] > now:
@@ -144,7 +144,7 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any]:
         mine = 0
         if filters or looks_ahead:
             mine = gain(jobs[s + KIND], index, now - jobs[s + ORIGIN], ops, rests)
-            if filters and mine == 0 and high - low > 1:  # one alone keeps nobody waiting
+            if filters and mine == 0 and high - low > 1:  # a single job delays no other
                 return False
         end = now + ops[3 * index + 2]
         mine_rate = mine * jobs[s + WEIGHT] / ops[3 * index + 2]
@@ -162,7 +162,7 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any]:
                     continue
                 kind, theirs = jobs[other + KIND], jobs[other + OP]
                 began, begins = jobs[other + ORIGIN], jobs[other + AT]
-                if jobs[other + MODE] != WAITS:  # the one after the operation in flight
+                if jobs[other + MODE] != WAITS:  # the operation after the one in flight
                     theirs += 1
                     if theirs < kinds[3 * kind + 1]:
                         begins = max(begins, began + ops[3 * (kinds[3 * kind] + theirs)])
@@ -187,7 +187,7 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any]:
     def advance(
         low: int, high: int, until: int, members: Any, near: Any, jobs: Any, kinds: Any, ops: Any, rests: Any, rule: Any
     ) -> int:
-        """A group to ``until``, that included; returns how many of its jobs ended."""
+        """Advance a group to ``until``, inclusive; returns how many of its jobs ended."""
         ended = 0
         while True:
             s, first = -1, 2 * until + 2
@@ -212,10 +212,10 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any]:
         limit: int, groups: Any, members: Any, near: Any, bounds: Any, jobs: Any, kinds: Any, ops: Any, rests: Any,
         rule: Any,
     ) -> int:  # fmt: skip
-        """All groups to ``limit``, or to the first moment before at which a job ends: returned.
+        """Run all groups to ``limit``, or to the first earlier time at which a job ends; returns that time.
 
-        Groups do not touch each other, so each goes on alone; none goes past the moment before which no job of any can
-        end. ``bounds`` is scratch, one entry per group.
+        Groups are independent, so each advances alone; none passes the time before which no job can end. ``bounds`` is
+        scratch space, one entry per group.
         """
         count = len(groups) - 1
         for g in range(count):

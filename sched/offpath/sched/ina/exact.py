@@ -1,4 +1,5 @@
-"""The same, exactly: the integer program of MINA §III-C in CP-SAT, for any C, with the fewest changes among optima."""
+"""Exact selection of trees: the integer program of MINA §III-C in CP-SAT, for any C, with the fewest changes among
+optima."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from offpath.sched.ina.conflicts import Candidates, Instance, Limit, bits
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """``trees``: places in the candidates, by job, none if ``status`` is unknown. No solution serves more jobs than
+    """``trees``: indices into the candidates, by job; empty if ``status`` is unknown. No solution serves more jobs than
     ``bound``."""
 
     status: str
@@ -20,7 +21,7 @@ class Solution:
 
     @property
     def is_proven(self) -> bool:
-        """No solution serves more jobs, nor as many with fewer changes."""
+        """True if no solution serves more jobs, or as many with fewer changes."""
         return self.status == OPTIMAL
 
 
@@ -34,9 +35,10 @@ def solve(
     seed: int = 1,
     hint: Mapping[int, int] | None = None,
 ) -> Solution:
-    """The most jobs that can have trees at once; of such choices one that keeps the most of ``former``.
+    """Maximize the jobs that have trees at once; among optima, keep the most of ``former``.
 
-    ``hint``: a solution to start from. A search cut off at ``limit_s`` says so in its status. Raises: SolverMissing.
+    ``hint``: an initial solution. The status shows whether the search was cut off at ``limit_s``. Raises:
+    SolverMissing.
     """
     try:
         from ortools.sat.python import cp_model
@@ -51,7 +53,7 @@ def solve(
     for vertices in instance.by_job.values():  # (1)
         if len(vertices) > 1:
             model.add_at_most_one(x[vertex] for vertex in vertices)
-    for mask in set(instance.on.values()):  # (2); switches that the same trees are on say the same
+    for mask in set(instance.on.values()):  # (2); switches with the same trees give the same constraint
         members = [x[vertex] for vertex in bits(mask)]
         if len(members) > limit.capacity:
             if limit.capacity == 1:
@@ -69,7 +71,7 @@ def solve(
     solver.parameters.random_seed = seed
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return Solution(UNKNOWN, len(instance.by_job))  # what it holds for a bound before presolve's end is none
+        return Solution(UNKNOWN, len(instance.by_job))  # the solver's bound before the end of presolve is meaningless
     bound = min(len(instance.by_job), int(solver.best_objective_bound + 1e-6) // worth)
     trees = {
         vertex.job: vertex.tree for vertex, chosen in zip(instance.vertices, x, strict=True) if solver.value(chosen)

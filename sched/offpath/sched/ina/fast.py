@@ -1,10 +1,9 @@
-"""The largest set of jobs with trees that do not conflict, approximately, in a moment. Deterministic.
+"""Fast approximation of the largest set of jobs with trees that do not conflict. Deterministic.
 
-C = 1: reducing and peeling on the conflict graph. C > 1: greedily, jobs with small trees first. Either is then improved
-by moves on jobs until none helps: one job moves to another of its trees to make room, over a few steps; one goes and
-two come. Then jobs without a tree force their way in, one after the other, and what they drove out looks for room: a
-change that leaves no fewer jobs served stays. Where there are former trees it begins with those, unless a fresh start
-serves more.
+C = 1: reduce and peel on the conflict graph. C > 1: greedy, jobs with small trees first. The result is improved by
+moves until none helps: a job moves to another of its trees to make room, over a few steps; or one job leaves and two
+enter. Then each job without a tree is forced in, in turn, and the jobs it displaces look for room; the change is kept
+if no fewer jobs are served. With former trees the search starts from those, unless a fresh start serves more jobs.
 """
 
 from __future__ import annotations
@@ -16,24 +15,24 @@ from offpath.sched.ina.conflicts import Candidates, Instance, Limit, bits
 from offpath.sched.ina.peeling import independent_set
 
 _DEPTH: Final = 3
-"""Jobs that one move may push on."""
+"""Maximum number of jobs that one move may displace in a chain."""
 _TRIES: Final = 400
 """Moves tried in one search for room."""
 _PRESSED_TRIES: Final = 50
-"""The same while jobs force their way in."""
+"""The same while jobs are forced in."""
 _MOST_MOVES: Final = 8_000
-"""Beyond, nobody forces a way in any more: bounds the time where hundreds of jobs wait."""
+"""No job is forced in after this many moves: bounds the time when hundreds of jobs wait."""
 EFFORT: Final = 24
-"""Jobs in a row that force their way in without gain before the search ends."""
+"""Successive forced jobs without gain before the search ends."""
 
 
 def solve(
     candidates: Candidates, limit: Limit, former: Mapping[int, int] | None = None, *, effort: int = EFFORT
 ) -> dict[int, int]:
-    """A tree, by its place in ``candidates``, for as many jobs as are found.
+    """Return a tree, as an index into ``candidates``, for as many jobs as possible.
 
-    ``former``: the trees that jobs have now, by their places; kept where that costs no job its tree. ``effort``: 0 is
-    several times quicker, and serves a job in a hundred less (docs/ina.md).
+    ``former``: the current trees, as indices; kept if that costs no job its tree. ``effort``: 0 is several times faster
+    and serves about one job in a hundred fewer (docs/ina.md).
     """
     instance = Instance(candidates, limit)
     was = {job: tree for job, tree in (former or {}).items() if job in instance.by_job}
@@ -53,7 +52,7 @@ def solve(
 
 
 def _first(instance: Instance) -> Iterable[int]:
-    """Vertices to begin with, in an order in which each is put if it fits."""
+    """Initial vertices, in the order in which each is placed if it fits."""
     if instance.limit.capacity == 1:
         return independent_set(instance.neighbours(), instance.by_job.values())
 
@@ -88,7 +87,7 @@ class _Assignment:
         return vertex
 
     def _blockers(self, vertex: int) -> int:
-        """Bit set of the jobs each of which would have to go, alone, for ``vertex`` to fit; -1: it fits as it is."""
+        """Bit set of the jobs of which any single one must leave for ``vertex`` to fit; -1: it fits already."""
         on, capacity = self._on, self._instance.limit.capacity
         found = -1
         for need in self._instance.vertices[vertex].needs:
@@ -100,7 +99,7 @@ class _Assignment:
         return found
 
     def put_all(self, vertices: Iterable[int]) -> None:
-        """Each that fits, whose job has none."""
+        """Place each vertex that fits and whose job has none."""
         for vertex in vertices:
             job = self._instance.vertices[vertex].job
             if job not in self.at and self._blockers(vertex) == -1:
@@ -108,23 +107,23 @@ class _Assignment:
 
     @property
     def is_all(self) -> bool:
-        """Every job has a tree."""
+        """True if every job has a tree."""
         return len(self.at) == len(self._jobs)
 
     def improve(self, tries: int = _TRIES) -> None:
-        """Until neither kind of move helps."""
+        """Repeat both kinds of moves until neither helps."""
         while self._make_room(tries) or self._one_for_two():
             pass
 
     def press(self, effort: int) -> None:
-        """Jobs force their way in, in turn; see the module."""
+        """Force waiting jobs in, in turn; see the module."""
         idle, turn = 0, 0
         for _ in range(3 * effort):
             waiting = self._waiting()
             if idle >= effort or not waiting or self._moves >= _MOST_MOVES:
                 break
             job = waiting[turn % len(waiting)]
-            turn += 7  # neighbours in the order of arrival are often neighbours in the network
+            turn += 7  # jobs close in arrival are often close in the network
             before = dict(self.at)
             vertex = min(self._instance.by_job[job], key=lambda each: (self._crowd(each).bit_count(), each))
             driven = [self._jobs[number] for number in bits(self._crowd(vertex))]
@@ -143,7 +142,7 @@ class _Assignment:
                     self._put(other, at)
 
     def _crowd(self, vertex: int) -> int:
-        """Bit set of all jobs where ``vertex`` finds no room; with C > 1 more than would have to go."""
+        """Bit set of all jobs where ``vertex`` finds no room; with C > 1 these are more than must leave."""
         found = 0
         for need in self._instance.vertices[vertex].needs:
             there = self._on[need]
@@ -189,7 +188,7 @@ class _Assignment:
         return False
 
     def _one_for_two(self) -> bool:
-        """A job goes where two or more can come."""
+        """Replace one job by two or more."""
         behind: dict[int, list[int]] = {}
         for job in self._waiting():
             for vertex in self._instance.by_job[job]:
@@ -211,11 +210,11 @@ class _Assignment:
         return False
 
     def kept(self, was: Mapping[int, int]) -> int:
-        """Jobs that have the tree they had."""
+        """Number of jobs that keep their former tree."""
         return sum(self._instance.vertices[v].tree == was.get(job) for job, v in self.at.items())
 
     def restore(self, was: Mapping[int, int]) -> None:
-        """Back to former trees, where no job loses its tree by it and no other leaves a former one."""
+        """Move jobs back to former trees, if no job loses its tree and no other leaves a former one."""
         changed = True
         while changed:
             changed = False

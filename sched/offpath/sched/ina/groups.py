@@ -1,10 +1,10 @@
-"""Trees for all running jobs and the groups that share them (MINA §III-C), with few changes from one plan to the next.
+"""Plans trees for all running jobs and the groups that share them (MINA §III-C), with few changes between plans.
 
-Category 1: the jobs of the largest set without conflicts; each begins a sharing group. Category 2: jobs with a tree
+Category 1: the jobs of the largest set without conflicts; each starts a sharing group. Category 2: jobs with a tree
 that conflicts with one group only; they join it. Category 3: the rest, which get no tree. With C > 1 a tree conflicts
 where C groups are already, and joins a group that is at every such place, so that never more than C groups meet.
 
-Moving a tree costs the job its INA, not its run, for 559 ms (§V-D).
+Moving a tree costs the job its INA, but not its progress, for 559 ms (§V-D).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from offpath.sched.ina.conflicts import Candidates, Limit
 from offpath.sched.ina.trees import Tree
 
 Choose = Callable[[Candidates, Limit, Mapping[int, int]], Mapping[int, int]]
-"""A largest set without conflicts: candidates, limit, former trees by place; the chosen ones by place."""
+"""Finds a largest set without conflicts: candidates, limit, former trees by index; returns the chosen ones by index."""
 
 
 @dataclass(frozen=True, slots=True)
 class Downtime:
-    """How long a job is without INA, ms: to give its tree back, to get another, and what is in between (§V-D)."""
+    """Time of a job without INA, ms: to release its tree, to get another, and the time between (§V-D)."""
 
     release_ms: float = 125.0
     reallocate_ms: float = 294.0
@@ -40,8 +40,8 @@ MEASURED: Final = Downtime()
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``category`` 1 to 3 by job, of jobs that have candidates. ``migrated``: had a tree and have another; ``granted``:
-    had none; ``revoked``: have none now."""
+    """``category``: 1 to 3 by job, of jobs with candidates. ``migrated``: had a tree and have another; ``granted``: had
+    none; ``revoked``: have none now."""
 
     trees: Mapping[int, Tree] = field(default_factory=dict)
     groups: tuple[frozenset[int], ...] = ()
@@ -52,22 +52,21 @@ class Plan:
 
     @property
     def migrations(self) -> int:
-        """Trees that move."""
+        """Number of trees that move."""
         return len(self.migrated)
 
     def downtime_ms(self, downtime: Downtime = MEASURED) -> float:
-        """Of all jobs that migrate."""
+        """Sum over all jobs that migrate."""
         return self.migrations * downtime.migration_ms
 
 
 def plan(
     candidates: Candidates, former: Mapping[int, Tree], limit: Limit, *, choose: Choose = fast.solve, merge: bool = True
 ) -> Plan:
-    """Trees and groups for the jobs in ``candidates``; others of ``former`` have ended.
+    """Plan trees and groups for the jobs in ``candidates``; other jobs of ``former`` have ended.
 
-    A former tree that is no candidate any more (they were drawn anew) may be kept all the same. ``choose``:
-    `fast.solve`, or an exact solver. ``merge``: category 2 joins groups; without, it gets no tree, as in the authors'
-    first simulator.
+    A former tree that is not among the redrawn candidates may still be kept. ``choose``: `fast.solve`, or an exact
+    solver. ``merge``: category 2 joins groups; without it, it gets no tree, as in the authors' first simulator.
     """
     known = {job: tree for job, tree in former.items() if job in candidates}
     offered: dict[int, Sequence[Tree]] = {
@@ -97,7 +96,7 @@ def plan(
 
 
 class _Sharing:
-    """Groups, and which of them are where."""
+    """Groups, and the groups on each resource."""
 
     def __init__(self, limit: Limit) -> None:
         self._limit = limit
@@ -105,7 +104,7 @@ class _Sharing:
         self._at: dict[int, int] = {}  # need: bit set of groups
 
     def begin(self, job: int, tree: Tree) -> None:
-        """A group of its own."""
+        """Start a new group with the job."""
         self.groups.append({job})
         self._spread(len(self.groups) - 1, tree)
 
@@ -114,8 +113,8 @@ class _Sharing:
             self._at[need] = self._at.get(need, 0) | 1 << group
 
     def join(self, job: int, trees: Sequence[Tree], former: Tree | None) -> Tree | None:
-        """Into the group with the fewest jobs that one of its trees conflicts with alone; by its former tree if that
-        will do. None: every tree conflicts with several."""
+        """Add the job to the smallest group that is the only conflict of one of its trees; prefer its former tree.
+        None: every tree conflicts with several groups."""
         best: tuple[tuple[bool, int, int, int], int, Tree] | None = None
         for n, tree in enumerate(trees):
             common = -1

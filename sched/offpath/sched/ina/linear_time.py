@@ -1,13 +1,13 @@
-"""A near-maximum independent set in linear time by reducing and peeling: the method of MINA's first simulator.
+"""Finds a near-maximum independent set in linear time by reducing and peeling: the method of MINA's first simulator.
 
 Chang, Li, Zhang, SIGMOD 2017, algorithm LinearTime. A vertex of degree 1 is in some maximum set, so its neighbour is
-deleted. Vertices of degree 2 form paths, which are shortened, and rings. Where neither is left, the vertex of the
-highest degree is peeled off. Unlike `ina.peeling` it has no rule for cliques, so it misses jobs one of whose five
+deleted. Vertices of degree 2 form paths, which are shortened, and rings. When neither is left, the vertex of the
+highest degree is peeled off. Unlike `ina.peeling` it has no rule for cliques, so it misses jobs if one of their five
 candidate trees conflicts with no other job's. `ina.fast` therefore uses `ina.peeling`; this module is for the variant
 that reproduces the paper's figures.
 
-The result depends on ties. They are broken as in the published program: vertices that wait are stacks, filled by
-ascending number at first, and so are those of one degree, from which the next is peeled.
+The result depends on the order of ties, which follows the published program: waiting vertices are stacks, first filled
+in ascending order, and so are the vertices of one degree, from which the next is peeled.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def independent_set(neighbours: Sequence[int]) -> list[int]:
 class _Graph:
     def __init__(self, neighbours: Sequence[int]) -> None:
         self._near = [list(bits(each)) for each in neighbours]
-        """Neighbours by vertex, in the order in which they are visited; dead ones leave in `_live`."""
+        """Neighbours by vertex, in the order in which they are visited; `_live` removes deleted ones."""
         self._degree = [len(each) for each in self._near]
         self._alive = [True] * len(self._near)
         self._ones = [vertex for vertex, degree in enumerate(self._degree) if degree == 1]
@@ -34,10 +34,10 @@ class _Graph:
         for vertex, degree in enumerate(self._degree):
             self._piles[degree].append(vertex)
         self._undone: list[tuple[int, int | None]] = []
-        """Decided at the end, last first: a vertex and the one it was set aside against; None: it was peeled."""
+        """Vertices decided at the end, last first: a vertex and the one that excludes it; None: it was peeled."""
 
     def solved(self) -> list[int]:
-        """Reduce and peel until nothing is left, then decide what was put off."""
+        """Reduce and peel until nothing is left, then decide the deferred vertices."""
         while True:
             self._reduce()
             if not self._peel():
@@ -63,7 +63,7 @@ class _Graph:
                     self._shorten(vertex)
 
     def _peel(self) -> bool:
-        """Delete a vertex of the highest degree, 3 or more; False: there is none."""
+        """Delete a vertex of the highest degree, 3 or more; False if none exists."""
         while len(self._piles) > 3:
             pile = self._piles[-1]
             degree = len(self._piles) - 1
@@ -71,7 +71,7 @@ class _Graph:
                 vertex = pile.pop()
                 if not self._alive[vertex] or not self._degree[vertex]:
                     continue
-                if self._degree[vertex] < degree:  # it fell since: it is tried again among its equals
+                if self._degree[vertex] < degree:  # its degree fell: retry among its equals
                     self._piles[self._degree[vertex]].append(vertex)
                     continue
                 self._undone.append((vertex, None))
@@ -92,7 +92,7 @@ class _Graph:
                     self._twos.append(other)
 
     def _live(self, vertex: int) -> list[int]:
-        """Its neighbours, without dead ones: the last live one moves into the place of each dead one."""
+        """Its live neighbours: the last live one replaces each deleted one."""
         near, alive = self._near[vertex], self._alive
         place = 0
         while True:
@@ -105,7 +105,7 @@ class _Graph:
             near[place] = near.pop()
 
     def _shorten(self, vertex: int) -> None:
-        """The longest path of vertices of degree 2 around ``vertex``, or the ring it is on."""
+        """Shorten the longest path of vertices of degree 2 around ``vertex``, or the ring it is on."""
         first, second = self._live(vertex)
         one, back = self._walk(vertex, first)
         if one == vertex:  # a ring
@@ -140,8 +140,8 @@ class _Graph:
                     self._twos.append(end)
 
     def _walk(self, begin: int, vertex: int) -> tuple[int, list[int]]:
-        """From ``begin`` over ``vertex`` along vertices of degree 2: the first that is none, or ``begin`` again, and
-        those on the way."""
+        """Walk from ``begin`` over ``vertex`` along vertices of degree 2: returns the first of another degree, or
+        ``begin``, and the vertices passed."""
         passed: list[int] = []
         before = begin
         while vertex != begin and self._degree[vertex] == 2:
@@ -151,7 +151,7 @@ class _Graph:
         return vertex, passed
 
     def _set_aside(self, path: Sequence[int], end: int) -> None:
-        """Each against the next, the last against ``end``."""
+        """Defer each against the next, the last against ``end``."""
         for vertex, against in zip(path, [*path[1:], end], strict=True):
             self._alive[vertex] = False
             self._undone.append((vertex, against))

@@ -1,9 +1,9 @@
-"""The paper's rule for sharing (§III-D), as its simulator has it. Needs global state: for the simulator only.
+"""The paper's sharing rule (§III-D), as in its simulator. Needs global state: for the simulator only.
 
-An operation that is about to begin gets INA if none of its sharing group is using it, and no other job of the group
-has a next operation that begins before this one would be over and gains more per time. The gain is what the step gets
-shorter by if nothing else of it uses INA; the time counts from now to the end of that operation with INA. One without
-any gain gets INA too where nobody gains more. A refused one runs plain at once.
+An operation that starts gets INA if none of its sharing group is using it, and no other job of the group has a next
+operation that starts before this one would end and gains more per time. The gain is the reduction of the step if
+nothing else in it uses INA; the time is from now to the end of that operation with INA. An operation without gain also
+gets INA if no other gains more. A refused one runs plain at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fractions import Fraction
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """A job's next operation: when it begins, how long it takes with INA, by how much that shortens its step, in ns."""
+    """A job's next operation: its start, its duration with INA, and the reduction of its step, in ns."""
 
     begins_ns: int
     ina_ns: int
@@ -23,7 +23,7 @@ class Next:
 
 
 def admits(mine: Next, others: Iterable[Next], *, in_use: int, capacity: int = 1) -> bool:
-    """Whether the operation that begins now (``mine.begins_ns``) uses INA."""
+    """True if the operation that starts now (``mine.begins_ns``) uses INA."""
     now, end = mine.begins_ns, mine.begins_ns + mine.ina_ns
     rate = Fraction(mine.gain_ns, mine.ina_ns)
     stronger = sum(

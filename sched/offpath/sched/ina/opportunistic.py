@@ -9,10 +9,10 @@ from offpath.sched.ina.trees import Tree
 
 
 def opportunistic(candidates: Sequence[Tree], existing: Iterable[Tree], limit: Limit) -> Tree | None:
-    """The first candidate with room left everywhere.
+    """Return the first candidate with room everywhere, or None.
 
-    ``existing``: the trees that count. All that are assigned is what the paper says; the authors' first simulator
-    passes only those in transmission at that moment, so that its trees may overlap and must then be shared.
+    ``existing``: the trees that count. The paper counts all assigned trees; the authors' first simulator passes only
+    those in transmission at that moment, so that its trees may overlap and must then be shared.
     """
     used: dict[int, int] = {}
     for tree in existing:

@@ -1,11 +1,12 @@
-"""What one training step of a job asks of the network (MINA §II-C), and how long it takes with and without INA.
+"""Network demand of one training step of a job (MINA §II-C), and its duration with and without INA.
 
-A step is a list of all-reduces, each with its earliest start (when its gradients are there) and its bytes, and a
-duration (when the step would end if the network were infinitely fast). Operations of a job run one after the other, in
-their order; the step ends with the last of them, or after its duration if that is later.
+A step is a list of all-reduces, each with its earliest start (when its gradients are ready) and its bytes, and a
+duration (when the step would end on an infinitely fast network). Operations of a job run one after the other, in order;
+the step ends with the last of them, or after its duration if that is later.
 
-Times are integers: a model that is run all at once, operation by operation or by two engines gives equal numbers. They
-count ticks of which `Pattern.ticks_per_s` make a second. A tick is 1 ns, as names say, unless a caller asks for more.
+Times are integers, so that a model run at once, operation by operation or by two engines gives equal numbers. They
+count ticks, `Pattern.ticks_per_s` per second. A tick is 1 ns, as the names indicate, unless a caller requests finer
+ones.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from offpath.sched.errors import SchedError
 MOST_OPERATIONS: Final = 65_536
 NS_PER_S: Final = 10**9
 FINE_TICKS_PER_S: Final = 2**36
-"""Ticks in which the shipped patterns are exact (starts and durations are multiples of 2^-22 s), so that steps that
-computation bounds end at exactly one instant wherever they do in double precision seconds. A ns is not a multiple."""
+"""Ticks in which the shipped patterns are exact (starts and durations are multiples of 2^-22 s), so that compute-bound
+steps that end at the same instant in double precision seconds also do so in ticks. A ns is not such a multiple."""
 _LONGEST_S: Final = 86_400.0
 _MOST_BYTES: Final = 1 << 50
 
 
 class PatternError(SchedError):
-    """What was given as a communication pattern is none; the text says where."""
+    """Invalid communication pattern; the text gives the position."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllReduce:
-    """One operation: not before ``start_ns`` after the step's begin, of ``nbytes``."""
+    """One operation: of ``nbytes``, not before ``start_ns`` after the start of the step."""
 
     start_ns: int
     nbytes: int
@@ -50,9 +51,9 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """How long an operation takes: ``latency_ns`` + bytes / (``bandwidth`` · ``ratio`` if it is aggregated in the
-    network). ``bandwidth`` is algorithm bandwidth, in bytes/s. Neither the number of hosts (if it is above one) nor
-    other traffic matters: that is the model of the paper."""
+    """Duration of an operation: ``latency_ns`` + bytes / (``bandwidth`` · ``ratio`` if aggregated in the network).
+    ``bandwidth`` is algorithm bandwidth, in bytes/s. As in the paper's model, neither the number of hosts (above one)
+    nor other traffic matters."""
 
     bandwidth: float = 12.5e9
     ratio: float = 2.0
@@ -72,7 +73,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A pattern on a network: per operation its earliest start and both its durations, in ns."""
+    """A pattern on a network: per operation its earliest start and both durations, in ns."""
 
     name: str
     starts: tuple[int, ...]
@@ -82,18 +83,18 @@ class Timed:
 
     @property
     def none_ns(self) -> int:
-        """A step without INA."""
+        """Duration of a step without INA."""
         return step_ns(self, [False] * len(self.starts))
 
     @property
     def all_ns(self) -> int:
-        """A step whose every operation uses INA."""
+        """Duration of a step in which every operation uses INA."""
         return step_ns(self, [True] * len(self.starts))
 
 
 def timed(pattern: Pattern, network: Network, *, hosts: int = 2, gpu_speedup: float = 1.0) -> Timed:
-    """``pattern`` on ``network``. One host has nothing to send: its operations take the latency alone. ``gpu_speedup``
-    divides what is computation: starts and duration."""
+    """``pattern`` on ``network``. A single host sends nothing: its operations take only the latency. ``gpu_speedup``
+    divides computation: starts and duration."""
     ticks = pattern.ticks_per_s
     return Timed(
         pattern.name,
@@ -105,7 +106,7 @@ def timed(pattern: Pattern, network: Network, *, hosts: int = 2, gpu_speedup: fl
 
 
 def ends_ns(job: Timed, uses_ina: Sequence[bool]) -> list[int]:
-    """When each operation of a step ends, if those of ``uses_ina`` are aggregated in the network."""
+    """End of each operation of a step, if those of ``uses_ina`` are aggregated in the network."""
     now, ends = 0, []
     for start, plain, ina, uses in zip(job.starts, job.plain, job.ina, uses_ina, strict=True):
         now = max(now, start) + (ina if uses else plain)
@@ -114,25 +115,25 @@ def ends_ns(job: Timed, uses_ina: Sequence[bool]) -> list[int]:
 
 
 def step_ns(job: Timed, uses_ina: Sequence[bool]) -> int:
-    """How long a step takes, if the operations of ``uses_ina`` are aggregated in the network."""
+    """Duration of a step, if the operations of ``uses_ina`` are aggregated in the network."""
     return max([job.duration_ns, *ends_ns(job, uses_ina)])
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The end of a step as a function of when operation i may start at the earliest: max(that + ``add[i]``,
-    ``least[i]``), both of length n + 1. Max-plus linear, so that what an operation gains costs O(1)."""
+    """The end of a step as a function of the earliest start of operation i: max(start + ``add[i]``, ``least[i]``), both
+    of length n + 1. Max-plus linear, so that the gain of an operation costs O(1)."""
 
     add: tuple[int, ...]
     least: tuple[int, ...]
 
     def end_ns(self, operation: int, free_ns: int) -> int:
-        """When the step ends if ``operation`` and those after it are left, and none may start before ``free_ns``."""
+        """End of the step if ``operation`` and those after it remain, and none may start before ``free_ns``."""
         return max(free_ns + self.add[operation], self.least[operation])
 
 
 def rest(job: Timed, durations: Sequence[int]) -> Rest:
-    """The `Rest` of a step whose operations take ``durations``."""
+    """The `Rest` of a step with operations of ``durations``."""
     add, least = [0], [job.duration_ns]
     for start, duration in zip(reversed(job.starts), reversed(durations), strict=True):
         least.append(max(start + duration + add[-1], least[-1]))
@@ -141,9 +142,9 @@ def rest(job: Timed, durations: Sequence[int]) -> Rest:
 
 
 def parse(name: str, data: Any, *, ticks_per_s: int = NS_PER_S) -> Pattern:
-    """A pattern from what JSON gives: ``{duration: s, allreduces: [{start: s, size: bytes}, …]}``.
+    """Read a pattern from parsed JSON: ``{duration: s, allreduces: [{start: s, size: bytes}, …]}``.
 
-    Raises: PatternError: a key is missing, a number is none, negative, too large or not finite.
+    Raises: PatternError: a key is missing, or a value is not a number, negative, too large or not finite.
     """
     if not isinstance(data, dict) or not isinstance(data.get("allreduces"), list):
         raise PatternError(f"{name}: not an object with a duration and a list of allreduces")

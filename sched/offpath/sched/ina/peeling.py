@@ -1,8 +1,9 @@
-"""A near-maximum independent set by reducing and peeling (Chang, Li, Zhang, SIGMOD 2017), on bit sets.
+"""Finds a near-maximum independent set by reducing and peeling (Chang, Li, Zhang, SIGMOD 2017), on bit sets.
 
-A vertex whose neighbours all know each other is in some maximum independent set: it is taken (vertices of degree 0 and
-1 are such). A vertex whose neighbours include all of an adjacent one's is in none that needs it: it goes. Where no
-rule applies the vertex of the highest degree is peeled off, and put back in the end if nothing speaks against it.
+First rule: a vertex whose neighbours are all adjacent to each other is in some maximum independent set, and is taken
+(includes vertices of degree 0 and 1). Second rule: a vertex whose neighbours include all of an adjacent one's is not
+needed by some maximum set, and is removed. If no rule applies, the vertex of the highest degree is peeled off, and put
+back at the end if nothing conflicts with it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Final
 from offpath.sched.ina.conflicts import bits
 
 _LOW: Final = 8
-"""Up to this degree a vertex is tried for the first rule; trees of one job alone make 4 at k = 5."""
+"""Up to this degree a vertex is tried for the first rule; the trees of one job alone give 4 at k = 5."""
 
 
 def independent_set(neighbours: Sequence[int], cliques: Iterable[range] = ()) -> list[int]:
-    """Vertices of which no two are neighbours, and which none could be added to. Deterministic.
+    """Vertices of which no two are neighbours, and to which none can be added. Deterministic.
 
     ``neighbours``: by vertex, a bit set. ``cliques``: vertices among which the second rule is tried first.
     """
@@ -38,7 +39,8 @@ class _Peeling:
         self._chosen: list[int] = []
 
     def drop_dominated(self, clique: range) -> None:
-        """Of two in a clique the one that conflicts with all that the other does, and more or later."""
+        """Of two vertices in a clique, drop the one that has all conflicts of the other, and more or a higher
+        number."""
         for one in clique:
             closed = self._neighbours[one] | 1 << one
             for other in clique:
@@ -48,7 +50,7 @@ class _Peeling:
                         self._remove(1 << other)
 
     def _remove(self, gone: int) -> None:
-        """Vertices, as a bit set, from the graph."""
+        """Remove vertices, as a bit set, from the graph."""
         self._alive &= ~gone
         for vertex in bits(gone):
             for other in bits(self._neighbours[vertex] & self._alive):
@@ -57,13 +59,13 @@ class _Peeling:
                     heapq.heappush(self._low, other)
 
     def solved(self) -> list[int]:
-        """Reduce, peel, reduce …; then put back."""
+        """Alternate reducing and peeling, then put vertices back."""
         peeled: list[int] = []
         highest = [(-degree, vertex) for vertex, degree in enumerate(self._degree)]
         heapq.heapify(highest)
         while self._alive:
             self._reduce()
-            while highest:  # degrees only fall: what is stale is put back with what it is now
+            while highest:  # degrees only fall: push a stale entry back with its current one
                 degree, vertex = heapq.heappop(highest)
                 if not self._alive >> vertex & 1:
                     continue
@@ -80,7 +82,7 @@ class _Peeling:
         return list(bits(mask))
 
     def _reduce(self) -> None:
-        """Take what the first rule allows, lowest degree and number first among what has become low."""
+        """Take what the first rule allows, lowest degree and number first among vertices of low degree."""
         while self._low:
             vertex = heapq.heappop(self._low)
             if self._alive >> vertex & 1 and self._is_simplicial(vertex):

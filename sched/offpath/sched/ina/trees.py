@@ -1,7 +1,7 @@
-"""Aggregation trees of a job (MINA §III-C): one per root in the closest layer in which a switch is above all its hosts.
+"""Aggregation trees of a job (MINA §III-C): one per root in the closest layer with a switch above all its hosts.
 
-In a fat-tree the tree of a root is unique. Where a network leaves a choice on the way up, the parent that the tree has
-already is taken, then the lowest: a small tree conflicts with few others.
+In a fat-tree the tree of a root is unique. If a network leaves a choice on the way up, the parent that the tree already
+has is taken, else the lowest: a small tree conflicts with few others.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from offpath.sched.topology.graph import Topology
 
 
 class Draws(Protocol):
-    """What candidates are drawn by; a `random.Random` is one."""
+    """Source of random draws for candidates; `random.Random` is one."""
 
     def sample(self, population: Sequence[int], k: int) -> list[int]:
-        """``k`` of the population, without replacement."""
+        """Draw ``k`` of the population, without replacement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """``root``: a switch. ``switches``: with the root, sorted node ids. ``links``: sorted ids of links between
-    switches; those to hosts are not in it, for no other job has them."""
+    """``root``: a switch. ``switches``: including the root, sorted node ids. ``links``: sorted ids of links between
+    switches; links to hosts are left out, because no other job uses them."""
 
     root: int
     switches: tuple[int, ...]
@@ -33,9 +33,9 @@ class Tree:
 
 
 def candidates(topology: Topology, hosts: Sequence[int], k: int | None, random: Draws) -> tuple[Tree, ...]:
-    """At most ``k`` trees (None: all), by root; which, is drawn. The paper's default is k = 5.
+    """Return at most ``k`` trees (None: all), ordered by root and randomly selected. The paper's default is k = 5.
 
-    None for a job of one host, which aggregates nothing, and for hosts that are not connected.
+    Empty for a job of one host, which aggregates nothing, and for hosts that are not connected.
     """
     if len(hosts) < 2:
         return ()
@@ -50,15 +50,15 @@ def _draw(found: list[int], k: int | None, random: Draws) -> list[int]:
 
 
 class Known:
-    """`candidates` again and again of the same jobs: what was built once is not built anew. Draws as `candidates` does,
-    so with equal generators both give the same trees."""
+    """Caches `candidates` for jobs that are queried repeatedly. Draws like `candidates`, so equal generators give the
+    same trees."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._jobs: dict[int, tuple[list[int], dict[int, Tree]]] = {}
 
     def candidates(self, job: int, hosts: Sequence[int], k: int | None, random: Draws) -> tuple[Tree, ...]:
-        """Of a job that keeps its hosts until `forget`."""
+        """Candidates of a job that keeps its hosts until `forget`."""
         if len(hosts) < 2:
             return ()
         if job not in self._jobs:
@@ -73,13 +73,13 @@ class Known:
         return tuple(built[root] for root in chosen)
 
     def forget(self, running: Collection[int]) -> None:
-        """All but those."""
+        """Forget all other jobs."""
         for job in self._jobs.keys() - set(running):
             del self._jobs[job]
 
 
 def roots(topology: Topology, hosts: Sequence[int]) -> list[int]:
-    """The switches above all ``hosts`` that are closest to them; empty where none is above all."""
+    """The switches above all ``hosts`` that are closest to them; empty if none exists."""
     above, first = topology.above, topology.hosts
     common = -1
     for leaves in {topology.up[host] for host in hosts}:
@@ -97,7 +97,7 @@ def roots(topology: Topology, hosts: Sequence[int]) -> list[int]:
 
 
 def build(topology: Topology, hosts: Sequence[int], root: int) -> Tree:
-    """The tree of that root, which is above all ``hosts``."""
+    """The tree of ``root``, which must be above all ``hosts``."""
     above, first, level, up = topology.above, topology.hosts, topology.level, topology.up
     bit = 1 << (root - first)
     switches: set[int] = {root}
@@ -105,7 +105,7 @@ def build(topology: Topology, hosts: Sequence[int], root: int) -> Tree:
     waiting: list[tuple[int, int]] = []
 
     def climb(node: int) -> int:
-        """The link to the parent; the parent is then in the tree."""
+        """Return the link to the parent, which is added to the tree."""
         ways = [(parent not in switches, parent, link) for parent, link in up[node] if above[parent - first] & bit]
         _, parent, link = min(ways)
         if parent not in switches:
@@ -125,8 +125,8 @@ def build(topology: Topology, hosts: Sequence[int], root: int) -> Tree:
 
 
 def _across(topology: Topology, hosts: Sequence[int], k: int | None, random: Draws) -> tuple[Tree, ...]:
-    """Where switches of a layer are joined to each other (rings, meshes): shortest ways from the roots whose farthest
-    host is nearest."""
+    """For switches of one layer that are linked to each other (rings, meshes): shortest paths from the roots with the
+    nearest farthest host."""
     leaves = sorted({topology.up[host][0][0] for host in hosts if topology.up[host]})
     if any(not topology.up[host] for host in hosts):
         return ()

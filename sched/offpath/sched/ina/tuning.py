@@ -1,9 +1,11 @@
-"""How much each job of a sharing group should expect of INA: the Plan's one free number, chosen before an epoch begins.
+"""Selects how much each job of a sharing group should expect of INA: the Plan's one free parameter, set before an
+epoch.
 
-The Plan asks for INA where that shortens the step, and must guess what the rest of the step will get (`Epoch.trust`).
-A job that expects nothing asks too often, one that expects everything too late, and which is better depends on whom it
-shares with. So the group is run in virtual time, with few values for each job, and the best are kept: only patterns go
-in, nothing live, and the ranks decide as before. Pure; the more jobs, the longer it takes.
+The Plan requests INA where that shortens the step, and must estimate what the rest of the step will get
+(`Epoch.trust`). A job that expects nothing requests too often, one that expects everything too late; which is better
+depends on the other jobs of the group. The group is therefore simulated with a few values per job, and the best are
+kept. Only patterns are inputs, no live state, and the ranks decide as before. Pure; the time grows with the number of
+jobs.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ _PLAN: Final = Rule("plan, one group", filters=True)
 
 
 def span_ns(group: Sequence[Timed]) -> int:
-    """For how long a group is run: `SPAN_STEPS` of its slowest job or `LONGEST_NS`; the shorter, the more jobs."""
+    """Simulated time: `SPAN_STEPS` steps of the slowest job or `LONGEST_NS`; shorter for more jobs."""
     return min(LONGEST_NS, SPAN_STEPS * max(each.none_ns for each in group)) * 2 // len(group)
 
 
 @lru_cache(maxsize=4096)
 def trusts(group: tuple[Timed, ...], compiled: bool | None = None) -> tuple[Fraction, ...]:
-    """`tuned`, kept."""
+    """`tuned`, cached."""
     return tuned(group, compiled)
 
 
@@ -43,8 +45,9 @@ def tuned(
 ) -> tuple[Fraction, ...]:
     """One of `VALUES` for each job of a group that shares one place.
 
-    Two jobs: the best of all pairs of values. More: from `DEFAULT` on, each in turn takes the best for it, twice round.
-    ``most_operations``: to be run in all; the group is run for less time, and with less than a step not at all.
+    Two jobs: the best of all pairs of values. More: starting from `DEFAULT`, each job in turn takes its best value, in
+    two rounds. ``most_operations``: total number of operations to simulate; it shortens the simulated time, and below
+    one step nothing is simulated.
 
     Raises: EngineError: a step is too long for the engine.
     """
@@ -72,7 +75,7 @@ def tuned(
 
 
 def saved(group: Sequence[Timed], trust: Sequence[Fraction], until_ns: int, compiled: bool | None = None) -> float:
-    """The part of what INA could save the group that it does, over the steps that end before ``until_ns``."""
+    """The part of INA's possible savings that the group achieves, over the steps that end before ``until_ns``."""
     engine = Engine(group, len(group), _PLAN, compiled=compiled, trusts=trust)
     jobs = list(range(len(group)))
     for job in jobs:
