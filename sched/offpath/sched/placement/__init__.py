@@ -1,1 +1,1 @@
-"""Which hosts a job gets: one protocol, MINA's minimum of host fragments, and the baselines."""
+"""Assigns hosts to jobs: the placement port, MINA's minimum of host fragments, and baselines."""

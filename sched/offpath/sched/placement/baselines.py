@@ -1,4 +1,4 @@
-"""What MINA's placement is compared with: Slurm's first n hosts, random hosts, the pod that fits best."""
+"""Baselines for MINA's placement: Slurm's first n hosts, random hosts, the best-fitting pod."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FirstN:
 
 
 class RandomHosts:
-    """Any n free hosts, drawn from the generator it is given."""
+    """Any n free hosts, drawn from the given generator."""
 
     name = "random"
 
@@ -37,8 +37,8 @@ class RandomHosts:
 
 
 class BestFitPod:
-    """The pod with the fewest free hosts that are enough; in it, whole parts with the most free hosts, then the part
-    that fits the rest best. Of equals the first."""
+    """The pod with the fewest free hosts that suffice; in it, whole parts with the most free hosts, then the part that
+    fits the rest best. Ties go to the first."""
 
     name = "best-fit"
 
@@ -54,7 +54,7 @@ class BestFitPod:
         return Decision(tuple(sorted(hosts)), None, (f"a pod of {count} hosts, {free} of them free",))
 
     def _smallest(self, cluster: Cluster, pod: int, wanted: int) -> int:
-        """The deepest pod with room, going by the tightest part at each step."""
+        """The deepest pod with room, following the tightest part at each level."""
         while True:
             fitting = [part for part in cluster.children[pod] if cluster.free_in[part] >= wanted]
             if not fitting:

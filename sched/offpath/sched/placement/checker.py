@@ -1,4 +1,4 @@
-"""Fragments counted from their definition, and decisions held against the protocol: knows no policy."""
+"""Counts fragments from their definition, and checks decisions against the port, independently of policies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from offpath.sched.topology.graph import Pod, Topology
 
 
 def fragments(topology: Topology, hosts: Collection[int]) -> int:
-    """Of a set of hosts (MINA §III-B): 1 for a pod that is all in it, 0 for one that is not at all, else its parts'."""
+    """Fragments of a set of hosts (MINA §III-B): 1 for a pod fully in it, 0 for one fully outside, else the sum over
+    its parts."""
     chosen = set(hosts)
     return _in_pod(topology.pods, chosen)
 
@@ -28,7 +29,7 @@ def score(topology: Topology, free: Collection[int], hosts: Collection[int], alp
 
 
 def violations(cluster: Cluster, request: Request, decision: Decision) -> list[str]:
-    """What a decision must not be."""
+    """Violations in a decision."""
     found = []
     if decision.hosts and len(decision.hosts) != request.hosts:
         found.append(f"{len(decision.hosts)} hosts for {request.hosts}")

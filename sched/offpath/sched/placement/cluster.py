@@ -1,4 +1,4 @@
-"""Which hosts of a topology are free, by host and by pod, kept up to date at O(depth) per host."""
+"""Tracks the free hosts of a topology, by host and by pod, updated at O(depth) per host."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from offpath.sched.topology.graph import Pod, Topology
 
 
 class HostsHeld(SchedError):
-    """A host was taken that is not free, or released that is."""
+    """A host to take is not free, or a host to release is."""
 
 
 class Cluster:
-    """Pods are known by number, the outermost is 0, parents come before their children.
+    """Pods are numbered: the outermost is 0, parents precede their children.
 
     ``children``, ``first``, ``count``, ``free_in`` and ``stamp`` are by pod; a stamp changes with anything in its pod.
     """
@@ -26,7 +26,7 @@ class Cluster:
         self._parent: list[int] = []
         self._leaf = [0] * topology.hosts
         waiting: list[tuple[Pod, int]] = [(topology.pods, -1)]
-        for pod, parent in waiting:  # grows: breadth first, so that a pod's children have consecutive numbers
+        for pod, parent in waiting:  # the loop appends: breadth first, so that children are consecutive
             number = len(self.first)
             self.first.append(pod.first)
             self.count.append(pod.count)
@@ -44,15 +44,15 @@ class Cluster:
 
     @property
     def free(self) -> int:
-        """Free hosts."""
+        """Number of free hosts."""
         return self.free_in[0]
 
     def is_free(self, host: int) -> bool:
-        """Nobody has it."""
+        """True if no job has the host."""
         return bool(self._is_free[host])
 
     def free_hosts(self, first: int = 0, count: int | None = None) -> Iterator[int]:
-        """Those of ``first`` … ``first + count - 1`` that are free, in order."""
+        """The free hosts among ``first`` … ``first + count - 1``, in order."""
         end = len(self._is_free) if count is None else first + count
         find = self._is_free.find
         at = find(1, first, end)
@@ -61,11 +61,11 @@ class Cluster:
             at = find(1, at + 1, end)
 
     def take(self, hosts: Iterable[int]) -> None:
-        """They are a job's. Raises: HostsHeld: one of them is taken; then none is."""
+        """Mark the hosts as taken. Raises: HostsHeld: one of them is already taken; then nothing changes."""
         self._set(list(hosts), free=False)
 
     def release(self, hosts: Iterable[int]) -> None:
-        """They are free. Raises: HostsHeld: one of them is; then nothing changes."""
+        """Mark the hosts as free. Raises: HostsHeld: one of them is already free; then nothing changes."""
         self._set(list(hosts), free=True)
 
     def _set(self, hosts: list[int], *, free: bool) -> None:

@@ -1,15 +1,15 @@
-"""MINA's placement (§III-B, Algorithm 1): the hosts with the least A + α·B, exactly.
+"""MINA's placement (§III-B, Algorithm 1): finds the hosts with the least A + α·B, exactly.
 
-A: fragments of the job's hosts, B: of the hosts left free. A pod that is all of one kind is one fragment, one that has
-none of it is none, another is the sum of its parts. Lines 16-18 of the printed algorithm have slips; meant is
+A: fragments of the job's hosts, B: of the hosts left free. A pod that is all of one kind is one fragment, a pod with
+none of it is zero, any other is the sum of its parts. Lines 16-18 of the printed algorithm have errors; intended is
 S[i, j] = min over k of S[i-1, j-k] + F[i, k]. Of equal scores the one with the fewest hosts in the last part wins, then
 in the last but one …: earlier pods are filled first.
 
-What makes it quick without a library:
-- scores are integers (α is a fraction), a row of S is a few C-level passes over lists, no longer than the request;
-- a pod's table depends on its parts' tables alone, so tables and rows are kept by what they are made of: pods that
-  look alike share one, and after a change only the pods above it are worked out again, and in them only the rows
-  behind the changed part.
+It is fast without a library for two reasons:
+- scores are integers (α is a fraction), and a row of S takes a few C-level passes over lists, no longer than the
+  request;
+- a pod's table depends on its parts' tables alone, so tables and rows are cached by their parts: equal pods share one,
+  and after a change only the pods above it are recomputed, and in them only the rows after the changed part.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from offpath.sched.placement.port import Decision, Request, too_few
 ALPHA: Final = 0.5
 """The paper's default."""
 _MOST_KEPT: Final = 4_000_000
-"""Scores in all tables; beyond, they are made anew. 32 MB of references to numbers that are mostly shared."""
+"""Maximum number of scores in all tables; beyond it they are rebuilt. 32 MB of references to mostly shared numbers."""
 
 
 class _Table:
-    """F of a pod that looks like this: ``scores[n]`` for n taken hosts, up to the greatest n asked for so far.
+    """F of all pods with this state: ``scores[n]`` for n taken hosts, up to the greatest n requested so far.
 
-    ``row`` is the last row over its parts; None where its parts are hosts.
+    ``row`` is the last row over its parts; None if its parts are hosts.
     """
 
     __slots__ = ("free", "is_whole", "number", "row", "scores")
@@ -59,18 +59,18 @@ class Fragments:
     name = "fragments"
 
     def __init__(self, alpha: float | Fraction = ALPHA) -> None:
-        """``alpha`` ≥ 0: how much the next jobs count beside this one. Raises: ValueError: it is negative."""
+        """``alpha`` ≥ 0: weight of later jobs relative to this one. Raises: ValueError: it is negative."""
         self.alpha = Fraction(str(alpha)) if isinstance(alpha, float) else Fraction(alpha)
         if self.alpha < 0:
             raise ValueError("α is 0 or more")
-        self._own, self._left = self.alpha.denominator, self.alpha.numerator  # what A and B weigh, as integers
+        self._own, self._left = self.alpha.denominator, self.alpha.numerator  # integer weights of A and B
         self._tables: dict[tuple[int, ...], _Table] = {}
         self._rows: dict[tuple[int, int], _Row] = {}
         self._known: WeakKeyDictionary[Cluster, tuple[list[int], list[_Table | None]]] = WeakKeyDictionary()
         self._kept = 0
 
     def place(self, cluster: Cluster, request: Request) -> Decision:
-        """See `Placement`. The score is A + α·B of the whole cluster with the job in it."""
+        """See `Placement`. The score is A + α·B of the whole cluster after the placement."""
         refused = too_few(cluster, request)
         if refused is not None:
             return refused
@@ -94,7 +94,7 @@ class Fragments:
         self._kept = 0
 
     def _table(self, cluster: Cluster, pod: int) -> _Table:
-        """The table of a pod as it is now; depth is that of the pods."""
+        """The table of a pod in its current state; recursion depth is that of the pods."""
         known = self._known.get(cluster)
         if known is None:
             known = self._known[cluster] = ([-1] * len(cluster.stamp), [None] * len(cluster.stamp))
@@ -127,7 +127,7 @@ class Fragments:
         return row
 
     def _scores(self, table: _Table, most: int) -> list[int]:
-        """F[0 … most], or as far as there are free hosts."""
+        """F[0 … most], or up to the number of free hosts."""
         most = min(most, table.free)
         if len(table.scores) > most:
             return table.scores
@@ -144,7 +144,7 @@ class Fragments:
         return scores
 
     def _sums(self, row: _Row, most: int) -> list[int]:
-        """S[0 … most] of a row, or as far as there are free hosts: a loop over its parts, not a recursion."""
+        """S[0 … most] of a row, or up to the number of free hosts: a loop over its parts, not a recursion."""
         waiting = []
         at: _Row | None = row
         while at is not None and len(at.scores) <= min(most, at.free):
@@ -159,7 +159,7 @@ class Fragments:
         return row.scores
 
     def _choose(self, cluster: Cluster, pod: int, table: _Table, wanted: int, found: _Found) -> None:
-        """Walk the choices back: the fewest hosts from the last part that still give the best score."""
+        """Trace the choices back: the fewest hosts from the last part that still give the best score."""
         if not wanted:
             return
         if table.row is None or (table.is_whole and wanted == table.free):
@@ -190,7 +190,7 @@ class _Found:
         self.fragments = 0
 
     def take(self, pod: int, wanted: int, is_whole: bool) -> None:
-        """The first free hosts of the pod."""
+        """Take the first free hosts of the pod."""
         count = self._cluster.count[pod]
         hosts: Iterator[int] = self._cluster.free_hosts(self._cluster.first[pod], count)
         self.hosts += [next(hosts) for _ in range(wanted)]

@@ -1,7 +1,7 @@
-"""The placement port: which hosts a job gets, given which are free.
+"""The placement port: selects hosts for a job among the free ones.
 
-A policy does not take the hosts it names: its caller does, with `Cluster.take`. It is told of nothing: the cluster
-keeps stamps of what changed where, so that a policy may keep what it worked out.
+A policy does not take the hosts that it returns; its caller does, with `Cluster.take`. A policy is not notified of
+changes: the cluster has stamps of what changed, so that a policy may cache results.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from offpath.sched.placement.cluster import Cluster
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A job that wants so many ``hosts``, 1 or more, all to itself."""
+    """A job that needs ``hosts`` hosts, 1 or more, exclusively."""
 
     hosts: int
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``hosts``: sorted; none if the job cannot be placed now. ``score``: what the policy minimised, if it has a
-    measure. ``reasons``: for people."""
+    """``hosts``: sorted; empty if the job cannot be placed now. ``score``: the minimized value, if the policy has one.
+    ``reasons``: human-readable."""
 
     hosts: tuple[int, ...]
     score: float | None
@@ -30,21 +30,21 @@ class Decision:
 
     @property
     def is_placed(self) -> bool:
-        """The job may start."""
+        """True if the job may start."""
         return bool(self.hosts)
 
 
 class Placement(Protocol):
-    """A policy. Deterministic in the order of calls (a random one: and in the generator it was given)."""
+    """A policy. Deterministic in the order of calls (a random one also in its generator)."""
 
     name: str
 
     def place(self, cluster: Cluster, request: Request) -> Decision:
-        """Hosts that are free, as many as were asked for, or none. Changes nothing in ``cluster``."""
+        """Return the requested number of free hosts, or none. Does not change ``cluster``."""
 
 
 def too_few(cluster: Cluster, request: Request) -> Decision | None:
-    """The answer where fewer hosts are free than wanted; None where enough are.
+    """The refusal if fewer hosts are free than requested; None if enough are.
 
     Raises: ValueError: a request for no hosts.
     """

@@ -20,7 +20,7 @@ PLACEMENTS: Final[dict[str, Callable[[Random], Placement]]] = {
 
 
 def make(name: str, random: Random) -> Placement:
-    """The policy of that name; ``random`` is for the one that draws. Raises: SchedError: there is none."""
+    """Create the policy of that name; ``random`` is for policies that draw. Raises: SchedError: unknown name."""
     if name not in PLACEMENTS:
         raise SchedError(f"no placement is called {name!r}: there are {', '.join(PLACEMENTS)}")
     return PLACEMENTS[name](random)

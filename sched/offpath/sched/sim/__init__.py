@@ -1,1 +1,1 @@
-"""Virtual time: one event core and one vocabulary of workloads, accounts and records for every simulated experiment."""
+"""Virtual time: the event core, workloads, accounting and records that all simulated experiments share."""

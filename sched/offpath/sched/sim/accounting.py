@@ -1,8 +1,8 @@
-"""GPU time in both of its meanings (Conspirator figure 8a says "GPU-hours" and means one of them).
+"""Measures GPU time in both of its meanings (Conspirator figure 8a's "GPU-hours" are one of them).
 
-*Active GPU-hours*: ∫ Σ_j Y_j dt, whole GPUs on which anything is held (equation 1). *Slice-hours*: ∫ Σ α y dt, the
-fractions held, in GPUs. *Used*: ∫ Σ R dt, what jobs asked for. *Held* is by lease: from its planning until its slices
-are free, so that it includes cutting, warming up, keeping warm and scrubbing.
+*Active GPU-hours*: ∫ Σ_j Y_j dt, whole GPUs with any lease (equation 1). *Slice-hours*: ∫ Σ α y dt, the fractions held,
+in GPUs. *Used*: ∫ Σ R dt, the jobs' demands. A lease counts as *held* from its planning until its slices are free,
+which includes creation, warm-up, keep-warm time and scrubbing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HOUR_NS: Final = 3_600 * 10**9
 
 @dataclass(frozen=True, slots=True)
 class GpuHours:
-    """Over the window, in GPU-hours."""
+    """Totals over the window, in GPU-hours."""
 
     active: float
     slices: float
@@ -23,18 +23,18 @@ class GpuHours:
 
 
 class Meter:
-    """Integrates over the window [``begin_ns``, ``end_ns``]; calls come in the order of time."""
+    """Integrates over the window [``begin_ns``, ``end_ns``]; calls must be in time order."""
 
     def __init__(self, begin_ns: int, end_ns: int) -> None:
         self._begin, self._end = begin_ns, end_ns
         self._last = begin_ns
         self._on_gpu: dict[str, int] = {}
         self.active = 0
-        """GPUs on which a lease is held now."""
+        """GPUs with a lease now."""
         self.slices = 0
         """Percent of a GPU in leases now."""
         self.used = 0
-        """Percent of a GPU that placed jobs asked for."""
+        """Percent of a GPU demanded by placed jobs now."""
         self._sums = [0, 0, 0]
 
     def _advance(self, now_ns: int) -> None:
@@ -55,7 +55,7 @@ class Meter:
         self.slices += alpha
 
     def freed(self, now_ns: int, gpu: str, alpha: int) -> None:
-        """Its slices are free."""
+        """The lease's slices are free."""
         self._advance(now_ns)
         self._on_gpu[gpu] -= 1
         if not self._on_gpu[gpu]:
@@ -64,12 +64,12 @@ class Meter:
         self.slices -= alpha
 
     def placed(self, now_ns: int, share: int) -> None:
-        """A job of R percent has a lane; negative: it gave it back."""
+        """A job of R percent has a lane; negative: it released the lane."""
         self._advance(now_ns)
         self.used += share
 
     def total(self, now_ns: int) -> GpuHours:
-        """Up to now."""
+        """Totals up to now."""
         self._advance(now_ns)
         active, slices, used = self._sums
         return GpuHours(active / HOUR_NS, slices / 100 / HOUR_NS, used / 100 / HOUR_NS)

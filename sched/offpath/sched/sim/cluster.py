@@ -1,7 +1,7 @@
-"""The job book in virtual time: the same object that the daemon runs, in a shell whose GPUs are a device model.
+"""Runs the job book in virtual time: the same object as in the daemon, in a shell with simulated GPUs.
 
 A trace row is one job of the row's length (a gang of n whole GPUs is n jobs that arrive together; none waits for the
-others). The shell carries out commands as the daemon does, each taking the time the model says, and answers with the
+others). The shell executes commands as the daemon does, each with the duration from the device model, and returns the
 events that helper and workers would send.
 """
 
@@ -34,7 +34,7 @@ _FOREVER: Final = 1 << 62
 
 
 def paper_settings(lanes: int) -> BookSettings:
-    """Nothing takes time, nothing is kept warm, nobody's lease is taken: Conspirator §4.2."""
+    """No operation takes time, no lease is kept warm, no lease is reclaimed: Conspirator §4.2."""
     return BookSettings(
         lanes=lanes, landing_bytes=0, result_bytes=0, max_jobs=1 << 40, keep_warm_ns=0, grow_after_ns=0,
         reclaim_after_ns=_FOREVER, min_hold_ns=_FOREVER,
@@ -43,7 +43,7 @@ def paper_settings(lanes: int) -> BookSettings:
 
 @dataclass(slots=True)
 class Running:
-    """A piece of a row that the book has: where it is, once it has a lane."""
+    """A piece of a row in the book, with its lease once it has a lane."""
 
     row: int
     share: int
@@ -56,7 +56,8 @@ class Running:
 
 
 class Cluster:
-    """One run. ``gpus`` are one pool, as the paper's; ``on_decision`` is told of each job's lease as it gets it."""
+    """One run. ``gpus`` form one pool, as in the paper; ``on_decision`` receives each job's lease when the job gets
+    it."""
 
     def __init__(
         self,
@@ -69,8 +70,8 @@ class Cluster:
         rights: Mapping[str, TenantSpec] | None = None,
         advisor: Advisor | None = None,
     ) -> None:
-        """``rights``: of tenants that have less than all. A `Migrating` policy has jobs moved, once each at most: they
-        are stopped, and what is left of them is submitted again. ``advisor`` is the plug-in of a policy that is one."""
+        """``rights``: of tenants with limited rights. With a `Migrating` policy jobs may move, once each at most: they
+        are stopped, and the rest is submitted again. ``advisor``: the plug-in, if the policy is one."""
         self.stream = stream
         self.core = EventCore()
         self.meter = Meter(stream.begin_ns, stream.end_ns)
@@ -78,7 +79,7 @@ class Cluster:
         self.ended: Counter[JobState] = Counter()
         self.waited_ns: list[int] = []
         self.answers: dict[int, tuple[JobState, int]] = {}
-        """By row: how its (last) piece ended, and how long after the row was submitted, in ns."""
+        """By row: the state in which its (last) piece ended, and the time since the row was submitted, in ns."""
         self.migrations = 0
         self.plugin_faults: list[PluginDecision] = []
         self.on_decision: Callable[[int, commands.OpenLease], None] | None = None
@@ -121,11 +122,11 @@ class Cluster:
             self.core.at(job.submit_ns, partial(self._arrives, row, job))
 
     def run(self, until_ns: int | None = None) -> None:
-        """To the end of the stream's window, or to ``until_ns``."""
+        """Run to the end of the stream's window, or to ``until_ns``."""
         self.core.run(self.stream.end_ns if until_ns is None else until_ns)
 
     def live(self) -> list[LiveJob]:
-        """Jobs that hold a lane now, for the exact solver: each with its place."""
+        """Jobs that hold a lane now, with their places, for the exact solver."""
         found = []
         for job, running in self.jobs.items():
             lease = self._leases.get(running.lease)

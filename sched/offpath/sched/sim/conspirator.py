@@ -1,10 +1,11 @@
-"""Conspirator §4.2 by the job book itself: GPU-hours of each policy over a window, and how far greedy is from optimal.
+"""Reproduces Conspirator §4.2 with the job book: GPU-hours of each policy over a window, and the gap of greedy to
+optimal.
 
 One window: the same stream under Algorithm 1 (`greedy`), `oldest-gpu-first`, `migrating`, MPS-only and exclusive GPUs,
-on GPUs that take no time and are never short; beside them what time-sharing would use. At instants ("sub-windows")
-spread evenly over the time at which at most `MOST_LIVE` jobs are alive the jobs that greedy has running are packed to
-proven optimality, for GPUs in use and for slices, with migration free (ε2 = 0, as in the paper). Where at times more
-jobs are alive, as many instants are taken from all of the window besides.
+on an unlimited number of GPUs without operation times; also the GPU-hours of time-sharing. The jobs that greedy runs at
+certain instants ("sub-windows") are packed to proven optimality, for GPUs in use and for slices, with free migration
+(ε2 = 0, as in the paper). These instants are spread evenly over the time in which at most `MOST_LIVE` jobs are alive.
+If more jobs are alive at times, as many further instants are taken from the whole window.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ MAKE: Final[dict[str, Callable[[], Policy]]] = {
     )
 }
 TIME_SHARING: Final = "time_sharing"
-"""Computed from the stream: no policy of the book may do it."""
+"""Computed from the stream: no policy of the book may share a GPU this way."""
 ROWS: Final = (*MAKE, TIME_SHARING)
 MOST_LIVE: Final = 60
-"""Jobs at an instant that the optimum is asked for."""
+"""Maximum number of jobs at an instant to solve."""
 POINTS: Final = 120
-"""Of a cumulative curve (figure 8a)."""
+"""Points of a cumulative curve (figure 8a)."""
 CUT_OFF_S: Final = 600.0
-"""The paper's (§4.2, footnote 4)."""
+"""The paper's cut-off (§4.2, footnote 4)."""
 
 
 class Timed:
-    """A policy and how long its decisions take: per job, all its questions until it has a lane."""
+    """A policy with measured decision times: per job, the sum of all its calls until it has a lane."""
 
     def __init__(self, policy: Policy, clock: Callable[[], int]) -> None:
         self.name = policy.name
@@ -113,7 +114,7 @@ class Timed:
 
 @dataclass(slots=True)
 class Instant:
-    """Greedy and the optimum at one moment: GPUs in use and percent of slices. ``solve_ms``: both proofs."""
+    """Greedy and the optimum at one instant: GPUs in use and percent of slices. ``solve_ms``: both proofs."""
 
     jobs: int
     gpus: int
@@ -126,7 +127,7 @@ class Instant:
 
 @dataclass(slots=True)
 class Window:
-    """A window's outcome; `data` is what is printed."""
+    """Result of a window; `data` is the printed form."""
 
     stream: Stream
     hours: dict[str, GpuHours] = field(default_factory=dict)
@@ -134,17 +135,17 @@ class Window:
     """Active and slice GPU-hours so far, at `POINTS` evenly spaced times."""
     instants: list[Instant] = field(default_factory=list)
     any_instants: list[Instant] = field(default_factory=list)
-    """With any number of jobs; `instants` where these never have more than `MOST_LIVE`."""
+    """Instants with any number of jobs; those of `instants` have at most `MOST_LIVE`."""
     decisions_ns: list[int] = field(default_factory=list)
     migrations: int = 0
     jobs: int = 0
     live_part: float = 0.0
-    """Of the window's time: with 1 to `MOST_LIVE` jobs alive, where instants are taken from."""
+    """Part of the window with 1 to `MOST_LIVE` jobs alive, from which instants are taken."""
     mixed: float | None = None
     """GPU-hours of time-sharing in which a GPU has jobs of several tenants."""
 
     def data(self) -> dict[str, Any]:
-        """As plain values."""
+        """Convert to plain values."""
         decided = sorted(self.decisions_ns)
         return {
             "name": self.stream.name,
@@ -172,7 +173,7 @@ class Window:
 
 
 def gap(instants: Sequence[Instant], what: str) -> float | None:
-    """Greedy over the optimum, minus 1, summed over the proven instants; None: there is none."""
+    """Greedy over the optimum, minus 1, summed over the proven instants; None without proven instants."""
     proven = [each for each in instants if each.is_proven]
     ours, best = sum(getattr(i, what) for i in proven), sum(getattr(i, f"best_{what}") for i in proven)
     return ours / best - 1 if best else None
@@ -191,10 +192,10 @@ def measure(
     names: tuple[str, ...] = ROWS,
     gpu: Callable[[int], GpuSpec] = lambda number: paper_gpu(f"gpu-{number}"),
 ) -> Window:
-    """Run the stream under each policy; ``clock`` (ns) times decisions and proofs and nothing else. ``gpu`` makes the
-    GPU of that number, from 0; there are as many as jobs are ever alive.
+    """Run the stream under each policy; ``clock`` (ns) only times decisions and proofs. ``gpu`` creates the GPU of a
+    number from 0; there are as many GPUs as the peak number of jobs alive.
 
-    Raises: RuntimeError: a job did not end as it must, which would make every figure wrong.
+    Raises: RuntimeError: a job waited or did not complete, which would make every figure wrong.
     """
     window = Window(stream)
     specs = [gpu(n) for n in range(stream.peak_gpus())]

@@ -1,4 +1,4 @@
-"""The event core: what is due happens, in the order of its time, then of being asked for; nothing else moves time."""
+"""The event core: runs due actions in order of time, then of scheduling. Only it advances time."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class EventCore:
         self._asked = 0
 
     def at(self, when_ns: int, action: Callable[[], None]) -> None:
-        """``action`` at ``when_ns``, or now if that is past."""
+        """Schedule ``action`` at ``when_ns``, or now if that has passed."""
         self._asked += 1
         heapq.heappush(self._due, (max(when_ns, self.now_ns), self._asked, action))
 
     def after(self, wait_ns: int, action: Callable[[], None]) -> None:
-        """``action`` in ``wait_ns``."""
+        """Schedule ``action`` after ``wait_ns``."""
         self.at(self.now_ns + wait_ns, action)
 
     def run(self, until_ns: int | None = None) -> None:
-        """Until nothing is left to happen, or all that is due at ``until_ns`` or before has: time is then that."""
+        """Run until no action is left, or until all that are due by ``until_ns`` have run, and set the time to that."""
         due = self._due
         while due and (until_ns is None or due[0][0] <= until_ns):
             self.now_ns, _, action = heapq.heappop(due)

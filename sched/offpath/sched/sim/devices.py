@@ -1,4 +1,4 @@
-"""How long a GPU takes to be cut, warmed up, scrubbed and given back."""
+"""Models the time that a GPU takes to create, warm up, scrub and destroy an instance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MS: Final = 10**6
 
 @dataclass(frozen=True, slots=True)
 class DeviceModel:
-    """Times in ns: to create an instance, to warm a worker up on it, to scrub a GiB, to destroy it."""
+    """Times in ns: to create an instance, to warm up a worker on it, to scrub a GiB, to destroy it."""
 
     name: str
     create_ns: int
@@ -20,4 +20,4 @@ class DeviceModel:
 
 
 PAPER: Final = DeviceModel("paper", 0, 0, 0, 0)
-"""The paper's: nothing takes time."""
+"""The paper's model: all times are 0."""

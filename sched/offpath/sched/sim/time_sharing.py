@@ -1,17 +1,17 @@
-"""Time-sharing, the baseline that isolates nobody: GPU-hours if jobs of any tenants took turns on whole GPUs.
+"""Time-sharing, the baseline without isolation: GPU-hours if jobs of any tenants took turns on whole GPUs.
 
-Conspirator names time-multiplexing as a way to share a GPU (§2.3) and measures no figure of it; this is its best case.
+Conspirator mentions time-multiplexing as a way to share a GPU (§2.3) but does not measure it; this is its best case.
 
-- A job that wants R percent has the whole GPU for R percent of the turns, and gets as far as with R percent of the GPU
-  all the time. That needs jobs that speed up in proportion to the GPU they are given, which figure 2 denies: where a
-  job is no faster on a whole GPU than on R percent, Σ R ≤ 100 does not help, and turns cost `exclusive`'s GPU-hours.
-  What time-sharing really uses lies between the two.
-- Changing turns takes no time, and the states of all jobs on a GPU fit into its memory together.
-- First fit over GPUs while Σ R ≤ 100, whoever the tenants are; nobody waits or moves.
+- A job that wants R percent has the whole GPU for R percent of the turns, and progresses as with R percent of the GPU
+  all the time. This assumes jobs that speed up in proportion to their part of the GPU, which figure 2 refutes: if a job
+  is no faster on a whole GPU than on R percent, Σ R ≤ 100 does not help, and turns cost the GPU-hours of `exclusive`.
+  Real time-sharing lies between the two.
+- Switching turns takes no time, and the states of all jobs on a GPU fit into its memory together.
+- First fit over GPUs while Σ R ≤ 100, independent of tenants; no job waits or moves.
 
-Turns isolate neither memory nor faults, so two tenants on one GPU break what equations 1g and 1h ask for, and what the
-job book guarantees. It is therefore no policy: it is computed from the stream, beside the book, and says for how many
-of its GPU-hours a GPU has several tenants.
+Turns isolate neither memory nor faults, so two tenants on one GPU violate equations 1g and 1h and the job book's
+guarantee. This is therefore not a policy: it is computed from the stream, outside the book, and also counts the
+GPU-hours in which a GPU has several tenants.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from offpath.sched.sim.workload import Stream
 
 @dataclass(frozen=True, slots=True)
 class TimeShared:
-    """``hours``: whole GPUs, so slices are the same. ``curve``: active and slice GPU-hours so far, at each moment that
-    was asked for. ``mixed``: GPU-hours in which a GPU has jobs of several tenants."""
+    """``hours``: whole GPUs, so slices are the same. ``curve``: active and slice GPU-hours so far, at each requested
+    time. ``mixed``: GPU-hours in which a GPU has jobs of several tenants."""
 
     hours: GpuHours
     curve: list[tuple[float, float]]
@@ -52,7 +52,7 @@ class _Turns:
         self._gpus: list[_Gpu] = []
 
     def begin(self, now_ns: int, tenant: str, share: int) -> _Gpu:
-        """On the first GPU with as many turns left."""
+        """Start on the first GPU with enough free turns."""
         gpu = next((gpu for gpu in self._gpus if gpu.room >= share), None)
         if gpu is None:
             gpu = _Gpu(f"gpu-{len(self._gpus)}")
@@ -64,7 +64,7 @@ class _Turns:
         return gpu
 
     def end(self, now_ns: int, gpu: _Gpu, tenant: str, share: int) -> None:
-        """Its turns are free."""
+        """Free the job's turns."""
         before = len(gpu.jobs)
         gpu.room += share
         gpu.jobs[tenant] -= 1
@@ -82,11 +82,11 @@ class _Turns:
 
 
 _END, _BEGIN, _ASK = range(3)
-"""What comes first at one moment."""
+"""Order of events at the same time."""
 
 
 def time_shared(stream: Stream, moments: Sequence[int] = ()) -> TimeShared:
-    """The stream by first fit; ``moments`` in ns, rising."""
+    """Run the stream by first fit; ``moments`` in ns, ascending."""
     steps = [(moment, _ASK, 0, 0) for moment in moments]
     for row, job in enumerate(stream.jobs):
         for piece in range(max(1, job.share // 100) if job.duration_ns else 0):

@@ -1,6 +1,7 @@
-"""The same jobs under another policy or on other GPUs: what a journal recorded, two simulated runs, their difference.
+"""Compares the same jobs under another policy or on other GPUs: a journal's recording, two simulated runs, their
+difference.
 
-Pure: who calls brings the journal's entries or a trace's rows, and is told how far a run is.
+Pure: the caller provides the journal's entries or a trace's rows, and receives progress.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ _PARTS: Final = 1_000
 
 
 class NothingRecorded(SchedError):
-    """No job of a recording ran to its end, or no helper was there."""
+    """No job of a recording ran to its end, or no helper was connected."""
 
 
 @dataclass(slots=True)
 class Source:
-    """What both sides share, and how it is now. ``recorded``: latencies in ns by row, of a journal's completed jobs."""
+    """Inputs shared by both sides, and the current policy. ``recorded``: latencies in ns by row, of a journal's
+    completed jobs."""
 
     stream: Stream
     gpus: list[GpuSpec]
@@ -47,12 +49,12 @@ class Source:
 
 
 Place = tuple[int, str, int]
-"""GPU by its place in the fleet (the two sides may spell its name differently), profile, first memory slice."""
+"""Index of the GPU in the fleet (GPU names may differ between the sides), profile, first memory slice."""
 
 
 @dataclass(slots=True)
 class Side:
-    """One simulated run. ``placed``: where each row's lease was opened, see `Place`."""
+    """One simulated run. ``placed``: the place of each row's lease, see `Place`."""
 
     hours: GpuHours
     placed: dict[int, Place]
@@ -61,11 +63,10 @@ class Side:
 
 
 class Recording:
-    """One pass over a journal's events and commands: who submitted what when, how long it ran, how long instances
-    took."""
+    """One pass over a journal's events and commands: collects submissions, run times and instance times."""
 
     def __init__(self, book: JobBook) -> None:
-        """``book``: as it was at the first entry."""
+        """``book``: its state at the first entry."""
         ledger = book.ledger
         self._policy = ledger.policy.name
         self._settings, self._kernels, self._gpus = ledger.settings, ledger.kernels, book.leasing.gpus
@@ -79,10 +80,10 @@ class Recording:
         self._open_ns: list[int] = []
         self._close_ns: list[int] = []
         self.last_ns = 0
-        """When the recording ends."""
+        """End of the recording."""
 
     def add(self, value: events.Event | commands.Command, now_ns: int) -> None:
-        """An event that the book was given at ``now_ns``, or a command that it answered with."""
+        """Add an event that the book received at ``now_ns``, or a command that it returned."""
         self.last_ns = max(self.last_ns, now_ns)
         if isinstance(value, events.JobSubmitted):
             kernel = self._kernels.get(value.kernel)
@@ -112,7 +113,7 @@ class Recording:
             self._close_ns.append(now_ns - self._closed.pop(value.lease))
 
     def source(self, name: str) -> Source:
-        """What was recorded, as the rows of a trace. Raises: NothingRecorded."""
+        """Return the recording as rows of a trace. Raises: NothingRecorded."""
         ran = sorted((job, trace) for job, trace in self._jobs.items() if job in self._ran)
         if not ran or not self._gpus:
             raise NothingRecorded(f"{name}: no job in it ran to its end, or no helper was there")
@@ -135,10 +136,10 @@ class Recording:
 def simulate(
     source: Source, policy: str, gpus: list[GpuSpec], advisor: Advisor | None, progress: Callable[[float, int], None]
 ) -> Side:
-    """One side, to the end of its last job. ``advisor``: a plug-in that has started, for a policy that asks one.
-    ``progress`` gets the part of the time that has passed, and the number of unfinished jobs.
+    """Run one side to the end of its last job. ``advisor``: a started plug-in, for a plug-in policy. ``progress``
+    receives the part of the time that has passed, and the number of unfinished jobs.
 
-    Raises: SchedError: no such policy.
+    Raises: SchedError: unknown policy.
     """
     placed: dict[int, Place] = {}
     ordinal = {gpu.gpu: n for n, gpu in enumerate(gpus)}
@@ -156,7 +157,7 @@ def simulate(
 
 
 def _to_the_end(cluster: Cluster, source: Source, progress: Callable[[float, int], None]) -> GpuHours:
-    """Run the window, whose hours are returned, then on until the last job has ended."""
+    """Run the window, and return its hours, then continue until the last job has ended."""
     begin_ns, end_ns = source.stream.begin_ns, source.stream.end_ns
     for part in range(1, _PARTS + 1):
         cluster.run(begin_ns + (end_ns - begin_ns) * part // _PARTS)
@@ -206,12 +207,12 @@ def difference(source: Source, now: Side, then: Side) -> dict[str, Any]:
 
 
 def _is_hurt(now_ms: float | None, then_ms: float | None) -> bool:
-    """Its p99 rose."""
+    """True if the p99 rose."""
     return now_ms is not None and then_ms is not None and then_ms > now_ms * (1 + _HURT)
 
 
 def _latencies(source: Source, side: Side, tenant: str | None = None) -> list[int]:
-    """Of completed jobs, in ns."""
+    """Latencies of completed jobs, in ns."""
     rows = source.stream.jobs
     return [
         ns

@@ -1,6 +1,6 @@
-"""Streams of jobs: what a trace row is, thinning and scaling, tenants where the trace has none, the synthetic stream.
+"""Streams of jobs: trace rows, thinning and scaling, assigned tenants, and the synthetic stream.
 
-Everything that is drawn is drawn from a generator that the caller seeds.
+All random draws come from a generator that the caller seeds.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ HOUR_S: Final = 3_600.0
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """A row: ``share`` is R in percent of a GPU; above 100 it is a gang of so many whole GPUs. ``model``: the only one
-    it runs on, if there is only one."""
+    """A row: ``share`` is R in percent of a GPU; above 100 it is a gang of that many whole GPUs. ``model``: the only
+    GPU model it runs on, if restricted."""
 
     submit_ns: int
     duration_ns: int
@@ -31,8 +31,8 @@ class TraceJob:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Jobs in the order they are submitted; what counts is the window from ``begin_ns`` to ``end_ns``. ``kind``:
-    "reproduction" (synthetic, from published marginals) or "real"."""
+    """Jobs in order of submission; results cover the window from ``begin_ns`` to ``end_ns``. ``kind``: "reproduction"
+    (synthetic, from published marginals) or "real"."""
 
     name: str
     kind: str
@@ -42,7 +42,7 @@ class Stream:
 
     @property
     def load_gpus(self) -> float:
-        """Mean demand over the window in GPUs, if nothing waits: ∫ Σ R dt / length."""
+        """Mean demand over the window in GPUs, if no job waits: ∫ Σ R dt / length."""
         begin, end = self.begin_ns, self.end_ns
         asked = sum(
             job.share * max(0, min(end, job.submit_ns + job.duration_ns) - max(begin, job.submit_ns))
@@ -51,7 +51,7 @@ class Stream:
         return asked / 100 / (end - begin)
 
     def peak_gpus(self) -> int:
-        """Jobs alive at once at most, a gang as its GPUs: so many GPUs always suffice."""
+        """Peak number of jobs alive, a gang counted by its GPUs: this many GPUs always suffice."""
         steps = []
         for job in self.jobs:
             pieces = max(1, job.share // 100)
@@ -78,16 +78,17 @@ class _Drawn:
 
 
 def with_tenants(stream: Stream, tenants: int, random: Random, exponent: float = 1.0) -> Stream:
-    """The stream with each job given to one of ``tenants`` tenants, Zipf-distributed: a choice of the simulation."""
+    """Assign each job to one of ``tenants`` tenants, Zipf-distributed: a choice of the simulation, not of the trace."""
     drawn = _Drawn(zipf(tenants, exponent))
     jobs = tuple(replace(job, tenant=f"t{drawn.draw(random) + 1}") for job in stream.jobs)
     return replace(stream, jobs=jobs)
 
 
 def thinned(stream: Stream, load_gpus: float, random: Random) -> Stream:
-    """A random part of the jobs, so many that the mean load is about ``load_gpus``. Times stay as they are.
+    """Keep a random part of the jobs, so that the mean load is about ``load_gpus``. Times are unchanged.
 
-    Raises: ValueError: the stream has less than that."""
+    Raises: ValueError: the stream's load is lower.
+    """
     part = load_gpus / stream.load_gpus
     if part > 1:
         raise ValueError(f"{stream.name} has a load of {stream.load_gpus:.1f} GPUs, not {load_gpus:g}")
@@ -103,7 +104,7 @@ def cut_window(stream: Stream, begin_ns: int, end_ns: int) -> Stream:
 
 @dataclass(frozen=True, slots=True)
 class Marginals:
-    """What is published of a trace: R in percent with its weight, and quantiles (probability, seconds) of durations,
+    """Published properties of a trace: R in percent with its weight, and quantiles (probability, seconds) of durations,
     from probability 0 to 1."""
 
     shares: tuple[tuple[int, float], ...]
@@ -141,7 +142,7 @@ def synthetic(
 ) -> Stream:
     """Poisson arrivals of jobs with these marginals, drawn independently, at the rate that gives the mean load.
 
-    Jobs run ``hours`` at most (the window's length), and arrive from as long before the window, so that it begins in
+    Jobs run at most ``hours`` (the window's length). Arrivals start that long before the window, so that it starts in
     the steady state.
     """
     longest_s = hours * HOUR_S
@@ -160,12 +161,12 @@ def synthetic(
 
 
 Span = tuple[int, int]
-"""From, to, in ns; the end is not part of it."""
+"""Start and end in ns; the end is excluded."""
 
 
 def live_spans(stream: Stream, most: int) -> list[Span]:
-    """When in the window 1 to ``most`` jobs are alive, if nothing waits; a gang counts as its GPUs. Spans that touch
-    are one."""
+    """Spans of the window in which 1 to ``most`` jobs are alive, if no job waits; a gang counts as its GPUs. Adjacent
+    spans are merged."""
     begin, end = stream.begin_ns, stream.end_ns
     steps = [(begin, 0), (end, 0)]
     for job in stream.jobs:
@@ -185,8 +186,8 @@ def live_spans(stream: Stream, most: int) -> list[Span]:
 
 
 def evenly(spans: Sequence[Span], count: int) -> list[int]:
-    """``count`` moments with as much of the spans' time between each and the next, and half as much at either end;
-    fewer if there are not so many ns."""
+    """``count`` times, evenly spaced over the spans' total time, with half the spacing at either end; fewer if there
+    are not enough ns."""
     total = sum(end - begin for begin, end in spans)
     found = set()
     for part in {(2 * n + 1) * total // (2 * count) for n in range(count)} if total else ():

@@ -1,1 +1,1 @@
-"""Clusters as graphs of hosts and switches: the model, what builds it, and what reads it from other programs' files."""
+"""Clusters as graphs of hosts and switches: the model, its builders, and readers for other programs' files."""

@@ -1,4 +1,4 @@
-"""Switches as files declare them, each with its children, made a `Topology`; what is wrong is told with its line."""
+"""Builds a `Topology` from switches that files declare with their children; errors name the line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from offpath.sched.topology.graph import MOST_HOSTS, MOST_LEVELS, MOST_LINKS, To
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """One switch: ``switches`` below it, ``hosts`` on it, and the ``line`` that says so, if the text has lines."""
+    """One switch: the ``switches`` below it, the ``hosts`` on it, and the ``line`` of its declaration, if the text has
+    lines."""
 
     name: str
     switches: Sequence[str]
@@ -19,10 +20,10 @@ class Declared:
 
 
 def connected(declared: Sequence[Declared]) -> Topology:
-    """Hosts are numbered in the order they come in, pod by pod; a switch is one level above its highest child. A node
-    may have several parents.
+    """Build the topology. Hosts are numbered in order of appearance, pod by pod; a switch is one level above its
+    highest child. A node may have several parents.
 
-    Raises: TopologyError: a name twice, a child that is nowhere, a circle, a switch without hosts below it.
+    Raises: TopologyError: a duplicate name, an undeclared child, a cycle, a switch without hosts below it.
     """
     lines: dict[str, int | None] = {}
     for each in declared:
@@ -54,7 +55,7 @@ def connected(declared: Sequence[Declared]) -> Topology:
 
 
 def _levels(declared: Sequence[Declared]) -> list[int]:
-    """Children first. Raises: TopologyError."""
+    """Levels, children first. Raises: TopologyError."""
     parents: dict[str, list[str]] = {each.name: [] for each in declared}
     missing = {each.name: 0 for each in declared}
     level = {each.name: 1 if each.hosts else 0 for each in declared}
@@ -63,7 +64,7 @@ def _levels(declared: Sequence[Declared]) -> list[int]:
             parents[child].append(each.name)
             missing[each.name] += 1
     waiting = [name for name, count in missing.items() if count == 0]
-    for name in waiting:  # grows
+    for name in waiting:  # the loop appends
         for parent in parents[name]:
             level[parent] = max(level[parent], level[name] + 1)
             missing[parent] -= 1

@@ -1,4 +1,4 @@
-"""Regular networks: fat-trees with any oversubscription, leaf-spine, plain trees.
+"""Builds regular networks: fat-trees with any oversubscription, leaf-spine, plain trees.
 
 All are extended generalised fat-trees (Öhring et al., IPPS 1995): a switch of level i has ``down[i-1]`` children, and a
 node of level i-1 has ``up[i-1]`` parents. The paper's fat-tree of degree 16 is down 8, 8, 16 and up 1, 8, 8: 1 024
@@ -20,9 +20,9 @@ _WORDS: Final = {1: ("switch",), 2: ("leaf", "spine"), 3: ("leaf", "aggr", "core
 def regular(down: Sequence[int], up: Sequence[int], *, planes_first: bool = False) -> Topology:
     """``down[i]``: children of a switch of level i + 1; ``up[i]``: parents of a node of level i.
 
-    Host x_h … x_1 (its way down from the top) has number x_1 + down[0]·(x_2 + down[1]·(x_3 + …)). A switch's number in
-    its pod is made of the links up that lead to it. By default the highest of those counts fastest: the parents of a
-    node have consecutive numbers, and so have all cores of one plane. ``planes_first``: the lowest counts fastest, so
+    Host x_h … x_1 (its path down from the top) has number x_1 + down[0]·(x_2 + down[1]·(x_3 + …)). A switch's number in
+    its pod is composed of the up-links that lead to it. By default the highest of those varies fastest: the parents of
+    a node have consecutive numbers, and so have all cores of one plane. ``planes_first``: the lowest varies fastest, so
     that consecutive cores are of planes 0, 1, 2, … and a leaf reaches them over different links. A planner that takes
     the first root without a conflict (`sim.ina.planners.First`) fills one plane after the other by default, and spreads
     over all planes with ``planes_first``.
@@ -32,14 +32,14 @@ def regular(down: Sequence[int], up: Sequence[int], *, planes_first: bool = Fals
     height = len(down)
     if not 1 <= height <= MOST_LEVELS or len(up) != height or min(*down, *up) < 1:
         raise TopologyError("as many counts up as down, each 1 or more")
-    # Level l has a node for each way down to it and each way up from below: Π down[l:] · Π up[:l].
+    # Level l has a node for each path down to it and each path up from below: Π down[l:] · Π up[:l].
     counts = [prod(down[level:]) * prod(up[:level]) for level in range(height + 1)]
     if counts[0] > MOST_HOSTS or sum(counts[level] * up[level] for level in range(height)) > MOST_LINKS:
         raise TopologyError(f"more than {MOST_HOSTS} hosts or {MOST_LINKS} links")
     firsts = [sum(counts[:level]) for level in range(height + 1)]
     links = []
     for level in range(height):
-        below = prod(up[:level])  # nodes of this level in one pod of it; of the next level, below · up[level]
+        below = prod(up[:level])  # nodes of this level per pod; of the next level, below · up[level]
         for pod, child, node, way in product(
             range(prod(down[level + 1 :])), range(down[level]), range(below), range(up[level])
         ):
@@ -63,8 +63,8 @@ def _pod(first: int, down: Sequence[int]) -> Pod:
 
 
 def fat_tree(degree: int, up: int | None = None, *, planes_first: bool = False) -> Topology:
-    """Three levels of switches with ``degree`` ports, half of them down; ``up``: links up of leaf and aggregation
-    switches, fewer than half where the network is oversubscribed (degree / 2 : up). ``planes_first``: as in `regular`.
+    """Three levels of switches with ``degree`` ports, half of them down; ``up``: up-links of leaf and aggregation
+    switches, fewer than half if the network is oversubscribed (degree / 2 : up). ``planes_first``: as in `regular`.
 
     Raises: TopologyError.
     """
@@ -84,10 +84,10 @@ def leaf_spine(leaves: int, hosts: int, spines: int) -> Topology:
 
 def clos(hosts: int, leaves: int, pods: int, aggregations: int, cores: int) -> Topology:
     """A folded Clos of three levels: ``pods`` of ``leaves`` with ``hosts`` each, every leaf on all ``aggregations`` of
-    its pod, every one of those on its plane's ``cores``. Raises: TopologyError."""
+    its pod, each of those on its plane's ``cores``. Raises: TopologyError."""
     return regular((hosts, leaves, pods), (1, aggregations, cores))
 
 
 def plain_tree(*down: int) -> Topology:
-    """One parent each; ``down``: children of a switch, from the leaves up. Raises: TopologyError."""
+    """A tree with one parent per node; ``down``: children of a switch, from the leaves up. Raises: TopologyError."""
     return regular(down, (1,) * len(down))

@@ -1,8 +1,8 @@
-"""A cluster's network: hosts and switches in layers, links between them, and pods of hosts.
+"""Models a cluster's network: hosts and switches in layers, links between them, and pods of hosts.
 
 Hosts are 0 … H-1, numbered so that every pod is a contiguous range; switches are H … H+S-1. A host's level is 0, a
-switch's is its distance from the hosts. A link is known by its place in `Topology.links`; it leads up if its ends'
-levels differ. The pod tree is what placement counts fragments in (MINA §III-B).
+switch's is its distance from the hosts. A link is identified by its index in `Topology.links`; it leads up if its ends'
+levels differ. Placement counts fragments in the pod tree (MINA §III-B).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Final
 from offpath.sched.errors import SchedError
 
 MOST_LEVELS: Final = 32
-"""No fabric is this high; what walks pods may recurse."""
+"""Above the height of any real fabric; code that walks pods may recurse."""
 MOST_HOSTS: Final = 1_000_000
 MOST_LINKS: Final = 4_000_000
 
 
 class TopologyError(SchedError):
-    """It is no topology; ``line`` (from 1) of the text that says so, where there is one."""
+    """Invalid topology; ``line``: line number from 1 in the text, if known."""
 
     def __init__(self, what: str, line: int | None = None) -> None:
         super().__init__(what if line is None else f"line {line}: {what}")
@@ -42,7 +42,7 @@ class Pod:
 class Topology:
     """Immutable. ``links``: (lower or equal, upper) node ids. ``level`` and ``names``: by node.
 
-    Raises: TopologyError: it contradicts itself.
+    Raises: TopologyError: it is inconsistent.
     """
 
     hosts: int
@@ -59,12 +59,12 @@ class Topology:
 
     @property
     def nodes(self) -> int:
-        """Hosts and switches."""
+        """Number of hosts and switches."""
         return self.hosts + self.switches
 
     @cached_property
     def up(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """By node: (parent, link) of each link that leads up, by parent."""
+        """By node: (parent, link) of each link that leads up, sorted by parent."""
         found: list[list[tuple[int, int]]] = [[] for _ in range(self.nodes)]
         for link, (low, high) in enumerate(self.links):
             if self.level[low] != self.level[high]:
@@ -73,7 +73,7 @@ class Topology:
 
     @cached_property
     def beside(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """By node: (neighbour, link) of every link between switches, whichever way it leads."""
+        """By node: (neighbour, link) of every link between switches, in either direction."""
         found: list[list[tuple[int, int]]] = [[] for _ in range(self.nodes)]
         for link, (low, high) in enumerate(self.links):
             if low >= self.hosts:
@@ -94,12 +94,12 @@ class Topology:
 
     @cached_property
     def host_numbers(self) -> dict[str, int]:
-        """Hosts by name."""
+        """Host numbers by name."""
         return {name: host for host, name in enumerate(self.names[: self.hosts])}
 
 
 def walk(pod: Pod) -> Iterator[tuple[Pod, int]]:
-    """All pods below and with ``pod``, parents first, with their depth."""
+    """``pod`` and all pods below it, parents first, with their depth."""
     waiting = [(pod, 0)]
     while waiting:
         each, depth = waiting.pop()
@@ -108,7 +108,7 @@ def walk(pod: Pod) -> Iterator[tuple[Pod, int]]:
 
 
 def _faults(topology: Topology) -> Iterator[str]:
-    """What contradicts itself; later ones may follow from the first."""
+    """Inconsistencies; later ones may follow from the first."""
     hosts, nodes = topology.hosts, topology.nodes
     if not 1 <= hosts <= MOST_HOSTS or topology.switches < 0:
         yield f"{hosts} hosts, {topology.switches} switches: from 1 to {MOST_HOSTS} hosts"
@@ -152,10 +152,11 @@ def from_links(
     links: Iterable[tuple[int, int]],
     level: Sequence[int] | None = None,
 ) -> Topology:
-    """Any graph. Nodes are numbered hosts first, in the order given; a link may be given either way round, and twice.
+    """Build a topology from any graph. Nodes are numbered hosts first, in the given order; a link may be given in
+    either direction, and twice.
 
-    ``level``: of each switch; none: 1 + the distance to the nearest host's switch. Pods are what hangs together below
-    each level; their hosts become contiguous, with as little change of order as that allows (names tell who is who).
+    ``level``: of each switch; None: 1 + the distance to the nearest host's switch. Pods are the connected components
+    below each level. Their hosts become contiguous, with minimal changes of the order (names identify the hosts).
 
     Raises: TopologyError.
     """
@@ -185,7 +186,7 @@ def from_links(
 
 
 def _inferred(count: int, nodes: int, pairs: Sequence[tuple[int, int]]) -> Iterator[int]:
-    """Levels of switches by distance from any host."""
+    """Levels of switches by distance from the nearest host."""
     beside: list[list[int]] = [[] for _ in range(nodes)]
     for low, high in pairs:
         beside[low].append(high)
@@ -217,27 +218,27 @@ class _Sets:
         return node
 
     def join(self, one: int, other: int) -> None:
-        """Make one set of two."""
+        """Merge two sets."""
         self._of[self.find(one)] = self.find(other)
 
 
 @dataclass(slots=True)
 class _Part:
-    """A pod before its hosts are numbered: ``host`` if it is one, else its parts."""
+    """A pod before its hosts are numbered: ``host`` if it is a host, else its parts."""
 
     host: int = -1
     parts: tuple[_Part, ...] = ()
 
 
 def _pods(count: int, nodes: int, pairs: Sequence[tuple[int, int]], levels: Sequence[int]) -> tuple[list[int], Pod]:
-    """The hosts in the order of their pods, and the pods: components of what is left when all switches above a level
-    are taken away, level by level. A pod that would hold only one other is that other."""
+    """The hosts in the order of their pods, and the pods: for each level, the components without the switches above it.
+    A pod with only one part is replaced by that part."""
     sets = _Sets(nodes)
     by_level: dict[int, list[tuple[int, int]]] = {}
     for low, high in pairs:
         by_level.setdefault(max(levels[low], levels[high]), []).append((low, high))
     parts = {host: _Part(host) for host in range(count)}
-    for level in [*sorted(by_level), None]:  # None: what hangs together nowhere is in one pod all the same
+    for level in [*sorted(by_level), None]:  # None: unconnected components also share one pod
         for low, high in by_level[level] if level is not None else ():
             sets.join(low, high)
         joined: dict[int, list[_Part]] = {}
@@ -249,7 +250,7 @@ def _pods(count: int, nodes: int, pairs: Sequence[tuple[int, int]], levels: Sequ
 
 
 def _numbered(whole: _Part) -> tuple[list[int], Pod]:
-    """Hosts in order, and finished pods; depth is bounded by the levels."""
+    """Hosts in order, and finished pods; the levels bound the recursion depth."""
     order: list[int] = []
 
     def finish(part: _Part) -> Pod:

@@ -1,4 +1,5 @@
-"""Slurm's hostlist expressions: ``n[001-064,080],m7`` (topology.conf(5), "Slurm's hostlist expression parser")."""
+"""Expands Slurm's hostlist expressions: ``n[001-064,080],m7`` (topology.conf(5), "Slurm's hostlist expression
+parser")."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ _NAME: Final = re.compile(r"[!-~]+")
 def expand(text: str, line: int | None = None) -> list[str]:
     """The names in order. A range's numbers are as wide as its first one: ``[08-11]`` is 08, 09, 10, 11.
 
-    Raises: TopologyError: brackets that do not match, a range that is none or falls, a name that cannot be one, more
-    than a million names.
+    Raises: TopologyError: unmatched brackets, an invalid or descending range, an invalid name, more than a million
+    names.
     """
     names: list[str] = []
     for word in _words(text, line):
@@ -42,7 +43,7 @@ def expand(text: str, line: int | None = None) -> list[str]:
 
 
 def _words(text: str, line: int | None) -> Iterator[str]:
-    """What commas outside of brackets separate."""
+    """Split at commas outside of brackets."""
     start, inside = 0, False
     for at, character in enumerate(text):
         if character == "[":
@@ -80,5 +81,5 @@ def _numbers(text: str, line: int | None) -> list[str]:
 
 
 def _shown(text: str) -> str:
-    """Little of what an untrusted file says."""
+    """Shorten a part of an untrusted file for an error text."""
     return repr(text if len(text) <= 60 else text[:60] + "…")

@@ -1,4 +1,4 @@
-"""Any text that describes a network: which of the formats it is, is told by how it begins."""
+"""Reads any supported description of a network; the beginning of the text determines the format."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def read(text: str) -> Topology:
 
 
 def is_regular(words: str) -> bool:
-    """``words`` is for `regular`, not a file's name."""
+    """True if ``words`` is an argument for `regular`, not a file name."""
     return _REGULAR.fullmatch(words) is not None
 
 
 def regular(words: str) -> Topology:
-    """``fat-tree:16`` (degree), ``fat-tree:16/4`` (4 links up instead of 8), ``leaf-spine:LEAVESxHOSTSxSPINES``,
+    """``fat-tree:16`` (degree), ``fat-tree:16/4`` (4 up-links instead of 8), ``leaf-spine:LEAVESxHOSTSxSPINES``,
     ``tree:8x8x16`` (children, from the leaves up). Raises: TopologyError."""
     match = _REGULAR.fullmatch(words)
     if match is None:

@@ -1,7 +1,7 @@
-"""The part of YAML that Slurm's topology.yaml is written in: block lists and mappings, plain and quoted scalars, flow
-lists of scalars, comments. Anchors, tags and multi-line scalars are refused. Every value knows its line.
+"""Parses the subset of YAML in Slurm's topology.yaml: block lists and mappings, plain and quoted scalars, flow lists of
+scalars, comments. Anchors, tags and multi-line scalars are refused. Every value has its line number.
 
-A library would bring its own hostile inputs (aliases that explode, deep recursion) and a dependency of the live path.
+A YAML library would accept hostile inputs (exploding aliases, deep recursion) and add a dependency to the live path.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _QUOTED: Final = re.compile(r"\"[^\"\\]*\"|'[^']*'")
 
 @dataclass(frozen=True, slots=True)
 class Yaml:
-    """A scalar is its text; a missing value is an empty one."""
+    """A scalar is its text; a missing value is an empty text."""
 
     line: int
     value: str | list[Yaml] | dict[str, Yaml]
 
     def mapping(self, what: str) -> dict[str, Yaml]:
-        """Raises: TopologyError: it is something else."""
+        """Raises: TopologyError: the value is not a mapping."""
         if not isinstance(self.value, dict):
             raise TopologyError(f"{what} is no mapping", self.line)
         return self.value
 
     def items(self, what: str) -> list[Yaml]:
-        """Raises: TopologyError: it is something else."""
+        """Raises: TopologyError: the value is not a list."""
         if not isinstance(self.value, list):
             raise TopologyError(f"{what} is no list", self.line)
         return self.value
 
     def text(self, what: str) -> str:
-        """Raises: TopologyError: it is something else, or nothing."""
+        """Raises: TopologyError: the value is not a text, or empty."""
         if not isinstance(self.value, str) or not self.value:
             raise TopologyError(f"{what} is no text", self.line)
         return self.value
@@ -46,7 +46,7 @@ class Yaml:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A line, or what follows a dash in one; ``text`` None: the dash itself."""
+    """A line, or the part of a line after a dash; ``text`` None: the dash itself."""
 
     line: int
     indent: int
@@ -54,7 +54,7 @@ class _Piece:
 
 
 def parse(text: str) -> Yaml:
-    """One document. Raises: TopologyError."""
+    """Parse one document. Raises: TopologyError."""
     pieces: list[_Piece] = []
     for line, raw in enumerate(text.splitlines(), 1):
         if raw.startswith(("---", "%YAML")) and not pieces:
@@ -87,7 +87,7 @@ def _uncommented(raw: str) -> str:
 
 
 def _block(pieces: list[_Piece], at: int, depth: int) -> tuple[Yaml, int]:
-    """The value that begins at a piece, and the piece behind it."""
+    """The value that starts at a piece, and the index of the piece after it."""
     first = pieces[at]
     if depth > _DEEPEST:
         raise TopologyError(f"nested deeper than {_DEEPEST}", first.line)

@@ -1,7 +1,7 @@
-"""Slurm's topology.conf and topology.yaml, plugins tree and block (topology.conf(5), topology.yaml(5)).
+"""Reads Slurm's topology.conf and topology.yaml, plugins tree and block (topology.conf(5), topology.yaml(5)).
 
-The tree plugin names switches. The block plugin does not: each block is taken for a switch, so are the larger blocks
-that `BlockSizes` makes of contiguous ones, and one switch is above all.
+The tree plugin names switches. The block plugin does not: each block becomes a switch, as do the larger blocks that
+`BlockSizes` builds from contiguous ones, and one switch is above all.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from offpath.sched.topology.hostlist import expand
 _SWITCH: Final = {"switchname", "switches", "nodes", "linkspeed"}
 _BLOCK: Final = {"blockname", "nodes"}
 _LONGEST_NAME: Final = 64
-"""Of a switch: topology.conf(5)."""
+"""Maximum length of a switch name: topology.conf(5)."""
 
 
 def conf(text: str) -> Topology:
-    """topology.conf. Where it has switches and blocks, the switches count. Raises: TopologyError."""
+    """topology.conf. With both switches and blocks, the switches count. Raises: TopologyError."""
     switches: list[Declared] = []
     blocks: list[Declared] = []
     sizes: tuple[list[int], int] = [], 0
@@ -44,7 +44,7 @@ def conf(text: str) -> Topology:
 
 
 def _lines(text: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """Lines that say something, joined where one ends in a backslash; keys in small letters."""
+    """Non-empty lines, joined where one ends in a backslash; keys in lower case."""
     begun, kept = 0, ""
     for line, raw in enumerate(text.splitlines(), 1):
         said = raw.split("#", 1)[0].strip()
@@ -112,8 +112,8 @@ def _above_blocks(blocks: Sequence[Declared], sizes: Sequence[int], line: int) -
 
 
 def yaml(text: str, name: str | None = None) -> Topology:
-    """topology.yaml: the topology ``name``, or the first that is the cluster's default, or the only one that is no
-    flat one. Raises: TopologyError."""
+    """topology.yaml: the topology ``name``, or the first that is the cluster's default, or the only one that is not
+    flat. Raises: TopologyError."""
     chosen = _chosen(plain_yaml.parse(text).items("the document"), name)
     fields = chosen.mapping("a topology")
     kinds = [kind for kind in ("tree", "block", "flat") if kind in fields]

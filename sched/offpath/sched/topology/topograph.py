@@ -1,4 +1,4 @@
-"""Topograph's JSON: what its graph engine says of instances, and the table of switches its providers deal in.
+"""Reads Topograph's JSON: its graph engine's output for instances, and its providers' table of switches.
 
 ``{"instances": [{"id": …, "network_layers": [leaf, spine, …]}]}`` (its docs, engines/graph), and ``{"switches": {NAME:
 {"switches": [NAME…], "nodes": [{"node_id": …}…]}}}``. Its Slurm engine writes topology.conf and topology.yaml: `slurm`.
@@ -17,12 +17,12 @@ _LONGEST_NAME: Final = 256
 
 
 def topograph(text: str) -> Topology:
-    """Either form. Raises: TopologyError: of JSON that is none it names the line, of the rest the path of keys."""
+    """Read either form. Raises: TopologyError: for invalid JSON with the line, otherwise with the path of keys."""
     try:
         data: Any = json.loads(text)
     except json.JSONDecodeError as fault:
         raise TopologyError(f"no JSON: {fault.msg}", fault.lineno) from None
-    except (RecursionError, ValueError):  # nested a thousand deep; a number of thousands of digits
+    except (RecursionError, ValueError):  # a thousand levels deep, or a number of thousands of digits
         raise TopologyError("this JSON cannot be a topology") from None
     if isinstance(data, dict) and isinstance(data.get("instances"), list):
         return connected(_of_instances(data["instances"]))

@@ -1,1 +1,1 @@
-"""The simulator of a cluster whose jobs share in-network aggregation, all-reduce by all-reduce."""
+"""Simulator of a cluster with jobs that share in-network aggregation, all-reduce by all-reduce."""

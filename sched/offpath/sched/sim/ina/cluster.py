@@ -1,8 +1,7 @@
-"""A cluster that serves a queue of training jobs: places them, plans their trees, lets them share, until all have
-ended.
+"""Simulates a cluster that serves a queue of training jobs: placement, trees and sharing, until all jobs have ended.
 
-First come first served with head-of-line blocking, as the paper's simulator: a job that does not fit holds up those
-behind it. What changes is planned at once; an operation in flight goes on on the tree it began with, at its pace.
+First come first served with head-of-line blocking, as in the paper's simulator: a job that does not fit blocks those
+behind it. Changes are planned at once; an operation in flight continues on its tree at its pace.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ MIGRATION_NS: Final = 559_000_000
 
 
 class JobTooLarge(SchedError):
-    """A job wants more hosts than there are; the queue would wait for ever."""
+    """A job requires more hosts than exist; the queue would wait forever."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """``pattern``: by its number; ``steps`` of training on ``hosts``, not before ``arrival_ns`` (in ticks of the
-    patterns, as all times of a run)."""
+    patterns, like all times of a run)."""
 
     pattern: int
     hosts: int
@@ -47,8 +46,8 @@ class Job:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a job. ``none_ns`` and ``all_ns``: its time if none, or all, of its operations used INA and its
-    links were its own; ``slowest``: the greatest factor by which others slowed down what it sent plain."""
+    """Result of a job. ``none_ns`` and ``all_ns``: its time if none, or all, of its operations used INA, without
+    sharing links; ``slowest``: the greatest factor by which other jobs slowed its plain operations."""
 
     job: Job
     hosts: tuple[int, ...]
@@ -62,25 +61,25 @@ class Outcome:
     refused: int = 0
     migrations: int = 0
     migrations_in_flight: int = 0
-    """Those of them that had to wait for an operation on the old tree to end, counted when it does: the only ones that
-    the paper's simulator counts. A tree that is replaced by another while it waits is none."""
+    """Migrations that waited for an operation on the old tree to end, counted at that end: the only ones that the
+    paper's simulator counts. A tree that is replaced by another during the wait does not count."""
     blocked_ns: int = 0
     slowest: float = 1.0
 
     @property
     def jct_ns(self) -> int:
-        """From its start to its end: the paper's JCT has no queueing in it."""
+        """Time from start to end: the paper's JCT, without queueing."""
         return self.ended_ns - self.started_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The cluster just after jobs began."""
+    """The cluster just after jobs started."""
 
     now_ns: int
     running: int
     fragments: int
-    """Of all running jobs' hosts."""
+    """Fragments of all running jobs' hosts."""
     free_fragments: int
     sharing: int
     """Jobs that share a tree's links with others."""
@@ -90,16 +89,16 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """All but the jobs.
+    """All inputs except the jobs.
 
-    ``migration_ns``: how long a job that changes its tree goes without INA (the paper's figures: 0); ``limit``: what
-    trees conflict over; ``samples``: of every so many-th job one `Sample`, 0: none; ``contention``: plain all-reduces
-    share links, of which the paper's model knows nothing: factors are found anew whenever jobs begin or end, and hold
-    from each job's next operation on (`contention.levels`).
+    ``migration_ns``: time without INA of a job that changes its tree (in the paper's figures: 0). ``limit``: the
+    resource for which trees compete. ``samples``: one `Sample` per this many jobs, 0: none. ``contention``: plain
+    all-reduces share links, which the paper's model ignores: factors are recomputed whenever jobs start or end, and
+    apply from each job's next operation on (`contention.levels`).
 
-    As in the simulator of the paper's figures: ``ends_one_by_one``: of jobs that end at one instant each gives back its
-    hosts, and others are placed and planned, before the next does (else all give back first); ``single_hosts_use_ina``:
-    operations of a job of one host, which send nothing, count as made with INA.
+    As in the simulator of the paper's figures: ``ends_one_by_one``: of jobs that end at one instant each releases its
+    hosts, and others are placed and planned, before the next ends (otherwise all release first);
+    ``single_hosts_use_ina``: operations of a job of one host, which send nothing, count as made with INA.
     """
 
     topology: Topology
@@ -120,13 +119,13 @@ class World:
 
 
 class Simulation:
-    """One run. ``run`` once; then ``outcomes`` by job, in the order of the queue."""
+    """One run. Call ``run`` once; then ``outcomes`` is by job, in queue order."""
 
     def __init__(
         self, world: World, jobs: Sequence[Job], *, on_plan: Callable[[Trees], None] | None = None,
         clock: Callable[[], int] = lambda: 0,
     ) -> None:  # fmt: skip
-        """``on_plan`` is told of the trees each time they were planned; ``clock`` (ns) is for ``plan_ns`` alone.
+        """``on_plan`` receives the trees after each planning; ``clock`` (ns) is for ``plan_ns`` only.
 
         Raises: JobTooLarge; ValueError: the patterns' times are in different ticks.
         """
@@ -143,7 +142,7 @@ class Simulation:
         self.samples: list[Sample] = []
         self.plans = 0
         self.plan_ns = 0
-        """That ``clock`` counted while trees were planned."""
+        """Time measured with ``clock`` during planning."""
         self._levels = LEVELS if world.contention else 1
         self._trusts = VALUES if world.rule.tuned else (Fraction(world.rule.trust),)
         variants = [
@@ -163,19 +162,19 @@ class Simulation:
         self._running: dict[int, Placed] = {}
         self._trees: Trees = {}
         self._leaving: dict[int, tuple[Tree, int]] = {}
-        """Jobs with an operation in flight on a tree that is not theirs any more, and until when."""
+        """Jobs with an operation in flight on a tree that is no longer theirs, and its end."""
         self._moves: dict[int, int] = {}
-        """Until when a job has no INA because its tree changed."""
+        """By job, end of its time without INA because its tree changed."""
         self._migration = world.migration_ns * self.ticks_per_s // NS_PER_S
         self._links = Links(world.topology)
         self._rings: dict[int, tuple[int, ...]] = {}
         self._level: dict[int, int] = {}
-        self._trust: dict[int, int] = {}  # its place in VALUES
+        self._trust: dict[int, int] = {}  # index into VALUES
         self._on_plan = on_plan
         self._clock = clock
 
     def run(self) -> None:
-        """To the end of the last job."""
+        """Run to the end of the last job."""
         engine = self.engine
         while len(self.outcomes) < len(self.jobs) or self._running:
             begun = self._place()
@@ -189,11 +188,11 @@ class Simulation:
             self._free(engine.run(arrival if arrival > engine.now_ns else FOREVER))
 
     def _free(self, ended: Sequence[int]) -> None:
-        """Jobs ended at this instant. One by one, only the last leaves the placing to its caller.
+        """Handle the jobs that ended at this instant. One by one, only the last leaves the placing to its caller.
 
-        The order is a guess. The authors' simulator goes through its sharing groups in the order of a hash table, and
-        through a group by the begin of its jobs; of the pairs that were looked at nearly all went by the youngest group
-        first, a group being as old as its oldest job.
+        The order is a guess. The authors' simulator visits its sharing groups in the order of a hash table, and a
+        group's jobs by start. In nearly all observed pairs the youngest group came first, where a group is as old as
+        its oldest job.
         """
         left = list(ended)
         while self.world.ends_one_by_one and len(left) > 1:
@@ -291,8 +290,8 @@ class Simulation:
         self._block()
 
     def _block(self) -> None:
-        """No INA for jobs while they move, or while a tree that is being left is in their way: an operation in flight
-        keeps its tree to its end."""
+        """Block INA for jobs while they move, or while a tree that is being left conflicts with theirs: an operation in
+        flight keeps its tree to its end."""
         for job in self._running:
             new = self._trees.get(job)
             ways = [
@@ -308,7 +307,7 @@ class Simulation:
                 self._land(job)
 
     def _land(self, job: int) -> None:
-        """The operation that kept a tree which the job was to leave ended: the tree waiting is taken now."""
+        """The operation that kept the job's old tree ended: the job takes its new tree now."""
         tree, _ = self._leaving.pop(job, (None, 0))
         now = self._trees.get(job)
         if tree is not None and now is not None and now != tree:
@@ -334,8 +333,8 @@ class Simulation:
         return groups
 
     def _contend(self, alone: Sequence[int], groups: Sequence[Sequence[int]]) -> None:
-        """Tell each job by how much others slow it down now. One that has a tree to itself sends nothing plain; of n
-        that share each has it a part in n of the time."""
+        """Set how much other jobs slow each job down now. A job with its own tree sends nothing plain; each of n jobs
+        that share a tree has it for one n-th of the time."""
         sends = dict.fromkeys(self._rings, 1.0)
         if self.world.rule.capacity:
             sends |= dict.fromkeys(alone, 0.0)
@@ -353,9 +352,9 @@ class Simulation:
                 self.outcomes[job].slowest = max(self.outcomes[job].slowest, factor(level))
 
     def _tune(self, groups: Sequence[Sequence[int]]) -> None:
-        """Each job of a group expects of INA what is best for the group, as if its links were its own."""
+        """Set each group's jobs to the trust that is best for the group, as if links were not shared."""
         for group in groups:
-            known = sorted(group, key=lambda job: self._kind(self.jobs[job]))  # so that equal groups are found again
+            known = sorted(group, key=lambda job: self._kind(self.jobs[job]))  # equal groups then hit the cache
             patterns = tuple(self._kinds[self._kind(self.jobs[job])] for job in known)
             for job, trust in zip(known, trusts(patterns, compiled=self.world.compiled), strict=True):
                 place = VALUES.index(trust)
@@ -364,7 +363,7 @@ class Simulation:
                     self.engine.change(job, self._kind(self.jobs[job], self._level.get(job, 0), place))
 
     def _busy(self, job: Job) -> float:
-        """The part of a step in which it sends, without INA and others."""
+        """The part of a step in which the job sends, without INA and other jobs."""
         kind = self._kind(job)
         return sum(self._kinds[kind].plain) / self._steps[kind][0]
 
@@ -383,7 +382,7 @@ class Simulation:
 
 
 def _slower(world: World, pattern: Pattern, hosts: int, level: int) -> Timed:
-    """``pattern`` where others share its links; what is aggregated in the network is as fast as ever."""
+    """``pattern`` with shared links; network aggregation is not slowed."""
     alone = timed(pattern, world.network, hosts=hosts, gpu_speedup=world.gpu_speedup)
     slow = replace(world.network, bandwidth=world.network.bandwidth / factor(level))
     return replace(alone, plain=timed(pattern, slow, hosts=hosts).plain)

@@ -1,10 +1,10 @@
-"""Links that all-reduces without INA share: by which factor each running job's plain operations are slower.
+"""Models links shared by plain all-reduces: the factor by which each running job's plain operations are slower.
 
-The model, which is ours (the paper has none): a plain all-reduce is a ring over the job's hosts in their order. Each
-flow between neighbours takes one shortest way, picked by its ends as a switch's hash would. A flow of a job meets on
-a link the flows of others, each counted with the share of time in which its job sends plain; the job goes at the pace
-of its most loaded link. That is a mean: who sends at the very same moment is not looked at. Traffic in aggregation
-trees meets nobody. Pure.
+This is offpath's own model (the paper has none). A plain all-reduce is a ring over the job's hosts in order. Each flow
+between neighbours takes one shortest path, selected by its ends as by a switch's hash. On a link a job's flow competes
+with the flows of other jobs, each weighted by the part of time in which its job sends plain; the job runs at the speed
+of its most loaded link. The factor is a mean: simultaneous sends are not modelled. Traffic in aggregation trees
+competes with nothing. Pure.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from offpath.sched.ina.trees import build, roots
 from offpath.sched.topology.graph import Topology
 
 STEPS: Final = 4
-"""Factors are told in steps of a quarter, …"""
+"""Factors are in steps of a quarter, …"""
 LEVELS: Final = 29
 """… from 1 to 8."""
 
 
 def factor(level: int) -> float:
-    """What a level stands for."""
+    """The factor of a level."""
     return 1.0 + level / STEPS
 
 
 class Links:
-    """Of one network. A direction of link n is 2n (up) or 2n + 1 (down); hosts' own links are no other job's."""
+    """Links of one network. A direction of link n is 2n (up) or 2n + 1 (down); hosts' own links are not shared between
+    jobs."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
@@ -62,8 +63,8 @@ class Links:
 
 
 def levels(rings: Mapping[int, Sequence[int]], plain: Mapping[int, float]) -> dict[int, int]:
-    """By job, how much slower its plain operations are. ``rings``: of `Links.ring`; ``plain``: the share of time, 0 to
-    1, in which each sends without INA."""
+    """Level of slowdown of plain operations, by job. ``rings``: from `Links.ring`; ``plain``: the part of time, 0 to 1,
+    in which each job sends without INA."""
     load: dict[int, float] = {}
     for job, ring in rings.items():
         share = plain[job]

@@ -1,8 +1,8 @@
-"""The random numbers of LLVM's C++ standard library, as far as MINA's first simulator uses them.
+"""Reproduces the random numbers of LLVM's C++ standard library that MINA's first simulator uses.
 
 The paper's Table I is one draw of one seed. A comparison digit by digit needs the same jobs and candidate trees, and
-therefore the same generator and the same numbers made of it. The C++ standard defines the generator (`minstd_rand`);
-how a distribution consumes it is up to the library, so `integer`, `real` and `sample` state what LLVM's libc++ does.
+therefore the same generator and distributions. The C++ standard defines the generator (`minstd_rand`); how a
+distribution consumes it is up to the library, so `integer`, `real` and `sample` implement LLVM's libc++.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Final
 
 MULTIPLIER: Final = 48_271
 MODULUS: Final = 2**31 - 1
-"""Of `minstd_rand` (ISO C++ [rand.predef]), LLVM's `default_random_engine`; GNU's is the one with multiplier 16807."""
+"""Of `minstd_rand` (ISO C++ [rand.predef]), LLVM's `default_random_engine`; GNU's has the multiplier 16807."""
 _RANGE: Final = MODULUS - 1
 """Values of the generator: 1 to this."""
 _BITS: Final = _RANGE.bit_length() - 1
-"""Whole random bits in a value: a distribution of more takes several values."""
+"""Whole random bits per value: a distribution of more takes several values."""
 
 
 class Minstd:
-    """A `minstd_rand` and what libc++'s distributions make of it."""
+    """A `minstd_rand` with libc++'s distributions."""
 
     def __init__(self, seed: int) -> None:
         self._state = seed % MODULUS or 1
@@ -33,7 +33,7 @@ class Minstd:
         return self._state
 
     def integer(self, least: int, most: int) -> int:
-        """`uniform_int_distribution`: the lowest bits of a value, drawn again while above the range.
+        """`uniform_int_distribution`: the lowest bits of a value, redrawn while outside the range.
 
         A range of one number consumes nothing. Raises: ValueError: the range is empty, or needs more bits than one
         value has.
@@ -44,7 +44,7 @@ class Minstd:
             raise ValueError(f"no integer from {least} to {most}")
         if count == 1:
             return least
-        usable = _RANGE >> bits << bits  # so that all low bits are equally likely
+        usable = _RANGE >> bits << bits  # makes all low bits equally likely
         while True:
             drawn = self.value() - 1
             if drawn < usable and (number := drawn & (1 << bits) - 1) < count:
@@ -63,7 +63,7 @@ class Minstd:
         return lambda: bisect_right(bounds, self.real()) if bounds else 0
 
     def sample(self, population: Sequence[int], k: int) -> list[int]:
-        """`std::sample` of a sequence: ``k`` without replacement, in their order; all if there are no more."""
+        """`std::sample` of a sequence: ``k`` without replacement, in order; all if there are at most ``k``."""
         found: list[int] = []
         left, wanted = len(population), min(k, len(population))
         for each in population:

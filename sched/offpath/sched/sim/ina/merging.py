@@ -1,8 +1,9 @@
-"""The third category as the authors' later code has it: a job in several groups' way joins them to one, if that pays.
+"""The third category in the authors' later code: a job that conflicts with several groups merges them if that pays off.
 
-What pays is run in virtual time: the part of its time that each job of a group saves by the paper's rule over a few
-steps, summed; together against apart. Of all jobs without a tree, and all their trees, the best goes first, until none
-helps. (The later code also stops sampling early where gains vary little; with what is kept here there is no need to.)
+The benefit is simulated: the part of its time that each job of a group saves under the paper's rule over a few steps,
+summed, for the merged group against the separate ones. Among all jobs without a tree and all their trees the best merge
+is done first, until none helps. (The later code also stops sampling early if gains vary little; the cache here makes
+that unnecessary.)
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from offpath.sched.ina.trees import Draws, Tree
 from offpath.sched.sim.ina.planners import Mina, Moment, Trees
 
 STEPS: Final = 3
-"""Of the slowest job of a group: so long it is run."""
+"""Simulated steps of the slowest job of a group."""
 MOST: Final = 30
-"""Jobs of a group."""
+"""Maximum number of jobs in a group."""
 _RULE: Final = Rule("the paper's, one group", looks_ahead=True)
 
 
@@ -45,7 +46,7 @@ def worth(group: tuple[Timed, ...]) -> float:
 
 
 class Merge:
-    """`Mina`, whose jobs of the third category may get a tree too."""
+    """`Mina`, but jobs of the third category may also get a tree."""
 
     name = "mina-merge"
     reads_traffic = False
@@ -87,5 +88,5 @@ class Merge:
 
 
 def _worth(group: set[int], patterns: Mapping[int, Timed]) -> float:
-    """In the order of patterns, not of jobs, so that groups alike are run once."""
+    """Ordered by patterns, not by jobs, so that equal groups are simulated once."""
     return worth(tuple(sorted((patterns[job] for job in group), key=lambda each: (each.name, each.plain))))

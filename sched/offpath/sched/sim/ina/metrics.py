@@ -1,4 +1,4 @@
-"""What a run is judged by. The efficiency score never stands alone: it is a share of what INA can gain at all."""
+"""Metrics of a run. Report the efficiency score together with others: it is relative to what INA can gain at all."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from offpath.sched.sim.ina.cluster import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Of all jobs of a run. Times are means over jobs, in s."""
+    """Over all jobs of a run. Times are means over jobs, in s."""
 
     jobs: int
     efficiency_score: float
-    """(JCT without INA - JCT) / (JCT without INA - JCT with INA for every operation): the paper's, jobs count alike."""
+    """(JCT without INA - JCT) / (JCT without INA - JCT with INA for every operation): the paper's, jobs weighted
+    equally."""
     efficiency_score_by_hosts: float
-    """The same, each job counted as often as it has hosts."""
+    """The same, jobs weighted by their number of hosts."""
     utilisation: float
-    """Time in operations that used INA over JCT, sums over jobs. With `World.single_hosts_use_ina` jobs of one host
-    count."""
+    """Time in operations that used INA over JCT, sums over jobs. Includes jobs of one host with
+    `World.single_hosts_use_ina`."""
     avg_jct_s: float
     avg_jct_no_ina_s: float
     avg_jct_all_ina_s: float
     avg_fragments: float
     migrations: float
-    """Per job: how often it got another tree."""
+    """Changes of tree per job."""
     migrations_in_flight: float
-    """Per job: how often it did while an operation was in flight; what the paper counts."""
+    """Changes of tree per job while an operation was in flight; the paper's count."""
     downtime_s: float
-    """Per job: for how long it had none, because of that."""
+    """Time per job without a tree because of that."""
     slowest: float
-    """The mean over jobs of the greatest factor by which others slowed them down; 1 without contention of links."""
+    """The mean over jobs of the greatest factor by which others slowed them down; 1 without link contention."""
     queued_s: float
     """From arrival to start."""
     makespan_s: float
@@ -40,8 +41,8 @@ class Metrics:
 
 
 def measure(outcomes: Sequence[Outcome], hosts: int, ticks_per_s: int = NS_PER_S) -> Metrics:
-    """Over jobs that ended, in a cluster of ``hosts``. ``ticks_per_s``: the unit of their times. Raises: ValueError: no
-    job ended."""
+    """Metrics of jobs that ended, in a cluster of ``hosts``. ``ticks_per_s``: the unit of their times. Raises:
+    ValueError: no job ended."""
     if not outcomes:
         raise ValueError("no job ended")
     count = len(outcomes)
@@ -78,5 +79,5 @@ def _times(outcomes: Sequence[Outcome]) -> tuple[list[tuple[Outcome, int]], ...]
 
 
 def _score(jct: int, none: int, everything: int) -> float:
-    """1 where INA could gain nothing: nothing was missed."""
+    """1 if INA could gain nothing."""
     return (none - jct) / (none - everything) if none != everything else 1.0

@@ -1,7 +1,7 @@
-"""Who gets which aggregation tree: the simulator's planners, the paper's baselines and what its figures were made with.
+"""The simulator's planners of aggregation trees: MINA, the paper's baselines, and the planner behind its figures.
 
-A planner is asked when jobs begin. It answers with the tree of every running job, or None for one without. Jobs whose
-trees conflict share them, whoever planned that: groups are what hangs together.
+A planner runs when jobs start. It returns the tree of every running job, or None for a job without one. Jobs with
+conflicting trees share them, whether planned or not: groups are the connected components.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Trees = dict[int, Tree | None]
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A running job. ``gain``: what a step of it saves when it has INA alone, per ns of a step; 0: nothing.
-    ``pattern``: its step as it is now."""
+    """A running job. ``gain``: ns that a step saves when the job has INA alone, per ns of a step; 0: nothing.
+    ``pattern``: its current step."""
 
     job: int
     hosts: tuple[int, ...]
@@ -34,8 +34,8 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a planner may look at. ``running``: all jobs, in the order in which they began; ``begun``: those of them
-    that have just; ``trees``: as they were; ``in_use``: those on which an operation is in flight."""
+    """The input of a planner. ``running``: all jobs, in order of start; ``begun``: those that have just started;
+    ``trees``: the trees before; ``in_use``: those with an operation in flight."""
 
     topology: Topology
     running: Sequence[Placed]
@@ -45,22 +45,22 @@ class Moment:
 
 
 class Planner(Protocol):
-    """A way to build trees."""
+    """A method of building trees."""
 
     name: str
     reads_traffic: bool
-    """It looks at ``in_use``."""
+    """True if it reads ``in_use``."""
 
     def plan(self, moment: Moment) -> Trees:
         """A tree or None for each running job."""
 
 
 class First:
-    """The baseline: a job that begins gets the first tree, by root, without a conflict, and keeps it.
+    """The baseline: a job that starts gets the first tree, by root, without a conflict, and keeps it.
 
-    With what: ``among_assigned`` with the trees of other jobs, as the paper says (§V-A); else with those on which an
-    operation is in flight at that moment, as it was when the paper's figures were made (its baseline jobs therefore do
-    share trees, those that begin together first of all).
+    Conflicts with ``among_assigned``: with the trees of other jobs, as in the paper's text (§V-A). Without: with trees
+    that have an operation in flight at that moment, as for the paper's figures (its baseline jobs therefore do share
+    trees, most of all those that start together).
     """
 
     def __init__(self, limit: Limit, *, among_assigned: bool) -> None:
@@ -75,7 +75,7 @@ class First:
         others = list(moment.in_use) if self.reads_traffic else [tree for tree in planned.values() if tree]
         for each in moment.running:
             if each.job in begun and len(each.hosts) > 1:
-                for root in roots(moment.topology, each.hosts):  # one by one: most take one of the first
+                for root in roots(moment.topology, each.hosts):  # lazily: most jobs take one of the first
                     tree = build(moment.topology, each.hosts, root)
                     if opportunistic((tree,), others, self._limit) is not None:
                         planned[each.job] = tree
@@ -86,9 +86,9 @@ class First:
 
 
 class Code:
-    """What the paper's figures were made with: ``k`` candidates drawn anew for all jobs each time, an independent set
-    found in linear time (smaller than that of `ina.fast`, which `Mina` uses), and no second category: a job that is not
-    in the set keeps the tree it had, whatever that conflicts with."""
+    """The planner of the paper's figures: ``k`` candidates redrawn for all jobs each time, an independent set found in
+    linear time (smaller than that of `ina.fast`, which `Mina` uses), and no second category: a job that is not in the
+    set keeps its tree despite conflicts."""
 
     name = "mina-code"
     reads_traffic = False
@@ -113,10 +113,9 @@ class Code:
 
 
 class Mina:
-    """§III-C as the paper means it (`sched.ina.groups`): ``k`` candidates, drawn when a job begins.
+    """§III-C as the paper describes it (`sched.ina.groups`): ``k`` candidates, drawn when a job starts.
 
-    ``gainers``: only jobs that INA would make faster are given trees; the others would stand in the way. Who shares
-    with whom is then a question among those.
+    ``gainers``: only jobs that INA speeds up get trees; the others would only block them.
     """
 
     reads_traffic = False
@@ -140,7 +139,7 @@ class Mina:
 
 
 class Drawn:
-    """Every job gets any of its trees, and keeps it: how often trees meet when nobody looks (figure 2)."""
+    """Every job gets a random one of its trees, and keeps it: shows how often unplanned trees conflict (figure 2)."""
 
     name = "drawn"
     reads_traffic = False
