@@ -84,7 +84,7 @@ def test_trees_says_who_aggregates_where_and_who_shares(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("place", "none.conf", "--hosts", "1"), "none.conf: No such file"),
-        (("place", "bad.conf", "--hosts", "1"), "bad.conf:2: switch 'x', below 'b', is declared nowhere"),
+        (("place", "bad.conf", "--hosts", "1"), "bad.conf:2: switch 'x', below 'b', is not declared"),
         (("place", "bytes.conf", "--hosts", "1"), "no UTF-8"),
         (("place", "fat-tree:7", "--hosts", "1"), "even number"),
         (("place", "good.conf", "--hosts", "0"), "--hosts 0: 1 or more"),

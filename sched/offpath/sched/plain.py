@@ -92,13 +92,13 @@ def _shown(data: Any) -> str:
 
 def _scalar(kind: type, data: Any) -> Any:
     if type(data) is not kind and not (kind is float and type(data) is int):
-        raise PlainError(f"{_shown(data)} is no {kind.__name__}")
+        raise PlainError(f"{_shown(data)} is not of type {kind.__name__}")
     return data
 
 
 def _items(data: Any, count: int | None = None) -> list[Any]:
     if not isinstance(data, list) or (count is not None and len(data) != count):
-        raise PlainError(f"{_shown(data)} is no list of {'any' if count is None else count} items")
+        raise PlainError(f"{_shown(data)} is not a list of {'any' if count is None else count} items")
     return data
 
 
@@ -108,4 +108,4 @@ def _enum(kind: type[Enum], data: Any) -> Enum:
             raise ValueError
         return kind(data)
     except ValueError:
-        raise PlainError(f"{_shown(data)} is no {kind.__name__}") from None
+        raise PlainError(f"{_shown(data)} is not of type {kind.__name__}") from None

@@ -122,7 +122,7 @@ def test_a_job_of_one_host_or_of_strange_hosts_or_with_a_switch_away_gets_none_a
     why = plans.plan.without
     assert "one host" in why["alone"]
     assert "no host of the topology" in why["far"]
-    assert "cannot be spoken to" in why["cut"]
+    assert "unreachable" in why["cut"]
 
 
 def test_a_job_keeps_its_tree_while_others_come_and_go() -> None:

@@ -156,11 +156,11 @@ def test_answers_of_a_journal_come_first_and_must_be_to_the_same_question() -> N
     policy.gateway.recalled.append(next(decision for decision in story.said if decision.query == START))
     while policy.is_advised:
         story.submit()
-    assert story.said[-1].fault == "nonsense: asked place, the journal answers restore"
+    assert story.said[-1].fault == "nonsense: the query is place, the journal's answer is to restore"
 
 
 def test_a_policy_is_had_by_its_name_or_its_plug_ins() -> None:
     assert make("plugin:worst-fit").name == "plugin:worst-fit"
     assert isinstance(make("oldest-gpu-first"), OldestGpuFirst)
-    with pytest.raises(SchedError, match="no policy is called 'best'"):
+    with pytest.raises(SchedError, match="unknown policy 'best'"):
         make("best")

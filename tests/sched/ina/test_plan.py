@@ -47,7 +47,7 @@ def test_one_host_sends_nothing_and_a_faster_gpu_computes_faster() -> None:
         ({"duration": float("nan")}, "duration is nan"),
         ({"allreduces": []}, "0 all-reduces"),
         ({"allreduces": {}}, "a list of allreduces"),
-        ({"allreduces": [3]}, r"allreduces\[0\] is no object"),
+        ({"allreduces": [3]}, r"allreduces\[0\] is not an object"),
         ({"allreduces": [{"start": 0}]}, r"allreduces\[0\].size is None"),
         ({"allreduces": [{"start": 1e9, "size": 1}]}, r"allreduces\[0\].start is 1e\+09"),
         ({"allreduces": [{"start": 0, "size": 1.5}]}, "positive number of bytes"),

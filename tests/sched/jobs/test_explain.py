@@ -184,7 +184,7 @@ def test_a_budget_that_ends_during_a_kernel_is_said_to_keep_the_lane(
     (hold,) = told(harness, 1, 5).holds
     assert hold.cause is Cause.DEADLINE
     assert "its deadline is in 15.0 ms" in hold.text
-    assert f"then it ends EXPIRED, and its kernel keeps the lane {kept}" in hold.text
+    assert f"at its deadline it ends EXPIRED, and its kernel keeps the lane {kept}" in hold.text
     harness.submit(6, 2)
     assert "1 run" in told(harness, 2, 7).holds[0].text
     harness.tick(20)

@@ -99,10 +99,10 @@ def test_what_hangs_together_nowhere_is_one_pod_at_the_top() -> None:
 @pytest.mark.parametrize(
     ("links", "said"),
     [
-        ([(0, 1)], "joins no node to a switch"),
-        ([(0, 2), (2, 2)], "joins no node to a switch"),
-        ([(0, 9)], "joins no node to a switch"),
-        ([(-1, 2)], "joins no node to a switch"),
+        ([(0, 1)], "does not join a node to a switch"),
+        ([(0, 2), (2, 2)], "does not join a node to a switch"),
+        ([(0, 9)], "does not join a node to a switch"),
+        ([(-1, 2)], "does not join a node to a switch"),
         ([(0, 2), (1, 2)], "no host can reach"),
     ],
 )
@@ -120,7 +120,7 @@ def test_a_graph_that_is_none_is_refused(links: list[tuple[int, int]], said: str
         ({"names": ("a",) * 7}, "one name"),
         ({"pods": Pod(0, 3)}, "outermost"),
         ({"pods": Pod(0, 4, (Pod(0, 2), Pod(3, 1)))}, "contiguous"),
-        ({"pods": Pod(0, 4, (Pod(0, 2),))}, "do not make it up"),
+        ({"pods": Pod(0, 4, (Pod(0, 2),))}, "do not cover it"),
         ({"links": ((0, 4), (4, 0))}, "joins no node"),
         ({"links": ((0, 4), (0, 4))}, "twice"),
     ],

@@ -132,7 +132,7 @@ def test_a_switch_with_two_parents_is_a_graph_all_the_same() -> None:
     ("text", "line", "said"),
     [
         ("SwitchName=a Nodes=x\nSwitchName=a Nodes=y", 2, "twice"),
-        ("SwitchName=a Nodes=x\nSwitchName=b Switches=c", 2, "declared nowhere"),
+        ("SwitchName=a Nodes=x\nSwitchName=b Switches=c", 2, "not declared"),
         ("SwitchName=a Switches=b Nodes=x\nSwitchName=b Switches=a", 1, "below itself"),
         ("SwitchName=a Switches=a", 1, "below itself|no hosts"),
         ("SwitchName=a", 1, "neither hosts nor switches"),
@@ -154,7 +154,7 @@ def test_a_switch_with_two_parents_is_a_graph_all_the_same() -> None:
         ("- topology: t\n   tree: x", 2, "indented|neither"),
         ("- topology: t\n- topology: t", 2, "twice"),
         ("- topology: t\n  block:\n    blocks: []\n  tree:\n    switches: []", 1, "one of"),
-        ('{"switches": {\n"a": }', 2, "no JSON"),
+        ('{"switches": {\n"a": }', 2, "invalid JSON"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(text: str, line: int, said: str) -> None:

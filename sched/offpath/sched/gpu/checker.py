@@ -48,7 +48,7 @@ def violations(gpus: Sequence[GpuSpec], jobs: Sequence[LiveJob], places: Mapping
         if place is None:
             broken.append(f"1a: job {job.job} has no place")
         elif place[0] not in specs or specs[place[0]].profile(place[1]) is None:
-            broken.append(f"job {job.job} is on {place}, which is not there")
+            broken.append(f"job {job.job} is on {place}, which does not exist")
         else:
             by_place[place].append(job)
     for place, on_it in by_place.items():
@@ -64,18 +64,18 @@ def _of_fraction(spec: GpuSpec, place: Place, jobs: list[LiveJob]) -> list[str]:
     broken = []
     alpha = 100 * profile.compute_slices // spec.compute_slices
     if sum(job.share for job in jobs) > alpha:
-        broken.append(f"1c: {[job.job for job in jobs]} ask for more than {alpha} % of {place}")
+        broken.append(f"1c: {[job.job for job in jobs]} need more than {alpha} % of {place}")
     if len({job.tenant for job in jobs}) > 1:
         broken.append(f"1h: {place} has several tenants: {sorted({job.tenant for job in jobs})}")
     if place[2] not in profile.starts:
-        broken.append(f"{place} does not start there")
+        broken.append(f"{place} is not a legal start")
     for job in jobs:
         if job.model and job.model != spec.model:
-            broken.append(f"job {job.job} wants {job.model}, {place[0]} is {spec.model}")
+            broken.append(f"job {job.job} requires {job.model}, {place[0]} is {spec.model}")
         if job.memory_bytes > profile.memory_bytes:
             broken.append(f"job {job.job} needs {job.memory_bytes} bytes, {place} has {profile.memory_bytes}")
         if job.share <= 0:
-            broken.append(f"1b: job {job.job} asks for nothing")
+            broken.append(f"1b: job {job.job} has no demand")
     return broken
 
 

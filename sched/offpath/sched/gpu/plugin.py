@@ -136,22 +136,22 @@ class PluginGateway:
         if self.recalled:
             decision = self.recalled.popleft()
             if decision.query != kind:
-                raise AdvisorError("nonsense", f"asked {kind}, the journal answers {decision.query}")
+                raise AdvisorError("nonsense", f"the query is {kind}, the journal's answer is to {decision.query}")
             if decision.fault:
                 raise AdvisorError(decision.fault)
             return decision.decided
         if self.advisor is None:
             raise AdvisorError("gone", "no plug-in runs")
-        said = self.advisor.query(kind, *arguments)
+        data = self.advisor.query(kind, *arguments)
         try:
-            return from_plain(Answer, said)
+            return from_plain(Answer, data)
         except PlainError as fault:
             raise AdvisorError("nonsense", str(fault)) from None
 
 
-def _refusal(said: Answer) -> Refusal | None:
+def _refusal(answer: Answer) -> Refusal | None:
     """The refusal without duplicates, since jobs keep it while they wait. None if there is no refusal or no reason."""
-    refusal = said.refusal
+    refusal = answer.refusal
     if refusal is None or not refusal.obstacles:
         return None
     return Refusal(tuple(dict.fromkeys(refusal.obstacles)), tuple(dict.fromkeys(refusal.unblocked_by)))
@@ -176,7 +176,7 @@ class PluginPolicy:
         self.is_advised = False
         try:
             if self.gateway.query(START, to_plain(self.state())) != Answer():
-                raise AdvisorError("nonsense", "an answer where none was asked")
+                raise AdvisorError("nonsense", "an answer where none was expected")
         except AdvisorError as fault:
             self._quarantine()
             self.gateway.on_decision(PluginDecision(START, str(fault), Answer()))
@@ -190,7 +190,7 @@ class PluginPolicy:
         if self.gateway.advisor is not None:
             self.gateway.advisor.dismiss()
 
-    def _decided(self, asked: str, fault: str, decided: Placement | LeasePlan | Refusal) -> None:
+    def _decided(self, query: str, fault: str, decided: Placement | LeasePlan | Refusal) -> None:
         if fault:
             self._quarantine()
         answer = Answer(
@@ -198,7 +198,7 @@ class PluginPolicy:
             decided if isinstance(decided, LeasePlan) else None,
             decided if isinstance(decided, Refusal) else None,
         )
-        self.gateway.on_decision(PluginDecision(asked, fault, answer))
+        self.gateway.on_decision(PluginDecision(query, fault, answer))
 
     # -- queries --------------------------------------------------------------------------------------------------
     def place(self, demand: Demand, now_ns: int) -> Placement | Refusal:
@@ -208,13 +208,13 @@ class PluginPolicy:
         decided: Placement | Refusal | None = None
         fault = ""
         try:
-            said = self.gateway.query(PLACE, to_plain(demand), now_ns)
-            if said.placement is not None:
-                decided = self._builtin.seat(demand, said.placement.lease, said.placement.lane, now_ns)
+            answer = self.gateway.query(PLACE, to_plain(demand), now_ns)
+            if answer.placement is not None:
+                decided = self._builtin.seat(demand, answer.placement.lease, answer.placement.lane, now_ns)
             else:
-                decided = _refusal(said)
+                decided = _refusal(answer)
             if decided is None:
-                fault = str(AdvisorError("nonsense", f"no lane for {demand}: {said}"))
+                fault = str(AdvisorError("nonsense", f"no lane for {demand}: {answer}"))
         except AdvisorError as given:
             fault = str(given)
         if decided is None:
@@ -230,14 +230,14 @@ class PluginPolicy:
         decided: LeasePlan | Refusal | None = None
         fault = ""
         try:
-            said = self.gateway.query(PLAN, to_plain(demand), now_ns, to_plain(opening))
-            if said.plan is not None:
+            answer = self.gateway.query(PLAN, to_plain(demand), now_ns, to_plain(opening))
+            if answer.plan is not None:
                 mask = self._builtin.mask(demand, opening.profile)
-                decided = self._builtin.vetted(said.plan, mask, opening)
+                decided = self._builtin.vetted(answer.plan, mask, opening)
             else:
-                decided = _refusal(said)
+                decided = _refusal(answer)
             if decided is None:
-                fault = str(AdvisorError("nonsense", f"no place for {demand}: {said}"))
+                fault = str(AdvisorError("nonsense", f"no place for {demand}: {answer}"))
         except AdvisorError as given:
             fault = str(given)
         if decided is None:

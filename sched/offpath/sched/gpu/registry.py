@@ -43,7 +43,7 @@ def make(name: str) -> Policy:
     if name.startswith(PREFIX):
         return PluginPolicy(name.removeprefix(PREFIX))
     if name not in POLICIES:
-        raise SchedError(f"no policy is called {name!r}: there are {', '.join(POLICIES)}, and {PREFIX}NAME")
+        raise SchedError(f"unknown policy {name!r}; known policies: {', '.join(POLICIES)}, and {PREFIX}NAME")
     return POLICIES[name]()
 
 

@@ -32,7 +32,7 @@ class Root:
 
     def __init__(self, capacity: int = 1) -> None:
         if capacity < 1:
-            raise ValueError("a capacity of 1 or more")
+            raise ValueError("the capacity must be 1 or more")
         self.capacity = capacity
         self._held: dict[tuple[int, int], Operation] = {}
         self._verdicts: dict[tuple[int, int], tuple[Operation, bool]] = {}

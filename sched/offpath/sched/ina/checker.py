@@ -15,12 +15,12 @@ def tree_violations(topology: Topology, hosts: Sequence[int], tree: Tree) -> lis
     found = []
     switches = set(tree.switches)
     if tree.root not in switches or len(switches) != len(tree.switches) or min(switches) < topology.hosts:
-        found.append("the root is not in it, or what is in it are no switches")
+        found.append("the root is not in the tree, or a node of it is not a switch")
     near: dict[int, list[int]] = {switch: [] for switch in switches}
     for link in tree.links:
         ends = topology.links[link]
         if not switches.issuperset(ends):
-            found.append(f"link {link} leads out of it")
+            found.append(f"link {link} leads out of the tree")
             continue
         near[ends[0]].append(ends[1])
         near[ends[1]].append(ends[0])
@@ -31,7 +31,7 @@ def tree_violations(topology: Topology, hosts: Sequence[int], tree: Tree) -> lis
                 reached.add(other)
                 waiting.append(other)
     if reached != switches or len(tree.links) != len(switches) - 1:
-        found.append("its links make no tree of its switches")
+        found.append("its links do not form a tree of its switches")
     served = {low for low, high in topology.links if low < topology.hosts and high in switches}
     if not served.issuperset(hosts):
         found.append("a host is on none of its switches")
@@ -45,13 +45,13 @@ def violations(topology: Topology, hosts: Mapping[int, Sequence[int]], plan: Pla
     ]
     members = sorted(job for group in plan.groups for job in group)
     if members != sorted(plan.trees):
-        found.append("groups are no partition of the jobs that have trees")
+        found.append("groups are not a partition of the jobs that have trees")
     for job, category in plan.category.items():
         if (job in plan.trees) != (category < 3):
             found.append(f"job {job}: category {category}, tree or none")
     for group in plan.groups:
         if sum(plan.category[job] == 1 for job in group) != 1:
-            found.append("a group has not one job of category 1")
+            found.append("a group does not have exactly one job of category 1")
     groups_at: dict[int, set[int]] = {}
     for number, group in enumerate(plan.groups):
         for job in group:

@@ -33,7 +33,7 @@ class Limit:
 
     def __post_init__(self) -> None:
         if self.capacity < 1:
-            raise ValueError("a capacity of 1 or more")
+            raise ValueError("the capacity must be 1 or more")
 
     def needs(self, tree: Tree) -> tuple[int, ...]:
         """The switches or links of which a tree takes one unit each."""

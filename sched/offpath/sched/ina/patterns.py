@@ -157,7 +157,7 @@ def parse(name: str, data: Any, *, ticks_per_s: int = NS_PER_S) -> Pattern:
     found = []
     for n, each in enumerate(listed):
         if not isinstance(each, dict):
-            raise PatternError(f"{name}: allreduces[{n}] is no object")
+            raise PatternError(f"{name}: allreduces[{n}] is not an object")
         start = _number(f"{name}: allreduces[{n}].start", each.get("start"), _LONGEST_S)
         size = _number(f"{name}: allreduces[{n}].size", each.get("size"), _MOST_BYTES)
         if size != int(size) or size < 1:

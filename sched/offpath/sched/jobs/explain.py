@@ -61,14 +61,16 @@ def explain(
 
     ``names_others``: name other tenants. True for an operator; a tenant learns only that there are others.
     """
-    told = Explanation("accepted", (), 0, None)
+    result = Explanation("accepted", (), 0, None)
     if job.state is JobState.QUEUED:
-        told = _in_the_queue(job, ledger, gpus, now_ns)
+        result = _in_the_queue(job, ledger, gpus, now_ns)
     elif job.placement is not None:
-        told = _on_a_lane(job, ledger, now_ns)
+        result = _on_a_lane(job, ledger, now_ns)
     if job.deadline_ns:
-        told = replace(told, holds=(*told.holds, *_deadline(job, told, ledger, now_ns)))
-    return told if names_others else replace(told, holds=tuple(_nameless(h, job.demand.tenant) for h in told.holds))
+        result = replace(result, holds=(*result.holds, *_deadline(job, result, ledger, now_ns)))
+    return (
+        result if names_others else replace(result, holds=tuple(_nameless(h, job.demand.tenant) for h in result.holds))
+    )
 
 
 def _in_the_queue(job: Job, ledger: Ledger, gpus: tuple[GpuSpec, ...], now_ns: int) -> Explanation:
@@ -89,7 +91,7 @@ def _on_a_lane(job: Job, ledger: Ledger, now_ns: int) -> Explanation:
         return Explanation(f"its kernel has run for {_ms(ran)} in {place}", (), 0, left)
     if job.is_copying:
         copying = now_ns - job.placed_ns
-        return Explanation(f"its payload has been travelling for {_ms(copying)} to {place}", (), 0, None)
+        return Explanation(f"its payload has been copying for {_ms(copying)} to {place}", (), 0, None)
     ahead = lease.waiting.index(job) if job in lease.waiting else 0
     running = [each.job for each in lease.jobs.values() if each.is_running]
     text = (
@@ -107,16 +109,18 @@ def _ahead(job: Job, ledger: Ledger) -> int:
     return sum((-o.priority, o.accepted_ns, o.job) < mine for queue in queues for o in queue.waiting())
 
 
-def _deadline(job: Job, told: Explanation, ledger: Ledger, now_ns: int) -> tuple[Hold, ...]:
+def _deadline(job: Job, result: Explanation, ledger: Ledger, now_ns: int) -> tuple[Hold, ...]:
     left = job.deadline_ns - now_ns
-    if told.estimate_ns is not None and told.estimate_ns <= left:
+    if result.estimate_ns is not None and result.estimate_ns <= left:
         return ()
-    if told.estimate_ns is None and not told.holds and not job.is_running:
+    if result.estimate_ns is None and not result.holds and not job.is_running:
         return ()
     guess = (
-        f"its end is {_ms(told.estimate_ns)} away by estimate" if told.estimate_ns is not None else "nothing is sure"
+        f"it is estimated to end in {_ms(result.estimate_ns)}"
+        if result.estimate_ns is not None
+        else "its end is unknown"
     )
-    text = f"its deadline is in {_ms(left)}; {guess}; then it ends EXPIRED"
+    text = f"its deadline is in {_ms(left)}; {guess}; at its deadline it ends EXPIRED"
     if job.is_running:
         text += f", and its kernel keeps the lane {_kept_until(ledger)}"
     return (Hold(Cause.DEADLINE, text, (Unblocker.JOB_ENDS, Unblocker.SAME_REQUEST), (), ()),)
@@ -185,7 +189,7 @@ _END_CAUSE = {
 
 def _end_text(ended: Ended, ledger: Ledger, now_ns: int) -> tuple[str, tuple[Unblocker, ...]]:
     """Text for what ended the job, with numbers, and what would change that."""
-    reason, settings, asked = ended.reason, ledger.settings, ended.share
+    reason, settings, share = ended.reason, ledger.settings, ended.share
     tenant = ledger.tenants.get(ended.tenant)
     spec = tenant.spec if tenant is not None else None
     if reason is EndReason.PAYLOAD_TOO_LARGE:
@@ -196,7 +200,7 @@ def _end_text(ended: Ended, ledger: Ledger, now_ns: int) -> tuple[str, tuple[Unb
         return text, (Unblocker.JOB_ENDS, Unblocker.CONFIGURATION)
     if reason is EndReason.TENANT_SHARE_LIMIT and spec is not None:
         text = (
-            f"a demand of {asked} % exceeds what its tenant may ask for ({spec.max_demand} %) "
+            f"a demand of {share} % exceeds what its tenant may request ({spec.max_demand} %) "
             f"or hold ({spec.max_share} %)"
         )
         return text, (Unblocker.OTHER_REQUEST, Unblocker.CONFIGURATION)
@@ -233,7 +237,7 @@ def _unreachable(ended: Ended, tenant: Tenant, now_ns: int) -> tuple[str, tuple[
         _LAST, 0, 0, Demand(_LAST, ended.tenant, ended.share, ended.payload_bytes), ended.kernel, ended.priority,
         now_ns + ended.budget_ms * MS, False, now_ns,
     )  # fmt: skip
-    text = f"its budget of {ended.budget_ms} ms was less than the time to its end by estimate"
+    text = f"its budget of {ended.budget_ms} ms was less than the estimated time to its end"
     if not is_unreachable(again, tenant, now_ns):
         return f"{text}; submitted now, it would be accepted", (Unblocker.SAME_REQUEST, Unblocker.OTHER_REQUEST)
     ends_ns = ends_in_ns(again, tenant, now_ns)
@@ -244,13 +248,13 @@ def _unreachable(ended: Ended, tenant: Tenant, now_ns: int) -> tuple[str, tuple[
 
 
 _ENDS: dict[EndReason, tuple[str, tuple[Unblocker, ...]]] = {
-    EndReason.BAD_HEADER: ("its header breaks a rule of the protocol", (Unblocker.OTHER_REQUEST,)),
+    EndReason.BAD_HEADER: ("its header violates the protocol", (Unblocker.OTHER_REQUEST,)),
     EndReason.UNKNOWN_KERNEL: ("no helper serves its kernel", (Unblocker.HELPER_JOINS, Unblocker.OTHER_REQUEST)),
     EndReason.BAD_DEMAND: ("its demand is neither 1 to 100 nor whole GPUs", (Unblocker.OTHER_REQUEST,)),
     EndReason.PAYLOAD_TOO_LARGE: ("its payload exceeds a lane's landing buffer", (Unblocker.OTHER_REQUEST,)),
-    EndReason.DUPLICATE_ID: ("its session had used its request id before", (Unblocker.OTHER_REQUEST,)),
+    EndReason.DUPLICATE_ID: ("its session had already used its request id", (Unblocker.OTHER_REQUEST,)),
     EndReason.GANG_UNSUPPORTED: (
-        "it asks for several GPUs at once, which no daemon gives yet",
+        "it requires several GPUs at once, which is not supported yet",
         (Unblocker.OTHER_REQUEST,),
     ),
     EndReason.TENANT_QUEUE_FULL: ("its tenant had too many jobs unanswered", (Unblocker.JOB_ENDS,)),
@@ -268,11 +272,11 @@ _ENDS: dict[EndReason, tuple[str, tuple[Unblocker, ...]]] = {
         "the daemon could not write its acceptance into the journal",
         (Unblocker.CONFIGURATION,),
     ),
-    EndReason.TENANT_REMOVED: ("its tenant was taken out of the configuration", (Unblocker.CONFIGURATION,)),
+    EndReason.TENANT_REMOVED: ("its tenant was removed from the configuration", (Unblocker.CONFIGURATION,)),
     EndReason.KERNEL_RAISED: ("its kernel raised an exception", (Unblocker.OTHER_REQUEST,)),
-    EndReason.RESULT_TOO_LARGE: ("its result exceeds what the session asked for", (Unblocker.OTHER_REQUEST,)),
+    EndReason.RESULT_TOO_LARGE: ("its result exceeds the size that its session requested", (Unblocker.OTHER_REQUEST,)),
     EndReason.PAYLOAD_CHECKSUM: ("its payload changed between requester and lane", (Unblocker.SAME_REQUEST,)),
-    EndReason.COPY_FAILED: ("the copy engine could not bring its payload to the lane", (Unblocker.SAME_REQUEST,)),
+    EndReason.COPY_FAILED: ("the copy engine could not copy its payload to the lane", (Unblocker.SAME_REQUEST,)),
     EndReason.WORKER_LOST: ("its worker ended while it may have run", (Unblocker.SAME_REQUEST,)),
     EndReason.HELPER_LOST: (
         "the helper was lost while it may have run",
@@ -280,11 +284,11 @@ _ENDS: dict[EndReason, tuple[str, tuple[Unblocker, ...]]] = {
     ),
     EndReason.DAEMON_RESTARTED: ("the daemon was restarted while it may have run", (Unblocker.SAME_REQUEST,)),
     EndReason.KERNEL_OVERRAN: (
-        "its kernel ran for longer than a kernel may; its worker was killed",
+        "its kernel exceeded its time limit; its worker was killed",
         (Unblocker.OTHER_REQUEST, Unblocker.CONFIGURATION),
     ),
     EndReason.KERNEL_GONE: (
-        "no helper served its kernel for as long as the configuration allows",
+        "no helper served its kernel for longer than the configuration allows",
         (Unblocker.HELPER_JOINS, Unblocker.CONFIGURATION),
     ),
 }

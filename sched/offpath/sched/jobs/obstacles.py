@@ -100,7 +100,11 @@ def _end_without_server(job: Job, ledger: Ledger, now_ns: int) -> str:
     """Text for when the job ends if no helper that serves its kernel joins; empty if it waits without a limit."""
     known = ledger.known.get(job.kernel)
     ends_ns = ledger.gone_for_good_ns(known) if known is not None else 0
-    return f"; unless one joins that serves its kernel, it ends in {(ends_ns - now_ns) / MS:.0f} ms" if ends_ns else ""
+    return (
+        f"; unless a helper that serves its kernel joins, it ends in {(ends_ns - now_ns) / MS:.0f} ms"
+        if ends_ns
+        else ""
+    )
 
 
 def _lanes(job: Job, tenant: Tenant) -> list[Hold]:
@@ -131,11 +135,11 @@ def _lease(job: Job, tenant: Tenant, ledger: Ledger, gpus: tuple[GpuSpec, ...], 
     share = job.demand.share
     opening = [held for held in tenant.leases.values() if held.state in _OPENING]
     if opening:
-        text = f"lease {opening[0].view.lease} of its tenant is being made"
+        text = f"lease {opening[0].view.lease} of its tenant is being opened"
         return [Hold(Cause.OPENING, text, (Unblocker.LEASE_OPENS,), tuple(map(holder_of, opening)), ())]
     if now_ns < tenant.retry_open_ns:
         left = (tenant.retry_open_ns - now_ns) / MS
-        text = f"the last lease could not be opened; the next try is in {left:.0f} ms"
+        text = f"the last lease could not be opened; the next attempt is in {left:.0f} ms"
         return [Hold(Cause.PAUSE, text, (Unblocker.TIME,), (), ())]
     settings = ledger.settings
     room = settings.lanes * (settings.landing_bytes + settings.result_bytes)
@@ -164,7 +168,7 @@ def no_profile(share: int, settings: BookSettings, gpus: tuple[GpuSpec, ...]) ->
         text = f"it needs {share} %, the largest profile here has {most} %"
         return Hold(Cause.NO_PROFILE, text, (Unblocker.OTHER_REQUEST, Unblocker.HELPER_JOINS), (), ())
     nbytes, name, model = max(large)
-    text = f"{lanes} lanes take {room} bytes of an instance, the largest that would do ({name} of {model}) has {nbytes}"
+    text = f"{lanes} lanes take {room} bytes of an instance, the largest suitable one ({name} of {model}) has {nbytes}"
     return Hold(Cause.MEMORY, text, (Unblocker.CONFIGURATION, Unblocker.HELPER_JOINS), (), ())
 
 
@@ -193,7 +197,7 @@ def _place(job: Job, tenant: Tenant, ledger: Ledger, wanted: list[tuple[GpuSpec,
         named = [_held(lease) for lease in others] + [
             f"slices are being cleared for tenant {name}" for name in waits_for
         ]
-        text = f"what would do is held by others: {'; '.join(named)}"
+        text = f"suitable capacity is held by others: {'; '.join(named)}"
         freed = (Unblocker.LEASE_CLOSES, Unblocker.HELPER_JOINS)
         holds.append(Hold(Cause.TENANT_CLASH, text, freed, tuple(map(holder_of, others)), tuple(starts)))
     if _is_fragmented(geometries, wanted) or any(set(each.leases) - foreign for each in starts):

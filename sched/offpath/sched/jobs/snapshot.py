@@ -114,7 +114,7 @@ def restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy] = make) 
     try:
         return _restore(data, policy_of)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, SchedError) as fault:
-        raise PlainError(f"no snapshot of a job book: {type(fault).__name__}: {fault}") from fault
+        raise PlainError(f"not a snapshot of a job book: {type(fault).__name__}: {fault}") from fault
 
 
 def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> JobBook:
@@ -148,11 +148,11 @@ def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> Job
             tenant.queues[share] = heap = JobHeap()
             for number in numbers:
                 if jobs[number].state is not JobState.QUEUED:
-                    raise PlainError(f"job {number} is in a queue and {jobs[number].state.name}")
+                    raise PlainError(f"job {number} is in a queue but {jobs[number].state.name}")
                 heap.push(jobs[number])
                 tenant.came(jobs[number])
         if tenant.waiting != waiting:
-            raise PlainError(f"the queues of tenant {tenant.spec.name} do not add up to what it counts as waiting")
+            raise PlainError(f"the queues of tenant {tenant.spec.name} do not match its count of waiting jobs")
         tenant.waiting = waiting  # keep the saved order: a forecast reads the first kinds only
         tenant.leases = _picked(ledger.leases, leases)
         tenant.outgoing = _picked(ledger.sessions, outgoing)

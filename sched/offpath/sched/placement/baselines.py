@@ -17,7 +17,7 @@ class FirstN:
     def place(self, cluster: Cluster, request: Request) -> Decision:
         """See `Placement`."""
         return too_few(cluster, request) or Decision(
-            tuple(islice(cluster.free_hosts(), request.hosts)), None, ("the first that are free",)
+            tuple(islice(cluster.free_hosts(), request.hosts)), None, ("the first free hosts",)
         )
 
 

@@ -36,7 +36,7 @@ def violations(cluster: Cluster, request: Request, decision: Decision) -> list[s
     if not decision.hosts and request.hosts <= cluster.free:
         found.append("refused although there is room")
     if list(decision.hosts) != sorted(set(decision.hosts)):
-        found.append("hosts are not sorted, or one is there twice")
+        found.append("hosts are not sorted, or one is duplicated")
     if not all(0 <= host < cluster.topology.hosts for host in decision.hosts):
         found.append("a host that is not in the topology")
     elif not all(cluster.is_free(host) for host in decision.hosts):

@@ -74,7 +74,7 @@ class Cluster:
             if not 0 <= host < len(self._is_free) or self._is_free[host] == value:
                 for before in hosts[:n]:
                     self._is_free[before] = 1 - value
-                raise HostsHeld(f"host {host} is {'free' if free else 'taken'} already, or not there")
+                raise HostsHeld(f"host {host} is {'free' if free else 'taken'} already, or unknown")
             self._is_free[host] = value
         self._changes += 1
         by_leaf: dict[int, int] = {}

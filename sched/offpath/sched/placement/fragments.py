@@ -62,7 +62,7 @@ class Fragments:
         """``alpha`` ≥ 0: weight of later jobs relative to this one. Raises: ValueError: it is negative."""
         self.alpha = Fraction(str(alpha)) if isinstance(alpha, float) else Fraction(alpha)
         if self.alpha < 0:
-            raise ValueError("α is 0 or more")
+            raise ValueError("α must be 0 or more")
         self._own, self._left = self.alpha.denominator, self.alpha.numerator  # integer weights of A and B
         self._tables: dict[tuple[int, ...], _Table] = {}
         self._rows: dict[tuple[int, int], _Row] = {}
@@ -84,7 +84,11 @@ class Fragments:
         return Decision(
             tuple(sorted(found.hosts)),
             score / self._own,
-            (f"{found.fragments} fragments of the job's hosts", left, f"no choice has less than {score / self._own:g}"),
+            (
+                f"{found.fragments} fragments of the job's hosts",
+                left,
+                f"no choice scores lower than {score / self._own:g}",
+            ),
         )
 
     def _forget(self) -> None:

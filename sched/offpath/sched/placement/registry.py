@@ -22,5 +22,5 @@ PLACEMENTS: Final[dict[str, Callable[[Random], Placement]]] = {
 def make(name: str, random: Random) -> Placement:
     """Create the policy of that name; ``random`` is for policies that draw. Raises: SchedError: unknown name."""
     if name not in PLACEMENTS:
-        raise SchedError(f"no placement is called {name!r}: there are {', '.join(PLACEMENTS)}")
+        raise SchedError(f"unknown placement {name!r}; known placements: {', '.join(PLACEMENTS)}")
     return PLACEMENTS[name](random)

@@ -205,9 +205,9 @@ class Cluster:
         else:
             self._events.append(event)
 
-    def _decision(self, advice: PluginDecision) -> None:
-        if advice.fault:
-            self.plugin_faults.append(advice)
+    def _decision(self, decision: PluginDecision) -> None:
+        if decision.fault:
+            self.plugin_faults.append(decision)
 
     # -- commands -------------------------------------------------------------------------------------------------
     def _copy(self, command: commands.Copy) -> None:

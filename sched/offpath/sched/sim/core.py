@@ -13,12 +13,12 @@ class EventCore:
         self.now_ns = now_ns
         self.happened = 0
         self._due: list[tuple[int, int, Callable[[], None]]] = []
-        self._asked = 0
+        self._scheduled = 0
 
     def at(self, when_ns: int, action: Callable[[], None]) -> None:
         """Schedule ``action`` at ``when_ns``, or now if that has passed."""
-        self._asked += 1
-        heapq.heappush(self._due, (max(when_ns, self.now_ns), self._asked, action))
+        self._scheduled += 1
+        heapq.heappush(self._due, (max(when_ns, self.now_ns), self._scheduled, action))
 
     def after(self, wait_ns: int, action: Callable[[], None]) -> None:
         """Schedule ``action`` after ``wait_ns``."""

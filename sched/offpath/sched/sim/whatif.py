@@ -116,7 +116,7 @@ class Recording:
         """Return the recording as rows of a trace. Raises: NothingRecorded."""
         ran = sorted((job, trace) for job, trace in self._jobs.items() if job in self._ran)
         if not ran or not self._gpus:
-            raise NothingRecorded(f"{name}: no job in it ran to its end, or no helper was there")
+            raise NothingRecorded(f"{name}: no job in it ran to its end, or no helper was connected")
         rows = tuple(replace(trace, duration_ns=self._ran[job]) for job, trace in ran)
         stream = Stream(name, "journal", rows[0].submit_ns, max(self.last_ns, rows[0].submit_ns + 1), rows)
         device = DeviceModel(
@@ -153,7 +153,7 @@ def simulate(
     )  # fmt: skip
     cluster.on_decision = note
     hours = _to_the_end(cluster, source, progress)
-    return Side(hours, placed, cluster.answers, [advice.fault for advice in cluster.plugin_faults])
+    return Side(hours, placed, cluster.answers, [decision.fault for decision in cluster.plugin_faults])
 
 
 def _to_the_end(cluster: Cluster, source: Source, progress: Callable[[float, int], None]) -> GpuHours:

@@ -44,11 +44,11 @@ class Stream:
     def load_gpus(self) -> float:
         """Mean demand over the window in GPUs, if no job waits: ∫ Σ R dt / length."""
         begin, end = self.begin_ns, self.end_ns
-        asked = sum(
+        demand = sum(
             job.share * max(0, min(end, job.submit_ns + job.duration_ns) - max(begin, job.submit_ns))
             for job in self.jobs
         )
-        return asked / 100 / (end - begin)
+        return demand / 100 / (end - begin)
 
     def peak_gpus(self) -> int:
         """Peak number of jobs alive, a gang counted by its GPUs: this many GPUs always suffice."""

@@ -40,7 +40,7 @@ def connected(declared: Sequence[Declared]) -> Topology:
             raise TopologyError(f"more than {MOST_HOSTS} hosts", each.line)
         for child in each.switches:
             if child not in lines:
-                raise TopologyError(f"switch {child!r}, below {each.name!r}, is declared nowhere", each.line)
+                raise TopologyError(f"switch {child!r}, below {each.name!r}, is not declared", each.line)
     if not hosts:
         raise TopologyError("no hosts")
     numbers = {name: len(hosts) + n for n, name in enumerate(lines)}
@@ -72,7 +72,7 @@ def _levels(declared: Sequence[Declared]) -> list[int]:
                 waiting.append(parent)
     for each in declared:
         if missing[each.name]:
-            raise TopologyError(f"switch {each.name!r} is below itself, or below a circle", each.line)
+            raise TopologyError(f"switch {each.name!r} is below itself, or below a cycle", each.line)
         if not each.hosts and not each.switches:
             raise TopologyError(f"switch {each.name!r} has neither hosts nor switches below it", each.line)
         if level[each.name] > MOST_LEVELS:

@@ -31,7 +31,7 @@ def regular(down: Sequence[int], up: Sequence[int], *, planes_first: bool = Fals
     """
     height = len(down)
     if not 1 <= height <= MOST_LEVELS or len(up) != height or min(*down, *up) < 1:
-        raise TopologyError("as many counts up as down, each 1 or more")
+        raise TopologyError("down and up must have the same number of counts, each 1 or more")
     # Level l has a node for each path down to it and each path up from below: Π down[l:] · Π up[:l].
     counts = [prod(down[level:]) * prod(up[:level]) for level in range(height + 1)]
     if counts[0] > MOST_HOSTS or sum(counts[level] * up[level] for level in range(height)) > MOST_LINKS:
@@ -69,7 +69,7 @@ def fat_tree(degree: int, up: int | None = None, *, planes_first: bool = False) 
     Raises: TopologyError.
     """
     if degree < 2 or degree % 2:
-        raise TopologyError(f"a fat-tree of degree {degree}: an even number from 2 on")
+        raise TopologyError(f"a fat-tree of degree {degree}: it must be an even number, 2 or more")
     half = degree // 2
     ways = half if up is None else up
     if not 1 <= ways <= half:

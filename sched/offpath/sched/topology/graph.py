@@ -113,19 +113,19 @@ def _faults(topology: Topology) -> Iterator[str]:
     if not 1 <= hosts <= MOST_HOSTS or topology.switches < 0:
         yield f"{hosts} hosts, {topology.switches} switches: from 1 to {MOST_HOSTS} hosts"
     if len(topology.level) != nodes or len(topology.names) != nodes:
-        yield "a level and a name for each node"
+        yield "each node needs a level and a name"
     if any(topology.level[:hosts]) or not all(1 <= each <= MOST_LEVELS for each in topology.level[hosts:]):
         yield f"hosts are of level 0, switches of 1 to {MOST_LEVELS}"
     if len(set(topology.names)) != nodes:
-        yield "two nodes have one name"
+        yield "two nodes have the same name"
     seen = set()
     for low, high in topology.links:
         if not (0 <= low < nodes and hosts <= high < nodes) or low == high:
-            yield f"link {low}-{high} joins no node to a switch"
+            yield f"link {low}-{high} does not join a node to a switch"
         elif topology.level[low] > topology.level[high]:
             yield f"link {low}-{high} leads down"
         if (low, high) in seen or (high, low) in seen:
-            yield f"link {low}-{high} is there twice"
+            yield f"link {low}-{high} is duplicated"
         seen.add((low, high))
     yield from _pod_faults(topology)
 
@@ -140,10 +140,10 @@ def _pod_faults(topology: Topology) -> Iterator[str]:
         at = pod.first
         for child in pod.children:
             if child.first != at or child.count < 1:
-                yield f"the pods in {pod.first}+{pod.count} are no contiguous parts of it"
+                yield f"the pods in {pod.first}+{pod.count} are not contiguous parts of it"
             at += child.count
         if pod.children and at != pod.first + pod.count:
-            yield f"the pods in {pod.first}+{pod.count} do not make it up"
+            yield f"the pods in {pod.first}+{pod.count} do not cover it"
 
 
 def from_links(
@@ -166,10 +166,10 @@ def from_links(
         raise TopologyError(f"more than {MOST_HOSTS} hosts or {MOST_LINKS} links")
     for low, high in pairs:
         if low < 0 or high >= nodes or high < count or low == high:
-            raise TopologyError(f"link {low}-{high} joins no node to a switch")
+            raise TopologyError(f"link {low}-{high} does not join a node to a switch")
     levels = [0] * count + list(_inferred(count, nodes, pairs) if level is None else level)
     if len(levels) != nodes:
-        raise TopologyError("a level for each switch")
+        raise TopologyError("each switch needs a level")
     order, pods = _pods(count, nodes, pairs, levels)
     number = [0] * nodes
     for new, old in enumerate([*order, *range(count, nodes)]):

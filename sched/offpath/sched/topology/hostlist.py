@@ -28,17 +28,17 @@ def expand(text: str, line: int | None = None) -> list[str]:
         count, at = 1, 0
         for part in _PART.finditer(word):
             if part.start() != at:
-                raise TopologyError(f"{_shown(word)} is no hostlist", line)
+                raise TopologyError(f"{_shown(word)} is not a hostlist", line)
             at = part.end()
             choices.append([part[2]] if part[2] is not None else _numbers(part[1], line))
             count *= len(choices[-1])
             if count + len(names) > MOST_HOSTS:
                 raise TopologyError(f"{_shown(word)} makes more than {MOST_HOSTS} names", line)
         if at != len(word) or not choices:
-            raise TopologyError(f"{_shown(word)} is no hostlist", line)
+            raise TopologyError(f"{_shown(word)} is not a hostlist", line)
         names.extend(map("".join, product(*choices)))
         if len(names[-1]) > _LONGEST_NAME or not _NAME.fullmatch(names[-1]):
-            raise TopologyError(f"{_shown(names[-1])} cannot be a name", line)
+            raise TopologyError(f"{_shown(names[-1])} is not a valid name", line)
     return names
 
 
@@ -69,11 +69,11 @@ def _numbers(text: str, line: int | None) -> list[str]:
     for word in text.split(","):
         match = _RANGE.fullmatch(word)
         if match is None:
-            raise TopologyError(f"{_shown(word)} is no number and no range", line)
+            raise TopologyError(f"{_shown(word)} is neither a number nor a range", line)
         low, width = int(match[1]), len(match[1])
         high = int(match[2]) if match[2] is not None else low
         if not low <= high:
-            raise TopologyError(f"{_shown(word)} falls", line)
+            raise TopologyError(f"{_shown(word)} is a descending range", line)
         if high - low >= MOST_HOSTS or len(found) + high - low >= MOST_HOSTS:
             raise TopologyError(f"{_shown(word)} makes more than {MOST_HOSTS} names", line)
         found.extend(f"{number:0{width}}" for number in range(low, high + 1))

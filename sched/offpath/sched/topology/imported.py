@@ -33,7 +33,7 @@ def regular(words: str) -> Topology:
     ``tree:8x8x16`` (children, from the leaves up). Raises: TopologyError."""
     match = _REGULAR.fullmatch(words)
     if match is None:
-        raise TopologyError(f"{words[:60]!r} is none of fat-tree:K, fat-tree:K/UP, leaf-spine:LxHxS, tree:AxBxC")
+        raise TopologyError(f"{words[:60]!r} is not one of fat-tree:K, fat-tree:K/UP, leaf-spine:LxHxS, tree:AxBxC")
     numbers = [int(each) for each in re.split("[x:/]", match[2])]
     if match[1] == "tree":
         return plain_tree(*numbers)

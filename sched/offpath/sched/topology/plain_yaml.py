@@ -28,19 +28,19 @@ class Yaml:
     def mapping(self, what: str) -> dict[str, Yaml]:
         """Raises: TopologyError: the value is not a mapping."""
         if not isinstance(self.value, dict):
-            raise TopologyError(f"{what} is no mapping", self.line)
+            raise TopologyError(f"{what} is not a mapping", self.line)
         return self.value
 
     def items(self, what: str) -> list[Yaml]:
         """Raises: TopologyError: the value is not a list."""
         if not isinstance(self.value, list):
-            raise TopologyError(f"{what} is no list", self.line)
+            raise TopologyError(f"{what} is not a list", self.line)
         return self.value
 
     def text(self, what: str) -> str:
         """Raises: TopologyError: the value is not a text, or empty."""
         if not isinstance(self.value, str) or not self.value:
-            raise TopologyError(f"{what} is no text", self.line)
+            raise TopologyError(f"{what} is not a text", self.line)
         return self.value
 
 
@@ -74,7 +74,7 @@ def parse(text: str) -> Yaml:
         raise TopologyError("an empty document", 1)
     value, end = _block(pieces, 0, 0)
     if end != len(pieces):
-        raise TopologyError("it is indented like nothing above it", pieces[end].line)
+        raise TopologyError("its indentation matches no line above it", pieces[end].line)
     return value
 
 
@@ -121,7 +121,7 @@ def _mapping(pieces: list[_Piece], at: int, depth: int) -> tuple[Yaml, int]:
         if match is None:
             raise TopologyError("neither a key nor an item", piece.line)
         if match[1] in found:
-            raise TopologyError(f"{match[1]} is there twice", piece.line)
+            raise TopologyError(f"{match[1]} is duplicated", piece.line)
         at += 1
         if match[2]:
             value = Yaml(piece.line, _scalar(match[2], piece.line))
@@ -141,9 +141,9 @@ def _scalar(text: str, line: int) -> str | list[Yaml]:
         return text[1:-1]
     if text.startswith("["):
         if not text.endswith("]") or "[" in text[1:] or "{" in text:
-            raise TopologyError("a flow list of more than scalars", line)
+            raise TopologyError("a flow list may only contain scalars", line)
         inside = text[1:-1].strip()
         return [Yaml(line, _scalar(each, line)) for each in inside.split(",")] if inside else []
     if text and text[0] in "&*!|>{\"'%@`":
-        raise TopologyError(f"this YAML is beyond what is read here: {text[:40]!r}", line)
+        raise TopologyError(f"unsupported YAML: {text[:40]!r}", line)
     return text

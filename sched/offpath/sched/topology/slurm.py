@@ -47,18 +47,18 @@ def _lines(text: str) -> Iterator[tuple[int, dict[str, str]]]:
     """Non-empty lines, joined where one ends in a backslash; keys in lower case."""
     begun, kept = 0, ""
     for line, raw in enumerate(text.splitlines(), 1):
-        said = raw.split("#", 1)[0].strip()
+        content = raw.split("#", 1)[0].strip()
         begun = begun or line
-        if said.endswith("\\"):
-            kept += said[:-1] + " "
+        if content.endswith("\\"):
+            kept += content[:-1] + " "
             continue
         words: dict[str, str] = {}
-        for word in (kept + said).split():
+        for word in (kept + content).split():
             key, sign, value = word.partition("=")
             if not sign or not value:
-                raise TopologyError(f"{word[:60]!r} is no KEY=VALUE", begun)
+                raise TopologyError(f"{word[:60]!r} is not KEY=VALUE", begun)
             if key.lower() in words:
-                raise TopologyError(f"{key[:60]} is there twice", begun)
+                raise TopologyError(f"{key[:60]} is duplicated", begun)
             words[key.lower()] = value.strip('"')
         if words:
             yield begun, words
@@ -69,7 +69,7 @@ def _lines(text: str) -> Iterator[tuple[int, dict[str, str]]]:
 
 def _known(words: dict[str, str], names: set[str], line: int) -> None:
     if strange := sorted(set(words) - names):
-        raise TopologyError(f"{strange[0][:60]!r} is no key of this line", line)
+        raise TopologyError(f"{strange[0][:60]!r} is not a key of this line", line)
 
 
 def _given(words: dict[str, str], name: str, line: int) -> str:
@@ -89,7 +89,7 @@ def _switch(name: str, switches: str | None, hosts: str | None, line: int) -> De
 
 def _size(text: str, line: int) -> int:
     if not text.isdecimal() or not 1 <= len(text) <= 9 or int(text) < 1:
-        raise TopologyError(f"{text[:60]!r} is no block size", line)
+        raise TopologyError(f"{text[:60]!r} is not a block size", line)
     return int(text)
 
 
@@ -101,7 +101,7 @@ def _above_blocks(blocks: Sequence[Declared], sizes: Sequence[int], line: int) -
     for size in sizes[1:]:
         times, rest = divmod(size, base)
         if rest or times <= at or times & (times - 1):
-            raise TopologyError(f"block size {size} is no larger power of two of {base}", line)
+            raise TopologyError(f"block size {size} is not a larger power-of-two multiple of {base}", line)
         names = [f"blocks-of-{size}-{n // (times // at)}" for n in range(0, len(below), times // at)]
         for n, name in enumerate(names):
             found.append(Declared(name, below[n * (times // at) : (n + 1) * (times // at)], (), line))
@@ -120,7 +120,7 @@ def yaml(text: str, name: str | None = None) -> Topology:
     if len(kinds) != 1:
         raise TopologyError("a topology is one of tree, block and flat", chosen.line)
     if kinds == ["flat"]:
-        raise TopologyError("a flat topology says nothing of the network", chosen.line)
+        raise TopologyError("a flat topology does not describe the network", chosen.line)
     if kinds == ["tree"]:
         switches = fields["tree"].mapping("tree").get("switches")
         if switches is None:
@@ -147,14 +147,14 @@ def _chosen(topologies: Sequence[plain_yaml.Yaml], name: str | None) -> plain_ya
             raise TopologyError("a topology without a name", each.line)
         own = fields["topology"].text("topology")
         if own in named:
-            raise TopologyError(f"topology {own!r} is there twice", each.line)
+            raise TopologyError(f"topology {own!r} is duplicated", each.line)
         named[own] = each
         is_default = "cluster_default" in fields and fields["cluster_default"].text("cluster_default").lower()
         if default is None and is_default in ("true", "yes", "on"):
             default = each
     if name is not None:
         if name not in named:
-            raise TopologyError(f"no topology {name!r}: there are {', '.join(named)}"[:200])
+            raise TopologyError(f"unknown topology {name!r}; known topologies: {', '.join(named)}"[:200])
         return named[name]
     shaped = [each for each in named.values() if "flat" not in each.mapping("a topology")]
     if default is not None:

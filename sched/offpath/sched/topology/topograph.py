@@ -21,7 +21,7 @@ def topograph(text: str) -> Topology:
     try:
         data: Any = json.loads(text)
     except json.JSONDecodeError as fault:
-        raise TopologyError(f"no JSON: {fault.msg}", fault.lineno) from None
+        raise TopologyError(f"invalid JSON: {fault.msg}", fault.lineno) from None
     except (RecursionError, ValueError):  # a thousand levels deep, or a number of thousands of digits
         raise TopologyError("this JSON cannot be a topology") from None
     if isinstance(data, dict) and isinstance(data.get("instances"), list):
@@ -33,7 +33,7 @@ def topograph(text: str) -> Topology:
 
 def _name(value: Any, path: str) -> str:
     if not isinstance(value, str) or not 1 <= len(value) <= _LONGEST_NAME or not value.isprintable():
-        raise TopologyError(f"{path} is no name")
+        raise TopologyError(f"{path} is not a name")
     return value
 
 
@@ -48,7 +48,7 @@ def _of_instances(instances: list[Any]) -> list[Declared]:
             raise TopologyError(f"{path} has no network_layers")
         host = _name(each.get("id"), f"{path}.id")
         if host in seen:
-            raise TopologyError(f"{path}: instance {host!r} is there twice")
+            raise TopologyError(f"{path}: instance {host!r} is duplicated")
         seen.add(host)
         names = [_name(layer, f"{path}.network_layers") for layer in layers]
         for name in names:

@@ -173,7 +173,7 @@ class Rank:
     def agreed(self, previous: tuple[int, int] | None) -> Applied:
         """Apply the previous boundary's result at this boundary; None at the first one."""
         if self._running:
-            raise InvalidTransition("a boundary with an operation under way", self._story())
+            raise InvalidTransition("a boundary with an operation in progress", self._story())
         if (previous is None) != (self._offered is None):
             raise InvalidTransition("a result without a boundary, or the reverse", self._story())
         offered, self._offered = self._offered, None
@@ -204,7 +204,7 @@ class Rank:
     def issue(self, nbytes: int, dtype: str, wants: bool) -> Operation | None:
         """Start the next operation, in program order. None: it runs plain."""
         if self._running or self.waits or self._is_closed:
-            raise InvalidTransition("an operation that may not begin", self._story())
+            raise InvalidTransition("an operation that must not start", self._story())
         index, self._index = self._index, self._index + 1
         epoch = self.epoch
         uses_tree = (
@@ -284,7 +284,7 @@ class Rank:
         """No more operations start. Statements that are due must still be gathered and waited for (`is_settled`):
         another rank may need this one's last result."""
         if self._running:
-            raise InvalidTransition("closed with an operation under way", self._story())
+            raise InvalidTransition("closed with an operation in progress", self._story())
         self._leave()
         self._is_closed = True
 

@@ -208,7 +208,7 @@ def permission_from_data(data: Any) -> Permission:
     below = []
     for each in _list(it, "below", MOST_RANKS):
         if not isinstance(each, list | tuple) or len(each) != 2:
-            raise RecordError("a permission's below is no list of switch and ranks")
+            raise RecordError("a permission's below is not a list of switch and ranks")
         below.append((_name(each[0], "switch"), _integers({"ranks": each[1]}, "ranks", MOST_RANKS)))
     local = _integers(it, "local", MOST_RANKS)
     named = sorted([*local, *(rank for _, part in below for rank in part)])
@@ -216,7 +216,7 @@ def permission_from_data(data: Any) -> Permission:
         raise RecordError(f"a permission names no ranks, one twice, or one beyond {ranks}")
     parent, group = it.get("parent", ""), it.get("group", "")
     if parent == "" and len(named) != ranks:
-        raise RecordError(f"a root under which {len(named)} of {ranks} ranks are")
+        raise RecordError(f"a root with {len(named)} of {ranks} ranks")
     return Permission(
         _name(it.get("job"), "job"), _integer(it, "incarnation"), _integer(it, "term", MOST_TERM),
         _integer(it, "stamp"), _name(it.get("token"), "token"), ranks, _name(parent, "parent") if parent != "" else "",
@@ -230,7 +230,7 @@ def _plain(value: Any) -> Any:
 
 def _object(what: str, data: Any) -> Mapping[str, Any]:
     if not isinstance(data, dict):
-        raise RecordError(f"{what} is no object")
+        raise RecordError(f"{what} is not an object")
     return data
 
 
@@ -262,7 +262,7 @@ def _flag(data: Mapping[str, Any], name: str, default: bool) -> bool:
 def _list(data: Mapping[str, Any], name: str, most: int) -> Sequence[Any]:
     value = data.get(name)
     if not isinstance(value, list | tuple) or len(value) > most:
-        raise RecordError(f"{name} is no list of at most {most}")
+        raise RecordError(f"{name} is not a list of at most {most}")
     return value
 
 

@@ -90,7 +90,7 @@ class Root:
 
     def __init__(self, capacity: int = 1, left: Callable[[Operation], int] | None = None) -> None:
         if capacity < 1:
-            raise ValueError("a capacity of 1 or more")
+            raise ValueError("the capacity must be 1 or more")
         self._left = left
         self._for_place: dict[_Key, Operation] = {}
         """Trees with a ``waiting`` that waits for a place, and the operation that holds the place."""

@@ -36,10 +36,10 @@ def roles(topology: Topology, tree: Tree, hosts: Sequence[int]) -> tuple[Role, .
         raise TreeUnusable("a root that is not among its switches")
     for link in tree.links:
         if not 0 <= link < len(topology.links):
-            raise TreeUnusable(f"no link is {link}")
+            raise TreeUnusable(f"unknown link {link}")
         low, high = topology.links[link]
         if low not in beside or high not in beside:
-            raise TreeUnusable("a link to a switch that is not in it")
+            raise TreeUnusable("a link to a switch outside the tree")
         beside[low].append(high)
         beside[high].append(low)
     parents: dict[int, int | None] = {tree.root: None}
@@ -50,7 +50,7 @@ def roles(topology: Topology, tree: Tree, hosts: Sequence[int]) -> tuple[Role, .
                 parents[other] = switch
                 order.append(other)
     if len(order) != len(tree.switches) or len(tree.links) != len(order) - 1:
-        raise TreeUnusable("its links do not make it a tree")
+        raise TreeUnusable("its links do not form a tree")
     local: dict[int, list[int]] = {switch: [] for switch in order}
     for host in hosts:
         leaf = next((up for up, _ in topology.up[host] if up in local), None)
@@ -95,7 +95,7 @@ def lay(topology: Topology, tree: Tree, ranks: Sequence[int], addresses: Mapping
     found = roles(topology, tree, sorted(by_host))
     unknown = sorted(names[role.switch] for role in found if names[role.switch] not in addresses)
     if unknown:
-        raise TreeUnusable(f"{', '.join(unknown)}: no aggregating switch is known by this name")
+        raise TreeUnusable(f"{', '.join(unknown)}: no aggregating switch has this name")
 
     def of(hosts: Sequence[int]) -> tuple[int, ...]:
         return tuple(sorted(rank for host in hosts for rank in by_host[host]))

@@ -136,9 +136,9 @@ class Planner:
         ranks: dict[str, tuple[int, ...]] = {}
         for view in views:
             if unknown := sorted(set(view.hosts) - numbers.keys()):
-                without[view.job] = f"{unknown[0]} is no host of the topology"
+                without[view.job] = f"{unknown[0]} is not a host of the topology"
             elif len(set(view.hosts)) < 2:
-                without[view.job] = "it has one host, which aggregates nothing"
+                without[view.job] = "it has one host, so there is nothing to aggregate"
             elif self.settings.mode == "none":
                 without[view.job] = "the mode is none"
             else:
@@ -147,7 +147,7 @@ class Planner:
         limit = Limit(Per.SWITCH, self.settings.capacity)
         former = {job: tree for job, tree in self.plan.trees.items() if job in jobs}
         built = self._builder.build(topology, jobs, former, limit) if jobs else {}
-        without |= {job: "every tree that it could have meets several groups" for job in jobs if job not in built}
+        without |= {job: "every candidate tree conflicts with several groups" for job in jobs if job not in built}
         trees, apart = one_root(built, limit)
         without |= apart
         laid: dict[str, events.Tree] = {}
@@ -157,7 +157,7 @@ class Planner:
                 laid[job] = self._laid(job, tree, ranks[job])
                 down = sorted(part.switch for part in laid[job].parts if part.switch not in up_now)
                 if down:
-                    raise TreeUnusable(f"{', '.join(down)} cannot be spoken to")
+                    raise TreeUnusable(f"unreachable: {', '.join(down)}")
             except TreeUnusable as fault:
                 without[job] = str(fault)
         groups = grouped({job: trees[job] for job in trees if job not in without}, limit, list(jobs))

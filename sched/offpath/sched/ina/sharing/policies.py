@@ -115,7 +115,7 @@ def checked_trees(topology: Topology, jobs: Hosts, trees: Trees, usable: frozens
     switches."""
     for job, tree in trees.items():
         if job not in jobs:
-            raise PolicyFault(f"a tree for {job!r:.80}, which asked for none")
+            raise PolicyFault(f"a tree for {job!r:.80}, which is not among the jobs")
         try:
             roles(topology, tree, jobs[job])
         except TreeUnusable as fault:
@@ -135,7 +135,7 @@ def one_root(trees: Trees, limit: Limit) -> tuple[Trees, dict[str, str]]:
             need for need in limit.needs(tree) if len(at.get(need, set()) | {tree.root}) > limit.capacity
         ]  # fmt: skip
         if crowded:
-            without[job] = "its tree meets another's that has another root, and nobody would arbitrate between them"
+            without[job] = "its tree meets a tree with another root, and no root arbitrates between them"
             continue
         kept[job] = tree
         for need in limit.needs(tree):
@@ -167,4 +167,4 @@ def checked_shares(group: Sequence[str], shares: Mapping[str, Share]) -> None:
         if job not in group:
             raise PolicyFault(f"a share for {job!r:.80}, which is not in the group")
         if not share.is_shared and len(shares) > 1:
-            raise PolicyFault(f"over capacity: {job} is to be alone at a root with {len(shares)} jobs")
+            raise PolicyFault(f"over capacity: {job} requires exclusive use of a root with {len(shares)} jobs")

@@ -54,7 +54,9 @@ class Links:
         if found is None:
             tops = roots(self._topology, (sender, receiver))
             if not tops:
-                raise EngineError(f"no switch is above hosts {sender} and {receiver}: contention is for layers")
+                raise EngineError(
+                    f"no switch is above hosts {sender} and {receiver}: contention requires a layered network"
+                )
             top = tops[(sender * 40_503 + receiver * 2_654_435_761 >> 7) % len(tops)]
             rise = build(self._topology, (sender,), top).links
             fall = build(self._topology, (receiver,), top).links
