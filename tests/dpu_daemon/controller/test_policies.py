@@ -121,7 +121,7 @@ def test_a_job_of_one_host_or_of_strange_hosts_or_with_a_switch_away_gets_none_a
     assert plans(views, down, 0) == {}
     why = plans.plan.without
     assert "one host" in why["alone"]
-    assert "no host of the topology" in why["far"]
+    assert "not a host of the topology" in why["far"]
     assert "unreachable" in why["cut"]
 
 

@@ -146,10 +146,10 @@ def test_the_ways_to_cut_a_gpu_are_those_that_nvidia_lists() -> None:
     [
         ({1: ("g0", "1g.5gb", 0)}, "1a"),
         ({1: ("g0", "1g.5gb", 0), 2: ("g0", "1g.5gb", 0)}, "1h"),
-        ({1: ("g0", "1g.5gb", 7), 2: ("g0", "1g.5gb", 0)}, "does not start"),
+        ({1: ("g0", "1g.5gb", 7), 2: ("g0", "1g.5gb", 0)}, "not a legal start"),
         ({1: ("g0", "3g.20gb", 0), 2: ("g0", "2g.10gb", 2)}, "overlap"),
         ({1: ("g0", "4g.20gb", 0), 2: ("g0", "7g.40gb", 0)}, "1d"),
-        ({1: ("g9", "4g.20gb", 0), 2: ("g0", "7g.40gb", 0)}, "not there"),
+        ({1: ("g9", "4g.20gb", 0), 2: ("g0", "7g.40gb", 0)}, "does not exist"),
     ],
 )
 def test_the_checker_sees(places: dict[int, Place], said: str) -> None:

@@ -87,9 +87,9 @@ def test_odd_networks_have_trees_too(topology: Topology) -> None:
     ("tree", "said"),
     [
         (Tree(24, (16, 17), (0,)), "root"),
-        (Tree(16, (16, 17), ()), "no tree"),
+        (Tree(16, (16, 17), ()), "do not form a tree"),
         (Tree(16, (16,), ()), "none of its switches"),
-        (Tree(24, (16, 17, 24), (16, 17, 18)), "leads out|no tree"),
+        (Tree(24, (16, 17, 24), (16, 17, 18)), "leads out|do not form a tree"),
     ],
 )
 def test_the_checker_sees_a_tree_that_is_none(tree: Tree, said: str) -> None:

@@ -117,12 +117,12 @@ def test_a_graph_that_is_none_is_refused(links: list[tuple[int, int]], said: str
         ({"hosts": 0, "switches": 9}, "from 1 to"),
         ({"level": (0,) * 4 + (1, 1, 0)}, "hosts are of level 0"),
         ({"level": (0,) * 4 + (3, 2, 1)}, "leads down"),
-        ({"names": ("a",) * 7}, "one name"),
+        ({"names": ("a",) * 7}, "the same name"),
         ({"pods": Pod(0, 3)}, "outermost"),
         ({"pods": Pod(0, 4, (Pod(0, 2), Pod(3, 1)))}, "contiguous"),
         ({"pods": Pod(0, 4, (Pod(0, 2),))}, "do not cover it"),
-        ({"links": ((0, 4), (4, 0))}, "joins no node"),
-        ({"links": ((0, 4), (0, 4))}, "twice"),
+        ({"links": ((0, 4), (4, 0))}, "does not join a node"),
+        ({"links": ((0, 4), (0, 4))}, "is duplicated"),
     ],
 )
 def test_a_topology_that_contradicts_itself_is_refused(change: dict[str, object], said: str) -> None:

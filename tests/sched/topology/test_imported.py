@@ -110,7 +110,7 @@ def test_topology_yaml_tree_block_and_the_default() -> None:
     assert blocks.pods == Pod(0, 12, (TWO, Pod(8, 4)))
     with pytest.raises(TopologyError, match="flat"):
         slurm.yaml(YAML, "none")
-    with pytest.raises(TopologyError, match="there are tree1, blocks, none"):
+    with pytest.raises(TopologyError, match="known topologies: tree1, blocks, none"):
         slurm.yaml(YAML, "other")
 
 
@@ -137,22 +137,22 @@ def test_a_switch_with_two_parents_is_a_graph_all_the_same() -> None:
         ("SwitchName=a Switches=a", 1, "below itself|no hosts"),
         ("SwitchName=a", 1, "neither hosts nor switches"),
         ("SwitchName=a Nodes=b\nSwitchName=b Nodes=x", 1, "a switch and a host"),
-        ("SwitchName=a Nodes=x Colour=red", 1, "no key"),
-        ("SwitchName=a Nodes=x Nodes=y", 1, "twice"),
+        ("SwitchName=a Nodes=x Colour=red", 1, "is not a key"),
+        ("SwitchName=a Nodes=x Nodes=y", 1, "is duplicated"),
         ("\n\nSwitchName=a\\\n Nodes", 3, "KEY=VALUE"),
         ("SwitchName=a \\", 1, "middle of a line"),
         ("RingName=r Nodes=n[1-4]", 1, "neither SwitchName"),
         ("SwitchName=" + "x" * 65 + " Nodes=a", 1, "64 characters"),
-        ("BlockName=b Nodes=x\nBlockSizes=3,9", 2, "power of two"),
-        ("BlockName=b Nodes=x\nBlockSizes=0", 2, "no block size"),
+        ("BlockName=b Nodes=x\nBlockSizes=3,9", 2, "power-of-two"),
+        ("BlockName=b Nodes=x\nBlockSizes=0", 2, "is not a block size"),
         ("BlockName=b", 1, "no nodes"),
         ("- topology: t\n  tree:\n    switches:\n    - nodes: x", 4, "without a name"),
         ("- topology: t\n  tree:\n    switches:\n    - switch: s\n      nodes: x[", 4, "brackets"),
-        ("- topology: t\n  tree: {a: b}", 2, "beyond"),
-        ("- topology: t\n  tree: &x\n", 2, "beyond"),
+        ("- topology: t\n  tree: {a: b}", 2, "unsupported YAML"),
+        ("- topology: t\n  tree: &x\n", 2, "unsupported YAML"),
         ("- topology: t\n\ttree: x", 2, "tab"),
-        ("- topology: t\n   tree: x", 2, "indented|neither"),
-        ("- topology: t\n- topology: t", 2, "twice"),
+        ("- topology: t\n   tree: x", 2, "indentation|neither"),
+        ("- topology: t\n- topology: t", 2, "is duplicated"),
         ("- topology: t\n  block:\n    blocks: []\n  tree:\n    switches: []", 1, "one of"),
         ('{"switches": {\n"a": }', 2, "invalid JSON"),
     ],
