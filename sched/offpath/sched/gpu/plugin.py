@@ -39,7 +39,7 @@ _MOST_SENT: Final = 160
 
 
 def gateway_of(port: DecisionPort) -> PluginGateway:
-    """The port of a job book as the daemon and the journal need it, which run plug-ins. Raises: TypeError."""
+    """The port as the gateway that the daemon and the journal use to run plug-ins. Raises: TypeError: it is not one."""
     if not isinstance(port, PluginGateway):
         raise TypeError(f"not a gateway of plug-ins: {type(port).__name__}")
     return port

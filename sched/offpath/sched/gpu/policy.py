@@ -138,14 +138,14 @@ class Opening:
 
 
 class DecisionPort(Protocol):
-    """What a job book needs of policies that decide elsewhere, such as in another process. The book knows no other
-    interface of theirs than this and `Policy`."""
+    """Access of a job book to policies that decide elsewhere, such as in another process. The book uses only this
+    interface and `Policy`."""
 
     def attach(self, policy: Policy) -> None:
-        """``policy`` decides from here on; one that decides elsewhere does so through this port."""
+        """``policy`` decides from now on; one that decides elsewhere uses this port."""
 
     def start(self, policy: Policy) -> None:
-        """``policy`` may now decide elsewhere: give it the state."""
+        """``policy`` may now decide elsewhere: send it the state."""
 
     def begin_event(self) -> None:
         """An event starts. The decisions that it needs share one time budget."""
@@ -154,7 +154,7 @@ class DecisionPort(Protocol):
         """Waiting jobs were refused by another decider than the present one."""
 
     def take_decider_change(self) -> bool:
-        """Whether `decider_changed` was called since the last call; clears it."""
+        """Return whether `decider_changed` was called since the last call, and clear that."""
 
 
 class Policy(Protocol):

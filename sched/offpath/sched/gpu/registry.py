@@ -34,7 +34,7 @@ SIMULATED: Final[dict[str, Callable[[], Policy]]] = {
 
 
 def decision_port(emit: Callable[[PluginDecision], None]) -> DecisionPort:
-    """The port through which plug-ins decide. ``emit`` gets each of their decisions, for the journal."""
+    """Create the port for plug-ins. ``emit`` receives each of their decisions, for the journal."""
     return PluginGateway(emit)
 
 

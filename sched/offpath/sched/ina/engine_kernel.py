@@ -35,7 +35,7 @@ WITH_INA: Final = 9
 REFUSED: Final = 10
 HAS_TREE: Final = 11
 NEAR: Final = 12
-"""Index in ``near`` of the first job whose tree conflicts with its own."""
+"""Index in ``near`` of the first job with a conflicting tree."""
 NEAR_END: Final = 13
 WIDTH: Final = 14
 

@@ -99,7 +99,7 @@ class _Assignment:
         return found
 
     def put_all(self, vertices: Iterable[int]) -> None:
-        """Place each vertex that fits and whose job has none."""
+        """Place each vertex that fits, unless its job has one."""
         for vertex in vertices:
             job = self._instance.vertices[vertex].job
             if job not in self.at and self._blockers(vertex) == -1:

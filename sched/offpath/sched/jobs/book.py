@@ -199,7 +199,7 @@ class JobBook:
         self.leasing.need(tenant, now_ns)
 
     def _unqueue(self, job: Job, tenant: Tenant) -> None:
-        """Remove a job, whose state has already changed, from the queue out of order."""
+        """Remove a job from the queue out of order; its state has already changed."""
         if tenant.stranded.pop(job.job, None) is not None:
             return
         share = job.demand.share

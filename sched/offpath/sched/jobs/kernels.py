@@ -92,7 +92,7 @@ class Kernels:
             self._leasing.need_met(tenant)
 
     def _bound(self, now_ns: int) -> None:
-        """Bound the table: a host whose helpers bring new names each time does not fill it and is not refused."""
+        """Bound the table: helpers with new names each time do not fill it and are not refused."""
         known = self._ledger.known
         gone = sorted((one for one in known.values() if not one.is_served), key=lambda one: (one.gone_ns, one.kernel))
         if excess := max(0, len(known) - MOST_KERNELS):

@@ -122,7 +122,7 @@ class Job:
         return 0 < self.deadline_ns <= now_ns
 
     def stages(self, now_ns: int, started_ns: int, finished_ns: int) -> tuple[int, int, int, int, int, int]:
-        """Return queued, copy, launch, kernel, back and total in ns. A job whose kernel did not finish has the stages
+        """Return queued, copy, launch, kernel, back and total in ns. A job with an unfinished kernel has the stages
         that its last attempt reached; time before that attempt counts as queued.
 
         Args:
@@ -289,7 +289,7 @@ class JobHeap:
 
 @dataclass(slots=True)
 class Session:
-    """A requester's session: the last request id it used, and its jobs whose credit has not returned. ``is_leaving``:
+    """A requester's session: the last request id it used, and its jobs with an outstanding credit. ``is_leaving``:
     its tenant was removed."""
 
     session: int

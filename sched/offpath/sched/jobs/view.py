@@ -73,7 +73,7 @@ class TenantRecord:
 
 @record
 class SessionRecord:
-    """A session; ``jobs``: number of jobs whose credit has not returned."""
+    """A session; ``jobs``: number of jobs with an outstanding credit."""
 
     session: int
     tenant: str
@@ -108,7 +108,7 @@ def jobs(
     after: int = 0,
     limit: int = 128,
 ) -> list[JobRecord]:
-    """Jobs whose credit has not returned, by number, greater than ``after``, in one of ``states`` if any are given.
+    """Jobs with an outstanding credit, by number, greater than ``after``, in one of ``states`` if any are given.
     ``is_waiting_for_share``: of the jobs on a lane, only those whose payload has arrived (True) or is being copied
     (False)."""
     found: Iterator[Job] = iter(ledger.jobs.values())  # insertion order is by number

@@ -152,8 +152,8 @@ class Controller:
         return self.handle_all((event,), now_ns=now_ns)
 
     def handle_all(self, events: Iterable[Event], *, now_ns: int) -> tuple[Command, ...]:
-        """Handle several events that arrived together. The plan, whose cost grows with the number of jobs, is computed
-        once."""
+        """Handle several events that arrived together. The plan is computed once: its cost
+        grows with the number of jobs."""
         self._now_ns, self._out = now_ns, []
         for event in events:
             if not self.is_deposed:

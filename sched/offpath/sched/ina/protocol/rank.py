@@ -155,7 +155,7 @@ class Rank:
         return True
 
     def trees(self) -> tuple[EpochRecord, ...]:
-        """Granted epochs to whose trees this rank must attach or stay attached, oldest first."""
+        """Granted epochs with trees that this rank must attach to or stay attached to, oldest first."""
         wanted = {stamp for stamp in (self._held, self._offered, self._usable()) if stamp and stamp > self._applied}
         wanted |= self._unsettled()
         if self._applied > self._stated:
