@@ -1,4 +1,4 @@
-"""Long hunts that said yes to these very files need not be repeated whole: the verdict is kept with the files' hash.
+"""A long hunt that passed is not repeated whole until its files change: the verdict is kept with the hash of their code.
 
 The verdicts are in docs/evidence/verdicts.json. ``OFFPATH_EVIDENCE=docs/evidence ./scripts/test FILE`` runs a hunt
 whole where its files have changed and writes its verdict anew; `./scripts/test --full` always runs it whole.
@@ -6,6 +6,7 @@ whole where its files have changed and writes its verdict anew; `./scripts/test 
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -21,14 +22,28 @@ _SUFFIXES: Final = (".py", ".patch", ".pml", ".json")
 
 
 def digest(*places: str) -> str:
-    """SHA-256 over the names and bytes of all code, patches and models below ``places`` (relative to the root)."""
+    """SHA-256 over all code, patches and models below ``places`` (relative to the root). Comments, docstrings and the
+    layout of Python code do not count: they change nothing that a hunt could find."""
     files = {path for place in places for path in _files(ROOT / place)}
     total = hashlib.sha256()
     for path in sorted(files):
-        content = path.read_bytes()
+        content = code(path.read_bytes()) if path.suffix == ".py" else path.read_bytes()
         total.update(f"{path.relative_to(ROOT)}\0{len(content)}\0".encode())
         total.update(content)
     return total.hexdigest()
+
+
+def code(source: bytes) -> bytes:
+    """What of Python source runs: its syntax tree without docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [each for each in node.body if not _is_text(each)] or [ast.Pass()]
+    return ast.dump(tree).encode()
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def is_unchanged(name: str, *places: str) -> bool:

@@ -97,7 +97,7 @@ def snapshot(book: JobBook) -> dict[str, Any]:
             ]
             for tenant in ledger.tenants.values()
         ],
-        "needy": list(ledger.backlogged),
+        "backlogged": list(ledger.backlogged),
         "departing": list(ledger.departing),
         "timers": [sorted(map(to_plain, ledger.timers.entries)), ledger.timers.sequence, ledger.timers.limit],
         "ledger": {name: to_plain(getattr(ledger, name)) for name in _LEDGER},
@@ -158,7 +158,7 @@ def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> Job
         tenant.outgoing = _picked(ledger.sessions, outgoing)
         tenant.stranded = _picked(jobs, stranded)
         ledger.tenants[tenant.spec.name] = tenant
-    ledger.backlogged = _picked(ledger.tenants, data["needy"])
+    ledger.backlogged = _picked(ledger.tenants, data["backlogged"])
     ledger.departing = _picked(ledger.tenants, data["departing"])
     entries, sequence, limit = data["timers"]
     ledger.timers.restore(from_plain(list[tuple[int, int, Key]], entries), sequence, limit)
