@@ -92,8 +92,8 @@ def hunt(patch: Path, folder: Path, most: int) -> Hunt:
 
 @dataclass(frozen=True)
 class Campaign:
-    """All patches of one simulation. ``most``: schedules per patch; ``sample``: patches that are hunted where no file of
-    ``hunted_in`` has changed since all of them were found; ``evidence``: the file of the results."""
+    """All patches of one simulation. ``most``: schedules per patch; ``sample``: patches that are hunted where no
+    file of ``hunted_in`` has changed since all of them were found; ``evidence``: the file of the results."""
 
     name: str
     evidence: str

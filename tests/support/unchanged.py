@@ -1,4 +1,4 @@
-"""A long hunt that passed is not repeated whole until its files change: the verdict is kept with the hash of their code.
+"""A long hunt that passed is not repeated whole until its code changes: the verdict is kept with the code's hash.
 
 The verdicts are in docs/evidence/verdicts.json. ``OFFPATH_EVIDENCE=docs/evidence ./scripts/test FILE`` runs a hunt
 whole where its files have changed and writes its verdict anew; `./scripts/test --full` always runs it whole.
