@@ -7,14 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from offpath.cli import host, main
-
 from .support.sources import ROOT
 from .test_layout import LEAVES
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-COMMAND_MODULES = {f"{module}.py" for commands in (main.COMMANDS, host.COMMANDS) for module, _ in commands.values()}
-"""Of the command line: `main.py` and `host.py` list them, the page need not."""
 
 
 def named(portion: str) -> tuple[set[str], set[str]]:
@@ -41,5 +37,4 @@ def test_every_sub_package_is_named_and_no_other(role: str, portion: str) -> Non
 
 @pytest.mark.parametrize(("role", "portion"), LEAVES.items())
 def test_every_module_outside_of_a_sub_package_is_named_and_no_other(role: str, portion: str) -> None:
-    exempt = COMMAND_MODULES if portion == "cli" else set()
-    assert named(portion)[1] == there(ROOT / role / "offpath" / portion)[1] - exempt
+    assert named(portion)[1] == there(ROOT / role / "offpath" / portion)[1]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from offpath.cli.networks import folded
+from offpath.cli.files.networks import folded
 from offpath.sched.placement.checker import fragments, score
 from offpath.sched.topology.fattree import fat_tree
 from offpath.sched.topology.hostlist import expand

@@ -19,8 +19,8 @@ from offpath.bindings.errors import NegotiationRefused
 from offpath.bindings.wire import admin
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.cli.admin_client import AdminClient, Refused
-from offpath.cli.lease_plan import proposal
-from offpath.cli.top import Seen, rates_of
+from offpath.cli.commands.lease_plan import proposal
+from offpath.cli.commands.top import Seen, rates_of
 from offpath.host_helper import RequestFailed
 
 from ..support.cluster import TIMEOUT, Cluster

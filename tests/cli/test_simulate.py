@@ -13,9 +13,9 @@ from random import Random
 import pytest
 
 from offpath.cli.demo import samples
+from offpath.cli.files.traces import TraceError, openb, pai_marginals, whole_gpus
 from offpath.cli.simulate.conspirator import densest, stream_of
 from offpath.cli.simulate.sweep import SweepError, sweep
-from offpath.cli.traces import TraceError, openb, pai_marginals, whole_gpus
 from offpath.sched.sim.workload import SECOND_NS, Marginals, Stream, TraceJob, synthetic, thinned, with_tenants, zipf
 
 from ..support.command import offpath

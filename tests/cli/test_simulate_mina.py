@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from offpath.cli.demo import samples
+from offpath.cli.files.traces import TraceError
 from offpath.cli.mina.cells import MODELS, cell, inputs, pairs, patterns
 from offpath.cli.mina.traces import LOAD, arriving
 from offpath.cli.simulate import mina_text
 from offpath.cli.simulate.mina import CELLS, PAIR_RULES, _write_tables
 from offpath.cli.simulate.mina_reference import AUTHORS, AUTHORS_42, PAPER, Spread
 from offpath.cli.simulate.mina_text import gains, interval, same_digits, verdict, within
-from offpath.cli.traces import TraceError
 from offpath.sched.ina.engine import can_compile
 
 from ..support.command import offpath

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from offpath.cli.demo import samples
+from offpath.cli.files.throughputs import gavel_pairs, miso
+from offpath.cli.files.traces import TraceError
 from offpath.cli.simulate.figure_2 import figure_2
-from offpath.cli.throughputs import gavel_pairs, miso
-from offpath.cli.traces import TraceError
 from offpath.sched.gpu.rightsizing import Rate, ThroughputProfile
 
 MISO = str(samples.DATA / "miso_iteration_times.csv")

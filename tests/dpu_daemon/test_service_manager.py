@@ -324,7 +324,7 @@ def test_a_second_service_manager_of_the_same_directory_is_refused(keep: Callabl
 
 def test_the_service_manager_stays_small_and_imports_no_event_loop() -> None:
     """It shall outlive what it keeps: no pydantic, no uvloop, no asyncio in its process."""
-    modules = "sys, offpath.cli.daemon_run, offpath.dpu_daemon.durability.service_manager"
+    modules = "sys, offpath.cli.commands.daemon_run, offpath.dpu_daemon.durability.service_manager"
     code = f"import {modules}; print(sorted(sys.modules))"
     with os.popen(f"{sys.executable} -c '{code}'") as said:
         loaded = said.read()

@@ -13,8 +13,8 @@ from random import Random
 from typing import Any, Final
 
 from offpath.cli.demo import samples
+from offpath.cli.files.traces import TraceError
 from offpath.cli.mina.traces import arriving
-from offpath.cli.traces import TraceError
 from offpath.sched.ina.conflicts import NDR
 from offpath.sched.ina.engine import RULES, Engine
 from offpath.sched.ina.patterns import FINE_TICKS_PER_S, NS_PER_S, Network, Pattern, PatternError, parse, timed

@@ -21,7 +21,7 @@ from functools import lru_cache
 from random import Random
 from typing import Final
 
-from offpath.cli.traces import TraceError, whole_gpus
+from offpath.cli.files.traces import TraceError, whole_gpus
 from offpath.sched.sim.ina.cluster import Job
 from offpath.sched.sim.workload import SECOND_NS, TraceJob
 

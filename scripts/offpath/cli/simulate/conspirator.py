@@ -22,12 +22,12 @@ from typing import Any, Final
 
 from offpath.cli.bench.gpu_policy import text_8c, under_load
 from offpath.cli.demo import samples
+from offpath.cli.files.traces import TraceError, found, openb, pai_marginals, whole_gpus
 from offpath.cli.gpus import gpu_spec
 from offpath.cli.simulate.command import DATA, Report
 from offpath.cli.simulate.figure_2 import figure_2
 from offpath.cli.simulate.figure_2 import text as text_2
 from offpath.cli.simulate.sweep import SweepError, sweep
-from offpath.cli.traces import TraceError, found, openb, pai_marginals, whole_gpus
 from offpath.sched.errors import SchedError
 from offpath.sched.sim.conspirator import CUT_OFF_S, MOST_LIVE, ROWS, Window, measure
 from offpath.sched.sim.workload import HOUR_S, SECOND_NS, Stream, cut_window, synthetic, thinned, with_tenants

@@ -12,8 +12,8 @@ from statistics import fmean
 from typing import Any, Final
 
 from offpath.cli.demo import samples
-from offpath.cli.throughputs import MISO_GPU, gavel_pairs, miso
-from offpath.cli.traces import found
+from offpath.cli.files.throughputs import MISO_GPU, gavel_pairs, miso
+from offpath.cli.files.traces import found
 from offpath.sched.gpu.rightsizing import GAIN, ThroughputProfile
 
 PAPER: Final = {"job": "ResNet152, training", "gpus": ["A100", "V100", "T4"], "knee_percent": 50}

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from offpath.cli.files.traces import TraceError
 from offpath.cli.mina.cells import VARIANTS, cell, fragments_and_conflicts, inputs, pairs
 from offpath.cli.mina.traces import TRACES
 from offpath.cli.simulate import mina_reference as reference
@@ -24,7 +25,6 @@ from offpath.cli.simulate import mina_single
 from offpath.cli.simulate.command import DATA, FIGURES, Report
 from offpath.cli.simulate.mina_text import text
 from offpath.cli.simulate.sweep import SweepError, sweep
-from offpath.cli.traces import TraceError
 from offpath.sched.errors import SchedError
 
 DESCRIPTION: Final = "MINA: sharing in-network aggregation (Table I, figures 2 to 5 and 11 to 14)"

@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from offpath.bindings.errors import OffpathError
+from offpath.cli.files.traces import TraceError, openb, whole_gpus
 from offpath.cli.gpus import gpu_spec
-from offpath.cli.traces import TraceError, openb, whole_gpus
 from offpath.dpu_daemon.durability.journal import codec
 from offpath.dpu_daemon.durability.journal.log import our_schema, replay
 from offpath.dpu_daemon.durability.journal.ring import JournalForeign, ReadOnlyFile, Ring

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-from offpath.cli.config_check import add_overrides
+from offpath.cli.commands.config_check import add_overrides
 from offpath.dpu_daemon.config import ConfigError
 from offpath.dpu_daemon.config.sources import process_sources, values
 

@@ -10,7 +10,7 @@ from offpath.bindings.errors import OffpathError
 from offpath.bindings.runtime import NEGOTIATE_SOCKET, local_socket
 from offpath.bindings.wire import admin
 from offpath.cli import admin_client
-from offpath.cli.request_show import STAGES
+from offpath.cli.commands.request_show import STAGES
 
 if TYPE_CHECKING:
     from offpath.host_helper import Requester

@@ -7,7 +7,8 @@ import sys
 import time
 
 from offpath.bindings.wire import admin
-from offpath.cli import admin_client, lease_list
+from offpath.cli import admin_client
+from offpath.cli.commands import lease_list
 
 _HOME_AND_CLEAR = "\x1b[H\x1b[J"
 _TENANTS = (

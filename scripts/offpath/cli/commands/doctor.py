@@ -8,7 +8,7 @@ import json
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.faults import POINTS
 from offpath.bindings.runtime import runtime_directory
-from offpath.cli import host_doctor
+from offpath.cli.commands import host_doctor
 from offpath.cli.findings_text import show
 from offpath.dpu_daemon.config import load_config
 from offpath.dpu_daemon.doctor.doca import check_doca

@@ -11,7 +11,7 @@ from typing import Final
 
 from offpath.bindings.errors import DeviceError
 from offpath.bindings.mig import gpu_model
-from offpath.cli.traces import TraceError, number, rows
+from offpath.cli.files.traces import TraceError, number, rows
 from offpath.sched.gpu.rightsizing import Rate, ThroughputProfile
 
 MISO_GPU: Final = "A100-40GB"

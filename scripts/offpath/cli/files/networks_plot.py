@@ -13,7 +13,7 @@ mpl.use("svg")
 from matplotlib import pyplot as plt
 from matplotlib.collections import LineCollection
 
-from offpath.cli.networks import NetworkError
+from offpath.cli.files.networks import NetworkError
 from offpath.sched.ina.groups import Plan
 from offpath.sched.placement.cluster import Cluster
 from offpath.sched.topology.graph import Topology, walk

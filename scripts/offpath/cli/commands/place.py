@@ -10,7 +10,7 @@ import json
 from random import Random
 from typing import Any
 
-from offpath.cli.networks import NetworkError, add_policy, add_topology, drawn_busy, folded, topology_of
+from offpath.cli.files.networks import NetworkError, add_policy, add_topology, drawn_busy, folded, topology_of
 from offpath.sched.placement.checker import fragments
 from offpath.sched.placement.cluster import Cluster
 from offpath.sched.placement.fragments import ALPHA
@@ -47,7 +47,7 @@ def main(arguments: argparse.Namespace) -> int:
         "policies": {name: _measured(topology, cluster, each) for name, each in decisions.items() if each.is_placed},
     }  # fmt: skip
     if arguments.picture:
-        from offpath.cli.networks_plot import placement
+        from offpath.cli.files.networks_plot import placement
 
         data["picture"] = placement(cluster, decision.hosts, arguments.picture)
     print(json.dumps(data) if arguments.json else _text(data))

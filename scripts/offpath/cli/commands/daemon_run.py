@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from offpath.bindings.runtime import runtime_directory
-from offpath.cli.config_check import add_overrides
+from offpath.cli.commands.config_check import add_overrides
 from offpath.cli.pin import pin
 
 if TYPE_CHECKING:

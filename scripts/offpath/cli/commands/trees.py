@@ -11,7 +11,7 @@ import json
 from random import Random
 from typing import Any, Final
 
-from offpath.cli.networks import NetworkError, add_policy, add_topology, folded, hosts_of, text_of, topology_of
+from offpath.cli.files.networks import NetworkError, add_policy, add_topology, folded, hosts_of, text_of, topology_of
 from offpath.sched.errors import SchedError
 from offpath.sched.ina import exact, fast
 from offpath.sched.ina.checker import violations
@@ -67,7 +67,7 @@ def main(arguments: argparse.Namespace) -> int:
     if proven is not None:
         data["exact"] = {"status": proven.status, "bound": proven.bound}
     if arguments.picture:
-        from offpath.cli.networks_plot import sharing
+        from offpath.cli.files.networks_plot import sharing
 
         data["picture"] = sharing(topology, names, hosts, found, arguments.picture)
     print(json.dumps(data) if arguments.json else _text(data))

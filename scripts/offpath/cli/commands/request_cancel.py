@@ -6,7 +6,7 @@ import argparse
 
 from offpath.bindings.wire import admin
 from offpath.cli import admin_client
-from offpath.cli.request_show import job_text
+from offpath.cli.commands.request_show import job_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

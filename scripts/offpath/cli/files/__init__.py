@@ -1,0 +1,1 @@
+"""Readers of users' files (traces, throughputs, networks) and writers of pictures, shared by commands."""
