@@ -1,6 +1,6 @@
-"""What hosts import: the requester client, and the helper that serves kernels.
+"""The package that hosts import: the requester client, and the helper that serves kernels.
 
-Importing this package imports nothing else; the names below load their module when they are first used.
+Importing this package loads no other module. Each name below loads its module on first use.
 """
 
 from __future__ import annotations

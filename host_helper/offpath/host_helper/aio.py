@@ -26,7 +26,7 @@ _Answer = asyncio.Future[Result]
 
 
 class AsyncRequester:
-    """One session of the running loop: ``async with await AsyncRequester.open(...) as requester``."""
+    """One session on the running loop: ``async with await AsyncRequester.open(...) as requester``."""
 
     def __init__(self, way: Way, link: Link) -> None:
         self._way = way
@@ -43,7 +43,7 @@ class AsyncRequester:
 
     @property
     def welcome(self) -> control.Welcome:
-        """What the daemon granted."""
+        """The parameters that the daemon granted."""
         return self._link.welcome
 
     @classmethod
@@ -68,10 +68,11 @@ class AsyncRequester:
         timeout: float | None = None,
         options: Options = DEFAULT_OPTIONS,
     ) -> Result:
-        """Run ``kernel`` on ``arrays``; an answer RETRY_SAFE is tried again, thrice at most.
+        """Run ``kernel`` on ``arrays``. A RETRY_SAFE answer is retried, at most three times.
 
-        Cancelling the awaiting task, or ``timeout`` seconds passing (waiting for a free slot included), cancels the
-        request at the daemon. Raises: RequestFailed, RequestTimeout, UnknownKernel, PayloadTooLarge, PeerGone.
+        Cancelling the awaiting task cancels the request at the daemon. So does the timeout of ``timeout`` seconds,
+        which includes the wait for a free slot. Raises: RequestFailed, RequestTimeout, UnknownKernel, PayloadTooLarge,
+        PeerGone.
         """
         number = await self._kernel_id(kernel)
         deadline = None if timeout is None else self._loop.time() + timeout
@@ -96,7 +97,7 @@ class AsyncRequester:
                 await room
             except asyncio.CancelledError:
                 if room.done() and not room.cancelled():
-                    self._wake_one()  # the slot meant for us is somebody else's now
+                    self._wake_one()  # pass the slot to the next waiter
                 raise
             finally:
                 if timer is not None:
@@ -107,7 +108,7 @@ class AsyncRequester:
         try:
             slot = self._slots.fill(number, arrays, options, answer)
         except BaseException:
-            self._wake_one()  # the slot we were woken for is still free
+            self._wake_one()  # the slot that was offered is still free
             raise
         self._ring(slot)
         timer = self._loop.call_at(deadline, _late, answer) if deadline is not None else None
@@ -122,7 +123,7 @@ class AsyncRequester:
                 timer.cancel()
 
     def _ring(self, imm: int) -> None:
-        """A lost connection is taken up again by the reader, or here when the doorbell says so first."""
+        """The reader resumes a lost connection; so does this method if the doorbell fails first."""
         if self._returning is not None:
             return
         try:
@@ -131,7 +132,7 @@ class AsyncRequester:
             self._lost(gone)
 
     async def _kernel_id(self, name: str) -> int:
-        """A lost connection is taken up again first, because its welcome lists the kernels."""
+        """A lost connection is resumed first, because its welcome lists the kernels."""
         asked: Link | None = None
         while (info := self._link.negotiation.kernels.get(name)) is None:
             if self._returning is not None:
@@ -145,12 +146,12 @@ class AsyncRequester:
                 asked = self._link
                 await self._request_news()
                 if self._returning is None and self._gone is None:
-                    self._readable()  # the connection may be lost, and the loop not have noticed yet
+                    self._readable()  # detects a lost connection that the loop has not noticed yet
         return info.kernel_id
 
     async def _request_news(self) -> None:
         asked = self._times_queried
-        async with self._asking:  # one thread at a time reads the negotiation, for all who wait meanwhile
+        async with self._asking:  # one thread at a time reads the negotiation, for all waiters
             if asked == self._times_queried:
                 negotiation = self._link.negotiation
                 await self._loop.run_in_executor(None, negotiation.update, news_wait_s(negotiation))
@@ -179,7 +180,7 @@ class AsyncRequester:
                 return
 
     def _lost(self, gone: PeerGone) -> None:
-        """The connection broke: come back to the session, or find out that there is no way."""
+        """The connection broke: resume the session, or fail what is in flight."""
         if self._returning is None and self._gone is None:
             self._loop.remove_reader(self._link.session.fileno())
             self._returning = self._loop.create_task(self._come_back(gone))
@@ -187,7 +188,7 @@ class AsyncRequester:
     async def _come_back(self, gone: PeerGone) -> None:
         try:
             await self._try_to_come_back(gone)
-        except Exception as fault:  # nobody awaits this task: what waits for answers must hear of it
+        except Exception as fault:  # nothing awaits this task: fail the waiters here
             self._returning = None
             self._fail(PeerGone(f"{gone}; no way back: {fault}"))
 
@@ -205,7 +206,7 @@ class AsyncRequester:
             return
         self._link = link
         if self._closed:
-            return  # `close` waits for us, and gives up what we have
+            return  # `close` awaits this task and closes the link
         states = [(one.request_id, one.state) for one in link.welcome.resumed]
         for waiter, state in self._slots.resumed(link.session, states):
             failed = outcome_of(state)
@@ -216,7 +217,7 @@ class AsyncRequester:
             self._wake_one()
 
     def _fail(self, gone: PeerGone) -> None:
-        """The daemon is gone: everything in flight may or may not have started."""
+        """The daemon is lost: everything in flight may or may not have started."""
         self._gone = gone
         for waiter in self._slots.waiters.values():
             if not waiter.done():
@@ -228,7 +229,7 @@ class AsyncRequester:
                 room.set_exception(gone)
 
     async def close(self) -> None:
-        """Leave; requests in flight end. Repeating it is harmless."""
+        """Close the session; requests in flight end. Idempotent."""
         if self._closed:
             return
         self._closed = True

@@ -1,4 +1,4 @@
-"""How this host reaches its daemon: by name, from arguments or the environment."""
+"""Host channels by name: how this host connects to its daemon, from arguments or the environment."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ def host_channel(
     doca_path: str = "",
     environment: Mapping[str, str] = os.environ,
 ) -> HostConnector:
-    """What connects supervisor and workers; each worker by itself.
+    """A connector for the supervisor and, separately, for each worker.
 
     Args:
         kind: ``unix`` (default), ``zmq`` or ``comch``.
         path: ``unix``: the daemon's host socket; default: that of the local daemon.
         daemon: ``zmq``: the daemon's address, tcp://HOST:PORT or ipc://PATH.
-        key, server_key: ``zmq``: files of our secret key (mode 0600) and of the daemon's public key.
+        key, server_key: ``zmq``: files of this host's secret key (mode 0600) and of the daemon's public key.
         comch_name: ``comch``: the server's name; default: offpath.
-        doca_device, doca_path: ``comch``: as of `Helper.run`: the host's function, and where DOCA lies.
-        environment: ``OFFPATH_HELPER_HOST_CHANNEL``, ``…_DAEMON``, ``…_KEY``, ``…_SERVER_KEY``, ``…_COMCH_NAME`` say
-            what is not given.
-    Raises: HostChannelError: no such channel, or something that it needs is missing (pyzmq: ZmqMissing; a key:
+        doca_device, doca_path: ``comch``: as for `Helper.run`: the host's function, and the folder of DOCA.
+        environment: ``OFFPATH_HELPER_HOST_CHANNEL``, ``…_DAEMON``, ``…_KEY``, ``…_SERVER_KEY``, ``…_COMCH_NAME`` are
+            the defaults.
+
+    Raises: HostChannelError: an unknown channel, or something that it needs is missing (pyzmq: ZmqMissing; a key:
         KeyFileRefused).
     """
 
@@ -49,7 +50,7 @@ def host_channel(
     if chosen == "unix":
         return LoopbackConnector(path or local_socket(HOST_SOCKET))
     if chosen == "comch":
-        # DOCA is loaded by whoever connects: it is not for processes that fork.
+        # The connecting process loads DOCA, which must not be loaded in a process that forks.
         return ComchConnector(doca_path, doca_device, setting(comch_name, "COMCH_NAME") or SERVER)
     if chosen != "zmq":
         raise HostChannelError(f"there is no host channel {chosen!r}: {', '.join(KINDS)}")
@@ -60,7 +61,7 @@ def host_channel(
     }
     if missing := [f"--{name}" for name, value in needed.items() if not value]:
         raise HostChannelError(f"the host channel zmq needs {', '.join(missing)}")
-    from offpath.bindings.zeromq.connection import ZmqConnector  # pyzmq is asked for only here
+    from offpath.bindings.zeromq.connection import ZmqConnector  # only here is pyzmq needed
 
     connector = ZmqConnector(needed["daemon"], needed["key"], needed["server-key"])
     connector.check()

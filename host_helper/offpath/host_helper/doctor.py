@@ -1,4 +1,4 @@
-"""What a host lacks for a helper or a requester: interpreter and kernel, packages, the daemon's sockets, devices."""
+"""Checks a host for a helper or a requester: interpreter and kernel, packages, the daemon's sockets, devices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CONNECT_S: Final = 2.0
 
 
 def check_host(directory: str, doca_path: str = "") -> Iterator[Finding]:
-    """``directory``: where a daemon of this machine has its sockets; ``doca_path``: where DOCA's libraries lie."""
+    """``directory``: where a local daemon has its sockets; ``doca_path``: the folder of DOCA's libraries."""
     cpus = len(os.sched_getaffinity(0))
     if cpus < 2:
         yield Finding(
@@ -69,8 +69,9 @@ def _pidfds() -> Finding:
 
 
 def _daemon(path: str) -> Finding:
-    """Whether a helper of this user would connect to the host socket. With zmq or comch the daemon runs elsewhere:
-    no local daemon is only a note."""
+    """Whether a helper of this user would connect to the host socket. With zmq or comch the daemon runs elsewhere, so
+    a missing local daemon is only a note.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         try:
             connect_daemon(sock, path, _CONNECT_S)

@@ -1,8 +1,8 @@
-"""Errors of the host library; the boundary's own (`offpath.bindings.errors`) pass through unchanged.
+"""Errors of the host library; those of `offpath.bindings.errors` pass through unchanged.
 
 OffpathError
 ├── RequestFailed        a request ended in a terminal state other than COMPLETED
-├── RequestTimeout       no answer within the caller's patience; the request was cancelled
+├── RequestTimeout       no answer within the timeout; the request was cancelled
 ├── UnknownKernel        no helper serves a kernel of this name
 └── PayloadTooLarge      the arrays do not fit a slot of the session
 """
@@ -14,7 +14,9 @@ from offpath.bindings.wire.codes import Reason, Status
 
 
 class RequestFailed(OffpathError):
-    """The daemon's terminal answer. Only ``status`` RETRY_SAFE surely did not start; the library retried it."""
+    """The daemon's terminal answer. Only ``status`` RETRY_SAFE guarantees that the request did not start; the library
+    has retried it.
+    """
 
     def __init__(self, status: Status, reason: Reason, retry_after_ms: int = 0, detail: str = "") -> None:
         text = f"{status.name}: {reason.name.lower()}"
@@ -28,12 +30,12 @@ class RequestFailed(OffpathError):
 
 
 class RequestTimeout(OffpathError):
-    """The caller's time-out passed; a cancel was sent, and a late answer is dropped."""
+    """The timeout passed; a cancel was sent, and a late answer is dropped."""
 
 
 class UnknownKernel(OffpathError):
-    """No helper serves it (now)."""
+    """No helper serves this kernel at present."""
 
 
 class PayloadTooLarge(OffpathError):
-    """Ask for larger slots when connecting (``payload_bytes``), or send less at once."""
+    """Request larger slots when connecting (``payload_bytes``), or send less at once."""

@@ -1,4 +1,4 @@
-"""`Helper`: register kernels, then `run` this host's side of offpath."""
+"""`Helper`: register kernels, then `run` the helper on this host."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Helper", "LaneContext", "current_lane", "host_channel"]
 
 
 class Helper(KernelTable):
-    """The thin helper of one host: kernels by decorator (`KernelTable.kernel`), then `run`."""
+    """The helper of one host: kernels by decorator (`KernelTable.kernel`), then `run`."""
 
     def run(
         self,
@@ -48,25 +48,26 @@ class Helper(KernelTable):
         """Serve the daemon until SIGTERM or SIGINT. Call it from the main thread, before threads exist: it forks.
 
         Args:
-            channel: path of the daemon's host socket, or what connects to it (`host_channel`); default: the socket in
-                the runtime directory.
+            channel: path of the daemon's host socket, or a connector (`host_channel`); default: the socket in the
+                runtime directory.
             gpus: GPU ports to offer; default: emulated ones, one per model name in ``emulate``.
             slice_bytes: scale of an emulated GPU: bytes per memory slice.
             delayed_visibility: emulate a GPU whose peer writes need `acquire`.
             realtime: run supervisor and workers SCHED_RR, so that other load on the host's cores does not delay
-                launches (needs CAP_SYS_NICE or an RTPRIO limit; without, it warns and goes on). For kernels whose
-                CPU part is short: they go before everything else.
+                launches. Needs CAP_SYS_NICE or an RTPRIO limit; without them a warning is logged. For kernels with a
+                short CPU part, because they preempt everything else.
             rdma_device, rdma_netdev, rdma_near: the RDMA port by which a daemon that copies by RDMA reaches the lanes:
-                of this device, of this network interface, nearest to this PCI address. Default: the only one there is.
-            doca_device: the device by which a daemon that copies by DOCA reaches the lanes: its PCI address, or its
+                of this device, of this network interface, nearest to this PCI address. Default: the only port.
+            doca_device: the device by which a daemon that copies by DOCA reaches the lanes: its PCI address or its
                 name. Default: the only one that can export.
-            doca_path: the folder of DOCA's libraries. Default: ``$OFFPATH_DOCA_PATH``, else where its packages put
+            doca_path: the folder of DOCA's libraries. Default: ``$OFFPATH_DOCA_PATH``, else where its packages install
                 them.
-            pages: the folder where ranks of training jobs that share aggregation trees leave their pages; default:
-                ``ina`` beside the daemon's host socket, or in the runtime directory; empty: none is looked for.
-            tell: gets a line with what is served on which GPUs, then one whenever it joins a daemon, loses it, or
-                cannot join.
-            break_scrub: a planted fault: workers confirm scrubs they did not do.
+            pages: the folder of the state files of ranks that share aggregation trees. Default: ``ina`` beside the
+                daemon's host socket, or in the runtime directory. Empty: ranks are not watched.
+            tell: receives a line with the kernels and GPUs that are served, then one whenever the helper joins a
+                daemon, loses it, or cannot join.
+            break_scrub: a planted fault: workers confirm scrubs that they did not do.
+
         Raises: ValueError: no kernel is registered.
         """
         if not self.kernels:
@@ -104,7 +105,7 @@ class Helper(KernelTable):
                 gpu.close()
 
     def _offer(self, gpus: Sequence[Gpu]) -> str:
-        """What is served, on what."""
+        """The kernels and the GPUs, in one line."""
         served = ", ".join(f"{kernel.name} ({kernel.demand} %)" for kernel in self.kernels.values())
         emulated = ", emulated"
         on = ", ".join(
@@ -118,5 +119,5 @@ def _pages(channel: str | HostConnector | None) -> str:
 
 
 def _host_name() -> str:
-    """For the daemon's log: as much of it as a message may carry (one that was never set reads "(none)")."""
+    """The host's name for the daemon's log, cut to what a message may carry. (A host without a name reads "(none)".)"""
     return re.sub("[^A-Za-z0-9.-]", "", socket.gethostname()).strip(".-")[:40] or "host"

@@ -1,4 +1,4 @@
-"""Registering kernels: `Helper` is what serving code imports.
+"""Kernel registration: serving code imports `Helper`.
 
 helper = Helper()
 
@@ -21,14 +21,15 @@ KernelFunction = Callable[..., Any]
 _F = TypeVar("_F", bound=KernelFunction)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,63}")
 MAX_KERNELS: Final = 32
-"""As many as a helper's hello can name, see `offpath.bindings.wire.control.HelperHello`."""
+"""The most that a helper's hello can name, see `offpath.bindings.wire.control.HelperHello`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """A registered kernel. ``demand`` R in percent of a GPU; ``pre`` and ``post`` are the CPU-side work around it
-    (Conspirator's third helper task): ``pre`` gets the input tensors and returns the kernel's arguments, ``post`` gets
-    the kernel's result and returns what is sent back."""
+    (Conspirator's third helper task). ``pre`` gets the input tensors and returns the kernel's arguments; ``post`` gets
+    the kernel's result and returns the request's result.
+    """
 
     name: str
     function: KernelFunction
@@ -58,7 +59,7 @@ _lane: contextvars.ContextVar[LaneContext] = contextvars.ContextVar("offpath_lan
 
 
 def current_lane() -> LaneContext:
-    """The lane the calling kernel runs on. Raises: LookupError: not called from a kernel or lane hook."""
+    """The lane of the calling kernel. Raises: LookupError: not called from a kernel or lane hook."""
     return _lane.get()
 
 
@@ -86,12 +87,13 @@ class KernelTable:
         """Register the decorated function under ``name``.
 
         Args:
-            demand: R, percent of a GPU the kernel needs, 1..100.
+            demand: R, percent of a GPU that the kernel needs, 1..100.
             pre, post: CPU-side work before and after the kernel, see `Kernel`.
-            tensors: "numpy" hands numpy arrays over the lane's memory, "pointer" hands `LaneTensor`s, for code that
+            tensors: "numpy" passes numpy arrays over the lane's memory, "pointer" passes `LaneTensor`s, for code that
                 creates its own tensors (``np.from_dlpack``, ``torch.from_dlpack``).
-        Raises: ValueError: a demand out of range, a name used twice or one that cannot travel, an unknown ``tensors``,
-            or more kernels than a helper may offer.
+
+        Raises: ValueError: a demand out of range, a duplicate or invalid name, an unknown ``tensors``, or more kernels
+        than a helper may offer.
         """
         if not _NAME.fullmatch(name):
             raise ValueError(
@@ -113,8 +115,9 @@ class KernelTable:
         return register
 
     def lane_opened(self, function: Callable[[LaneContext], None]) -> Callable[[LaneContext], None]:
-        """Decorator: call the function in each worker when its lane is reserved, before its first job (loading a
-        model, auditing memory)."""
+        """Decorator: call the function in each worker when its lane is reserved, before its first job (to load a
+        model, or to audit memory).
+        """
         self.on_lane_open.append(function)
         return function
 

@@ -1,8 +1,8 @@
-"""The requester's side of the negotiation, blocking: once per session, on either carrier.
+"""The requester's side of the negotiation, blocking: once per session, over Unix sockets or TLS.
 
 Addresses: none (the local daemon), a daemon's runtime directory, ``unix:/path/negotiate.sock`` (tenant by token), or
-``tls:host:port`` (tenant by client certificate). Nothing is sent before the daemon is known to be one: on the Unix
-socket by its user (`offpath.bindings.trust`), by TLS by its certificate.
+``tls:host:port`` (tenant by client certificate). Nothing is sent before the daemon is authenticated: on the Unix
+socket by its user (`offpath.bindings.trust`), with TLS by its certificate.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_TIMEOUT_S: Final = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files for the TCP carrier: the authority that signed the daemon, and our certificate with its key.
+    """Files for TLS: the CA that signed the daemon's certificate, and the client's certificate and key.
 
     ``server_name`` is checked against the daemon's certificate.
     """
@@ -40,8 +40,9 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Rdma:
-    """Our port, where the daemon's fabric is `verbs`: of this RDMA device, over this network interface, nearest to this
-    PCI address. What is empty does not matter; two ports that fit are refused."""
+    """The requester's port for a daemon whose fabric is `verbs`: of this RDMA device, of this network interface,
+    nearest to this PCI address. Empty fields match any port; an ambiguous choice is refused.
+    """
 
     device: str = ""
     netdev: str = ""
@@ -64,10 +65,10 @@ class Negotiation:
         self.kernels: dict[str, control.KernelInfo] = {}
         self.closing: control.Closing | None = None
         self.is_durable = False
-        """The daemon said that the session outlives its process."""
+        """The daemon reported that the session outlives its process."""
 
     def hello(self, hello: control.Hello) -> control.Welcome:
-        """Ask for a session. Raises: NegotiationRefused, PeerGone, ControlError."""
+        """Request a session. Raises: NegotiationRefused, PeerGone, ControlError."""
         try:
             self._sock.sendall(frame(control.encode(hello)))
         except OSError as fault:
@@ -83,7 +84,7 @@ class Negotiation:
         return answer
 
     def redeem(self, ticket: str, end: control.QueuePairEnd) -> control.QueuePairEnd:
-        """Give the daemon our end of the session for ``ticket``; returns its own.
+        """Send the requester's end of the session for ``ticket``; returns the daemon's end.
 
         Raises: NegotiationRefused, PeerGone, ControlError.
         """
@@ -101,22 +102,22 @@ class Negotiation:
                     raise PeerGone(f"{answer.code}: {answer.detail}")
                 self._note(answer)
         except OSError as fault:
-            self.update()  # it may have said why
+            self.update()  # the daemon may have sent a reason
             said = f"{self.closing.code}: {self.closing.detail}" if self.closing is not None else str(fault)
             raise PeerGone(f"negotiation: {said}") from None
 
     def fileno(self) -> int:
-        """Of the connection; -1 when it is closed."""
+        """The connection's descriptor; -1 once closed."""
         return self._sock.fileno()
 
     def update(self, wait_s: float = 0.0) -> None:
-        """Take in what the daemon said since: a new kernel list, or why it closes. Waits at most ``wait_s``."""
+        """Read pending messages: a new kernel list, or the reason for closing. Waits at most ``wait_s``."""
         deadline = time.monotonic() + wait_s
         try:
             while True:
                 message = control.decode(control.TO_REQUESTER, self._next(deadline))
                 if isinstance(message, control.Kernels):
-                    deadline = 0.0  # a newer list may be here already
+                    deadline = 0.0  # a newer list may have arrived already
                 self._note(message)
                 if isinstance(message, control.Closing):
                     self.closing = message
@@ -124,7 +125,7 @@ class Negotiation:
         except TimeoutError:
             return
         except PeerGone:
-            return  # the doorbell says the same, with the place it matters
+            return  # the doorbell reports the same loss, in the place where it is handled
 
     def _note(self, message: BaseModel) -> None:
         if isinstance(message, control.Kernels):
@@ -151,29 +152,29 @@ class Negotiation:
         return self._frames.pop(0)
 
     def abandon(self) -> None:
-        """Hang up without a word: the session is to be resumed. Repeating it is harmless."""
+        """Close without a goodbye: the session is to be resumed. Idempotent."""
         self._sock.close()
 
     def close(self) -> None:
-        """Leave on purpose: the daemon cancels what is unfinished. Repeating it is harmless."""
+        """Close with a goodbye: the daemon cancels what is unfinished. Idempotent."""
         if self._sock.fileno() < 0:
             return
         try:
             self._sock.settimeout(1.0)
             self._sock.sendall(frame(control.encode(control.Goodbye())))
         except OSError:
-            pass  # it is gone already, which is what we wanted to say
+            pass  # the daemon is gone already
         self._sock.close()
 
 
 def check_timeout(timeout_s: float) -> None:
-    """Raises: OptionRefused: no number of seconds, or not one that a socket can wait for."""
+    """Raises: OptionRefused: not a number of seconds, or out of a socket's range."""
     if not isinstance(timeout_s, (int, float)) or not 0 < timeout_s <= _MOST_TIMEOUT_S:
         raise OptionRefused(f"timeout_s is a number of seconds above 0 and at most {_MOST_TIMEOUT_S}")
 
 
 def resolved(address: str | os.PathLike[str] | None) -> str:
-    """``address`` with its scheme: ``unix:PATH of a socket`` or ``tls:HOST:PORT``; see the module.
+    """``address`` with its scheme: ``unix:SOCKET_PATH`` or ``tls:HOST:PORT``; see the module.
 
     Raises: OptionRefused: neither a path nor an address.
     """
@@ -222,12 +223,12 @@ def connect_to(address: str, tls: Tls | None, timeout_s: float) -> socket.socket
             raise
     except (OptionRefused, PeerGone):
         raise
-    except (OSError, UnicodeError) as fault:  # UnicodeError: a host name that no resolver takes
+    except (OSError, UnicodeError) as fault:  # UnicodeError: an invalid host name
         raise PeerGone(f"no daemon at {address}: {fault}") from fault
 
 
 def _client_context(tls: Tls) -> ssl.SSLContext:
-    """Raises: OptionRefused: a file cannot be used; what is in it is not shown."""
+    """Raises: OptionRefused: a file cannot be used; the text does not show its content."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
@@ -242,7 +243,7 @@ def _client_context(tls: Tls) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    """Without this OpenSSL would ask the terminal for the password of an encrypted key, and wait."""
+    """Prevents OpenSSL from prompting on the terminal for an encrypted key's password, and blocking."""
     raise ValueError("the key is encrypted; give one without a password")
 
 

@@ -39,14 +39,16 @@ def open_session(
 
     Args:
         address: see `offpath.host_helper.negotiate`; None: the local daemon.
-        tenant, token_file: who we are on the Unix carrier; the file holds the token and must be ours alone.
-        slots, payload_bytes, result_bytes: credits and room per request; the daemon may give less, never more.
+        tenant, token_file: the identity over Unix sockets; the file holds the token, and only its owner may read it.
+        slots, payload_bytes, result_bytes: requested credits and room per request; the daemon may grant less, never
+        more.
         timeout_s: seconds for each step, above 0 and at most a day.
-        resume: the session to come back to, instead of a new one; the sizes are then those it has.
-        rdma: our port, if the daemon's fabric is `verbs`; None: as the environment says.
-    Raises: NegotiationRefused, TicketRefused, PeerGone, ControlError, VerbsError. DaemonNotTrusted: another user than
-    expected listens at the address. OptionRefused (a ValueError; TokenRefused of the token file): an argument cannot be
-    used. No error has a token in its text.
+        resume: resume this session instead of opening a new one; it keeps its sizes.
+        rdma: the requester's port, if the daemon's fabric is `verbs`; None: from the environment.
+
+    Raises: NegotiationRefused, TicketRefused, PeerGone, ControlError, VerbsError. DaemonNotTrusted: an unexpected user
+    listens at the address. OptionRefused (a ValueError; TokenRefused for the token file): an argument cannot be
+    used. No error text contains a token.
     """
     check_timeout(timeout_s)
     rdma = rdma or Rdma.from_environment()
@@ -61,13 +63,13 @@ def open_session(
         _refuse(fault)
     with ExitStack() as undo:
         ready: VerbsRequesterSession | None = None
-        if rdma != Rdma():  # it will be verbs: what takes long is done before a ticket's seconds run
+        if rdma != Rdma():  # the fabric will be verbs: do the slow part before a ticket's time runs
             from offpath.host_helper.verbs_session import prepared
 
             ready = prepared(rdma, slots, payload_bytes, result_bytes)
             undo.callback(ready.close)
         negotiation = Negotiation(connect_to(address, tls, timeout_s), timeout_s)
-        # A goodbye would give up the session that the next attempt is to come back to.
+        # A goodbye would end the session that the next attempt is to resume.
         undo.callback(negotiation.close if resume is None else negotiation.abandon)
         try:
             welcome = negotiation.hello(hello)
@@ -95,6 +97,6 @@ _RULES: Final = {
 
 
 def _refuse(fault: ValidationError) -> NoReturn:
-    """In our own words: pydantic's would show what was given. Raises: OptionRefused."""
+    """With own texts, because pydantic's contain the values. Raises: OptionRefused."""
     names = dict.fromkeys(str(error["loc"][0]) if error["loc"] else "" for error in fault.errors(include_input=False))
     raise OptionRefused("; ".join(_RULES.get(name, f"{name}: cannot be sent") for name in names)) from None

@@ -1,7 +1,7 @@
-"""What a kernel's exception leaves: a line for the answer, and its traceback in the helper's log.
+"""Reports a kernel's exception: a line for the answer, and its traceback in the helper's log.
 
-The exception is the kernel's, and its text may be the requester's: both are bounded, neither can move a terminal's
-cursor or look like a log line of its own, and an exception that cannot even be described is described all the same.
+The exception is the kernel's, and its text may be the requester's. Both are bounded; neither can move a terminal's
+cursor or forge a log line. An exception that cannot be formatted is reported all the same.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ from offpath.host_helper import kernels
 
 logger = logging.getLogger(__name__)
 MOST_CHARACTERS: Final = 8192
-"""Of a traceback in the log; what is in the middle of a longer one is left out."""
+"""Longest traceback in the log; the middle of a longer one is left out."""
 BURST: Final = 20
 PER_S: Final = 2.0
-"""Tracebacks of one worker: so many at once, so many a second afterwards."""
+"""Rate limit of one worker's tracebacks: `BURST` at once, then `PER_S` a second."""
 _FRAMES: Final = 50
 _MARGIN: Final = "  | "
 
 
 def summary(fault: BaseException) -> str:
-    """``KIND: TEXT``, also of an exception whose text cannot be made."""
+    """``KIND: TEXT``, also for an exception that cannot be formatted."""
     kind = type(fault).__name__
     try:
         return f"{kind}: {fault}"
-    except Exception as second:  # `__str__` is the kernel's code too
+    except Exception as second:  # `__str__` is user code too
         return f"{kind}: its text cannot be made ({type(second).__name__})"
 
 
 def story(fault: BaseException, ours: frozenset[str]) -> str:
-    """The traceback from the first frame that is not in one of the files ``ours``, each line behind a margin; at most
-    `MOST_CHARACTERS` before the margins."""
+    """The traceback from the first frame outside of the files ``ours``, each line behind a margin; at most
+    `MOST_CHARACTERS` before the margins.
+    """
     try:
         lines = traceback.format_exception(type(fault), fault, _theirs(fault.__traceback__, ours), limit=-_FRAMES)
         text = "".join(lines)
@@ -47,12 +48,12 @@ def story(fault: BaseException, ours: frozenset[str]) -> str:
 
 
 def printable(line: str) -> str:
-    """A line without characters that a terminal acts on, or that cannot be written."""
+    """``line`` with spaces for characters that a terminal interprets or that cannot be written."""
     return "".join(each if each.isprintable() else " " for each in line)
 
 
 def _theirs(trace: TracebackType | None, ours: frozenset[str]) -> TracebackType | None:
-    """Behind the frames of ours that called the kernel; all of it, where nothing is behind them."""
+    """The part after the frames of ``ours`` that called the kernel; all of it if nothing follows them."""
     first = trace
     while first is not None and first.tb_frame.f_code.co_filename in ours:
         first = first.tb_next
@@ -60,9 +61,9 @@ def _theirs(trace: TracebackType | None, ours: frozenset[str]) -> TracebackType 
 
 
 class Raised:
-    """The log of one worker's exceptions: `BURST` at once, `PER_S` a second afterwards, and how many it left out.
+    """The log of one worker's exceptions: `BURST` at once, then `PER_S` a second, with the number of those left out.
 
-    ``where`` names the worker; ``caller`` is the file of whoever calls kernels.
+    ``where`` names the worker; ``caller`` is the file that calls kernels.
     """
 
     def __init__(self, where: str, caller: str) -> None:
@@ -73,7 +74,7 @@ class Raised:
         self._left_out = 0
 
     def note(self, fault: BaseException, kernel: str, job: int, *, now_ns: int) -> None:
-        """``job`` ended with ``fault``; ``now_ns`` never runs backwards."""
+        """``job`` ended with ``fault``; ``now_ns`` is monotonic."""
         self._left = min(float(BURST), self._left + (now_ns - self._last_ns) / 1e9 * PER_S)
         self._last_ns = now_ns
         if self._left < 1:

@@ -1,8 +1,8 @@
-"""The supervisor's way to a daemon over a carrier that has threads: a child process that carries messages across.
+"""Connects the supervisor to a daemon over a carrier with threads: a child process relays the messages.
 
-A process with threads must not fork, and to fork workers is what the supervisor is for. The child holds the carrier's
-connection, and a pair of sockets joins it to the supervisor, for whom it looks like a daemon on this machine. Messages
-pass whole and in order; a side that reads nothing holds the other back; when either hangs up, the other is told.
+A process with threads must not fork, and the supervisor must fork workers. The child holds the carrier's connection.
+A socket pair joins it to the supervisor, which sees it as a local daemon. Messages pass whole and in order, with
+backpressure in both directions. When either side closes, the relay closes the other.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _CONNECTED: Final = b"+"
 
 
 class Relay(LoopbackConnection):
-    """Implements `offpath.bindings.ports.HostEnd` for the process that makes it, and owns the child.
+    """Implements `offpath.bindings.ports.HostEnd` for the creating process, and owns the child.
 
-    Raises: PeerGone, KeyNotListed, HostChannelError: what the connector said.
+    Raises: PeerGone, KeyNotListed, HostChannelError: as the connector reported.
     """
 
     def __init__(self, connector: HostConnector) -> None:
@@ -54,8 +54,9 @@ class Relay(LoopbackConnection):
             raise {b"K": KeyNotListed, b"P": PeerGone}.get(verdict[:1], HostChannelError)(text)
 
     def close(self) -> None:
-        """Hang up, and wait until the child has passed on what was said. In a worker that was forked meanwhile, let go
-        of the supervisor's end."""
+        """Close, and wait until the child has relayed what was sent. In a worker forked meanwhile, only close the copy
+        of the supervisor's end.
+        """
         super().close()
         child, self._child = self._child, 0
         if child and os.getpid() == self._owner:
@@ -67,11 +68,11 @@ class Relay(LoopbackConnection):
 
 
 def _run(connector: HostConnector, sock: socket.socket) -> None:
-    """The child's life; does not return."""
+    """The child's main function; does not return."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.set_wakeup_fd(-1)  # the pipe is the supervisor's
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # a signal for all of the group: the supervisor still takes its leave
+        signal.signal(number, signal.SIG_IGN)  # a signal to the process group: the supervisor still leaves
     status = 1
     try:
         near = LoopbackConnection(sock)
@@ -92,14 +93,14 @@ def _run(connector: HostConnector, sock: socket.socket) -> None:
 
 
 def _carry(near: HostConnection, far: HostConnection) -> None:
-    """Both ways, until one side has hung up. Raises: PeerGone."""
+    """Relay in both directions until one side has closed. Raises: PeerGone."""
     poll = select.poll()
     poll.register(near.fileno(), select.POLLIN)
     poll.register(far.fileno(), select.POLLIN)
     is_finished = False
     while True:
         if dict(poll.poll()).get(near.fileno(), 0) & select.POLLHUP and is_finished:
-            return  # it reads no more either
+            return  # the supervisor's end is closed for reading too
         if not is_finished:
             try:
                 _pass_on(near, far)
@@ -114,15 +115,15 @@ def _carry(near: HostConnection, far: HostConnection) -> None:
 
 
 class _Ended(Exception):
-    """The side that was read has nothing more to say."""
+    """The side that was read is closed or finished."""
 
 
 def _pass_on(source: HostConnection, target: HostConnection) -> None:
-    """What waits at ``source``, to ``target``. Raises: _Ended. PeerGone: ``target`` hung up, or stopped reading."""
+    """Relay what waits at ``source`` to ``target``. Raises: _Ended. PeerGone: ``target`` closed, or stopped reading."""
     while True:
         try:
             received = source.receive()
-        except OffpathError:  # hung up, or said what nobody may say
+        except OffpathError:  # closed, or an invalid message
             raise _Ended from None
         if received is None:
             return

@@ -1,4 +1,4 @@
-"""The plain requester: blocking calls, many requests in flight, no thread of its own.
+"""The blocking requester: many requests in flight, no thread of its own.
 
 with connect(tenant="vision", token_file="vision.token") as requester:
     result = requester.submit("classify", [images])
@@ -27,16 +27,16 @@ from offpath.host_helper.slots import DEFAULT_OPTIONS, Options, Result, SlotTabl
 
 RETRIES = 3
 _LONGEST_WAIT_S = 86_400.0
-"""At a time: a longer patience, math.inf too, is waited for in parts. poll(2) takes no more than 24 days."""
+"""Longest single wait; a longer timeout, math.inf included, is split. poll(2) accepts at most 24 days."""
 
 
 def news_wait_s(negotiation: Negotiation) -> float:
-    """How long an unknown kernel is waited for: long while no helper has joined yet, short when some have."""
+    """How long to wait for an unknown kernel: long while no helper has joined, short once kernels are listed."""
     return 1.0 if negotiation.kernels else 10.0
 
 
 class Pending:
-    """A request in flight. `result` waits for it; `cancel` gives it up."""
+    """A request in flight. `result` waits for the answer; `cancel` cancels the request."""
 
     def __init__(self, requester: Requester, slot: int) -> None:
         self._requester = requester
@@ -45,15 +45,16 @@ class Pending:
 
     @property
     def done(self) -> bool:
-        """True once the answer is in (take others' answers in by calling `result` on them, or `Requester.poll`)."""
+        """True once the answer has been read. `result` on any request, or `Requester.poll`, reads all that arrived."""
         return self.outcome is not None
 
     def result(self, timeout: float | None = None) -> Result:
         """Wait for the answer.
 
         Args:
-            timeout: seconds; None waits for ever. On time-out the request is cancelled.
-        Raises: RequestFailed: any end but COMPLETED. RequestTimeout: it took too long.
+            timeout: seconds; None: no limit. On timeout the request is cancelled.
+
+        Raises: RequestFailed: any end but COMPLETED. RequestTimeout: no answer within ``timeout``.
         """
         try:
             return self._result(None if timeout is None else time.monotonic() + timeout)
@@ -72,13 +73,13 @@ class Pending:
         return self.outcome
 
     def cancel(self) -> None:
-        """Ask the daemon to give the request up. Its answer still comes: CANCELLED, or what it had become before."""
+        """Request cancellation. The answer still arrives: CANCELLED, or the outcome if the request ended earlier."""
         if self.outcome is None:
             self._requester.ring(immediate(IMM_CANCEL, self._slot))
 
 
 class Requester:
-    """One session. Not for several threads at once; open one per thread."""
+    """One session. Not thread-safe; open one per thread."""
 
     def __init__(
         self,
@@ -100,12 +101,13 @@ class Requester:
 
     @property
     def welcome(self) -> control.Welcome:
-        """What the daemon granted."""
+        """The parameters that the daemon granted."""
         return self._link.welcome
 
     def is_durable(self) -> bool:
-        """Whether the session, and what it accepts, outlives the daemon's process: its service manager has acknowledged
-        the memory. False under none, and for a moment after the session is opened."""
+        """Whether the session and its accepted requests outlive the daemon's process. True once the daemon's service
+        manager has acknowledged the memory; False without a service manager, and briefly after the session is opened.
+        """
         if not self._link.negotiation.is_durable:
             self._link.negotiation.update()
         return self._link.negotiation.is_durable
@@ -118,10 +120,11 @@ class Requester:
         timeout: float | None = None,
         options: Options = DEFAULT_OPTIONS,
     ) -> Result:
-        """Run ``kernel`` on ``arrays`` and wait for its result; an answer RETRY_SAFE is tried again, thrice at most.
+        """Run ``kernel`` on ``arrays`` and wait for its result. A RETRY_SAFE answer is retried, at most three times.
 
         Args:
-            timeout: seconds for all of it, waiting for a free slot included; None waits for ever.
+            timeout: seconds in all, including the wait for a free slot; None: no limit.
+
         Raises: RequestFailed, RequestTimeout, UnknownKernel, PayloadTooLarge, PeerGone.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -136,7 +139,7 @@ class Requester:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def begin(self, kernel: str, arrays: Sequence[NDArray[Any]], *, options: Options = DEFAULT_OPTIONS) -> Pending:
-        """Start a request; waits only while all slots are in flight. Raises: as `submit`, but for its end."""
+        """Start a request; blocks only while all slots are in flight. Raises: as `submit`, except for the outcome."""
         return self._begin(kernel, arrays, options, None)
 
     def _begin(self, kernel: str, arrays: Sequence[NDArray[Any]], options: Options, deadline: float | None) -> Pending:
@@ -153,7 +156,7 @@ class Requester:
         return pending
 
     def _kernel_number(self, name: str, deadline: float | None) -> int:
-        """As `kernel_id`; a lost connection is taken up again first, because its welcome lists the kernels."""
+        """As `kernel_id`. A lost connection is resumed first, because its welcome lists the kernels."""
         while True:
             while self._gone is None and self._lost is not None:
                 self._poll_until(deadline)
@@ -174,7 +177,7 @@ class Requester:
         self.poll(left)
 
     def kernel_id(self, name: str) -> int:
-        """The kernel's number; asks the daemon's news once if the name is not known. Raises: UnknownKernel."""
+        """The kernel's number. For an unknown name, reads the daemon's updates once. Raises: UnknownKernel."""
         negotiation = self._link.negotiation
         info = negotiation.kernels.get(name)
         if info is None:
@@ -186,10 +189,10 @@ class Requester:
         return info.kernel_id
 
     def poll(self, timeout: float | None = 0.0) -> int:
-        """Take in the answers that are there, waiting up to ``timeout`` s for the first. Returns how many came.
+        """Read the answers that have arrived, waiting up to ``timeout`` s for the first. Returns their number.
 
-        A lost connection is taken up again here, for as long as the daemon keeps the session. When that is over,
-        everything in flight ends OUTCOME_UNKNOWN. Raises: PeerGone: it is over, and nothing was in flight.
+        Resumes a lost connection for as long as the daemon keeps the session. When resumption is no longer possible,
+        all requests in flight end OUTCOME_UNKNOWN. Raises: PeerGone: the session is lost and nothing was in flight.
         """
         if self._lost is None and self._gone is None:
             try:
@@ -220,7 +223,9 @@ class Requester:
         return count
 
     def _come_back(self, lost: PeerGone, timeout: float | None) -> int | None:
-        """Try for up to ``timeout`` s; the number of requests that ended by it, or None: not there (yet)."""
+        """Try to resume for up to ``timeout`` s. Returns the number of requests that ended by it; None: not resumed
+        (yet).
+        """
         if self._return is None:
             self._return = Return(self._way, self._link, self._slots.unanswered())
         returning = self._return
@@ -242,7 +247,7 @@ class Requester:
         return None
 
     def ring(self, imm: int) -> None:
-        """Ring the doorbell. A lost connection is noticed by `poll`, which takes it up again."""
+        """Ring the doorbell. `poll` detects a lost connection and resumes it."""
         if self._lost is not None:
             return
         try:
@@ -251,11 +256,11 @@ class Requester:
             self._lost = gone
 
     def return_credit(self, slot: int) -> None:
-        """Tell the daemon that the answer in ``slot`` was taken; submitting into the slot says the same for free."""
+        """Return the credit of an answer that was read. Submitting into ``slot`` returns it too, at no cost."""
         self.ring(immediate(IMM_CREDIT, slot))
 
     def close(self) -> None:
-        """Leave; requests in flight are cancelled by the daemon. Repeating it is harmless."""
+        """Close the session; the daemon cancels the requests in flight. Idempotent."""
         if not self._closed:
             self._closed = True
             self._link.session.close()
@@ -271,5 +276,5 @@ class Requester:
 
 
 def connect(address: str | os.PathLike[str] | None = None, **options: Any) -> Requester:
-    """A plain requester; see `Requester`. ``address`` None: the local daemon."""
+    """A blocking requester; see `Requester`. ``address`` None: the local daemon."""
     return Requester(address, **options)

@@ -1,6 +1,6 @@
-"""Coming back to a session whose connection was lost: the daemon was restarted, or the link broke.
+"""Resumes a session after its connection was lost: the daemon restarted, or the link broke.
 
-The slots, the answers and the requests in them are still there; what is new is the negotiation and the doorbells.
+The slots and the requests and answers in them remain; the negotiation and the doorbells are new.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from offpath.host_helper.opening import open_session
 
 _PAUSE_S: Final = 0.02
 _VERBS_PAUSE_S: Final = (0.1, 5.0)
-"""Where an attempt costs both sides a queue pair: the least from one to the next, and what it grows to."""
+"""Least and greatest pause where an attempt costs both sides a queue pair."""
 _NOBODY_S: Final = 3.0
-"""How long a daemon may be missing altogether: under a service manager its sockets are open even while it starts."""
+"""How long the daemon's socket may be missing: under a service manager it stays open even while the daemon starts."""
 _PACED: Final = "sessions_too_soon"
 _STAYS: Final = ("daemon_restarts", "")
 
 
 @dataclass(slots=True)
 class Link:
-    """Everything of a session that a lost connection takes with it."""
+    """The parts of a session that are lost with its connection."""
 
     negotiation: Negotiation
     welcome: control.Welcome
@@ -49,17 +49,17 @@ class Link:
 
 
 class Way:
-    """How a session was opened, so that it can be opened again."""
+    """The parameters that opened a session, to open it again."""
 
     def __init__(self, address: str | os.PathLike[str] | None, *, timeout_s: float = 10.0, **options: Any) -> None:
-        """Raises: OptionRefused: of ``timeout_s``."""
+        """Raises: OptionRefused: a bad ``timeout_s``."""
         check_timeout(timeout_s)
         self._address = address
         self._options = {"timeout_s": timeout_s, **options}
         self._timeout_s = timeout_s
 
     def first(self) -> Link:
-        """A new session. Told that our tenant connects too often, wait: ``timeout_s`` at most. Raises: as `open`."""
+        """Open a new session. If the tenant connects too often, retry within ``timeout_s``. Raises: as `open`."""
         until = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -76,9 +76,9 @@ class Way:
 
 
 class Return:
-    """The attempts to come back after one loss. ``unanswered`` are the request ids that wait.
+    """The attempts to resume after one loss. ``unanswered``: the ids of the requests in flight.
 
-    `attempt` until it gives a link, or `why_not` says that there is no way back.
+    Call `attempt` until it returns a link, or until `why_not` gives the reason why resumption is impossible.
     """
 
     def __init__(self, way: Way, lost: Link, unanswered: list[int]) -> None:
@@ -103,7 +103,7 @@ class Return:
             self.why_not = "the daemon keeps no session"
 
     def wait_s(self) -> float:
-        """Until the next attempt."""
+        """Seconds until the next attempt."""
         return max(0.0, self._next - time.monotonic())
 
     def attempt(self) -> Link | None:
@@ -122,7 +122,7 @@ class Return:
             if not is_missing:
                 self._nobody_until = now + _NOBODY_S
             self._next = now + next(self._pauses)
-        except DeviceError as fault:  # our port, or the way to theirs: it may come back
+        except DeviceError as fault:  # this port, or the path to the daemon's: may recover
             if time.monotonic() >= self._until:
                 self.why_not = str(fault)
             self._next = time.monotonic() + next(self._pauses)
@@ -132,7 +132,9 @@ class Return:
 
 
 def _pauses(carrier: str) -> Iterator[float]:
-    """Between attempts, in s. With jitter where they grow: what failed for many at once is not tried by all at once."""
+    """Pauses between attempts, in s. Growing pauses have jitter, so that clients that failed together do not retry
+    together.
+    """
     if carrier != "verbs":
         yield from repeat(_PAUSE_S)
     least, most = _VERBS_PAUSE_S
@@ -141,7 +143,7 @@ def _pauses(carrier: str) -> Iterator[float]:
 
 
 def outcome_of(state: str) -> RequestFailed | None:
-    """What a resumed request became, when its answer will not come by the doorbell."""
+    """The outcome of a resumed request whose answer will not be rung; None: it will be."""
     if state == "retry_safe":
         return RequestFailed(Status.RETRY_SAFE, Reason.DAEMON_RESTARTED, 0, "it had not reached the daemon")
     if state == "unknown":

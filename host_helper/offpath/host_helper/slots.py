@@ -1,4 +1,4 @@
-"""What both requesters share: which slot is whose, how arrays become a slot, how an answer becomes a result.
+"""Slots, shared by both requesters: allocation, writing arrays into a slot, reading an answer as a result.
 
 Sans-IO over the mapped regions: the callers ring and wait.
 """
@@ -38,7 +38,7 @@ _W = TypeVar("_W")
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A completed request: the kernel's arrays (our own copies), the stages it went through, where it ran."""
+    """A completed request: the kernel's arrays (copies), the durations of its stages, and where it ran."""
 
     arrays: tuple[NDArray[Any], ...]
     stages: Stages
@@ -55,9 +55,9 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How one request is treated. ``demand`` 0: the kernel's own; ``budget_ms`` 0: no deadline.
+    """Per-request options. ``demand`` 0: the kernel's own; ``budget_ms`` 0: no deadline.
 
-    Raises: OptionRefused: not a whole number, or one that its field of the header cannot hold.
+    Raises: OptionRefused: not a whole number, or out of the range of its header field.
     """
 
     demand: int = 0
@@ -88,13 +88,13 @@ class SlotTable(Generic[_W]):
         self._layouts: dict[tuple[Any, ...], tuple[bytes, int, tuple[int, ...]]] = {}
 
     def has_room(self) -> bool:
-        """True when a request can be written now."""
+        """True when a slot is free."""
         return bool(self._free)
 
     def fill(self, kernel_id: int, arrays: Sequence[NDArray[Any]], options: Options, waiter: _W) -> int:
         """Write a request into a free slot; the caller rings it. Returns the slot.
 
-        Raises: PayloadTooLarge: the arrays do not fit. TypeError: a dtype the wire has no code for.
+        Raises: PayloadTooLarge: the arrays do not fit. TypeError: the wire has no code for a dtype.
         """
         tensors, nbytes, offsets = self._layout(arrays)
         session = self._session
@@ -117,7 +117,7 @@ class SlotTable(Generic[_W]):
         self._ids[slot] = self._next_id
         self._next_id += 1
         session.write_header(slot, header, nbytes)
-        self._free.pop()  # only now: what raised above took no slot
+        self._free.pop()  # only now: a failure above must not take a slot
         self.waiters[slot] = waiter
         return slot
 
@@ -126,8 +126,9 @@ class SlotTable(Generic[_W]):
         return [self._ids[slot] for slot in self.waiters]
 
     def resumed(self, session: RequesterSession, states: Sequence[tuple[int, str]]) -> list[tuple[_W, str]]:
-        """The same memory through a new connection; ``states`` says what became of each id. Requests whose answer
-        will not be rung leave their slots: returns them with their state."""
+        """Use the same memory over a new connection; ``states`` gives the state of each id. Requests whose answer will
+        not be rung leave their slots; returns them with their state.
+        """
         self._session = session
         by_id = {self._ids[slot]: slot for slot in self.waiters}
         ended = []
@@ -139,10 +140,10 @@ class SlotTable(Generic[_W]):
         return ended
 
     def take(self, slot: int) -> tuple[_W | None, Result | RequestFailed]:
-        """The answer in ``slot``, copied out; the slot is empty again. One whose bytes make no sense, which is a fault
-        of the daemon or of the worker, leaves the outcome unknown.
+        """Copy out the answer in ``slot`` and free the slot. An invalid answer, which is a fault of the daemon or of
+        the worker, gives OUTCOME_UNKNOWN.
 
-        Raises: HeaderError: no request waits in the slot.
+        Raises: HeaderError: no request is waiting in the slot.
         """
         session = self._session
         waiter = self.waiters.pop(slot, None)
@@ -156,7 +157,7 @@ class SlotTable(Generic[_W]):
                 Status.OUTCOME_UNKNOWN, Reason.NONE, 0, f"an answer that makes no sense: {broken}"
             )
         outcome: Result | RequestFailed
-        body = bytes(session.result_view(slot, answer.result_bytes))  # our own copy: the slot is reused at once
+        body = bytes(session.result_view(slot, answer.result_bytes))  # a copy: the slot is reused at once
         if answer.status is Status.COMPLETED:
             arrays = tuple(np.ndarray(t.dims, _NUMPY[t.dtype], body, t.offset) for t in answer.tensors)
             outcome = Result(arrays, answer.stages, answer.lease, answer.generation)
@@ -166,7 +167,7 @@ class SlotTable(Generic[_W]):
         return waiter, outcome
 
     def _layout(self, arrays: Sequence[NDArray[Any]]) -> tuple[bytes, int, tuple[int, ...]]:
-        """(packed descriptors, bytes in all, offsets); callers repeat their shapes, so layouts are kept."""
+        """(packed descriptors, total bytes, offsets). Callers repeat their shapes, so layouts are cached."""
         key = tuple((a.dtype.num, a.dtype.isnative, a.shape) for a in arrays)
         found = self._layouts.get(key)
         if found is not None:
@@ -188,5 +189,5 @@ class SlotTable(Generic[_W]):
 
 
 def daemon_gone(detail: str) -> RequestFailed:
-    """What an unanswered request became when the daemon went: it may have started."""
+    """The outcome of an unanswered request after the daemon was lost: it may have started."""
     return RequestFailed(Status.OUTCOME_UNKNOWN, Reason.DAEMON_RESTARTED, 0, detail)

@@ -1,8 +1,9 @@
-"""The helper's supervisor: cuts instances, forks one worker per lane, and cleans up what a dead worker left.
+"""The helper's supervisor: creates instances, forks one worker per lane, and cleans up after a dead worker.
 
-One thread, no event loop, no CUDA: so that it may fork at any time. It waits in one ``select`` on the daemon's channel
-and on the pidfds of its workers. If the daemon goes, it offers itself again, with what it holds, for as long as the
-daemon had asked for; what the next daemon does not keep, or nobody asks for in time, ends, is scrubbed and destroyed.
+It has one thread, no event loop and no CUDA, so it may fork at any time. It waits in one ``select`` on the daemon's
+channel and on its workers' pidfds. When the daemon goes away, it reattaches with the instances that it holds, for as
+long as the daemon requested. Instances that the next daemon does not keep, or that time out, are scrubbed and
+destroyed.
 """
 
 from __future__ import annotations
@@ -66,10 +67,10 @@ class _Instance:
 class Supervisor:
     """Serves the daemon that ``connector`` reaches with the GPUs of this host.
 
-    ``rdma`` finds the port over which lanes are reached, where the daemon copies by RDMA; asked at each order.
-    ``doca``: the device by which they are, where it copies by DOCA. ``pages``: the folder where ranks that share
-    trees leave their pages; none: no rank is looked for. ``tell`` gets a line when it joins a daemon, loses it, or
-    cannot join, once until that changes.
+    ``rdma`` finds the port over which the lanes are reachable if the daemon copies by RDMA; called for each order.
+    ``doca``: the device for a daemon that copies by DOCA. ``state_files``: the folder of the state files of ranks that
+    share trees; empty: no ranks are watched. ``log_line`` receives a line when the supervisor joins a daemon, loses it,
+    or cannot join; repeats are suppressed.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Supervisor:
         self._is_welcome = False
         self._instances: dict[int, _Instance] = {}
         self._quarantined: list[tuple[Gpu, int]] = []
-        """Instances whose scrub failed: kept, so that nobody gets their memory, until a later scrub succeeds."""
+        """Instances whose scrub failed, kept until a later scrub succeeds, so that their memory is not reused."""
         self._kernel_ids: dict[str, int] = {}
         self._selector = selectors.DefaultSelector()
         self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -114,11 +115,13 @@ class Supervisor:
         os.write(self._stop_write, b"x")
 
     def run(self) -> None:
-        """Serve until `stop`, in the main thread; reconnects with backoff when the daemon goes, at once while it holds
-        instances."""
+        """Serve until `stop`, in the main thread. Reconnects with backoff when the daemon goes away; without backoff
+        while it holds instances.
+        """
         backoff = _MIN_BACKOFF_S
         lost_at = 0.0
-        # A signal that comes just before we wait has run no handler yet, and none would run before the next order.
+        # The handler of a signal that arrives just before the wait runs only after the next order; the wakeup fd
+        # prevents that.
         woken_before = signal.set_wakeup_fd(self._stop_write)
         try:
             while not self._stopping:
@@ -145,7 +148,7 @@ class Supervisor:
                 os.close(self._stop_write)
 
     def _serve_once(self) -> bool:
-        """One connection, from hello to its end; False: there was no daemon."""
+        """Serve one connection, from hello to its end; False: no daemon was reached."""
         try:
             connection = self._connect()
         except (PeerGone, HostChannelError, DaemonNotTrusted, OptionRefused) as fault:
@@ -166,11 +169,11 @@ class Supervisor:
                 state = "lost the daemon" if self._is_welcome else "not joined"
                 self._log_once(f"{state}: {gone}; trying again")
         finally:
-            connection.close()  # first: the daemon should miss the helper, not its workers one by one
+            connection.close()  # first: the daemon must see the helper's loss before its workers'
         return True
 
     def _last_word(self, connection: HostConnection) -> PeerGone | None:
-        """Why the daemon hung up, where its message and its hanging up came while we were still sending."""
+        """The daemon's reason for closing, if it was received while this side was still sending."""
         for _ in range(_LAST_WORDS):
             try:
                 received = connection.receive()
@@ -179,12 +182,12 @@ class Supervisor:
                     if isinstance(order, control.Closing):
                         self._linger_s = 0.0
                         return PeerGone(order.detail)
-            except OffpathError:  # a broken connection says so once before it gives what it still holds
+            except OffpathError:  # a broken connection raises once before it returns what it has buffered
                 continue
         return None
 
     def _log_once(self, line: str) -> bool:
-        """True: it is not what was told last."""
+        """Log ``line`` unless it equals the last one. Returns whether it was logged."""
         if line == self._last_line:
             return False
         self._last_line = line
@@ -192,23 +195,24 @@ class Supervisor:
         return True
 
     def _connect(self) -> HostConnection:
-        """This process forks: a carrier that starts threads lives in a child of its own. Raises: PeerGone."""
+        """This process forks, so a connector that starts threads runs in a child process. Raises: PeerGone."""
         return Relay(self._connector) if self._connector.starts_threads else self._connector.connect()
 
     def _take_leave(self, connection: HostConnection) -> None:
-        """We end: the daemon is told, and hangs up once no copy of its can land in our instances any more. Raises:
-        PeerGone: it did."""
+        """Announce the shutdown; the daemon closes the connection once none of its copies can land in the instances.
+        Raises: PeerGone: it did.
+        """
         connection.finish()
         poll = select.poll()
         poll.register(connection.fileno(), select.POLLIN)
         deadline = time.monotonic() + _LEAVE_S
         while (left := deadline - time.monotonic()) > 0:
             if poll.poll(left * 1e3):
-                connection.receive()  # an order that crossed our leave: nobody counts on it any more
+                connection.receive()  # an order that crossed the goodbye: ignored
         logger.warning("daemon did not release us in time; scrubbing, a copy may still be in flight")
 
     def _wait(self, seconds: float) -> None:
-        """Until it is time to try again; workers that die meanwhile are put to rest."""
+        """Wait for the next attempt, and reap workers that die meanwhile."""
         end = time.monotonic() + seconds
         while not self._stopping and (left := end - time.monotonic()) > 0:
             for key, _ in self._selector.select(left):
@@ -246,7 +250,7 @@ class Supervisor:
                         while (received := connection.receive()) is not None:
                             self._order(connection, received[0])
                     elif key.fd == self._stop_read:
-                        os.read(self._stop_read, 64)  # if it was our signal, its handler has run by the next turn
+                        os.read(self._stop_read, 64)  # if it was the stop signal, its handler has run by the next turn
                     else:
                         self._reap(connection, key.fd)
                 if self._state_files is not None and self._is_welcome:
@@ -322,8 +326,9 @@ class Supervisor:
             self._send(connection, _failed(order, str(fault)))
 
     def _exporter(self, order: control.OpenInstance) -> Callable[[Lane], LaneExporter]:
-        """What lets the daemon's copy engine reach a lane; its worker opens the device, after the fork. Raises:
-        VerbsError."""
+        """Creates what gives the daemon's copy engine access to a lane; the worker opens the device after the fork.
+        Raises: VerbsError.
+        """
         if order.copy_engine == "doca":
             return partial(DocaLaneExporter, self._doca)
         return partial(VerbsLaneExporter, self._rdma()) if order.copy_engine == "verbs" else LoopbackLaneExporter
@@ -342,16 +347,16 @@ class Supervisor:
             except KeyboardInterrupt:
                 status = 0
             except SystemExit:
-                pass  # it said why
+                pass  # already logged
             except OffpathError as fault:
                 logger.error("worker of lease %d lane %d: %s", held.order.lease, lane, fault)
-            except BaseException:  # a worker's last words; the supervisor's stack must never run in the child
+            except BaseException:  # log everything; the supervisor's stack must never run in the child
                 logger.exception("worker of lease %d lane %d", held.order.lease, lane)
             finally:
                 os._exit(status)
         try:
             pidfd = os.pidfd_open(pid)
-        except OSError:  # no descriptor is left; nobody would end this worker, or wait for it
+        except OSError:  # out of descriptors; without a pidfd the worker could be neither ended nor reaped
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             raise
@@ -363,7 +368,7 @@ class Supervisor:
         signal.set_wakeup_fd(-1)  # the pipe is the supervisor's
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        gc.freeze()  # what was made before the fork stays shared with the supervisor
+        gc.freeze()  # objects made before the fork stay shared with the supervisor
         worker = Worker(
             held.order, lane, held.gpu, held.instance, self._table, self._kernel_ids,
             break_scrub=self._break_scrub, pid=os.getpid(), linger_s=self._linger_s, exporter=held.exporter,
@@ -376,13 +381,13 @@ class Supervisor:
             return
         if faults.armed:
             faults.hit("helper.close")
-        # One that is gone already was scrubbed when it went; whoever asks again missed our answer.
+        # An instance that is gone was scrubbed when it went; a repeated request means that the answer was lost.
         scrubbed = self._drop(order.lease, scrub=order.scrub) if held is not None else 0
         done = control.InstanceClosed(lease=order.lease, generation=order.generation, scrubbed_bytes=scrubbed)
         self._send(connection, done)
 
     def _kill(self, order: control.KillWorker) -> None:
-        """Its death is reaped like any other; the daemon sees the channel close."""
+        """The worker is reaped like any other; the daemon sees its channel close."""
         held = self._instances.get(order.lease)
         if held is None or held.order.generation != order.generation:
             return
@@ -391,8 +396,9 @@ class Supervisor:
             os.kill(pid, signal.SIGKILL)
 
     def _drop(self, lease: int, *, scrub: bool) -> int:
-        """End the lease's workers, scrub if asked, destroy the instance; one whose scrub fails is quarantined.
-        Returns the bytes scrubbed here: 0 tells the daemon that what was asked for did not happen."""
+        """End the lease's workers, scrub if requested, destroy the instance; one whose scrub fails is quarantined.
+        Returns the bytes scrubbed; 0 reports to the daemon that the scrub did not happen.
+        """
         held = self._instances.pop(lease)
         for pid, _ in held.workers.values():
             os.kill(pid, signal.SIGKILL)
@@ -412,7 +418,7 @@ class Supervisor:
         return scrubbed
 
     def _retry_quarantined(self) -> OffpathError | None:
-        """Scrub again what could not be scrubbed before; the last failure, if one is left."""
+        """Retry the scrub of quarantined instances. Returns the last failure, if one remains."""
         failed: OffpathError | None = None
         for gpu, instance in list(self._quarantined):
             try:
@@ -425,18 +431,17 @@ class Supervisor:
         return failed
 
     def _drop_all(self) -> None:
-        """Nobody will ask for these again, and nobody may find what they leave. Raises: DeviceError: one could not be
-        scrubbed; the others were."""
+        """Drop all instances with a scrub. Raises: DeviceError: one could not be scrubbed; the others were."""
         for lease in list(self._instances):
             self._drop(lease, scrub=True)
         if (failed := self._retry_quarantined()) is not None:
             raise failed
 
     def _reap(self, connection: HostConnection | None, pidfd: int) -> None:
-        """A worker ended unasked: the daemon saw its channel close, unless it had none yet.
+        """Reap a worker that ended by itself. The daemon saw its channel close, unless the worker had none yet.
 
-        An order of this same turn may have closed the descriptor, and a worker forked since may have got its number:
-        that one lives, and to wait for it would be to wait for ever.
+        An order of the same turn may have closed this descriptor, and a worker forked since may have got its number.
+        That worker lives, and waiting for it would block forever.
         """
         for held in self._instances.values():
             if pidfd in held.workers:
@@ -445,7 +450,7 @@ class Supervisor:
                 lane = held.workers[pidfd][1]
                 self._forget(held, pidfd)
                 order = held.order
-                if connection is not None:  # else the daemon learns it from the lanes that we still hold
+                if connection is not None:  # else the next hello reports the lanes that remain
                     died = control.WorkerDied(lease=order.lease, lane=lane, generation=order.generation)
                     self._send(connection, died)
                 return

@@ -1,6 +1,6 @@
-"""A tensor from an address: what a lane's worker hands to inference code, without a copy.
+"""A tensor from an address: how a lane's worker passes its memory to inference code without a copy.
 
-The paper's one-line change is where the input tensor is created; `LaneTensor` is the object on that line. It speaks
+The paper's one-line change is where the input tensor is created; `LaneTensor` is the object on that line. It supports
 DLPack (``np.from_dlpack``, ``torch.from_dlpack``) and numpy's array interface, both over the same bytes.
 """
 
@@ -54,7 +54,7 @@ _capsule_new = ctypes.pythonapi.PyCapsule_New
 _capsule_new.restype = ctypes.py_object
 _capsule_new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
-# A managed tensor must outlive its last consumer: kept here from the capsule until the consumer's deleter call.
+# A managed tensor must outlive its last consumer: it stays here from the capsule until the consumer's deleter call.
 _alive: dict[int, tuple[_DLManagedTensor, Any]] = {}
 
 
@@ -67,10 +67,11 @@ _release = _Deleter(_drop)
 
 class LaneTensor:
     """``shape`` elements of ``dtype`` at ``pointer``, C order. The memory is the lane's: valid until the kernel
-    returns; ``owner`` is kept alive by every array made from it."""
+    returns. Every array made from it keeps ``owner`` alive.
+    """
 
     def __init__(self, pointer: int, dtype: str, shape: tuple[int, ...], owner: object = None) -> None:
-        """Raises: ValueError: a dtype DLPack has no code for here."""
+        """Raises: ValueError: a dtype without a DLPack code here."""
         if dtype not in _TYPES:
             raise ValueError(f"no tensor type {dtype!r}; known: {', '.join(_TYPES)}")
         self.pointer = pointer
@@ -86,7 +87,7 @@ class LaneTensor:
         return (_KDL_CPU, 0)
 
     def __dlpack__(self, **_: Any) -> Any:
-        """A DLPack capsule (unversioned ``dltensor``, which numpy and torch both take) over the same bytes."""
+        """A DLPack capsule (unversioned ``dltensor``, which numpy and torch both accept) over the same bytes."""
         code, bits, _name = _TYPES[self.dtype]
         managed = _DLManagedTensor()
         ndim = len(self.shape)

@@ -13,7 +13,7 @@ from offpath.host_helper.negotiate import Negotiation, Rdma
 
 
 def prepared(rdma: Rdma, slots: int, payload_bytes: int, result_bytes: int) -> VerbsRequesterSession:
-    """Our end, with its memory registered, which may take longer than a ticket lasts. Raises: VerbsError."""
+    """A requester's end with its memory registered, which may outlast a ticket. Raises: VerbsError."""
     choice = choose(device=rdma.device or None, netdev=rdma.netdev or None, near=rdma.near or None)
     return VerbsRequesterSession(Device(choice), slots, payload_bytes, result_bytes)
 
@@ -21,7 +21,7 @@ def prepared(rdma: Rdma, slots: int, payload_bytes: int, result_bytes: int) -> V
 def over_verbs(
     negotiation: Negotiation, welcome: control.Welcome, rdma: Rdma, session: VerbsRequesterSession | None
 ) -> RequesterSession:
-    """Exchange ends for the welcome's ticket; ``session`` is what was prepared, if it was, and is ours.
+    """Exchange ends for the welcome's ticket. ``session`` is what `prepared` returned, or None; this function owns it.
 
     Raises: NegotiationRefused, PeerGone, ControlError, VerbsError.
     """
@@ -32,7 +32,7 @@ def over_verbs(
         session = prepared(rdma, *sizes)
     try:
         theirs = from_message(negotiation.redeem(welcome.ticket, as_message(session.end())))
-        session.connect(theirs, LivenessChannel(negotiation.fileno(), lambda: None))  # the negotiation ends by itself
+        session.connect(theirs, LivenessChannel(negotiation.fileno(), lambda: None))  # the negotiation closes by itself
     except BaseException:
         session.close()
         raise

@@ -1,7 +1,7 @@
 """A lane's worker process: owns the lane's memory, acquires, launches, answers, scrubs. Blocks on its channel only.
 
-Forked by the supervisor before threads, a loop or CUDA exist in it; it connects to the daemon by itself, so a launch
-signal takes one hop. It never outlives its supervisor or its channel.
+The supervisor forks it before threads, an event loop or CUDA exist in it. It has its own connection to the daemon, so
+a launch takes one hop. It never outlives its supervisor or its channel.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ _RECONNECT_S: Final = 0.01
 
 
 class Worker:
-    """One lane. ``break_scrub`` makes it confirm scrubs it did not do: a planted fault for demo and tests.
+    """One lane. ``break_scrub`` is a planted fault for demo and tests: scrubs are confirmed without being done.
 
-    ``exporter`` makes what lets the order's copy engine reach the lane; nothing is opened before the first export.
+    ``exporter`` creates the object that gives the order's copy engine access to the lane; nothing is opened before the
+    first export.
     """
 
     def __init__(
@@ -71,8 +72,9 @@ class Worker:
         self._landing: memoryview = self._lane.landing()
 
     def serve(self, connector: HostConnector) -> None:
-        """Connect, offer the lane, then run launches. When the channel closes it comes back, for as long as its
-        supervisor would, and says what became of the last launch. Returns when nobody takes it any more."""
+        """Connect, offer the lane, then run launches. When the channel closes, reconnect for as long as the supervisor
+        would, and report the outcome of the last launch. Returns when the daemon releases the lane or the time is over.
+        """
         order = self._order
         context = LaneContext(
             order.tenant, order.gpu, order.profile, order.start, order.lease, order.generation, self._lane_number,
@@ -98,7 +100,7 @@ class Worker:
                 self._serve(connection)
             except PeerGone:
                 pass
-            except OffpathError as fault:  # said while the daemon does not know yet that we go, and has us killed
+            except OffpathError as fault:  # logged before the close, after which the daemon may kill it
                 logger.error("worker of lease %d lane %d: %s", order.lease, self._lane_number, fault)
                 raise SystemExit(1) from None
             finally:
@@ -108,7 +110,7 @@ class Worker:
             lost_at = time.monotonic()
 
     def _serve(self, connection: HostEnd) -> None:
-        """One connection, until it closes. Raises: PeerGone."""
+        """Serve one connection until it closes. Raises: PeerGone."""
         hello = control.WorkerHello(
             lease=self._order.lease, lane=self._lane_number, pid=self._pid, token=self._order.token,
             last_job=self._last_job, has_result=bool(self._last_result),
@@ -137,7 +139,9 @@ class Worker:
         connection.send(control.encode(ready), export.fds)
 
     def _export(self, connection: HostEnd) -> MemoryExport:
-        """As the daemon's copy engine needs it. Raises: PeerGone: it turned us away. DeviceError, RegionError."""
+        """Export the lane as the daemon's copy engine needs it. Raises: PeerGone: the daemon closed the connection.
+        DeviceError, RegionError.
+        """
         if not self._exporter.needs_invitation:
             return self._exporter.export()
         invited = control.decode(control.DAEMON_TO_HOST, message := connection.wait_message())
@@ -154,7 +158,7 @@ class Worker:
                 lease=self._order.lease, lane=self._lane_number, generation=self._order.generation,
                 scrubbed_bytes=nbytes,
             )  # fmt: skip
-            self._last_result = b""  # it lay in the lane, or speaks of what did
+            self._last_result = b""  # the result is in the lane, or refers to data that was
             if faults.armed:
                 faults.hit("worker.scrub")
             connection.send(control.encode(done))
@@ -165,7 +169,7 @@ class Worker:
             raise PeerGone(order.detail)
 
     def _run(self, message: bytes) -> bytes:
-        """One launch, answered whatever happens; a kernel's exception is the job's failure, not the worker's."""
+        """Run one launch; always returns a result. A kernel's exception fails the job, not the worker."""
         launch = host.parse_launch(message)
         self._last_job, self._last_result = launch.job, b""
         if faults.armed:
@@ -177,7 +181,7 @@ class Worker:
                 self._lane.acquire(launch.payload_bytes)
                 started = time.monotonic_ns()
                 status, tensors, inline, nbytes, is_inline = self._compute(launch)
-            except Exception as fault:  # the boundary to code that is not ours: report it, keep serving
+            except Exception as fault:  # boundary to user code: report it, keep serving
                 finished = time.monotonic_ns()
                 status, inline = host.RESULT_KERNEL_RAISED, _text(summary(fault))
                 tensors, nbytes, is_inline = b"", len(inline), True
@@ -201,7 +205,7 @@ class Worker:
         return self._give(result)
 
     def _tensors(self, kernel: Kernel, launch: host.Launch) -> tuple[Any, ...]:
-        """Arrays over the landing buffer; callers repeat their shapes, so the views are kept."""
+        """Arrays over the landing buffer. Callers repeat their shapes, so the views are cached."""
         key = (launch.kernel_id, launch.tensors, launch.payload_bytes)
         views = self._views.get(key)
         if views is None:
@@ -218,8 +222,9 @@ class Worker:
         return views
 
     def _give(self, result: Any) -> tuple[int, bytes, bytes, int, bool]:
-        """The result as (status, descriptors, inline bytes, total bytes, inline?): up to 3 KiB in the message, more in
-        the lane's result half."""
+        """The result as (status, descriptors, inline bytes, total bytes, inline?). Up to 3 KiB go into the message,
+        larger results into the lane's result half.
+        """
         if result is None:
             return host.RESULT_OK, b"", b"", 0, True
         if type(result) is np.ndarray and result.nbytes <= host.INLINE_RESULT_BYTES and result.dtype.isnative:
@@ -254,7 +259,7 @@ class Worker:
 
 @lru_cache(maxsize=256)
 def _describe_one(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """The packed descriptor of a result that is one array. Raises: TypeError: no code for the dtype."""
+    """The packed descriptor of a result that is one array. Raises: TypeError: the wire has no code for the dtype."""
     code = DTYPE_CODES.get(dtype)
     if code is None:
         raise TypeError(f"a kernel may not return dtype {dtype}")
@@ -262,7 +267,7 @@ def _describe_one(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def _as_sent(value: Any) -> Any:
-    """As an array in C order and native byte order. (`np.ascontiguousarray` would give a scalar a dimension.)"""
+    """``value`` as an array in C order, native byte order. (`np.ascontiguousarray` would give a scalar a dimension.)"""
     array = np.asarray(value, order="C")
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 

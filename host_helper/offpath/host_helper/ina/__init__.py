@@ -1,5 +1,5 @@
-"""Training jobs on this host: the pages they meet the agent in, and the runtime that carries their all-reduces.
+"""INA on a host: the ranks' state files, and the runtime that performs their all-reduces.
 
-Importing this package imports nothing else. What needs torch (extra ``train``) is in `runtime`, `hook` and `backend`;
-`page` and `folder` need none: the helper that watches the folder is no training process.
+Importing this package loads no other module. `runtime`, `hook` and `backend` need torch (extra ``train``); `rank_file`
+and `folder` do not, because the helper, which watches the folder, is not a training process.
 """

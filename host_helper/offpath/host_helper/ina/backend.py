@@ -1,9 +1,9 @@
-"""The backend "offpath" of `torch.distributed`: training code changes the backend's name and nothing else.
+"""The backend "offpath" of `torch.distributed`: training code only changes the backend's name.
 
     import offpath.host_helper.ina.backend
     torch.distributed.init_process_group("offpath")
 
-All-reduces (SUM) of the first group, the job's, go through its `Runtime`; all else, and all other groups, is gloo's.
+All-reduces (SUM) of the first group, the job's, go through its `Runtime`; other operations and groups use gloo.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ NAME: Final = "offpath"
 
 class FutureWork(dist._Work):
     """A `Work` over a runtime's future. torch's own (`_create_work_from_future`) waits for the end and raises nothing:
-    after a rank's death training would go on with sums that were never made."""
+    after a rank's death, training would continue with sums that were never computed.
+    """
 
     def __init__(self, future: Any) -> None:
         super().__init__()
         self._future = future
 
     def wait(self, timeout: Any = None) -> bool:
-        """Until it is done. Raises: RuntimeError: the all-reduce failed. ``timeout`` is that of the group."""
+        """Wait until it is done. Raises: RuntimeError: the all-reduce failed. ``timeout`` is ignored: the group's
+        applies.
+        """
         self._future.wait()
         return True
 
     def is_completed(self) -> bool:
-        """Also when it failed."""
+        """True also after a failure."""
         return bool(self._future.done())
 
     def get_future(self) -> Any:
@@ -44,12 +47,13 @@ class FutureWork(dist._Work):
 
 
 class RuntimeGroup(dist.ProcessGroup):
-    """A process group whose all-reduces are the runtime's; all else is ``gloo``'s.
+    """A process group whose all-reduces are the runtime's; other operations are ``gloo``'s.
 
     torch calls a virtual function of a Python process group with the GIL held, even one that Python does not override.
-    gloo's threads may wait for the GIL while they hold the mutex of their work queue, which a new collective waits for:
-    a deadlock, seen in DDP's broadcast of buffers. So this class overrides every such function (`CARRIED`) and forwards
-    it to ``_plain``, a C++ process group over the same gloo, whose Python bindings release the GIL.
+    gloo's threads may wait for the GIL while they hold the mutex of their work queue, and a new collective waits for
+    that mutex: a deadlock, observed in DDP's broadcast of buffers. So this class overrides every such function
+    (`CARRIED`) and forwards it to ``_plain``, a C++ process group over the same gloo, whose Python bindings release the
+    GIL.
     """
 
     def __init__(self, runtime: Runtime, gloo: Any) -> None:
@@ -62,12 +66,13 @@ class RuntimeGroup(dist.ProcessGroup):
             each._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
 
     def getBackendName(self) -> str:
-        """As torch asks for it."""
+        """Called by torch."""
         return NAME
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        """SUM of one tensor that the runtime carries: the runtime's. Else gloo's, in an order of its own; what gloo
-        does not add up either raises RuntimeError at the work's `wait`, as with gloo."""
+        """SUM of one tensor that the runtime accepts: the runtime's. Everything else is gloo's, in its own order. What
+        gloo cannot sum either raises RuntimeError at the work's `wait`, as with gloo.
+        """
         each = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         if len(each) == 1 and op == dist.ReduceOp.SUM and not rejection(each[0]):
@@ -84,7 +89,7 @@ CARRIED: Final = (
     "allreduce_coalesced", "alltoall_base", "barrier", "broadcast", "recv", "reduce_scatter",
     "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", "send",
 )  # fmt: skip
-"""What torch's group for Python (`PyProcessGroup`) looks for in Python, beside `allreduce`; old names and new ones."""
+"""The methods that torch's Python group (`PyProcessGroup`) looks up, beside `allreduce`; old names and new ones."""
 
 
 def _plainly(name: str) -> Any:
@@ -100,7 +105,7 @@ for _name in CARRIED:
 
 
 def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> Any:
-    """What torch calls for each group of this backend: the first is the job's, all others are gloo's."""
+    """Called by torch for each group of this backend: the first is the job's, all others are gloo's."""
     gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, ranks, timeout)
     if any((runtime := each()) is not None and not runtime.is_closed for each in _first):
         return gloo

@@ -1,7 +1,7 @@
-"""Which tensors a `Runtime` carries, and in which form: checked before anything is counted or sent.
+"""Which tensors a `Runtime` accepts, and in which form: checked before anything is counted or sent.
 
-An error that only gloo or a switch finds ends the runtime: by then the operation has its place in the order of all
-ranks. Tensors of the same properties are rejected at every rank alike, and the next all-reduce is not affected.
+An error that only gloo or a switch detects ends the runtime, because the operation already has its place in the order
+of all ranks. Tensors with the same properties are rejected on every rank alike, and the next all-reduce is unaffected.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _DTYPES: Final = frozenset({
     torch.float32, torch.float64, torch.float16, torch.bfloat16,
     torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool,
 })  # fmt: skip
-"""What gloo adds up (ProcessGroupGloo's GENERATE_ALL_TYPES), beside complex numbers as pairs of real ones."""
+"""The types that gloo sums (ProcessGroupGloo's GENERATE_ALL_TYPES), beside complex numbers as pairs of real ones."""
 _DEVICES: Final = ("cpu", "cuda")
 
 
 class TensorRejected(OffpathError):
-    """The tensor cannot be all-reduced by the runtime. Nothing was sent; the runtime goes on."""
+    """The runtime cannot all-reduce the tensor. Nothing was sent; the runtime stays usable."""
 
 
 def rejection(tensor: Any) -> str:
-    """Why a runtime does not carry ``tensor``; empty: it does."""
+    """The reason why a runtime rejects ``tensor``; empty: it is accepted."""
     if not isinstance(tensor, torch.Tensor):
         return f"{type(tensor).__name__}, not a tensor"
     if tensor.layout != torch.strided:
@@ -42,14 +42,15 @@ def rejection(tensor: Any) -> str:
 
 
 def check(tensor: Any) -> None:
-    """Raises: TensorRejected: a runtime does not carry ``tensor``."""
+    """Raises: TensorRejected: a runtime does not accept ``tensor``."""
     if why := rejection(tensor):
         raise TensorRejected(f"all-reduce rejected: {why}")
 
 
 def flat(tensor: Any) -> Any:
-    """The same memory in one dimension, as real numbers and without a gradient's history, as switches take it. A
-    dimension of one element may have any stride, which `view` to bytes does not accept."""
+    """The same memory in one dimension, as real numbers and without a gradient's history, as switches need it. A
+    dimension of one element may have any stride, which `view` to bytes does not accept.
+    """
     plain = tensor.detach()
     if plain.is_complex():
         plain = torch.view_as_real(plain)

@@ -1,8 +1,8 @@
-"""The job's own CPU processes: three gloo groups, so that none waits for another's order.
+"""The job's CPU process groups: three gloo groups, so that none waits for another's order.
 
-``plain`` carries the all-reduces that use no INA, ``boundary`` the pipelined MIN, ``recovery`` statements and the
-results that are given again. Made straight from the store: groups of `torch.distributed` cost 60 µs a call in Python
-alone, and a backend cannot make any while it is made itself.
+``plain`` runs the all-reduces without INA, ``boundary`` the pipelined MIN, ``recovery`` statements and redistributed
+results. They are made directly from the store: groups of `torch.distributed` cost 60 µs a call in Python
+alone, and a backend cannot make one while it is being made itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import AllgatherOptions
 
 Shape = int | tuple["Shape", ...]
-"""How a sum is made: (((0, 1), 2), 3) is ((0 + 1) + 2) + 3 and ((0, 1), (2, 3)) what two leaves and a root make."""
+"""The order of a sum: (((0, 1), 2), 3) is ((0 + 1) + 2) + 3, and ((0, 1), (2, 3)) is the sum of two leaves and a
+root.
+"""
 
 _MIN: Final = dist.AllreduceOptions()
 _MIN.reduceOp = dist.ReduceOp.MIN
@@ -34,21 +36,21 @@ class Pending:
         self._finish = finish
 
     def is_done(self) -> bool:
-        """Also when it failed."""
+        """True also after a failure."""
         return bool(self._work.is_completed())
 
     def result(self) -> Any:
-        """Waits. Raises: RuntimeError: a rank is gone; gloo says which."""
+        """Wait for the result. Raises: RuntimeError: a rank is gone; gloo's text names it."""
         self._work.wait()
         return self._finish()
 
     def on_done(self, call: Callable[[], None]) -> None:
-        """``call`` once it is done or has failed, in a thread of gloo's."""
+        """Run ``call`` once it is done or has failed, in a thread of gloo."""
         self._work.get_future().add_done_callback(lambda _: call())
 
 
 class Collectives:
-    """The groups of ``ranks`` ranks that share ``store``; made by all of them together."""
+    """The groups of ``ranks`` ranks that share ``store``; constructing them is a collective."""
 
     def __init__(self, store: Any, rank: int, ranks: int, timeout: timedelta) -> None:
         self.rank, self.ranks = rank, ranks
@@ -59,21 +61,23 @@ class Collectives:
         return dist.ProcessGroupGloo(dist.PrefixStore(name, self._store), self.rank, self.ranks, self._timeout)
 
     def another(self) -> Any:
-        """One more gloo group; once, by all ranks together."""
+        """One more gloo group; a collective, to be called once."""
         return self._made("other")
 
     def incarnation(self) -> int:
-        """Rank 0's time, in ns: the later is the newer."""
+        """Rank 0's time, in ns: a later one is newer."""
         told = torch.tensor([time.time_ns()], dtype=torch.int64)
         self._recovery.broadcast([told], dist.BroadcastOptions()).wait()
         return int(told[0])
 
     def sum_now(self, tensor: Any) -> Any:
-        """An all-reduce in place; gloo's own Work."""
+        """An all-reduce in place; returns gloo's Work."""
         return self._plain.allreduce([tensor], _SUM)
 
     def sum(self, tensor: Any, shape: Shape | None = None) -> Pending:
-        """In place, once `Pending.result` has returned; with ``shape`` in this order, at the cost of a gather."""
+        """Sum in place, complete once `Pending.result` has returned. ``shape`` fixes the order, at the cost of a
+        gather.
+        """
         if shape is None:
             return Pending(self.sum_now(tensor), lambda: None)
         parts = [torch.empty_like(tensor) for _ in range(self.ranks)]
@@ -93,7 +97,7 @@ class Collectives:
         return Pending(work, lambda: [int(part[0]) for part in parts])
 
     def give(self, buffer: Any, source: int) -> Pending:
-        """``source``'s bytes into everybody's ``buffer``."""
+        """Broadcast ``source``'s bytes into every rank's ``buffer``."""
         options = dist.BroadcastOptions()
         options.rootRank = source
         return Pending(self._recovery.broadcast([buffer], options), lambda: buffer)

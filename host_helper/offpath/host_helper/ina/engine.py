@@ -1,7 +1,7 @@
-"""One rank's machine, driven: boundaries, operations in the tree or plain, statements, results given again.
+"""Drives one rank's protocol machine: boundaries, operations by tree or plain, statements, redistributed results.
 
-Not for two threads at once; `runtime` sees to that. Every wait of the engine turns (`_turn`): its trees and the
-gathering under way go on whatever it waits for, since another rank may wait for this one's word (`protocol.rank`).
+Not thread-safe; `runtime` serializes the calls. Every wait of the engine is a loop over `_turn`, so that its trees and
+the current gather always progress: another rank may be waiting for this rank's statement (`protocol.rank`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ logger = logging.getLogger(__name__)
 DTYPES: Final[dict[Any, str]] = {
     torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int32: "int32",
 }  # fmt: skip
-"""What a switch adds up."""
+"""The types that a switch can add."""
 _TURN_S: Final = 0.02
 
 
 class _Way(Enum):
-    """How the operation under way goes on."""
+    """The path of the current operation."""
 
     TREE = auto()
     PLAIN = auto()
@@ -41,9 +41,9 @@ class _Way(Enum):
 
 
 class Engine:
-    """``patience_s``: an operation under a grant without an end for so long counts as a loss of the tree.
+    """``patience_s``: an operation under a grant that lasts longer counts as a loss of the tree.
 
-    Raises, from whatever waits: RuntimeError: a rank of the job is gone, and gloo says so.
+    Every wait raises RuntimeError when gloo reports that a rank of the job is gone.
     """
 
     def __init__(
@@ -70,25 +70,25 @@ class Engine:
         self._gathering: tuple[int, Pending] | None = None
         self._sharing: tuple[Receive | Give, Pending] | None = None
         self._way: _Way | None = None
-        """Of the operation under way, if there is one."""
+        """None: no operation is under way."""
         self._tensor: Any = None
         self._result: Any = None
         self._how = How.PLAIN
         self._kept: tuple[int, Any] = (-1, None)
-        """The last result that a tree brought, for ranks that it did not reach: index and bytes."""
+        """The last result from a tree, for ranks that did not receive it: index and bytes."""
         self._published: RankState | None = None
         self.index = 0
         self.step = 0
         self.is_due = False
-        """The MIN of the boundary that was passed has not begun."""
+        """The MIN of the boundary just passed has not begun."""
         self.is_quiet = False
-        """No operation can use a tree and nobody waits for a statement: plain operations need no engine."""
+        """No operation can use a tree and no rank waits for a statement: plain operations may bypass the engine."""
         self._look()
 
     # -- boundaries ---------------------------------------------------------------------------------------------------
     def agree(self) -> None:
-        """A step begins: what the previous boundary's MIN gave holds from here on. `offer` is to follow, soon."""
-        if self.is_due:  # a step so short that nobody came to it
+        """A step begins: the result of the previous boundary's MIN takes effect. `offer` must follow soon."""
+        if self.is_due:  # the step was too short for `idle` to do it
             self.offer()
         previous = None
         if self._boundary is not None:
@@ -107,22 +107,23 @@ class Engine:
             self._look()
 
     def offer(self) -> None:
-        """This boundary's MIN begins. It needs to end by the next boundary only: in a long step it is left to `idle`,
-        out of the first operations' way."""
+        """Begin this boundary's MIN. It must end only by the next boundary: in a long step `idle` begins it, so that it
+        does not delay the first operations.
+        """
         self.is_due = False
         self._read_page()
         self._boundary = self._collectives.least(self.machine.boundary())
 
     # -- operations ---------------------------------------------------------------------------------------------------
     def plain_now(self, tensor: Any) -> Any:
-        """An all-reduce while `is_quiet`: gloo's own Work."""
+        """An all-reduce while `is_quiet`; returns gloo's Work."""
         self.machine.issue(tensor.nbytes, "", False)
         self.machine.complete(self.index)
         self.index += 1
         return self._collectives.sum_now(tensor)
 
     def run(self, tensor: Any, requested_ns: int) -> None:
-        """Sum ``tensor`` over all ranks, in place; contiguous."""
+        """Sum ``tensor`` over all ranks, in place; it must be contiguous."""
         while self.machine.waits or self._sharing is not None:
             self._turn(_TURN_S)
         begin_ns = time.monotonic_ns()
@@ -145,7 +146,7 @@ class Engine:
         self._look()
 
     def _in_tree(self, operation: Operation) -> None:
-        """Until it is done, or is to run plain. The input stays as it was until the result is whole."""
+        """Run it until it is done or must run plain. The input stays unchanged until the result is complete."""
         self._result = torch.empty_like(self._tensor)
         source, target = _bytes(self._tensor), _bytes(self._result)
         if not self._trees.start(operation, source, target, is_last=self._plan.is_last):
@@ -154,7 +155,9 @@ class Engine:
             self._turn(_TURN_S)
 
     def _run_plain(self) -> None:
-        """With a grant a plain one that hangs is a sign, too: another rank may wait for what a switch never said."""
+        """Under a grant, a plain operation that hangs also counts as a loss: another rank may wait for a switch's
+        answer.
+        """
         epoch = self.machine.epoch
         began = time.monotonic()
         pending = self._collectives.sum(self._tensor, self._shape)
@@ -183,7 +186,7 @@ class Engine:
 
     # -- what moves ---------------------------------------------------------------------------------------------------
     def idle(self) -> None:
-        """Nothing is asked for: hear trees, settle statements, look for news on the page. Does not wait."""
+        """No operation is pending: poll trees, settle statements, read the state file. Does not block."""
         self._turn(0.0)
         if self.is_due:
             self.offer()
@@ -197,7 +200,7 @@ class Engine:
             self._turn(_TURN_S)
 
     def _turn(self, timeout_s: float) -> None:
-        """Take in what trees say, within ``timeout_s``."""
+        """Process tree events for up to ``timeout_s``."""
         self._recover()
         for stamp, event in self._trees.poll(timeout_s):
             match event:
@@ -224,7 +227,7 @@ class Engine:
         self._trees.drop(stamp)
 
     def _recover(self) -> None:
-        """Statements, one after the other, each with what comes of it."""
+        """Gather statements, one after the other, and act on each."""
         while True:
             if self._sharing is not None:
                 shared, pending = self._sharing
@@ -271,7 +274,7 @@ class Engine:
             self.machine.hold(epoch)
 
     def show(self, pattern: Pattern) -> None:
-        """For the controller's Plan."""
+        """Write the pattern to the state file, for the controller's Plan."""
         if self._state_file is not None:
             try:
                 self._state_file.write_pattern(pattern)
@@ -279,7 +282,7 @@ class Engine:
                 logger.warning("could not publish the pattern: %s", fault)
 
     def _look(self) -> None:
-        """After anything that may have changed the machine: what follows from it for trees, page and `is_quiet`."""
+        """Update trees, state file and `is_quiet` after any change of the machine."""
         trees = self.machine.trees()
         self._trees.follow(trees)
         state = self.machine.state()
@@ -299,7 +302,7 @@ class Engine:
                 logger.warning("could not publish the rank's state: %s", fault)
 
     def close(self, timeout_s: float) -> None:
-        """After the last operation: leave the epoch with all others, for one of them may need the last result."""
+        """After the last operation: leave the epoch with all other ranks, because one may need the last result."""
         self.machine.close()
         self._look()
         end = time.monotonic() + timeout_s

@@ -1,7 +1,7 @@
-"""The helper's side of the pages: which ranks are there, what each says, and epochs for them.
+"""The helper's side of the state files: finds ranks, reads their records, and writes epochs for them.
 
-The folder is asked again and again (every 50 ms or less): there is no word between helper and ranks but what the pages
-hold, so that either may start, end and start again in any order.
+The folder is polled (every 50 ms or less). Helper and ranks communicate only through the state files, so either may
+start, end and restart in any order.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from offpath.sched.ina.patterns import Pattern
 from offpath.sched.ina.protocol.records import EpochRecord, RankState, epoch_to_data
 
 _MOST_PAGES: Final = 4096
-"""Of one host: a folder that somebody fills costs no more than this."""
+"""Per host: bounds the cost of a folder that is filled with files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A rank's pattern: its all-reduces as DDP's buckets are now."""
+    """A rank's pattern: the all-reduces of DDP's current buckets."""
 
     job: str
     incarnation: int
@@ -48,9 +48,9 @@ class _Page:
 
 
 class RankFileFolder:
-    """The pages in ``directory``, which need not exist yet. `poll` reads them, `publish` writes to them.
+    """The state files in ``directory``, which need not exist yet. `poll` reads them, `publish` writes to them.
 
-    One thread. ``ignored`` counts what was in the folder or in a page and was none of ours.
+    Single-threaded. ``ignored`` counts foreign files in the folder and invalid records.
     """
 
     def __init__(self, directory: str) -> None:
@@ -62,9 +62,10 @@ class RankFileFolder:
         self._patterns: list[Measured] = []
 
     def poll(self) -> tuple[RankState, ...]:
-        """The states that changed since the last call, also those of new pages; with ``is_gone`` once a rank has ended.
+        """The states that changed since the last call, including those of new files; with ``is_gone`` once a rank has
+        ended.
 
-        A page whose rank has ended without removing it is removed.
+        Removes the file of a rank that has ended without doing so.
         """
         try:
             with os.scandir(self.directory) as found:
@@ -80,7 +81,7 @@ class RankFileFolder:
                 self._refused[name] = names[name]
                 self.ignored += 1
         for name, state_file in list(self._state_files.items()):
-            is_free = self._is_free(state_file.file)  # before its last word is read
+            is_free = self._is_free(state_file.file)  # before its last state is read
             if (state := self._read(state_file)) is not None:
                 changed.append(state)
             if is_free:
@@ -90,18 +91,19 @@ class RankFileFolder:
         return tuple(changed)
 
     def states(self) -> tuple[RankState, ...]:
-        """Of all ranks that are there, as of the last `poll`."""
+        """The states of all present ranks, as of the last `poll`."""
         return tuple(state_file.state for state_file in self._state_files.values())
 
     def patterns(self) -> tuple[Measured, ...]:
-        """Those that `poll` found since the last call."""
+        """The patterns that `poll` found since the last call."""
         found, self._patterns = tuple(self._patterns), []
         return found
 
     def publish(self, epoch: EpochRecord) -> int:
-        """Leave ``epoch`` to the job's ranks here, also to those whose page comes later; how many have it now.
+        """Write ``epoch`` for the job's ranks on this host, also for files that appear later; returns how many have it
+        now.
 
-        Older than what was published: nothing happens. (A rank trusts nobody's order but the stamps' anyway.)
+        An epoch older than the published one is ignored. (A rank orders epochs by their stamps in any case.)
         """
         key = epoch.job, epoch.incarnation
         newest = self._epochs.get(key)
@@ -114,19 +116,19 @@ class RankFileFolder:
         )
 
     def close(self) -> None:
-        """Let go of all pages; the ranks keep theirs."""
+        """Close all files; the ranks keep theirs."""
         for state_file in self._state_files.values():
             state_file.file.close()
         self._state_files.clear()
 
     # -- one page -----------------------------------------------------------------------------------------------------
     def _open(self, name: str) -> bool:
-        """False: it is no page of ours."""
+        """False: not a valid state file."""
         try:
             job, incarnation, rank = parse_name(name)
             fd = os.open(os.path.join(self.directory, name), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
-            return True  # it went just now
+            return True  # it was just removed
         except (RankFileError, OSError):
             return False
         file = PageFile(fd)
@@ -144,7 +146,7 @@ class RankFileFolder:
         return True
 
     def _read(self, state_file: _Page) -> RankState | None:
-        """Its state if that is another now."""
+        """Its state, if it changed."""
         if (pattern := self._news(state_file, PATTERN)) is not None:
             self._patterns.append(
                 Measured(state_file.state.job, state_file.state.incarnation, state_file.state.rank, pattern)
@@ -155,13 +157,13 @@ class RankFileFolder:
         if (state.job, state.incarnation, state.rank, state.ranks, state.is_gone) != (
             known.job, known.incarnation, known.rank, known.ranks, False,
         ):  # fmt: skip
-            self.ignored += 1  # somebody else's
+            self.ignored += 1  # another rank's
             return None
         state_file.state = state
         return state_file.state
 
     def _news(self, state_file: _Page, area: Area) -> Any:
-        """The record in ``area`` if it was written since it was read; else None."""
+        """The record in ``area`` if it was written since the last read; else None."""
         sequence = state_file.file.sequence(area)
         if sequence == state_file.seen.get(area, 0) or (sequence > 0 and sequence & 1):
             return None
@@ -193,7 +195,7 @@ class RankFileFolder:
 
     @staticmethod
     def _is_free(file: PageFile) -> bool:
-        """True: nobody holds the page's lock, so its rank has ended."""
+        """True: the lock is free, so the rank has ended."""
         try:
             fcntl.flock(file.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:

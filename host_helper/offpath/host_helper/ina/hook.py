@@ -1,10 +1,10 @@
-"""The one line in training code: DDP's gradients go through a `Runtime`.
+"""A DDP communication hook that sends gradients through a `Runtime`: one line in training code.
 
     runtime = Runtime.start()
     register(model, runtime)
 
-DDP averages itself no more once it has a hook: this one does, as DDP does (it multiplies by 1/n before the sum), so
-that weights are the same bit for bit as without it.
+DDP does not average once it has a hook. This hook averages as DDP does (it multiplies by 1/n before the sum), so
+that weights are bit-identical to a run without it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 from offpath.host_helper.ina.runtime import Runtime
 
 Hook = Callable[[Any, Any], Any]
-"""(state, bucket) → a future of one tensor, as DDP has it."""
+"""(state, bucket) → a future of one tensor, as DDP defines it."""
 
 
 def register(model: Any, runtime: Runtime, hook: Hook | None = None, state: Any = None) -> None:
-    """Send the buckets of a `DistributedDataParallel` through ``runtime``; with ``hook``: through that, see `wrap`.
+    """Send the buckets of a `DistributedDataParallel` through ``runtime``; ``hook``: through that hook, see `wrap`.
 
-    Once per model, before its first step. Raises: RuntimeError: it has a hook already.
+    Once per model, before its first step. Raises: RuntimeError: the model has a hook already.
     """
     if hook is None:
         model.register_comm_hook(runtime, all_reduce_hook)
@@ -38,15 +38,15 @@ def all_reduce_hook(state: Runtime, bucket: Any) -> Any:
     return state.all_reduce(tensor).then(_first)
 
 
-all_reduce_hook.__annotations__ = {}  # DDP takes its own types as annotations or none, and no text
+all_reduce_hook.__annotations__ = {}  # DDP accepts its own types as annotations or none, but no strings
 
 
 def wrap(hook: Hook, runtime: Runtime) -> Hook:
-    """``hook`` with ``runtime`` under it: whatever it all-reduces on the group that it is given goes through it.
+    """``hook`` over ``runtime``: its all-reduces on the group that it receives go through the runtime.
 
-    For hooks whose state is the process group, or has one as ``process_group`` (torch's fp16, bf16 and PowerSGD hooks):
-    they get one that stands for the runtime. What they do to the gradients stays theirs, averaging included. A
-    collective.
+    For hooks with the process group as their state, or as its ``process_group`` (torch's fp16, bf16 and PowerSGD
+    hooks): they receive a group that represents the runtime. Their processing of gradients, including averaging, is
+    unchanged. A collective.
     """
     from offpath.host_helper.ina.backend import RuntimeGroup
 

@@ -1,10 +1,10 @@
-"""What a job's steps look like, as seen from its own all-reduces (MINA §II-C): their bytes and their earliest starts.
+"""Measures the pattern of a job's steps from its all-reduces (MINA §II-C): their bytes and their earliest starts.
 
-A step begins when the last operation of the one before is complete: what follows, to the moment when its own last
-operation is issued, is computation. So the figures are the same whether the network is fast or slow.
+A step begins when the last operation of the previous one is complete. From there until its own last operation is
+issued, the time is computation, so the pattern does not depend on the network's speed.
 
-DDP cuts its buckets anew after the first step, so the first two are left out; other bytes than before (another bucket,
-`no_sync`) are another pattern, and begin again.
+DDP changes its buckets after the first step, so the first two are left out. Different byte counts (other buckets,
+`no_sync`) start a new pattern.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Final
 from offpath.sched.ina.patterns import MOST_OPERATIONS, AllReduce, Pattern
 
 STEPS: Final = 8
-"""Of one sequence of bytes, before there is a pattern."""
+"""Steps with the same byte counts before there is a pattern."""
 LEFT_OUT: Final = 3
-"""The call that begins the first step ends none; then two steps."""
+"""The first call ends no step; the next two steps are left out."""
 
 
 class Collector:
-    """Told of each operation; times are ns of any one clock. ``is_watching``: it wants to hear when they complete."""
+    """Receives each operation; times are ns of any one clock. ``is_watching``: completions must be reported too."""
 
     def __init__(self, job: str) -> None:
         self._job = job
@@ -29,13 +29,13 @@ class Collector:
         self._issued: list[int] = []
         self._key: tuple[int, ...] = ()
         self._begun = self._ended = 0
-        """When this step began, when the last operation so far was complete."""
+        """The start of this step, and the completion of the latest operation."""
         self._number = 0
         self._steps: list[tuple[int, list[int]]] = []
         self.is_watching = True
 
     def step(self) -> Pattern | None:
-        """A step begins; a pattern, when the last one made it whole."""
+        """Begin a step; returns a pattern when the last step completed it."""
         key, found = tuple(self._bytes), None
         self._number += 1
         if key != self._key:
@@ -50,13 +50,13 @@ class Collector:
         return found
 
     def issued(self, nbytes: int, now: int) -> None:
-        """An all-reduce was asked for."""
+        """An all-reduce was issued."""
         self._bytes.append(nbytes)
         if self.is_watching:
             self._issued.append(now)
 
     def complete(self, now: int) -> None:
-        """One is complete; in whatever thread."""
+        """An all-reduce is complete; may be called in any thread."""
         self._ended = now
 
     def _pattern(self) -> Pattern:

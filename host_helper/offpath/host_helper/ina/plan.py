@@ -1,4 +1,4 @@
-"""The Plan of the epoch that holds, asked once for each operation: alike on all ranks, for all that it reads is."""
+"""Evaluates the current epoch's Plan once for each operation. All ranks have the same inputs, so they decide alike."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from offpath.sched.ina.protocol.records import EpochRecord, Wants
 
 
 class Plan:
-    """Where a step is, and what the next operation wants."""
+    """The position in the step, and the Plan's decision for the next operation."""
 
     def __init__(self) -> None:
         self._record: EpochRecord | None = None
@@ -19,7 +19,7 @@ class Plan:
         self._verdicts: list[bool] = []
 
     def adopt(self, record: EpochRecord) -> None:
-        """``record`` holds from here on."""
+        """``record`` takes effect."""
         self._record, self._epoch = record, _epoch(record)
 
     def begin(self) -> None:
@@ -27,7 +27,9 @@ class Plan:
         self._verdicts.clear()
 
     def wants(self) -> bool:
-        """Whether the step's next operation asks for INA; one beyond the pattern does not: nobody planned for it."""
+        """Whether the step's next operation requests INA. One beyond the pattern does not, because the Plan excludes
+        it.
+        """
         if self._record is None or self._record.grant is None:
             return False
         if self._record.wants is Wants.ALWAYS or self._epoch is None:
@@ -37,19 +39,19 @@ class Plan:
 
     @property
     def is_last(self) -> bool:
-        """Whether the next operation is known to be its step's last: then the tree is free for a while."""
+        """Whether the next operation is known to be its step's last: afterwards the tree is free for a while."""
         if self._record is None or self._record.wants is not Wants.PLAN or self._epoch is None:
             return False
         return len(self._verdicts) == len(self._epoch.pattern.starts) - 1
 
     def ended(self, *, used_ina: bool) -> None:
-        """How the operation ran, on all ranks."""
+        """Record how the operation ran, on all ranks."""
         if self._epoch is not None and len(self._verdicts) <= len(self._epoch.pattern.starts):
             self._verdicts.append(used_ina)
 
 
 def _epoch(record: EpochRecord) -> Epoch | None:
-    """None: the record has no step that a decision could be made with."""
+    """None: the record has no step to decide with."""
     step = record.step
     if step is None or not all((*step.plain_ns, *step.ina_ns)):
         return None

@@ -1,11 +1,11 @@
-"""The page of one rank: a file in which the rank and its host's helper leave each other their newest word.
+"""The state file of one rank: a file in which the rank and its host's helper exchange their newest records.
 
 Rank → helper: `RankState` and the pattern of its steps. Helper → rank: the newest epoch. Each area has one writer and
-holds one record: a sequence number that is odd while it is written, a length, a CRC, JSON. Nobody waits: a reader that
-meets a half-written record comes again, and what is no record is ignored and counted.
+holds one record: a sequence number that is odd during a write, a length, a CRC, JSON. Neither side blocks: a reader
+that finds a half-written record reads again later. Invalid records are ignored and counted.
 
-Read and written by calls, not through a mapping: a file that somebody of the same user cuts short would end a process
-that maps it (SIGBUS).
+Accessed by read and write calls, not through a mapping: truncating the file, which any process of the user may do,
+would kill a process that maps it (SIGBUS).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _TRIES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Where a record is, and how long it may be with its mark."""
+    """Offset of a record, and its greatest size including its mark."""
 
     offset: int
     size: int
@@ -59,14 +59,14 @@ class Area:
 STATE: Final = Area(4096, 4096)
 PATTERN: Final = Area(8192, 4 << 20)
 EPOCH: Final = Area(PATTERN.offset + PATTERN.size, 4 << 20)
-"""A grant names a switch for each rank and a step has three numbers for each operation."""
+"""A grant names a switch for each rank, and a step has three numbers for each operation."""
 PAGE_BYTES: Final = EPOCH.offset + EPOCH.size
 
 
 class RankFileError(OffpathError):
-    """A page cannot be made (its name or its record is too long), or does not hold what a page holds.
+    """A state file cannot be made (its name or its record is too long), or its content is invalid.
 
-    ``code``: name, head, too_long, torn (no whole record: perhaps it is just being written), json, record.
+    ``code``: name, head, too_long, torn (no whole record: perhaps a write is under way), json, record.
     """
 
     def __init__(self, code: str, detail: str) -> None:
@@ -76,7 +76,7 @@ class RankFileError(OffpathError):
 
 # -- records --------------------------------------------------------------------------------------------------------
 def pack(sequence: int, data: Any, area: Area) -> bytes:
-    """A record with its mark. Raises: PageError: it does not fit."""
+    """A record with its mark. Raises: RankFileError: it does not fit."""
     body = orjson.dumps(data)
     if MARK.size + len(body) > area.size:
         raise RankFileError("too_long", f"a record of {len(body)} bytes in an area of {area.size}")
@@ -84,7 +84,7 @@ def pack(sequence: int, data: Any, area: Area) -> bytes:
 
 
 def unpack(raw: bytes, area: Area) -> RankState | Pattern | EpochRecord:
-    """The record at the begin of ``raw``, with its mark. Raises: PageError."""
+    """The record at the start of ``raw``, with its mark. Raises: RankFileError."""
     if len(raw) < MARK.size:
         raise RankFileError("torn", "cut short")
     sequence, length, crc = MARK.unpack_from(raw)
@@ -109,7 +109,7 @@ def _pattern(data: Any) -> Pattern:
 
 
 def pattern_to_data(pattern: Pattern) -> dict[str, Any]:
-    """As `patterns.parse` reads it, with the job's name."""
+    """The pattern in the format of `patterns.parse`, with the job's name."""
     return {
         "name": pattern.name,
         "duration": pattern.duration_ns / _SECOND_NS,
@@ -119,7 +119,9 @@ def pattern_to_data(pattern: Pattern) -> dict[str, Any]:
 
 # -- files ----------------------------------------------------------------------------------------------------------
 def file_name(job: str, incarnation: int, rank: int) -> str:
-    """JOB.INCARNATION.RANK.page; what no file name may hold is quoted as in a URL. Raises: PageError."""
+    """JOB.INCARNATION.RANK.page; characters that a file name cannot hold are quoted as in a URL. Raises:
+    RankFileError.
+    """
     name = f"{quote(job, safe='')}.{incarnation}.{rank}{SUFFIX}"
     if not job or len(name) + 1 > _LONGEST_FILE_NAME:
         raise RankFileError("name", f"the job's name is empty or too long for a file's: {job!r:.80}")
@@ -127,7 +129,7 @@ def file_name(job: str, incarnation: int, rank: int) -> str:
 
 
 def parse_name(name: str) -> tuple[str, int, int]:
-    """Job, incarnation and rank. Raises: PageError: not the name of a page."""
+    """Job, incarnation and rank. Raises: RankFileError: not the name of a state file."""
     parts = name.removesuffix(SUFFIX).rsplit(".", 2)
     if name.endswith(SUFFIX) and len(parts) == 3 and all(each.isascii() and each.isdigit() for each in parts[1:]):
         job, incarnation, rank = unquote(parts[0]), int(parts[1][:20]), int(parts[2][:20])
@@ -138,7 +140,7 @@ def parse_name(name: str) -> tuple[str, int, int]:
 
 
 class PageFile:
-    """One open page; both sides read and write through it. It owns ``fd``."""
+    """One open state file; both sides read and write through it. It owns ``fd``."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -150,12 +152,14 @@ class PageFile:
         return self._fd
 
     def sequence(self, area: Area) -> int:
-        """Which record is there: grows by 2 with each; whoever saw it needs to read no more. -1: cut short."""
+        """The current record's number, which grows by 2 with each write; an unchanged number means no new record. -1:
+        truncated.
+        """
         mark = os.pread(self._fd, 8, area.offset)
         return int.from_bytes(mark, "little") if len(mark) == 8 else -1
 
     def write(self, area: Area, data: Any) -> None:
-        """Raises: PageError: too long; the record before it stays."""
+        """Write a record. Raises: RankFileError: too long; the previous record stays."""
         before = self._written.get(area)
         if before is None:
             before = max(0, self.sequence(area))
@@ -167,7 +171,7 @@ class PageFile:
         self._written[area] = sequence
 
     def read(self, area: Area) -> Any:
-        """What is there now, `unpack`ed. Raises: PageError: nothing whole, also not when looked at again."""
+        """The current record, `unpack`ed. Raises: RankFileError: no whole record, after retries."""
         for _ in range(_TRIES - 1):
             with contextlib.suppress(RankFileError):
                 return unpack(self._raw(area), area)
@@ -179,7 +183,7 @@ class PageFile:
         return mark + os.pread(self._fd, min(length, area.size - MARK.size), area.offset + MARK.size)
 
     def head(self) -> tuple[int, int, int]:
-        """Ranks, rank and incarnation. Raises: PageError."""
+        """Ranks, rank and incarnation. Raises: RankFileError."""
         raw = os.pread(self._fd, HEAD.size, 0)
         if len(raw) != HEAD.size:
             raise RankFileError("head", "cut short")
@@ -189,30 +193,31 @@ class PageFile:
         return ranks, rank, incarnation
 
     def close(self) -> None:
-        """May be repeated."""
+        """Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 class RankStateFile:
-    """The rank's side: makes the page, tells its state and pattern, hears of epochs.
+    """The rank's side: creates the state file, writes its state and pattern, reads epochs.
 
-    The page is there whole and locked, or not at all; its lock goes with the process, however that ends.
-    Raises: OSError: the folder is missing or not ours to write; PageError: the job's name.
+    The file appears whole and locked, or not at all; the kernel releases its lock when the process ends.
+
+    Raises: OSError: the folder is missing or not writable; RankFileError: the job's name.
     """
 
     def __init__(self, directory: str, state: RankState) -> None:
         self.path = os.path.join(directory, file_name(state.job, state.incarnation, state.rank))
         self.ignored = 0
-        """Records that were none of ours, or none at all."""
+        """Invalid records, and records of other ranks."""
         self._seen = 0
         new = os.path.join(directory, f".{os.getpid()}.{state.rank}.new")
         fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._file = PageFile(fd)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(fd, PAGE_BYTES)  # sparse: it takes what is written
+            os.ftruncate(fd, PAGE_BYTES)  # sparse: only written blocks take space
             os.pwrite(fd, HEAD.pack(MAGIC, state.ranks, state.rank, state.incarnation), 0)
             self.write_state(state)
             os.rename(new, self.path)
@@ -224,15 +229,15 @@ class RankStateFile:
         _OPEN.add(self._file)
 
     def write_state(self, state: RankState) -> None:
-        """Replace what the helper reads of us."""
+        """Replace the state that the helper reads."""
         self._file.write(STATE, state_to_data(state))
 
     def write_pattern(self, pattern: Pattern) -> None:
-        """Raises: PageError: a step of too many operations."""
+        """Raises: RankFileError: a step has too many operations."""
         self._file.write(PATTERN, pattern_to_data(pattern))
 
     def read_epoch(self) -> EpochRecord | None:
-        """The newest epoch if it is another than at the last call; None: no news, or none that can be read."""
+        """The newest epoch if it changed since the last call; None: unchanged, or unreadable."""
         sequence = self._file.sequence(EPOCH)
         if sequence == self._seen or sequence & 1:
             return None
@@ -245,7 +250,7 @@ class RankStateFile:
             return None
 
     def close(self) -> None:
-        """The rank ends in good order: the helper sees it by the lock, or by the page's absence. May be repeated."""
+        """The rank ends in order: the helper sees it by the lock, or by the file's absence. Idempotent."""
         if self._file.fd >= 0:
             with contextlib.suppress(OSError):
                 os.unlink(self.path)
@@ -262,7 +267,7 @@ _OPEN: weakref.WeakSet[PageFile] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """A fork (a data loader's worker) shares the lock: it must not keep the page of a rank that died."""
+    """A forked child (a data loader's worker) shares the lock: it must not keep a dead rank's state file locked."""
     for each in tuple(_OPEN):
         each.close()
 
@@ -271,7 +276,9 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def make_folder(path: str) -> None:
-    """The folder of pages, 0700; its parent must be there. Raises: RegionError: not ours alone; OSError."""
+    """The folder of state files, 0700; its parent must exist. Raises: RegionError: its owner or mode is wrong;
+    OSError.
+    """
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
     found = os.lstat(path)

@@ -1,8 +1,8 @@
-"""`Runtime`: carries one job's data-parallel all-reduces, by INA where the epoch that holds says so, else plain.
+"""`Runtime`: performs one job's data-parallel all-reduces, by INA where the current epoch grants it, else plain.
 
-Where nothing is granted an all-reduce is handed to gloo in the caller's own thread: no other thread has to wake. Else
-it goes to the communication thread, one at a time and in the order of issue. Without agent, folder, fabric or switch
-there is never a grant, and so never anything but plain all-reduces.
+Without a grant, an all-reduce goes to gloo in the caller's thread, which avoids a thread switch. With a grant it
+goes to the communication thread, one at a time and in the order of issue. Without agent, folder, fabric or switch
+there is never a grant, so all all-reduces are plain.
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ JOB: Final = "OFFPATH_INA_JOB"
 DIRECTORY: Final = "OFFPATH_INA_DIRECTORY"
 LINK: Final = "OFFPATH_INA_LINK"
 EVERY: Final = 16
-"""Operations from one boundary to the next in a job that names no steps."""
+"""Operations between two boundaries in a job that marks no steps."""
 TIMEOUT: Final = timedelta(minutes=30)
 _LOOK_S: Final = 0.01
-"""How often the thread looks at the page while nothing is asked for."""
+"""How often the idle thread reads the state file."""
 _CLOSE_S: Final = 30.0
 _EXIT_S: Final = 2.0
 
 
 class Runtime:
-    """Made by `start`, on all ranks of the group together. `all_reduce` from one thread at a time, as gloo's order
-    wants it; `close` after the last one, on all ranks. A context manager."""
+    """Created by `start`, on all ranks of the group together. Call `all_reduce` from one thread at a time, as gloo's
+    ordering requires, and `close` after the last one, on all ranks. A context manager.
+    """
 
     @classmethod
     def start(
@@ -65,20 +66,20 @@ class Runtime:
         timeout: timedelta = TIMEOUT,
         patience_s: float = 5.0,
     ) -> Self:
-        """A collective.
+        """Create a runtime; a collective.
 
         Args:
-            group: the process group whose ranks are the job's; default: all.
-            job: as the controller calls it; default: ``$OFFPATH_INA_JOB``; "": no INA.
-            fabric: how trees are joined; default: emulated switches, over ``link`` if there is one.
-            link: the rank's emulated link; plain all-reduces take its time, too. Default: that of the file
+            group: the process group of the job's ranks; default: all.
+            job: the controller's name of the job; default: ``$OFFPATH_INA_JOB``; "": no INA.
+            fabric: how trees are joined; default: emulated switches, over ``link`` if given.
+            link: the rank's emulated link; plain all-reduces take its time, too. Default: from the file
                 ``$OFFPATH_INA_LINK``, else none.
-            directory: of the pages; default: ``$OFFPATH_INA_DIRECTORY``, else ``ina`` in the runtime directory.
-            deterministic: plain sums are made in one order: True: ((0 + 1) + 2) + …, as one switch makes it; a shape:
-                as a tree of switches makes it. Slower: every rank gathers all parts.
-            every: operations between two boundaries where `step_boundary` is never called.
-            trace: `timeline` also holds plain all-reduces that went past the communication thread.
-            patience_s: a tree in which nothing moves for so long is given up.
+            directory: of the state files; default: ``$OFFPATH_INA_DIRECTORY``, else ``ina`` in the runtime directory.
+            deterministic: fix the order of plain sums: True: ((0 + 1) + 2) + …, as one switch sums; a shape: as a tree
+                of switches sums. Slower: every rank gathers all parts.
+            every: operations between two boundaries if `step_boundary` is never called.
+            trace: `timeline` also records plain all-reduces that bypassed the communication thread.
+            patience_s: a tree without progress for this long is dropped.
         """
         parent = group if group is not None else dist.group.WORLD
         return cls(
@@ -103,7 +104,7 @@ class Runtime:
         timeout: timedelta = TIMEOUT,
         patience_s: float = 5.0,
     ) -> None:
-        """As `start`, over a store of the ranks' own."""
+        """As `start`, over a store of the ranks."""
         job = os.environ.get(JOB, "") if job is None else job
         if link is None and (path := os.environ.get(LINK)):
             link = RateLimiter(path=path)
@@ -127,13 +128,13 @@ class Runtime:
         self._began_s = 0.0
         self._has_steps = False
         self._mutex = threading.Lock()
-        """For the engine, but while the thread `_is_busy` with it; and for what follows here."""
+        """Guards the engine, except while the thread `_is_busy` with it, and the fields below."""
         self._requested: deque[tuple[Any, Any, bool, int]] = deque()
         self._is_busy = False
-        """The thread has the engine for an operation: all others go behind it."""
+        """The thread runs an operation in the engine: later ones are queued."""
         self._fault: Exception | None = None
         self._leave_s: float | None = None
-        """It ends, and may take so long for that."""
+        """Set by `close`: the thread must end within this time."""
         self._thread = threading.Thread(target=self._communicate, name="offpath-ina", daemon=True)
         self._thread.start()
         atexit.register(self._exit)
@@ -149,14 +150,15 @@ class Runtime:
 
     # -- what training code calls -----------------------------------------------------------------------------------
     def step_boundary(self) -> None:
-        """The next all-reduce is the first of a step. Where it is called at all, it is called at every step."""
+        """Mark the next all-reduce as the first of a step. A job that calls this calls it at every step."""
         self._begins = self._has_steps = True
 
     def all_reduce(self, tensor: Any) -> Any:
-        """Sum ``tensor`` over all ranks in place; a `torch.futures.Future` of [tensor]. Contiguous; not to be touched
-        before the future is done. All ranks issue the same operations in the same order, as gloo requires.
+        """Sum ``tensor`` over all ranks in place; returns a `torch.futures.Future` of [tensor]. The tensor must be
+        contiguous and untouched until the future is done. All ranks issue the same operations in the same order, as
+        gloo requires.
 
-        Raises: TensorRejected: it is no tensor that gloo adds up, see `carried.rejection`; the runtime goes on.
+        Raises: TensorRejected: a tensor that gloo cannot sum, see `carried.rejection`; the runtime stays usable.
         ResourceClosed: after `close`; RuntimeError: an earlier one failed (a rank is gone).
         """
         check(tensor)
@@ -194,11 +196,11 @@ class Runtime:
 
     @property
     def is_closed(self) -> bool:
-        """Nothing is carried any more: closed, or a rank is gone."""
+        """No more operations are possible: closed, or a rank is gone."""
         return not self._thread.is_alive()
 
     def other_group(self) -> Any:
-        """gloo, for collectives that need no order with ours. A collective, at its first call."""
+        """A gloo group for collectives outside of the runtime's order. Its first call is a collective."""
         if self._other is None:
             self._other = self._collectives.another()
         return self._other
@@ -210,13 +212,14 @@ class Runtime:
 
     @property
     def state(self) -> Any:
-        """The rank's `RankState`, as the helper sees it on the page."""
+        """The rank's `RankState`, as the helper reads it from the state file."""
         with self._mutex:
             return self._engine.machine.state()
 
     def close(self, timeout_s: float = _CLOSE_S) -> None:
-        """After what was asked for: leave the tree with all other ranks, which wait for each other's close for so long.
-        May be repeated."""
+        """After all requested operations, leave the tree together with all other ranks, waiting up to ``timeout_s`` for
+        their close. Idempotent.
+        """
         with self._mutex:
             if self._leave_s is None:
                 self._leave_s = timeout_s
@@ -237,7 +240,7 @@ class Runtime:
         raise ResourceClosed("an all-reduce after the runtime's close")
 
     def _is_short(self) -> bool:
-        """The step before this one was too short for the thread to look in between."""
+        """Whether the last step was too short for the thread to run in between."""
         began, self._began_s = self._began_s, time.monotonic()
         return self._began_s - began < 2 * _LOOK_S
 
@@ -263,7 +266,7 @@ class Runtime:
                 self._state_file.close()
 
     def _turn(self) -> bool:
-        """One operation, or one look at what else there is; False: the thread ends."""
+        """Run one operation, or poll once; False: the thread ends."""
         with self._mutex:
             asked = self._requested.popleft() if self._requested else None
             self._is_busy = asked is not None
@@ -298,7 +301,7 @@ class Runtime:
         return True
 
     def _fail(self, fault: Exception) -> None:
-        """A rank is gone (gloo raises RuntimeError), or we have a bug: whoever waits hears of it, and nobody hangs."""
+        """A rank is gone (gloo raises RuntimeError), or there is a bug here: fail all waiters, so that none hangs."""
         if not isinstance(fault, RuntimeError):
             logger.error("internal error in the communication thread; please report it", exc_info=fault)
         with self._mutex:
@@ -312,12 +315,12 @@ class Runtime:
 
 
 def _as_asked(done: Any, tensor: Any) -> list[Any]:
-    done.value()  # raises what the operation raised
+    done.value()  # raises the operation's error
     return [tensor]
 
 
 _named: Counter[str] = Counter()
-"""Runtimes by group: one that follows another on the same group needs other names in its store."""
+"""Runtimes by group: a later runtime on the same group needs other names in the group's store."""
 
 
 def _store(group: Any) -> Any:

@@ -1,4 +1,4 @@
-"""When each operation ran, and how: a ring that keeps the newest, for pictures and for whoever asks why."""
+"""When each operation ran, and how: a ring of the newest, for plots and diagnosis."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ MOST: Final = 65_536
 
 
 class How(StrEnum):
-    """Of one all-reduce."""
+    """How one all-reduce ran."""
 
     PLAIN = "plain"
-    """It did not ask for INA."""
+    """It did not request INA."""
     INA = "ina"
     REFUSED = "refused"
     """The root was full; it ran plain."""
     REDONE = "redone"
-    """The tree was lost under it; it ran plain, or another rank gave its result."""
+    """Its tree was lost; it ran plain, or another rank sent its result."""
 
 
 class Entry(NamedTuple):
-    """``number``: the operation's index. Times: `time.monotonic_ns`, comparable on one host; ``asked_ns``: when it was
-    issued, ``begin_ns``: when those before it had ended."""
+    """``number``: the operation's index. Times: `time.monotonic_ns`, comparable on one host; ``requested_ns``: when it
+    was issued, ``begin_ns``: when its predecessors had ended.
+    """
 
     number: int
     step: int
@@ -42,7 +43,7 @@ class Timeline:
         self._entries: deque[Entry] = deque(maxlen=MOST)
 
     def add(self, entry: Entry) -> None:
-        """One that ended."""
+        """Add an operation that has ended."""
         self._entries.append(entry)
 
     def entries(self) -> tuple[Entry, ...]:

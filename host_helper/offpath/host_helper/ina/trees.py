@@ -1,4 +1,4 @@
-"""The trees a rank is attached to, by epoch: joined, kept and left as the machine says, and heard all at once."""
+"""The trees that a rank is attached to, by epoch: joins, keeps, leaves and polls them as the machine requires."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from offpath.bindings.ports import InaFabric, TreeEvent, TreeLost, TreeSession
 from offpath.sched.ina.protocol.records import EpochRecord, Operation
 
 AGAIN_S: Final = 1.0
-"""After an attempt to join that failed: the switch may have been restarted, and is told again."""
+"""Pause after a failed attempt to join: the switch may have been restarted, and gets the permission again."""
 
 
 class Trees:
-    """``fabric`` None: there are none to join. `wake` and `wait` may be called while another thread
-    calls; all else from one at a time."""
+    """``fabric`` None: there are no trees to join. `wake` and `wait` may be called concurrently with other
+    calls; everything else from one thread at a time.
+    """
 
     def __init__(self, fabric: InaFabric | None, rank: int) -> None:
         self._fabric = fabric
@@ -30,7 +31,7 @@ class Trees:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def follow(self, wanted: Iterable[EpochRecord]) -> None:
-        """Be attached to these and to no others."""
+        """Attach to exactly these epochs' trees."""
         epochs = {each.stamp: each for each in wanted}
         for stamp in [stamp for stamp in self._sessions if stamp not in epochs]:
             self._close(stamp)
@@ -47,12 +48,12 @@ class Trees:
                     epoch.grant.attach[self._rank], job=epoch.job, incarnation=epoch.incarnation, stamp=stamp,
                     rank=self._rank, ranks=len(epoch.grant.attach), token=epoch.grant.token,
                 )  # fmt: skip
-            except OffpathError:  # its address is none: what a controller sends may be anything
+            except OffpathError:  # an invalid address: the controller's input is not trusted
                 continue
             self._sessions[stamp] = session
 
     def start(self, operation: Operation, source: memoryview, target: memoryview, *, is_last: bool) -> bool:
-        """``is_last``: of its step. False: the tree was lost this moment, and `poll` says so."""
+        """Start an operation; ``is_last``: of its step. False: the tree was just lost, which `poll` reports."""
         session = self._sessions.get(operation.stamp)
         if session is None or session.fileno() < 0:
             return False
@@ -61,7 +62,7 @@ class Trees:
         return True
 
     def poll(self, timeout_s: float) -> list[tuple[int, TreeEvent]]:
-        """What came within ``timeout_s``, by stamp; returns at once when something did, or after `wake`."""
+        """Events within ``timeout_s``, by stamp; returns at once after an event, or after `wake`."""
         active = self._active
         found = self._read_events(skip=active)
         if active is not None and active.fileno() >= 0:
@@ -75,7 +76,7 @@ class Trees:
         return found
 
     def wait(self, timeout_s: float) -> None:
-        """Until there may be something to `poll`, or `wake`. The one call that needs no other to stand back."""
+        """Wait until `poll` may return something, or until `wake`. May be called concurrently with other calls."""
         poller = select.poll()
         poller.register(self._wake, select.POLLIN)
         for session in tuple(self._sessions.values()):
@@ -87,17 +88,17 @@ class Trees:
                     os.eventfd_read(self._wake)
 
     def wake(self) -> None:
-        """`poll` returns soon."""
+        """Make `poll` return soon."""
         if self._wake >= 0:
             os.eventfd_write(self._wake, 1)
 
     def drop(self, stamp: int) -> None:
-        """It is lost."""
+        """Detach from a lost tree."""
         if stamp in self._sessions:
             self._close(stamp)
 
     def close(self) -> None:
-        """Leave all; may be repeated."""
+        """Leave all trees. Idempotent."""
         for stamp in list(self._sessions):
             self._close(stamp)
         if self._wake >= 0:

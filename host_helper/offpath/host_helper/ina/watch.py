@@ -1,7 +1,7 @@
-"""The helper's part of INA sharing: what the ranks' pages say goes to the daemon, epochs come back. It decides nothing.
+"""The helper's part of INA sharing: forwards the ranks' records to the daemon, and epochs to the ranks.
 
-Whatever is lost on the way is said again: the agent asks for everything when it is new, and the controller sends an
-epoch again to who does not hold it.
+It decides nothing. Losses are repaired: a new agent requests all states, and the controller repeats an epoch for
+ranks that do not hold it.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from offpath.sched.ina.protocol.records import RankState, RecordError, epoch_fro
 
 POLL_S: Final = 0.02
 IDLE_S: Final = 0.25
-"""Between two looks while no rank is there."""
+"""Poll interval while there are no ranks."""
 
 
 class PageWatch:
-    """The pages in ``directory``, as messages of the host channel. One thread; nothing here blocks for long."""
+    """The state files in ``directory``, as messages of the host channel. Single-threaded; no call blocks for long."""
 
     def __init__(self, directory: str) -> None:
         self._folder = RankFileFolder(directory)
         self._patterns: dict[tuple[str, int], Measured] = {}
         self._said: dict[tuple[str, int, int], RankState] = {}
         self._joiner = parts.Joiner()
-        with contextlib.suppress(OSError, OffpathError):  # then no rank can leave a page, and there are none
+        with contextlib.suppress(OSError, OffpathError):  # on failure no rank can create a state file either
             make_folder(directory)
 
     @property
     def pause_s(self) -> float:
-        """Until pages are to be looked at again."""
+        """Seconds until the next poll."""
         return POLL_S if self._folder.states() else IDLE_S
 
     def changes(self) -> Iterator[control.InaStates]:
-        """What ranks said since the last call; nothing if nothing."""
+        """The records that changed since the last call; nothing if none did."""
         states = [state for state in self._folder.poll() if self._is_news(state)]
-        patterns = [each for each in self._folder.patterns() if each.rank == 0]  # ranks of a job measure alike
+        patterns = [each for each in self._folder.patterns() if each.rank == 0]  # the ranks of a job measure alike
         for each in patterns:
             self._patterns[each.job, each.incarnation] = each
         there = {(state.job, state.incarnation) for state in self._folder.states()}
@@ -51,7 +51,7 @@ class PageWatch:
             yield from _messages(states, patterns, is_all=False)
 
     def _is_news(self, state: RankState) -> bool:
-        """How far a rank is with its operations changes all the time, and nobody else needs to know."""
+        """A rank's operation index changes constantly, and only the rank needs it."""
         key, said = (state.job, state.incarnation, state.rank), replace(state, index=0)
         is_news = self._said.get(key) != said
         self._said[key] = said
@@ -60,9 +60,9 @@ class PageWatch:
         return is_news
 
     def on_message(self, message: control.InaEpoch | control.InaAsk) -> Iterator[control.InaStates]:
-        """Publish, or say everything. An epoch that is none is left alone: the daemon checked it."""
+        """Publish an epoch, or send all states. An invalid epoch is ignored: the daemon has checked it."""
         if isinstance(message, control.InaAsk):
-            yield from self.changes()  # who has ended is in no later answer
+            yield from self.changes()  # later answers do not include ended ranks
             yield from _messages(self._folder.states(), self._patterns.values(), is_all=True)
             return
         with contextlib.suppress(ControlError, RecordError, ValueError, RecursionError):
@@ -71,7 +71,7 @@ class PageWatch:
                 self._folder.publish(epoch_from_data(document.read(text)))
 
     def close(self) -> None:
-        """Let go of the pages; the ranks keep theirs."""
+        """Close the state files; the ranks keep theirs."""
         self._folder.close()
 
 
