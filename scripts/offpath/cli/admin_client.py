@@ -1,4 +1,4 @@
-"""The client of the admin socket, and what its commands share: flags, identifiers, tables, JSON."""
+"""The client of the admin socket, and helpers of its commands: flags, identifiers, tables, JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _R = TypeVar("_R", bound=BaseModel)
 
 
 class Refused(OffpathError):
-    """The daemon cannot answer; ``code`` is stable."""
+    """The daemon refused the request; ``code`` is stable."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(f"{code}: {detail}")
@@ -32,8 +32,9 @@ class Refused(OffpathError):
 
 
 class AdminClient:
-    """One connection to a daemon's admin socket, or to the ``name`` of another service, which answers in messages of
-    ``replies``. Raises: DaemonUnreachable, NotPermitted; DaemonNotTrusted: somebody else listens there."""
+    """One connection to a daemon's admin socket, or to the socket ``name`` of another service, which answers in
+    messages of ``replies``. Raises: DaemonUnreachable, NotPermitted; DaemonNotTrusted: another user listens there.
+    """
 
     def __init__(
         self, runtime_dir: str | None = None, name: str = ADMIN_SOCKET,
@@ -81,7 +82,7 @@ class AdminClient:
         return reply
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._sock.close()
 
     def __enter__(self) -> AdminClient:
@@ -117,18 +118,18 @@ def all_tenants(client: AdminClient) -> tuple[admin.Statistics, list[admin.Tenan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of every command that asks a daemon."""
+    """The flags of every command that queries a daemon."""
     parser.add_argument("--runtime-dir", metavar="DIR", help="where the daemon's sockets are")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
 
 def add_id(parser: argparse.ArgumentParser) -> None:
-    """The job in question."""
+    """The job's identifier."""
     parser.add_argument("id", metavar="ID", type=job_id, help="a job's number, or SESSION/REQUEST")
 
 
 def request(kind: type[_R], **words: Any) -> _R:
-    """A request made of what was typed. Raises: OffpathError: a word is out of its range, or has a wrong form."""
+    """A request from command-line words. Raises: OffpathError: a word is out of its range, or has a wrong form."""
     try:
         return kind(**words)
     except ValidationError as fault:
@@ -137,7 +138,7 @@ def request(kind: type[_R], **words: Any) -> _R:
 
 
 def job_id(text: str) -> dict[str, int]:
-    """Fields of an admin request that name the job. Raises: argparse.ArgumentTypeError."""
+    """Fields of an admin request that identify the job. Raises: argparse.ArgumentTypeError."""
     parts = text.split("/")
     if len(parts) in (1, 2) and all(part.isascii() and part.isdigit() and len(part) <= 20 for part in parts):
         numbers = [int(part) for part in parts]
@@ -148,14 +149,14 @@ def job_id(text: str) -> dict[str, int]:
 
 
 def print_json(document: Any) -> None:
-    """The one document on stdout."""
+    """Print the only document on stdout."""
     if isinstance(document, BaseModel):
         document = document.model_dump(mode="json", exclude={"kind"})
     print(json.dumps(document, ensure_ascii=False))
 
 
 def table(rows: Sequence[Sequence[object]], head: Sequence[str]) -> str:
-    """Columns, numbers to the right."""
+    """Columns; numbers are right-aligned."""
     cells = [list(head), *[[str(cell) for cell in row] for row in rows]]
     widths = [max(len(row[n]) for row in cells) for n in range(len(head))]
     is_number = [all(_is_number(row[n]) for row in cells[1:]) and len(cells) > 1 for n in range(len(head))]
@@ -171,5 +172,5 @@ def _is_number(text: str) -> bool:
 
 
 def echo(text: str) -> None:
-    """For people, beside the document."""
+    """Print on stderr, for people."""
     print(text, file=sys.stderr)

@@ -1,6 +1,6 @@
 """`offpath completion SHELL`: a completion script for bash, zsh or fish, made from the commands and their flags.
 
-The script is static: it holds words and flags of this release and starts nothing when a user presses Tab.
+The script is static: it contains this release's words and flags, and starts nothing when a user presses Tab.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from offpath.cli.main import Commands, parser_of
 
 SHELLS: Final = ("bash", "zsh", "fish")
 _FILES: Final = ("FILE", "PATH", "JOURNAL", "TOPOLOGY")
-"""What a placeholder of a file's name contains."""
+"""Parts of the metavars that stand for files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a flag takes, or a command takes without a flag: one of ``words``, a file, a folder, or anything."""
+    """The value of a flag or of a positional argument: one of ``words``, a file, a folder, or anything."""
 
     words: tuple[str, ...] = ()
     is_file: bool = False
@@ -28,7 +28,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag with its spellings; ``value`` is None where it takes none."""
+    """One flag with its spellings; ``value`` is None if it takes none."""
 
     names: tuple[str, ...]
     text: str
@@ -37,7 +37,7 @@ class Flag:
 
 @dataclass(slots=True)
 class Node:
-    """The place after some words of a command line: which words can follow, which flags, which arguments."""
+    """A position in a command line: the words, flags and arguments that can follow."""
 
     words: dict[str, str] = field(default_factory=dict)
     flags: list[Flag] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Node:
 
     @property
     def takes_files(self) -> bool:
-        """A file's name can follow."""
+        """Whether a file's name can follow."""
         return any(value.is_file for value in self.arguments)
 
 
@@ -70,7 +70,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def nodes(commands: Commands) -> Nodes:
-    """Every place of the command line, by the words before it. A command whose extra is not installed has no flags."""
+    """All positions, by the words before them. A command without its extra installed has no flags."""
     found: Nodes = {}
     for command in commands:
         try:
@@ -86,7 +86,7 @@ def nodes(commands: Commands) -> Nodes:
 
 
 def _read(parser: argparse.ArgumentParser, node: Node) -> dict[str, argparse.ArgumentParser] | None:
-    """Add what ``parser`` knows to ``node``; the parsers of its words, if it has any."""
+    """Add ``parser``'s words and flags to ``node``. Returns the parsers of its words, if any."""
     below = None
     known = {name for flag in node.flags for name in flag.names}
     for action in parser._actions:
@@ -112,7 +112,7 @@ def _value(action: argparse.Action) -> Value:
 
 
 def _steps(tree: Nodes) -> str:
-    """A pattern of WORDS/WORD for each word that leads from one place to the next."""
+    """A pattern of WORDS/WORD for each word that leads from one position to the next."""
     return "|".join(f"{shlex.quote(' '.join(at[:-1]) + '/' + at[-1])}" for at in tree if at)
 
 

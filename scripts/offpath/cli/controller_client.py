@@ -1,4 +1,4 @@
-"""The client of a controller's admin socket, and what its commands share."""
+"""The client of a controller's admin socket, and helpers of its commands."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def client(runtime_dir: str | None) -> admin_client.AdminClient:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of every command that asks a controller."""
+    """The flags of every command that queries a controller."""
     parser.add_argument("--runtime-dir", metavar="DIR", help="where the controller's socket is")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
 
 def pages(turn: Callable[[Any], Any], first: Any) -> Iterator[Any]:
-    """Every page: ``turn`` asks for the one after a place; 0 or empty ends it."""
+    """Every page: ``turn`` requests the page after a position; 0 or empty ends it."""
     after = first
     while True:
         page = turn(after)

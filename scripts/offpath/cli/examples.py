@@ -1,4 +1,4 @@
-"""What `--help` says beside the flags: what each group is for, and examples of groups and commands."""
+"""Texts of `--help` beside the flags: the purpose of each group, and examples of groups and commands."""
 
 from __future__ import annotations
 
@@ -110,5 +110,5 @@ EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def epilog(words: tuple[str, ...]) -> str:
-    """The examples of a group or command, as `--help` ends."""
+    """The examples of a group or command, for the end of `--help`."""
     return "\n".join(["examples:", *(f"  {line}" for line in EXAMPLES[words])])

@@ -1,4 +1,4 @@
-"""Exit codes: 0, 1 (it did not succeed), 2 (usage), and the sysexits below. `code_of` tells which an error means."""
+"""Exit codes: 0, 1 (failure), 2 (usage), and the sysexits below. `code_of` maps an error to its code."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class DaemonUnreachable(OffpathError):
 
 
 class NotPermitted(OffpathError):
-    """The daemon does not let this user in."""
+    """The daemon refuses this user."""
 
 
 def code_of(fault: OffpathError) -> int:
-    """The exit code an error of ours means."""
+    """The exit code of an error."""
     if isinstance(fault, (DaemonUnreachable, PeerGone)):
         return EX_UNAVAILABLE
     if isinstance(fault, PlaceUnusable):
@@ -40,6 +40,6 @@ def code_of(fault: OffpathError) -> int:
         isinstance(fault, NegotiationRefused) and fault.code == "denied"
     ):
         return EX_NOPERM
-    if type(fault).__name__ == "ConfigError":  # by name: its module is the daemon's and is imported only to serve
+    if type(fault).__name__ == "ConfigError":  # by name: importing its module, the daemon's, would be slow
         return EX_CONFIG
     return 1

@@ -1,4 +1,4 @@
-"""Findings of `offpath doctor`, the worst first, and the exit code that they mean."""
+"""Prints the findings of `offpath doctor`, the worst first, and derives the exit code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ORDER: Final = list(Severity)
 
 
 def show(findings: Iterable[Finding], *, as_json: bool, who: str) -> int:
-    """Print what was found of ``who`` works here; 1 where something keeps it from its work."""
+    """Print the findings for ``who``; returns 1 if an error prevents it from running."""
     ordered = sorted(findings, key=lambda found: -_ORDER.index(found.severity))
     bad = sum(found.severity is Severity.ERROR for found in ordered)
     if as_json:

@@ -7,7 +7,7 @@ from offpath.sched.gpu.geometry import GpuSpec, Profile
 
 
 def gpu_spec(gpu: str, model: str) -> GpuSpec:
-    """A GPU called ``gpu``, with MIG's real placement rules. Raises: DeviceError: no such model."""
+    """A GPU named ``gpu``, with MIG's real placement rules. Raises: DeviceError: unknown model."""
     found = gpu_model(model)
     profiles = tuple(
         Profile(p.name, p.compute_slices, p.memory_slices, p.memory_bytes, p.starts, p.max_instances)

@@ -1,4 +1,4 @@
-"""`offpath` as the wheel `offpath-host` carries it: the commands of hosts, and no other."""
+"""`offpath` in the wheel `offpath-host`: only the commands of hosts."""
 
 from __future__ import annotations
 

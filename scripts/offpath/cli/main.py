@@ -1,4 +1,4 @@
-"""`offpath`: the command line. Each command's module is imported when it is chosen."""
+"""`offpath`: the command line. A command's module is imported only when the command is chosen."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from offpath.bindings.errors import OffpathError
 from offpath.cli.examples import GROUPS, epilog
 from offpath.cli.exits import code_of
 
-# words → (module, what it does); a module has add_arguments(parser) and main(arguments) -> exit code
+# words → (module, purpose); a module has add_arguments(parser) and main(arguments) -> exit code
 COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("daemon", "run"): ("commands.daemon_run", "run the daemon on this machine"),
     ("doctor",): ("commands.doctor", "check this machine, and say what to do"),
@@ -63,7 +63,7 @@ Commands = Mapping[tuple[str, ...], tuple[str, str]]
 
 
 def release() -> str:
-    """Of the wheel that is installed, the whole one or the hosts' thin one."""
+    """The version of the installed wheel: the full one or the hosts' thin one."""
     try:
         return metadata.version("offpath")
     except metadata.PackageNotFoundError:
@@ -77,7 +77,9 @@ def _chosen(argv: Sequence[str], commands: Commands = COMMANDS) -> tuple[str, ..
 
 
 def _is_shadowed(words: tuple[str, ...], chosen: tuple[str, ...] | None, commands: Commands) -> bool:
-    """A word that is a command and a noun (`demo`, `demo ina`) can be only one of both to a parser: the one chosen."""
+    """A word that is both a command and a group (`demo`, `demo ina`) can be only one of them in a parser: the
+    chosen one.
+    """
     if words[:1] not in commands:
         return False
     return words != (chosen if chosen and chosen[0] == words[0] else words[:1])
@@ -116,14 +118,14 @@ def parser_of(chosen: tuple[str, ...] | None, commands: Commands = COMMANDS) -> 
 
 
 def main(argv: Sequence[str] | None = None, commands: Commands = COMMANDS) -> int:
-    """Parse and run one of ``commands``; exit codes 0, 1 (it did not succeed), 2 (usage), sysexits otherwise."""
+    """Parse and run one of ``commands``; exit codes 0, 1 (failure), 2 (usage), sysexits otherwise."""
     argv = sys.argv[1:] if argv is None else argv
     arguments = parser_of(_chosen(argv, commands), commands).parse_args(argv)
     level = {0: logging.WARNING, 1: logging.INFO}.get(arguments.verbose, logging.DEBUG)
     logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     try:
         code = int(importlib.import_module(f"offpath.cli.{arguments.module}").main(arguments))
-        sys.stdout.flush()  # here, where a reader that has left is no traceback
+        sys.stdout.flush()  # here, so that a closed pipe gives no traceback
         return code
     except OffpathError as fault:
         print(f"offpath: {fault}", file=sys.stderr)
@@ -142,7 +144,7 @@ def main(argv: Sequence[str] | None = None, commands: Commands = COMMANDS) -> in
 
 
 def _drop_output() -> None:
-    """What is buffered can reach nobody; without this the interpreter tries once more at its end."""
+    """Discard buffered output, which the interpreter would otherwise try to write again at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""Running on one core alone: the ``--cpu`` of whatever serves."""
+"""Pins a server to one core: the ``--cpu`` flag."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from offpath.bindings.errors import OffpathError
 
 
 def pin(core: int | None) -> None:
-    """This process and what it starts from here on; None: wherever the kernel puts it. Raises: OffpathError."""
+    """Pin this process and its future children to ``core``; None: no pinning. Raises: OffpathError."""
     if core is None:
         return
     try:

@@ -39,7 +39,7 @@ class Bar:
         return self.value <= self.bound if self.is_upper else self.value >= self.bound
 
     def line(self) -> str:
-        """For people."""
+        """As text."""
         word, sign = ("met " if self.is_accepted else "MISS"), ("≤" if self.is_upper else "≥")
         return f"  {word}  {self.name}: {self.value:.4g} {sign} {self.bound:g}"
 

@@ -1,4 +1,4 @@
-"""`offpath config check FILE`: what `offpath daemon run` would say of this configuration, without running it."""
+"""`offpath config check FILE`: validates a configuration as `offpath daemon run` would, without running it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Exit code 0, or 78 (EX_CONFIG) when the daemon would not start with it; with ``--reload``, or not take it in."""
+    """Exit code 0, or 78 (EX_CONFIG) if the daemon would not start with it; with ``--reload``, or would not
+    reload it.
+    """
     from offpath.dpu_daemon.config import ConfigError, Fault
     from offpath.dpu_daemon.config.sources import process_sources
 
@@ -61,7 +63,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _check_reload(sources: Sources, loaded: Loaded, runtime_dir: str | None) -> None:
     """Raises: ConfigError: what a reload would refuse. DaemonUnreachable: no daemon's configuration is there."""
-    import asyncio  # a service manager imports this module, and stays small
+    import asyncio  # here, because a service manager imports this module and must stay small
 
     from offpath.dpu_daemon.config import Fault, config_error, lastgood
     from offpath.dpu_daemon.policy.plugins import PluginError, started

@@ -1,4 +1,4 @@
-"""`offpath config show FILE`: every value that would be in force, and with ``--origin`` who set it."""
+"""`offpath config show FILE`: prints every value of a configuration, and with ``--origin`` its source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Exit code 0, or 78 (EX_CONFIG). Token files are named, never opened for showing."""
+    """Exit code 0, or 78 (EX_CONFIG). Prints the names of token files, never their content."""
     try:
         loaded = process_sources(arguments.file, arguments.overrides).read()
     except ConfigError as fault:

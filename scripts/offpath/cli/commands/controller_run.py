@@ -1,4 +1,4 @@
-"""`offpath controller run`: who gets which aggregation tree."""
+"""`offpath controller run`: runs the controller, which assigns aggregation trees."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Rule until SIGTERM or SIGINT. Exit code 78 (EX_CONFIG): the configuration has faults."""
+    """Serve until SIGTERM or SIGINT. Exit code 78 (EX_CONFIG): the configuration has faults."""
     from offpath.dpu_daemon.controller.config import load
     from offpath.dpu_daemon.controller.serve import run
 

@@ -1,4 +1,4 @@
-"""`offpath controller status`: its term, and whom it can speak to."""
+"""`offpath controller status`: prints the controller's term and connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`offpath daemon drain`: take in nothing new, wait until what is there is done, and perhaps end the daemon."""
+"""`offpath daemon drain`: stop accepting requests, wait for accepted ones, and optionally end the daemon."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _milliseconds(text: str) -> int:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Drain and wait; 1 when something still runs at the limit."""
+    """Drain and wait; 1 if something still runs at the limit."""
     with admin_client.AdminClient(arguments.runtime_dir) as client:
         if arguments.off:
             state = client.query(admin.DrainRequest(is_on=False), admin.Drained)
@@ -59,6 +59,6 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def left_text(state: admin.Drained) -> str:
-    """What is still to be finished."""
+    """What is left to finish."""
     still = f", {state.leaving} answered ones still on their lanes" if state.leaving else ""
     return f"{state.unanswered} requests unanswered{still}"

@@ -1,5 +1,7 @@
-"""`offpath daemon run`: the daemon with loopback ports. With ``--keep`` it imports little: a service manager stays
-small."""
+"""`offpath daemon run`: runs the daemon, or with ``--keep`` its service manager.
+
+With ``--keep`` it imports little, because a service manager must stay small.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT; SIGHUP reads the configuration again. Exit code 78 (EX_CONFIG): it has faults."""
+    """Serve until SIGTERM or SIGINT; SIGHUP reloads the configuration. Exit code 78 (EX_CONFIG): it has faults."""
     directory = runtime_directory(arguments.runtime_dir)
     if arguments.keep:
         return _keep(arguments, directory)
@@ -60,7 +62,7 @@ def _serve(arguments: argparse.Namespace, directory: str) -> int:
     for warning in loaded.warnings:
         print(f"offpath: warning: {warning.path}: {warning.text}", file=sys.stderr)
     pin(arguments.cpu)
-    faulthandler.enable()  # a watchdog's SIGABRT then says where the daemon hung
+    faulthandler.enable()  # a watchdog's SIGABRT then prints where the daemon hung
 
     def ready(daemon: Daemon) -> None:
         print(f"offpathd ready in {directory} (lineage {daemon.identity.lineage})", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""`offpath doctor`: what this machine lacks for a daemon, and what to do about it; exit code 1: it cannot run."""
+"""`offpath doctor`: reports what this machine lacks for a daemon, and the fix; exit code 1: a daemon cannot run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Look, print, judge."""
+    """Check and print the findings."""
     if arguments.host:
         return host_doctor.main(arguments)
     if arguments.fault_points or arguments.codes:

@@ -1,4 +1,4 @@
-"""`offpath helper run FILE`: serve the kernels that a Python file registers with its `helper`."""
+"""`offpath helper run FILE`: serves the kernels that a Python file registers with its `helper`."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
     pin(arguments.cpu)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # workers are forked: no BLAS threads before that
-    from offpath.host_helper.helper import Helper  # numpy comes with it, after the line above
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before BLAS is loaded: a forking process needs it single-threaded
+    from offpath.host_helper.helper import Helper  # after the line above, because it imports numpy
 
     helper = _load(arguments.file).get("helper")
     if not isinstance(helper, Helper):
@@ -83,9 +83,10 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _load(path: str) -> dict[str, Any]:
-    """The names that the file defines; its own folder is searched for what it imports, as for a script.
+    """The names that the file defines. Like a script, it can import from its own folder.
 
-    Raises: OffpathError: it cannot be read, or raises; then its traceback, without frames of ours, was printed."""
+    Raises: OffpathError: it cannot be read, or raises; then its traceback, without offpath's frames, was printed.
+    """
     try:
         with open(path, "rb"):
             pass
@@ -94,7 +95,7 @@ def _load(path: str) -> dict[str, Any]:
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     try:
         return runpy.run_path(path)
-    except Exception as fault:  # the boundary to code that is not ours
+    except Exception as fault:  # boundary to user code
         trace = fault.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename != path:
             trace = trace.tb_next

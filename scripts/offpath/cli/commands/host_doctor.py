@@ -1,4 +1,4 @@
-"""`offpath doctor` of a host: what it lacks for a helper or a requester; exit code 1: a helper cannot run."""
+"""`offpath doctor` on a host: reports what it lacks for a helper or a requester; exit code 1: a helper cannot run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Look, print, judge."""
-    directory = os.path.dirname(local_socket(HOST_SOCKET, arguments.runtime_dir))  # as `helper run` finds it
+    """Check and print the findings."""
+    directory = os.path.dirname(local_socket(HOST_SOCKET, arguments.runtime_dir))  # the path that `helper run` uses
     findings = check_host(directory, arguments.doca_path)
     return show(findings, as_json=arguments.json, who="helper")

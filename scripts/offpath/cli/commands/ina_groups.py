@@ -1,4 +1,4 @@
-"""`offpath ina groups`: which jobs share which root, and who may use it now."""
+"""`offpath ina groups`: lists which jobs share which root, and who may use it now."""
 
 from __future__ import annotations
 

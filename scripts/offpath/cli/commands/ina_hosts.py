@@ -1,4 +1,4 @@
-"""`offpath ina hosts`: whose agents are connected, and which hosts are quarantined; quarantine one, or release it."""
+"""`offpath ina hosts`: lists hosts, connected or quarantined; quarantines or releases one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Do what was asked, and print the hosts."""
+    """Quarantine or release a host if requested, and print the hosts."""
     host = arguments.quarantine or arguments.release or ""
     wanted = None if not host else bool(arguments.quarantine)
     asked = admin_client.request(ina_admin.HostsRequest, host=host, is_quarantined=wanted, limit=1)

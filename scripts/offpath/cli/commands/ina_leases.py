@@ -1,4 +1,4 @@
-"""`offpath ina leases`: who takes a place at which switch, since when, and what it is waited for."""
+"""`offpath ina leases`: lists which jobs occupy a place at which switch, since when and why."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print the permissions that take places."""
+    """Print the permissions that occupy places."""
     with controller_client.client(arguments.runtime_dir) as client:
         holds: list[ina_admin.HoldLine] = []
         for page in controller_client.pages(

@@ -1,4 +1,4 @@
-"""`offpath ina mode [MODE]`: how jobs share a root, from now on."""
+"""`offpath ina mode [MODE]`: prints or changes how jobs share a root."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Set it, if one is given, and print it."""
+    """Set the mode, if one is given, and print it."""
     asked = admin_client.request(ina_admin.ModeRequest, mode=arguments.mode, link_bytes_per_s=arguments.link)
     with controller_client.client(arguments.runtime_dir) as client:
         now = client.query(asked, ina_admin.ModeNow)

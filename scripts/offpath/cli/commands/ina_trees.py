@@ -1,4 +1,4 @@
-"""`offpath ina trees`: which tree each job has, since when, or why none."""
+"""`offpath ina trees`: lists which tree each job has, since when, or why it has none."""
 
 from __future__ import annotations
 

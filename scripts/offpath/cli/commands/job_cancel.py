@@ -1,4 +1,4 @@
-"""`offpath job cancel NAME`: the job gets no tree any more, and its hosts are free for others."""
+"""`offpath job cancel NAME`: removes a job's tree and frees its hosts for other jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Cancel it; its processes are not ended."""
+    """Cancel the job; its processes keep running."""
     asked = admin_client.request(ina_admin.CancelRequest, job=arguments.name)
     with controller_client.client(arguments.runtime_dir) as client:
         found = client.query(asked, ina_admin.InaJob)

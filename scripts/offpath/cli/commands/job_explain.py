@@ -1,4 +1,4 @@
-"""`offpath job explain NAME`: why a training job has the tree that it has, or none."""
+"""`offpath job explain NAME`: explains why a training job has its tree, or none."""
 
 from __future__ import annotations
 

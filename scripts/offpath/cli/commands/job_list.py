@@ -1,4 +1,4 @@
-"""`offpath job list`: the training jobs that a controller knows."""
+"""`offpath job list`: lists the training jobs of a controller."""
 
 from __future__ import annotations
 

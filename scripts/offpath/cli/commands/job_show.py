@@ -1,4 +1,4 @@
-"""`offpath job show NAME`: one training job, with its ranks."""
+"""`offpath job show NAME`: prints one training job with its ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`offpath job submit NAME`: a training job is placed; what its code needs to be told is printed."""
+"""`offpath job submit NAME`: places a training job and prints the environment of its ranks."""
 
 from __future__ import annotations
 

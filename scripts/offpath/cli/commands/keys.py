@@ -1,4 +1,4 @@
-"""`offpath keys NAME`: a pair of CURVE keys for the host channel over ZeroMQ, for a daemon or for a host."""
+"""`offpath keys NAME`: creates a CURVE key pair for the host channel over ZeroMQ, for a daemon or for a host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Write NAME.key (0600) and NAME.pub; nothing is overwritten."""
+    """Write NAME.key (0600) and NAME.pub; never overwrites a file."""
     secret, public = make_keys(arguments.name, arguments.directory)
     print(f"{secret}  keep it where it is, mode 0600\n{public}  give it to the other side")
     return 0

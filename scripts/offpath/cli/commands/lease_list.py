@@ -1,4 +1,4 @@
-"""`offpath lease list`: who holds which instance, and how much of it is in use."""
+"""`offpath lease list`: lists which tenant holds which instance, and its load."""
 
 from __future__ import annotations
 

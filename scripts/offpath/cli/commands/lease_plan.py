@@ -1,7 +1,7 @@
-"""`offpath lease plan`: which leases' work could move so that GPUs come free. A dry run: nothing is moved.
+"""`offpath lease plan`: proposes moves of leases' work that would free GPUs. A dry run: nothing is moved.
 
-Computed here from what the daemon says of its leases, so that the daemon's loop has nothing to do with it. What runs
-on a lease is one piece: it goes where its tenant has room, or where an instance can be cut, on a GPU in use anyway.
+Computed here from the daemon's list of leases, so that the daemon's loop is not loaded. The work on a lease moves as a
+unit: to free capacity of its tenant, or to a new instance on a GPU that is in use already.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Ask, propose, print."""
+    """Query, propose, print."""
     with admin_client.AdminClient(arguments.runtime_dir) as client:
         status = client.query(admin.StatusRequest(), admin.Status)
         leases = list(admin_client.all_leases(client))
@@ -40,7 +40,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class Proposal:
-    """``moves``: a lease, where its work is and where it would go. ``idle``: leases that could simply close."""
+    """``moves``: a lease and the new place of its work. ``idle``: leases that could be closed."""
 
     leases: dict[int, admin.LeaseLine]
     moves: dict[int, Place]
@@ -49,7 +49,7 @@ class Proposal:
     gpus_then: list[str]
 
     def data(self) -> dict[str, Any]:
-        """For scripts."""
+        """As JSON data."""
         moves = [
             {"lease": number, "tenant": self.leases[number].tenant, "from": _place(self.leases[number]), "to": place}
             for number, place in self.moves.items()
@@ -57,7 +57,7 @@ class Proposal:
         return {"moves": moves, "idle": self.idle, "gpus_now": self.gpus_now, "gpus_then": self.gpus_then}
 
     def text(self) -> str:
-        """For people."""
+        """As text."""
         rows = [
             (n, self.leases[n].tenant, f"{self.leases[n].running_share} %", _told(_place(self.leases[n])), _told(place))
             for n, place in self.moves.items()
@@ -73,10 +73,9 @@ class Proposal:
 
 
 def proposal(gpus: Sequence[admin.GpuLine], leases: Sequence[admin.LeaseLine]) -> Proposal:
-    """What could move. Pinned leases stay where they are; another on which nothing runs could close, and its slices
-    count as free.
+    """What could move. Pinned leases keep their place; other idle leases could close, and their slices count as free.
 
-    Raises: DeviceError: a GPU's model is in no table of ours.
+    Raises: DeviceError: the tables lack a GPU's model.
     """
     specs = [gpu_spec(line.gpu, line.model) for line in gpus]
     busy = [lease for lease in leases if lease.running_share > 0 or lease.is_pinned]

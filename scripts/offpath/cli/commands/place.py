@@ -1,6 +1,6 @@
-"""`offpath place TOPOLOGY --hosts N`: which hosts a job would get, why, and what it would cost in fragments.
+"""`offpath place TOPOLOGY --hosts N`: shows which hosts a job would get, why, and the cost in fragments.
 
-A what-if: nothing is asked of a daemon, nothing is taken. The policy's choice stands beside those of the others.
+A what-if: no daemon is contacted and no host is taken. The policy's choice is compared with other policies'.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Place, print; exit code 1 where the job cannot be placed now."""
+    """Place and print; exit code 1 if the job cannot be placed now."""
     if arguments.hosts < 1:
         raise NetworkError(f"--hosts {arguments.hosts}: 1 or more")
     topology = topology_of(arguments.topology)
@@ -55,7 +55,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _measured(topology: Topology, cluster: Cluster, decision: Decision) -> dict[str, Any]:
-    """Counted from the definition, by the checker."""
+    """Counted by the checker, from the definition."""
     own = fragments(topology, decision.hosts)
     left = fragments(topology, set(cluster.free_hosts()).difference(decision.hosts))
     return {"fragments": own, "fragments_left": left, "score": own + ALPHA * left}

@@ -1,7 +1,7 @@
-"""`offpath replay JOURNAL`: handle what is written once more, and hold every decision against the journal's, record by
-record; exit code 1: it is damaged, or decides otherwise.
+"""`offpath replay JOURNAL`: handles the journal's events again and compares every decision with the recorded one.
 
-The file is read, never written; a daemon may be writing it, the end is then where it was when reading began.
+Exit code 1: the journal is damaged, or a decision differs. The file is only read. A daemon may be writing it; the
+replay ends at its end when reading began.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class _Found:
-    """What was seen on the way, up to a fault if there is one."""
+    """Counts of the replay, up to a fault if there is one."""
 
     ring: Ring
     start: int
@@ -85,7 +85,7 @@ class _Found:
     counts: Counter[str] = field(default_factory=Counter)
 
     def see(self, entry: Entry) -> None:
-        """An entry is about to be replayed."""
+        """Count an entry that is about to be replayed."""
         self.entries += 1
         self.last = entry.number
         self.end_ns = entry.time_ns
@@ -106,7 +106,7 @@ class _Found:
                     self.counts["expiries"] += value.state is JobState.EXPIRED
 
     def data(self) -> dict[str, Any]:
-        """For scripts."""
+        """As JSON data."""
         identity = self.ring.identity
         return {
             "lineage": identity.lineage, "boot": identity.boot, "restarts": self.ring.restarts,
@@ -121,7 +121,7 @@ class _Found:
         }  # fmt: skip
 
     def text(self) -> str:
-        """For people."""
+        """As text."""
         data = self.data()
         ends = data.pop("ends")
         kinds = data.pop("events")
@@ -134,7 +134,7 @@ class _Found:
 
 
 def _watched(ring: Ring, start: int) -> Iterator[Entry]:
-    """The entries, with a line on standard error every two seconds."""
+    """The entries, with progress on standard error every two seconds."""
     newest = ring.newest_number()
     notified_s = time.monotonic()
     for entry in ring.entries(start):
@@ -162,7 +162,7 @@ def _list(ring: Ring, start: int, as_json: bool) -> int:
 
 
 def _told(entry: Entry) -> Iterator[tuple[str, dict[str, Any], bool]]:
-    """What an entry holds: name, fields, and whether it is something that happened."""
+    """The content of an entry: name, fields, and whether it is an event."""
     if entry.kind == codec.KIND_CHECKPOINT:
         yield "Checkpoint", {"bytes": len(entry.data)}, False
         return

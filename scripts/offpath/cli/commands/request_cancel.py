@@ -1,4 +1,4 @@
-"""`offpath request cancel ID`: cancel a job as an operator; its requester is told so."""
+"""`offpath request cancel ID`: cancels a job as an operator; its requester gets the answer CANCELLED."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Cancel; 1 when the job had ended otherwise before."""
+    """Cancel; 1 if the job had ended otherwise before."""
     with admin_client.AdminClient(arguments.runtime_dir) as client:
         done = client.query(admin.CancelRequest(**arguments.id), admin.Cancelled)
     if arguments.json:

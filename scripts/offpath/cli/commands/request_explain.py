@@ -1,4 +1,4 @@
-"""`offpath request explain ID`: where a job stands, what holds it back, and what would lift that."""
+"""`offpath request explain ID`: shows a job's stage, what delays it, and what would unblock it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def text(told: admin.Explanation) -> str:
-    """For people."""
+    """As text."""
     lines = [job_text(told.job), f"  {told.where}", *stage_lines(told.stages_ms)]
     if told.ahead:
         lines.append(f"  {told.ahead} of its tenant's jobs come before it")

@@ -1,4 +1,4 @@
-"""`offpath request list`: the requests a daemon holds, until their answers are taken; by ``--state`` ended ones too."""
+"""`offpath request list`: lists requests with an unread answer; with ``--state``, ended ones too."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _count(text: str) -> int:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print the requests, oldest first; of ended ones the newest, where there are more than ``--limit``."""
+    """Print the requests, oldest first; of ended ones the newest, if there are more than ``--limit``."""
     with admin_client.AdminClient(arguments.runtime_dir) as client:
         pages, limit = _pages(client, arguments), arguments.limit
         is_ended = (arguments.state or "").lower() in _ENDS

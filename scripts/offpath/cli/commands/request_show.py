@@ -1,4 +1,4 @@
-"""`offpath request show ID`: one job, also a while after its end."""
+"""`offpath request show ID`: prints one job, also for a while after its end."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def stage_lines(stages_ms: list[float]) -> list[str]:
-    """An ended job's stages, one a line; none while it lasts."""
+    """An ended job's stages, one a line; empty before the end."""
     return [f"  {name:<7} {spent_ms:10.3f} ms" for name, spent_ms in zip(STAGES, stages_ms, strict=False)]
 
 
 def job_text(job: admin.JobLine) -> str:
-    """A job in one line."""
+    """A job in two lines."""
     by = f", uid {job.cancelled_by_uid}" if job.cancelled_by_uid is not None else ""
     state = job.state.upper() + (f" ({job.reason}{by})" if job.reason not in ("", "none") else "")
     place = f", lease {job.lease}" if job.lease else ""

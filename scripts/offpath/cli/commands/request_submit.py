@@ -1,4 +1,4 @@
-"""`offpath request submit KERNEL`: one request from the command line, and its answer."""
+"""`offpath request submit KERNEL`: submits one request and prints its answer."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def main(arguments: argparse.Namespace) -> int:
     with requester:
         try:
             pending = requester.begin(arguments.kernel, arrays, options=options)
-        except TypeError as fault:  # of a dtype that has no place on the wire
+        except TypeError as fault:  # a dtype that the wire does not support
             raise OffpathError(str(fault)) from None
         said: dict[str, Any] = {"session": requester.welcome.session, "request_id": _REQUEST_ID}
         said["job"] = _job_number(arguments.runtime_dir, requester)
@@ -119,12 +119,12 @@ def _arrays(arguments: argparse.Namespace) -> list[Any]:
 
 
 def _values(array: Any) -> Any:
-    """All of a small array, else null: `--output` is for large ones."""
+    """The values of a small array, else None: `--output` is for large ones."""
     return array.tolist() if array.size <= 1024 else None
 
 
 def _job_number(runtime_dir: str | None, requester: Requester) -> int | None:
-    """What an operator calls this request; None for users who are none, and for daemons that show nothing."""
+    """The request's job number; None if this user is not an operator or the daemon does not report it."""
     wanted = admin.JobRequest(session=requester.welcome.session, request_id=_REQUEST_ID)
     try:
         with admin_client.AdminClient(runtime_dir) as client:
@@ -132,7 +132,7 @@ def _job_number(runtime_dir: str | None, requester: Requester) -> int | None:
                 try:
                     return client.query(wanted, admin.Job).job.job
                 except admin_client.Refused:
-                    time.sleep(_LOOK_S)  # the doorbell may be read after this question
+                    time.sleep(_LOOK_S)  # the daemon may not have read the doorbell yet
     except OffpathError:
         pass
     return None

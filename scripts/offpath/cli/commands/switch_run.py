@@ -1,4 +1,4 @@
-"""`offpath switch run`: an emulated switch that aggregates all-reduces along trees."""
+"""`offpath switch run`: runs an emulated switch that aggregates all-reduces along trees."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def main(arguments: argparse.Namespace) -> int:
     pin(arguments.cpu)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from offpath.bindings import faults
-    from offpath.dpu_daemon.switch.serve import run  # numpy comes with it, after the line above
+    from offpath.dpu_daemon.switch.serve import run  # after the line above, because it imports numpy
 
     if arguments.fault:
         faults.arm(" ".join(arguments.fault))

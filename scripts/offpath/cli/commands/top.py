@@ -1,4 +1,4 @@
-"""`offpath top`: tenants and leases of a running daemon, redrawn; plain text when stdout is no terminal."""
+"""`offpath top`: tenants and leases of a running daemon, redrawn; plain text if stdout is not a terminal."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ Seen = tuple[admin.Statistics, list[admin.TenantLine]]
 
 
 def rates_of(before: Seen, now: Seen) -> dict[str, float]:
-    """Completed jobs per second by tenant, between the two; since its start, if the daemon was started in between."""
+    """Completed jobs per second by tenant between the two; since its start if the daemon restarted in between."""
     is_another = now[0].uptime_ms < before[0].uptime_ms
     passed_s = max(1, now[0].uptime_ms - (0 if is_another else before[0].uptime_ms)) / 1e3
     earlier = {} if is_another else {each.tenant: each.ended.get("completed", 0) for each in before[1]}
@@ -72,7 +72,7 @@ def rates_of(before: Seen, now: Seen) -> dict[str, float]:
 def document(
     status: admin.Status, now: Seen, leases: list[admin.LeaseLine], rates: dict[str, float]
 ) -> dict[str, object]:
-    """One picture as JSON."""
+    """One snapshot as JSON."""
     tenants = [{**each.model_dump(mode="json"), "jobs_per_s": rates[each.tenant]} for each in now[1]]
     return {
         "status": status.model_dump(mode="json", exclude={"kind"}),
@@ -82,7 +82,7 @@ def document(
 
 
 def picture(status: admin.Status, now: Seen, leases: list[admin.LeaseLine], rates: dict[str, float]) -> str:
-    """One picture as text."""
+    """One snapshot as text."""
     helper = "helper joined" if status.has_helper else "NO HELPER"
     head = (
         f"offpathd {status.release} pid {status.pid}, up {status.uptime_ms / 1e3:.0f} s, {helper}, "

@@ -1,6 +1,6 @@
-"""`offpath trees TOPOLOGY --jobs FILE`: on which aggregation trees these jobs would aggregate, and who shares.
+"""`offpath trees TOPOLOGY --jobs FILE`: shows which aggregation trees these jobs would use, and which jobs would share.
 
-A what-if: nothing is asked of a daemon. A line of FILE is ``NAME HOSTLIST`` or ``NAME N``: N hosts, placed by --policy
+A what-if: no daemon is contacted. A line of FILE is ``NAME HOSTLIST`` or ``NAME N``: N hosts, placed by --policy
 after the jobs above it. ``#`` begins a comment.
 """
 

@@ -1,8 +1,8 @@
-"""`offpath whatif JOURNAL|TRACE`: the same jobs under another policy or on other GPUs, by the same job book.
+"""`offpath whatif JOURNAL|TRACE`: runs the same jobs under another policy or on other GPUs, by the same job book.
 
-A journal gives arrivals, run times, tenants and their rights, settings, GPUs and how long instances took to open and
-close; a trace file gives rows. Both sides are simulated, so that they differ in the policy and the GPUs alone; what the
-journal says really happened stands beside them.
+A journal gives arrivals, run times, tenants and their rights, settings, GPUs, and the times to open and close
+instances; a trace file gives rows. Both sides are simulated, so that they differ in the policy and the GPUs alone. The
+journal's recorded latencies are printed beside them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PROGRESS_S: Final = 2.0
 
 
 class WhatIfError(OffpathError):
-    """The question cannot be asked of this file."""
+    """This file does not allow the comparison."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Simulate both sides, print what differs."""
+    """Simulate both sides, print the differences."""
     if arguments.policy is None and arguments.gpus is None:
         raise WhatIfError("nothing would be different: give --policy, --gpus or both")
     is_trace = arguments.source.removesuffix(".gz").endswith(".csv")
@@ -69,7 +69,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def fleet(asked: str) -> list[GpuSpec]:
-    """``N[:MODEL]`` as GPUs. Raises: WhatIfError; DeviceError: no such model."""
+    """``N[:MODEL]`` as GPUs. Raises: WhatIfError; DeviceError: unknown model."""
     count, _, name = asked.partition(":")
     if not count.isdecimal() or not 1 <= int(count) <= _MOST_GPUS:
         raise WhatIfError(f"--gpus {asked}: N[:MODEL] with N from 1 to {_MOST_GPUS}")
@@ -77,9 +77,10 @@ def fleet(asked: str) -> list[GpuSpec]:
 
 
 def of_trace(path: str, tenant: str) -> Source:
-    """Rows of fractions (Alibaba 2023's columns) or of whole GPUs; GPUs are A100s, as many as are ever needed.
+    """Rows of fractions (Alibaba 2023's columns) or of whole GPUs; as many A100s as the peak needs.
 
-    Raises: TraceError."""
+    Raises: TraceError.
+    """
     try:
         stream = openb(path, hours=None)
     except TraceError as fault:
@@ -88,15 +89,16 @@ def of_trace(path: str, tenant: str) -> Source:
         stream = whole_gpus(path, tenant=tenant, name=path, hours=None)
     lanes = max(1, 100 // min(job.share for job in stream.jobs))
     gpus = fleet(str(max(1, stream.peak_gpus())))
-    # Where GPUs are short, a need is looked at every second, not every millisecond of days.
+    # If GPUs are short, needs are checked every second: every millisecond would be too slow for days of trace.
     settings = replace(paper_settings(lanes), grow_after_ns=10**9)
     return Source(stream, gpus, "conspirator-paper", settings, PAPER)
 
 
 def of_journal(path: str) -> Source:
-    """What the journal holds, from its oldest checkpoint on.
+    """The journal's content from its oldest checkpoint on.
 
-    Raises: JournalError: it is none, or another build's. WhatIfError: no job in it ran to its end."""
+    Raises: JournalError: not a journal, or another build's. WhatIfError: no job in it ran to its end.
+    """
     ring = Ring.opened(ReadOnlyFile(path))
     if ring.identity.schema != our_schema():
         raise JournalForeign(f"{path}: another build wrote it; use that build's `offpath whatif`")
@@ -116,7 +118,7 @@ def of_journal(path: str) -> Source:
 def run(source: Source, policy: str, gpus: list[GpuSpec], plugin_s: float = DEADLINE_S) -> Side:
     """`simulate`, with the plug-in's process if ``policy`` names one; prints progress every two seconds.
 
-    Raises: WhatIfError: no such policy. PluginError.
+    Raises: WhatIfError: unknown policy. PluginError.
     """
     printed_s = time.monotonic()
 
@@ -139,7 +141,7 @@ def run(source: Source, policy: str, gpus: list[GpuSpec], plugin_s: float = DEAD
 
 
 def text(data: dict[str, Any]) -> str:
-    """For people."""
+    """As text."""
 
     def pair(name: str, unit: str = "") -> str:
         now, then = data[name]

@@ -86,7 +86,7 @@ def _pairs(alone: str, together: str) -> dict[str, dict[str, Any]]:
 
 
 def text(data: dict[str, Any]) -> str:
-    """For people."""
+    """As text."""
     shares = sorted({point["share"] for row in data["rows"] for point in row["points"]})
     lines = [
         f"figure 2: training throughput on MIG instances of an {data['gpu']}, whole GPU = 1 (MISO); share in percent",
