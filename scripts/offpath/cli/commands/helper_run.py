@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
     pin(arguments.cpu)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before BLAS is loaded: a forking process needs it single-threaded
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before BLAS is loaded: no threads before a fork
     from offpath.host_helper.helper import Helper  # after the line above, because it imports numpy
 
     helper = _load(arguments.file).get("helper")

@@ -1,4 +1,4 @@
-"""What every code a user can meet means, and what to do: `offpath errors`, docs/errors.md.
+"""The meaning and fix of every code that a user can meet: `offpath errors`, docs/errors.md.
 
-Each module here with ``ENTRIES`` adds to the registry; a new one is found by being there.
+Each module here with ``ENTRIES`` adds to the registry, which finds modules by listing the package.
 """

@@ -1,4 +1,4 @@
-"""`offpath errors [CODE]`: what a code means and what to do; without one, all of them."""
+"""`offpath errors [CODE]`: prints a code's cause and fix; without a code, all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Look up; 1 when nothing has this code."""
+    """Look up; 1 if the code is unknown."""
     found = look_up(arguments.code) if arguments.code else list(registered().values())
     if not found:
         print(f"offpath: no error has the code {arguments.code!r}", file=sys.stderr)

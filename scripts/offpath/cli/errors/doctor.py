@@ -1,4 +1,4 @@
-"""What `offpath doctor` finds: one code for each thing that it looks at."""
+"""Codes of `offpath doctor`: one for each check."""
 
 from __future__ import annotations
 

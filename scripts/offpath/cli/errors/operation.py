@@ -1,4 +1,4 @@
-"""What operators and programmers meet: the admin socket, exit codes, and the exceptions of the packages."""
+"""Codes for operators and programmers: the admin socket, exit codes, and the exceptions of the packages."""
 
 from __future__ import annotations
 

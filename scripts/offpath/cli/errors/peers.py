@@ -1,4 +1,4 @@
-"""What peers tell each other: refused and closed sessions, and messages that break the protocol."""
+"""Codes between peers: refused and closed sessions, and messages that break the protocol."""
 
 from __future__ import annotations
 

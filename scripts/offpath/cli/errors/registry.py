@@ -13,7 +13,7 @@ import offpath.cli.errors
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One code: ``family`` says where a user meets it; a code may mean different things in two families."""
+    """One code. ``family`` is its context; a code may have different meanings in two families."""
 
     family: str
     code: str
@@ -28,13 +28,13 @@ def entries(family: str, *rows: tuple[str, str, str]) -> tuple[Entry, ...]:
 
 @cache
 def families() -> dict[str, str]:
-    """Families in the order of their modules, with what they are."""
+    """Families in the order of their modules, with their descriptions."""
     return {name: text for module in _modules() for name, text in module.FAMILIES.items()}
 
 
 @cache
 def registered() -> dict[tuple[str, str], Entry]:
-    """All entries. Raises: ValueError: two of them explain the same."""
+    """All entries. Raises: ValueError: a code is registered twice in a family."""
     found: dict[tuple[str, str], Entry] = {}
     for module in _modules():
         for entry in module.ENTRIES:
@@ -45,7 +45,7 @@ def registered() -> dict[tuple[str, str], Entry]:
 
 
 def look_up(code: str) -> list[Entry]:
-    """Entries of that code in any family, whatever its case; ``FAMILY.CODE`` picks one."""
+    """Entries of that code in any family, case-insensitive; ``FAMILY.CODE`` selects one."""
     wanted = code.lower()
     return [
         entry
@@ -63,7 +63,7 @@ def _modules() -> Iterator[Entries]:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """What a module adds."""
+    """The families and entries of one module."""
 
     FAMILIES: dict[str, str]
     ENTRIES: Iterable[Entry]

@@ -1,4 +1,4 @@
-"""How a request may end: statuses and reasons of the wire."""
+"""How a request can end: statuses and reasons of the wire."""
 
 from __future__ import annotations
 

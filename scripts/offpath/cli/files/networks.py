@@ -1,4 +1,4 @@
-"""What `offpath place` and `offpath trees` share: a topology from a file or by name, hosts by name, pictures' paths."""
+"""Topologies from files or by name, hostlists and flags: shared by `offpath place` and `offpath trees`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LARGEST: Final = 256 << 20
 
 
 class NetworkError(OffpathError):
-    """The question cannot be asked: the topology file, the jobs or the hosts make no sense. The text names the line."""
+    """The topology file, the jobs or the hosts are invalid. The text names the line."""
 
 
 def add_topology(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,7 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
 
 
 def topology_of(words: str) -> Topology:
-    """A regular one by its name, or a file's. Raises: NetworkError."""
+    """A regular topology by its name, or one from a file. Raises: NetworkError."""
     if is_regular(words):
         try:
             return regular(words)
@@ -53,7 +53,7 @@ def topology_of(words: str) -> Topology:
 
 
 def text_of(path: str) -> str:
-    """A whole file. Raises: NetworkError."""
+    """The text of a file. Raises: NetworkError."""
     try:
         with open(path, "rb") as file:
             data = file.read(_LARGEST + 1)
@@ -68,7 +68,7 @@ def text_of(path: str) -> str:
 
 
 def hosts_of(topology: Topology, words: str, where: str) -> list[int]:
-    """A hostlist of the topology's names. Raises: NetworkError: it is none, or names a host that is not there."""
+    """Hosts of a hostlist. Raises: NetworkError: not a hostlist, or a host that the topology lacks."""
     try:
         names = expand(words)
     except TopologyError as fault:
@@ -82,7 +82,7 @@ def hosts_of(topology: Topology, words: str, where: str) -> list[int]:
 
 
 def drawn_busy(topology: Topology, words: str, random: Random) -> list[int]:
-    """``N%``: so many hosts, drawn; else a hostlist. Raises: NetworkError."""
+    """``N%``: that share of the hosts, drawn; else a hostlist. Raises: NetworkError."""
     if words.endswith("%"):
         try:
             share = float(words[:-1])
@@ -95,7 +95,7 @@ def drawn_busy(topology: Topology, words: str, random: Random) -> list[int]:
 
 
 def folded(names: list[str]) -> str:
-    """Names as a hostlist, for people: numbers in a row become a range."""
+    """Names as a hostlist, for people: consecutive numbers become a range."""
     ranges: list[list[str]] = []
     for name in names:
         head = name.rstrip("0123456789")

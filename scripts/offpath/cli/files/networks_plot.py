@@ -1,4 +1,4 @@
-"""Pictures of networks: who has which host, and which tree goes where."""
+"""Plots of networks: which hosts are taken, and the path of each tree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from offpath.sched.topology.graph import Topology, walk
 
 _FREE, _BUSY, _CHOSEN = "#d9d9d9", "#737373", "#d95f02"
 _MOST_LINKS: Final = 20_000
-"""Beyond, a drawing of all links is a grey bar."""
+"""Beyond this, a drawing of all links is a grey bar."""
 
 
 def placement(cluster: Cluster, chosen: Sequence[int], path: str) -> str:
@@ -41,7 +41,7 @@ def placement(cluster: Cluster, chosen: Sequence[int], path: str) -> str:
         x += 0.7
     mine = set(chosen)
     figure, axis = plt.subplots(figsize=(10, max(2.0, 10 * (y + 2) / (across * 1.1))), layout="constrained")
-    size = max(0.4, (400 / across) ** 2)  # points squared: a square is most of its host's room
+    size = max(0.4, (400 / across) ** 2)  # points squared: a square fills most of its host's space
     for word, colour, hosts in (
         ("busy", _BUSY, [h for h in spots if not cluster.is_free(h)]),
         ("free", _FREE, [h for h in spots if cluster.is_free(h) and h not in mine]),

@@ -1,6 +1,6 @@
-"""Measured throughputs from files: MISO's iteration times on MIG instances, Gavel's pairs of jobs on whole GPUs.
+"""Reads measured throughputs: MISO's iteration times on MIG instances, Gavel's pairs of jobs on whole GPUs.
 
-Every row is checked, and the first that makes no sense is named with its line.
+Every row is checked; an error names the first invalid line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STEPS: Final = 1e9
 def miso(path: str) -> list[ThroughputProfile]:
     """Iterations per second of each model and batch size, from the mean time of an iteration, in the file's order.
 
-    Raises: TraceError: a profile that the GPU has not, or twice; a model and batch size without the whole GPU.
+    Raises: TraceError: a profile that the GPU lacks, or twice; a model and batch size without the whole GPU.
     """
     gpu = gpu_model(MISO_GPU)
     found: dict[tuple[str, int], dict[str, Rate]] = defaultdict(dict)
@@ -59,10 +59,12 @@ def _profile(path: str, model: str, batch_size: int, rates: list[Rate], whole: i
 
 
 def gavel_pairs(alone: str, together: str) -> dict[str, list[float | None]]:
-    """By GPU (`GAVEL_GPUS`): of each pair of jobs on one whole GPU, the sum of both throughputs, each over the job's
-    own when it is alone there; None: one of them made no progress. ``alone`` and ``together`` are paths.
+    """Combined throughput of each pair of jobs on one whole GPU, by GPU (`GAVEL_GPUS`): the sum of both throughputs,
+    each divided by the job's own throughput when alone; None: one of them made no progress. ``alone`` and ``together``
+    are paths.
 
-    Raises: TraceError: also where a job was measured alone twice, or is in a pair and was not."""
+    Raises: TraceError: also if a job was measured alone twice, or is in a pair and was not measured alone.
+    """
     own: dict[tuple[str, ...], float] = {}
     for line, key, (rate,) in _gavel(alone, ("",)):
         if key in own:
@@ -78,7 +80,7 @@ def gavel_pairs(alone: str, together: str) -> dict[str, list[float | None]]:
 
 
 def _gavel(path: str, ends: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...], list[float]]]:
-    """Line, GPU and jobs, steps per second; of jobs on one GPU."""
+    """Line, GPU and jobs, steps per second; only jobs on one GPU."""
     columns = [f"{name}{end}" for end in ends for name in ("job_type", "scale_factor", "steps_per_s")]
     for line, row in rows(path, ("gpu_type", *columns)):
         scales = [number(path, line, row, f"scale_factor{end}", 1, _MOST_BATCH) for end in ends]

@@ -1,4 +1,4 @@
-"""Trace files as streams of jobs: every row is checked, and the first that makes no sense is named with its line."""
+"""Reads trace files as streams of jobs. Every row is checked; an error names the first invalid line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def _opened(path: str) -> TextIO:
 
 
 def rows(path: str, needed: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Rows of a CSV file, which may be gzipped, with their lines. Raises: TraceError: it is none, or lacks a column."""
+    """Rows of a CSV file, which may be gzipped, with their lines. Raises: TraceError: not CSV, or a column is
+    missing.
+    """
     with _opened(path) as file:
         reader = csv.DictReader(file)
         try:
@@ -49,7 +51,7 @@ def rows(path: str, needed: tuple[str, ...]) -> Iterator[tuple[int, dict[str, st
 
 
 def number(path: str, line: int, row: dict[str, str], name: str, least: float, most: float) -> float:
-    """Column ``name`` as a number. Raises: TraceError: it is none, or not in ``least`` to ``most``."""
+    """Column ``name`` as a number. Raises: TraceError: not a number, or not in ``least`` to ``most``."""
     try:
         value = float(row[name])
     except (TypeError, ValueError):
@@ -78,8 +80,8 @@ _QUANTILES: Final = (
 
 
 def openb(path: str, *, hours: float | None = 60.0, name: str = "openb", time: str = "submit_time_s") -> Stream:
-    """Alibaba's v2023 pods: R is the fraction of a GPU that was asked for, several GPUs are a gang. ``time``:
-    "submit_time_s", or "orig_creation_time_s" for the times before they were compressed.
+    """Alibaba's v2023 pods: R is the requested fraction of a GPU; several GPUs are a gang. ``time``:
+    "submit_time_s", or "orig_creation_time_s" for the times before compression.
 
     Raises: TraceError.
     """
@@ -96,7 +98,7 @@ def openb(path: str, *, hours: float | None = 60.0, name: str = "openb", time: s
 
 
 def whole_gpus(path: str, *, tenant: str, name: str, hours: float | None = 60.0) -> Stream:
-    """Philly's and ITP's jobs: so many whole GPUs each; ``tenant`` is the column that names the tenant.
+    """Philly's and ITP's jobs, which use whole GPUs; ``tenant`` is the column that names the tenant.
 
     Raises: TraceError.
     """
@@ -113,8 +115,9 @@ def whole_gpus(path: str, *, tenant: str, name: str, hours: float | None = 60.0)
 
 
 def pai_marginals(path: str) -> Marginals:
-    """What is published of Alibaba's 2020 trace: GPU shares up to a whole GPU (the paper's formulation knows no gang)
-    and quantiles of durations. Raises: TraceError."""
+    """The published marginals of Alibaba's 2020 trace: GPU shares up to a whole GPU (the paper's formulation has no
+    gangs) and quantiles of durations. Raises: TraceError.
+    """
     try:
         with open(path, encoding="utf-8") as file:
             data: Any = json.load(file)
@@ -142,7 +145,7 @@ def pai_marginals(path: str) -> Marginals:
 
 
 def found(folder: str, names: tuple[str, ...]) -> dict[str, str]:
-    """Paths of the files in ``folder``. Raises: TraceError: which of them are missing."""
+    """Paths of the files in ``folder``. Raises: TraceError: names the missing ones."""
     paths = {name: os.path.join(folder, name) for name in names}
     missing = [name for name, path in paths.items() if not os.path.exists(path)]
     if missing:

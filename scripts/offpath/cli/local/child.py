@@ -1,6 +1,6 @@
-"""Children of demo and benchmarks: how they are started, and that they end with their parent.
+"""Starts child processes of demo and benchmarks, which end with their parent.
 
-`python -m offpath.cli.local.child ARGS…` is `offpath ARGS…` that does.
+`python -m offpath.cli.local.child ARGS…` is `offpath ARGS…` in such a process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 COMMAND_LINE: Final = "local.child"
-"""The module that is the command line, as `start` takes it."""
+"""The module of the command line, for `start`."""
 ONE_THREAD: Final = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """Environment of a process that computes on one core."""
 _PARENT: Final = "OFFPATH_PARENT"
@@ -27,26 +27,26 @@ def command(module: str, *arguments: str) -> list[str]:
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's, with ``more``, and with what `end_with_parent` needs to know."""
+    """This process's environment with ``more`` and the parent's pid for `end_with_parent`."""
     return {**os.environ, _PARENT: str(os.getpid()), **(more or {})}
 
 
 def start(
     module: str, *arguments: str, more: Mapping[str, str] | None = None, **options: Any
 ) -> subprocess.Popen[bytes]:
-    """`command` in a process, with ``more`` environment; ``options`` are those of `subprocess.Popen`.
+    """Run `command` in a process, with ``more`` environment; ``options`` are those of `subprocess.Popen`.
 
-    It ends with us if it calls `end_with_parent`, as the `COMMAND_LINE` does. Raises: OSError.
+    The child ends with this process if it calls `end_with_parent`, as the `COMMAND_LINE` does. Raises: OSError.
     """
     return subprocess.Popen(command(module, *arguments), env=environment(more), **options)
 
 
 def end_with_parent() -> None:
-    """SIGTERM when the parent dies, however it dies."""
+    """Request SIGTERM for this process when its parent dies."""
     parent = os.environ.get(_PARENT, "")
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
     if parent and os.getppid() != int(parent):
-        sys.exit(1)  # it was gone before we could ask
+        sys.exit(1)  # the parent died before the prctl
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""A controller, and a daemon with its helper for each host, all on this machine: for demonstrations, benchmarks, tests.
+"""A controller, and a daemon and a helper for each host, all on this machine: for demonstrations, benchmarks, tests.
 
-The hosts are those of the testbed of MINA (figure 10) unless others are named: host N hangs at switch sN, all below s0.
+The default hosts are those of the testbed of MINA (figure 10): host N is below switch sN, and all switches are below
+s0.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ def star(hosts: Sequence[str]) -> str:
 
 
 class InaCluster:
-    """Started by ``with``, and ended there. ``directory`` takes everything: keys, configurations, sockets, logs.
+    """A context manager. ``directory`` holds everything: keys, configurations, sockets, logs.
 
-    ``switches``: name → (address, control address). ``topology``: the text of a topology.conf, or the words of a
-    regular one (`leaf-spine:2x1x2`), which name its hosts and switches. ``policy``: the controller's table of that
-    name. ``environment``: more of it, for all.
+    ``switches``: name → (address, control address). ``topology``: the text of a topology.conf, or the name of a
+    regular one (`leaf-spine:2x1x2`), which defines the hosts and switches. ``policy``: the controller's table of that
+    name. ``environment``: additional variables for all processes.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class InaCluster:
         self.close()
 
     def close(self) -> None:
-        """End them in order, wait, and kill what does not end. Repeating it is harmless."""
+        """End the processes in order, wait, and kill those that do not end. Idempotent."""
         for group in ("helper-", "daemon-", "controller"):
             ending = [process for name, process in self.processes.items() if name.startswith(group)]
             for process in ending:
@@ -99,7 +100,7 @@ class InaCluster:
 
     # -- places -------------------------------------------------------------------------------------------------------
     def path(self, *words: str) -> str:
-        """In the directory."""
+        """A path in the directory."""
         return os.path.join(self.directory, *words)
 
     def state_files(self, host: str) -> str:
@@ -107,7 +108,7 @@ class InaCluster:
         return self.path(host, INA_FOLDER)
 
     def prepare(self) -> None:
-        """Keys and configurations. Nothing is started."""
+        """Write keys and configurations. Starts nothing."""
         for folder in ("", "keys", "allowed", "controller", *self.hosts):
             os.makedirs(self.path(folder), mode=0o700, exist_ok=True)
         make_keys("controller", self.path("keys"))
@@ -127,7 +128,7 @@ class InaCluster:
                 file.write(self._daemon_config(host))
 
     def configure(self) -> None:
-        """Write the controller's configuration as it is to be at its next start."""
+        """Write the controller's configuration for its next start."""
         lines = [
             f"topology = {_text(self._topology if self._is_regular else self.path('topology.conf'))}",
             f"ranks_per_host = {self._ranks_per_host}",
@@ -154,7 +155,7 @@ class InaCluster:
 
     # -- processes ----------------------------------------------------------------------------------------------------
     def start(self, name: str) -> None:
-        """``controller``, ``daemon-HOST`` or ``helper-HOST``; it may have run before."""
+        """Start or restart ``controller``, ``daemon-HOST`` or ``helper-HOST``."""
         role, _, host = name.partition("-")
         words = {
             "controller": ["controller", "run", "--config", self.path("controller.toml")],
@@ -167,7 +168,9 @@ class InaCluster:
             self.processes[name] = start(COMMAND_LINE, "-v", *words, more=more, stdout=log, stderr=log)
 
     def await_line(self, name: str, words: str, times: int = 1) -> None:
-        """Until the process has logged ``words`` so often. Raises: PeerGone: it ended, or a minute has passed."""
+        """Wait until the process has logged ``words`` this often. Raises: PeerGone: it ended, or a minute has
+        passed.
+        """
         until = time.monotonic() + _START_S
         while self.log(name).count(words) < times:
             if self.processes[name].poll() is not None or time.monotonic() > until:
@@ -175,18 +178,18 @@ class InaCluster:
             time.sleep(0.02)
 
     def log(self, name: str) -> str:
-        """What it has said so far, in all its lives."""
+        """Its log so far, over all restarts."""
         with open(self.path(f"{name}.log"), encoding="utf-8", errors="replace") as file:
             return file.read()
 
     def kill(self, name: str) -> None:
-        """At once, as a crash would."""
+        """Kill it with SIGKILL, as a crash would."""
         self.processes[name].send_signal(signal.SIGKILL)
         self.processes[name].wait()
 
     # -- the controller's socket --------------------------------------------------------------------------------------
     def client(self) -> admin_client.AdminClient:
-        """A connection of its own. Raises: DaemonUnreachable."""
+        """A new connection. Raises: DaemonUnreachable."""
         return controller_client.client(self.path("controller"))
 
     def status(self) -> ina_admin.ControllerStatus:
@@ -201,7 +204,7 @@ class InaCluster:
             return client.query(asked, ina_admin.InaJob)
 
     def mode(self, mode: str = "", link_bytes_per_s: float | None = None) -> ina_admin.ModeNow:
-        """Set it; empty: only ask. Raises: DaemonUnreachable, Refused."""
+        """Set the mode; empty: only query it. Raises: DaemonUnreachable, Refused."""
         with self.client() as client:
             return client.query(ina_admin.ModeRequest(mode=mode, link_bytes_per_s=link_bytes_per_s), ina_admin.ModeNow)
 
@@ -235,5 +238,5 @@ def _private(path: str, flags: int) -> int:
 
 
 def _text(value: Any) -> str:
-    """As TOML writes strings and numbers."""
+    """A string or number as TOML."""
     return json.dumps(value)

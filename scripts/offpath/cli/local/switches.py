@@ -1,6 +1,6 @@
-"""A tree of emulated switches on this machine, each its own process: for demonstrations, benchmarks and tests.
+"""A tree of emulated switches on this machine, one process each: for demonstrations, benchmarks and tests.
 
-Its default is the testbed of MINA (figure 10): five switches, one of them the root, and four hosts, one at each leaf.
+The default is the testbed of MINA (figure 10): five switches, one of them the root, and four hosts, one at each leaf.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _START_S: Final = 30.0
 
 
 class Switches:
-    """Started by ``with``, and ended there. ``directory`` takes sockets, logs and event files.
+    """A context manager. ``directory`` holds sockets, logs and event files.
 
-    ``faults``: switch → what is armed there, as `--fault` takes it. ``tcp``: sockets of TCP, not of files.
+    ``faults``: switch → faults to arm, as for `--fault`. ``tcp``: TCP sockets instead of Unix sockets.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Switches:
         self.close()
 
     def close(self) -> None:
-        """End them in order, wait, and kill what does not end. Repeating it is harmless."""
+        """End the processes in order, wait, and kill those that do not end. Idempotent."""
         for process in self.processes.values():
             process.terminate()
         for process in self.processes.values():
@@ -66,7 +66,7 @@ class Switches:
                 process.wait()
 
     def restart(self, name: str) -> None:
-        """Start a switch anew, without its fault; it knows nothing that the old one was told."""
+        """Restart a switch without its fault; its state is lost."""
         self.processes[name].kill()
         self.processes[name].wait()
         self._faults.pop(name, None)
@@ -74,7 +74,7 @@ class Switches:
         self._await(name)
 
     def path(self, name: str, what: str) -> str:
-        """A file of the switch's: ``log``, ``events``, ``stats`` (once it has ended), and its sockets."""
+        """A file of the switch: ``log``, ``events``, ``stats`` (once it has ended), and its sockets."""
         return os.path.join(self.directory, f"{name}.{what}")
 
     def _start(self, name: str) -> None:
@@ -105,7 +105,7 @@ class Switches:
         self, job: str, hosts: Sequence[int], *, incarnation: int = 1, term: int = 1, number: int = 1,
         token: str = "token", group: str = "",
     ) -> dict[str, Permission]:  # fmt: skip
-        """For each switch of the job's tree its permission. ``hosts``: by rank, from 0; host h is at leaf h + 1."""
+        """The permission for each switch of the job's tree. ``hosts``: by rank, from 0; host h is at leaf h + 1."""
         at: dict[str, list[int]] = {}
         for rank, host in enumerate(hosts):
             at.setdefault(self.names[host + 1], []).append(rank)
@@ -120,7 +120,7 @@ class Switches:
         return found
 
     def allow(self, permissions: Mapping[str, Permission]) -> None:
-        """Tell the switches. Raises: PeerGone, SwitchRefused."""
+        """Send the permissions to the switches. Raises: PeerGone, SwitchRefused."""
 
         async def report() -> None:
             for name, permission in permissions.items():
@@ -129,7 +129,7 @@ class Switches:
         asyncio.run(report())
 
     def attach_addresses(self, hosts: Sequence[int]) -> tuple[str, ...]:
-        """By rank: where it joins."""
+        """The addresses to attach to, by rank."""
         return tuple(self.addresses[self.names[host + 1]] for host in hosts)
 
     def stats(self, name: str = ROOT) -> dict[str, Any]:

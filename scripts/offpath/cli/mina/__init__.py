@@ -1,1 +1,1 @@
-"""What `offpath simulate mina` and `offpath bench ina` share: the cells of MINA's experiments, and their inputs."""
+"""The cells of MINA's experiments and their inputs, shared by `offpath simulate mina` and `offpath bench ina`."""

@@ -1,5 +1,6 @@
-"""What MINA's experiments are made of: inputs, the named variants, and one cell of each kind, run in a process of its
-own."""
+"""The parts of MINA's experiments: inputs, the named variants, and one cell of each kind, which runs in its own
+process.
+"""
 
 from __future__ import annotations
 
@@ -41,18 +42,18 @@ TREES: Final[dict[str, Callable[[Draws, int], Planner]]] = {
 AUTHORS_MODELS: Final = ("opt-125m", "opt-350m", "opt-1.3b", "bert-base", "bert-large", "vit-base", "vit-large")
 """In the order in which the authors' simulator draws them."""
 DRAWS: Final = ("own", "llvm")
-"""Where random numbers come from: Python's generator, or the authors' (`llvm`), in their order."""
+"""The source of random numbers: Python's generator, or the authors' (`llvm`), in their order."""
 VARIANTS: Final = {
     "figures": ("first-in-transmission", "mina-code"),
     "paper": ("first", "mina"),
 }
-"""Baseline and MINA's trees: as the paper's figures were made, and as its text means them."""
+"""Baseline and MINA's trees: as used for the paper's figures, and as described in its text."""
 
 
 def inputs(folder: str | None) -> dict[str, Any]:
-    """Patterns by name and the lists of hosts per job: from a folder ``mina``, or as shipped.
+    """Patterns by name and the lists of hosts per job: from a folder ``mina``, or the shipped ones.
 
-    Raises: TraceError: a file is missing or no JSON; PatternError: it is no pattern.
+    Raises: TraceError: a file is missing or not JSON; PatternError: it is not a pattern.
     """
     if folder is None:
         data = _json(str(samples.DATA / "mina.json"))
@@ -80,7 +81,7 @@ def _json(path: str) -> Any:
 
 
 def patterns(data: dict[str, Any], batch: int, ticks_per_s: int = NS_PER_S) -> list[Pattern]:
-    """Of the models that there are in this batch size, in the order of `MODELS`. Raises: TraceError."""
+    """Patterns of the models that exist in this batch size, in the order of `MODELS`. Raises: TraceError."""
     known = data["patterns"]
     names = [name for model in MODELS if (name := f"{model}-{batch}") in known]
     try:
@@ -90,7 +91,7 @@ def patterns(data: dict[str, Any], batch: int, ticks_per_s: int = NS_PER_S) -> l
 
 
 def hosts_drawn(data: dict[str, Any], histogram: int, random: Random) -> Callable[[], int]:
-    """Draws a job's hosts from the list. Raises: TraceError: it is none."""
+    """Draws a job's hosts from the list. Raises: TraceError: not a list."""
     hosts, weights = _weighed(data, histogram)
     cumulative = list(accumulate(weights))
     return lambda: random.choices(hosts, cum_weights=cumulative)[0]
@@ -107,15 +108,16 @@ def _weighed(data: dict[str, Any], histogram: int) -> tuple[list[int], list[floa
 
 
 def jobs(data: dict[str, Any], histogram: int, count: int, models: int, seed: int) -> list[Job]:
-    """As the paper's: all there at time 0; models and steps uniform, hosts by the list."""
+    """The paper's jobs: all arrive at time 0; models and steps uniform, hosts by the list."""
     random = Random(f"jobs {seed}")
     hosts = hosts_drawn(data, histogram, random)
     return [Job(random.randrange(models), hosts(), random.choice(STEPS)) for _ in range(count)]
 
 
 def authors_jobs(data: dict[str, Any], histogram: int, count: int, seed: int) -> list[Job]:
-    """The same, drawn as the authors' simulator does: model, hosts and steps of one job after the other. Raises:
-    TraceError: the list of hosts is none."""
+    """The same jobs, drawn as by the authors' simulator: model, hosts and steps of one job after the other. Raises:
+    TraceError: the list of hosts is invalid.
+    """
     drawn = Minstd(seed)
     hosts, weights = _weighed(data, histogram)
     place = drawn.by_weight(weights)
@@ -132,11 +134,11 @@ def cell(
     migration: bool = False, arrivals: str = "", contention: bool = False, published: bool = False,
     draws: str = "own", told: dict[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """One run of a cluster. ``arrivals``: a trace's name; "": all at time 0, as the paper. ``published``: with what the
-    simulator of the paper's figures does beside trees and rule (docs/reproduction/mina.md), without arrivals (in ns).
-    ``draws``: one of `DRAWS`. ``told`` goes into the row as it is.
+    """One run of a cluster. ``arrivals``: a trace's name; "": all at time 0, as in the paper. ``published``: also model
+    what else the simulator of the paper's figures does (docs/reproduction/mina.md), without arrivals (in ns).
+    ``draws``: one of `DRAWS`. ``told`` is copied into the row.
 
-    Raises: TraceError: inputs are missing or wrong; ValueError: what does not go together.
+    Raises: TraceError: inputs are missing or wrong; ValueError: options that exclude each other.
     """
     if arrivals and (published or draws != "own"):
         raise ValueError("a trace's arrivals with the authors' times or draws")
@@ -160,7 +162,7 @@ def cell(
     else:
         queue = jobs(data, histogram, count, len(known), seed)
     run = Simulation(world, queue, clock=time.thread_time_ns)
-    begun = time.thread_time()  # of this thread: what others do on this machine is not in it
+    begun = time.thread_time()  # of this thread: excludes other load on the machine
     run.run()
     took = time.thread_time() - begun
     row = {name: round(value, 8) if isinstance(value, float) else value for name, value in measured(run).items()}
@@ -183,7 +185,7 @@ def pairs(
     folder: str | None, rule: str, *, seconds: int = 1_000, bandwidth: float = 12.5e9, ratio: float = 1.5,
     gpu_speedup: float = 1.5, batch: int = 4, told: dict[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Figure 12: each two models share one tree for ``seconds``; scores [model, model] over the steps that ended."""
+    """Figure 12: every two models share one tree for ``seconds``; scores [model, model] over the completed steps."""
     known = patterns(inputs(folder), batch)
     kinds = [timed(each, Network(bandwidth, ratio), gpu_speedup=gpu_speedup) for each in known]
     begun = time.thread_time()
@@ -192,7 +194,7 @@ def pairs(
         for other in range(len(kinds)):
             both = kinds[one], kinds[other]
             engine = Engine(both, 2, RULES[rule], trusts=trusts(both) if RULES[rule].tuned else None)
-            steps = 10**8  # more than will be taken
+            steps = 10**8  # more than the run can complete
             for job in (0, 1):
                 engine.add(job, job, steps)
             engine.share([], [], [[0, 1]], {0: [1], 1: [0]})
@@ -215,8 +217,9 @@ def pairs(
 
 
 def fragments_and_conflicts(folder: str | None, seed: int, count: int, told: dict[str, Any]) -> dict[str, Any]:
-    """Figure 2: jobs of 1 to 16 hosts come and go on the first hosts that are free. Every 25 jobs: fragments of the
-    hosts of a running job, and the share of running jobs whose tree meets another's."""
+    """Figure 2: jobs of 1 to 16 hosts come and go on the first free hosts. Every 25 jobs: fragments of the
+    hosts of a running job, and the share of running jobs whose tree intersects another's.
+    """
     random = Random(f"figure 2, {seed}")
     known = [each for each in patterns(inputs(folder), 16) if each.name == "opt-350m-16"]
     drawn = [Job(0, random.randint(1, 16), random.choice(STEPS)) for _ in range(count)]

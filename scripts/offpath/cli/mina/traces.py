@@ -1,16 +1,15 @@
-"""Jobs that arrive as those of real clusters did: Microsoft's Philly (2017) and ITP (2021).
+"""Streams of jobs that arrive as in real clusters: Microsoft's Philly (2017) and ITP (2021).
 
-What a row becomes, for MINA's simulator:
+How a row becomes a job of MINA's simulator:
 
-- only jobs of more than one GPU: the others send nothing, and are most of the rows (that they would scatter the others'
-  hosts is lost with them);
-- a GPU is a host, as in the paper, where each server has one: a job of n GPUs wants n hosts;
-- a duration counts up to a day, as a few jobs of weeks would be most of the work and leave the cluster to themselves in
-  the end; it is divided by `PACE`, so that jobs have tens to thousands of steps, the paper's 10 to 100 among them; the
-  steps are as many as fit into it without INA;
-- arrivals are drawn together or apart so that the jobs ask for `LOAD` of all hosts in the mean; their order, bursts and
-  gaps stay;
-- the trace names no model: it is drawn, as in the paper.
+- only jobs of more than one GPU count: the others send nothing, and are most of the rows (that they would fragment the
+  hosts of the others is lost);
+- a GPU is a host, as in the paper, where each server has one: a job of n GPUs needs n hosts; - a duration is cut at a
+day, because a few jobs of weeks would otherwise be most of the work and run alone at the end; it
+  is divided by `PACE`, so that jobs have tens to thousands of steps, including the paper's 10 to 100; the number of
+  steps is what fits into it without INA;
+- arrival times are scaled so that the jobs need `LOAD` of all hosts on average; their order, bursts and gaps remain;
+- the model is drawn, as in the paper, because the trace names none.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ LOAD: Final = 0.9
 
 @lru_cache(maxsize=2)
 def rows(path: str, tenant: str) -> tuple[TraceJob, ...]:
-    """The jobs of more than one GPU, by arrival. Raises: TraceError: the file is none, or has none."""
+    """The jobs of more than one GPU, by arrival. Raises: TraceError: not a trace, or without such jobs."""
     found = tuple(each for each in whole_gpus(path, tenant=tenant, name=path, hours=None).jobs if each.share > 100)
     if not found:
         raise TraceError(f"{path}: no job of more than one GPU")
@@ -44,10 +43,10 @@ def rows(path: str, tenant: str) -> tuple[TraceJob, ...]:
 def arriving(
     folder: str | None, trace: str, seed: int, count: int, hosts: int, models: int, step_ns: Callable[[int, int], int]
 ) -> list[Job]:
-    """``count`` jobs in a row, those with ``seed`` from its own place on, for a cluster of ``hosts``. ``step_ns``: of a
-    model on so many hosts, without INA.
+    """``count`` consecutive jobs, from a position that depends on ``seed``, for a cluster of ``hosts``. ``step_ns``: of
+    a model on this many hosts, without INA.
 
-    Raises: TraceError: there is no folder, no such trace in it, or too few jobs.
+    Raises: TraceError: no folder, no such trace in it, or too few jobs.
     """
     if folder is None:
         raise TraceError(f"arrivals of {trace} need its file: no --quick, and --data says where")

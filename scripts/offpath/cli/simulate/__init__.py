@@ -1,1 +1,1 @@
-"""`offpath simulate EXPERIMENT`: the papers' evaluations, their figures beside ours."""
+"""`offpath simulate EXPERIMENT`: the papers' evaluations, with the papers' figures beside offpath's."""

@@ -1,7 +1,7 @@
-"""`offpath simulate EXPERIMENT`: one module per experiment beside this one.
+"""`offpath simulate EXPERIMENT`: one module per experiment in this package.
 
-An experiment module has ``DESCRIPTION`` and ``run(arguments) -> Report``. What is finished is kept in ``--out``; the
-same command goes on after an interruption.
+An experiment module has ``DESCRIPTION`` and ``run(arguments) -> Report``. Finished pieces are kept in ``--out``; the
+same command continues after an interruption.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FIGURES: Final = {
     "conspirator": ("2", "8a", "8b", "8c"),
     "mina": ("2", "3", "4", "5", "11", "12", "13", "14", "table1"),
 }
-"""Of each paper."""
+"""The parts of each paper."""
 
 
 @dataclass(slots=True)

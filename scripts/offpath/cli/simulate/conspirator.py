@@ -1,11 +1,12 @@
-"""Conspirator §4.2: GPU-hours of the greedy heuristic, the optimum, and what shares less (figures 8a and 8b).
+"""Conspirator §4.2: GPU-hours of the greedy heuristic, the optimum, and less sharing (figures 8a and 8b).
 
 By ``--figure`` also figures 2 (`figure_2`) and 8c (the measurement of `offpath bench gpu-policy`).
 
-Assumed, because the paper's trace cannot be had and its tenants are not told: the main stream is synthetic (published
-marginals, Poisson, independent draws), its load is the 233 GPU-hours over 60 hours that the paper reports, tenants are
-Zipf(1.0); GPUs are A100s by the paper's capacity model, nothing takes time, nothing waits. The part "fleet" has MIG's
-real placement rules instead, on A100s and on a fleet of four models in turn; R is percent of whichever GPU a job gets.
+Assumptions, because the paper's trace and its tenants are not published: the main stream is synthetic (published
+marginals, Poisson, independent draws); its load is the 233 GPU-hours over 60 hours that the paper reports; tenants are
+Zipf(1.0); GPUs are A100s by the paper's capacity model; operations take no time and no job waits. The part "fleet" uses
+MIG's real placement rules instead, on A100s and on a fleet of four models in turn; R is percent of the GPU that a job
+gets.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ FLEETS: Final = {
     "A100-40GB": ["A100-40GB"],
     "four models": ["A30-24GB", "A100-40GB", "A100-80GB", "H100-80GB"],
 }
-"""GPU n is the (n modulo so many)th of these; there are as many as are ever needed."""
+"""GPU n is element n modulo the length; the fleet has as many GPUs as the peak needs."""
 FLEET_SEEDS: Final = 5
 _LOADED: Final = {True: 1_000, False: 8_000}
-"""Decisions at each load of figure 8c: quick, and else."""
+"""Decisions at each load of figure 8c: with --quick, and without."""
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """All windows, or the two quick ones, or what the figures asked for need."""
+    """All windows, or the two quick ones, or those that the requested figures need."""
     figures = tuple(arguments.figure or ())
     begun = time.monotonic()
     data: dict[str, Any] = {"experiment": "conspirator", "quick": arguments.quick, "paper": PAPER, "plots": []}
@@ -81,7 +82,7 @@ def run(arguments: argparse.Namespace) -> Report:
 
 
 def _windows(arguments: argparse.Namespace, figures: tuple[str, ...], data: dict[str, Any]) -> str:
-    """Run the windows and draw them, into ``data``; returns what to print of them."""
+    """Run the windows and plot them, into ``data``; returns their text."""
     parts = ("reproduction",) if figures else arguments.only
     pieces = _quick(parts) if arguments.quick else _full(arguments.data or DATA, parts or _PARTS)
     path = os.path.join(arguments.out, "conspirator-quick.jsonl" if arguments.quick else "conspirator.jsonl")
@@ -222,7 +223,7 @@ def work(
 
 
 def _curves(window: Window) -> dict[str, Any]:
-    """For the pictures: GPU-hours so far, and times of decisions and proofs."""
+    """For the plots: cumulative GPU-hours, and times of decisions and proofs."""
     decided = sorted(window.decisions_ns)
     some = [decided[n * (len(decided) - 1) // 200] / 1e3 for n in range(201)] if decided else []
     return {
@@ -233,8 +234,9 @@ def _curves(window: Window) -> dict[str, Any]:
 
 
 def summary(windows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Over the reproduction windows: mean, least and greatest of what the paper's figure 8a could mean; over all: what
-    `oldest-gpu-first` and `migrating` do to active GPU-hours."""
+    """Over the reproduction windows: mean, least and greatest of what the paper's figure 8a could mean. Over all
+    windows: the effect of `oldest-gpu-first` and `migrating` on active GPU-hours.
+    """
     told: dict[str, Any] = {}
     main = [each for each in windows if each["part"] == "reproduction"]
     if main:
@@ -275,7 +277,7 @@ def _spread(values: list[float]) -> dict[str, float] | None:
 
 
 def text(data: dict[str, Any]) -> str:
-    """For people: windows, then what the paper says beside what came out."""
+    """As text: windows, then the paper's values beside the measured ones."""
     lines = [f"{'window':44} {'load':>5} {'ten.':>4}  active GPU-hours / slice-hours", ""]
     for each in data["windows"]:
         hours = "  ".join(
@@ -283,7 +285,7 @@ def text(data: dict[str, Any]) -> str:
             for name in each["slice_hours"]
         )
         lines.append(f"{each['name'][:44]:44} {each['load_gpus']:5.1f} {each['tenants']:4}  {hours}")
-        mixed = each.get("time_sharing_mixed_gpu_hours")  # a window that an earlier build finished has none
+        mixed = each.get("time_sharing_mixed_gpu_hours")  # None: the window was finished by an earlier build
         if mixed:
             lines.append(f"{'':44} time_sharing has several tenants on a GPU for {mixed:.0f} of its GPU-hours")
         if each["optimal_tried"]:

@@ -1,4 +1,4 @@
-"""Figures 2 and 8 of Conspirator from our data, and the saving by tenants and load."""
+"""Plots of Conspirator's figures 2 and 8 from offpath's data, and of the saving by tenants and load."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HOURS: Final = 60.0
 def draw(
     windows: list[dict[str, Any]], folder: str, paper: dict[str, float], figures: Collection[str] = ("8a", "8b")
 ) -> list[str]:
-    """Write the pictures that the windows allow, of figure 8 only ``figures``; returns their paths."""
+    """Write the plots that the windows allow, of figure 8 only ``figures``; returns their paths."""
     paths = []
     main = [each for each in windows if each["part"] == "reproduction"]
     if main and "8a" in figures:

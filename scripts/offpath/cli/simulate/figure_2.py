@@ -1,8 +1,8 @@
-"""Conspirator's figure 2 from MISO's measurements: throughput by share of a GPU, and the share that is enough.
+"""Conspirator's figure 2 from MISO's measurements: throughput by share of a GPU, and the sufficient share.
 
-The paper trains ResNet152 on shares of an A100, a V100 and a T4; what it sees is not in numbers but in a sentence: not
-much improvement beyond half of the GPU. MISO measured eight other models on the MIG instances of an A100 40GB. Gavel
-has whole V100, P100 and K80 only; what it says of shares is how far two jobs come on one GPU together.
+The paper trains ResNet152 on shares of an A100, a V100 and a T4. It gives its result as a sentence, without numbers:
+not much improvement beyond half of the GPU. MISO measured eight other models on the MIG instances of an A100 40GB.
+Gavel has only whole V100, P100 and K80; on shares it shows how fast two jobs run on one GPU together.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ _MISO: Final = "miso_a100_mig_iteration_times.csv.gz"
 _ALONE: Final = "gavel_throughputs_isolated.csv.gz"
 _TOGETHER: Final = "gavel_throughputs_colocated.csv.gz"
 _HALF: Final = 57
-"""α of the instance that is the least half of a GPU, in percent."""
+"""α of the smallest instance of at least half a GPU, in percent."""
 
 
 def figure_2(folder: str | None) -> dict[str, Any]:
-    """As plain values, from the files in ``folder``; None: MISO's alone, which come with offpath.
+    """The figure as plain values, from the files in ``folder``; None: only MISO's, which ship with offpath.
 
-    Raises: TraceError."""
+    Raises: TraceError.
+    """
     if folder is None:
         profiles, pairs = miso(str(samples.DATA / "miso_iteration_times.csv")), None
     else:

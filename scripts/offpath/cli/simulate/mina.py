@@ -1,9 +1,9 @@
-"""MINA §V: Table I and figures 2 to 5 and 11 to 14, the paper's values beside ours, and what does better.
+"""MINA §V: Table I and figures 2 to 5 and 11 to 14, the paper's values beside offpath's, and improvements.
 
-Two variants are run. ``figures``: what the authors' simulator did when the paper's figures were made (its baseline
-looks at trees in transmission only; candidates drawn anew each time; no second category; and what `cell` calls
-published). ``paper``: what the text means. Each row says which. All jobs are there at time 0, as in the paper; nothing
-but the network takes time.
+Two variants are run. ``figures``: the behaviour of the authors' simulator for the paper's figures (its baseline
+only considers trees in transmission; candidates are drawn anew each time; no second category; and what `cell` calls
+published). ``paper``: the behaviour that the text describes. Each row names its variant. All jobs arrive at time 0, as
+in the paper; only the network takes time.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ CELLS: Final = ((0, 0, 0), (1, 0, 0), (1, 1, 0), (1, 1, 1), (0, 1, 1), (1, 0, 1)
 """Table I: job placement, tree building, resource sharing."""
 SEEDS: Final = 10
 AUTHORS_PARTS: Final = ("table1", "11", "14")
-"""What ``--draws llvm`` can run: all that the authors' simulator draws is jobs and candidates."""
+"""The parts for ``--draws llvm``: the authors' simulator draws only jobs and candidates."""
 _RULES_VERSION: Final = 2
-"""Of what a cell's name stands for: goes up when cells of the same name get other results, so that an earlier run's
-results are not gone on with."""
+"""Version of the cells' rules. It increases when cells of the same name get different results, so that a run does
+not continue with results of an earlier version.
+"""
 UPS: Final = tuple(range(1, 9))
 KS: Final = tuple(range(1, 11))
 BEST: Final = ("mina-gainers", "mina-weighed")
@@ -47,8 +48,9 @@ Piece = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the command line says. ``folder``: of the inputs, None: as shipped; ``draws``: one of
-    `offpath.cli.mina.cells.DRAWS`."""
+    """The command line's options. ``folder``: of the inputs, None: the shipped ones; ``draws``: one of
+    `offpath.cli.mina.cells.DRAWS`.
+    """
 
     folder: str | None
     seeds: range
@@ -57,14 +59,14 @@ class Asked:
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """What was asked for, or Table I alone where ``--quick`` is all that was said."""
+    """Run the requested parts; with ``--quick`` alone, only Table I."""
     known = PARTS if arguments.draws == "own" else AUTHORS_PARTS
     parts = tuple(arguments.figure or arguments.only or (("table1",) if arguments.quick else known))
     unknown = [part for part in parts if part not in known]
     if unknown:
         raise TraceError(f"no part {', '.join(unknown)} with --draws {arguments.draws}: there are {', '.join(known)}")
     folder = None if arguments.quick else arguments.data or DATA
-    inputs(folder)  # a missing file is told before anything runs
+    inputs(folder)  # reports a missing file before anything runs
     asked = Asked(folder, _seeds(arguments), arguments.quick, arguments.draws)
     begun = time.monotonic()
     data: dict[str, Any] = {
@@ -112,7 +114,7 @@ def _table1(asked: Asked) -> list[Piece]:
 
 
 def _published(asked: Asked, jp: bool, tb: bool, rs: bool) -> dict[str, float]:
-    """What stands beside a row: the paper's score, and that of the authors' program on these draws, or over seeds."""
+    """Reference values of a row: the paper's score, and that of the authors' program on these draws, or over seeds."""
     authors = reference.AUTHORS_42[jp, tb, rs] if asked.draws == "llvm" else reference.AUTHORS[jp, tb, rs].mean
     return {"paper_score": reference.PAPER[jp, tb, rs][0], "authors_score": authors}
 
@@ -170,8 +172,9 @@ def _single(part: str) -> Callable[[Asked], list[Piece]]:
 
 
 def _beyond(asked: Asked) -> list[Piece]:
-    """The best against MINA as the paper means it and as its figures were made, on the same jobs: where computation
-    binds (Table I's setting) and where communication does."""
+    """The best policy against both variants of MINA on the same jobs: where computation is the bottleneck (Table I's
+    setting) and where communication is.
+    """
     pieces = []
     for setting, more in {"table1": {}, "bound": {"bandwidth": 5e9, "gpu_speedup": 1.5}}.items():
         for trees, rule in (("mina", "mina-paper"), ("mina-code", "mina-paper"), ("mina-merge", "mina-paper"), BEST):
@@ -181,9 +184,10 @@ def _beyond(asked: Asked) -> list[Piece]:
 
 
 def _where(asked: Asked) -> list[Piece]:
-    """What MINA, its baseline and the best gain in JCT, and of what INA could gain which part: bandwidth by batch and
-    GPU speed; then arrivals by contention of links, over bandwidth and over oversubscription. A quick run has no
-    trace to read."""
+    """The part of JCT that MINA, its baseline and the best policy save, and of the greatest possible saving: bandwidth
+    by batch and GPU speed; then arrivals by contention of links, over bandwidth and over oversubscription. A quick run
+    has no trace to read.
+    """
     worlds: list[dict[str, Any]] = [
         {"bandwidth": bandwidth, "batch": batch, "gpu_speedup": speed}
         for batch, speed in ((4, 1.0), (4, 2.0), (16, 1.0), (16, 4.0))
@@ -199,7 +203,7 @@ def _where(asked: Asked) -> list[Piece]:
     few = replace(asked, seeds=asked.seeds[:3])
     for world in worlds:
         plans = [("fragments", "mina", "mina-paper"), ("first-n", "first", "greedy"), ("fragments", *BEST)]
-        if world.get("contention"):  # then nobody can tell without a run what a job takes without INA
+        if world.get("contention"):  # a job's time without INA then needs a run
             plans.append(("fragments", "first", "none"))
         for jp, trees, rule in plans:
             key = " ".join(["where", *(f"{name}={each}" for name, each in world.items()), jp, trees, rule])
@@ -222,7 +226,7 @@ _WORK: Final[dict[str, Callable[..., dict[str, Any]]]] = {
 
 
 def _write_tables(data: dict[str, Any], folder: str) -> list[str]:
-    """The cells' rows as tables beside the JSON lines: CSV, and Parquet where pyarrow is; returns what was written."""
+    """The cells' rows as tables beside the JSON lines: CSV, and Parquet if pyarrow is installed; returns the paths."""
     rows = [row for part in data.values() if isinstance(part, list) for row in part if "efficiency_score" in row]
     if not rows:
         return []

@@ -1,4 +1,4 @@
-"""MINA's table and figures from our rows, the paper's values beside."""
+"""Plots of MINA's table and figures from offpath's rows, with the paper's values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from offpath.cli.simulate.mina_text import gains
 
 
 def draw(data: dict[str, Any], folder: str) -> list[str]:
-    """Write the pictures that ``data`` allows; returns their paths."""
+    """Write the plots that ``data`` allows; returns their paths."""
     known = {
         "table1": _table_1, "figure_2": _figure_2, "figure_4": _figure_4, "figure_5": _figure_5,
         "figure_12": _figure_12, "figure_13": _figure_13, "figure_14": _figure_14,
@@ -90,7 +90,7 @@ def _figure_11(rows: list[dict[str, Any]]) -> Any:
 
 
 def _where(rows: list[dict[str, Any]]) -> Any:
-    """A panel per world but bandwidth; what is saved over bandwidth. Without oversubscription."""
+    """A panel per world except bandwidth; the saving over bandwidth. Without oversubscription."""
     panels: dict[tuple[Any, ...], list[tuple[float, dict[str, list[float]]]]] = {}
     for (*world, bandwidth), saved in gains([row for row in rows if row["oversubscription"] == "8:8"]).items():
         panels.setdefault(tuple(world[:4]), []).append((bandwidth, saved))

@@ -1,8 +1,8 @@
-"""What MINA's paper prints, and what its simulator says when it is run over ten seeds instead of one.
+"""Reference values: what MINA's paper prints, and the results of its simulator over ten seeds instead of one.
 
 The paper's numbers are one draw, of seed 42. The authors' first simulator (MyAnonymousRepos/MinaSimulator, commit
-4a38aae) was run on the same inputs over more seeds; rows differ from seed to seed by more than two digits, so it is the
-mean of those that a reproduction is held against. Scores of seed 42 are given to six digits for runs that draw the very
+4a38aae) was run on the same inputs over more seeds. Rows differ between seeds by more than two digits, so a
+reproduction is compared with the mean. Scores of seed 42 have six digits for runs that draw exactly the
 same jobs and candidates (``--draws llvm``).
 """
 
@@ -15,12 +15,12 @@ Cell = tuple[bool, bool, bool]
 """Job placement, tree building, resource sharing."""
 
 SEED: Final = 42
-"""Of every number in the paper."""
+"""The seed of every number in the paper."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Over seeds."""
+    """A distribution over seeds."""
 
     mean: float
     least: float
@@ -37,25 +37,27 @@ AUTHORS: Final[dict[Cell, Spread]] = {
     (True, True, False): Spread(0.907, 0.889, 0.935), (True, True, True): Spread(0.984, 0.968, 0.995),
     (False, True, True): Spread(0.959, 0.942, 0.976), (True, False, True): Spread(0.976, 0.972, 0.981),
 }  # fmt: skip
-"""Scores of their program, seeds 0 to 9."""
+"""Scores of the authors' program, seeds 0 to 9."""
 AUTHORS_42: Final[dict[Cell, float]] = {
     (False, False, False): 0.262620, (True, False, False): 0.482754, (True, True, False): 0.900074,
     (True, True, True): 0.982383, (False, True, True): 0.946780, (True, False, True): 0.979423,
 }  # fmt: skip
-"""Of their program, seed 42, the random numbers of LLVM's library: the paper's to its three digits."""
+"""Scores of the authors' program, seed 42, with the random numbers of LLVM's library: the paper's to its three
+digits.
+"""
 FIGURE_11_BASELINE: Final = (0.399, 0.375)
-"""Mean score of the ten lists: the paper's one seed, and their program on our lists, seeds 0 to 2."""
+"""Mean score of the ten lists: the paper's one seed, and the authors' program on offpath's lists, seeds 0 to 2."""
 FIGURE_11_BASELINE_BY_LIST: Final = (0.266, 0.294, 0.291, 0.292, 0.288, 0.294, 0.547, 0.457, 0.474, 0.545)
-"""Of their program on our lists."""
+"""Of the authors' program on offpath's lists."""
 FIGURE_11_MINA: Final = 0.968
 FIGURE_11_UTILISATION: Final = 2.32
 FIGURE_11_MIGRATIONS: Final = (5.54, 7.87, 6.64, 7.06, 6.75, 7.87, 10.15, 11.67, 9.01, 9.53)
-"""Of MINA by list, seed 42, of their program: changes of an operation in flight, per job."""
+"""MINA by list, seed 42, of the authors' program: changes of an operation in flight, per job."""
 MIGRATIONS: Final = 5.02
-"""Per job, the paper's: of figure 14's k = 8, not of Table I."""
+"""The paper's, per job: of figure 14's k = 8, not of Table I."""
 FIGURE_14_MIGRATIONS: Final = (3.999, 5.098, 5.470, 5.535, 5.571, 5.331, 5.422, 5.024, 5.122, 5.175)
-"""By k from 1, seed 42, of their program: changes of an operation in flight, per job."""
+"""By k from 1, seed 42, of the authors' program: changes of an operation in flight, per job."""
 TABLE_1_MIGRATIONS: Final[dict[Cell, tuple[float, float]]] = {
     (True, True, True): (22.8, 5.54), (False, True, True): (26.4, 5.86),
 }  # fmt: skip
-"""Per job, seed 42, of their program: all changes of tree, and those of them that it counts."""
+"""Per job, seed 42, of the authors' program: all changes of tree, and those that it counts."""

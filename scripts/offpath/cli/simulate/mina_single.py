@@ -10,7 +10,7 @@ from offpath.sched.ina.patterns import Network, Timed, ends_ns, step_ns, timed
 
 _NETWORK: Final = Network(12.5e9, 1.5)
 _SPEEDUP: Final = 1.5
-"""Figure 12's setting: communication is what a step waits for."""
+"""Figure 12's setting: communication is the bottleneck of a step."""
 _BANDWIDTHS: Final = tuple(round(10 ** (8.5 + n / 20), 1) for n in range(41))
 
 
@@ -19,7 +19,7 @@ def _pattern(folder: str | None) -> Any:
 
 
 def steps(folder: str | None) -> dict[str, Any]:
-    """Figures 3 and 4: what each all-reduce of a step does when."""
+    """Figures 3 and 4: the phases of each all-reduce of a step."""
     job = timed(_pattern(folder), _NETWORK, gpu_speedup=_SPEEDUP)
     count = len(job.starts)
     few = needed(job)
@@ -44,8 +44,9 @@ def _row(job: Timed, uses: list[bool]) -> dict[str, Any]:
 
 
 def by_bandwidth(folder: str | None) -> dict[str, Any]:
-    """Figure 5: how long a step takes over algorithm bandwidth; the turning point is the least at which more would
-    save less than 1 %."""
+    """Figure 5: the duration of a step over algorithm bandwidth; the turning point is the least bandwidth beyond which
+    more would save less than 1 %.
+    """
     pattern = _pattern(folder)
     points = [[bandwidth, timed(pattern, Network(bandwidth, 1.0)).none_ns / 1e9] for bandwidth in _BANDWIDTHS]
     turn = next(bandwidth for bandwidth, step in points if step <= 1.01 * points[-1][1])

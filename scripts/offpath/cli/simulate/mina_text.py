@@ -1,5 +1,6 @@
-"""What `offpath simulate mina` prints: the paper's value, that of the authors' program where it is known, ours with the
-least and greatest, and whether it is met."""
+"""Text of `offpath simulate mina`: the paper's value, that of the authors' program if known, offpath's with the
+least and greatest, and whether it is met.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from offpath.cli.simulate.mina_reference import Spread
 
 BAR: Final = 0.02
 _FEW: Final = 5
-"""With fewer seeds a mean says little: rows differ by up to 0.1 from seed to seed."""
+"""With fewer seeds a mean is unreliable: rows differ by up to 0.1 between seeds."""
 
 
 def text(data: dict[str, Any]) -> str:
@@ -27,12 +28,16 @@ def text(data: dict[str, Any]) -> str:
 
 
 def within(paper: float, values: Sequence[float]) -> bool:
-    """The paper's value is within the bar of our mean, or between our least and greatest."""
+    """Whether the paper's value is within the tolerance of the mean of ``values``, or between their least and
+    greatest.
+    """
     return abs(statistics.fmean(values) - paper) <= BAR or min(values) <= paper <= max(values)
 
 
 def verdict(authors: Spread, values: Sequence[float]) -> str:
-    """Our mean is within the bar of that of the authors' program; of few seeds, all are within its range."""
+    """Whether the mean of ``values`` is within the tolerance of the authors' program's; for few seeds, whether all are
+    within its range.
+    """
     if len(values) < _FEW:
         inside = authors.least <= min(values) and max(values) <= authors.greatest
         return "in their range" if inside else "NOT in their range"
@@ -40,7 +45,7 @@ def verdict(authors: Spread, values: Sequence[float]) -> str:
 
 
 def same_digits(authors: float, ours: float) -> str:
-    """Of one draw that both made."""
+    """For one draw that both programs made."""
     equal = f"{authors:.3f}" == f"{ours:.3f}"
     return f"{ours:.6f}, {'equal to three digits' if equal else f'differs by {ours - authors:+.6f}'}"
 
@@ -96,7 +101,7 @@ def _one_draw(cells: list[dict[str, Any]], jp: bool, tb: bool, rs: bool) -> list
 
 
 def _moves(cells: list[dict[str, Any]], jp: bool, tb: bool, rs: bool) -> list[str]:
-    """Where trees are planned: how often a job's changes, and how often the paper's simulator would count it."""
+    """For planned trees: how often a job's tree changes, and how often the paper's simulator would count it."""
     if not tb:
         return []
     everything, counted = reference.TABLE_1_MIGRATIONS.get((jp, tb, rs), (None, None))
@@ -264,12 +269,13 @@ def interval(differences: Sequence[float]) -> str:
 
 
 WORLD: Final = ("arrivals", "contention", "batch", "gpu_speedup", "oversubscription", "bandwidth")
-"""What a row of `where` is told by."""
+"""The keys of a row of `where`."""
 
 
 def gains(rows: Iterable[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, list[float]]]:
-    """By `WORLD`, then by trees and rule, per seed: which part of the mean JCT without INA is saved. "all": if nobody
-    were in INA's way. With contention of links the JCT without INA is another run's."""
+    """By `WORLD`, then by trees and rule, per seed: the saved part of the mean JCT without INA. "all": without
+    competition for INA. With contention of links, the JCT without INA is from another run.
+    """
     found: dict[tuple[Any, ...], dict[str, list[float]]] = {}
     for world, cells in _by(rows, *WORLD).items():
         plain = {row["seed"]: row["avg_jct_s"] for row in cells if row["rule"] == "none"}

@@ -1,4 +1,4 @@
-"""Long sweeps in two processes that can be interrupted: each finished piece is a line of a file at once."""
+"""Long sweeps in two processes that can be interrupted: each finished piece is written as a line at once."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def sweep(
 ) -> list[dict[str, Any]]:
     """The results of ``work(**arguments)`` for each piece (key, arguments), in their order.
 
-    What ``path`` has already is not done again; a line cut short by a kill is. ``work`` runs in another process.
-    Raises: SweepError.
+    Pieces that ``path`` has already are not run again; a line cut short by a kill is ignored. ``work`` runs in another
+    process. Raises: SweepError.
     """
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
@@ -58,7 +58,7 @@ def _finished(path: str) -> dict[str, dict[str, Any]]:
 
 
 def _whole_bytes(path: str) -> int:
-    """Without the line that a kill cut short."""
+    """The file's length without a line that a kill cut short."""
     with open(path, "rb") as file:
         return file.read().rfind(b"\n") + 1
 
@@ -69,7 +69,7 @@ def _write(file: Any, key: str, result: dict[str, Any]) -> None:
 
 
 def _watch(parent: int) -> None:
-    """End this worker when its parent was killed: it would wait for the next piece for ever, and hold the file."""
+    """End this worker when its parent is killed: it would wait for the next piece forever, and keep the file open."""
 
     def watch() -> None:
         while os.getppid() == parent:
