@@ -1,4 +1,4 @@
-"""`offpath demo`: tenants replay a stretch of a real trace on two emulated GPUs; isolation is watched throughout."""
+"""`offpath demo`: tenants replay a stretch of a real trace on two emulated GPUs, with continuous isolation checks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Run it. 0: everything held; 1: it did not, and stderr says what."""
+    """Run the demo. 0: all checks passed; 1: one failed, and stderr has the reason."""
     if arguments.jobs is not None and arguments.jobs < 1:
         raise OffpathError("--jobs: at least one")
     if arguments.host_channel != "unix" and arguments.copy_engine == "loopback":
@@ -57,10 +57,10 @@ def main(arguments: argparse.Namespace) -> int:
         _check_picture(arguments.picture)
     os.environ.setdefault(
         "OPENBLAS_NUM_THREADS", "1"
-    )  # two cores and a small network: threads only wait for each other
+    )  # two cores and a small network: more threads would only wait for each other
     try:
         report = asyncio.run(_run(arguments))
-    except BaseExceptionGroup as faults:  # of the driver's task group: the first is the cause, others followed
+    except BaseExceptionGroup as faults:  # of the driver's task group: the first is the cause
         raise _first(faults) from None
     except asyncio.CancelledError:
         print("demo: interrupted; everything was taken down", file=sys.stderr)
@@ -138,7 +138,7 @@ async def _run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check_picture(path: str) -> None:
-    """Now, and not after the run, when it would be lost."""
+    """Before the run, so that a bad path does not lose its result."""
     if os.path.splitext(path)[1] not in _PICTURES:
         raise OffpathError(f"--picture {path}: a name that ends in {', '.join(_PICTURES)}")
     try:

@@ -1,4 +1,4 @@
-"""Which DOCA the demo runs on: the one that is installed, else the emulator of this source tree, built when asked."""
+"""Selects the demo's DOCA: the installed one, else the emulator of this source tree, which is built on demand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BUILD_S: Final = 300
 
 
 def find() -> Library:
-    """Raises: DocaMissing: neither, or the emulator cannot be built (it needs a C compiler)."""
+    """Raises: DocaMissing: neither exists, or the emulator cannot be built (it needs a C compiler)."""
     try:
         return load()
     except DocaMissing:

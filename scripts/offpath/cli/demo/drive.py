@@ -1,6 +1,6 @@
-"""Runs the demo's processes: a daemon, a helper, a requester per tenant; and gathers what they say.
+"""Runs the demo's processes: a daemon, a helper, a requester per tenant; collects their output.
 
-Every process is a child of this one, in a session of its own (a Ctrl-C reaches only us), and is ended here in any case.
+Every process is a child in its own session (a Ctrl-C reaches only this process), and is always ended here.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class DemoFailed(OffpathError):
-    """The demo could not be carried through."""
+    """The demo could not complete."""
 
 
 @dataclass(slots=True)
 class Answer:
-    """One answered job; ``is_equal`` and ``right`` come after the replay. Times in ns of the monotonic clock."""
+    """One answered job; ``is_equal`` and ``right`` are set after the replay. Times in ns of the monotonic clock."""
 
     job: int
     tenant: str
@@ -46,20 +46,20 @@ class Answer:
 
 @dataclass(slots=True)
 class Outcome:
-    """Everything the processes said."""
+    """The output of all processes."""
 
     answers: dict[int, Answer] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
     statistics: dict[str, int] = field(default_factory=dict)
     start_ns: int = 0
     started_in_s: float = 0.0
-    """From the daemon's start until every requester had its session and knew the kernels."""
+    """From the daemon's start until every requester had its session and the kernel list."""
     complaints: list[str] = field(default_factory=list)
-    """What the processes wrote to stderr, each line with its author."""
+    """Lines that the processes wrote to stderr, each with its process."""
 
 
 class Child:
-    """One child process; its stderr is kept for the case that it fails."""
+    """One child process; its stderr is kept for its failure report."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
         self.name = name
@@ -80,7 +80,7 @@ class Child:
         return cls(name, process)
 
     async def listen(self, is_ready: asyncio.Event | None = None) -> None:
-        """Keep the last lines of stderr, but for the one that says ready and sets ``is_ready``."""
+        """Keep the last lines of stderr, except the ready line, which sets ``is_ready``."""
         assert self.process.stderr is not None
         async for line in self.process.stderr:
             text = line.decode("utf-8", "replace").rstrip()
@@ -90,7 +90,7 @@ class Child:
                 self.complaints = [*self.complaints[1 - _LAST_WORDS :], text]
 
     async def end(self) -> bytes:
-        """SIGTERM, SIGKILL if that does not help; returns what stdout still held."""
+        """Send SIGTERM, then SIGKILL if needed; returns the rest of stdout."""
         if self.process.returncode is None:
             self.process.terminate()
         assert self.process.stdout is not None
@@ -105,13 +105,13 @@ class Child:
         return rest
 
     def failure(self) -> DemoFailed:
-        """Its exit with its last words."""
+        """Its exit code with its last lines of stderr."""
         said = "\n  ".join(self.complaints) or "(it said nothing)"
         return DemoFailed(f"{self.name} ended with {self.process.returncode}:\n  {said}")
 
 
 class Drive:
-    """One run. ``progress`` is called whenever a job ended."""
+    """One run. ``progress`` is called after each job."""
 
     def __init__(self, place: Place, progress: Callable[[Outcome], None]) -> None:
         self._place = place
@@ -121,7 +121,7 @@ class Drive:
         self.outcome = Outcome()
 
     async def run(self) -> Outcome:
-        """Set up, replay, take down. Raises: DemoFailed: a process failed or was not ready in time."""
+        """Set up, replay, tear down. Raises: DemoFailed: a process failed or was not ready in time."""
         try:
             await self._run()
         finally:
@@ -180,14 +180,14 @@ class Drive:
 
     @staticmethod
     async def _within(child: Child, ready: Coroutine[Any, Any, Any]) -> None:
-        """Wait for a child to be ready; not longer than it lives."""
+        """Wait for a child to be ready, at most until it ends."""
         waiting, ended = asyncio.ensure_future(ready), asyncio.ensure_future(child.process.wait())
         try:
             await asyncio.wait({waiting, ended}, timeout=_READY_S, return_when=asyncio.FIRST_COMPLETED)
             if waiting.done():
                 waiting.result()
             elif ended.done():
-                await asyncio.sleep(0.1)  # its last words are on their way
+                await asyncio.sleep(0.1)  # its last lines are still in the pipe
                 raise child.failure()
             else:
                 raise DemoFailed(f"{child.name} was not ready within {_READY_S:g} s")
@@ -203,7 +203,7 @@ class Drive:
 
     @staticmethod
     async def _guard(child: Child) -> None:
-        """A daemon or helper that ends during the replay ends the demo."""
+        """Fail the demo if a daemon or helper ends during the replay."""
         await child.process.wait()
         await asyncio.sleep(0.1)
         raise child.failure()

@@ -1,8 +1,8 @@
-"""The checks of isolation, made where a kernel can see: in the worker, on the lane's own memory.
+"""Isolation checks inside a worker, where the lane's own memory is visible.
 
 Each tenant has a canary, 32 bytes derived from its name. Its requests carry it beside the images, and after each job
-the worker leaves it at the ends of landing buffer and result half. A worker whose lane opens looks through all of the
-lane for every other tenant's canary: had the memory not been scrubbed, the previous tenant's would be there.
+the worker writes it to the ends of landing buffer and result half. When a lane opens, its worker scans the whole
+lane for every other tenant's canary: without a scrub, the previous tenant's would be there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def canary(tenant: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class LaneReport:
-    """What a worker says of its lane, with each answer; int64 on the wire, in this order.
+    """A worker's report on its lane, sent with each answer; int64 on the wire, in this order.
 
     Counts are of this lane opening so far: per (pid, lease, lane) only the last report counts. ``start`` and
     ``memory_slices`` are MIG memory slices of GPU ``gpu``; ``tenant`` is an index into the tenants in order of name;
@@ -62,7 +62,7 @@ class LaneReport:
 
 
 class LaneAudit:
-    """One lane opening, watched by its worker."""
+    """One lane opening, audited by its worker."""
 
     def __init__(self, lane: LaneContext, tenants: Sequence[str]) -> None:
         """Scan the lane before its first job."""
@@ -79,17 +79,17 @@ class LaneAudit:
         self._forged = 0
 
     def check_owner(self, stamp: NDArray[Any]) -> None:
-        """One launch: is the request of the tenant this lane belongs to?"""
+        """Check at a launch that the request is of the lane's tenant."""
         self._stamps += 1
         self._forged += stamp.tobytes() != self._mark
 
     def leave_mark(self) -> None:
-        """Leave the tenant's canary where neither payload nor result reaches."""
+        """Write the tenant's canary where neither payload nor result reaches."""
         self._lane.landing[-CANARY_BYTES:] = self._mark
         self._lane.result[-CANARY_BYTES:] = self._mark
 
     def report(self, started_ns: int) -> NDArray[np.int64]:
-        """The lane as of now, after a kernel that began at ``started_ns``."""
+        """The lane's report after a kernel that began at ``started_ns``."""
         lane = self._lane
         said = LaneReport(
             gpu=int(lane.gpu.rpartition("-")[2]), start=lane.start, memory_slices=self._profile.memory_slices,

@@ -1,8 +1,8 @@
-"""The model of the demo: a small network on digits, trained in a second, then quantised so that arithmetic is exact.
+"""The demo's model: a small network on digits, trained in a second, then quantised so that arithmetic is exact.
 
-Weights, inputs and hidden values are small whole numbers held in float32, and every sum stays below 2^24: float32
-represents each exactly, so the order in which a BLAS adds them up cannot matter. Two processes that compute the same
-job get the same bytes, and a difference is a fault of the way, not of rounding.
+Weights, inputs and hidden values are small whole numbers held in float32, and every sum stays below 2^24. float32
+represents each exactly, so the order of a BLAS's additions cannot matter. Two processes that compute the same
+job get the same bytes, so a difference is an error of the data path, not of rounding.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from offpath.cli.demo.samples import DEMANDS, PIXELS
 
 Float = NDArray[np.float32]
 HIDDEN: Final = {14: 32, 28: 64, 42: 128}
-"""Hidden units per demand R: who asks for more of a GPU gets the larger network."""
+"""Hidden units per demand R: a larger demand gets a larger network."""
 _CLASSES: Final = 10
 _WHITE: Final = 16.0
 _WEIGHT: Final = 127.0
@@ -99,7 +99,7 @@ def _quantise(weights: list[NDArray[np.float64]], images: NDArray[np.uint8]) -> 
 
 
 def save(networks: dict[int, Network], path: str) -> None:
-    """One file for all processes of the demo."""
+    """Write one file for all processes of the demo."""
     arrays: dict[str, Any] = {}
     for demand, network in networks.items():
         for name in _FIELDS:

@@ -1,4 +1,4 @@
-"""The demo's temporary directory: configuration, token files, the model, and what its processes must know."""
+"""The demo's temporary directory: configuration, token files, the model, and the parameters of its processes."""
 
 from __future__ import annotations
 
@@ -58,9 +58,10 @@ path = "{doca_path}"
 
 @dataclass(frozen=True, slots=True)
 class Datapath:
-    """What carries requests and what copies; with `verbs` in it the RDMA devices of the DPU's side and of the others',
-    and the network namespace that requesters live in, if it is not ours. With `doca` the folder of DOCA's libraries
-    (empty: where they are installed), its release, and whether that is the emulator's."""
+    """The carrier and the copy engine. For `verbs`: the RDMA devices of the DPU's side and of the others', and the
+    network namespace of requesters, if it is another one. For `doca`: the folder of DOCA's libraries (empty: the
+    default one), its release, and whether it is the emulator.
+    """
 
     fabric: str = "loopback"
     copy_engine: str = "loopback"
@@ -74,7 +75,7 @@ class Datapath:
 
     @classmethod
     def chosen(cls, fabric: str, copy_engine: str, netns: str, channel: str) -> Datapath:
-        """With two ports the DPU's is the first, by name; with one both are the same.
+        """With two ports, the DPU's is the first by name; with one port, both are the same.
 
         Raises: NoRdmaDevice. DocaMissing: DOCA is not installed, and its emulator cannot be built.
         """
@@ -123,7 +124,7 @@ class Place:
         return os.path.join(self.directory, "run")
 
     def connector(self) -> HostConnector:
-        """How the helper joins."""
+        """How the helper connects."""
         if self.datapath.host_channel == "unix":
             return host_channel("unix", path=os.path.join(self.runtime, HOST_SOCKET))
         if self.datapath.host_channel == "comch":
@@ -134,19 +135,19 @@ class Place:
         )  # fmt: skip
 
     def environment(self, side: str) -> dict[str, str]:
-        """What the processes of a side, ``dpu`` or ``host``, must know of the emulator, if it is one."""
+        """The environment of the processes of a side, ``dpu`` or ``host``, for the DOCA emulator, if used."""
         if not self.datapath.is_emulated:
             return {}
         return {"DOCA_EMULATOR_SIDE": side, "DOCA_EMULATOR_DIR": os.path.join(self.directory, "doca")}
 
     @property
     def address(self) -> str:
-        """Where requesters negotiate."""
+        """The address at which requesters negotiate."""
         return "unix:" + os.path.join(self.runtime, NEGOTIATE_SOCKET)
 
     @classmethod
     def read(cls, path: str) -> Place:
-        """What `making` wrote."""
+        """Read what `making` wrote."""
         said = json.loads(Path(path).read_text("utf-8"))
         return cls(**{**said, "datapath": Datapath(**said["datapath"])})
 
@@ -156,7 +157,7 @@ def _zmq_address(directory: str) -> str:
 
 
 def _zmq_table(directory: str) -> str:
-    """With a pair of keys for each side. Raises: ZmqMissing."""
+    """The table, with a key pair for each side. Raises: ZmqMissing."""
     hosts = os.path.join(directory, "hosts")
     os.mkdir(hosts, mode=0o700)
     make_keys("demo", hosts)
@@ -169,7 +170,7 @@ def _zmq_table(directory: str) -> str:
 def making(
     tenants: list[str], *, seed: int, seconds: float, jobs: int | None, break_scrub: bool, datapath: Datapath
 ) -> Iterator[Place]:
-    """A fresh place, gone when the block ends."""
+    """A new place, removed when the block ends."""
     parent = tempfile.gettempdir()
     with tempfile.TemporaryDirectory(
         prefix="offpath-demo-", dir=parent if len(parent) <= _LONGEST_PATH else "/tmp", ignore_cleanup_errors=True

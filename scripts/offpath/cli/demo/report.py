@@ -1,4 +1,4 @@
-"""From what the processes said to what the demo claims: counts, percentiles, and whether it holds."""
+"""Computes the demo's report from the processes' output: counts, percentiles, and whether the checks passed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from offpath.cli.demo.samples import PIXELS, STAGES, Plan
 JOBS_WANTED: Final = 200
 LANE_CHANGES_WANTED: Final = 20
 _JOBS_PER_CHANGE: Final = 25
-"""What a shortened run is held to: a lane change per so many jobs."""
+"""A shortened run must have one lane change per this many jobs."""
 
 
 def lane_openings(answers: Iterable[Answer]) -> list[LaneReport]:
-    """The last report of every lane opening that served a job, by the time it opened."""
+    """The last report of every lane opening that served a job, in order of opening."""
     last: dict[tuple[int, int, int], LaneReport] = {}
     for answer in answers:
         lane = answer.lane
@@ -30,19 +30,19 @@ def lane_openings(answers: Iterable[Answer]) -> list[LaneReport]:
 
 
 def lane_changes(openings: Iterable[LaneReport]) -> int:
-    """How often a piece of GPU memory that a lane occupies went from one tenant to another.
+    """How often a piece of GPU memory that a lane occupies changed from one tenant to another.
 
-    Lanes are equal in size and lie from the instance's start on: (GPU, first slice, lane) names the bytes. An opening
-    that served no job does not show here, so there were at least as many.
+    Lanes are equal in size and begin at the instance's start: (GPU, first slice, lane) identifies the bytes. An opening
+    that served no job is not visible here, so this is a lower bound.
     """
     by_memory: dict[tuple[int, int, int], list[int]] = {}
-    for lane in openings:  # in the order they opened
+    for lane in openings:  # in order of opening
         by_memory.setdefault((lane.gpu, lane.start, lane.lane), []).append(lane.tenant)
     return sum(a != b for owners in by_memory.values() for a, b in itertools.pairwise(owners))
 
 
 def build(plan: Plan, outcome: Outcome, *, seed: int, break_scrub: bool) -> dict[str, Any]:
-    """The report as one JSON-ready object; ``ok`` and ``faults`` say whether it holds what the demo promises."""
+    """The report as one JSON-ready object; ``ok`` and ``faults`` are the result of the checks."""
     answers = list(outcome.answers.values())
     openings = lane_openings(answers)
     order = sorted(plan.tenants)
@@ -102,7 +102,7 @@ def build(plan: Plan, outcome: Outcome, *, seed: int, break_scrub: bool) -> dict
 
 
 def percentiles(ns: Iterable[int]) -> dict[str, float] | None:
-    """Median and p99 in µs; None of nothing."""
+    """Median and p99 in µs; None if empty."""
     values = np.fromiter(ns, np.float64)
     if not len(values):
         return None
@@ -123,7 +123,7 @@ def _profiles(openings: list[LaneReport]) -> dict[str, int]:
 
 
 def _per_request(statistics: dict[str, int]) -> dict[str, float]:
-    """Bytes per request: what the daemon's CPU read and wrote, and what the copy engine moved past it."""
+    """Bytes per request: read and written by the daemon's CPU, and moved by the copy engine."""
     requests = max(statistics.get("requests", 0), 1)
     read, written = statistics.get("header_bytes_read", 0), statistics.get("answer_bytes_written", 0)
     return {
@@ -135,7 +135,7 @@ def _per_request(statistics: dict[str, int]) -> dict[str, float]:
 
 
 def _faults(report: dict[str, Any], outcome: Outcome) -> list[str]:
-    """Why the demo does not hold what it promises; a run of fewer jobs promises fewer lane changes."""
+    """The failed checks; a run of fewer jobs needs fewer lane changes."""
     faults = []
     missing = report["jobs"] - report["answered"]
     if missing:

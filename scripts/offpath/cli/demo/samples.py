@@ -27,7 +27,7 @@ STAGES: Final = ("queued", "copy", "launch", "kernel", "back", "total")
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """Images uint8 [n, 64] of values 0..16, labels uint8 [n]; the model never sees the held-out part."""
+    """Images uint8 [n, 64] of values 0..16, labels uint8 [n]; the model is not trained on the held-out part."""
 
     train_images: NDArray[np.uint8]
     train_labels: NDArray[np.uint8]
@@ -37,7 +37,7 @@ class Digits:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One row of the trace, made a request: sent ``at_s`` after the start, of ``images`` digits, with demand R."""
+    """One row of the trace as a request: sent ``at_s`` after the start, with ``images`` digits and demand R."""
 
     job: int
     tenant: str
@@ -53,8 +53,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All jobs, by time; ``tenants`` maps each tenant's name to its key in the trace; ``span_s`` is the time the jobs
-    took to come in there."""
+    """All jobs, by time; ``tenants`` maps each tenant's name to its key in the trace; ``span_s`` is the time that the
+    jobs span there.
+    """
 
     jobs: tuple[Job, ...]
     tenants: dict[str, str]
@@ -68,14 +69,14 @@ def kernel_name(demand: int) -> str:
 
 @cache
 def load_digits() -> Digits:
-    """Read the sample and part it."""
+    """Read the sample and split it."""
     with np.load(DATA / DIGITS, allow_pickle=False) as packed:
         images, labels = packed["images"], packed["labels"]
     return Digits(images[:TRAINED_ON], labels[:TRAINED_ON], images[TRAINED_ON:], labels[TRAINED_ON:])
 
 
 def provenance() -> dict[str, dict[str, str]]:
-    """Where the samples come from, per file."""
+    """The source of each sample file."""
     told: dict[str, dict[str, str]] = json.loads((DATA / "provenance.json").read_text("utf-8"))
     return told
 
@@ -83,7 +84,7 @@ def provenance() -> dict[str, dict[str, str]]:
 def load_plan(seconds: float, jobs: int | None = None) -> Plan:
     """The trace's first ``jobs`` rows (None: all) as requests within ``seconds``.
 
-    Tenants are numbered by their jobs in the whole stretch, the most active first; equals by key.
+    Tenants are numbered by their jobs in the whole stretch, the most active first; ties by key.
     """
     with open(DATA / TRACE, encoding="ascii", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -108,7 +109,7 @@ def load_plan(seconds: float, jobs: int | None = None) -> Plan:
 
 
 def draw(seed: int, job: int, images: int) -> NDArray[np.intp]:
-    """Which held-out images a job classifies: indices [images], with replacement, the same for all who ask."""
+    """The held-out images that a job classifies: indices [images], with replacement; deterministic."""
     chosen: NDArray[np.intp] = np.random.default_rng([seed, job]).integers(
         0, len(load_digits().held_labels), images, dtype=np.intp
     )

@@ -1,6 +1,6 @@
 """The demo's helper process: three kernels over one model, two emulated GPUs.
 
-`python -m offpath.cli.demo.serving PLACE`, with PLACE the file that `offpath.cli.demo.place` writes.
+`python -m offpath.cli.demo.serving PLACE`; PLACE is the file that `offpath.cli.demo.place` writes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the demo shows in a terminal: one line while it runs, a table at its end."""
+"""The demo's terminal output: one line while it runs, a table at its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TTY_EVERY_S: Final = 0.1
 
 
 class Progress:
-    """Done of total, and per tenant; rewritten in place on a terminal, a line now and then elsewhere."""
+    """Done of total, and per tenant; rewritten in place on a terminal, otherwise printed occasionally."""
 
     def __init__(self, plan: Plan) -> None:
         self._total = len(plan.jobs)

@@ -1,8 +1,8 @@
 """One tenant's requester process: sends its jobs of the trace at their times, then checks the answers.
 
-`python -m offpath.cli.demo.tenant PLACE NAME` speaks JSON lines on stdout, which `drive` reads: ``ready``; then, once
-stdin named the start (ns of the monotonic clock), one ``answer`` or ``failed`` per job; then one ``check`` per answer,
-made against this process's own computation of the same job.
+`python -m offpath.cli.demo.tenant PLACE NAME` writes JSON lines to stdout, which `drive` reads. First ``ready``. Then,
+once stdin has given the start (ns of the monotonic clock), one ``answer`` or ``failed`` per job. Then one ``check`` per
+answer, made against this process's own computation of the same job.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from offpath.host_helper.aio import AsyncRequester
 from offpath.host_helper.negotiate import Rdma
 from offpath.host_helper.slots import Result
 
-_PATIENCE: Final = 3  # times what the replay takes
+_PATIENCE: Final = 3  # times the replay's duration
 _JOIN_S: Final = 120.0
 
 
 def emit(**message: Any) -> None:
-    """One line to the driver."""
+    """Write one line to the driver."""
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
@@ -50,7 +50,7 @@ class Tenant:
         self._answers: dict[int, Result] = {}
 
     async def run(self) -> None:
-        """All of it."""
+        """Join, replay and check."""
         requester = await self._join()
         try:
             emit(kind="ready")
@@ -65,7 +65,7 @@ class Tenant:
         self._check()
 
     async def _join(self) -> AsyncRequester:
-        """A session that knows the kernels: until the helper has joined, the daemon has none to name."""
+        """A session with a kernel list, which the daemon has only once the helper has joined."""
         until, path = time.monotonic() + _JOIN_S, self._place.datapath
         while True:
             requester = await AsyncRequester.open(
@@ -98,7 +98,7 @@ class Tenant:
         )  # fmt: skip
 
     def _check(self) -> None:
-        """Compute every answered job here, byte for byte the same or not; and hold the digits to their labels."""
+        """Recompute every answered job and compare the bytes; compare the digits with their labels."""
         networks = model.load(self._place.model)
         labels = load_digits().held_labels
         for job in self._jobs:
@@ -121,7 +121,7 @@ def same_bytes(one: tuple[NDArray[Any], ...], other: tuple[NDArray[Any], ...]) -
 
 
 def main(path: str, name: str) -> int:
-    """Run one tenant; 1 when it could not."""
+    """Run one tenant; 1 on failure."""
     end_with_parent()
     try:
         uvloop.run(Tenant(Place.read(path), name).run())

@@ -1,4 +1,4 @@
-"""The picture of a run: which tenant held which piece of which GPU, when, and the jobs it ran there."""
+"""The plot of a run: which tenant held which part of which GPU, when, and its jobs there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from offpath.cli.demo.place import KEEP_WARM_MS
 from offpath.cli.demo.samples import Plan
 
 _GPUS: Final = 2
-# Okabe and Ito's palette, told apart by colour-blind readers too
+# Okabe and Ito's palette, distinguishable for colour-blind readers
 _COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 _TICK_S: Final = 0.03
 _ALPHA: Final = 0.6
@@ -29,7 +29,7 @@ _IDLE_ALPHA: Final = 0.22
 
 @dataclass(slots=True)
 class _Held:
-    """A lease as its answers show it: from its first lane's opening to its last job's end."""
+    """A lease as visible in its answers: from its first lane's opening to its last job's end."""
 
     gpu: int
     start: int
@@ -41,7 +41,7 @@ class _Held:
 
 
 def draw(plan: Plan, outcome: Outcome, report: dict[str, Any], path: str) -> None:
-    """Write the timeline; the format goes by the file's suffix. Raises: OSError: it cannot be written."""
+    """Write the timeline; the file's suffix gives the format. Raises: OSError: it cannot be written."""
     slices = gpu_model(GPU_MODEL).memory_slices
     leases: dict[int, _Held] = {}
     for answer in outcome.answers.values():
@@ -95,7 +95,7 @@ def _span(held: _Held, start_ns: int) -> Rectangle:
 def _tail(held: _Held, on_gpu: list[_Held], start_ns: int) -> Rectangle:
     """The keep-warm time after the last job: until it is over, or the next lease takes one of the slices.
 
-    That a lease was closed early for somebody else's sake shows; answers do not tell more than that.
+    The plot thus shows a lease that was closed early for another one; answers contain no more than that.
     """
     mine = range(held.start, held.start + held.slices)
     heirs = (
@@ -121,7 +121,7 @@ def _label(axes: Any, leases: list[_Held], start_ns: int) -> None:
 
 
 def _ticks(outcome: Outcome, gpu: int) -> list[Rectangle]:
-    """A mark per job, in the upper or lower half of its instance by its lane; never thinner than can be seen."""
+    """A mark per job, in the upper or lower half of its instance by its lane; always wide enough to be visible."""
     marks = []
     for answer in outcome.answers.values():
         lane = answer.lane

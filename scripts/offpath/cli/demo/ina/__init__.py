@@ -1,2 +1,3 @@
-"""`offpath demo ina`: two training jobs share an emulated switch. Modules with torch in them say so and are imported
-late."""
+"""`offpath demo ina`: two training jobs share an emulated switch. Modules that need torch are marked and imported
+late.
+"""

@@ -1,8 +1,7 @@
-"""What the demo of training jobs runs on: a cluster (`cli.local.ina_cluster`), its switches (`cli.local.switches`), and
-the ranks.
+"""The cluster of the training demo: hosts (`cli.local.ina_cluster`), switches (`cli.local.switches`), and ranks.
 
-The paper's testbed has five switches and four hosts with two GPUs each (figure 10); here each host has a switch of its
-own and a fifth joins them, and a job has one rank on each host.
+The paper's testbed has five switches and four hosts with two GPUs each (figure 10). Here each host has its own switch,
+a fifth switch joins them, and a job has one rank on each host.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ _LAST_WORDS: Final = 20
 
 
 class ClusterFailed(OffpathError):
-    """A process ended that should not have, or something did not come about in time."""
+    """A process ended unexpectedly, or a condition was not reached in time."""
 
 
 class RankProcess:
-    """A rank of a job, a child that ends with us; what it says goes to a file."""
+    """A rank of a job: a child that ends with this process; its output goes to a file."""
 
     def __init__(self, name: str, spec: str, directory: str) -> None:
         self.name = name
@@ -57,11 +56,11 @@ class RankProcess:
         self._is_killed = False
 
     def has_failed(self) -> bool:
-        """It ended with an error, and not by our hand."""
+        """It ended with an error, and was not killed from here."""
         return not self._is_killed and bool(self._process.poll())
 
     def kill(self) -> None:
-        """kill -9, and wait."""
+        """SIGKILL, and wait."""
         self._is_killed = True
         self._process.kill()
         self._process.wait()
@@ -72,14 +71,14 @@ class RankProcess:
             self._process.send_signal(signal.SIGTERM)
 
     def end(self, until: float) -> None:
-        """Waits until ``until`` (monotonic seconds), then kills."""
+        """Wait until ``until`` (monotonic seconds), then kill."""
         try:
             self._process.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
             self.kill()
 
     def failure(self) -> ClusterFailed:
-        """Its end with its last words."""
+        """Its exit code with its last lines."""
         said = "\n  ".join(_last_words(self._said)) or "(it said nothing)"
         return ClusterFailed(f"{self.name} ended with {self._process.poll()}:\n  {said}")
 
@@ -113,7 +112,7 @@ class Cluster:
         self._open.close()
 
     def start(self) -> None:
-        """Everything but ranks; returns when all agents have been heard."""
+        """Start everything but ranks; returns when all agents have reported."""
         self._switches = self._open.enter_context(Switches(os.path.join(self.directory, "s"), leaves=len(HOSTS)))
         where = {
             name: (self._switches.addresses[name], "unix://" + self._switches.path(name, "control"))
@@ -127,7 +126,7 @@ class Cluster:
 
     # -- its processes --------------------------------------------------------------------------------------------
     def kill(self, name: str) -> None:
-        """kill -9: a switch, ``controller``, ``daemon-HOST`` or ``helper-HOST``."""
+        """SIGKILL: a switch, ``controller``, ``daemon-HOST`` or ``helper-HOST``."""
         self._killed.add(name)
         if name in SWITCHES:
             self._switches.processes[name].kill()
@@ -144,7 +143,7 @@ class Cluster:
             self._cluster.start(name)
 
     def check(self) -> None:
-        """Raises: ClusterFailed: a process has ended that nobody killed."""
+        """Raises: ClusterFailed: a process ended that was not killed."""
         logs = {name: self._switches.path(name, "log") for name in SWITCHES}
         logs |= {name: self._cluster.path(f"{name}.log") for name in self._cluster.processes}
         for name, process in (*self._switches.processes.items(), *self._cluster.processes.items()):
@@ -156,7 +155,7 @@ class Cluster:
                 raise rank.failure()
 
     def wait(self, is_so: Callable[[], bool], what: str, seconds: float = _WAIT_S) -> None:
-        """Raises: ClusterFailed: it does not come about, or a process ends."""
+        """Raises: ClusterFailed: a timeout, or a process ended."""
         until = time.monotonic() + seconds
         while not is_so():
             self.check()
@@ -166,17 +165,18 @@ class Cluster:
 
     # -- its controller -------------------------------------------------------------------------------------------
     def status(self) -> ina_admin.ControllerStatus:
-        """Of the controller."""
+        """The controller's status."""
         return self._cluster.status()
 
     def job(self, name: str) -> ina_admin.InaJob:
-        """Of the controller."""
+        """The controller's record of the job."""
         with self._cluster.client() as client:
             return client.query(ina_admin.JobRequest(job=name), ina_admin.InaJob)
 
     def has_tree(self, name: str) -> bool:
-        """All ranks of the job have applied an epoch with a grant, which still holds; False also without a
-        controller."""
+        """Whether all ranks of the job have applied an epoch with a grant that still holds; False also without a
+        controller.
+        """
         try:
             job = self.job(name)
         except OffpathError:
@@ -184,26 +184,26 @@ class Cluster:
         return bool(job.job.stamp and job.ranks) and all(rank.applied >= job.job.stamp for rank in job.ranks)
 
     def set_mode(self, mode: str, rate: float) -> None:
-        """How jobs share the root from now on; links carry ``rate`` bytes/s."""
+        """Set how jobs share the root; links carry ``rate`` bytes/s."""
         self._cluster.mode(mode, rate)
 
     # -- its jobs -------------------------------------------------------------------------------------------------
     def submit(self, job: str) -> None:
-        """One rank on each host."""
+        """Submit the job with one rank on each host."""
         self._cluster.submit(job, HOSTS)
         os.mkdir(self.folder(job), mode=0o700)
 
     def folder(self, job: str) -> str:
-        """Where a job's files are."""
+        """The folder of a job's files."""
         return os.path.join(self.directory, f"job-{job}")
 
     def end_ranks(self, job: str) -> None:
-        """kill -9 to all that are left of them."""
+        """SIGKILL all its remaining ranks."""
         for process in self.ranks.pop(job, []):
             process.kill()
 
     def train(self, job: str, seed: int, first: orders.Order, checkpoint_every: int = 0) -> None:
-        """Start its ranks, also again."""
+        """Start or restart its ranks."""
         port = _free_port()
         self.ranks[job] = []
         for rank, host in enumerate(HOSTS):

@@ -1,4 +1,4 @@
-"""`offpath demo ina`: two DDP trainings of four ranks each share an emulated switch, in every way there is."""
+"""`offpath demo ina`: two DDP trainings of four ranks each share an emulated switch, in every sharing mode."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Run it. 0: everything held; 1: it did not, and stderr says what; `os.EX_TEMPFAIL` (75): the machine was too busy
-    to judge the scores, and all else held."""
+    """Run the demo. 0: all checks passed; 1: one failed, and stderr has the reason; `os.EX_TEMPFAIL` (75): the machine
+    was too busy to judge the scores, and all else passed.
+    """
     if min(arguments.blocks, arguments.steps) < 1:
         raise OffpathError("--blocks, --steps: at least one")
     if arguments.picture and not arguments.picture.endswith(_PICTURES):
@@ -63,17 +64,17 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def exit_code(faults: Sequence[str], not_judged: Sequence[str]) -> int:
-    """What was seen to be wrong counts more than what could not be seen."""
+    """An observed fault takes precedence over a missing verdict."""
     if faults:
         return 1
     return os.EX_TEMPFAIL if not_judged else 0
 
 
 def judged(name: str, saved: float, of_bound: float, taken: Sequence[float], wanted: int) -> tuple[list[str], str]:
-    """A setting held against the bars: its faults, or why there is no verdict (empty: there is one).
+    """A setting compared with the bars: its faults, or the reason for no verdict (empty: there is one).
 
     ``saved``: part of the time that INA for all saves; ``of_bound``: of `shared`; ``taken``: by block, the part of the
-    cores that others took.
+    cores that other processes used.
     """
     from offpath.cli.demo.ina import quiet
 

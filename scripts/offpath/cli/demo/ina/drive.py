@@ -1,7 +1,7 @@
-"""Runs the demo: two jobs train on and on while the way they share the switch is changed, block by block.
+"""Runs the demo: two jobs train continuously while the sharing mode of the switch changes, block by block.
 
-A mode is in force when both jobs have applied their epochs of it; only whole steps after that are measured. Modes come
-in each block in another order, so that none has the quiet minutes of the machine.
+A mode is in force when both jobs have applied their epochs of it; only whole steps after that are measured. Each block
+has its own order of modes, so that no mode always gets the quiet minutes of the machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from offpath.cli.demo.ina.score import MODES, Block
 JOBS: Final = ("left", "right")
 SEEDS: Final = {"left": 11, "right": 12}
 BYTES_PER_STEP: Final = 1_095_208
-"""Of gradients: `training.network`'s parameters as float32. Held against the model by a test."""
+"""Bytes of gradients: `training.network`'s parameters as float32. A test compares it with the model."""
 _SETTLE_STEPS: Final = 3
 _END_S: Final = 120.0
 
@@ -32,7 +32,8 @@ _END_S: Final = 120.0
 @dataclass(frozen=True, slots=True)
 class Setting:
     """``compute_s``: of a step, padding included; ``share``: the part of a step without INA that communication takes.
-    The links' rate follows."""
+    Both determine the links' rate.
+    """
 
     name: str
     compute_s: float
@@ -61,8 +62,9 @@ class Measured:
 
 @dataclass(slots=True)
 class Outcome:
-    """All that was seen. ``taken``: by setting, for each block, disturbed ones included, the part of the cores' time
-    that others took; ``ends``: what rank 0 of each job said at its end; ``operations``: by job, of rank 0."""
+    """All observations. ``taken``: by setting, for each block, disturbed ones included, the part of the cores' time
+    that other processes used; ``ends``: the final output of rank 0 of each job; ``operations``: by job, of rank 0.
+    """
 
     wanted: int
     """Blocks of each setting."""
@@ -75,7 +77,7 @@ class Outcome:
 
 
 class Drive:
-    """One run over a `Cluster`. ``say`` is told of progress."""
+    """One run over a `Cluster`. ``say`` receives progress."""
 
     def __init__(self, cluster: Cluster, blocks: int, steps: int, seed: int, say: Callable[[str], None]) -> None:
         self._cluster, self._blocks, self._steps = cluster, blocks, steps
@@ -84,7 +86,7 @@ class Drive:
         self._order = 0
 
     def run(self) -> Outcome:
-        """Raises: ClusterFailed: a process ended, or something did not come about."""
+        """Raises: ClusterFailed: a process ended, or a condition was not reached in time."""
         cluster, out = self._cluster, Outcome(self._blocks)
         begun = time.monotonic()
         cluster.start()
@@ -105,7 +107,7 @@ class Drive:
         return out
 
     def _run_setting(self, number: int, setting: Setting, out: Outcome) -> None:
-        """Blocks of it, a disturbed one again, until there are enough or no verdict is to be had."""
+        """Run its blocks and repeat disturbed ones, until there are enough or no verdict is possible."""
         taken: list[float] = []
         out.taken.append(taken)
         while quiet.goes_on(taken, self._blocks):
@@ -134,7 +136,7 @@ class Drive:
         return Measured(number, block, mode, from_ns, tuple(found))
 
     def _await_mode(self, mode: str) -> None:
-        """Until each job has applied what this mode gave it. Alternating goes on for ever: there, until one has."""
+        """Wait until each job has applied this mode's epoch. Alternating never settles: there, until one has."""
 
         def is_so() -> bool:
             held = [self._cluster.job(job) for job in JOBS]
@@ -191,7 +193,7 @@ class Drive:
 
 
 def blocks(outcome: Outcome, setting: int) -> list[Mapping[str, Block]]:
-    """What `score.runs` wants, in the order of `MODES`: of the blocks that count."""
+    """The input of `score.runs`, in the order of `MODES`: the blocks that count."""
     numbers, _ = quiet.chosen(outcome.taken[setting], outcome.wanted)
     by_place = {(each.block, each.mode): each for each in outcome.measured if each.setting == setting}
     return [{mode: _block(outcome, by_place[number, mode]) for mode in MODES} for number in numbers]

@@ -1,4 +1,4 @@
-"""A rank's account of its steps: a line of JSON each, read by the demo while it grows."""
+"""A rank's log of its steps: one line of JSON each, which the demo reads while it grows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAYS: Final = (INA, REFUSED, PLAIN, REDONE)
 
 @dataclass(frozen=True, slots=True)
 class Did:
-    """An all-reduce: how it went, and when, in ns of the monotonic clock."""
+    """An all-reduce: how it ran, and when, in ns of the monotonic clock."""
 
     how: str
     began_ns: int
@@ -34,25 +34,25 @@ class Step:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Its duration."""
         return (self.ended_ns - self.began_ns) / 1e9
 
 
 def write(file: IO[str], step: Step) -> None:
-    """At once, so that a reader sees it."""
+    """Flushed at once for the reader."""
     file.write(json.dumps([step.step, step.order, step.stamp, step.began_ns, step.ended_ns]) + "\n")
     file.flush()
 
 
 def operations(path: str) -> list[Did]:
-    """What the runtime's timeline wrote, the oldest first."""
+    """The operations of the runtime's timeline file, the oldest first."""
     with open(path, encoding="utf-8") as file:
         rows = map(json.loads, file)
         return [Did(row["how"], row["begin_ns"], row["end_ns"]) for row in rows]
 
 
 class Reader:
-    """The steps of a file that grows."""
+    """The steps of a growing file."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -60,7 +60,7 @@ class Reader:
         self._at = 0
 
     def more(self) -> list[Step]:
-        """Those that came since the last call; a line that is still being written waits for the next."""
+        """The new steps since the last call; an incomplete line is left for the next call."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(self._at)

@@ -1,7 +1,7 @@
-"""What the ranks of a running job are told: from which step on they compute for how long, and when to end.
+"""Orders to the ranks of a running job: from which step on they compute for how long, and when to end.
 
-Rank 0 reads what its operator wants and writes down from which step on it holds, a few steps ahead: no rank can be
-further than one step from another, so all find it in time and change at the same step.
+Rank 0 reads the operator's order and publishes the step from which it holds, a few steps ahead. No rank can be
+further than one step from another, so all read it in time and change at the same step.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ _AHEAD: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """``number``: one more than the last one's; ``padding_s``: how long a step's computation is made to last beyond its
-    own arithmetic; ``ends``: there is no such step any more."""
+    """``number``: increases by one; ``padding_s``: added to a step's computation beyond its arithmetic; ``ends``: the
+    training ends before this step.
+    """
 
     number: int
     padding_s: float
@@ -26,14 +27,14 @@ class Order:
 
 
 def write(path: str, order: Order) -> None:
-    """Whole or not at all."""
+    """Write it atomically."""
     with open(f"{path}.new", "w", encoding="ascii") as file:
         json.dump(asdict(order), file)
     os.replace(f"{path}.new", path)
 
 
 def read(path: str) -> Order | None:
-    """None: there is none yet."""
+    """None: no order yet."""
     try:
         with open(path, encoding="ascii") as file:
             return Order(**json.load(file))
@@ -49,7 +50,7 @@ class Orders:
         self._now, self._seen = first, first.number
 
     def at(self, step: int) -> Order:
-        """What holds at ``step``, which this rank is about to begin."""
+        """The order for ``step``, which this rank is about to begin."""
         if self._rank == 0 and (order := read(self._wanted)) is not None and order.number > self._seen:
             self._seen = order.number
             told = Order(order.number, order.padding_s, order.ends, step + _AHEAD)

@@ -1,4 +1,4 @@
-"""The picture of `demo ina`: who was in the tree when, mode by mode, and what it was worth."""
+"""The plot of `demo ina`: which job was in the tree when, mode by mode, and the gain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from offpath.cli.demo.ina.log import INA, PLAIN, REDONE, REFUSED, Did, Step
 
-# Okabe and Ito's palette, told apart by colour-blind readers too
+# Okabe and Ito's palette, distinguishable for colour-blind readers
 _COLOURS: Final = {INA: "#009E73", REFUSED: "#D55E00", PLAIN: "#999999", REDONE: "#CC79A7"}
 _COMPUTES: Final = "#dfe7ee"
 _JOBS: Final = ("#0072B2", "#E69F00")

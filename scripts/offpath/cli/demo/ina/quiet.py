@@ -1,7 +1,7 @@
-"""Whether a block of the demo had the machine's cores to itself, from what the kernel counts of them.
+"""Decides from the kernel's counters whether a block of the demo had the machine's cores to itself.
 
-A score compares times of processes that share the cores. Work that is none of the demo's makes all of them longer, but
-not in the same proportion, so a disturbed block says something of the machine, and nothing of the schedule.
+A score compares times of processes that share the cores. Other work makes all of them longer, but not in the same
+proportion, so a disturbed block measures the machine and not the schedule.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Final
 
 MOST_TAKEN: Final = 0.10
-"""Part of all cores' time that others may take in a quiet block; an idle machine's own services take some percent."""
+"""Part of all cores' time that other processes may use in a quiet block; an idle machine's services use some
+percent.
+"""
 LEAST_QUIET: Final = 0.6
 """Part of the wanted blocks that must be quiet for a verdict."""
 MOST_BLOCKS: Final = 2
-"""Times the wanted blocks, repeated ones included."""
+"""Limit on blocks, repeated ones included, as a multiple of the wanted ones."""
 _GUEST: Final = 8
-"""Fields of /proc/stat from here on (guest, guest_nice) are in user and nice already."""
+"""Fields of /proc/stat from here on (guest, guest_nice) are already contained in user and nice."""
 _IDLE: Final = (3, 4)
 """idle, iowait."""
 _PARENT, _OWN_TICKS = 1, slice(11, 15)
@@ -28,8 +30,9 @@ _PARENT, _OWN_TICKS = 1, slice(11, 15)
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Clock ticks since the start: of all cores, ``busy`` of them (time stolen by a hypervisor too), and those that
-    processes of ours took."""
+    """Clock ticks since the start: of all cores, ``busy`` of them (time stolen by a hypervisor too), and those of this
+    process and its descendants.
+    """
 
     total: int
     busy: int
@@ -37,7 +40,7 @@ class Cores:
 
 
 def taken_by_others(before: Cores, after: Cores) -> float:
-    """Part of all cores' time between the two that was neither idle nor ours, from 0 to 1."""
+    """Part of all cores' time between the two that was neither idle nor this demo's, from 0 to 1."""
     total = after.total - before.total
     if total <= 0:
         return 0.0
@@ -46,25 +49,26 @@ def taken_by_others(before: Cores, after: Cores) -> float:
 
 
 def is_quiet(taken: float) -> bool:
-    """Others took no more than what a machine without other work takes for itself."""
+    """Whether others used no more than an otherwise idle machine does."""
     return taken <= MOST_TAKEN
 
 
 def has_enough(quiet: int, wanted: int) -> bool:
-    """So many quiet blocks, of so many wanted, allow a verdict."""
+    """Whether this many quiet blocks, of the wanted ones, allow a verdict."""
     return quiet >= max(1, LEAST_QUIET * wanted)
 
 
 def goes_on(taken: Sequence[float], wanted: int) -> bool:
-    """Another block is due after those in which others took ``taken``: not all wanted are quiet yet, no more than
-    `MOST_BLOCKS` times those wanted were run, and a verdict is still to be had."""
+    """Whether another block is needed after those in which others used ``taken``: not all wanted blocks are quiet yet,
+    at most `MOST_BLOCKS` times the wanted ones were run, and a verdict is still possible.
+    """
     quiet = sum(is_quiet(each) for each in taken)
     left = MOST_BLOCKS * wanted - len(taken)
     return quiet < wanted and left > 0 and has_enough(quiet + left, wanted)
 
 
 def chosen(taken: Sequence[float], wanted: int) -> tuple[list[int], bool]:
-    """The blocks that count, and whether a verdict may rest on them: the quiet ones, or all, without a verdict."""
+    """The blocks that count, and whether they allow a verdict: the quiet ones, or all, without a verdict."""
     quiet = [number for number, each in enumerate(taken) if is_quiet(each)]
     if has_enough(len(quiet), wanted):
         return quiet, True
@@ -72,7 +76,7 @@ def chosen(taken: Sequence[float], wanted: int) -> tuple[list[int], bool]:
 
 
 def cores_of(text: str) -> tuple[int, int]:
-    """Ticks in all and busy ones, from the text of /proc/stat. Raises: ValueError: it has no line for all cores.
+    """Total and busy ticks, from the text of /proc/stat. Raises: ValueError: it has no line for all cores.
 
     >>> cores_of("cpu  10 0 5 80 5 0 0 2 7 0")
     (102, 17)
@@ -110,7 +114,7 @@ def ticks_of(stats: Sequence[str], root: int) -> int:
 
 
 def look() -> Cores:
-    """The cores now, with this process and its descendants as ours. Raises: OSError: /proc says nothing."""
+    """The cores now, with this process and its descendants as the demo's. Raises: OSError: /proc is unreadable."""
     total, busy = cores_of(Path("/proc/stat").read_text("ascii"))
     stats = []
     for name in os.listdir("/proc"):

@@ -1,6 +1,6 @@
-"""A rank of one of the demo's jobs, a process of its own: ``python -m offpath.cli.demo.ina.rank SPEC``. Needs torch.
+"""A rank of one of the demo's jobs, as a process: ``python -m offpath.cli.demo.ina.rank SPEC``. Needs torch.
 
-An ordinary DDP training; what makes it use INA is one line, `hook.register`.
+An ordinary DDP training; one line, `hook.register`, makes it use INA.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TIMEOUT: Final = timedelta(seconds=60)
 
 
 def main(spec: Spec) -> None:
-    """Train until the orders say that it is enough; rank 0 leaves ``end.json``."""
+    """Train until the orders end it; rank 0 writes ``end.json``."""
     training.one_thread()
     dist.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{spec.port}", rank=spec.rank, world_size=spec.ranks, timeout=_TIMEOUT
@@ -48,7 +48,7 @@ def main(spec: Spec) -> None:
         while not (order := orders.at(step)).ends:
             began_ns = time.monotonic_ns()
             data = training.batch(spec.seed, step, spec.rank)
-            time.sleep(order.padding_s)  # the rest of a real model's forward pass
+            time.sleep(order.padding_s)  # stands for the rest of a real model's forward pass
             steering.zero_grad()
             training.loss(ddp, data).backward()  # type: ignore[no-untyped-call, unused-ignore]
             steering.step()
@@ -77,7 +77,7 @@ def _save(spec: Spec, model: torch.nn.Module, steering: torch.optim.Optimizer, s
 
 
 def _resume(spec: Spec, model: torch.nn.Module, steering: torch.optim.Optimizer) -> int:
-    """The step to go on with: that of the checkpoint, or 0."""
+    """The step to continue with: the checkpoint's, or 0."""
     if not os.path.exists(spec.path("saved")):
         return 0
     saved = torch.load(spec.path("saved"), weights_only=True)

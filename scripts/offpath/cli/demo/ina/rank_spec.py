@@ -1,4 +1,4 @@
-"""What a rank of the demo is started with. Without torch, for whoever starts it."""
+"""The parameters of a rank of the demo. Without torch, because the parent process imports it too."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One rank. ``directory``: the job's, where its files lie; ``pages``: where its host's helper looks; ``link``: the
-    file with the rate of all links; ``seed``: of the training; ``first``: the first order; ``checkpoint_every``: steps,
-    0: none. A job with a checkpoint goes on from there."""
+    """One rank. ``directory``: of the job's files; ``pages``: the state-file folder that its host's helper watches;
+    ``link``: the file with the rate of all links; ``seed``: of the training; ``first``: the first order;
+    ``checkpoint_every``: steps, 0: none. A job with a checkpoint continues from it.
+    """
 
     job: str
     rank: int

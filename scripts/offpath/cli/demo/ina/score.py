@@ -1,4 +1,4 @@
-"""From steps that were timed to scores, their intervals, and the most that any schedule could score."""
+"""Computes scores and their intervals from timed steps, and the greatest score that any schedule could reach."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class Run:
 
 def runs(blocks: Sequence[Mapping[str, Block]], seed: int = 0) -> list[Run]:
     """Each mode against ``none`` and ``all`` of the same blocks. Intervals of 90 %: blocks drawn with replacement, the
-    same ones for all modes, since what disturbs the machine disturbs a block."""
+    same ones for all modes, because a disturbance affects a whole block.
+    """
     random = Random(seed)
     whole = range(len(blocks))
     draws = [[random.choice(whole) for _ in whole] for _ in range(_DRAWS)]
@@ -81,10 +82,10 @@ def interval(drawn: Sequence[float]) -> tuple[float, float]:
 
 
 def bound(none_s: tuple[float, float], all_s: tuple[float, float], ina_s: tuple[float, float]) -> tuple[float, float]:
-    """What two jobs could score at most on a tree that carries one operation at a time, by a schedule that knows all.
+    """The greatest scores of two jobs on a tree that carries one operation at a time, for an ideal schedule.
 
-    A job that gets the share x of what INA saves takes none − x (none − all) per step, and holds the tree x times as
-    long as with INA for all. Together they cannot hold it more than all the time. Of what that allows, the shares with
+    A job that gets the share x of INA's saving takes none − x (none − all) per step, and holds the tree x times as
+    long as with INA for all. Together they can hold it at most all the time. Of the feasible shares, the result has
     the greatest mean (of equals, the most alike). No schedule of whole operations does better.
     """
 
@@ -100,5 +101,5 @@ def bound(none_s: tuple[float, float], all_s: tuple[float, float], ina_s: tuple[
 
 
 def demand(all_s: Sequence[float], ina_s: Sequence[float]) -> float:
-    """Which part of the time all jobs would hold the tree if each had INA for all; above 1: more than there is."""
+    """The part of the time that all jobs would hold the tree if each had INA for all; above 1: more than available."""
     return sum(held / step for held, step in zip(ina_s, all_s, strict=True))

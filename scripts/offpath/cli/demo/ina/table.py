@@ -1,4 +1,4 @@
-"""`demo ina`, for reading."""
+"""The report of `demo ina` as text."""
 
 from __future__ import annotations
 

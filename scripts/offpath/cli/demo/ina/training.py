@@ -1,7 +1,7 @@
-"""What the two jobs train: a small network on digits, data-parallel. Needs torch (extra ``train``).
+"""The training of the two jobs: a small network on digits, data-parallel. Needs torch (extra ``train``).
 
-Everything is drawn by job, step and rank alone, so the same training can be done again in one process, without a
-network, and must give the same weights to the last bit if gradients are summed in the same order.
+Everything is drawn by job, step and rank alone. So the same training can be repeated in one process, without a
+network, and must give bit-identical weights if gradients are summed in the same order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HIDDEN: Final = (192,) * 8
 BATCH: Final = 16
 """Images per rank and step."""
 BUCKET_MB: Final = 0.13
-"""DDP's buckets: about one layer each, so that jobs can take turns within a step."""
+"""DDP's buckets: about one layer each, so that jobs can alternate within a step."""
 _CLASSES: Final = 10
 _RATE: Final = 0.02
 _MOMENTUM: Final = 0.9
@@ -29,7 +29,7 @@ _WHITE: Final = 16.0
 
 
 def one_thread() -> None:
-    """The arithmetic of one thread: the order of sums must be the same everywhere."""
+    """Use one thread: the order of sums must be the same everywhere."""
     torch.set_num_threads(1)
 
 
@@ -40,7 +40,7 @@ def network(seed: int) -> torch.nn.Sequential:
     layers: list[torch.nn.Module] = []
     for before, after in pairwise(sizes):
         linear = torch.nn.Linear(before, after)
-        torch.nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")  # many layers: the signal must not fade
+        torch.nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")  # many layers: prevents vanishing activations
         layers += [linear, torch.nn.ReLU()]
     return torch.nn.Sequential(*layers[:-1])
 
@@ -59,7 +59,7 @@ class Batch:
 
 
 def batch(seed: int, step: int, rank: int) -> Batch:
-    """What a rank learns from in a step."""
+    """A rank's batch in a step."""
     digits = load_digits()
     chosen = np.random.default_rng([seed, step, rank]).integers(0, len(digits.train_labels), BATCH, dtype=np.intp)
     images: NDArray[np.float32] = digits.train_images[chosen].astype(np.float32) / np.float32(_WHITE)
@@ -72,7 +72,7 @@ def loss(model: Any, data: Batch) -> torch.Tensor:
 
 
 def accuracy(model: torch.nn.Module) -> float:
-    """On the digits that nobody trained on."""
+    """On the held-out digits."""
     digits = load_digits()
     with torch.no_grad():
         scores = model(torch.from_numpy(digits.held_images.astype(np.float32) / np.float32(_WHITE)))
@@ -80,7 +80,7 @@ def accuracy(model: torch.nn.Module) -> float:
 
 
 def fingerprint(model: torch.nn.Module) -> str:
-    """Of all weights' bits."""
+    """A hash of all weights' bits."""
     digest = hashlib.sha256()
     for each in model.state_dict().values():
         digest.update(each.numpy().tobytes())
@@ -89,7 +89,8 @@ def fingerprint(model: torch.nn.Module) -> str:
 
 def alone(seed: int, ranks: int, steps: int) -> torch.nn.Module:
     """The whole training in this process: each rank's gradient one after the other, divided by their number as DDP
-    does, added in the order of ranks. No DDP, no network, no INA."""
+    does, added in the order of ranks. No DDP, no network, no INA.
+    """
     model = network(seed)
     steering = optimiser(model)
     for step in range(steps):
