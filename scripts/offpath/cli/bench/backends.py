@@ -1,8 +1,8 @@
-"""The settings of Conspirator §4.1 and the floor, each as processes one can send requests to.
+"""The settings of Conspirator §4.1 and the floor, each as processes that serve requests.
 
-floor  bare doorbells through three processes and the same two copies: what any such path must cost here
+floor  bare doorbells through three processes and the same two copies: the least cost of any such path here
 1      a bare TCP server on the host core that copies once into instance memory
-2      the requester writes straight into instance memory and rings the worker; no scheduling
+2      the requester writes directly into instance memory and rings the worker; no scheduling
 3      offpath with its daemon on the host core: scheduler and copy on the host, through shared memory
 4      offpath
 """
@@ -47,17 +47,17 @@ class Backend(Protocol):
     name: str
 
     def realtime_pids(self) -> list[int]:
-        """Processes that the product runs at real-time priority when it is asked to (`Helper.run(realtime=True)`)."""
+        """Processes that the product can run at real-time priority (`Helper.run(realtime=True)`)."""
 
     def block(self, payload: Payload, count: int, in_flight: int, kernel_ms: int) -> Block:
-        """``count`` requests, ``in_flight`` at a time."""
+        """Run ``count`` requests, ``in_flight`` at a time."""
 
     def close(self) -> None:
-        """End its processes."""
+        """End the setting's processes."""
 
 
 def compute(view: memoryview | Payload, kernel_ms: int) -> int:
-    """The kernel: one byte read so that the bytes must be there, then the GPU's time, during which the host idles."""
+    """The kernel: reads one byte, which must have arrived, then takes the GPU's time, during which the host idles."""
     first = view[0]
     if kernel_ms:
         time.sleep(kernel_ms / 1e3)
@@ -65,7 +65,7 @@ def compute(view: memoryview | Payload, kernel_ms: int) -> int:
 
 
 class _Paced:
-    """Keeps ``in_flight`` requests going over send and receive of the concrete setting."""
+    """Keeps ``in_flight`` requests under way over the send and receive of the concrete setting."""
 
     name = ""
 
@@ -80,7 +80,7 @@ class _Paced:
         raise NotImplementedError
 
     def receive(self) -> list[int]:
-        """Slots answered."""
+        """The answered slots."""
         raise NotImplementedError
 
     def block(self, payload: Payload, count: int, in_flight: int, kernel_ms: int) -> Block:
@@ -118,7 +118,7 @@ class _Memory:
         self.region.prefault()
 
     def at(self, slot: int, nbytes: int) -> slice:
-        """Where a slot's payload lies."""
+        """The position of a slot's payload."""
         return slice(slot * SMALL, slot * SMALL + nbytes) if slot else slice(0, nbytes)
 
 
@@ -159,7 +159,7 @@ class Floor(_Paced):
         return [self._worker]
 
     def send(self, slot: int, payload: Payload, kernel_ms: int) -> None:
-        """Write one-sidedly, ring."""
+        """Write one-sidedly, then ring."""
         self._slots.region.view[self._slots.at(slot, payload.nbytes)] = payload.data
         self._bell.send(struct.pack("<IQI", slot, payload.nbytes, kernel_ms))
 
@@ -200,7 +200,7 @@ class Direct(_Paced):
         return [self._worker]
 
     def send(self, slot: int, payload: Payload, kernel_ms: int) -> None:
-        """Write straight into instance memory, ring the worker."""
+        """Write directly into instance memory, ring the worker."""
         self._lanes.region.view[self._lanes.at(slot, payload.nbytes)] = payload.data
         self._bell.send(struct.pack("<IQI", slot, payload.nbytes, kernel_ms))
 
@@ -232,7 +232,7 @@ class Tcp(_Paced):
         return [self._server]
 
     def send(self, slot: int, payload: Payload, kernel_ms: int) -> None:
-        """The request's bytes through the socket."""
+        """Send the request's bytes through the socket."""
         head = struct.pack("<IQI", slot, payload.nbytes, kernel_ms)
         sent = self._sock.sendmsg([head, payload.data])
         if sent < len(head) + payload.nbytes:
@@ -302,7 +302,7 @@ class Offpath:
         self._large.submit("k0", [np.zeros(64, np.uint8)], timeout=30.0)
 
     def host_pids(self) -> list[int]:
-        """Helper and workers; and the daemon where it runs on the host."""
+        """Helper and workers, and the daemon if it runs on the host."""
         pids = [self._helper, *children(self._helper)]
         return [*pids, self._daemon.pid] if self._daemon_on_host else pids
 
@@ -370,7 +370,7 @@ def _serve_kernels(channel: str) -> None:
 
     @helper.lane_opened
     def touch(lane: LaneContext) -> None:
-        """Fault the lane's pages in before the clock runs."""
+        """Fault in the lane's pages before the measurement."""
         np.frombuffer(lane.landing, np.uint8)[::4096] = 0
 
     for ms in _KERNEL_MS:
@@ -387,7 +387,7 @@ def register_kernel(helper: Helper, kernel_ms: int) -> None:
 
 
 def open_backends(cores: Cores) -> list[Backend]:
-    """All five, the requester (this process) pinned to the host core."""
+    """All five; the requester (this process) is pinned to the host core."""
     pin(cores.host)
     made: list[Backend] = []
     try:

@@ -1,7 +1,7 @@
-"""`offpath bench NAME`: one module per NAME beside this one.
+"""`offpath bench NAME`: one module per NAME in this package.
 
-A benchmark module has ``DESCRIPTION``, ``add_arguments(parser)`` and ``run(arguments) -> Report``. JSON is printed also
-when a bar misses; the exit code is 1 only when a ratio taken in this very run misses its bar.
+A benchmark module has ``DESCRIPTION``, ``add_arguments(parser)`` and ``run(arguments) -> Report``. JSON is printed even
+if a bar is missed; the exit code is 1 only if a ratio of this run misses its bar.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A figure of this run and the bound it is held to; ``is_upper``: the figure must not exceed it."""
+    """A measured figure and its bound; ``is_upper``: the figure must not exceed it."""
 
     name: str
     value: float
@@ -35,7 +35,7 @@ class Bar:
 
     @property
     def is_accepted(self) -> bool:
-        """True when the figure keeps its bound."""
+        """True if the figure meets its bound."""
         return self.value <= self.bound if self.is_upper else self.value >= self.bound
 
     def line(self) -> str:
@@ -46,7 +46,7 @@ class Bar:
 
 @dataclass(slots=True)
 class Report:
-    """What a benchmark found: ``data`` for JSON, ``text`` for people, bars for the exit code."""
+    """A benchmark's result: ``data`` for JSON, ``text`` for people, bars for the exit code."""
 
     data: dict[str, Any]
     text: str

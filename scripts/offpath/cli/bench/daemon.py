@@ -1,7 +1,7 @@
-"""`daemon`: how soon it is ready, what it holds at rest, how soon it is back after kill -9, what its journal costs.
+"""`daemon`: start-up time, memory at rest, recovery time after kill -9, and the cost of the journal.
 
-Budgets (docs/design.md, Budgets) stand beside the figures. They are absolute times, which a busy machine misses without
-a fault, so the exit code does not depend on them.
+Budgets (docs/design.md, Budgets) are printed beside the figures. They are absolute times, which a busy machine can miss
+without a fault, so the exit code does not depend on them.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _PARTS: Final = ("start", "memory", "kill", "journal", "fullness")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No flags of its own."""
+    """No additional flags."""
 
 
 @dataclass(slots=True)
 class _Findings:
-    """What goes into the report, in order."""
+    """Data and text of the report, in order."""
 
     data: dict[str, Any] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
@@ -55,7 +55,7 @@ class _Findings:
         self.lines.append(line)
 
     def budget(self, key: str, value: float, bound: float, line: str) -> None:
-        """``value`` must stay below ``bound``."""
+        """Add ``value``, which must stay below ``bound``."""
         word = "met" if value < bound else "MISSED"
         self.add(key, round(value, 4), f"{line}; budget < {bound:g}: {word}")
 
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> Report:
 
 
 def _start(found: _Findings, quick: bool) -> None:
-    """Spawn of `offpath daemon run` to its ready line."""
+    """From the spawn of `offpath daemon run` to its ready line."""
     times = []
     for _ in range(10 if quick else 30):
         with Node(has_helper=False) as node:
@@ -91,7 +91,7 @@ def _start(found: _Findings, quick: bool) -> None:
 
 
 def _memory(found: _Findings, quick: bool) -> None:
-    """RssAnon + RssFile: what is the daemon's own and mapped files, without memory it shares with requesters."""
+    """RssAnon + RssFile: the daemon's own memory and mapped files, without memory that it shares with requesters."""
     with Node(has_helper=False) as node:
         time.sleep(0.5)
         rest = _resident_mib(node.daemon_pid)
@@ -110,8 +110,9 @@ def _resident_mib(pid: int) -> float:
 
 
 def _kill(found: _Findings, quick: bool) -> None:
-    """kill -9 under the service manager; a request is submitted at once. Times until it is accepted (as the next
-    daemon's journal has it) and until it is answered."""
+    """kill -9 under the service manager; a request is submitted at once. Times until it is accepted (by the next
+    daemon's journal) and until it is answered.
+    """
     accepted, answered = [], []
     with Node(is_kept=True, journal_mib=4) as node:
         for _ in range(30 if quick else 60):
@@ -131,7 +132,7 @@ def _percentiles(values: list[float]) -> tuple[float, float]:
 
 
 def _first_submitted_s(path: str, after_s: float) -> float:
-    """When the first request behind ``after_s`` was accepted: the daemon's clock is ours."""
+    """When the first request after ``after_s`` was accepted; the daemon and this process share the clock."""
     ring = Ring.opened(ReadOnlyFile(path))
     for entry in ring.entries(ring.oldest_checkpoint()):
         if entry.kind == codec.KIND_CHECKPOINT or entry.time_ns <= after_s * 1e9:
@@ -167,7 +168,7 @@ def _journal(found: _Findings, quick: bool) -> None:
 
 
 def _entry_costs(count: int) -> dict[str, float]:
-    """Median of 9 blocks, entry by entry, into a file as the daemon's."""
+    """Median of 9 blocks, entry by entry, into a file like the daemon's."""
     stages = (1000, 2000, 3000, 4000, 5000, 15000)
     entries: dict[str, tuple[events.Event, tuple[commands.Command, ...]]] = {
         "JobSubmitted + Copy": (
@@ -199,7 +200,7 @@ def _block_ns(journal: Journal, event: events.Event, decided: tuple[commands.Com
 
 
 def _fullness(found: _Findings, quick: bool) -> None:
-    """The same kill after more and more requests since the last checkpoint, which is what a start must replay."""
+    """The same kill after increasing numbers of requests since the last checkpoint, which a start must replay."""
     rows = []
     with Node(is_kept=True) as node:
         for requests in (0, 200, 400, 600):

@@ -1,8 +1,8 @@
-"""`gpu-policy`: what a decision costs, by policy and number of GPUs, and on a core that has other work (figure 8c).
+"""`gpu-policy`: the cost of a decision, by policy and number of GPUs, and on a core with other work (figure 8c).
 
-The port itself is timed, in the state that hurts: every GPU cut in seven leases of twenty tenants, each lease full, a
-thousand jobs queued. One step is a job that ends (`release`) and the next of its tenant's that gets the lane (`place`).
-A second figure is that of opening: `plan` where exactly one GPU, at random, has a free seventh.
+Times the port itself in its worst state: every GPU cut in seven leases of twenty tenants, each lease full, a
+thousand jobs queued. One step is a job that ends (`release`) and its tenant's next job that gets the lane (`place`).
+The second figure is that of opening a lease: `plan` with exactly one GPU, at random, that has a free seventh.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ _POLICIES: Final[dict[str, Callable[[], Policy]]] = {
     "mps-only": MpsOnly,
 }
 _NOT_BEYOND: Final = {"greedy-first-fit": 1_000}
-"""It walks a tenant's leases: larger fleets only take long."""
+"""It scans a tenant's leases: larger fleets only take long."""
 FIGURE_8C_GPUS: Final = 100
 """The paper's scale is "over 80 GPUs"."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No flags of its own."""
+    """No additional flags."""
 
 
 class _Full:
-    """A policy in that state. Times are the policy's own calls and nothing of ours."""
+    """A policy in that state. Times are of the policy's own calls only."""
 
     def __init__(self, policy: Policy, gpus: int) -> None:
         self.policy = policy
@@ -87,7 +87,7 @@ class _Full:
         return Demand(self._jobs, tenant, SHARE, 0)
 
     def block_ns(self, count: int, among: int | None = None) -> list[int]:
-        """``count`` steps; ``among``: on the first so many running jobs only, whose memory the caches then hold."""
+        """``count`` steps; ``among``: only on this many first running jobs, whose memory stays in the caches."""
         policy, clock, taken = self.policy, time.perf_counter_ns, []
         for _ in range(count):
             at = self._random.randrange(among or len(self.running))
@@ -105,7 +105,7 @@ class _Full:
         return taken
 
     def plans_ns(self, count: int) -> list[int]:
-        """``count`` openings: a lease goes, another comes where it was, for there is no other place."""
+        """``count`` openings: a lease closes and another opens in its place, the only free one."""
         policy, clock, taken = self.policy, time.perf_counter_ns, []
         for _ in range(count):
             at = self._random.randrange(len(self.running))
@@ -128,7 +128,7 @@ class _Full:
 
     @property
     def whole(self) -> bool:
-        """Its leases are whole GPUs."""
+        """Whether its leases are whole GPUs."""
         return isinstance(self.policy, MpsOnly)
 
 
@@ -161,7 +161,7 @@ def run(arguments: argparse.Namespace) -> Report:
 def _rows(name: str, blocks: int, count: int, growth: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     fleets = {gpus: _Full(_POLICIES[name](), gpus) for gpus in GPUS if gpus <= _NOT_BEYOND.get(name, GPUS[-1])}
     gc.collect()
-    gc.freeze()  # as the daemon does once it has started
+    gc.freeze()  # as the daemon does after its start
     taken: dict[int, list[list[int]]] = {gpus: [] for gpus in fleets}
     for full in fleets.values():
         full.block_ns(count)
@@ -170,7 +170,7 @@ def _rows(name: str, blocks: int, count: int, growth: dict[str, dict[str, Any]])
         for gpus, full in fleets.items():
             taken[gpus].append(full.block_ns(count))
         if GPUS[-1] in fleets:
-            fleets[GPUS[-1]].block_ns(count, fleets[100].leases)  # once to have them in the caches
+            fleets[GPUS[-1]].block_ns(count, fleets[100].leases)  # warms up the caches
             near.append(statistics.median(fleets[GPUS[-1]].block_ns(count, fleets[100].leases)))
     opened = {gpus: full.plans_ns(min(count, 300)) if not full.whole else [] for gpus, full in fleets.items()}
     gc.unfreeze()
@@ -194,8 +194,9 @@ def _us(blocks: list[list[int]], q: float) -> float | None:
 
 
 def under_load(count: int) -> list[dict[str, Any]]:
-    """``count`` decisions at each background load of the core they are made on, which this process is pinned to for as
-    long. The paper's figure 8c has a SmartNIC core beside a host core with other work; this is the core with the work.
+    """``count`` decisions at each background load of the core that this process is pinned to.
+
+    The paper's figure 8c has a SmartNIC core beside a host core with other work; this is the core with the work.
     """
     before = os.sched_getaffinity(0)
     core = cores(pinned=True).dpu
@@ -217,7 +218,7 @@ def under_load(count: int) -> list[dict[str, Any]]:
 
 
 def text_8c(rows: list[dict[str, Any]]) -> list[str]:
-    """Lines for people."""
+    """As text lines."""
     return [
         f"figure 8c: {FIGURE_8C_GPUS} GPUs, conspirator-paper, background load of the deciding core",
         *(f"  {row['load']:3} %: p50 {row['p50_us']:.1f} µs, p99 {row['p99_us']:.1f} µs" for row in rows),

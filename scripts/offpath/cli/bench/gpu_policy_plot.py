@@ -1,4 +1,4 @@
-"""How a decision's cost grows with the number of GPUs, and with other work on its core."""
+"""Plots the growth of a decision's cost with the number of GPUs, and with other work on its core."""
 
 from __future__ import annotations
 

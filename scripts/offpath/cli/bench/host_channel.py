@@ -1,7 +1,7 @@
-"""`host-channel`: what a message to a worker and back takes by each carrier, and what waiting costs.
+"""`host-channel`: the round trip of a message to a worker by each carrier, and the CPU cost of waiting.
 
 Two processes with one connection: a daemon's end that waits for descriptors, as the daemon does, and a worker's end
-that blocks until one comes. Comch runs on what is installed, else on the emulator, which says nothing of a device.
+that blocks for a message. Comch runs on the installed DOCA, else on the emulator, whose figures are not a device's.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from offpath.cli.demo.doca import find
 
 DESCRIPTION: Final = "a message to a worker and back by unix, zmq and comch; and what an idle channel costs"
 _NBYTES: Final = 128
-"""About a launch."""
+"""About the size of a launch."""
 _BOUND_S: Final = 30.0
 _REST_S: Final = 0.3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No flags of its own."""
+    """No additional flags."""
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """All carriers, or those of ``--only``; blocks of each in turn: what else the machine does hits all."""
+    """All carriers, or those of ``--only``; blocks alternate, so that other load on the machine affects all."""
     blocks, count, idle_s = (5, 300, 2.0) if arguments.quick else (15, 2000, 10.0)
     directory = tempfile.mkdtemp(prefix="offpath-bench-")
     pairs: dict[str, _Pair] = {}
@@ -99,7 +99,7 @@ def _report(
 # -- two processes ----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class _Carrier:
-    """How the daemon listens, and how a host reaches it; ``environment`` by side."""
+    """How the daemon listens, and how a host connects; ``environment`` by side."""
 
     listen: Callable[[], HostListener]
     connector: HostConnector
@@ -112,7 +112,7 @@ def _unix(directory: str, _doca: Library) -> _Carrier:
 
 
 def _zmq(directory: str, _doca: Library) -> _Carrier:
-    from offpath.bindings.zeromq.connection import ZmqConnector  # pyzmq is asked for only here
+    from offpath.bindings.zeromq.connection import ZmqConnector  # only here is pyzmq needed
     from offpath.bindings.zeromq.listener import ZmqListener
 
     hosts, address = os.path.join(directory, "hosts"), f"ipc://{directory}/host.zmq"
@@ -134,7 +134,7 @@ def _comch(directory: str, doca: Library) -> _Carrier:
 
 
 class _Pair:
-    """A daemon's end and a worker's, each a process of its own; the daemon's is asked through pipes."""
+    """A daemon's end and a worker's, each a process; the daemon's end is controlled through pipes."""
 
     def __init__(self, carrier: _Carrier) -> None:
         asked, self._ask = os.pipe()
@@ -150,7 +150,7 @@ class _Pair:
         return [float(each) for each in self._read().split()]
 
     def idle(self, seconds: float) -> tuple[float, float]:
-        """Percent of a core that the daemon's end and the worker's use while nothing is said."""
+        """Percent of a core that the daemon's end and the worker's use without messages."""
         before = [cpu_ns([pid]) for pid in self._pids]
         begun_ns = time.monotonic_ns()
         time.sleep(seconds)
@@ -170,7 +170,7 @@ class _Pair:
         return said.decode()
 
     def close(self) -> None:
-        """End both, the worker first: it would complain of a daemon lost."""
+        """End both, the worker first: otherwise it would log the daemon's loss."""
         for pid in reversed(self._pids):
             end(pid)
         os.close(self._ask)
@@ -178,14 +178,14 @@ class _Pair:
 
 
 def _work(carrier: _Carrier) -> None:
-    """The worker: sends back what it is sent, until killed."""
+    """The worker: echoes messages until it is killed."""
     os.environ.update(carrier.environment.get("host", {}))
     until_s = time.monotonic() + _BOUND_S
     while True:
         try:
             connection = carrier.connector.connect()
             break
-        except PeerGone:  # the daemon's process is still on its way
+        except PeerGone:  # the daemon's process has not started yet
             if time.monotonic() > until_s:
                 raise
             time.sleep(0.01)
@@ -194,7 +194,7 @@ def _work(carrier: _Carrier) -> None:
 
 
 def _serve(carrier: _Carrier, asked: int, answers: int) -> None:
-    """The daemon's side, until killed."""
+    """The daemon's side, until it is killed."""
     os.environ.update(carrier.environment.get("dpu", {}))
     listener = carrier.listen()
     waiting = select.epoll()
@@ -225,7 +225,7 @@ def _round_trip_us(
     while True:
         for fd, _ in waiting.poll():
             if fd == listener.fileno():
-                listener.accept()  # where connections share a carrier, it hands on what came
+                listener.accept()  # where connections share a carrier, it dispatches received messages
         if (came := connection.receive_message()) is not None:
             break
     taken_us = (time.perf_counter_ns() - begun_ns) / 1e3

@@ -1,8 +1,8 @@
-"""`ina`: what placing a job costs, and planning all running jobs' trees, and how both grow; how fast the simulator is.
+"""`ina`: the cost of placing a job and of planning all running jobs' trees, their growth, and the simulator's speed.
 
-Placement: MINA's minimum beside Slurm's first n hosts, the floor, on the same cluster in the same blocks; busy as a
-cluster in use is, jobs coming and going. Trees: candidates, conflicts, sets and groups for 100 and 300 jobs at k = 5,
-beside the exact solver's time and result on the same jobs. Simulator: all-reduces that a run stands for per second of
+Placement: MINA's minimum beside Slurm's first n hosts, the floor, on the same cluster in the same blocks; the load is
+that of a cluster in use, with jobs coming and going. Trees: candidates, conflicts, sets and groups for 100 and 300 jobs
+at k = 5, beside the exact solver's time and result on the same jobs. Simulator: simulated all-reduces per second of
 one thread, of whole clusters (skipped steps count) and of contended groups alone (nothing is skipped).
 """
 
@@ -34,11 +34,11 @@ from offpath.sched.topology.graph import Topology
 
 DESCRIPTION: Final = "placing jobs on 1 024 … 16 384 hosts, and planning trees for 100 and 300 running jobs"
 PLAN_S: Final = 1.0
-"""The bar: trees for 300 running jobs at k = 5. In CPU time, one thread: other work on the machine is not ours."""
+"""The bar: trees for 300 running jobs at k = 5. In CPU time of one thread, which excludes other work on the machine."""
 CONTENDED_PER_S: Final = 200_000
-"""The bar: all-reduces of contended groups, each gone through."""
+"""The bar: all-reduces of contended groups, each simulated."""
 CLUSTER_PER_S: Final = 1_000_000
-"""The aim, no bar: all-reduces that a run of a whole cluster stands for."""
+"""The aim, not a bar: simulated all-reduces of a whole cluster."""
 K: Final = 5
 _SEED: Final = 20_261_122
 _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -49,7 +49,7 @@ _LIMITS: Final[dict[str, Limit]] = {"hdr": HDR, "ndr": NDR}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No flags of its own."""
+    """No additional flags."""
 
 
 def _topologies(quick: bool) -> dict[int, Topology]:
@@ -61,7 +61,7 @@ def _topologies(quick: bool) -> dict[int, Topology]:
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """Each part is a function of its own; ``--only PART`` for one of them."""
+    """Each part is a function; ``--only PART`` selects one."""
     begun = time.monotonic()
     topologies = _topologies(arguments.quick)
     data: dict[str, Any] = {
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> Report:
 
 
 class _InUse:
-    """A cluster nine tenths full; each step a job comes, and others go until there is room."""
+    """A cluster that is nine tenths full; at each step a job arrives, and others leave until there is room."""
 
     def __init__(self, topology: Topology, policy: Placement) -> None:
         self.cluster, self.policy = Cluster(topology), policy
@@ -115,7 +115,7 @@ class _InUse:
 
 
 def placement(topologies: dict[int, Topology], count: int) -> list[dict[str, Any]]:
-    """``count`` arrivals on each network, policy beside floor in turns of ten."""
+    """``count`` arrivals on each network, alternating between policy and floor every ten."""
     rows = []
     for hosts, topology in topologies.items():
         uses = {policy.name: _InUse(topology, policy) for policy in (Fragments(), FirstN())}
@@ -136,7 +136,7 @@ def placement(topologies: dict[int, Topology], count: int) -> list[dict[str, Any
 
 
 def growth(topologies: dict[int, Topology], count: int) -> list[dict[str, Any]]:
-    """One placement by N and M: with nothing kept (the paper's algorithm, O(KNM²)), and with tables from before."""
+    """One placement by N and M: without cached tables (the paper's algorithm, O(KNM²)), and with them."""
     rows = []
     for hosts, topology in topologies.items():
         use = _InUse(topology, Fragments())
@@ -160,7 +160,7 @@ def growth(topologies: dict[int, Topology], count: int) -> list[dict[str, Any]]:
 
 
 def _jobs(topology: Topology, count: int, random: Random, policy: str) -> dict[int, tuple[int, ...]]:
-    """``count`` running jobs of 2 to 64 hosts that came while others went."""
+    """``count`` running jobs of 2 to 64 hosts that arrived while others left."""
     cluster, placing = Cluster(topology), make(policy, random)
     sizes = [size for size in _SIZES if 2 <= size <= min(64, topology.hosts // count * 4)]
     jobs: dict[int, tuple[int, ...]] = {}
@@ -177,7 +177,7 @@ def _jobs(topology: Topology, count: int, random: Random, policy: str) -> dict[i
 
 
 def trees(topologies: dict[int, Topology], rounds: int, limit_s: float) -> list[dict[str, Any]]:
-    """Plans for 100 jobs on the smallest network and 300 on the largest: from nothing, and after one job more."""
+    """Plans for 100 jobs on the smallest network and 300 on the largest: from scratch, and after one more job."""
     rows = []
     for hosts, count in ((min(topologies), 100), (max(topologies), 300)):
         for name, limit in _LIMITS.items():
@@ -226,7 +226,8 @@ def _planned(
 
 def simulator(jobs: int, seconds: int, rounds: int) -> list[dict[str, Any]]:
     """Clusters of Table I's setting with ``jobs`` jobs, by placement, trees and rule; figure 12's pairs over
-    ``seconds`` of their time, by rule. The median of ``rounds`` after one that is not counted (it compiles)."""
+    ``seconds`` of their time, by rule. The median of ``rounds`` after an uncounted one (which compiles).
+    """
     rows = []
     for words in (
         ("fragments", "mina", "mina-paper"), ("fragments", "mina-gainers", "mina-weighed"),

@@ -1,12 +1,12 @@
-"""`ina-live`: what the runtime costs a training job, with gloo ranks and emulated switches that are real processes.
+"""`ina-live`: the cost of the runtime for a training job, with gloo ranks and emulated switches as real processes.
 
-- ``overhead``: an all-reduce through the runtime where INA is never granted, beside the same program on gloo alone, in
+- ``overhead``: an all-reduce through the runtime without a grant, beside the same program on gloo alone, in
   alternating steps of one run. ``over_raw``: beside gloo without torch's own wrapper, which no training code calls.
-- ``refusal``: an operation that asks and is refused, beside one that does not ask.
-- ``epochs``: how many step boundaries pass from an epoch's publication to its use.
+- ``refusal``: an operation that requests INA and is refused, beside one that does not request it.
+- ``epochs``: the step boundaries between an epoch's publication and its use.
 - ``fabric``: the switches alone (`ina_live_fabric`).
 - ``controller``: a thousand emulated agents on one controller (`ina_live_controller`).
-- ``dead``: the gaps between all-reduces of two trainings with the controller there and killed (`ina_live_dead`).
+- ``dead``: the gaps between all-reduces of two trainings with a live and a killed controller (`ina_live_dead`).
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ DESCRIPTION: Final = "the INA runtime in a training job: added time, refusals, c
 ADDED_US: Final = 20.0
 STEP_SHARE: Final = 0.005
 GAP_RATIO: Final = 1.2
-"""Of the 99th percentiles with the controller dead and there."""
+"""Of the 99th percentiles with a dead and with a live controller."""
 STEP_S: Final = 0.3
-"""The step that the share is of: as in the demonstration of training jobs."""
+"""The step to which the share refers: as in the demonstration of training jobs."""
 _RANKS: Final = 2
-"""As many as there are cores at least: more measure the kernel's scheduler."""
+"""At most the number of cores: more ranks would measure the kernel's scheduler."""
 _HOSTS: Final = tuple(range(_RANKS))
 _JOB: Final = "bench"
 _SEED: Final = 20_261_122
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No flags of its own."""
+    """No additional flags."""
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """Each part is a function of its own; ``--only PART`` for one of them."""
+    """Each part is a function; ``--only PART`` selects one."""
     begun = time.monotonic()
     data: dict[str, Any] = {"benchmark": "ina-live", "quick": arguments.quick, "machine": machine(), "ranks": _RANKS}
     bars: list[Bar] = []
@@ -94,7 +94,7 @@ class _Job:
         ]
 
     def incarnation(self) -> int:
-        """Once all have their page."""
+        """The incarnation, once all ranks have a state file."""
         while len(self.folder.states()) < _RANKS:
             if any(each.poll() is not None for each in self._ranks):
                 raise RuntimeError("a rank ended before it began: its reason is above")
@@ -103,20 +103,20 @@ class _Job:
         return self.folder.states()[0].incarnation
 
     def publish(self, epoch: EpochRecord) -> int:
-        """When that was, ns."""
+        """Publish an epoch; returns the time, ns."""
         self.folder.poll()
         self.folder.publish(epoch)
         return time.monotonic_ns()
 
     def results(self) -> list[dict[str, Any]]:
-        """What each rank found, in their order."""
+        """Each rank's result, by rank."""
         said = [each.communicate()[0] for each in self._ranks]
         if any(each.returncode for each in self._ranks):
             raise RuntimeError("a rank failed: its reason is above")
         return [json.loads(each) for each in said]
 
     def end(self) -> None:
-        """Whatever still runs."""
+        """End the remaining processes."""
         for each in self._ranks:
             each.kill()
             each.wait()
@@ -135,7 +135,7 @@ def _job(directory: str, **asked: Any) -> Iterator[_Job]:
 
 
 def _epoch(switches: Switches, incarnation: int, number: int) -> EpochRecord:
-    """A grant for all operations; its switches know of it."""
+    """A grant for all operations, which the switches have received."""
     switches.allow(switches.permissions(_JOB, _HOSTS, incarnation=incarnation, number=number))
     grant = Grant("tree", switches.attach_addresses(_HOSTS), "token")
     return EpochRecord(_JOB, incarnation, 1, number, grant, Wants.ALWAYS)
@@ -150,8 +150,9 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 # -- parts ----------------------------------------------------------------------------------------------------------
 def overhead(quick: bool) -> tuple[dict[str, Any], list[Bar], str]:
-    """Three ways by turns, step by step; per block the lowest tenth of its steps (other work on the
-    machine only adds), divided by the operations of a step."""
+    """Three ways, alternating step by step; per block the lowest tenth of its steps (other work on the
+    machine only adds), divided by the operations of a step.
+    """
     with tempfile.TemporaryDirectory(prefix="offpath-b-") as directory:
         blocks, steps = (20, 30) if quick else (60, 100)
         with _job(directory, part="overhead", blocks=blocks, steps=steps, operations=4, elements=4096) as job:
@@ -176,7 +177,7 @@ def overhead(quick: bool) -> tuple[dict[str, Any], list[Bar], str]:
 
 
 def refusal(quick: bool) -> tuple[dict[str, Any], list[Bar], str]:
-    """Another job's operation, which never ends, has the root's one place meanwhile."""
+    """Meanwhile another job's operation, which never ends, occupies the root's only place."""
     rounds = 4 if quick else 12
     with (
         tempfile.TemporaryDirectory(prefix="offpath-b-") as directory,
@@ -202,7 +203,7 @@ def refusal(quick: bool) -> tuple[dict[str, Any], list[Bar], str]:
 
 @contextmanager
 def _holder(switches: Switches) -> Iterator[None]:
-    """A job one rank of which has begun an operation that the other never joins."""
+    """A job with a rank that has begun an operation that the other rank never joins."""
     switches.allow(switches.permissions("holder", _HOSTS))
     sessions = [
         SwitchFabric(RateLimiter(), 1e9).attach(
@@ -223,7 +224,7 @@ def _holder(switches: Switches) -> Iterator[None]:
 
 
 def epochs(quick: bool) -> tuple[dict[str, Any], list[Bar], str]:
-    """Grants and their ends by turns, published at any moment of a step of 60 ms."""
+    """Grants and their ends, alternating, published at any moment of a step of 60 ms."""
     rounds, noise = (10 if quick else 40), random.Random(_SEED)
     with (
         tempfile.TemporaryDirectory(prefix="offpath-b-") as directory,

@@ -1,8 +1,8 @@
-"""Part of `bench ina-live`: one controller with a thousand emulated agents, as real ZeroMQ connections with CURVE.
+"""Part of `bench ina-live`: one controller with a thousand emulated agents, over real ZeroMQ connections with CURVE.
 
-Each agent has one rank of a job of four; so there are 250 jobs, on 250 trees of leaves with a root of their own. The
-controller is a process of its own, the agents share a few others. Switches are emulated too, in one process: what is
-measured is the controller.
+Each agent has one rank of a job of four, so there are 250 jobs, on 250 trees of leaves with a root each. The
+controller is a process; the agents share a few others. The switches are emulated in one process, because only
+the controller is measured.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ _MODULE: Final = "bench.ina_live_controller"
 
 
 def measure(agents: int = 1000, seconds: float = 10.0) -> dict[str, Any]:
-    """Start it all, and measure: how long until every agent is heard and every job has its tree (s); epochs per second
-    while the mode changes again and again; the time of one change until all ranks hold the new epoch (ms, median and
-    worst); CPU of the controller (s per s) at rest and at work, and its memory (MiB)."""
+    """Start everything and measure: the time until every agent has reported and every job has its tree (s); epochs per
+    second while the mode changes repeatedly; the time of one change until all ranks hold the new epoch (ms, median and
+    worst); CPU of the controller (s per s) at rest and at work, and its memory (MiB).
+    """
     agents -= agents % RANKS
     folder = tempfile.mkdtemp(prefix="offpath-b-")
     with contextlib.ExitStack() as held:
@@ -137,7 +138,7 @@ def _status(client: admin_client.AdminClient) -> ina_admin.ControllerStatus:
 
 
 def _is_settled(client: admin_client.AdminClient, jobs: int) -> bool:
-    """Each job has its tree, and what it had before is free: one permission per job is left."""
+    """Whether each job has its tree and its previous one is freed: one permission per job is left."""
     status = _status(client)
     return (status.jobs, status.holds) == (jobs, jobs)
 
@@ -161,7 +162,7 @@ def _rss_mib(pid: int) -> float:
 
 # -- the other processes ----------------------------------------------------------------------------------------------
 class _Host:
-    """An agent with one rank, which holds and applies whatever comes."""
+    """An agent with one rank, which holds and applies every epoch."""
 
     def __init__(self, folder: str, number: int, server_key: bytes, context: Any) -> None:
         self.end = _connected(folder, number, server_key, context)
@@ -198,7 +199,7 @@ class _Host:
 
 
 def _connected(folder: str, number: int, server_key: bytes, context: Any) -> Any:
-    """A thousand at once are more than the listening socket's backlog: who is turned away comes again, as agents do."""
+    """A thousand connections at once exceed the listening socket's backlog: a refused one is retried, as by agents."""
     from offpath.bindings.zeromq.connection import ZmqEnd
     from offpath.bindings.zeromq.library import CLUSTER
 
@@ -231,7 +232,7 @@ def _crowd(folder: str, numbers: list[int]) -> None:
 
 
 async def _switches(folder: str) -> None:
-    """As `dpu_daemon.switch.control` answers: all is allowed, what is fenced is clear."""
+    """Answer as `dpu_daemon.switch.control` does: every permission is accepted, every fence is clear."""
     allowed: dict[tuple[str, int], dict[str, Any]] = {}
 
     def answer(said: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""What a dead controller costs a training job: the gaps from one all-reduce's end to the next one's, with the
-controller there and killed, in alternating blocks of one run over real trainings (`demo.ina.cluster`)."""
+"""The cost of a dead controller for a training job: the gaps between consecutive all-reduces, with a live and
+a killed controller, in alternating blocks of one run over real trainings (`demo.ina.cluster`).
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def _measure(directory: str, blocks: int, steps: int) -> dict[str, Any]:
 
 
 def _await(cluster: Cluster, logs: dict[str, log.Reader], more: int) -> dict[str, tuple[int, int]]:
-    """Until each job has made so many steps more: when they began and ended, ns, by job."""
+    """Wait until each job has made ``more`` steps: their begin and end, ns, by job."""
     for each in logs.values():
         each.more()
     begin = {job: len(each.steps) for job, each in logs.items()}
@@ -73,7 +74,7 @@ def _await(cluster: Cluster, logs: dict[str, log.Reader], more: int) -> dict[str
 
 
 def _gaps(ops: dict[str, list[log.Did]], window: dict[str, tuple[int, int]]) -> list[float]:
-    """ms."""
+    """In ms."""
     found = []
     for job, (begin, end) in window.items():
         ended = [each.ended_ns for each in ops[job] if begin <= each.ended_ns <= end]
@@ -82,7 +83,7 @@ def _gaps(ops: dict[str, list[log.Did]], window: dict[str, tuple[int, int]]) -> 
 
 
 def _with_ina(ops: dict[str, list[log.Did]], windows: list[dict[str, tuple[int, int]]]) -> float:
-    """Which part of the operations used INA: a dead controller takes nothing away."""
+    """The part of the operations that used INA: a dead controller revokes nothing."""
     hows = [
         each.how
         for window in windows

@@ -1,6 +1,6 @@
 """The part of `bench ina-live` that measures the fabric alone: switches, admission, refusal.
 
-Links have no limit here: what is measured is the emulation's own speed, which bounds the rates that links may have.
+Links have no limit here: this measures the emulation's own speed, which bounds the rates that links may have.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from offpath.cli.local.switches import Switches
 HOSTS: Final = (0, 1, 2, 3)
 LARGE_BYTES: Final = 1 << 20
 SMALL_BYTES: Final = 4
-"""What is left of an all-reduce is admission and the way there and back."""
+"""An all-reduce of this size consists of admission and the round trip."""
 _PATIENCE_S: Final = 20.0
 
 
@@ -69,7 +69,8 @@ class _Job:
 
 def measure_fabric(count: int = 200) -> dict[str, Any]:
     """Median and p99 in µs of all-reduces of 4 ranks over five switches: of 1 MiB; of 4 bytes (the cost of admission);
-    and of a 4-byte one that is refused (what the refusal adds before the plain one can begin)."""
+    and of a refused one of 4 bytes (the delay before the plain one can begin).
+    """
     with (
         tempfile.TemporaryDirectory(prefix="offpath-ina-") as folder,
         ThreadPoolExecutor(len(HOSTS)) as pool,
@@ -82,7 +83,7 @@ def measure_fabric(count: int = 200) -> dict[str, Any]:
         holder.ranks[0].start(0, "fp32", memoryview(bytes(SMALL_BYTES)), memoryview(bytearray(SMALL_BYTES)))
         until = time.monotonic() + _PATIENCE_S
         while not switches.stats()["in_flight"] and time.monotonic() < until:
-            time.sleep(0.001)  # its three other ranks do not come: the only place stays taken
+            time.sleep(0.001)  # its three other ranks do not join: the only place stays occupied
         refused = job.times(pool, SMALL_BYTES, count, TreeRefused)
         job.close()
         holder.close()

@@ -1,4 +1,4 @@
-"""One rank of `ina-live`: what it is to do is its one argument, JSON; what it found is its one line of output."""
+"""One rank of `ina-live`: its only argument is its task, as JSON; its only line of output is the result."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from offpath.host_helper.ina.runtime import Runtime
 
 Reduce = Callable[[Any], Any]
 _COMPUTE_S: Final = 0.01
-"""Between two steps' all-reduces, as a job does; a real one computes for longer."""
+"""Between two steps' all-reduces, as in a job; a real one computes for longer."""
 
 
 def overhead(asked: dict[str, Any], runtime: Runtime) -> dict[str, Any]:
-    """µs per all-reduce by way, one for each block; ways by turns, step by step, from a common start."""
+    """µs per all-reduce by way, one for each block; the ways alternate step by step, from a common start."""
     raw = runtime.other_group()
 
     def by_gloo(tensor: Any) -> Any:
@@ -48,14 +48,14 @@ def overhead(asked: dict[str, Any], runtime: Runtime) -> dict[str, Any]:
                 for future in [way(tensor) for tensor in tensors]:
                     future.wait()
                 took[name].append(time.perf_counter_ns() - begun)
-        if block >= 0:  # those before it warm up, and collect the pattern
+        if block >= 0:  # earlier blocks warm up, and collect the pattern
             for name, each in took.items():
                 found[name].append(statistics.quantiles(each, n=10)[0] / 1e3 / len(tensors))
     return found
 
 
 def steps(asked: dict[str, Any], runtime: Runtime) -> dict[str, Any]:
-    """So many steps; when each began and which epoch held, and how long each operation took, µs by way."""
+    """Run the steps; returns the begin and epoch of each, and the duration of each operation, µs by way."""
     seen = []
     tensors = [torch.zeros(asked["elements"]) for _ in range(asked["operations"])]
     for _ in range(asked["steps"]):

@@ -1,4 +1,4 @@
-"""How placement grows with hosts and with the job's size, what plans cost beside proofs, how fast the simulator is."""
+"""Plots the growth of placement with hosts and job size, the cost of plans beside proofs, and the simulator's speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What benchmarks share: cores, background load, CPU time of processes, blocks of latencies, ratios."""
+"""Shared by benchmarks: cores, background load, CPU time of processes, blocks of latencies, ratios."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _PERIOD_S: Final = 0.010
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Which core plays the DPU and which the host; None: not pinned."""
+    """The cores that stand for the DPU and the host; None: not pinned."""
 
     dpu: int | None
     host: int | None
 
     @property
     def is_pinned(self) -> bool:
-        """True when both roles have a core of their own."""
+        """True if both roles have their own core."""
         return self.dpu is not None
 
 
 def cores(*, pinned: bool) -> Cores:
-    """The last core is the DPU, the first the host; with one core nothing can be pinned."""
+    """The last core is the DPU, the first the host; with one core nothing is pinned."""
     available = sorted(os.sched_getaffinity(0))
     if not pinned or len(available) < 2:
         return Cores(None, None)
@@ -41,14 +41,14 @@ def cores(*, pinned: bool) -> Cores:
 
 
 def pin(core: int | None) -> None:
-    """Pin the calling process, if there is a core to pin to."""
+    """Pin the calling process, unless ``core`` is None."""
     if core is not None:
         os.sched_setaffinity(0, {core})
 
 
 @contextmanager
 def realtime(pids: Sequence[int]) -> Iterator[bool]:
-    """Give the processes SCHED_RR for the block's length; yields False where the system forbids it."""
+    """Give the processes SCHED_RR for the block's length; yields False if the system forbids it."""
     try:
         for pid in pids:
             os.sched_setscheduler(pid, os.SCHED_RR, os.sched_param(1))
@@ -62,7 +62,7 @@ def realtime(pids: Sequence[int]) -> Iterator[bool]:
 
 
 def machine() -> dict[str, Any]:
-    """What ran this."""
+    """The machine's description."""
     model = "unknown"
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         for line in file:
@@ -95,7 +95,7 @@ def children(pid: int) -> list[int]:
 
 
 def fork(core: int | None, serve: Any) -> int:
-    """Run ``serve()`` in a child that dies with us; returns its pid."""
+    """Run ``serve()`` in a child that dies with this process; returns its pid."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.environ["OFFPATH_PARENT"] = str(os.getpid())

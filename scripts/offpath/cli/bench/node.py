@@ -1,4 +1,4 @@
-"""A daemon as a user starts it, kept or not, with a helper and a requester."""
+"""A daemon as a user starts it, with or without a service manager, with a helper and a requester."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _READY: Final = b"offpathd ready"
 
 
 class Node:
-    """Ends everything when its block does. ``ready_s``: from the spawn to the daemon's ready line."""
+    """Ends everything with its block. ``ready_s``: from the spawn to the daemon's ready line."""
 
     def __init__(self, *, is_kept: bool = False, has_helper: bool = True, journal_mib: int = 32) -> None:
         self._directory = tempfile.mkdtemp(prefix="offpath-bench-")
@@ -100,7 +100,7 @@ class Node:
         return taken
 
     def kill_and_submit(self, payload: NDArray[Any]) -> tuple[float, float]:
-        """kill -9 the daemon. Returns when that was, and seconds until a request submitted at once is answered."""
+        """SIGKILL the daemon. Returns the time, and the seconds until a request submitted at once is answered."""
         assert self.requester is not None
         pid = self.daemon_pid
         begun = time.monotonic()
@@ -109,7 +109,7 @@ class Node:
         return begun, time.monotonic() - begun
 
     def close(self) -> None:
-        """Requester, helper, daemon, files. Repeating it is harmless."""
+        """End requester, helper and daemon, and remove the files. Idempotent."""
         if self.requester is not None:
             self.requester.close()
             self.requester = None

@@ -1,4 +1,4 @@
-"""The picture of a request-path run, in the manner of Conspirator's figures 6 and 7."""
+"""Plots a request-path run, in the style of Conspirator's figures 6 and 7."""
 
 from __future__ import annotations
 

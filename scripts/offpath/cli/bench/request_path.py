@@ -38,7 +38,7 @@ class Point:
     blocks: int = 10
     pinned: bool = True
     realtime: bool = False
-    """The requester, which stands for another machine, and offpath's helper and workers run SCHED_RR."""
+    """Run the requester, which stands for another machine, and offpath's helper and workers SCHED_RR."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ Blocks = dict[tuple[str, Point], list[Block]]
 
 
 def plan(*, quick: bool) -> list[Part]:
-    """What is measured, pinned: one thing varied at a time around 600 KB, 1 in flight, no load, kernel 0."""
+    """The measured points, pinned: one parameter varied at a time around 600 KB, 1 in flight, no load, kernel 0."""
 
     def scaled(point: Point, full: int, short: int) -> Point:
         return replace(point, requests=short if quick else full, blocks=point.blocks)
@@ -80,7 +80,7 @@ _UNPINNED: Final = ("base", "batch32", "kernel4", "in_flight", "load")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No flags of its own."""
+    """No additional flags."""
 
 
 def run(arguments: argparse.Namespace) -> Report:
@@ -163,7 +163,7 @@ def _row(setting: str, point: Point, blocks: list[Block]) -> dict[str, Any]:
     if stages:
         medians = [statistics.median(column) / 1e3 for column in zip(*stages, strict=True)]
         row["stages_us"] = {name: round(value, 1) for name, value in zip(_STAGES, medians, strict=True)}
-        # what the daemon cannot see: the requester's write, both doorbells' wake-ups, taking the answer
+        # invisible to the daemon: the requester's write, both doorbells' wake-ups, reading the answer
         row["stages_us"]["transmission_and_answer"] = round(max(0.0, row["p50_us"] - medians[-1]), 1)
     return row
 
@@ -177,14 +177,14 @@ def _find(measured: Blocks, setting: str, **wanted: Any) -> list[Block]:
 
 
 def _ratios(measured: Blocks, *, pinned: bool) -> dict[str, dict[str, float]]:
-    """The ratios of docs/design.md, Budgets; those whose blocks were not measured are left out."""
+    """The ratios of docs/design.md, Budgets; those of unmeasured blocks are left out."""
 
     def p50(setting: str, **wanted: Any) -> list[float]:
         return [b.p50 for b in _find(measured, setting, pinned=pinned, **wanted)]
 
     def p99(setting: str, load: int, *, realtime: bool) -> list[float]:
         found = _find(measured, setting, pinned=pinned, host_load=load, realtime=realtime)
-        return [b.p99 for b in found[-_LOAD_BLOCKS:]]  # at load 0 the "base" part's blocks stand before
+        return [b.p99 for b in found[-_LOAD_BLOCKS:]]  # at load 0, the "base" part's blocks come first
 
     def cpu(setting: str, images: int) -> list[float]:
         return [b.host_cpu_us for b in _find(measured, setting, pinned=pinned, nbytes=images * SMALL)]
@@ -219,7 +219,7 @@ def _throughput(measured: Blocks) -> dict[str, float]:
 
 
 def _bars(data: dict[str, Any], where: Cores) -> list[Bar]:
-    """Those of docs/design.md, Budgets; they are for pinned cores."""
+    """The bars of docs/design.md, Budgets; they apply to pinned cores."""
     bounds = {
         "p50_over_floor_600k": (2.0, True),
         "p50_over_tcp_600k": (1.0, True),

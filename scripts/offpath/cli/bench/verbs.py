@@ -1,8 +1,8 @@
-"""`verbs`: a round trip of 4 KiB each way over the fabric, beside `ibv_rc_pingpong` between the same ports; and what
-more queue pairs cost.
+"""`verbs`: a round trip of 4 KiB each way over the fabric, beside `ibv_rc_pingpong` between the same ports; and the
+cost of more queue pairs.
 
-Two processes: one holds the daemon's ends of all sessions and answers each request with its payload, as the daemon does
-but for the scheduling; the other asks, one request at a time.
+Two processes: one holds the daemon's ends of all sessions and answers each request with its payload, like the daemon
+but without scheduling. The other sends one request at a time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PER_ITERATION: Final = re.compile(r"iters in [\d.]+ seconds = ([\d.]+) usec/ite
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No flags of its own."""
+    """No additional flags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> Report:
 
 # -- the floor, and ours beside it ----------------------------------------------------------------------------------
 def _round_trip(ends: _Ends, quick: bool, data: dict[str, Any], lines: list[str]) -> None:
-    """Blocks of both in turn: what else the machine does hits both."""
+    """Alternating blocks of both, so that other load on the machine affects both."""
     blocks, count = (5, 200) if quick else (15, 1000)
     floor, ours = [], []
     with _Crowd(ends, 1) as crowd:
@@ -94,7 +94,7 @@ def _round_trip(ends: _Ends, quick: bool, data: dict[str, Any], lines: list[str]
 
 
 def _pingpong_us(ends: _Ends, count: int) -> float:
-    """Microseconds for a message there and one back, by the tool that comes with libibverbs."""
+    """Microseconds for a message there and one back, by libibverbs' own tool."""
     tool = shutil.which("ibv_rc_pingpong")
     if tool is None:
         raise OffpathError("ibv_rc_pingpong is not installed (package ibverbs-utils)")
@@ -119,14 +119,14 @@ def _pingpong_us(ends: _Ends, count: int) -> float:
 
 
 def _client(command: list[str]) -> str | None:
-    """What it printed; None: nobody listened yet."""
+    """Its output; None: nothing listened yet."""
     done = subprocess.run([*command, "127.0.0.1"], capture_output=True, text=True, check=False, timeout=_WAIT_S)
     return done.stdout if done.returncode == 0 else None
 
 
 # -- more queue pairs -------------------------------------------------------------------------------------------------
 def _queue_pairs(ends: _Ends, quick: bool, data: dict[str, Any], lines: list[str]) -> None:
-    """Asked in turn, so that every request comes by another queue pair than the one before."""
+    """Requests rotate, so that each uses another queue pair than the one before."""
     rows: list[dict[str, float]] = []
     rounds = 256 if quick else 2048
     for count in _COUNTS:
@@ -150,7 +150,7 @@ def _queue_pairs(ends: _Ends, quick: bool, data: dict[str, Any], lines: list[str
 
 
 class _Crowd:
-    """So many sessions between this process and one that answers."""
+    """Sessions between this process and one that answers."""
 
     def __init__(self, ends: _Ends, count: int) -> None:
         lines = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(count)]
@@ -164,7 +164,7 @@ class _Crowd:
         self.open_ms = (time.monotonic() - begun_s) * 1e3 / count
 
     def query(self, count: int) -> list[float]:
-        """Microseconds from the payload's being there until the answer is, for each of ``count`` requests."""
+        """Microseconds from the payload's being in place until the answer is, for each of ``count`` requests."""
         payload, times = os.urandom(_NBYTES), []
         for number in range(count):
             session = self._sessions[number % len(self._sessions)]
@@ -199,7 +199,7 @@ def _joined(choice: Choice, line: socket.socket) -> RequesterSession:
 
 
 def _answer(choice: Choice, lines: list[socket.socket], others: list[socket.socket]) -> None:
-    """Until we are killed."""
+    """Answer until killed."""
     for each in others:
         each.close()
     device, waiting = Device(choice), select.epoll()
