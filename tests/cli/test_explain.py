@@ -43,7 +43,7 @@ def explained(cluster: Cluster, requester: Requester, request_id: int) -> dict[s
     holds = {hold["cause"]: hold for hold in document["holds"]}
     for cause, hold in holds.items():
         assert f"{cause}: " in text.out
-        assert f"lifted when: {', or '.join(hold['unblocked_by'])}" in text.out
+        assert f"unblocked when: {', or '.join(hold['unblocked_by'])}" in text.out
     return holds
 
 

@@ -85,7 +85,7 @@ def test_trees_says_who_aggregates_where_and_who_shares(tmp_path: Path) -> None:
     [
         (("place", "none.conf", "--hosts", "1"), "none.conf: No such file"),
         (("place", "bad.conf", "--hosts", "1"), "bad.conf:2: switch 'x', below 'b', is not declared"),
-        (("place", "bytes.conf", "--hosts", "1"), "no UTF-8"),
+        (("place", "bytes.conf", "--hosts", "1"), "not UTF-8"),
         (("place", "fat-tree:7", "--hosts", "1"), "even number"),
         (("place", "good.conf", "--hosts", "0"), "--hosts 0: 1 or more"),
         (("place", "good.conf", "--hosts", "1", "--busy", "n[1-"), "--busy: 'n[1-': brackets"),
@@ -98,7 +98,7 @@ def test_trees_says_who_aggregates_where_and_who_shares(tmp_path: Path) -> None:
         (("trees", "good.conf", "--jobs", "good.conf"), "good.conf:1: no host 'Nodes=n00'"),
         (("trees", "good.conf", "--jobs", "twice"), "twice:2: a host of b is another job's"),
         (("trees", "good.conf", "--jobs", "large"), "large:1: 99 hosts wanted, 16 are free"),
-        (("trees", "good.conf", "--jobs", "empty"), "empty: no job in it"),
+        (("trees", "good.conf", "--jobs", "empty"), "empty: contains no job"),
         (("trees", "good.conf", "--jobs", "words"), "words:1: NAME HOSTLIST or NAME N"),
         (("trees", "good.conf", "--jobs", "one", "-k", "0"), "-k 0: 1 or more"),
         (("trees", "good.conf", "--jobs", "one", "--capacity", "0"), "--capacity 0: 1 or more"),

@@ -453,7 +453,7 @@ def test_a_drain_that_takes_too_long_says_so_and_can_be_called_off(cluster: Clus
 def test_a_wait_that_is_no_number_is_a_usage_error_and_drains_nothing() -> None:
     for text in ("-3", "1e3", "x", "9" * 13):
         done = offpath("daemon", "drain", f"--limit-ms={text}", "--runtime-dir", "/nowhere")
-        assert (done.code, "is no number of milliseconds" in done.err) == (2, True)
+        assert (done.code, "is not a number of milliseconds" in done.err) == (2, True)
 
 
 def test_a_full_disk_or_a_reader_that_left_is_no_traceback() -> None:

@@ -152,7 +152,7 @@ def test_traces_are_read_with_their_columns(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("submit_time_s,duration_s,num_gpus\n1,2,1\n", "no column vc"),
-        ("submit_time_s,duration_s,num_gpus,vc\n", "no job in it"),
+        ("submit_time_s,duration_s,num_gpus,vc\n", "contains no job"),
         ("submit_time_s,duration_s,num_gpus,vc\n1,nan,1,a\n", ":2: duration_s is nan"),
         ("submit_time_s,duration_s,num_gpus,vc\n1,2,0,a\n", ":2: num_gpus is 0"),
         ("submit_time_s,duration_s,num_gpus,vc\n1,x,1,a\n", ":2: duration_s is 'x', not a number"),
@@ -180,7 +180,7 @@ def test_a_trace_of_other_bytes_is_refused(tmp_path: Path, held: bytes) -> None:
 def test_marginals_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "marginals.json"
     path.write_text(text)
-    with pytest.raises(TraceError, match="these are not the marginals"):
+    with pytest.raises(TraceError, match="not the marginals"):
         pai_marginals(str(path))
 
 

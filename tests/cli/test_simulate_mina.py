@@ -226,8 +226,8 @@ def test_means_are_held_against_the_authors_program_and_few_seeds_against_its_ra
     authors = Spread(0.5, 0.4, 0.6)
     assert verdict(authors, [0.52] * 5) == "met"
     assert verdict(authors, [0.521] * 5) == "NOT met"
-    assert verdict(authors, [0.59]) == "in their range"
-    assert verdict(authors, [0.5, 0.61]) == "NOT in their range"
+    assert verdict(authors, [0.59]) == "in the authors' range"
+    assert verdict(authors, [0.5, 0.61]) == "NOT in the authors' range"
     assert same_digits(0.98238, 0.98241) == "0.982410, equal to three digits"
     assert same_digits(0.98238, 0.98251) == "0.982510, differs by +0.000130"
 

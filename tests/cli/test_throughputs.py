@@ -40,7 +40,7 @@ def test_the_sample_has_eight_models_in_four_sizes_each_on_the_whole_gpu() -> No
     ("text", "said"),
     [
         ("", "no column mig_profile, model, batch_size, mean_iter_s"),
-        (HEAD, "no measurement in it"),
+        (HEAD, "contains no measurement"),
         (HEAD + "9g.99gb,m,1,1\n", ":2: A100-40GB has no MIG profile '9g.99gb'"),
         (HEAD + ",m,1,1\n", ":2: A100-40GB has no MIG profile ''"),
         (HEAD + "7g.40gb,,1,1\n", ":2: model is ''"),

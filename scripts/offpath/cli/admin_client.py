@@ -64,13 +64,13 @@ class AdminClient:
             while not frames:
                 data = self._sock.recv(65536)
                 if not data:
-                    raise DaemonUnreachable("the daemon hung up")
+                    raise DaemonUnreachable("the daemon closed the connection")
                 frames += self._reader.feed(data)
             reply = control.decode(self._replies, frames[0])
         except TimeoutError:
-            raise DaemonUnreachable(f"the daemon gave no answer within {ANSWER_S:g} s") from None
+            raise DaemonUnreachable(f"no answer from the daemon within {ANSWER_S:g} s") from None
         except BrokenPipeError:
-            raise NotPermitted(f"{self.path}: the daemon lets only operators in") from None
+            raise NotPermitted(f"{self.path}: only operators may connect") from None
         except (OSError, ProtocolError) as fault:
             raise DaemonUnreachable(f"{self.path}: {fault}") from None
         if isinstance(reply, admin.Fault):

@@ -12,10 +12,10 @@ EX_NOPERM: Final = 77
 EX_CONFIG: Final = 78
 TEXT: Final = {
     0: "done",
-    1: "it did not succeed: the line on standard error says why",
-    2: "the command line is wrong: `--help` lists what there is",
+    1: "it failed: the line on standard error gives the reason",
+    2: "the command line is wrong: see `--help`",
     EX_UNAVAILABLE: "the daemon cannot be reached: is it running, is this its runtime directory?",
-    EX_CANTCREAT: "a socket, port or file that the daemon needs cannot be had",
+    EX_CANTCREAT: "a socket, port or file that the daemon needs cannot be created or bound",
     EX_NOPERM: "this user, or this token, may not do that; or another user than expected runs the daemon",
     EX_CONFIG: "the configuration cannot be used: every fault is listed",
     130: "interrupted",

@@ -24,5 +24,5 @@ def show(findings: Iterable[Finding], *, as_json: bool, who: str) -> int:
         print(f"{found.severity.value:8}{found.code:19}{found.what}")
         if found.fix:
             print(f"{'':27}{found.fix}")
-    print(f"{len(ordered)} findings, {bad} of them keep the {who} from its work", file=sys.stderr)
+    print(f"{len(ordered)} findings, {bad} of them prevent the {who} from running", file=sys.stderr)
     return int(bad > 0)

@@ -10,7 +10,7 @@ from offpath.cli import main as cli
 COMMANDS: Final = {
     ("helper", "run"): cli.COMMANDS["helper", "run"],
     ("keys",): cli.COMMANDS["keys",],
-    ("doctor",): ("commands.host_doctor", "check this host for a helper, and say what to do"),
+    ("doctor",): ("commands.host_doctor", "check this host for a helper and print fixes"),
     ("completion",): cli.COMMANDS["completion",],
 }
 

@@ -55,11 +55,11 @@ class Report:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    parser.add_argument("name", nargs="?", choices=sorted(NAMES), help="which; none: list them")
+    parser.add_argument("name", nargs="?", choices=sorted(NAMES), help="the benchmark; without it: list them")
     parser.add_argument("--quick", action="store_true", help="fewer and smaller blocks")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    parser.add_argument("--plot", metavar="PATH", help="where the picture goes (default: bench-out/NAME.svg)")
-    parser.add_argument("--only", metavar="PART", action="append", help="only this part of the plan (for developing)")
+    parser.add_argument("--plot", metavar="PATH", help="file of the picture (default: bench-out/NAME.svg)")
+    parser.add_argument("--only", metavar="PART", action="append", help="only this part of the plan (for development)")
 
 
 def main(arguments: argparse.Namespace) -> int:

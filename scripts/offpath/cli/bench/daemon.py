@@ -30,7 +30,7 @@ from offpath.dpu_daemon.durability.journal.ring import MappedFile, ReadOnlyFile,
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.states import EndReason, JobState
 
-DESCRIPTION: Final = "start, memory at rest, kill -9 to the first answer, and what the journal costs"
+DESCRIPTION: Final = "start-up, memory at rest, kill -9 to the first answer, and the journal's cost"
 READY_S, REST_MIB, BACK_S = 0.5, 60.0, 1.0
 _MIB: Final = 1 << 20
 _PAYLOAD: Final = np.zeros(4096, np.uint8)
@@ -139,7 +139,7 @@ def _first_submitted_s(path: str, after_s: float) -> float:
             continue
         if any(isinstance(value, events.JobSubmitted) for value in codec.values(entry)):
             return entry.time_ns / 1e9
-    raise OffpathError("the journal does not know of the request")
+    raise OffpathError("the journal lacks the request")
 
 
 def _journal(found: _Findings, quick: bool) -> None:

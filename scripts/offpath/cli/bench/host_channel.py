@@ -28,7 +28,7 @@ from offpath.cli.bench.command import Report
 from offpath.cli.bench.measure import cpu_ns, end, fork, machine, ratio
 from offpath.cli.demo.doca import find
 
-DESCRIPTION: Final = "a message to a worker and back by unix, zmq and comch; and what an idle channel costs"
+DESCRIPTION: Final = "a message to a worker and back by unix, zmq and comch; and the cost of an idle channel"
 _NBYTES: Final = 128
 """About the size of a launch."""
 _BOUND_S: Final = 30.0
@@ -84,7 +84,7 @@ def _report(
     }  # fmt: skip
     lines = [
         f"{_NBYTES} bytes to a worker and back; DOCA {doca.version}"
-        + (", an emulator: it says nothing of a device" if doca.is_emulated else ""),
+        + (", an emulator: not a device's figures" if doca.is_emulated else ""),
         f"{'channel':10}{'p50 µs':>10}{'p99 µs':>10}{'of unix':>10}{'idle daemon %':>16}{'idle worker %':>16}",
     ]
     for name, row in rows.items():

@@ -271,7 +271,7 @@ def controller(quick: bool) -> tuple[dict[str, Any], list[Bar], str]:
     """See `ina_live_controller`."""
     row = measure_controller(seconds=5.0 if quick else 20.0)
     text = (
-        f"controller, {row['agents']} agents, {row['jobs']} jobs: all heard in {row['all_heard_s']:.1f} s,"
+        f"controller, {row['agents']} agents, {row['jobs']} jobs: all connected in {row['all_heard_s']:.1f} s,"
         f" all granted in {row['all_granted_s']:.1f} s; {row['epochs_per_s']:.0f} epochs/s, a change of all"
         f" {row['change_ms']['median']:.0f} ms; CPU at rest {row['cpu_at_rest']:.3f}, {row['rss_mib']:.0f} MiB"
     )
@@ -282,8 +282,8 @@ def dead(quick: bool) -> tuple[dict[str, Any], list[Bar], str]:
     """See `ina_live_dead`."""
     row = measure_dead(4 if quick else 10, 60)
     text = (
-        f"gaps between all-reduces, controller there / dead: p50 {row['alive']['p50_ms']} / {row['dead']['p50_ms']} ms,"
+        f"gaps between all-reduces, controller alive / dead: p50 {row['alive']['p50_ms']} / {row['dead']['p50_ms']} ms,"
         f" p99 {row['alive']['p99_ms']} / {row['dead']['p99_ms']} ms ({row['alive']['n']} and {row['dead']['n']} gaps);"
         f" with INA {row['with_ina']['alive']:.0%} / {row['with_ina']['dead']:.0%} of them"
     )
-    return row, [Bar("p99 of the gaps, controller dead over there", row["ratio"], GAP_RATIO)], text
+    return row, [Bar("p99 of the gaps, controller dead over alive", row["ratio"], GAP_RATIO)], text

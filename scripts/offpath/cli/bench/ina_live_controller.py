@@ -129,7 +129,7 @@ def _until(claim: Any) -> None:
     end = time.monotonic() + _START_S
     while not claim():
         if time.monotonic() > end:
-            raise TimeoutError(f"the controller did not get there in {_START_S:g} s")
+            raise TimeoutError(f"the controller did not settle within {_START_S:g} s")
         time.sleep(0.02)
 
 
@@ -192,7 +192,7 @@ class _Host:
                 self.rank = RankState(self.rank.job, 1, self.rank.rank, RANKS, stamp, stamp)
                 report = self.machine.on_state(self.rank)
             else:
-                raise SystemExit(f"{self.machine.host} is turned away: {said.detail}")
+                raise SystemExit(f"{self.machine.host} is refused: {said.detail}")
             if report is not None:
                 states = [state_to_data(state) for state in report.states]
                 self._echo(cluster.AgentReport(term=report.term, is_whole=report.is_whole, states=states))

@@ -34,7 +34,7 @@ def _growth(axis: Any, rows: list[dict[str, Any]]) -> None:
         axis.plot(wanted, [scale * row["knm2"] for row in mine], linestyle=":", color=line.get_color(), linewidth=0.8)
     axis.set(
         xscale="log", yscale="log", xlabel="hosts wanted, M", ylabel="one placement, ms",
-        title="from nothing; dashed: with kept tables; dotted: KNM²",
+        title="from scratch; dashed: with cached tables; dotted: KNM²",
     )  # fmt: skip
     axis.legend()
 

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> Report:
     """Both parts, or those of ``--only`` (`round-trip`, `queue-pairs`). Raises: NoRdmaDevice, VerbsError."""
     usable = [port.device for port in ports() if port.is_active and port.usable_gids]
     if not usable:
-        raise NoRdmaDevice("no active port with a GID of RoCEv2 over IPv4; `offpath doctor` says more")
+        raise NoRdmaDevice("no active port with a GID of RoCEv2 over IPv4; see `offpath doctor`")
     ends = _Ends(choose(device=usable[0]), choose(device=usable[-1]))
     data: dict[str, Any] = {
         "benchmark": "verbs", "quick": arguments.quick, "machine": machine(),
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> Report:
     return Report(data, "\n".join(lines))
 
 
-# -- the floor, and ours beside it ----------------------------------------------------------------------------------
+# -- the floor, and offpath beside it -------------------------------------------------------------------------------
 def _round_trip(ends: _Ends, quick: bool, data: dict[str, Any], lines: list[str]) -> None:
     """Alternating blocks of both, so that other load on the machine affects both."""
     blocks, count = (5, 200) if quick else (15, 1000)
@@ -108,13 +108,13 @@ def _pingpong_us(ends: _Ends, count: int) -> float:
             until_s = time.monotonic() + _WAIT_S
             while (done := _client(command(ends.requester))) is None:
                 if server.poll() is not None or time.monotonic() > until_s:
-                    raise OffpathError("ibv_rc_pingpong does not come up")
+                    raise OffpathError("ibv_rc_pingpong does not start")
                 time.sleep(0.05)
         finally:
             server.kill()
     found = _PER_ITERATION.search(done)
     if found is None:
-        raise OffpathError(f"ibv_rc_pingpong said {done[-200:]!r}")
+        raise OffpathError(f"ibv_rc_pingpong printed {done[-200:]!r}")
     return float(found[1])
 
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    parser.add_argument("file", metavar="FILE", help="TOML configuration; the environment counts too")
+    parser.add_argument("file", metavar="FILE", help="TOML configuration; environment variables override it")
     add_overrides(parser)
-    parser.add_argument("--reload", action="store_true", help="also what the running daemon could not take in")
+    parser.add_argument("--reload", action="store_true", help="also check whether the running daemon could reload it")
     parser.add_argument("--runtime-dir", metavar="DIR", help="--reload: where the daemon's sockets are")
     parser.add_argument("--json", action="store_true", help="print faults and warnings as one JSON object")
 

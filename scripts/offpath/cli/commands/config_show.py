@@ -14,9 +14,9 @@ from offpath.dpu_daemon.config.sources import process_sources, values
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    parser.add_argument("file", metavar="FILE", help="TOML configuration; the environment counts too")
+    parser.add_argument("file", metavar="FILE", help="TOML configuration; environment variables override it")
     add_overrides(parser)
-    parser.add_argument("--origin", action="store_true", help="also who set each value")
+    parser.add_argument("--origin", action="store_true", help="also print the source of each value")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

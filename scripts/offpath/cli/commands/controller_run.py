@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     parser.add_argument("--config", required=True, metavar="FILE", help="TOML configuration (docs/controller.md)")
-    parser.add_argument("--runtime-dir", metavar="DIR", help="where its admin socket goes (default: see README)")
+    parser.add_argument("--runtime-dir", metavar="DIR", help="directory of its admin socket (default: see README)")
 
 
 def main(arguments: argparse.Namespace) -> int:

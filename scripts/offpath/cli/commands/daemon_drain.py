@@ -17,14 +17,14 @@ _NOTIFY_S: Final = 1.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     admin_client.add_arguments(parser)
-    parser.add_argument("--stop", action="store_true", help="end the daemon afterwards, also when the limit has passed")
-    parser.add_argument("--off", action="store_true", help="call the drain off: take in again")
+    parser.add_argument("--stop", action="store_true", help="end the daemon afterwards, even if the limit has passed")
+    parser.add_argument("--off", action="store_true", help="cancel the drain: accept requests again")
     parser.add_argument("--limit-ms", type=_milliseconds, metavar="MS", help="longest wait (default: limits.drain_ms)")
 
 
 def _milliseconds(text: str) -> int:
     if not re.fullmatch("[0-9]{1,12}", text):
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no number of milliseconds")
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a number of milliseconds")
     return int(text)
 
 
@@ -53,7 +53,7 @@ def main(arguments: argparse.Namespace) -> int:
     elif state.is_drained:
         admin_client.echo("drained" + (", the daemon ends" if arguments.stop else ""))
     else:
-        ending = ", the daemon ends all the same" if arguments.stop else ""
+        ending = ", the daemon ends anyway" if arguments.stop else ""
         admin_client.echo(f"not drained after {limit_ms / 1e3:g} s: {left_text(state)}{ending}")
     return 0 if state.is_drained else 1
 

@@ -22,12 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     parser.add_argument("--config", required=True, metavar="FILE", help="TOML configuration")
     add_overrides(parser)
-    parser.add_argument("--runtime-dir", metavar="DIR", help="where the sockets go (default: see README)")
+    parser.add_argument("--runtime-dir", metavar="DIR", help="directory of the sockets (default: see README)")
     parser.add_argument("--cpu", type=int, metavar="N", help="pin the daemon to this core")
     parser.add_argument("--json", action="store_true", help="print closing statistics as one JSON object")
-    parser.add_argument("--keep", action="store_true", help="keep it up: a parent that restarts it, as systemd would")
-    parser.add_argument("--watchdog-s", type=float, metavar="S", default=10.0, help="--keep: longest silence; 0: any")
-    parser.add_argument("--starts", type=int, metavar="N", default=5, help="--keep: starts within 10 s; 0: any number")
+    parser.add_argument("--keep", action="store_true", help="run a service manager that restarts it, as systemd would")
+    parser.add_argument("--watchdog-s", type=float, metavar="S", default=10.0, help="--keep: watchdog timeout; 0: none")
+    parser.add_argument("--starts", type=int, metavar="N", default=5, help="--keep: most starts in 10 s; 0: no limit")
 
 
 def main(arguments: argparse.Namespace) -> int:

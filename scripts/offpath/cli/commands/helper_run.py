@@ -27,10 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rdma-device", metavar="NAME", help=rdma + "of this device")
     parser.add_argument("--rdma-netdev", metavar="NAME", help=rdma + "of this network interface")
     parser.add_argument("--rdma-near", metavar="ADDRESS", help=rdma + "nearest to this PCI address")
-    parser.add_argument("--host-channel", choices=KINDS, help="how the daemon is reached (default: unix)")
+    parser.add_argument("--host-channel", choices=KINDS, help="how to connect to the daemon (default: unix)")
     zmq = "for the host channel zmq: "
     parser.add_argument("--daemon", metavar="ADDRESS", help=zmq + "the daemon, tcp://HOST:PORT or ipc://PATH")
-    parser.add_argument("--key", metavar="FILE", help=zmq + "our secret key, of mode 0600")
+    parser.add_argument("--key", metavar="FILE", help=zmq + "this host's secret key, mode 0600")
     parser.add_argument("--server-key", metavar="FILE", help=zmq + "the daemon's public key")
     doca = "for a daemon with copy_engine doca, or the host channel comch: "
     parser.add_argument("--comch-name", metavar="NAME", help="for the host channel comch: the daemon's "
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--doca-device", metavar="NAME", default="", help=doca + "PCI address or name of the "
                         "host's function, by which lanes are reached")  # fmt: skip
     parser.add_argument("--doca-path", metavar="DIR", default="", help=doca + "the folder of DOCA's libraries "
-                        "(default: OFFPATH_DOCA_PATH, else where its packages put them)")  # fmt: skip
+                        "(default: OFFPATH_DOCA_PATH, else the default of its packages)")  # fmt: skip
     parser.add_argument("--realtime", action="store_true", help="run SCHED_RR: other host load delays no launch")
     parser.add_argument("--cpu", type=int, metavar="N", help="pin helper and workers to this core")
 

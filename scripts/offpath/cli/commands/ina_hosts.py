@@ -12,8 +12,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     controller_client.add_arguments(parser)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--quarantine", metavar="HOST", help="ignore its reports, and fence what its jobs hold")
-    which.add_argument("--release", metavar="HOST", help="let this host's reports count again")
+    which.add_argument("--quarantine", metavar="HOST", help="ignore its reports, and fence its jobs' permissions")
+    which.add_argument("--release", metavar="HOST", help="accept this host's reports again")
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -13,9 +13,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     controller_client.add_arguments(parser)
     parser.add_argument(
         "mode", metavar="MODE", nargs="?", default="",
-        help="none, all, exclusive, alternate, trylock, shared, or that of the configuration; nothing: say which it is",
+        help="none, all, exclusive, alternate, trylock, shared, or the configured one; without it: print the mode",
     )  # fmt: skip
-    parser.add_argument("--link", type=float, metavar="BYTES_PER_S", help="a rank's link, which the Plan reckons with")
+    parser.add_argument("--link", type=float, metavar="BYTES_PER_S", help="rate of a rank's link, an input of the Plan")
 
 
 def main(arguments: argparse.Namespace) -> int:

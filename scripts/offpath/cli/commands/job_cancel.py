@@ -11,7 +11,7 @@ from offpath.cli import admin_client, controller_client
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     controller_client.add_arguments(parser)
-    parser.add_argument("name", metavar="NAME", help="the job's")
+    parser.add_argument("name", metavar="NAME", help="the job's name")
 
 
 def main(arguments: argparse.Namespace) -> int:

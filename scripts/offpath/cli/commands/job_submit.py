@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     controller_client.add_arguments(parser)
     parser.add_argument("name", metavar="NAME", help="letters, digits, '.', '_' and '-'; the same at each restart")
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--hosts", type=int, metavar="N", help="so many hosts, chosen by the controller")
+    which.add_argument("--hosts", type=int, metavar="N", help="number of hosts, chosen by the controller")
     which.add_argument("--on", metavar="HOST,…", help="these hosts, in the order of ranks")
     parser.add_argument("--ranks-per-host", type=int, default=1, metavar="R", help="processes on each (%(default)s)")
 

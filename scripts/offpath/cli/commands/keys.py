@@ -9,8 +9,8 @@ from offpath.bindings.zeromq.keys import make_keys
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    parser.add_argument("name", help="of the files, and of the host as the daemon's log names it")
-    parser.add_argument("--directory", default=".", metavar="DIR", help="where they go (%(default)s)")
+    parser.add_argument("name", help="name of the files, and of the host in the daemon's log")
+    parser.add_argument("--directory", default=".", metavar="DIR", help="folder of the files (%(default)s)")
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -23,9 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     add_topology(parser)
     add_policy(parser)
-    parser.add_argument("--hosts", type=int, required=True, metavar="N", help="hosts the job wants")
+    parser.add_argument("--hosts", type=int, required=True, metavar="N", help="number of hosts of the job")
     parser.add_argument(
-        "--busy", default="0%", metavar="HOSTLIST|N%", help="hosts that are taken, n[001-064]; or so many, drawn"
+        "--busy", default="0%", metavar="HOSTLIST|N%", help="busy hosts, n[001-064]; or a percentage, drawn"
     )
 
 

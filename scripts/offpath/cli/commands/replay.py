@@ -129,7 +129,7 @@ class _Found:
         lines = [f"{name.replace('_', ' '):20}{value}" for name, value in data.items()]
         lines += ["events", *(f"  {name:18}{count}" for name, count in kinds.items())]
         lines += ["ends", *(f"  {each['state']:18}{each['reason']:24}{each['jobs']}" for each in ends)]
-        lines.append("STOPPED at a fault" if self.fault else "every command is the one that was written")
+        lines.append("STOPPED at a fault" if self.fault else "every command equals the recorded one")
         return "\n".join(lines)
 
 

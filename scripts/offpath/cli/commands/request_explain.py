@@ -30,12 +30,12 @@ def text(told: admin.Explanation) -> str:
     """As text."""
     lines = [job_text(told.job), f"  {told.where}", *stage_lines(told.stages_ms)]
     if told.ahead:
-        lines.append(f"  {told.ahead} of its tenant's jobs come before it")
+        lines.append(f"  {told.ahead} of its tenant's jobs are ahead of it")
     if told.estimate_ms is not None:
-        lines.append(f"  by estimate it ends in {told.estimate_ms:.1f} ms")
+        lines.append(f"  estimated to end in {told.estimate_ms:.1f} ms")
     for hold in told.holds:
         lines.append(f"{hold.cause}: {hold.text}")
-        lines.append(f"  lifted when: {', or '.join(hold.unblocked_by)}")
+        lines.append(f"  unblocked when: {', or '.join(hold.unblocked_by)}")
     if not told.holds and not told.job.is_ended:
-        lines.append("nothing holds it back")
+        lines.append("nothing blocks it")
     return "\n".join(lines)

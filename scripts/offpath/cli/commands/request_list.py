@@ -14,7 +14,7 @@ from offpath.cli import admin_client
 
 _HEAD = ("job", "request", "tenant", "kernel", "R", "priority", "state", "reason", "lease", "age s")
 _STATES = (
-    "only these: queued, copying, copied, launched; ended (of the last 4096), or one end: completed, failed, "
+    "only this state: queued, copying, copied, launched; ended (of the last 4096), or one end: completed, failed, "
     "cancelled, expired, rejected, …"
 )
 _ENDS = frozenset({"ended", *(status.name.lower() for status in Status)})
@@ -26,12 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tenant", metavar="NAME", help="only this tenant's")
     parser.add_argument("--session", type=int, metavar="N", help="only this session's")
     parser.add_argument("--state", metavar="STATE", help=_STATES)
-    parser.add_argument("--limit", type=_count, default=100, metavar="N", help="at most so many (default 100)")
+    parser.add_argument("--limit", type=_count, default=100, metavar="N", help="at most this many (default 100)")
 
 
 def _count(text: str) -> int:
     if not re.fullmatch("[0-9]{1,9}", text):
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no number of requests")
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a number of requests")
     return int(text)
 
 

@@ -29,10 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--array", metavar="FILE.npy", help="the array of a numpy file")
     what.add_argument("--bytes", metavar="FILE", help="a file's bytes as an array of uint8")
     what.add_argument("--text", metavar="S", help="a text's UTF-8 as an array of uint8")
-    parser.add_argument("--tenant", required=True, metavar="NAME", help="whose request it is")
+    parser.add_argument("--tenant", required=True, metavar="NAME", help="tenant of the request")
     parser.add_argument("--token-file", required=True, metavar="FILE", help="the tenant's token, mode 0600")
     parser.add_argument("--budget-ms", type=int, default=0, metavar="MS", help="deadline from acceptance (0: none)")
-    parser.add_argument("--priority", type=int, default=0, metavar="N", help="0 to 255, more is sooner")
+    parser.add_argument("--priority", type=int, default=0, metavar="N", help="0 to 255, higher is sooner")
     parser.add_argument("--demand", type=int, default=0, metavar="R", help="percent of a GPU (0: the kernel's own)")
     parser.add_argument("--timeout", type=_seconds, default=None, metavar="S", help="give up after S seconds")
     parser.add_argument("--output", metavar="FILE.npy", help="write the result's only array there")
@@ -44,7 +44,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds <= _LONGEST_S:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no number of seconds above 0, up to {_LONGEST_S:g}")
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a number of seconds above 0, up to {_LONGEST_S:g}")
     return seconds
 
 

@@ -13,16 +13,16 @@ from offpath.cli.pin import pin
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     where = ", unix://PATH or tcp://HOST:PORT"
-    parser.add_argument("--listen", required=True, metavar="ADDR", help="where ranks and other switches come" + where)
-    parser.add_argument("--control", required=True, metavar="ADDR", help="where a controller comes" + where)
-    parser.add_argument("--name", required=True, help="what the switch is called in its log and statistics")
-    parser.add_argument("--capacity", type=int, default=1, metavar="N", help="operations it has room for at once")
+    parser.add_argument("--listen", required=True, metavar="ADDR", help="address for ranks and other switches" + where)
+    parser.add_argument("--control", required=True, metavar="ADDR", help="address for a controller" + where)
+    parser.add_argument("--name", required=True, help="the switch's name in its log and statistics")
+    parser.add_argument("--capacity", type=int, default=1, metavar="N", help="concurrent operations")
     parser.add_argument("--order", choices=("rank", "arrival"), default="rank",
-                        help="of summation: rank gives the same bits each time")  # fmt: skip
+                        help="order of summation: rank gives reproducible bits")  # fmt: skip
     parser.add_argument("--events", metavar="FILE", help="append one JSON line per event of an operation")
     parser.add_argument("--log", choices=("text", "json"), default="text", help="the log's style")
     parser.add_argument("--fault", action="append", default=[], metavar="POINT=ACTION[@N]",
-                        help="make it fail, for a test; see `offpath doctor --fault-points`")  # fmt: skip
+                        help="inject a fault, for a test; see `offpath doctor --fault-points`")  # fmt: skip
     parser.add_argument("--cpu", type=int, metavar="N", help="pin the switch to this core")
     parser.add_argument("--json", action="store_true", help="print closing statistics as one JSON object")
 

@@ -30,8 +30,8 @@ _FAILED = ("failed", "expired", "rejected", "retry_safe", "outcome_unknown")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     admin_client.add_arguments(parser)
-    parser.add_argument("--once", action="store_true", help="one picture, then end (it watches one interval for rates)")
-    parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between pictures")
+    parser.add_argument("--once", action="store_true", help="print once and end (measures rates over one interval)")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between updates")
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -97,7 +97,7 @@ def jobs_of(topology: Topology, path: str, policy: str, random: Random) -> dict[
             raise NetworkError(f"{path}:{line}: a host of {words[0]} is another job's") from None
         jobs[words[0]] = hosts
     if not jobs:
-        raise NetworkError(f"{path}: no job in it")
+        raise NetworkError(f"{path}: contains no job")
     return jobs
 
 

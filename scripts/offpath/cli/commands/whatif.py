@@ -42,11 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     parser.add_argument("source", metavar="JOURNAL|TRACE", help="a daemon's journal, or a CSV of jobs (may be gzipped)")
     names = ", ".join(sorted(SIMULATED))
-    parser.add_argument("--policy", metavar="NAME", help=f"decide by {names} or {PREFIX}NAME (default: as it is)")
+    parser.add_argument("--policy", metavar="NAME", help=f"decide by {names} or {PREFIX}NAME (default: unchanged)")
     parser.add_argument(
-        "--plugin-ms", type=int, default=5, metavar="MS", help="what a plug-in's answer may take (default 5)"
+        "--plugin-ms", type=int, default=5, metavar="MS", help="time limit of a plug-in's answer (default 5)"
     )
-    parser.add_argument("--gpus", metavar="N[:MODEL]", help="on N GPUs, for example 4:A100-40GB (default: as they are)")
+    parser.add_argument("--gpus", metavar="N[:MODEL]", help="on N GPUs, for example 4:A100-40GB (default: unchanged)")
     parser.add_argument("--tenant", metavar="COLUMN", default="vc", help="a trace's column of tenants (default vc)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Simulate both sides, print the differences."""
     if arguments.policy is None and arguments.gpus is None:
-        raise WhatIfError("nothing would be different: give --policy, --gpus or both")
+        raise WhatIfError("nothing to compare: give --policy, --gpus or both")
     is_trace = arguments.source.removesuffix(".gz").endswith(".csv")
     source = of_trace(arguments.source, arguments.tenant) if is_trace else of_journal(arguments.source)
     gpus = fleet(arguments.gpus) if arguments.gpus else source.gpus

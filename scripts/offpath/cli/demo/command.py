@@ -26,24 +26,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     parser.add_argument("--json", action="store_true", help="print one JSON object, and nothing else, to stdout")
     parser.add_argument(
-        "--seconds", type=_positive, default=_SECONDS, help="replay the trace in this time (%(default)s)"
+        "--seconds", type=_positive, default=_SECONDS, help="replay the trace within this time (%(default)s)"
     )
     parser.add_argument("--jobs", type=int, metavar="N", help="only the first N jobs of the trace (all: 382)")
-    parser.add_argument("--seed", type=int, default=_SEED, help="of training and of the digits drawn (%(default)s)")
-    parser.add_argument("--picture", default=os.path.join("out", "demo.svg"), metavar="PATH", help="where the timeline "
-                        "of leases goes (%(default)s); empty: none")  # fmt: skip
+    parser.add_argument("--seed", type=int, default=_SEED, help="seed of training and digits (%(default)s)")
+    parser.add_argument("--picture", default=os.path.join("out", "demo.svg"), metavar="PATH", help="file of the "
+                        "timeline of leases (%(default)s); empty: none")  # fmt: skip
     verbs = "verbs needs an RDMA device: ./scripts/rxe-vm"
-    parser.add_argument("--fabric", choices=["loopback", "verbs"], default="loopback", help="what carries requests; "
+    parser.add_argument("--fabric", choices=["loopback", "verbs"], default="loopback", help="carrier of requests; "
                         f"{verbs} (%(default)s)")  # fmt: skip
-    parser.add_argument("--copy-engine", choices=["loopback", "verbs", "doca"], default="loopback", help="what copies "
-                        f"into the instances and back; {verbs}; doca is emulated where DOCA is not installed "
+    parser.add_argument("--copy-engine", choices=["loopback", "verbs", "doca"], default="loopback", help="engine of "
+                        f"copies to and from instances; {verbs}; doca is emulated where DOCA is not installed "
                         "(%(default)s)")  # fmt: skip
-    parser.add_argument("--host-channel", choices=KINDS, default="unix", help="what joins helper and daemon; zmq and "
+    parser.add_argument("--host-channel", choices=KINDS, default="unix", help="between helper and daemon; zmq and "
                         "comch carry no descriptors, so that loopback copies become doca's (%(default)s)")  # fmt: skip
-    parser.add_argument("--netns", metavar="NAME", default="", help="requesters live in this network namespace, made "
+    parser.add_argument("--netns", metavar="NAME", default="", help="run requesters in this network namespace, made "
                         "with `ip netns`")  # fmt: skip
-    parser.add_argument("--break", dest="planted", choices=["scrub"], help="plant a fault that the demo must notice: "
-                        "lanes are not scrubbed although their workers say so")  # fmt: skip
+    parser.add_argument("--break", dest="planted", choices=["scrub"], help="plant a fault that the demo must detect: "
+                        "lanes are not scrubbed although their workers confirm it")  # fmt: skip
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -63,7 +63,7 @@ def main(arguments: argparse.Namespace) -> int:
     except BaseExceptionGroup as faults:  # of the driver's task group: the first is the cause
         raise _first(faults) from None
     except asyncio.CancelledError:
-        print("demo: interrupted; everything was taken down", file=sys.stderr)
+        print("demo: interrupted; all processes were ended", file=sys.stderr)
         return 130
     complaints: list[str] = report.pop("complaints")
     if arguments.json:
@@ -95,7 +95,7 @@ async def _run(arguments: argparse.Namespace) -> dict[str, Any]:
         arguments.fabric, arguments.copy_engine, arguments.netns, arguments.host_channel
     )  # fmt: skip
     if datapath.is_emulated:
-        _echo(f"doca: an emulator of DOCA ({datapath.doca_version}), for it is not installed here")
+        _echo(f"doca: an emulator of DOCA ({datapath.doca_version})because DOCA is not installed")
     with place.making(
         sorted(plan.tenants), seed=arguments.seed, seconds=arguments.seconds, jobs=arguments.jobs, break_scrub=broken,
         datapath=datapath,

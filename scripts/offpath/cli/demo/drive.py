@@ -106,7 +106,7 @@ class Child:
 
     def failure(self) -> DemoFailed:
         """Its exit code with its last lines of stderr."""
-        said = "\n  ".join(self.complaints) or "(it said nothing)"
+        said = "\n  ".join(self.complaints) or "(no output)"
         return DemoFailed(f"{self.name} ended with {self.process.returncode}:\n  {said}")
 
 

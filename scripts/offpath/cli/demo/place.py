@@ -31,7 +31,7 @@ _LONGEST_PATH: Final = 80
 """Leaves room for the sockets' names in the 107 bytes of a Unix socket's address."""
 
 _LEASING: Final = f"""
-[leasing]  # short, so that in seconds leases come and go as they would in hours
+[leasing]  # short, so that leases open and close within seconds, not hours
 lanes = {LANES}
 landing_bytes = {LANDING_BYTES}
 result_bytes = {RESULT_BYTES}
@@ -86,7 +86,7 @@ class Datapath:
         if "verbs" in (fabric, copy_engine):
             usable = [port for port in ports() if port.is_active and port.usable_gids]
             if not usable:
-                raise NoRdmaDevice("no active port with a GID of RoCEv2 over IPv4; `offpath doctor` says more")
+                raise NoRdmaDevice("no active port with a GID of RoCEv2 over IPv4; see `offpath doctor`")
             made = replace(made, dpu_device=usable[0].device, host_device=usable[-1].device)
         return made
 

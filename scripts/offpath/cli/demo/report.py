@@ -139,7 +139,7 @@ def _faults(report: dict[str, Any], outcome: Outcome) -> list[str]:
     faults = []
     missing = report["jobs"] - report["answered"]
     if missing:
-        why = next(iter(outcome.failed.values()), "no answer came")
+        why = next(iter(outcome.failed.values()), "no answer arrived")
         faults.append(f"{missing} of {report['jobs']} jobs were not answered; the first: {why}")
     if report["correct_fraction"] != 1.0:
         wrong = report["answered"] - sum(t["correct"] for t in report["tenants"])
@@ -149,7 +149,7 @@ def _faults(report: dict[str, Any], outcome: Outcome) -> list[str]:
         faults.append(
             f"{report['isolation_violations']} isolation violations: {found['canaries_found']} canaries of other "
             f"tenants in freshly opened lanes, {found['launches_on_a_strangers_lane']} launches and "
-            f"{found['answers_from_a_strangers_lane']} answers on a stranger's lane"
+            f"{found['answers_from_a_strangers_lane']} answers on another tenant's lane"
         )
     wanted = LANE_CHANGES_WANTED if report["is_full"] else report["jobs"] // _JOBS_PER_CHANGE
     if report["lane_changes"] < wanted:

@@ -76,7 +76,7 @@ def render(report: dict[str, Any]) -> str:
         f"isolation   {report['isolation_checks']} checks, {report['isolation_violations']} violations: "
         f"{found['canary_scans']} canary scans, {found['launches_checked']} launches, "
         f"{found['answers_checked']} answers",
-        f"per request {each['daemon_cpu']:,.0f} B touched by the daemon's CPU ({each['header_read']:,.0f} read, "
+        f"per request {each['daemon_cpu']:,.0f} B accessed by the daemon's CPU ({each['header_read']:,.0f} read, "
         f"{each['answer_written']:,.0f} written); {each['dma']:,.0f} B moved by the copy engine",
     ]
     if "picture" in report:

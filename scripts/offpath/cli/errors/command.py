@@ -12,10 +12,10 @@ from offpath.cli.errors.registry import Entry, families, look_up, registered
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    parser.add_argument("code", nargs="?", metavar="CODE", help="as printed, in any case; FAMILY.CODE picks one")
+    parser.add_argument("code", nargs="?", metavar="CODE", help="as printed, case-insensitive; FAMILY.CODE selects one")
     style = parser.add_mutually_exclusive_group()
     style.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    style.add_argument("--markdown", action="store_true", help="docs/errors.md")
+    style.add_argument("--markdown", action="store_true", help="print docs/errors.md")
 
 
 def main(arguments: argparse.Namespace) -> int:

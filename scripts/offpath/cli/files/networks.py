@@ -26,7 +26,7 @@ def add_topology(parser: argparse.ArgumentParser) -> None:
         help="Slurm's topology.conf or topology.yaml, Topograph's JSON, or fat-tree:K, fat-tree:K/UP,"
         " leaf-spine:LEAVESxHOSTSxSPINES, tree:AxBxC",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of what is drawn (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="random seed (default %(default)s)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--picture", metavar="FILE", help="draw the network into this file (.svg, .png, .pdf)")
 
@@ -64,7 +64,7 @@ def text_of(path: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as fault:
-        raise NetworkError(f"{path}: no UTF-8: {fault.reason} at byte {fault.start}") from None
+        raise NetworkError(f"{path}: not UTF-8: {fault.reason} at byte {fault.start}") from None
 
 
 def hosts_of(topology: Topology, words: str, where: str) -> list[int]:

@@ -44,7 +44,7 @@ def miso(path: str) -> list[ThroughputProfile]:
             raise TraceError(f"{path}:{line}: {row['model']}, batch {batch_size:g}: {profile.name} twice")
         rates[profile.name] = Rate(profile.name, profile.compute_slices, 1 / seconds)
     if not found:
-        raise TraceError(f"{path}: no measurement in it")
+        raise TraceError(f"{path}: contains no measurement")
     return [
         _profile(path, model, batch_size, list(rates.values()), gpu.compute_slices)
         for (model, batch_size), rates in found.items()

@@ -66,7 +66,7 @@ def _stream(
 ) -> Stream:
     jobs = [job(line, row) for line, row in rows(path, columns)]
     if not jobs:
-        raise TraceError(f"{path}: no job in it")
+        raise TraceError(f"{path}: contains no job")
     jobs.sort(key=lambda each: each.submit_ns)
     begin = jobs[0].submit_ns
     end = begin + round(hours * 3_600 * SECOND_NS) if hours is not None else jobs[-1].submit_ns + 1
@@ -137,7 +137,7 @@ def pai_marginals(path: str) -> Marginals:
     except OSError as fault:
         raise TraceError(f"{path}: {fault.strerror}") from None
     except (KeyError, TypeError, ValueError) as fault:
-        raise TraceError(f"{path}: these are not the marginals: {type(fault).__name__}: {fault}") from None
+        raise TraceError(f"{path}: not the marginals: {type(fault).__name__}: {fault}") from None
     rising = all(0 < low <= high for (_, low), (_, high) in pairwise(durations))
     if not rising or any(weight <= 0 for _, weight in shares):
         raise TraceError(f"{path}: quantiles must rise, weights must be positive")
@@ -149,5 +149,5 @@ def found(folder: str, names: tuple[str, ...]) -> dict[str, str]:
     paths = {name: os.path.join(folder, name) for name in names}
     missing = [name for name, path in paths.items() if not os.path.exists(path)]
     if missing:
-        raise TraceError(f"{folder} lacks {', '.join(missing)}: give the folder that has them by --data")
+        raise TraceError(f"{folder} lacks {', '.join(missing)}: set their folder with --data")
     return paths

@@ -174,7 +174,7 @@ class InaCluster:
         until = time.monotonic() + _START_S
         while self.log(name).count(words) < times:
             if self.processes[name].poll() is not None or time.monotonic() > until:
-                raise PeerGone(f"{name} did not say {words!r}: see {self.path(name + '.log')}")
+                raise PeerGone(f"{name} did not log {words!r}: see {self.path(name + '.log')}")
             time.sleep(0.02)
 
     def log(self, name: str) -> str:

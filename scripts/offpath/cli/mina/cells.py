@@ -62,10 +62,10 @@ def inputs(folder: str | None) -> dict[str, Any]:
     try:
         names = sorted(name[:-5] for name in os.listdir(where) if name.endswith("-4.json") or name.endswith("-16.json"))
     except OSError as fault:
-        raise TraceError(f"{where}: {fault.strerror} (--data says where else)") from None
+        raise TraceError(f"{where}: {fault.strerror} (set another folder with --data)") from None
     missing = [f"{model}-4" for model in MODELS if f"{model}-4" not in names]
     if missing:
-        raise TraceError(f"{where}: no {', '.join(missing)}.json (--data says where else)")
+        raise TraceError(f"{where}: no {', '.join(missing)}.json (set another folder with --data)")
     patterns = {name: _json(os.path.join(where, f"{name}.json")) for name in names}
     return {"patterns": patterns, "host_counts": _json(os.path.join(where, "mina_host_count_weights.json"))}
 
@@ -101,9 +101,9 @@ def _weighed(data: dict[str, Any], histogram: int) -> tuple[list[int], list[floa
     try:
         pairs = [(int(hosts), float(weight)) for hosts, weight in data["host_counts"][histogram]]
     except (TypeError, ValueError, IndexError):
-        raise TraceError(f"list {histogram} of hosts per job makes no sense") from None
+        raise TraceError(f"list {histogram} of hosts per job is invalid") from None
     if not pairs or min(hosts for hosts, _ in pairs) < 1 or min(weight for _, weight in pairs) < 0:
-        raise TraceError(f"list {histogram} of hosts per job makes no sense")
+        raise TraceError(f"list {histogram} of hosts per job is invalid")
     return [hosts for hosts, _ in pairs], [weight for _, weight in pairs]
 
 

@@ -49,7 +49,7 @@ def arriving(
     Raises: TraceError: no folder, no such trace in it, or too few jobs.
     """
     if folder is None:
-        raise TraceError(f"arrivals of {trace} need its file: no --quick, and --data says where")
+        raise TraceError(f"arrivals of {trace} need its file: no --quick, and its folder in --data")
     file, tenant = TRACES[trace]
     path = os.path.join(folder, file)
     known = rows(path, tenant)

@@ -32,14 +32,14 @@ class Report:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    parser.add_argument("experiment", nargs="?", choices=sorted(NAMES), help="which; none: list them")
-    parser.add_argument("--quick", action="store_true", help="a small run from inputs that come with offpath")
+    parser.add_argument("experiment", nargs="?", choices=sorted(NAMES), help="the experiment; without it: list them")
+    parser.add_argument("--quick", action="store_true", help="a small run with the inputs shipped with offpath")
     parser.add_argument("--data", metavar="DIR", help=f"the traces (default {DATA}; "
-                        "conspirator's figure 2: what comes with offpath)")  # fmt: skip
+                        "conspirator's figure 2: the shipped files)")  # fmt: skip
     parser.add_argument(
         "--out", default="out/simulate", metavar="DIR", help="results and pictures (default %(default)s)"
     )
-    parser.add_argument("--fresh", action="store_true", help="forget what an earlier run finished")
+    parser.add_argument("--fresh", action="store_true", help="discard the results of earlier runs")
     some = parser.add_mutually_exclusive_group()
     some.add_argument("--only", metavar="PART", action="append", help="only this part of the plan")
     some.add_argument(
@@ -47,10 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only this figure of the paper; may be given several times ("
         + "; ".join(f"{name}: {', '.join(some)}" for name, some in FIGURES.items()) + ")",
     )  # fmt: skip
-    parser.add_argument("--seeds", type=int, metavar="N", help="so many seeds (mina only; default: 10)")
+    parser.add_argument("--seeds", type=int, metavar="N", help="number of seeds (mina only; default: 10)")
     parser.add_argument(
         "--draws", choices=("own", "llvm"), default="own",
-        help="where random numbers come from (mina only): Python's generator, or the authors' one in their order",
+        help="source of random numbers (mina only): Python's generator, or the authors' one in their order",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 

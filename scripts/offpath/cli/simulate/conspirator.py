@@ -131,7 +131,7 @@ def _quick(parts: Sequence[str] | None) -> list[tuple[str, dict[str, Any]]]:
     }  # fmt: skip
     chosen = [(key, piece) for key, piece in pieces.items() if piece["part"] in (parts or ("reproduction", "real"))]
     if not chosen:
-        raise TraceError(f"--quick has no window of {', '.join(parts or ())}: leave it away")
+        raise TraceError(f"--quick has no window of {', '.join(parts or ())}: omit it")
     return chosen
 
 

@@ -19,10 +19,11 @@ from offpath.sched.gpu.rightsizing import GAIN, ThroughputProfile
 PAPER: Final = {"job": "ResNet152, training", "gpus": ["A100", "V100", "T4"], "knee_percent": 50}
 GAINS: Final = (0.05, GAIN, 0.20)
 ASSUMED: Final = (
-    f'the knee is the smallest instance from which no larger one gives more than {GAIN:.0%} more ("not much": ours)',
+    f"the knee is the smallest instance from which no larger one gives more than {GAIN:.0%} more"
+    ' ("not much", as interpreted here)',
     "mean time of an iteration as MISO logged it; deepspeech2's inputs differ in length, so its runs are not alike",
     "a V100 or T4 has no MIG, so the paper's shares are most likely of compute alone (MPS); a MIG instance also has but"
-    " part of the memory and its bandwidth, 3g and 4g half of it: what lives by memory gains on 7g",
+    " part of the memory and its bandwidth, 3g and 4g half of it: memory-bound jobs gain on 7g",
     "an instance that is missing was not measured, usually for lack of memory, and is not offered",
 )
 _MISO: Final = "miso_a100_mig_iteration_times.csv.gz"
@@ -102,7 +103,7 @@ def text(data: dict[str, Any]) -> str:
     lines += [
         f"paper: {paper['job']}, on shares of {', '.join(paper['gpus'])}: not much better beyond"
         f" {paper['knee_percent']} % of the GPU",
-        f"ours: {enough} of {len(data['rows'])} models and batch sizes have enough with {_HALF} % or less",
+        f"offpath: {enough} of {len(data['rows'])} models and batch sizes have enough with {_HALF} % or less",
     ]
     mean = data["right_sized"]
     lines.append(
@@ -115,7 +116,7 @@ def text(data: dict[str, Any]) -> str:
     for gpu, told in (data["pairs_on_a_whole_gpu"] or {}).items():
         if told["ran"]:
             lines.append(
-                f"  two jobs on one whole {gpu.upper()} (Gavel) come {told['p50']:.2f} [{told['p10']:.2f},"
+                f"  two jobs on one whole {gpu.upper()} (Gavel) run {told['p50']:.2f} [{told['p10']:.2f},"
                 f" {told['p90']:.2f}] times as far as one alone (median, p10, p90 of {told['ran']} pairs;"
                 f" {told['pairs'] - told['ran']} made no progress)"
             )

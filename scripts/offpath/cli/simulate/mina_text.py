@@ -40,7 +40,7 @@ def verdict(authors: Spread, values: Sequence[float]) -> str:
     """
     if len(values) < _FEW:
         inside = authors.least <= min(values) and max(values) <= authors.greatest
-        return "in their range" if inside else "NOT in their range"
+        return "in the authors' range" if inside else "NOT in the authors' range"
     return "met" if round(abs(statistics.fmean(values) - authors.mean), 6) <= BAR else "NOT met"
 
 
@@ -74,7 +74,8 @@ def _jct(rows: Sequence[dict[str, Any]]) -> str:
 
 def _table_1(rows: list[dict[str, Any]]) -> list[str]:
     lines = [
-        "Table I: JP TB RS, score: paper (one seed) | authors' program (ten seeds) | ours; utilisation: paper | ours"
+        "Table I: JP TB RS, score: paper (one seed) | authors' program (ten seeds) | offpath; utilisation: paper |"
+        " offpath"
     ]
     for (variant, jp, tb, rs), cells in _by(rows, "variant", "jp", "tb", "rs").items():
         (score, used), authors = reference.PAPER[jp, tb, rs], reference.AUTHORS[jp, tb, rs]
@@ -93,7 +94,8 @@ def _table_1(rows: list[dict[str, Any]]) -> list[str]:
 
 def _one_draw(cells: list[dict[str, Any]], jp: bool, tb: bool, rs: bool) -> list[str]:
     return [
-        f"seed {each['seed']}, their draws: theirs {authors:.6f}, ours {same_digits(authors, each['efficiency_score'])}"
+        f"seed {each['seed']}, authors' draws: authors {authors:.6f},"
+        f" offpath {same_digits(authors, each['efficiency_score'])}"
         for each in cells
         if each["draws"] == "llvm" and each["seed"] == reference.SEED
         for authors in (reference.AUTHORS_42[jp, tb, rs],)
@@ -171,12 +173,12 @@ def _figure_11(rows: list[dict[str, Any]]) -> list[str]:
     ]
     near = len(seeds) < _FEW or abs(statistics.fmean(lows) - authors) <= BAR
     return [
-        "Figure 11, ten lists of hosts: paper (one seed) | authors' program (seeds 0 to 2) | ours over seeds",
+        "Figure 11, ten lists of hosts: paper (one seed) | authors' program (seeds 0 to 2) | offpath over seeds",
         f"  MINA, mean score      {reference.FIGURE_11_MINA} | not known | {spread(means)}"
         f"   {'met' if within(reference.FIGURE_11_MINA, means) else 'NOT met'}",
         f"  baseline, mean score  {paper} | {authors} | {spread(lows)}"
         f"   {'few seeds' if len(seeds) < _FEW else 'met' if near else 'NOT met'}",
-        f"  baseline by list, authors' program / ours: {', '.join(by_list)}",
+        f"  baseline by list, authors' program / offpath: {', '.join(by_list)}",
         f"  utilisation, times    {reference.FIGURE_11_UTILISATION} | not known | {spread(times, 2)}",
         *_moves_by_list([row for each in mina for row in each]),
         f"  MINA: {_jct([row for each in mina for row in each])}",
@@ -192,7 +194,7 @@ def _moves_by_list(rows: list[dict[str, Any]]) -> list[str]:
         )
     ]
     return [
-        f"  MINA, migrations of operations in flight by list, authors' program (seed 42) / ours: {', '.join(found)}"
+        f"  MINA, migrations of operations in flight by list, authors' program (seed 42) / offpath: {', '.join(found)}"
     ]
 
 
@@ -292,7 +294,7 @@ def gains(rows: Iterable[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, lis
 
 
 def _where(rows: list[dict[str, Any]]) -> list[str]:
-    lines = ["Where sharing matters: part of the mean JCT without INA that is saved; all: if nobody were in INA's way"]
+    lines = ["Where sharing matters: part of the mean JCT without INA that is saved; all: without competition for INA"]
     for (arrivals, contention, batch, speed, up, bandwidth), saved in gains(rows).items():
         lines.append(
             f"  {arrivals:6} {'contended' if contention else '':9} batch {batch:2} GPU x{speed:g} links {up} "

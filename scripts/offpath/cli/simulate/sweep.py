@@ -36,7 +36,7 @@ def sweep(
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise SweepError(f"{path}: another run writes it, or still ends: take another --out") from None
+                raise SweepError(f"{path}: another run writes it or is ending: use another --out") from None
             file.truncate(0 if fresh else _whole_bytes(path))
             done = _finished(path)
             _work(file, [piece for piece in pieces if piece[0] not in done], work, done)

@@ -79,7 +79,7 @@ class RankProcess:
 
     def failure(self) -> ClusterFailed:
         """Its exit code with its last lines."""
-        said = "\n  ".join(_last_words(self._said)) or "(it said nothing)"
+        said = "\n  ".join(_last_words(self._said)) or "(no output)"
         return ClusterFailed(f"{self.name} ended with {self._process.poll()}:\n  {said}")
 
 
@@ -122,7 +122,7 @@ class Cluster:
         self._cluster = self._open.enter_context(
             InaCluster(os.path.join(self.directory, "c"), where, hosts=HOSTS, policy=policy, ranks_per_host=2)
         )
-        self.wait(lambda: not self.status().silent, "to have heard all agents")
+        self.wait(lambda: not self.status().silent, "connected to all agents")
 
     # -- its processes --------------------------------------------------------------------------------------------
     def kill(self, name: str) -> None:
@@ -148,7 +148,7 @@ class Cluster:
         logs |= {name: self._cluster.path(f"{name}.log") for name in self._cluster.processes}
         for name, process in (*self._switches.processes.items(), *self._cluster.processes.items()):
             if name not in self._killed and process.poll() is not None:
-                said = "\n  ".join(_last_words(logs[name])) or "(it said nothing)"
+                said = "\n  ".join(_last_words(logs[name])) or "(no output)"
                 raise ClusterFailed(f"{name} ended with {process.poll()}:\n  {said}")
         for rank in [rank for ranks in self.ranks.values() for rank in ranks]:
             if rank.has_failed():

@@ -34,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--blocks", type=int, default=_BLOCKS, metavar="N", help="blocks of all modes (%(default)s)")
     parser.add_argument("--steps", type=int, default=_STEPS, metavar="N", help="steps measured of each mode in a block "
                         "(%(default)s)")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="of the order of modes (%(default)s)")
-    parser.add_argument("--picture", default=os.path.join("out", "ina.svg"), metavar="PATH", help="where the timeline "
-                        "goes (%(default)s); empty: none")  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, help="seed of the order of modes (%(default)s)")
+    parser.add_argument("--picture", default=os.path.join("out", "ina.svg"), metavar="PATH", help="file of the timeline "
+                        "(%(default)s); empty: none")  # fmt: skip
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -82,8 +82,8 @@ def judged(name: str, saved: float, of_bound: float, taken: Sequence[float], wan
     if not is_sound:
         had = sum(quiet.is_quiet(each) for each in taken)
         return [], (
-            f"{name}: the machine was busy: {had} of {wanted} blocks were quiet, in the others processes that are "
-            f"not the demo's took over {quiet.MOST_TAKEN:.0%} of the cores"
+            f"{name}: the machine was busy: {had} of {wanted} blocks were quiet, in the others, processes outside "
+            f"the demo used over {quiet.MOST_TAKEN:.0%} of the cores"
         )
     faults = []
     if saved < _LEAST_SAVED:
@@ -171,7 +171,7 @@ def _report(outcome: Any, weights: dict[str, Any]) -> dict[str, Any]:
             }
         )  # fmt: skip
     faults += [
-        f"job {job}: its weights are not those without INA" for job, each in weights.items() if not each["equal"]
+        f"job {job}: its weights differ from those without INA" for job, each in weights.items() if not each["equal"]
     ]
     return {
         "ok": not faults and not not_judged, "faults": faults, "not_judged": not_judged,

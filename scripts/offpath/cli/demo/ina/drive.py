@@ -118,8 +118,8 @@ class Drive:
             how = "quiet" if quiet.is_quiet(taken[-1]) else "disturbed"
             had = sum(quiet.is_quiet(each) for each in taken)
             self._echo(
-                f"{setting.name}: block {block + 1} {how} (others took {taken[-1]:.0%} of the cores), {had} of "
-                f"{self._blocks} quiet"
+                f"{setting.name}: block {block + 1} {how} (other processes used {taken[-1]:.0%} of the cores), {had} "
+                f"of {self._blocks} quiet"
             )
 
     def _measure(self, number: int, block: int, mode: str, setting: Setting) -> Measured:

@@ -26,7 +26,7 @@ _WORDS: Final = {
     INA: "summed in the switch",
     REFUSED: "refused by the root, then plain",
     PLAIN: "plain",
-    REDONE: "done again",
+    REDONE: "repeated",
 }
 
 

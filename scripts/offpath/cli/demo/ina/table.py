@@ -18,7 +18,7 @@ def render(report: dict[str, Any]) -> str:
             f"{setting['communication_share']:.0%} of a step, demand for INA {setting['ina_demand']:.2f}; the best "
             f"schedule scores {_mean(setting['bound']):.3f}, shared {setting['shared_of_bound']:.3f} of that"
             + ("" if setting["is_judged"] else " (NOT JUDGED: the machine was busy)"),
-            "  blocks, and the part of the cores that others took: "
+            "  blocks, and the part of the cores that other processes used: "
             + ", ".join(f"{_how(each)} {each['others_took']:.0%}" for each in setting["blocks"]),
             f"  {'mode':10} {'time of each job, s':>22} {'score of each job':>19} {'mean [90 %]':>22} "
             f"{'INA / refused / plain':>24}",
@@ -32,10 +32,10 @@ def render(report: dict[str, Any]) -> str:
             lines.append(f"  {run['mode']:10} {times:>22} {scores:>19} {mean:>22} {counts:>24}")
     lines.append("")
     for job, each in report["weights"].items():
-        same = "equal to the bit to" if each["equal"] else "NOT those of"
+        same = "bit-identical to" if each["equal"] else "DIFFERENT from"
         lines.append(
             f"job {job}: weights after {each['steps']} steps {same} the same training without INA; "
-            f"{each['accuracy']:.0%} of unseen digits right"
+            f"{each['accuracy']:.0%} of held-out digits right"
         )
     if "picture" in report:
         lines.append(f"picture: {report['picture']}")
