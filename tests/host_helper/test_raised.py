@@ -59,7 +59,7 @@ def test_a_long_text_is_cut_in_its_middle() -> None:
 
 def test_an_exception_whose_text_cannot_be_made_is_told_all_the_same() -> None:
     fault = caught(Unspeakable())
-    assert summary(fault) == "Unspeakable: its text cannot be made (KeyError)"
+    assert summary(fault) == "Unspeakable: its text cannot be formatted (KeyError)"
     assert "Unspeakable" in story(fault, frozenset())
 
 
@@ -73,4 +73,4 @@ def test_a_worker_logs_a_burst_then_two_a_second_and_says_how_many_it_left_out(
         assert len(caplog.records) == BURST
         log.note(fault, "bad", 99, now_ns=S + int(S / PER_S))
     last = caplog.records[-1].getMessage()
-    assert last.startswith("lease 1 lane 0: kernel bad raised in job 99 (7 before it left out):\n  | Traceback")
+    assert last.startswith("lease 1 lane 0: kernel bad raised in job 99 (7 earlier ones left out):\n  | Traceback")

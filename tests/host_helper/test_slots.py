@@ -201,7 +201,7 @@ def test_an_answer_that_makes_no_sense_leaves_the_outcome_unknown_and_gives_the_
 
 
 def test_an_answer_that_nobody_waits_for_is_an_error(table: Table) -> None:
-    with pytest.raises(HeaderError, match="waits for none"):
+    with pytest.raises(HeaderError, match="has no request"):
         table.take(0)
 
 

@@ -190,7 +190,7 @@ class AsyncRequester:
             await self._try_to_come_back(gone)
         except Exception as fault:  # nothing awaits this task: fail the waiters here
             self._returning = None
-            self._fail(PeerGone(f"{gone}; no way back: {fault}"))
+            self._fail(PeerGone(f"{gone}; not resumed: {fault}"))
 
     async def _try_to_come_back(self, gone: PeerGone) -> None:
         in_thread = functools.partial(self._loop.run_in_executor, None)
@@ -202,7 +202,7 @@ class AsyncRequester:
                 await asyncio.sleep(returning.wait_s())
         self._returning = None
         if link is None:
-            self._fail(PeerGone(f"{gone}; no way back: {returning.why_not}"))
+            self._fail(PeerGone(f"{gone}; not resumed: {returning.why_not}"))
             return
         self._link = link
         if self._closed:

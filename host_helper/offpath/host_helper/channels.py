@@ -53,7 +53,7 @@ def host_channel(
         # The connecting process loads DOCA, which must not be loaded in a process that forks.
         return ComchConnector(doca_path, doca_device, setting(comch_name, "COMCH_NAME") or SERVER)
     if chosen != "zmq":
-        raise HostChannelError(f"there is no host channel {chosen!r}: {', '.join(KINDS)}")
+        raise HostChannelError(f"unknown host channel {chosen!r}: {', '.join(KINDS)}")
     needed = {
         "daemon": setting(daemon, "DAEMON"),
         "key": setting(key, "KEY"),

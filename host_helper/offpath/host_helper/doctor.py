@@ -31,7 +31,7 @@ def check_host(directory: str, doca_path: str = "") -> Iterator[Finding]:
     cpus = len(os.sched_getaffinity(0))
     if cpus < 2:
         yield Finding(
-            "cpu", Severity.WARNING, "one processor: helper, workers and requesters take turns on it",
+            "cpu", Severity.WARNING, "one processor, shared by helper, workers and requesters",
             "give this machine, or this process, a second one",
         )  # fmt: skip
     else:
@@ -40,7 +40,7 @@ def check_host(directory: str, doca_path: str = "") -> Iterator[Finding]:
     for name, need, why in _PACKAGES:
         try:
             importlib.import_module(name)
-            yield ok("package", f"{name} is there")
+            yield ok("package", f"{name} is installed")
         except ImportError as fault:
             yield Finding("package", need, f"{name} cannot be imported: {fault}", why)
     yield _daemon(os.path.join(directory, HOST_SOCKET))
@@ -101,10 +101,10 @@ def _doca(path: str) -> Iterator[Finding]:
         )
         return
     except DeviceError as fault:
-        yield Finding("doca-device", Severity.NOTE, str(fault), "let this user open the device")
+        yield Finding("doca-device", Severity.NOTE, str(fault), "permit this user to open the device")
         return
-    yield ok("doca", f"{doca.version or 'a release that does not say which'} in {doca.folder or 'the loader’s path'}")
+    yield ok("doca", f"{doca.version or 'an unknown release'} in {doca.folder or 'the loader’s path'}")
     if not found:
         yield Finding("doca-device", Severity.NOTE, "DOCA shows no device", "`doca_caps --list-devs` must list it")
     for info in found:
-        yield ok("doca-device", f"{info} can {info.able_to or 'do nothing of ours'}")
+        yield ok("doca-device", f"{info} can {info.able_to or 'do nothing that offpath needs'}")

@@ -97,7 +97,7 @@ class KernelTable:
         """
         if not _NAME.fullmatch(name):
             raise ValueError(
-                f"kernel name {name!r}: 1 to 64 letters, digits and ._:/+- that start with one of the first"
+                f"kernel name {name!r}: 1 to 64 letters, digits and ._:/+-, starting with a letter or digit"
             )
         if len(self.kernels) >= MAX_KERNELS:
             raise ValueError(f"kernel {name!r}: a helper offers {MAX_KERNELS} kernels at most")

@@ -79,7 +79,7 @@ class Negotiation:
         if isinstance(answer, control.Closing):
             raise PeerGone(f"{answer.code}: {answer.detail}")
         if not isinstance(answer, control.Welcome):
-            raise PeerGone("the daemon answered a hello with something else")
+            raise PeerGone("the daemon answered a hello with another message")
         self.kernels = {k.name: k for k in answer.kernels}
         return answer
 
@@ -140,7 +140,7 @@ class Negotiation:
                 self._sock.settimeout(max(left, 0.0))
                 data = self._sock.recv(65536)
             except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
-                raise TimeoutError("the daemon said nothing in time") from None
+                raise TimeoutError("no message from the daemon in time") from None
             except OSError as fault:
                 raise PeerGone(f"negotiation: {fault}") from None
             if not data:

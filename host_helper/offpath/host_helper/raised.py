@@ -29,7 +29,7 @@ def summary(fault: BaseException) -> str:
     try:
         return f"{kind}: {fault}"
     except Exception as second:  # `__str__` is user code too
-        return f"{kind}: its text cannot be made ({type(second).__name__})"
+        return f"{kind}: its text cannot be formatted ({type(second).__name__})"
 
 
 def story(fault: BaseException, ours: frozenset[str]) -> str:
@@ -81,7 +81,7 @@ class Raised:
             self._left_out += 1
             return
         self._left -= 1
-        more = f" ({self._left_out} before it left out)" if self._left_out else ""
+        more = f" ({self._left_out} earlier ones left out)" if self._left_out else ""
         self._left_out = 0
         logger.warning(
             "%s: kernel %s raised in job %d%s:\n%s", self._where, kernel, job, more, story(fault, self._ours)

@@ -173,7 +173,7 @@ class Requester:
     def _poll_until(self, deadline: float | None) -> None:
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
-            raise RequestTimeout("no slot came free")
+            raise RequestTimeout("no slot became free")
         self.poll(left)
 
     def kernel_id(self, name: str) -> int:
@@ -243,7 +243,7 @@ class Requester:
             if left is not None and left <= 0:
                 return None
             time.sleep(returning.wait_s() if left is None else min(left, returning.wait_s()))
-        self._gone = PeerGone(f"{lost}; no way back: {returning.why_not}")
+        self._gone = PeerGone(f"{lost}; not resumed: {returning.why_not}")
         return None
 
     def ring(self, imm: int) -> None:

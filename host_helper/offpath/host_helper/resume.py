@@ -100,7 +100,7 @@ class Return:
         if closing is not None and closing.code not in _STAYS:
             self.why_not = f"{closing.code}: {closing.detail}"
         elif not welcome.resume_ttl_s:
-            self.why_not = "the daemon keeps no session"
+            self.why_not = "the daemon does not keep sessions"
 
     def wait_s(self) -> float:
         """Seconds until the next attempt."""

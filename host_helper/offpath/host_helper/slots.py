@@ -148,13 +148,13 @@ class SlotTable(Generic[_W]):
         session = self._session
         waiter = self.waiters.pop(slot, None)
         if waiter is None:
-            raise HeaderError("slot", f"an answer for slot {slot}, which waits for none")
+            raise HeaderError("slot", f"an answer for slot {slot}, which has no request")
         self._free.append(slot)
         try:
             answer = parse_answer(session.answer_header(slot), session.result_bytes)
         except HeaderError as broken:
             return waiter, RequestFailed(
-                Status.OUTCOME_UNKNOWN, Reason.NONE, 0, f"an answer that makes no sense: {broken}"
+                Status.OUTCOME_UNKNOWN, Reason.NONE, 0, f"an invalid answer: {broken}"
             )
         outcome: Result | RequestFailed
         body = bytes(session.result_view(slot, answer.result_bytes))  # a copy: the slot is reused at once
@@ -177,7 +177,7 @@ class SlotTable(Generic[_W]):
         for array in arrays:
             code = DTYPE_CODES.get(array.dtype.name)
             if code is None or not array.dtype.isnative:
-                raise TypeError(f"dtype {array.dtype} cannot travel; one of {', '.join(DTYPE_CODES)} in native order")
+                raise TypeError(f"dtype {array.dtype} is not supported; use {', '.join(DTYPE_CODES)} in native order")
             described.append(Tensor(code, array.shape, at, array.nbytes))
             at += (array.nbytes + _ALIGN - 1) // _ALIGN * _ALIGN
         end = described[-1].offset + described[-1].nbytes if described else 0

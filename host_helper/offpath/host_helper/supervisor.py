@@ -209,7 +209,7 @@ class Supervisor:
         while (left := deadline - time.monotonic()) > 0:
             if poll.poll(left * 1e3):
                 connection.receive()  # an order that crossed the goodbye: ignored
-        logger.warning("daemon did not release us in time; scrubbing, a copy may still be in flight")
+        logger.warning("the daemon did not close in time; scrubbing although a copy may be in flight")
 
     def _wait(self, seconds: float) -> None:
         """Wait for the next attempt, and reap workers that die meanwhile."""

@@ -35,7 +35,7 @@ def rejection(tensor: Any) -> str:
     if tensor.is_conj() or tensor.is_neg():
         return "a conjugated or negated view; use resolve_conj() or resolve_neg()"
     if tensor.dtype not in _DTYPES and tensor.dtype not in (torch.complex64, torch.complex128):
-        return f"{tensor.dtype}, which gloo does not add up"
+        return f"{tensor.dtype}, which gloo cannot sum"
     if not tensor.is_contiguous():
         return f"shape {tuple(tensor.shape)} with strides {tensor.stride()}, not contiguous; use contiguous()"
     return ""

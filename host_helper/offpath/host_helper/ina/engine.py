@@ -184,7 +184,7 @@ class Engine:
                 deadline = float("inf")
         pending.result()
 
-    # -- what moves ---------------------------------------------------------------------------------------------------
+    # -- progress ----------------------------------------------------------------------------------------------------
     def idle(self) -> None:
         """No operation is pending: poll trees, settle statements, read the state file. Does not block."""
         self._turn(0.0)
@@ -253,7 +253,7 @@ class Engine:
             self._way, self._how = _Way.PLAIN, How.REDONE
             return
         if isinstance(redo, Give):
-            assert self._kept[0] == redo.index, "the result that all wait for was not kept"
+            assert self._kept[0] == redo.index, "the result to redistribute was not kept"
             buffer = self._kept[1].view(-1).view(torch.uint8)
         else:
             buffer = torch.empty(redo.nbytes, dtype=torch.uint8)
@@ -268,7 +268,7 @@ class Engine:
             self._kept = redo.index, self._tensor.clone()
             self._way, self._how = _Way.DONE, How.REDONE
 
-    # -- the page -----------------------------------------------------------------------------------------------------
+    # -- the state file -----------------------------------------------------------------------------------------------
     def _read_page(self) -> None:
         if self._state_file is not None and (epoch := self._state_file.read_epoch()) is not None:
             self.machine.hold(epoch)

@@ -137,7 +137,7 @@ class RankFileFolder:
                 raise RankFileError("head", "another user's")
             ranks, notified_rank, notified_incarnation = file.head()
             if (notified_rank, notified_incarnation) != (rank, incarnation):
-                raise RankFileError("head", "not its name's")
+                raise RankFileError("head", "head and name differ")
         except (RankFileError, OSError):
             file.close()
             return False

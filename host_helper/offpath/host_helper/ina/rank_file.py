@@ -92,7 +92,7 @@ def unpack(raw: bytes, area: Area) -> RankState | Pattern | EpochRecord:
         raise RankFileError("torn", "no whole record")
     body = raw[MARK.size : MARK.size + length]
     if zlib.crc32(body) != crc:
-        raise RankFileError("torn", "its bytes do not fit its CRC")
+        raise RankFileError("torn", "its CRC does not match")
     try:
         data = document.read(body)
         return state_from_data(data) if area is STATE else _pattern(data) if area is PATTERN else epoch_from_data(data)
@@ -136,7 +136,7 @@ def parse_name(name: str) -> tuple[str, int, int]:
         is_possible = job and job.isprintable() and rank < MOST_RANKS and incarnation < 1 << 63
         if is_possible and file_name(job, incarnation, rank) == name:
             return job, incarnation, rank
-    raise RankFileError("name", f"not the name of a page: {name!r:.80}")
+    raise RankFileError("name", f"not the name of a state file: {name!r:.80}")
 
 
 class PageFile:
@@ -189,7 +189,7 @@ class PageFile:
             raise RankFileError("head", "cut short")
         magic, ranks, rank, incarnation = HEAD.unpack(raw)
         if magic != MAGIC or not rank < ranks <= MOST_RANKS or incarnation >= 1 << 63:
-            raise RankFileError("head", "no page's head")
+            raise RankFileError("head", "not the head of a state file")
         return ranks, rank, incarnation
 
     def close(self) -> None:
@@ -283,4 +283,4 @@ def make_folder(path: str) -> None:
         os.mkdir(path, 0o700)
     found = os.lstat(path)
     if found.st_uid != os.getuid() or found.st_mode & 0o022 or not os.path.isdir(path) or os.path.islink(path):
-        raise RegionError(f"{path} is no folder of ours, or others may write to it")
+        raise RegionError(f"{path} is not a folder of this user, or others may write to it")

@@ -145,10 +145,10 @@ class Runtime:
             make_folder(where)
             return RankStateFile(where, machine.state())
         except (OffpathError, OSError) as fault:
-            logger.warning("no page in %s, running without INA: %s", where, fault)
+            logger.warning("no state file in %s, running without INA: %s", where, fault)
             return None
 
-    # -- what training code calls -----------------------------------------------------------------------------------
+    # -- for training code -----------------------------------------------------------------------------------------
     def step_boundary(self) -> None:
         """Mark the next all-reduce as the first of a step. A job that calls this calls it at every step."""
         self._begins = self._has_steps = True

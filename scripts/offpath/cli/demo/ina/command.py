@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=_STEPS, metavar="N", help="steps measured of each mode in a block "
                         "(%(default)s)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="seed of the order of modes (%(default)s)")
-    parser.add_argument("--picture", default=os.path.join("out", "ina.svg"), metavar="PATH", help="file of the timeline "
+    parser.add_argument("--picture", default=os.path.join("out", "ina.svg"), metavar="PATH", help="file of the picture "
                         "(%(default)s); empty: none")  # fmt: skip
 
 
