@@ -153,9 +153,7 @@ class SlotTable(Generic[_W]):
         try:
             answer = parse_answer(session.answer_header(slot), session.result_bytes)
         except HeaderError as broken:
-            return waiter, RequestFailed(
-                Status.OUTCOME_UNKNOWN, Reason.NONE, 0, f"an invalid answer: {broken}"
-            )
+            return waiter, RequestFailed(Status.OUTCOME_UNKNOWN, Reason.NONE, 0, f"an invalid answer: {broken}")
         outcome: Result | RequestFailed
         body = bytes(session.result_view(slot, answer.result_bytes))  # a copy: the slot is reused at once
         if answer.status is Status.COMPLETED:

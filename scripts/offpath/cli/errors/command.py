@@ -41,7 +41,7 @@ def markdown() -> str:
     """The whole registry as a page."""
     parts = [
         "# Errors\n",
-        "Every code a user can meet, what causes it, what to do. Made by `offpath errors --markdown`: do not edit.\n",
+        "Every code that offpath reports, with cause and fix. Made by `offpath errors --markdown`: do not edit.\n",
     ]
     for family, text in families().items():
         parts.append(f"## {family}\n\n{text}\n")

@@ -8,7 +8,7 @@ from offpath.cli.errors.registry import entries
 
 FAMILIES: Final = {
     "status": "How a request ended (`RequestFailed.status`, `offpath_answers_total{status=…}`).",
-    "reason": "Why it ended so (`RequestFailed.reason`, `offpath_answers_total{reason=…}`); "
+    "reason": "The reason of the end (`RequestFailed.reason`, `offpath_answers_total{reason=…}`); "
     "`offpath request explain ID` adds the numbers.",
 }
 _RETRY: Final = "submit it again after `retry_after_ms`"
@@ -16,13 +16,13 @@ _AGAIN: Final = "submit it again if the kernel may run twice; mark such requests
 ENTRIES: Final = (
     *entries(
         "status",
-        ("completed", "the kernel ran and its result is there", "nothing"),
-        ("failed", "it ran, or was on its way to, and something broke; the reason says what", "see the reason"),
-        ("cancelled", "its requester, or an operator, gave it up", "nothing"),
-        ("expired", "its budget (`budget_ms`) passed before a result was there", "give it more, or ask for less"),
-        ("rejected", "it was never accepted; the reason says why", "see the reason"),
-        ("retry_safe", "it surely never started", "submit it again; the library does so, three times at most"),
-        ("outcome_unknown", "it may have run, or may still: nobody can know any more", _AGAIN),
+        ("completed", "the kernel ran and its result is available", "nothing"),
+        ("failed", "it ran or was being started, and a failure occurred; see the reason", "see the reason"),
+        ("cancelled", "its requester, or an operator, cancelled it", "nothing"),
+        ("expired", "its budget (`budget_ms`) passed before it had a result", "give it more budget, or less work"),
+        ("rejected", "it was never accepted; see the reason", "see the reason"),
+        ("retry_safe", "it certainly never started", "submit it again; the library does so, at most three times"),
+        ("outcome_unknown", "it may have run, or may still run: the outcome is lost", _AGAIN),
     ),
     *entries(
         "reason",
@@ -30,17 +30,21 @@ ENTRIES: Final = (
         (
             "bad_header",
             "the header breaks a rule of docs/protocol/requests.md",
-            "a fault of the client library: report it",
+            "a bug in the client library: report it",
         ),
         ("unknown_kernel", "no helper serves a kernel of this number", "start the helper that serves it, or reconnect"),
-        ("bad_demand", "the demand R is neither 1 to 100 nor whole GPUs", "ask for 1 to 100 percent of a GPU"),
+        ("bad_demand", "the demand R is neither 1 to 100 nor whole GPUs", "request 1 to 100 percent of a GPU"),
         (
             "payload_too_large",
             "the payload exceeds `leasing.landing_bytes`",
             "send less at once, or raise `leasing.landing_bytes`",
         ),
-        ("duplicate_id", "the session has used this request id before", "ids must rise: a fault of the client library"),
-        ("gang_unsupported", "it asks for several GPUs at once", "ask for 100 percent at most"),
+        (
+            "duplicate_id",
+            "the session has used this request id before",
+            "ids must increase: a bug in the client library",
+        ),
+        ("gang_unsupported", "it requests several GPUs at once", "request at most 100 percent"),
         (
             "tenant_queue_full",
             "its tenant has `max_jobs` requests accepted and unanswered",
@@ -49,18 +53,18 @@ ENTRIES: Final = (
         ("daemon_full", "all tenants together have `max_jobs` requests unanswered", f"{_RETRY}; or raise `max_jobs`"),
         (
             "deadline_unreachable",
-            "by the last runs of its kernel and of those ahead, its end would come after its budget",
+            "by the last runs of its kernel and of those ahead, it would end after its budget",
             "give it more budget or priority, or the tenant more share",
         ),
         (
             "no_instance_fits",
             "no GPU of the helper has an instance for its demand and its lanes' memory",
-            "ask for less, or lower `leasing.lanes` × (`landing_bytes` + `result_bytes`)",
+            "request less, or lower `leasing.lanes` × (`landing_bytes` + `result_bytes`)",
         ),
         (
             "tenant_share_limit",
             "its demand exceeds the tenant's `max_demand`, or the smallest instance for it `max_share`",
-            "ask for less, or raise the tenant's limits",
+            "request less, or raise the tenant's limits",
         ),
         ("deadline_passed", "its budget passed while it was queued or ran", "give it more budget; see `offpath top`"),
         ("cancelled_by_requester", "its requester cancelled it", "nothing"),
@@ -69,24 +73,24 @@ ENTRIES: Final = (
             "an operator cancelled it",
             "ask the operator; `offpath request explain ID` has the uid",
         ),
-        ("session_closed", "its session ended first", "keep the session open until the answers are in"),
-        ("draining", "the daemon finishes what it holds and takes in nothing new", _RETRY),
+        ("session_closed", "its session ended first", "keep the session open until all answers have arrived"),
+        ("draining", "the daemon finishes accepted requests and accepts no new ones", _RETRY),
         (
             "journal_failed",
-            "the daemon cannot write its journal, so it accepts nothing; what it had accepted is finished",
+            "the daemon cannot write its journal, so it accepts nothing; accepted requests are finished",
             "see `journal_failed` in its log, make room in the runtime directory, restart it",
         ),
         (
             "tenant_removed",
-            "its tenant was taken out of the configuration while it was queued or submitted",
-            "use another tenant, or put it in again and connect anew",
+            "its tenant was removed from the configuration while it was queued or submitted",
+            "use another tenant, or add it again and reconnect",
         ),
         (
             "kernel_gone",
             "no helper has served its kernel for `limits.kernel_gone_ms`; it did not run to its end",
             "start a helper that serves the kernel, then submit it again",
         ),
-        ("kernel_raised", "the kernel raised; the answer's text says what", "mend the kernel or its input"),
+        ("kernel_raised", "the kernel raised; the answer's text has the exception", "fix the kernel or its input"),
         (
             "result_too_large",
             "the result exceeds the session's `result_bytes` or the lane's",
@@ -95,16 +99,16 @@ ENTRIES: Final = (
         (
             "payload_checksum",
             "the payload in the lane does not match its checksum",
-            "do not write into a slot before its answer; else the memory or the copy engine is broken",
+            "do not write into a slot before its answer; otherwise the memory or the copy engine is defective",
         ),
-        ("copy_failed", "the copy engine did not bring the payload to the lane", "see the daemon's log"),
+        ("copy_failed", "the copy engine failed to copy the payload to the lane", "see the daemon's log"),
         ("worker_lost", "the worker process ended while the kernel may have run", f"see the helper's log; {_AGAIN}"),
         ("helper_lost", "the helper ended while the kernel may have run", f"see why it ended; {_AGAIN}"),
         ("daemon_restarted", "the daemon ended while the kernel may have run", _AGAIN),
         (
             "kernel_overran",
             "the kernel ran for longer than `limits.kernel_ms`; its worker was killed",
-            "mend the kernel, send it less at once, or raise `limits.kernel_ms`",
+            "fix the kernel, send it less at once, or raise `limits.kernel_ms`",
         ),
     ),
 )
