@@ -133,26 +133,26 @@ class AsyncRequester:
 
     async def _kernel_id(self, name: str) -> int:
         """A lost connection is resumed first, because its welcome lists the kernels."""
-        asked: Link | None = None
+        queried: Link | None = None
         while (info := self._link.negotiation.kernels.get(name)) is None:
             if self._returning is not None:
                 await asyncio.wait((self._returning,))
             elif self._gone is not None:
                 raise self._gone
-            elif asked is self._link:
+            elif queried is self._link:
                 known = ", ".join(sorted(self._link.negotiation.kernels)) or "none"
                 raise UnknownKernel(f"no helper serves {name!r}; served: {known}")
             else:
-                asked = self._link
+                queried = self._link
                 await self._request_news()
                 if self._returning is None and self._gone is None:
                     self._readable()  # detects a lost connection that the loop has not noticed yet
         return info.kernel_id
 
     async def _request_news(self) -> None:
-        asked = self._times_queried
+        queried = self._times_queried
         async with self._asking:  # one thread at a time reads the negotiation, for all waiters
-            if asked == self._times_queried:
+            if queried == self._times_queried:
                 negotiation = self._link.negotiation
                 await self._loop.run_in_executor(None, negotiation.update, news_wait_s(negotiation))
                 self._times_queried += 1

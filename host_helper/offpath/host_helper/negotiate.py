@@ -103,8 +103,8 @@ class Negotiation:
                 self._note(answer)
         except OSError as fault:
             self.update()  # the daemon may have sent a reason
-            said = f"{self.closing.code}: {self.closing.detail}" if self.closing is not None else str(fault)
-            raise PeerGone(f"negotiation: {said}") from None
+            reason = f"{self.closing.code}: {self.closing.detail}" if self.closing is not None else str(fault)
+            raise PeerGone(f"negotiation: {reason}") from None
 
     def fileno(self) -> int:
         """The connection's descriptor; -1 once closed."""

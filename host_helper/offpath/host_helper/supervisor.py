@@ -259,8 +259,8 @@ class Supervisor:
             if not self._in_child:
                 self._selector.unregister(connection.fileno())
 
-    def _forward(self, connection: HostConnection, said: Iterable[control.InaStates]) -> None:
-        for message in said:
+    def _forward(self, connection: HostConnection, messages: Iterable[control.InaStates]) -> None:
+        for message in messages:
             self._send(connection, message)
 
     def _send(self, connection: HostConnection, message: BaseModel) -> None:

@@ -66,9 +66,9 @@ class Collectives:
 
     def incarnation(self) -> int:
         """Rank 0's time, in ns: a later one is newer."""
-        told = torch.tensor([time.time_ns()], dtype=torch.int64)
-        self._recovery.broadcast([told], dist.BroadcastOptions()).wait()
-        return int(told[0])
+        sent = torch.tensor([time.time_ns()], dtype=torch.int64)
+        self._recovery.broadcast([sent], dist.BroadcastOptions()).wait()
+        return int(sent[0])
 
     def sum_now(self, tensor: Any) -> Any:
         """An all-reduce in place; returns gloo's Work."""
@@ -86,14 +86,14 @@ class Collectives:
 
     def least(self, values: tuple[int, int]) -> Pending:
         """MIN of two int64; a tuple."""
-        told = torch.tensor(values, dtype=torch.int64)
-        return Pending(self._boundary.allreduce([told], _MIN), lambda: tuple(told.tolist()))
+        sent = torch.tensor(values, dtype=torch.int64)
+        return Pending(self._boundary.allreduce([sent], _MIN), lambda: tuple(sent.tolist()))
 
     def gather(self, value: int) -> Pending:
         """One int64 of each rank; a list in the order of ranks."""
         parts = [torch.zeros(1, dtype=torch.int64) for _ in range(self.ranks)]
-        told = torch.tensor([value], dtype=torch.int64)
-        work = self._recovery.allgather([parts], [told], AllgatherOptions())
+        sent = torch.tensor([value], dtype=torch.int64)
+        work = self._recovery.allgather([parts], [sent], AllgatherOptions())
         return Pending(work, lambda: [int(part[0]) for part in parts])
 
     def give(self, buffer: Any, source: int) -> Pending:

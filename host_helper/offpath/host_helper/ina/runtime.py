@@ -268,11 +268,11 @@ class Runtime:
     def _turn(self) -> bool:
         """Run one operation, or poll once; False: the thread ends."""
         with self._mutex:
-            asked = self._requested.popleft() if self._requested else None
-            self._is_busy = asked is not None
+            requested = self._requested.popleft() if self._requested else None
+            self._is_busy = requested is not None
             leave_s = self._leave_s
-        if asked is not None:
-            return self._run(*asked)
+        if requested is not None:
+            return self._run(*requested)
         try:
             if leave_s is not None:
                 self._engine.close(leave_s)

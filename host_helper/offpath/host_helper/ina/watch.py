@@ -29,7 +29,7 @@ class PageWatch:
     def __init__(self, directory: str) -> None:
         self._folder = RankFileFolder(directory)
         self._patterns: dict[tuple[str, int], Measured] = {}
-        self._said: dict[tuple[str, int, int], RankState] = {}
+        self._sent: dict[tuple[str, int, int], RankState] = {}
         self._joiner = parts.Joiner()
         with contextlib.suppress(OSError, OffpathError):  # on failure no rank can create a state file either
             make_folder(directory)
@@ -52,11 +52,11 @@ class PageWatch:
 
     def _is_news(self, state: RankState) -> bool:
         """A rank's operation index changes constantly, and only the rank needs it."""
-        key, said = (state.job, state.incarnation, state.rank), replace(state, index=0)
-        is_news = self._said.get(key) != said
-        self._said[key] = said
+        key, current = (state.job, state.incarnation, state.rank), replace(state, index=0)
+        is_news = self._sent.get(key) != current
+        self._sent[key] = current
         if state.is_gone:
-            del self._said[key]
+            del self._sent[key]
         return is_news
 
     def on_message(self, message: control.InaEpoch | control.InaAsk) -> Iterator[control.InaStates]:

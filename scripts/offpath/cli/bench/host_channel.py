@@ -137,16 +137,16 @@ class _Pair:
     """A daemon's end and a worker's, each a process; the daemon's end is controlled through pipes."""
 
     def __init__(self, carrier: _Carrier) -> None:
-        asked, self._ask = os.pipe()
+        requests, self._requests = os.pipe()
         self._answer, answers = os.pipe()
-        self._pids = [fork(None, lambda: _serve(carrier, asked, answers)), fork(None, lambda: _work(carrier))]
-        os.close(asked)
+        self._pids = [fork(None, lambda: _serve(carrier, requests, answers)), fork(None, lambda: _work(carrier))]
+        os.close(requests)
         os.close(answers)
         self._read()
 
     def query(self, count: int) -> list[float]:
         """Microseconds of each of ``count`` round trips."""
-        os.write(self._ask, b"%d\n" % count)
+        os.write(self._requests, b"%d\n" % count)
         return [float(each) for each in self._read().split()]
 
     def idle(self, seconds: float) -> tuple[float, float]:
@@ -159,21 +159,21 @@ class _Pair:
         return daemon, worker
 
     def _read(self) -> str:
-        said = b""
-        while not said.endswith(b"\n"):
+        data = b""
+        while not data.endswith(b"\n"):
             if not select.select([self._answer], [], [], _BOUND_S)[0]:
                 raise OffpathError("no answer within the bound")
             more = os.read(self._answer, 1 << 20)
             if not more:
                 raise OffpathError("a process of the benchmark ended")
-            said += more
-        return said.decode()
+            data += more
+        return data.decode()
 
     def close(self) -> None:
         """End both, the worker first: otherwise it would log the daemon's loss."""
         for pid in reversed(self._pids):
             end(pid)
-        os.close(self._ask)
+        os.close(self._requests)
         os.close(self._answer)
 
 
@@ -193,7 +193,7 @@ def _work(carrier: _Carrier) -> None:
         connection.send(connection.wait_message())
 
 
-def _serve(carrier: _Carrier, asked: int, answers: int) -> None:
+def _serve(carrier: _Carrier, requests: int, answers: int) -> None:
     """The daemon's side, until it is killed."""
     os.environ.update(carrier.environment.get("dpu", {}))
     listener = carrier.listen()
@@ -204,13 +204,13 @@ def _serve(carrier: _Carrier, asked: int, answers: int) -> None:
         waiting.poll()
         connection = listener.accept()
     waiting.register(connection.fileno(), select.EPOLLIN)
-    waiting.register(asked, select.EPOLLIN)
+    waiting.register(requests, select.EPOLLIN)
     os.write(answers, b"up\n")
     message = os.urandom(_NBYTES)
     while True:
         for fd, _ in waiting.poll():
-            if fd == asked:
-                count = int(os.read(asked, 64))
+            if fd == requests:
+                count = int(os.read(requests, 64))
                 taken = [_round_trip_us(connection, listener, waiting, message) for _ in range(count)]
                 os.write(answers, (" ".join(f"{each:.1f}" for each in taken) + "\n").encode())
             elif fd == listener.fileno():

@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> Report:
 class _Job:
     """Ranks that run `ina_live_rank`; ``folder`` is their helper's."""
 
-    def __init__(self, directory: str, **asked: Any) -> None:
+    def __init__(self, directory: str, **task: Any) -> None:
         state_files = os.path.join(directory, "ina")
         os.makedirs(state_files, mode=0o700, exist_ok=True)
         self.folder = RankFileFolder(state_files)
@@ -86,7 +86,7 @@ class _Job:
         self._ranks = [
             start(
                 "bench.ina_live_rank",
-                json.dumps({**settings, **asked, "rank": rank, "ranks": _RANKS}),
+                json.dumps({**settings, **task, "rank": rank, "ranks": _RANKS}),
                 more={"OMP_NUM_THREADS": "1"},
                 stdout=subprocess.PIPE,
             )
@@ -110,10 +110,10 @@ class _Job:
 
     def results(self) -> list[dict[str, Any]]:
         """Each rank's result, by rank."""
-        said = [each.communicate()[0] for each in self._ranks]
+        output = [each.communicate()[0] for each in self._ranks]
         if any(each.returncode for each in self._ranks):
             raise RuntimeError("a rank failed: its reason is above")
-        return [json.loads(each) for each in said]
+        return [json.loads(each) for each in output]
 
     def end(self) -> None:
         """End the remaining processes."""
@@ -126,8 +126,8 @@ class _Job:
 
 
 @contextmanager
-def _job(directory: str, **asked: Any) -> Iterator[_Job]:
-    job = _Job(directory, **asked)
+def _job(directory: str, **task: Any) -> Iterator[_Job]:
+    job = _Job(directory, **task)
     try:
         yield job
     finally:

@@ -181,18 +181,18 @@ class _Host:
         while (message := self.end.receive_message()) is not None:
             if (text := self._joiner.message(message)) is None:
                 continue
-            said = control.decode(cluster.TO_AGENT, text)
-            if isinstance(said, cluster.AskAll):
-                report = self.machine.on_query(said.term)
-            elif isinstance(said, cluster.NewEpoch):
-                handed = self.machine.epoch(epoch_from_data(said.epoch))
+            received = control.decode(cluster.TO_AGENT, text)
+            if isinstance(received, cluster.AskAll):
+                report = self.machine.on_query(received.term)
+            elif isinstance(received, cluster.NewEpoch):
+                handed = self.machine.epoch(epoch_from_data(received.epoch))
                 if handed is None:
                     continue
                 stamp = handed.epoch.stamp
                 self.rank = RankState(self.rank.job, 1, self.rank.rank, RANKS, stamp, stamp)
                 report = self.machine.on_state(self.rank)
             else:
-                raise SystemExit(f"{self.machine.host} is refused: {said.detail}")
+                raise SystemExit(f"{self.machine.host} is refused: {received.detail}")
             if report is not None:
                 states = [state_to_data(state) for state in report.states]
                 self._echo(cluster.AgentReport(term=report.term, is_whole=report.is_whole, states=states))
@@ -235,8 +235,8 @@ async def _switches(folder: str) -> None:
     """Answer as `dpu_daemon.switch.control` does: every permission is accepted, every fence is clear."""
     allowed: dict[tuple[str, int], dict[str, Any]] = {}
 
-    def answer(said: dict[str, Any]) -> dict[str, Any]:
-        match said:
+    def answer(received: dict[str, Any]) -> dict[str, Any]:
+        match received:
             case {"kind": "lead", "term": term}:
                 return {"kind": "led", "is_led": True, "term": term, "life": "1", "capacity": 1, "permissions": []}
             case {"kind": "allow", "permission": permission}:

@@ -51,9 +51,9 @@ def _measure(directory: str, blocks: int, steps: int) -> dict[str, Any]:
         cluster.wait(lambda: all(map(os.path.exists, ends)), "at their ends", _READY_S)
         ops = {job: log.operations(os.path.join(cluster.folder(job), "operations.0.jsonl")) for job in _JOBS}
     gaps = {name: [gap for window in found for gap in _gaps(ops, window)] for name, found in windows.items()}
-    told: dict[str, Any] = {name: _percentiles(found) for name, found in gaps.items()}
-    told["with_ina"] = {name: _with_ina(ops, found) for name, found in windows.items()}
-    return {**told, "ratio": round(told["dead"]["p99_ms"] / told["alive"]["p99_ms"], 3)}
+    result: dict[str, Any] = {name: _percentiles(found) for name, found in gaps.items()}
+    result["with_ina"] = {name: _with_ina(ops, found) for name, found in windows.items()}
+    return {**result, "ratio": round(result["dead"]["p99_ms"] / result["alive"]["p99_ms"], 3)}
 
 
 def _await(cluster: Cluster, logs: dict[str, log.Reader], more: int) -> dict[str, tuple[int, int]]:

@@ -19,7 +19,7 @@ _COMPUTE_S: Final = 0.01
 """Between two steps' all-reduces, as in a job; a real one computes for longer."""
 
 
-def overhead(asked: dict[str, Any], runtime: Runtime) -> dict[str, Any]:
+def overhead(task: dict[str, Any], runtime: Runtime) -> dict[str, Any]:
     """µs per all-reduce by way, one for each block; the ways alternate step by step, from a common start."""
     raw = runtime.other_group()
 
@@ -31,12 +31,12 @@ def overhead(asked: dict[str, Any], runtime: Runtime) -> dict[str, Any]:
 
     ways: dict[str, Reduce] = {"gloo": by_gloo, "raw": by_raw, "runtime": runtime.all_reduce}
     found: dict[str, list[float]] = {name: [] for name in ways}
-    tensors = [torch.zeros(asked["elements"]) for _ in range(asked["operations"])]
+    tensors = [torch.zeros(task["elements"]) for _ in range(task["operations"])]
     together = torch.zeros(1)
     layer = torch.randn(256, 256)
-    for block in range(-2, asked["blocks"]):
+    for block in range(-2, task["blocks"]):
         took: dict[str, list[int]] = {name: [] for name in ways}
-        for _ in range(asked["steps"]):
+        for _ in range(task["steps"]):
             for name, way in ways.items():
                 until = time.perf_counter() + _COMPUTE_S
                 while time.perf_counter() < until:
@@ -54,32 +54,30 @@ def overhead(asked: dict[str, Any], runtime: Runtime) -> dict[str, Any]:
     return found
 
 
-def steps(asked: dict[str, Any], runtime: Runtime) -> dict[str, Any]:
+def steps(task: dict[str, Any], runtime: Runtime) -> dict[str, Any]:
     """Run the steps; returns the begin and epoch of each, and the duration of each operation, µs by way."""
     seen = []
-    tensors = [torch.zeros(asked["elements"]) for _ in range(asked["operations"])]
-    for _ in range(asked["steps"]):
+    tensors = [torch.zeros(task["elements"]) for _ in range(task["operations"])]
+    for _ in range(task["steps"]):
         begun = time.monotonic_ns()
         for number, tensor in enumerate(tensors):
             if not number:
                 runtime.step_boundary()
             runtime.all_reduce(tensor).wait()
         seen.append((begun, runtime.state.applied))
-        time.sleep(asked["pause_s"])
+        time.sleep(task["pause_s"])
     entries = runtime.timeline.entries()[20:]
     return {"steps": seen, "timeline": [(each.how, (each.end_ns - each.requested_ns) / 1e3) for each in entries]}
 
 
 def main() -> None:
     """See the module."""
-    asked = json.loads(sys.argv[1])
+    task = json.loads(sys.argv[1])
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{asked['store']}", rank=asked["rank"], world_size=asked["ranks"]
-    )
-    part = {"overhead": overhead, "steps": steps}[asked["part"]]
-    with Runtime.start(job=asked["job"], directory=asked["pages"], trace=asked["part"] == "steps") as runtime:
-        found = part(asked, runtime)
+    dist.init_process_group("gloo", init_method=f"file://{task['store']}", rank=task["rank"], world_size=task["ranks"])
+    part = {"overhead": overhead, "steps": steps}[task["part"]]
+    with Runtime.start(job=task["job"], directory=task["pages"], trace=task["part"] == "steps") as runtime:
+        found = part(task, runtime)
     print(json.dumps(found), flush=True)
     dist.destroy_process_group()
 

@@ -130,13 +130,13 @@ class Node:
     def _wait_ready(self) -> None:
         assert self._daemon.stderr is not None
         deadline = time.monotonic() + _BOUND_S
-        said = b""
-        while _READY not in said:
+        line = b""
+        while _READY not in line:
             ready, _, _ = select.select([self._daemon.stderr], [], [], max(0.0, deadline - time.monotonic()))
             data = os.read(self._daemon.stderr.fileno(), 65536) if ready else b""
             if not data:
-                raise OffpathError(f"the daemon is not ready: {said.decode('utf-8', 'replace')[-2000:]}")
-            said += data
+                raise OffpathError(f"the daemon is not ready: {line.decode('utf-8', 'replace')[-2000:]}")
+            line += data
 
     def _connect(self) -> Requester:
         address = f"unix:{os.path.join(self._runtime, 'negotiate.sock')}"

@@ -52,8 +52,8 @@ def main(arguments: argparse.Namespace) -> int:
     except ConfigError as fault:
         text, faults = str(fault), fault.faults or (Fault("", str(fault)),)
     if arguments.json:
-        said = {"is_valid": not faults, "faults": _plain(faults), "warnings": _plain(warnings)}
-        print(json.dumps(said))
+        document = {"is_valid": not faults, "faults": _plain(faults), "warnings": _plain(warnings)}
+        print(json.dumps(document))
     else:
         for warning in warnings:
             print(f"warning: {warning.path}: {warning.text}", file=sys.stderr)

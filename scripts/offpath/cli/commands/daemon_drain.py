@@ -39,11 +39,11 @@ def main(arguments: argparse.Namespace) -> int:
         state = client.query(admin.DrainRequest(), admin.Drained)
         limit_ms = state.limit_ms if arguments.limit_ms is None else arguments.limit_ms
         end = time.monotonic() + limit_ms / 1e3
-        told, notified_s = "", 0.0
+        printed, notified_s = "", 0.0
         while not state.is_drained and (left_s := end - time.monotonic()) > 0:
-            if (now := left_text(state)) != told and time.monotonic() - notified_s >= _NOTIFY_S:
+            if (now := left_text(state)) != printed and time.monotonic() - notified_s >= _NOTIFY_S:
                 admin_client.echo(f"draining: {now}; at most {left_s:.0f} s more")
-                told, notified_s = now, time.monotonic()
+                printed, notified_s = now, time.monotonic()
             time.sleep(_LOOK_S)
             state = client.query(admin.DrainRequest(), admin.Drained)
         if arguments.stop:

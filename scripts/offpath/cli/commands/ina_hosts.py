@@ -20,10 +20,10 @@ def main(arguments: argparse.Namespace) -> int:
     """Quarantine or release a host if requested, and print the hosts."""
     host = arguments.quarantine or arguments.release or ""
     wanted = None if not host else bool(arguments.quarantine)
-    asked = admin_client.request(ina_admin.HostsRequest, host=host, is_quarantined=wanted, limit=1)
+    request = admin_client.request(ina_admin.HostsRequest, host=host, is_quarantined=wanted, limit=1)
     with controller_client.client(arguments.runtime_dir) as client:
         if host:
-            client.query(asked, ina_admin.Hosts)
+            client.query(request, ina_admin.Hosts)
         hosts: list[ina_admin.HostLine] = []
         for page in controller_client.pages(
             lambda n: client.query(ina_admin.HostsRequest(after=n), ina_admin.Hosts), 0

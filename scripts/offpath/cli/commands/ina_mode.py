@@ -20,9 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Set the mode, if one is given, and print it."""
-    asked = admin_client.request(ina_admin.ModeRequest, mode=arguments.mode, link_bytes_per_s=arguments.link)
+    request = admin_client.request(ina_admin.ModeRequest, mode=arguments.mode, link_bytes_per_s=arguments.link)
     with controller_client.client(arguments.runtime_dir) as client:
-        now = client.query(asked, ina_admin.ModeNow)
+        now = client.query(request, ina_admin.ModeNow)
     if arguments.json:
         admin_client.print_json(now)
     else:

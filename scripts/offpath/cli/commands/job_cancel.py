@@ -16,9 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Cancel the job; its processes keep running."""
-    asked = admin_client.request(ina_admin.CancelRequest, job=arguments.name)
+    request = admin_client.request(ina_admin.CancelRequest, job=arguments.name)
     with controller_client.client(arguments.runtime_dir) as client:
-        found = client.query(asked, ina_admin.InaJob)
+        found = client.query(request, ina_admin.InaJob)
     if arguments.json:
         admin_client.print_json(found)
         return 0

@@ -16,9 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the reasons."""
-    asked = admin_client.request(ina_admin.ExplainRequest, job=arguments.name)
+    request = admin_client.request(ina_admin.ExplainRequest, job=arguments.name)
     with controller_client.client(arguments.runtime_dir) as client:
-        found = client.query(asked, ina_admin.InaExplanation)
+        found = client.query(request, ina_admin.InaExplanation)
     if arguments.json:
         admin_client.print_json(found)
         return 0

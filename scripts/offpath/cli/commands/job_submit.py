@@ -20,12 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Print NAME=VALUE lines for the environment of each rank on standard output, the rest on standard error."""
-    asked = admin_client.request(
+    request = admin_client.request(
         ina_admin.SubmitRequest, job=arguments.name, hosts=arguments.hosts or 0,
         on=arguments.on.split(",") if arguments.on else [], ranks_per_host=arguments.ranks_per_host,
     )  # fmt: skip
     with controller_client.client(arguments.runtime_dir) as client:
-        found = client.query(asked, ina_admin.InaJob)
+        found = client.query(request, ina_admin.InaJob)
     if arguments.json:
         admin_client.print_json(found)
         return 0

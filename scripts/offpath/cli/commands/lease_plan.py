@@ -59,7 +59,13 @@ class Proposal:
     def text(self) -> str:
         """As text."""
         rows = [
-            (n, self.leases[n].tenant, f"{self.leases[n].running_share} %", _told(_place(self.leases[n])), _told(place))
+            (
+                n,
+                self.leases[n].tenant,
+                f"{self.leases[n].running_share} %",
+                _shown(_place(self.leases[n])),
+                _shown(place),
+            )
             for n, place in self.moves.items()
         ]
         freed = [gpu for gpu in self.gpus_now if gpu not in self.gpus_then]
@@ -95,5 +101,5 @@ def _place(lease: admin.LeaseLine) -> Place:
     return lease.gpu, lease.profile, lease.start
 
 
-def _told(place: Place) -> str:
+def _shown(place: Place) -> str:
     return f"{place[0]} {place[1]} at {place[2]}"

@@ -151,17 +151,17 @@ def _list(ring: Ring, start: int, as_json: bool) -> int:
     for entry in _watched(ring, start):
         begin_ns = entry.time_ns if begin_ns is None else begin_ns
         seconds = (entry.time_ns - begin_ns) / 1e9
-        for name, fields, is_event in _told(entry):
+        for name, fields, is_event in _contents(entry):
             if as_json:
                 print(json.dumps({"record": entry.number, "seconds": seconds, "kind": name, **fields}))
             else:
-                said = " ".join(f"{key}={value}" for key, value in fields.items())
+                text = " ".join(f"{key}={value}" for key, value in fields.items())
                 mark = "  " if is_event else "    "
-                print(f"{entry.number:>10} {seconds:12.6f}{mark}{name} {said}".rstrip())
+                print(f"{entry.number:>10} {seconds:12.6f}{mark}{name} {text}".rstrip())
     return 0
 
 
-def _told(entry: Entry) -> Iterator[tuple[str, dict[str, Any], bool]]:
+def _contents(entry: Entry) -> Iterator[tuple[str, dict[str, Any], bool]]:
     """The content of an entry: name, fields, and whether it is an event."""
     if entry.kind == codec.KIND_CHECKPOINT:
         yield "Checkpoint", {"bytes": len(entry.data)}, False

@@ -18,24 +18,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Print the explanation."""
     with admin_client.AdminClient(arguments.runtime_dir) as client:
-        told = client.query(admin.ExplainRequest(**arguments.id), admin.Explanation)
+        explanation = client.query(admin.ExplainRequest(**arguments.id), admin.Explanation)
     if arguments.json:
-        admin_client.print_json(told)
+        admin_client.print_json(explanation)
     else:
-        print(text(told))
+        print(text(explanation))
     return 0
 
 
-def text(told: admin.Explanation) -> str:
+def text(explanation: admin.Explanation) -> str:
     """As text."""
-    lines = [job_text(told.job), f"  {told.where}", *stage_lines(told.stages_ms)]
-    if told.ahead:
-        lines.append(f"  {told.ahead} of its tenant's jobs are ahead of it")
-    if told.estimate_ms is not None:
-        lines.append(f"  estimated to end in {told.estimate_ms:.1f} ms")
-    for hold in told.holds:
+    lines = [job_text(explanation.job), f"  {explanation.where}", *stage_lines(explanation.stages_ms)]
+    if explanation.ahead:
+        lines.append(f"  {explanation.ahead} of its tenant's jobs are ahead of it")
+    if explanation.estimate_ms is not None:
+        lines.append(f"  estimated to end in {explanation.estimate_ms:.1f} ms")
+    for hold in explanation.holds:
         lines.append(f"{hold.cause}: {hold.text}")
         lines.append(f"  unblocked when: {', or '.join(hold.unblocked_by)}")
-    if not told.holds and not told.job.is_ended:
+    if not explanation.holds and not explanation.job.is_ended:
         lines.append("nothing blocks it")
     return "\n".join(lines)

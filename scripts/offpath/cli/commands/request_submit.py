@@ -69,26 +69,26 @@ def main(arguments: argparse.Namespace) -> int:
             pending = requester.begin(arguments.kernel, arrays, options=options)
         except TypeError as fault:  # a dtype that the wire does not support
             raise OffpathError(str(fault)) from None
-        said: dict[str, Any] = {"session": requester.welcome.session, "request_id": _REQUEST_ID}
-        said["job"] = _job_number(arguments.runtime_dir, requester)
+        document: dict[str, Any] = {"session": requester.welcome.session, "request_id": _REQUEST_ID}
+        document["job"] = _job_number(arguments.runtime_dir, requester)
         name = f"{requester.welcome.session}/{_REQUEST_ID}"
-        admin_client.echo(f"job {said['job']} ({name})" if said["job"] is not None else f"request {name}")
+        admin_client.echo(f"job {document['job']} ({name})" if document["job"] is not None else f"request {name}")
         try:
             result = pending.result(arguments.timeout)
         except RequestFailed as failed:
-            said |= {
+            document |= {
                 "status": failed.status.name, "reason": failed.reason.name, "detail": failed.detail,
                 "retry_after_ms": failed.retry_after_ms,
             }  # fmt: skip
             if arguments.json:
-                admin_client.print_json(said)
+                admin_client.print_json(document)
             admin_client.echo(f"offpath: {failed}")
             return 1
     if arguments.json:
         shown = [{"dtype": a.dtype.name, "shape": list(a.shape), "values": _values(a)} for a in result.arrays]
         stages_ms = {stage: ns / 1e6 for stage, ns in zip(STAGES, result.stages, strict=True)}
         ended = {"status": "COMPLETED", "lease": result.lease, "stages_ms": stages_ms, "arrays": shown}
-        admin_client.print_json({**said, **ended})
+        admin_client.print_json({**document, **ended})
     else:
         for array in result.arrays:
             print(f"{array.dtype.name}{list(array.shape)}: {np.array2string(array, threshold=_VALUES_SHOWN)}")

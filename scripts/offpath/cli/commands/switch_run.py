@@ -41,8 +41,8 @@ def main(arguments: argparse.Namespace) -> int:
         faults.arm(" ".join(arguments.fault))
 
     def ready(listens: str, control: str) -> None:
-        said = f"offpath switch {arguments.name} ready at {listens} (control {control})"
-        print(said, file=sys.stderr, flush=True)
+        line = f"offpath switch {arguments.name} ready at {listens} (control {control})"
+        print(line, file=sys.stderr, flush=True)
 
     statistics = run(
         arguments.name, arguments.listen, arguments.control, ready, capacity=arguments.capacity,

@@ -123,9 +123,9 @@ def _data(
 def _text(data: dict[str, Any]) -> str:
     lines = [f"{'job':16} {'root':12} {'switches':>8}  hosts"]
     for row in data["jobs"]:
-        said = folded(row["hosts"])
+        shown = folded(row["hosts"])
         what = "one host, or hosts apart: no tree" if row["category"] is None else _CATEGORY[row["category"]]
-        lines.append(f"{row['job']:16} {row['root'] or '-':12} {len(row['switches']):8}  {said}  ({what})")
+        lines.append(f"{row['job']:16} {row['root'] or '-':12} {len(row['switches']):8}  {shown}  ({what})")
     shared = [" + ".join(group) for group in data["groups"] if len(group) > 1]
     count = data["categories"]
     lines.append(
@@ -134,6 +134,6 @@ def _text(data: dict[str, Any]) -> str:
     )
     lines += [f"shared: {'; '.join(shared)}"] if shared else []
     if "exact" in data:
-        said, bound = data["exact"]["status"], data["exact"]["bound"]
-        lines.append(f"{said}: no choice among these trees serves more than {bound} without conflict")
+        shown, bound = data["exact"]["status"], data["exact"]["bound"]
+        lines.append(f"{shown}: no choice among these trees serves more than {bound} without conflict")
     return "\n".join(lines)

@@ -106,8 +106,8 @@ class Child:
 
     def failure(self) -> DemoFailed:
         """Its exit code with its last lines of stderr."""
-        said = "\n  ".join(self.complaints) or "(no output)"
-        return DemoFailed(f"{self.name} ended with {self.process.returncode}:\n  {said}")
+        output = "\n  ".join(self.complaints) or "(no output)"
+        return DemoFailed(f"{self.name} ended with {self.process.returncode}:\n  {output}")
 
 
 class Drive:
@@ -156,10 +156,10 @@ class Drive:
                     replay.create_task(self._replay(name, child), name=f"replay-{name}")
             for guard in guards:
                 guard.cancel()
-            said = await daemon.end()
+            output = await daemon.end()
             if daemon.process.returncode != 0:
                 raise daemon.failure()
-            self.outcome.statistics = json.loads(said)
+            self.outcome.statistics = json.loads(output)
             await helper.end()
             self.outcome.complaints = [f"{c.name}: {line}" for c in self._children for line in c.complaints]
 
@@ -220,15 +220,15 @@ class Drive:
         child.process.stdin.write(f"{self.outcome.start_ns}\n".encode())
         await child.process.stdin.drain()
         outcome = self.outcome
-        while (said := await self._message(child)) is not None:
-            kind, job = said.pop("kind"), said["job"]
+        while (message := await self._message(child)) is not None:
+            kind, job = message.pop("kind"), message["job"]
             if kind == "check":
-                outcome.answers[job].is_equal, outcome.answers[job].right = said["is_equal"], said["right"]
+                outcome.answers[job].is_equal, outcome.answers[job].right = message["is_equal"], message["right"]
                 continue
             if kind == "failed":
-                outcome.failed[job] = said["why"]
+                outcome.failed[job] = message["why"]
             else:
-                outcome.answers[job] = Answer(tenant=name, **{**said, "lane": LaneReport(*said["lane"])})
+                outcome.answers[job] = Answer(tenant=name, **{**message, "lane": LaneReport(*message["lane"])})
             self._progress(outcome)
         if await child.process.wait() != 0:
             await asyncio.sleep(0.1)

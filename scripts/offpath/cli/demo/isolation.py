@@ -91,11 +91,11 @@ class LaneAudit:
     def report(self, started_ns: int) -> NDArray[np.int64]:
         """The lane's report after a kernel that began at ``started_ns``."""
         lane = self._lane
-        said = LaneReport(
+        values = LaneReport(
             gpu=int(lane.gpu.rpartition("-")[2]), start=lane.start, memory_slices=self._profile.memory_slices,
             compute_slices=self._profile.compute_slices, lane=lane.lane, lease=lane.lease, generation=lane.generation,
             tenant=self._tenant, pid=os.getpid(), opened_ns=self._opened_ns, started_ns=started_ns,
             ended_ns=time.monotonic_ns(), scans=self._scans, leaks=self._leaks, stamps=self._stamps,
             forged=self._forged,
         )  # fmt: skip
-        return np.array(astuple(said), np.int64)
+        return np.array(astuple(values), np.int64)

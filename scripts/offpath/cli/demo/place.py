@@ -148,8 +148,8 @@ class Place:
     @classmethod
     def read(cls, path: str) -> Place:
         """Read what `making` wrote."""
-        said = json.loads(Path(path).read_text("utf-8"))
-        return cls(**{**said, "datapath": Datapath(**said["datapath"])})
+        data = json.loads(Path(path).read_text("utf-8"))
+        return cls(**{**data, "datapath": Datapath(**data["datapath"])})
 
 
 def _zmq_address(directory: str) -> str:
@@ -162,8 +162,8 @@ def _zmq_table(directory: str) -> str:
     os.mkdir(hosts, mode=0o700)
     make_keys("demo", hosts)
     key_file, _ = make_keys("daemon", directory)
-    said = {"bind": _zmq_address(directory), "key_file": key_file, "allowed": hosts}
-    return "\n[zmq]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in said.items())
+    table = {"bind": _zmq_address(directory), "key_file": key_file, "allowed": hosts}
+    return "\n[zmq]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
 
 
 @contextmanager

@@ -77,8 +77,8 @@ def load_digits() -> Digits:
 
 def provenance() -> dict[str, dict[str, str]]:
     """The source of each sample file."""
-    told: dict[str, dict[str, str]] = json.loads((DATA / "provenance.json").read_text("utf-8"))
-    return told
+    entry: dict[str, dict[str, str]] = json.loads((DATA / "provenance.json").read_text("utf-8"))
+    return entry
 
 
 def load_plan(seconds: float, jobs: int | None = None) -> Plan:

@@ -199,9 +199,9 @@ class InaCluster:
 
     def submit(self, job: str, on: Sequence[str], ranks_per_host: int = 1) -> ina_admin.InaJob:
         """Raises: DaemonUnreachable, Refused."""
-        asked = ina_admin.SubmitRequest(job=job, on=list(on), ranks_per_host=ranks_per_host)
+        request = ina_admin.SubmitRequest(job=job, on=list(on), ranks_per_host=ranks_per_host)
         with self.client() as client:
-            return client.query(asked, ina_admin.InaJob)
+            return client.query(request, ina_admin.InaJob)
 
     def mode(self, mode: str = "", link_bytes_per_s: float | None = None) -> ina_admin.ModeNow:
         """Set the mode; empty: only query it. Raises: DaemonUnreachable, Refused."""

@@ -92,9 +92,9 @@ class Switches:
         until = time.monotonic() + _START_S
         while time.monotonic() < until and self.processes[name].poll() is None:
             with open(self.path(name, "log"), encoding="utf-8") as log:
-                said = next((line for line in log if line.startswith("offpath switch") and line.endswith("\n")), "")
-            if said:
-                listen, _, control = said.partition(" ready at ")[2].rstrip(")\n").partition(" (control ")
+                ready = next((line for line in log if line.startswith("offpath switch") and line.endswith("\n")), "")
+            if ready:
+                listen, _, control = ready.partition(" ready at ")[2].rstrip(")\n").partition(" (control ")
                 self.addresses[name], self.controls[name] = listen, SwitchControl(control)
                 return
             time.sleep(0.02)

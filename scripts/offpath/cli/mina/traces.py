@@ -58,13 +58,13 @@ def arriving(
     first = seed * count % (len(known) - count + 1)
     random = Random(f"arrivals {trace} {seed}")
     jobs = []
-    asked = 0
+    demand = 0
     for row in known[first : first + count]:
         model, wanted = random.randrange(models), min(row.share // 100, hosts)
         step = step_ns(model, wanted)
         steps = max(1, round(min(row.duration_ns, LONGEST_NS) / PACE / step))
-        asked += wanted * steps * step
+        demand += wanted * steps * step
         jobs.append((row.submit_ns - known[first].submit_ns, model, wanted, steps))
     span = jobs[-1][0] or 1
-    scale = asked / (LOAD * hosts) / span
+    scale = demand / (LOAD * hosts) / span
     return [Job(model, wanted, steps, round(at * scale)) for at, model, wanted, steps in jobs]

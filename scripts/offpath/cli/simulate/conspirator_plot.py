@@ -76,8 +76,8 @@ def _figure_8b(windows: list[dict[str, Any]], path: str) -> str:
 def _tenants(windows: list[dict[str, Any]], path: str, paper: dict[str, float]) -> str:
     cells: dict[float, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for each in windows:
-        asked, hours = each["asked"], each["slice_hours"]
-        cells[asked["load"]][asked["tenants"]].append(100 * (1 - hours["greedy"] / hours["mps_only"]))
+        arguments, hours = each["asked"], each["slice_hours"]
+        cells[arguments["load"]][arguments["tenants"]].append(100 * (1 - hours["greedy"] / hours["mps_only"]))
     figure, axis = plt.subplots(figsize=(7, 4.8), layout="constrained")
     for load, by_tenants in sorted(cells.items()):
         tenants = sorted(by_tenants)

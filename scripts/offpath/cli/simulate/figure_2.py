@@ -79,12 +79,12 @@ def _row(profile: ThroughputProfile) -> dict[str, Any]:
 
 
 def _pairs(alone: str, together: str) -> dict[str, dict[str, Any]]:
-    told = {}
+    summary = {}
     for gpu, sums in gavel_pairs(alone, together).items():
         ran = sorted(each for each in sums if each is not None)
         quantiles = {f"p{round(100 * q)}": round(ran[int(q * (len(ran) - 1))], 3) for q in (0.1, 0.5, 0.9) if ran}
-        told[gpu] = {"pairs": len(sums), "ran": len(ran), **quantiles}
-    return told
+        summary[gpu] = {"pairs": len(sums), "ran": len(ran), **quantiles}
+    return summary
 
 
 def text(data: dict[str, Any]) -> str:
@@ -96,8 +96,8 @@ def text(data: dict[str, Any]) -> str:
     ]
     for row in data["rows"]:
         parts = {point["share"]: f"{point['normalised']:.2f}" for point in row["points"]}
-        told = "".join(f"{parts.get(share, '-'):>7}" for share in shares)
-        lines.append(f"{row['model']:14} {row['batch_size']:5}  {told}   {row['knee']['profile']}")
+        cells = "".join(f"{parts.get(share, '-'):>7}" for share in shares)
+        lines.append(f"{row['model']:14} {row['batch_size']:5}  {cells}   {row['knee']['profile']}")
     enough = sum(row["knee"]["share"] <= _HALF for row in data["rows"])
     paper = data["paper"]
     lines += [
@@ -113,11 +113,11 @@ def text(data: dict[str, Any]) -> str:
     for gain, knees in data["knees_by_gain"].items():
         each = ", ".join(f"{share} %: {count}" for share, count in knees.items())
         lines.append(f'  knees where "not much" is {float(gain):.0%}: {each}')
-    for gpu, told in (data["pairs_on_a_whole_gpu"] or {}).items():
-        if told["ran"]:
+    for gpu, summary in (data["pairs_on_a_whole_gpu"] or {}).items():
+        if summary["ran"]:
             lines.append(
-                f"  two jobs on one whole {gpu.upper()} (Gavel) run {told['p50']:.2f} [{told['p10']:.2f},"
-                f" {told['p90']:.2f}] times as far as one alone (median, p10, p90 of {told['ran']} pairs;"
-                f" {told['pairs'] - told['ran']} made no progress)"
+                f"  two jobs on one whole {gpu.upper()} (Gavel) run {summary['p50']:.2f} [{summary['p10']:.2f},"
+                f" {summary['p90']:.2f}] times as far as one alone (median, p10, p90 of {summary['ran']} pairs;"
+                f" {summary['pairs'] - summary['ran']} made no progress)"
             )
     return "\n".join([*lines, *(f"  assumed: {each}" for each in data["assumed"])])

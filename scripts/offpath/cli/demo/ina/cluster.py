@@ -47,10 +47,10 @@ class RankProcess:
 
     def __init__(self, name: str, spec: str, directory: str) -> None:
         self.name = name
-        self._said = os.path.join(directory, f"{name}.log")
-        with open(self._said, "ab") as said:
+        self._log = os.path.join(directory, f"{name}.log")
+        with open(self._log, "ab") as output:
             self._process = start(
-                "demo.ina.rank", spec, more=ONE_THREAD, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+                "demo.ina.rank", spec, more=ONE_THREAD, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 start_new_session=True,
             )  # fmt: skip
         self._is_killed = False
@@ -79,8 +79,8 @@ class RankProcess:
 
     def failure(self) -> ClusterFailed:
         """Its exit code with its last lines."""
-        said = "\n  ".join(_last_words(self._said)) or "(no output)"
-        return ClusterFailed(f"{self.name} ended with {self._process.poll()}:\n  {said}")
+        output = "\n  ".join(_last_words(self._log)) or "(no output)"
+        return ClusterFailed(f"{self.name} ended with {self._process.poll()}:\n  {output}")
 
 
 class Cluster:
@@ -148,8 +148,8 @@ class Cluster:
         logs |= {name: self._cluster.path(f"{name}.log") for name in self._cluster.processes}
         for name, process in (*self._switches.processes.items(), *self._cluster.processes.items()):
             if name not in self._killed and process.poll() is not None:
-                said = "\n  ".join(_last_words(logs[name])) or "(no output)"
-                raise ClusterFailed(f"{name} ended with {process.poll()}:\n  {said}")
+                output = "\n  ".join(_last_words(logs[name])) or "(no output)"
+                raise ClusterFailed(f"{name} ended with {process.poll()}:\n  {output}")
         for rank in [rank for ranks in self.ranks.values() for rank in ranks]:
             if rank.has_failed():
                 raise rank.failure()

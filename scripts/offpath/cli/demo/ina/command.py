@@ -122,14 +122,14 @@ def _weights(outcome: Any) -> dict[str, Any]:
     from offpath.cli.demo.ina.drive import SEEDS
 
     training.one_thread()
-    told = {}
+    result = {}
     for job, end in outcome.ends.items():
         alone = training.fingerprint(training.alone(SEEDS[job], RANKS, end["steps"]))
-        told[job] = {
+        result[job] = {
             "steps": end["steps"], "accuracy": round(end["accuracy"], 4), "sha256": end["weights"],
             "without_ina_sha256": alone, "equal": alone == end["weights"],
         }  # fmt: skip
-    return told
+    return result
 
 
 def _report(outcome: Any, weights: dict[str, Any]) -> dict[str, Any]:

@@ -53,8 +53,8 @@ class Orders:
         """The order for ``step``, which this rank is about to begin."""
         if self._rank == 0 and (order := read(self._wanted)) is not None and order.number > self._seen:
             self._seen = order.number
-            told = Order(order.number, order.padding_s, order.ends, step + _AHEAD)
-            write(f"{self._agreed}.{order.number}", told)
+            latest = Order(order.number, order.padding_s, order.ends, step + _AHEAD)
+            write(f"{self._agreed}.{order.number}", latest)
         following = read(f"{self._agreed}.{self._now.number + 1}")
         if following is not None and following.from_step <= step:
             self._now = following

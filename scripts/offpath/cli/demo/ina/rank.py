@@ -59,13 +59,13 @@ def main(spec: Spec) -> None:
     runtime.close()
     runtime.timeline.write(spec.path(f"operations.{spec.rank}.jsonl"))
     if spec.rank == 0:
-        told = {
+        summary = {
             "steps": step,
             "weights": training.fingerprint(model),
             "accuracy": training.accuracy(model),
             "sent": runtime.link.sent if runtime.link else {},
         }
-        Path(spec.path("end.json.new")).write_text(json.dumps(told), "ascii")
+        Path(spec.path("end.json.new")).write_text(json.dumps(summary), "ascii")
         os.replace(spec.path("end.json.new"), spec.path("end.json"))
     dist.barrier()
     dist.destroy_process_group()
