@@ -27,5 +27,5 @@ def main(arguments: argparse.Namespace) -> int:
         return 0
     rows = [(group.root, job, group.using.get(job, "nothing now")) for group in groups for job in group.jobs]
     print(f"mode {mode}")
-    print(admin_client.table(rows, ("root", "job", "asks for")))
+    print(admin_client.table(rows, ("root", "job", "requests")))
     return 0

@@ -37,7 +37,7 @@ DESCRIPTION: Final = "Conspirator: GPU-hours and decision times (§4.2, figures 
 PAPER: Final = {"greedy": 233.0, "optimal": 233.0, "mps_only": 345.0, "saving": 1 - 233 / 345}
 PAPER_8C: Final = (
     "  paper: a few ms everywhere; a host core is faster than the SmartNIC's until its other work takes 75 %\n"
-    "  ours: one core, with the other work on it; there is no SmartNIC beside it here"
+    "  offpath: one core, with the other work on it; there is no SmartNIC beside it here"
 )
 LOAD: Final = 233 / 60
 HOURS: Final = 60.0
