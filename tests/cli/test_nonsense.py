@@ -48,8 +48,8 @@ def submit(cluster: Cluster, *words: str) -> Done:
         (1, "job: ", ["job", "explain", "x" * 256]),
         (1, "link_bytes_per_s: ", ["ina", "mode", "all", "--link", "nan"]),
         (1, "host: ", ["ina", "hosts", "--quarantine", "x" * 256]),
-        (2, "no number of requests", ["request", "list", "--limit", "99999999999999999999"]),
-        (2, "no number of requests", ["request", "list", "--limit", "-1"]),
+        (2, "not a number of requests", ["request", "list", "--limit", "99999999999999999999"]),
+        (2, "not a number of requests", ["request", "list", "--limit", "-1"]),
     ],
 )
 def test_a_word_out_of_its_range_is_named_before_anybody_is_asked(code: int, told: str, words: list[str]) -> None:
@@ -80,7 +80,7 @@ def test_a_core_that_is_not_there_is_told_in_a_line(tmp_path: Path, core: str) -
 def test_a_patience_that_is_none_is_refused(seconds: str) -> None:
     done = offpath("request", "submit", "echo", "--tenant", "a", "--token-file", "b", "--timeout", seconds)
     assert done.code == 2
-    assert f"'{seconds}' is no number of seconds" in done.err
+    assert f"'{seconds}' is not a number of seconds" in done.err
 
 
 @pytest.mark.parametrize("patience_s", [math.inf, 1e9])

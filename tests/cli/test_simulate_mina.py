@@ -250,7 +250,7 @@ def test_table_1_prints_paper_authors_and_ours_side_by_side() -> None:
     assert "0.982 | 0.984 [0.968, 0.995] | 0.980 [0.980, 0.980]  met   0.224 | 0.224 [0.224, 0.224]" in told
     assert "migrations per job: 22.50 [22.50, 22.50], of operations in flight 5.25 [5.25, 5.25]; authors'" in told
     one = mina_text.text({"table1": [row(draws="llvm", seed=42, efficiency_score=0.99)]})
-    assert "theirs 0.982383, ours 0.990000, differs by +0.007617" in one
+    assert "authors 0.982383, offpath 0.990000, differs by +0.007617" in one
     baseline = row(jp=False, tb=False, rs=False, efficiency_score=0.3)
     assert "NOT met" in mina_text.text({"table1": [baseline] * 10})
 
