@@ -139,7 +139,7 @@ def test_names_that_are_almost_right_are_suggested(file: Path, capsys: pytest.Ca
     file.write_text(file.read_text() + '[[lease]]\ntenant = "adda"\nprofile = "1g.5g"\n')
     assert main(["config", "check", str(file), "--set", "leasing.lane=3"]) == 78
     error = capsys.readouterr().err
-    assert '--set leasing.lane: names no key; did you mean "leasing.lanes"?' in error
+    assert '--set leasing.lane: is not a key; did you mean "leasing.lanes"?' in error
     assert main(["config", "check", str(file)]) == 78
     error = capsys.readouterr().err
     assert 'lease.0.tenant: lease of an unknown tenant: adda; did you mean "ada"?' in error

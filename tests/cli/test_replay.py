@@ -228,13 +228,13 @@ def test_replay_says_what_is_written_and_what_the_book_decides(story: tuple[Clus
     changed.write_bytes(data)
     done = offpath("replay", str(changed))
     assert done.code == 1
-    assert f"record {entry.number} says Copy(" in done.err
+    assert f"record {entry.number} contains Copy(" in done.err
     assert "the book now decides Copy(" in done.err
     data[at] ^= 1  # now its checksum is wrong
     changed.write_bytes(data)
     done = offpath("replay", str(changed))
     assert done.code == 1
-    assert f"record {entry.number} (byte {at}) is bad" in done.err
+    assert f"record {entry.number} (byte {at}) is invalid" in done.err
 
 
 def test_replay_lists_entries_for_people(story: tuple[Cluster, Counter[str], Path]) -> None:
@@ -259,5 +259,5 @@ def test_what_is_no_journal_is_said_to_be_none(tmp_path: Path) -> None:
         path.write_bytes(content)
         done = offpath("replay", str(path))
         assert (done.code, done.out) == (1, "")
-        assert "no journal" in done.err
+        assert "not a journal" in done.err
     assert "No such file" in offpath("replay", str(tmp_path / "none")).err

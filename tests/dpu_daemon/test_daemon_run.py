@@ -130,7 +130,7 @@ def test_a_hostile_environment_is_refused_before_anything_is_made(
     ("redirection", "variables", "reason"),
     [
         ("3</dev/null", "LISTEN_FDS=1 LISTEN_FDNAMES=negotiate", "descriptor 3 is not a socket"),
-        ("3</dev/null 4</dev/null", "LISTEN_FDS=2 LISTEN_FDNAMES=fabric:fabric", "2 listening sockets are called"),
+        ("3</dev/null 4</dev/null", "LISTEN_FDS=2 LISTEN_FDNAMES=fabric:fabric", "2 listening sockets are named"),
     ],
 )
 def test_what_is_no_listening_socket_is_refused(

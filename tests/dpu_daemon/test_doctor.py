@@ -137,7 +137,7 @@ def test_stale_sockets_are_named(tmp_path: Path) -> None:
         sock.bind(str(tmp_path / "fabric.sock"))
     tmp_path.chmod(0o700)
     findings = list(check_directory(str(tmp_path), None))
-    assert found(findings, "stale-socket") == [(f"nobody listens at {tmp_path}/fabric.sock", Severity.NOTE)]
+    assert found(findings, "stale-socket") == [(f"no process listens at {tmp_path}/fabric.sock", Severity.NOTE)]
 
 
 def test_a_journal_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_daemon_that_answers_is_told_from_one_that_hangs(make_cluster: Callabl
     with cluster.daemon.stopped():
         hanging = found(check_directory(directory, None), "daemon")
     assert [severity for _, severity in hanging] == [Severity.ERROR]
-    assert "silent for 2 s" in hanging[0][0]
+    assert "no answer for 2 s" in hanging[0][0]
     cluster.daemon.signal(signal.SIGTERM)
     cluster.daemon.ended()
     assert found(check_directory(directory, None), "daemon")[0][1] is Severity.NOTE
@@ -250,7 +250,7 @@ def test_a_credential_is_a_name_in_that_folder_and_nothing_else(
 ) -> None:
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     for name in ("../secret", "a/b", "", "..", "."):
-        with pytest.raises(ConfigError, match="no credential's name"):
+        with pytest.raises(ConfigError, match="not a credential's name"):
             secret_path(f"$CREDENTIALS_DIRECTORY/{name}")
     for plain in ("/etc/token", "$HOME/token", "$CREDENTIALS_DIRECTORYX/a", "x/$CREDENTIALS_DIRECTORY/a"):
         assert secret_path(plain) == plain

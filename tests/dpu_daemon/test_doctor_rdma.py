@@ -46,7 +46,7 @@ def judged(sysfs: Sysfs) -> dict[str, list[tuple[Severity, str]]]:
 
 
 def test_a_machine_without_rdma_hears_of_it_once_and_as_a_note(sysfs: Sysfs) -> None:
-    assert judged(sysfs) == {"rdma": [(NOTE, "this kernel shows no RDMA device: requests can come by loopback only")]}
+    assert judged(sysfs) == {"rdma": [(NOTE, "this kernel shows no RDMA device: requests can use loopback only")]}
 
 
 def test_ports_and_the_gids_to_connect_by_are_listed(sysfs: Sysfs) -> None:
@@ -63,7 +63,7 @@ def test_a_port_that_is_down_or_has_no_address_is_a_warning_that_names_its_inter
     table = gid_table("0a63:0001")
     sysfs.card("mlx5_0", f"{ROOT_A}/0000:00:01.0", "eth0", {0: table[0], 2: table[2]}, state="1: DOWN")
     found = judged(sysfs)
-    assert found["rdma-port"] == [(WARNING, "mlx5_0/1 is DOWN: it carries nothing")]
+    assert found["rdma-port"] == [(WARNING, "mlx5_0/1 is DOWN: it carries no traffic")]
     ((severity, what),) = found["rdma-gid"]
     assert severity is WARNING
     assert f"2: {IPv6Address('::ffff:10.99.0.1')} IB/RoCE v1" in what
@@ -84,7 +84,7 @@ def test_each_gpu_is_told_its_nearest_port(sysfs: Sysfs) -> None:
     two_cards_and_their_gpus(sysfs)
     sysfs.gpu("devices/pci0000:c0/0000:c1:00.0")
     near, far, alone = judged(sysfs)["rdma-gpu"]
-    assert near == (OK, f"GPU {NEAR_GPU}: mlx5_0/1 lies below the same bridge")
+    assert near == (OK, f"GPU {NEAR_GPU}: mlx5_0/1 is below the same bridge")
     assert far == (NOTE, f"GPU {FAR_GPU}: mlx5_1/1, the nearest port, shares only the PCI root with it")
     assert alone == (WARNING, "GPU 0000:c1:00.0: no RDMA port shares a PCI root with it")
 
@@ -92,7 +92,7 @@ def test_each_gpu_is_told_its_nearest_port(sysfs: Sysfs) -> None:
 def test_a_gpu_beside_software_devices_only_is_a_note(sysfs: Sysfs) -> None:
     sysfs.card("rxe0", "", "eth0", gid_table("0a63:0001"))
     sysfs.gpu(f"{ROOT_B}/{FAR_GPU}")
-    assert judged(sysfs)["rdma-gpu"] == [(NOTE, f"GPU {FAR_GPU}: no RDMA port here lies on PCI")]
+    assert judged(sysfs)["rdma-gpu"] == [(NOTE, f"GPU {FAR_GPU}: no RDMA port of this machine is on PCI")]
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ def test_a_daemon_refuses_a_journal_damaged_in_the_middle_and_starts_without_it(
     words = [*OFFPATH, "--config", str(cluster.config_file), "--runtime-dir", str(cluster.run_folder)]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=BOUND_S)
     assert done.returncode == 1
-    assert f"{journal}: record {bad} (byte {at}) is bad, but record" in done.stderr
+    assert f"{journal}: record {bad} (byte {at}) is invalid, but the later record" in done.stderr
     assert "offpath replay" in done.stderr
     assert "move it away" in done.stderr
     assert journal.read_bytes() == data, "an operator may want to look at it as it was"

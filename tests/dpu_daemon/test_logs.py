@@ -94,7 +94,7 @@ def test_a_kind_of_message_is_limited_and_the_next_one_says_how_many_are_missing
     assert limit.filter(late)
     assert json.loads(logs.JsonLines().format(late))["left_out"] == 100 - logs.BURST
     text = logs.OneLine("%(message)s").format(late)
-    assert text == f"ticket refused: again ({100 - logs.BURST} more of this kind were left out)"
+    assert text == f"ticket refused: again ({100 - logs.BURST} similar messages were dropped)"
 
 
 def test_the_table_of_kinds_is_bounded() -> None:

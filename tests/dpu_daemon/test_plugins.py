@@ -213,7 +213,7 @@ def test_a_process_that_ends_or_stands_still_is_a_fault_within_the_deadline(proc
     process.deadline_s = 0.001
     while process.is_alive:
         process.notify("gpu_removed", "g" * 60_000)
-    with pytest.raises(AdvisorError, match="overrun: it does not listen"):
+    with pytest.raises(AdvisorError, match="overrun: it does not read its messages"):
         process.query("place", DEMAND, 0)
 
 
@@ -226,9 +226,9 @@ def test_what_the_other_side_writes_is_read_as_hostile(process: PluginProcess) -
         (b"\xff\xff\xff\xff", "nonsense: a reply of 4294967295 bytes"),
         (b"\4\0\0\0{{{{", "nonsense: a reply that is not JSON"),
         (b"\1\x10\0\0", "nonsense: a reply of 4097 bytes"),
-        (b"\2\0\0\0[]", "nonsense: a reply that is none"),
-        (b"\1\0\0\x001", "nonsense: a reply that is none"),
-        (b"\5\0\0\0[1,2]", "nonsense: a reply that is none"),
+        (b"\2\0\0\0[]", "nonsense: an unknown kind of reply"),
+        (b"\1\0\0\x001", "nonsense: an unknown kind of reply"),
+        (b"\5\0\0\0[1,2]", "nonsense: an unknown kind of reply"),
         (b"\5\0\0\0[1", "overrun"),
     ):
         enemy.sendall(said)

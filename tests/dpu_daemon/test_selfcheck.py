@@ -202,7 +202,7 @@ async def test_a_deadline_that_was_forgotten_is_found(tmp_path: Path) -> None:
         daemon.requests.book_loop.now_ns = lambda: time.monotonic_ns() + 1_000_000_000
         await check.run()  # a busy loop may be late
         daemon.requests.book_loop.now_ns = lambda: time.monotonic_ns() + 13_000_000_000
-        with pytest.raises(SelfCheckFailed, match="job book: a deadline has stood for"):
+        with pytest.raises(SelfCheckFailed, match="job book: a deadline is overdue by"):
             await check.run()
 
 

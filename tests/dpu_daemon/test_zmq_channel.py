@@ -190,7 +190,7 @@ def test_a_host_that_is_not_listed_is_refused_until_it_is_and_cut_once_it_is_not
 
 def test_the_daemon_does_not_start_without_a_list_or_with_descriptors_to_carry(hosts: Hosts) -> None:
     tables = {"tenant": [{"name": "ada"}], **hosts.tables()}
-    with pytest.raises(ConfigError, match=r"zmq\.allowed: the host channel zmq needs it"):
+    with pytest.raises(ConfigError, match=r"zmq\.allowed: required for the host channel zmq"):
         parse_config({**tables, "zmq": {"bind": hosts.bind, "key_file": hosts.daemon_key}}, "test")
     with pytest.raises(ConfigError, match=r"datapath\.host_channel: the loopback copy engine needs descriptors"):
         parse_config({**tables, "datapath": {"host_channel": "zmq"}}, "test")

@@ -118,7 +118,7 @@ def test_a_term_that_no_controller_issued_quarantines_its_host_and_changes_nothi
     assert (after.pid, after.term) == (before.pid, before.term)
     assert after.quarantined == {"h3": "term_not_issued"}
     shown = offpath("ina", "hosts", "--runtime-dir", world.where)
-    assert f"names term {named}" in shown.out
+    assert f"reports term {named}" in shown.out
     assert "quarantined: term_not_issued" in offpath("controller", "status", "--runtime-dir", world.where).out
     assert '"host_quarantined"' in world.cluster.log("controller")
 
@@ -284,7 +284,7 @@ def test_a_poisoned_state_file_is_moved_aside_and_what_matters_is_learnt_anew(wo
     assert status.term < 1 << 30
     assert "moved aside" in status.memory
     assert (
-        "state file: the former one was moved aside"
+        "state file: the previous file was moved aside"
         in offpath("controller", "status", "--runtime-dir", world.where).out
     )
     assert os.path.lexists(f"{path}.set-aside")

@@ -104,7 +104,7 @@ def test_a_job_is_submitted_seen_granted_explained_and_over(world: World) -> Non
     where = world.cluster.path("controller")
     done = offpath("job", "submit", "whole", "--on", "h1,h2", "--ranks-per-host", "2", "--runtime-dir", where)
     assert (done.code, done.out) == (0, "OFFPATH_INA_JOB=whole\n"), done.err
-    assert "none of its ranks was seen" in offpath("job", "explain", "whole", "--runtime-dir", where).out
+    assert "none of its ranks was reported" in offpath("job", "explain", "whole", "--runtime-dir", where).out
     assert offpath("job", "submit", "whole", "--hosts", "1", "--runtime-dir", where).code == 1
     job = world.job("whole")
     world.cluster.granted(["whole"])
@@ -116,7 +116,9 @@ def test_a_job_is_submitted_seen_granted_explained_and_over(world: World) -> Non
     assert {(hold["switch"], hold["job"]) for hold in leases} == {(name, "whole") for name in ("s0", "s1", "s2")}
     assert all(hold["why"] == "the job may use it" for hold in leases)
     groups = offpath("ina", "groups", "--runtime-dir", where, "--json").document
-    assert groups["groups"] == [{"root": "s0", "jobs": ["whole"], "using": {"whole": "what the Plan wants"}}]
+    assert groups["groups"] == [
+        {"root": "s0", "jobs": ["whole"], "using": {"whole": "the operations that the Plan selects"}}
+    ]
     trees = offpath("ina", "trees", "--runtime-dir", where)
     assert "s0" in trees.out
     assert "may use the tree" in trees.out

@@ -215,7 +215,7 @@ def test_replay_diverges_when_a_decision_was_changed() -> None:
     at = record_at(entry.number, writer.ring)
     storage.bytes[at + 24 + 6] ^= 1  # behind the entry's head and the command's: the command's job
     seal(storage, at)
-    with pytest.raises(ReplayDiverged, match=f"record {entry.number} says"):
+    with pytest.raises(ReplayDiverged, match=f"record {entry.number} contains"):
         reopened(storage)
 
 
@@ -252,7 +252,7 @@ def test_more_decisions_than_one_entry_holds_are_all_there_or_made_again() -> No
 
 @pytest.mark.parametrize("data", [b"", b"\x01", b"\x02..\x40\x01\x00x", b"\x01..\x40\xff\xffx", b"\x00..x"])
 def test_an_entry_that_is_not_made_of_commands_is_refused(data: bytes) -> None:
-    with pytest.raises(JournalCorrupt, match="record 7 is not made of commands"):
+    with pytest.raises(JournalCorrupt, match="record 7 has malformed commands"):
         codec.split(Entry(7, codec.DECIDED, 0, data))
 
 

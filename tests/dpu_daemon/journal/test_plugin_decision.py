@@ -153,5 +153,5 @@ def test_an_answer_changed_in_the_journal_is_noticed() -> None:
     kind, data = codec.pack_decided(event, decided, 0)
     assert len(replay(iter(entries)).unwritten) == 0
     entries[place] = replace(entries[place], kind=kind, data=data)
-    with pytest.raises(ReplayDiverged, match=r"says Copy\(.*the book now decides Copy\("):
+    with pytest.raises(ReplayDiverged, match=r"contains Copy\(.*the book now decides Copy\("):
         replay(iter(entries))

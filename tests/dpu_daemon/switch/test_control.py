@@ -244,6 +244,6 @@ async def test_fences_that_wait_are_bounded_and_hold_all_the_same(
     ends = await asyncio.gather(*waiting, return_exceptions=True)
     assert done
     assert sum(end is None for end in ends) == 3
-    assert all("ask again" in str(end) for end in ends if end is not None)
+    assert all("retry" in str(end) for end in ends if end is not None)
     await server.close()
     await switch.close()

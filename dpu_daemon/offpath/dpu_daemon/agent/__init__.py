@@ -1,1 +1,1 @@
-"""The agent of INA sharing inside offpathd: between the controller and the ranks of this daemon's host."""
+"""The INA agent inside offpathd, which connects the controller with the ranks of the daemon's host."""

@@ -1,4 +1,4 @@
-"""One conversation over a host-channel connection: texts of any length, whatever its window; both ends use it."""
+"""Sends and receives texts of any length over a host-channel connection; used by both ends."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from offpath.bindings.wire import control, parts
 from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
 
 MOST_WAITING_BYTES: Final = 8 << 20
-"""For a peer that takes nothing; then it is cut off."""
+"""Limit of bytes queued for a peer that does not read; then the connection is closed."""
 _AGAIN_S: Final = 0.002
 _READ_AT_ONCE: Final = 64
 
 
 class AgentChannel:
-    """Owns the connection. ``heard`` gets each whole text; ``lost`` is called once, with why, and never by `close`."""
+    """Owns the connection. ``on_text`` gets each complete text. ``lost`` is called once with the reason, except after
+    `close`."""
 
     def __init__(
         self, connection: HostConnection, on_text: Callable[[bytes], None], lost: Callable[[str], None]
@@ -39,7 +40,7 @@ class AgentChannel:
         self._loop.add_reader(connection.fileno(), self._read)
 
     def send(self, message: BaseModel) -> None:
-        """Sent in order, at once or when there is room. What goes wrong is said by ``lost``, not here."""
+        """Sends in order, at once or when there is room. Errors are reported through ``lost``, not raised here."""
         if self.is_closed:
             return
         for part in parts.messages(control.encode(message), MAX_MESSAGE_BYTES):
@@ -48,7 +49,7 @@ class AgentChannel:
         if self._again is None:
             self._flush()
         if self._waiting_bytes > MOST_WAITING_BYTES:
-            self._lose("it takes nothing that it is sent")
+            self._lose("it does not read its messages")
 
     def _flush(self) -> None:
         self._again = None
@@ -58,7 +59,7 @@ class AgentChannel:
         except (PeerGone, ProtocolError) as gone:
             self._lose(str(gone))
             return
-        if self._waiting:  # credit is no news that a descriptor tells of
+        if self._waiting:  # polled: no descriptor signals new credit
             self._again = self._loop.call_later(_AGAIN_S, self._flush)
 
     def _read(self) -> None:
@@ -72,7 +73,7 @@ class AgentChannel:
             self._lose(str(fault))
 
     def _lose(self, why: str) -> None:
-        """In a turn of its own: whoever says something is not called back in the middle of it."""
+        """Reports the loss in a later turn of the loop, so that a sender is not called back within its call."""
         if not self.is_closed and self._later is None:
             self._loop.remove_reader(self._connection.fileno())
             self._later = self._loop.call_soon(self._report_loss, why)
@@ -83,11 +84,11 @@ class AgentChannel:
             self._lost(why)
 
     def refuse(self, fault: OffpathError) -> None:
-        """What was heard makes no sense: hang up; ``lost`` hears why."""
+        """Close the connection because of an invalid message; ``lost`` gets the reason."""
         self._lose(str(fault))
 
     def close(self) -> None:
-        """Hang up. Repeating it is harmless."""
+        """Close the connection. Idempotent."""
         if self.is_closed:
             return
         self.is_closed = True

@@ -1,4 +1,4 @@
-"""The agent's way to its controller: one that is away is tried again for ever, and nothing waits for it."""
+"""Connects the agent to its controller and reconnects forever; nothing waits for the connection."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _LOOK_S: Final = 0.01
 
 
 class ControllerLink:
-    """Connects for as long as it is open. ``heard`` gets each whole text of the controller's.
+    """Stays connected while it is open. ``on_text`` gets each complete text from the controller.
 
-    ``keys`` are asked for at each attempt: a new pair counts from the next one on.
+    ``keys`` is called at each attempt, so a new key pair is used from the next attempt on.
     """
 
     def __init__(
         self, table: InaTable, keys: Callable[[], tuple[bytes, bytes]], on_text: Callable[[bytes], None]
     ) -> None:
-        """``keys``: the controller's public key and our secret; may raise OffpathError."""
+        """``keys``: the controller's public key and the agent's secret key; may raise OffpathError."""
         self._table = table
         self._keys = keys
         self._on_text = on_text
@@ -46,12 +46,12 @@ class ControllerLink:
         self._is_notified = False
         self._is_closed = False
         self.is_up = False
-        """The controller has said something on this connection."""
+        """Whether the controller has sent a message on this connection."""
         self.connected = 0
-        """Times that a controller was reached."""
+        """Number of connections established."""
 
     def open(self) -> None:
-        """Connect, and again whenever it is lost; does not wait."""
+        """Connect, and reconnect after each loss; does not wait."""
         self._timer = None
         try:
             self._shaking = self._begin()
@@ -61,16 +61,16 @@ class ControllerLink:
         self._shake(self._loop.time() + HANDSHAKE_S)
 
     def _begin(self) -> ZmqEnd:
-        from offpath.bindings.zeromq.connection import ZmqEnd  # pyzmq: only where there is a controller
+        from offpath.bindings.zeromq.connection import ZmqEnd  # pyzmq: needed only with a controller
         from offpath.bindings.zeromq.library import CLUSTER
 
         return ZmqEnd(self._table.controller, *self._keys(), pace=CLUSTER)
 
     def _shake(self, until: float) -> None:
-        """Looked at again and again until the controller knows the session: there is no news to wait for before."""
+        """Polls until the controller has opened the session: no descriptor signals it."""
         end = self._shaking
         assert end is not None
-        why = "" if not end.has_ended() else end.why_refused or end.why_broken or "nobody listens there"
+        why = "" if not end.has_ended() else end.why_refused or end.why_broken or "no process listens there"
         if not why and end.is_opened:
             self._shaking, self._timer = None, None
             self._channel = AgentChannel(end, self._received, self._gone)
@@ -97,7 +97,7 @@ class ControllerLink:
         self._failed(why)
 
     def _failed(self, why: str) -> None:
-        if not self._is_notified:  # once: it may be away for long
+        if not self._is_notified:  # once per outage, which may be long
             logger.warning(
                 "no connection to the controller at %s: %s",
                 self._table.controller,
@@ -110,19 +110,19 @@ class ControllerLink:
         self._backoff_s = min(MAX_BACKOFF_S, self._backoff_s * 2)
 
     def send(self, message: BaseModel) -> bool:
-        """False: there is no controller; what is said to none is lost, and the next one asks."""
+        """False: not connected; the message is dropped, because a controller queries everything when it connects."""
         if self._channel is None or self._channel.is_closed:
             return False
         self._channel.send(message)
         return True
 
     def broke(self, fault: OffpathError) -> None:
-        """What it said makes no sense."""
+        """Close the connection after an invalid message."""
         if self._channel is not None:
             self._channel.refuse(fault)
 
     def close(self) -> None:
-        """Hang up, and try no more."""
+        """Close the connection and stop reconnecting."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

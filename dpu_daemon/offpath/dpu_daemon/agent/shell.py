@@ -1,7 +1,7 @@
-"""The agent's shell: carries the controller's words to the helper, and the ranks' to the controller.
+"""Forwards the controller's epochs to the helper, and the ranks' states to the controller.
 
-It keeps nothing: after its restart the helper is asked for everything that the ranks' pages say, and until it has
-answered, a controller that asks gets no answer; half an answer would look as if ranks had ended.
+It stores nothing. After a restart it queries the helper for the contents of all rank state files. Until the helper has
+answered, it does not answer the controller's queries, because a partial answer would look as if ranks had ended.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOST_GONE: Final = 256
 
 
 class InaAgent:
-    """Of one host. ``tell_helper`` sends if there is a helper, and says whether there was one."""
+    """The agent of one host. ``notify_helper`` sends if a helper is connected, and returns whether one is."""
 
     def __init__(
         self, host: str, notify_controller: Callable[[BaseModel], bool],
@@ -48,28 +48,28 @@ class InaAgent:
     ) -> None:  # fmt: skip
         self.machine = Agent(host)
         self.states: dict[tuple[str, int, int], RankState] = {}
-        """By job, incarnation and rank, as of the helper's last word."""
+        """By job, incarnation and rank, as last reported by the helper."""
         self.epochs_passed = 0
-        """Epochs that were given to the helper."""
+        """Epochs sent to the helper."""
         self.reports = 0
         self._notify_controller = notify_controller
         self._notify_helper = notify_helper
         self._patterns: dict[tuple[str, int], dict[str, Any]] = {}
         self._is_whole = False
-        """The helper has said everything since it joined, or we began."""
-        self._asked: tuple[int, str] | None = None
-        """A controller's question that waits for it: its term and the proof."""
+        """The helper has reported everything since it joined or since this agent started."""
+        self._query: tuple[int, str] | None = None
+        """A controller's query that waits for the helper's report: its term and the proof."""
         self._gone: deque[tuple[str, int, int]] = deque()
         self._joiner = parts.Joiner()
 
-    # -- the controller's words -----------------------------------------------------------------------------------
+    # -- messages from the controller -----------------------------------------------------------------------------
     def controller_sent(self, text: bytes) -> None:
-        """Raises: ControlError, RecordError: it is none of ours to understand. ProtocolError: it hangs up."""
+        """Raises: ControlError, RecordError: the message is invalid. ProtocolError: the controller disconnects."""
         message = control.decode(cluster.TO_AGENT, text)
         if isinstance(message, cluster.Farewell):
             raise ProtocolError(message.code, message.detail)
         if isinstance(message, cluster.AskAll):
-            self._asked = message.term, message.proof
+            self._query = message.term, message.proof
             self._answer()
             return
         record = epoch_from_data(message.epoch)
@@ -84,22 +84,22 @@ class InaAgent:
             self._notify_helper(control.InaEpoch(part=part.decode("ascii"), is_last=is_last))
 
     def _answer(self) -> None:
-        if self._asked is None or not self._is_whole:
+        if self._query is None or not self._is_whole:
             return
-        asked, self._asked = self._asked, None
-        report = self.machine.on_query(*asked)
+        query, self._query = self._query, None
+        report = self.machine.on_query(*query)
         if report is None:
             self._depose()
         else:
             self._report(report, list(self._patterns.values()))
 
     def _depose(self) -> None:
-        """An old controller speaks: it is told of the greater term, and nothing else."""
+        """Report the greater term, and nothing else, to an old controller."""
         self._report(self.machine.greater(), [])
 
-    # -- the helper's words ---------------------------------------------------------------------------------------
+    # -- messages from the helper ---------------------------------------------------------------------------------
     def helper_sent(self, message: control.InaStates | None) -> None:
-        """None: a helper has joined, and may not be the one that was there. Raises: ControlError, RecordError."""
+        """None: a helper has joined, possibly a new one. Raises: ControlError, RecordError."""
         if message is None:
             self._joiner.forget()
             self._notify_helper(control.InaAsk())
@@ -134,7 +134,7 @@ class InaAgent:
             self.states[key] = state
         if report is not None:
             self._report(report, [])
-        if state.is_gone:  # kept for a while: a controller that did not hear it will ask for everything
+        if state.is_gone:  # kept for a while: a controller that missed the report queries everything
             self._gone.append(key)
             if len(self._gone) > _MOST_GONE:
                 self.machine.removed(*self._gone.popleft())
@@ -153,21 +153,21 @@ def _read(text: bytes) -> tuple[list[RankState], list[dict[str, Any]]]:
     """Raises: ControlError, RecordError."""
     data = document.read(text)
     if not isinstance(data, dict) or not all(isinstance(data.get(name), list) for name in ("states", "patterns")):
-        raise ControlError("model", "no lists of states and patterns")
+        raise ControlError("model", "states and patterns must be lists")
     if len(data["states"]) > MOST_RANKS:
-        raise ControlError("model", "more ranks than any host has")
+        raise ControlError("model", "more ranks than a host may have")
     patterns = []
     for each in data["patterns"][:_MOST_PATTERNS]:
         if not isinstance(each, dict) or not isinstance(each.get("job"), str):
-            raise RecordError("a pattern of no job")
+            raise RecordError("a pattern without a job")
         if not isinstance(each.get("incarnation"), int) or not isinstance(each.get("pattern"), dict):
-            raise RecordError("a pattern that is none")
+            raise RecordError("an invalid pattern")
         patterns.append(each)
     return [state_from_data(each) for each in data["states"]], patterns
 
 
 def start(daemon: Daemon) -> None:
-    """The daemon's agent, if its configuration wants one. Ends with the daemon."""
+    """Start the daemon's agent if one is configured. It ends with the daemon."""
     table = daemon.settings.config.ina
     if not table.controller:
         return
@@ -190,8 +190,8 @@ def start(daemon: Daemon) -> None:
     daemon.host.on_ina = send_states
     daemon.closers.append(link.close)
     daemon.metrics |= {
-        "offpath_ina_controller_up": ("1 while the INA controller is reached.", lambda: float(link.is_up)),
-        "offpath_ina_epochs_total": ("Epochs that were given to the helper.", lambda: float(agent.epochs_passed)),
+        "offpath_ina_controller_up": ("1 while connected to the INA controller.", lambda: float(link.is_up)),
+        "offpath_ina_epochs_total": ("Epochs sent to the helper.", lambda: float(agent.epochs_passed)),
         "offpath_ina_ranks": ("Ranks of training jobs on this host.", lambda: float(len(agent.states))),
     }  # fmt: skip
     link.open()

@@ -1,6 +1,6 @@
-"""Configuration of the daemon: flag, environment, file, default; all faults at once, each with its place.
+"""The daemon's configuration, from flags, environment, file and defaults. All faults are reported at once, with places.
 
-`Sources` reads and checks; `DaemonConfig` is what comes out; `Loaded` also knows where each value came from.
+`Sources` reads and checks; `DaemonConfig` is the result; `Loaded` also records the origin of each value.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the tables cannot say by themselves: whether their values go together, for any GPU that we know.
+"""Checks that values of the configuration are consistent with each other and possible on a known GPU.
 
-The GPUs come with the helper; here a value is refused only if no model of the MIG table could take it.
+The GPUs are known only once the helper connects. Here a value is refused only if no model of the MIG table allows it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _known(name: str) -> list[tuple[GpuModel, MigProfile]]:
 
 
 def semantic_faults(config: DaemonConfig) -> Iterator[Fault]:
-    """Every value that cannot work together with the others."""
+    """Yields every value that contradicts other values."""
     yield from _tenants(config)
     yield from _pins(config)
     yield from _sizes(config)
@@ -40,7 +40,7 @@ def semantic_faults(config: DaemonConfig) -> Iterator[Fault]:
     yield from _host_channel(config)
     for key in ("server_key_file", "key_file", "host"):
         if config.ina.controller and not getattr(config.ina, key):
-            yield Fault(f"ina.{key}", "an agent with a controller needs it")
+            yield Fault(f"ina.{key}", "required if ina.controller is set")
 
 
 def _tenants(config: DaemonConfig) -> Iterator[Fault]:
@@ -57,7 +57,7 @@ def _tenants(config: DaemonConfig) -> Iterator[Fault]:
                 _no_profile(tenant.profile),
             )
         elif min(_alpha(*one) for one in known) > tenant.max_share:
-            yield Fault(f"tenant.{at}.profile", f"{tenant.profile} is more than the tenant's max_share")
+            yield Fault(f"tenant.{at}.profile", f"{tenant.profile} exceeds the tenant's max_share")
 
 
 def _pins(config: DaemonConfig) -> Iterator[Fault]:
@@ -92,9 +92,9 @@ def _pins(config: DaemonConfig) -> Iterator[Fault]:
 
 
 def _together(leases: Sequence[tuple[int, LeaseTable]]) -> Iterator[Fault]:
-    """Faults of the leases pinned on one GPU: each is named with the first that it cannot be beside."""
+    """Faults of the leases pinned on one GPU; each names the first lease that it conflicts with."""
     clash = False
-    firsts: dict[tuple[str, int], tuple[int, LeaseTable]] = {}  # MIG has some dozens; there may be a thousand leases
+    firsts: dict[tuple[str, int], tuple[int, LeaseTable]] = {}  # MIG has a few dozen keys; there may be 1000 leases
     for at, lease in leases:
         for other, before in firsts.values():
             if not any(_fits(model, [before, lease]) for model in gpu_models().values()):
@@ -109,7 +109,7 @@ def _together(leases: Sequence[tuple[int, LeaseTable]]) -> Iterator[Fault]:
 
 
 def _fits(model: GpuModel, leases: Sequence[LeaseTable]) -> bool:
-    """MIG's own rules: known profiles at legal starts, disjoint, within the compute slices and each profile's count."""
+    """MIG's rules: known profiles at legal starts, disjoint, within the compute slices and each profile's count."""
     profiles = {p.name: p for p in model.profiles}
     taken: set[int] = set()
     count: Counter[str] = Counter()
@@ -128,7 +128,7 @@ def _fits(model: GpuModel, leases: Sequence[LeaseTable]) -> bool:
 
 
 def _sizes(config: DaemonConfig) -> Iterator[Fault]:
-    """Lanes that no instance could hold."""
+    """Lanes that fit into no instance."""
     table = config.leasing
     room = table.lanes * (table.landing_bytes + table.result_bytes)
     largest = max(profile.memory_bytes for model in gpu_models().values() for profile in model.profiles)
@@ -152,14 +152,14 @@ def _addresses(config: DaemonConfig) -> Iterator[Fault]:
     }
     for path, address in named.items():
         if address and int(address.rpartition(":")[2]) > _MAX_PORT:
-            yield Fault(path, f"a port is {_MAX_PORT} at most")
+            yield Fault(path, f"a port must be at most {_MAX_PORT}")
     listen = named["tls.listen"]
     if listen and listen == named["operation.metrics_listen"] and not listen.endswith(":0"):
         yield Fault("operation.metrics_listen", "the same address as tls.listen")
 
 
 def _host_channel(config: DaemonConfig) -> Iterator[Fault]:
-    """A carrier without what it needs, or that cannot carry what the copy engine needs."""
+    """A host channel that lacks settings or cannot support the copy engine."""
     if config.datapath.host_channel == "unix":
         return
     if config.datapath.copy_engine == "loopback":
@@ -169,11 +169,11 @@ def _host_channel(config: DaemonConfig) -> Iterator[Fault]:
         return
     for key in ("bind", "key_file", "allowed"):
         if not getattr(config.zmq, key):
-            yield Fault(f"zmq.{key}", "the host channel zmq needs it")
+            yield Fault(f"zmq.{key}", "required for the host channel zmq")
 
 
 def warnings(config: DaemonConfig, memory_bytes: int | None = None) -> tuple[Fault, ...]:
-    """What works, but probably not as meant. ``memory_bytes``: of this machine, if not its own."""
+    """Valid settings that are probably unintended. ``memory_bytes``: memory to assume instead of this machine's."""
     page = os.sysconf("SC_PAGE_SIZE")
     memory = memory_bytes or os.sysconf("SC_PHYS_PAGES") * page
     found = []
@@ -187,7 +187,9 @@ def warnings(config: DaemonConfig, memory_bytes: int | None = None) -> tuple[Fau
         found.append(Fault("tenant", text))
     for at, tenant in enumerate(config.tenant):
         if tenant.token_file is None and config.tls is None:
-            found.append(Fault(f"tenant.{at}", f"{tenant.name}: no token_file and no [tls], so nobody gets in"))
+            found.append(
+                Fault(f"tenant.{at}", f"{tenant.name}: no token_file and no [tls], so no requester can authenticate")
+            )
         elif tenant.token_file is None and tenant.uids:
-            found.append(Fault(f"tenant.{at}.uids", "uids count on the Unix socket only, which needs a token_file"))
+            found.append(Fault(f"tenant.{at}.uids", "uids apply to the Unix socket only, which needs a token_file"))
     return tuple(found)

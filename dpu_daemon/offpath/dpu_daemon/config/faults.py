@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, and where."""
+"""Faults of a configuration and their places."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from offpath.bindings.errors import OffpathError
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``path`` is the key's path, e.g. ``tenant.0.weight``; empty: the whole configuration. ``line``: of the file, 0
-    where it is not the file's. ``tenant``: the name of the tenant whose table it is in, if it has one."""
+    """``path``: the key's path, e.g. ``tenant.0.weight``; empty: the whole configuration. ``line``: in the file, 0 if
+    the fault is not in the file. ``tenant``: the name of the tenant in whose table it is, if any."""
 
     path: str
     text: str
@@ -20,7 +20,7 @@ class Fault:
 
 
 class ConfigError(OffpathError):
-    """The configuration cannot be used; the message lists every fault, a line each."""
+    """The configuration cannot be used; the message lists every fault, one per line."""
 
     def __init__(self, message: str, faults: Iterable[Fault] = ()) -> None:
         super().__init__(message)

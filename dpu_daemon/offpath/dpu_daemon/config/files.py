@@ -1,4 +1,4 @@
-"""The files that a configuration names: tokens, TLS and CURVE keys. What is in them is never shown."""
+"""Reads the files that a configuration names: tokens, TLS and CURVE keys. Their contents are never shown."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _PATHS: Final = {
 
 
 def place_paths(raw: dict[str, Any], file: str) -> None:
-    """Relative paths in ``raw``, the tables of ``file``, become paths from the folder of ``file``, so that they mean
-    the same wherever the daemon is started. Values of the wrong type stay: the gate refuses them."""
+    """Make relative paths in ``raw``, the tables of ``file``, relative to the folder of ``file``, so that they do not
+    depend on the working directory. Values of the wrong type stay: validation refuses them."""
     folder = os.path.dirname(os.path.abspath(file))
     for name, keys in _PATHS.items():
         found = raw.get(name)
@@ -43,9 +43,9 @@ def place_paths(raw: dict[str, Any], file: str) -> None:
 
 
 def secret_path(path: str) -> str:
-    """``path`` with a leading ``$CREDENTIALS_DIRECTORY/`` (or ``${…}/``) replaced by where the service manager put it.
+    """``path`` with a leading ``$CREDENTIALS_DIRECTORY/`` (or ``${…}/``) replaced by the service manager's folder.
 
-    Raises: ConfigError: there is no such folder, or the rest is more than a file's name.
+    Raises: ConfigError: the variable is not set, or the rest is not a plain file name.
     """
     credential = _CREDENTIAL.fullmatch(path)
     if credential is None:
@@ -54,14 +54,14 @@ def secret_path(path: str) -> str:
     if not os.path.isabs(folder):
         raise ConfigError(f"{path}: no service manager has set CREDENTIALS_DIRECTORY (LoadCredential= in the unit)")
     if "/" in name or name in ("", ".", ".."):
-        raise ConfigError(f"{path}: {name!r} is no credential's name")
+        raise ConfigError(f"{path}: {name!r} is not a credential's name")
     return os.path.join(folder, name)
 
 
 def read_token(given: str) -> str:
-    """A tenant's token. Raises: ConfigError: unreadable, no token, or readable by others."""
+    """A tenant's token. Raises: ConfigError: unreadable, not a token, or readable by others."""
     path = secret_path(given)
-    # A manager may let us read a credential by an access list, which shows in the group's bits.
+    # A service manager may grant access to a credential by an ACL, which shows in the group's bits.
     try:
         return read_token_file(path, others=0o077 if path == given else 0o007)
     except TokenRefused as fault:
@@ -73,7 +73,7 @@ def server_context(tls: TlsTable) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
-    for name in (tls.ca_file, tls.cert_file, tls.key_file):  # OpenSSL would wait for a pipe's writer
+    for name in (tls.ca_file, tls.cert_file, tls.key_file):  # on a pipe, OpenSSL would wait for a writer
         _check_regular(secret_path(name))
     try:
         context.load_verify_locations(secret_path(tls.ca_file))
@@ -87,7 +87,7 @@ def server_context(tls: TlsTable) -> ssl.SSLContext:
 
 
 def _check_regular(path: str) -> None:
-    """Raises: ConfigError: no regular file."""
+    """Raises: ConfigError: not a regular file."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError) as fault:
@@ -97,12 +97,12 @@ def _check_regular(path: str) -> None:
 
 
 def _no_password() -> str:
-    """Without this OpenSSL would ask the terminal for the password of an encrypted key, and wait."""
+    """Refuses encrypted keys. Without this callback OpenSSL would prompt for a password on the terminal and block."""
     raise ValueError("the key is encrypted; give one without a password")
 
 
 def read_text(path: str, most: int) -> str:
-    """A regular file of ``most`` bytes of UTF-8; never waits for a writer. Raises: ConfigError."""
+    """Read a regular file of at most ``most`` bytes of UTF-8; never waits for a writer. Raises: ConfigError."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as fault:
@@ -130,9 +130,9 @@ def read_text(path: str, most: int) -> str:
 
 
 def zmq_secret(given: str) -> bytes:
-    """The daemon's own key. Raises: ConfigError, KeyFileRefused."""
+    """The daemon's secret key. Raises: ConfigError, KeyFileRefused."""
     path = secret_path(given)
-    return read_secret(path, others=0o077 if path == given else 0o007)  # as of a token
+    return read_secret(path, others=0o077 if path == given else 0o007)  # as in `read_token`
 
 
 def _zmq_faults(config: DaemonConfig) -> Iterator[Fault]:
@@ -146,7 +146,7 @@ def _zmq_faults(config: DaemonConfig) -> Iterator[Fault]:
 
 
 def agent_keys(config: DaemonConfig) -> tuple[bytes, bytes]:
-    """The controller's public key and the agent's own secret. Raises: ConfigError, KeyFileRefused."""
+    """The controller's public key and the agent's secret key. Raises: ConfigError, KeyFileRefused."""
     return read_public(secret_path(config.ina.server_key_file)), zmq_secret(config.ina.key_file)
 
 
@@ -159,8 +159,8 @@ def _ina_faults(config: DaemonConfig) -> Iterator[Fault]:
 
 
 def token_faults(config: DaemonConfig) -> Iterator[tuple[int, int | None, str]]:
-    """(tenant, the other tenant with whom it clashes if it does, what is wrong) of each token that cannot be used."""
-    claimed: dict[str, dict[int, int]] = {}  # token → uid → the first tenant that it would let in
+    """Yields (tenant, the tenant it conflicts with or None, fault) for each token that cannot be used."""
+    claimed: dict[str, dict[int, int]] = {}  # token → uid → the first tenant that it would authenticate
     for at, tenant in enumerate(config.tenant):
         if tenant.token_file is None:
             continue
@@ -173,13 +173,13 @@ def token_faults(config: DaemonConfig) -> Iterator[tuple[int, int | None, str]]:
         uids = tenant.uids or [os.getuid()]
         if (other := next((first[uid] for uid in uids if uid in first), None)) is not None:
             name = config.tenant[other].name
-            yield at, other, f"same token and uid as {name}: each could pass for both"
+            yield at, other, f"same token and uid as {name}: the tenants cannot be told apart"
         for uid in uids:
             first.setdefault(uid, at)
 
 
 def file_faults(config: DaemonConfig) -> Iterator[Fault]:
-    """Files that cannot be used, and tenants whom nobody could tell apart."""
+    """Files that cannot be used, and tenants that authentication cannot distinguish."""
     for at, _, text in token_faults(config):
         yield Fault(f"tenant.{at}.token_file", text)
     if config.tls is not None:

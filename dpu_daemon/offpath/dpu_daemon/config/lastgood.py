@@ -1,12 +1,12 @@
-"""The last good configuration: what is in force, kept beside the journal for a start that finds the sources refused.
+"""Saves the configuration in force beside the journal, for a restart that finds the configuration sources refused.
 
-A reload that was refused leaves a broken file behind. If the daemon then crashes, its sessions and jobs wait in the
-journal, and a start that ended at the broken file would lose them. So a start that goes on with a journal, of the same
-lineage, boot and build, takes the configuration that was in force with it. A first start does not: nothing is lost.
+A refused reload leaves a broken file behind. If the daemon then crashes, its sessions and jobs wait in the journal, and
+a start that failed at the broken file would lose them. So a start that continues a journal of the same lineage, boot
+and build uses the configuration that was in force. A first start does not: nothing would be lost.
 
-Kept are the effective values, flags and environment included; of tokens and keys only the names of their files. What
-is in those files counts as it is now: a tenant whose token file cannot be used is let in by no token until it is
-mended, and [tls] is left out while its files cannot be used.
+The effective values are saved, flags and environment included; for tokens and keys only the names of their files, which
+are read again. A tenant whose token file cannot be used is not authenticated by token until the file is repaired.
+[tls] is left out while its files cannot be used.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _MOST_BYTES: Final = 16 << 20
 
 
 def keep(directory: str, lineage: str, config: DaemonConfig) -> None:
-    """Write it, mode 0600, whole or not at all. One daemon owns the directory, so the new file has one name: what a
-    killed process left is overwritten. Raises: OSError."""
+    """Write it atomically, mode 0600. The directory has only one daemon, so the temporary file has a fixed name, and a
+    file left by a killed process is overwritten. Raises: OSError."""
     data = json.dumps({"lineage": lineage, "config": config.model_dump(mode="json")}).encode()
     path = os.path.join(directory, LAST_GOOD)
     new = f"{path}.new"
@@ -45,7 +45,7 @@ def keep(directory: str, lineage: str, config: DaemonConfig) -> None:
 
 
 def kept(directory: str) -> tuple[str, DaemonConfig] | None:
-    """(lineage, configuration) as `keep` wrote it; None: there is none of this user's that can be read."""
+    """(lineage, configuration) as written by `keep`; None: the file is missing, invalid or has an untrusted owner."""
     try:
         fd = os.open(os.path.join(directory, LAST_GOOD), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -67,14 +67,14 @@ def kept(directory: str) -> tuple[str, DaemonConfig] | None:
 
 
 def _owner(directory: str) -> int:
-    """For root, who looks at another user's daemon."""
+    """The directory's owner, for root inspecting another user's daemon."""
     return os.stat(directory).st_uid
 
 
 def read_or_last_good(sources: Sources, directory: str) -> Loaded:
-    """What the sources say; if they are refused and ``directory`` has a journal to go on with, what was in force.
+    """The configuration of the sources. If refused, and ``directory`` has a journal to continue, the last good one.
 
-    Raises: ConfigError: the sources are refused, and there is nothing to go on with.
+    Raises: ConfigError: the sources are refused, and no journal can be continued.
     """
     try:
         return sources.read()
@@ -89,16 +89,16 @@ def read_or_last_good(sources: Sources, directory: str) -> Loaded:
         if config is None:
             raise
         origins = dict.fromkeys((path for path, _ in values(config)), Origin("last good"))
-        said = [str(refused), *(f"  {each.path}: {each.text}" for each in warnings)]
-        return Loaded(config, origins, (), "\n".join(said))
+        lines = [str(refused), *(f"  {each.path}: {each.text}" for each in warnings)]
+        return Loaded(config, origins, (), "\n".join(lines))
 
 
 def _usable(config: DaemonConfig) -> tuple[DaemonConfig | None, tuple[Fault, ...]]:
-    """Without the secrets that cannot be used now; None: there is no daemon without them."""
+    """The configuration without secrets that cannot be used now; None: the daemon cannot run without them."""
     locked: dict[int, str] = {}
     for at, other, text in token_faults(config):
         locked[at] = text
-        if other is not None:  # whoever has the token could pass for both: neither is let in
+        if other is not None:  # the token authenticates both tenants: neither is accepted
             locked[other] = text
     tenants = [
         tenant.model_copy(update={"token_file": None}) if at in locked else tenant
@@ -106,12 +106,12 @@ def _usable(config: DaemonConfig) -> tuple[DaemonConfig | None, tuple[Fault, ...
     ]
     config = config.model_copy(update={"tenant": tenants})
     warnings = [
-        Fault(f"tenant.{at}.token_file", f"nobody is let in by a token: {text}", tenant=config.tenant[at].name)
+        Fault(f"tenant.{at}.token_file", f"token authentication is disabled: {text}", tenant=config.tenant[at].name)
         for at, text in sorted(locked.items())
     ]
     faults = list(file_faults(config))
     if any(fault.path == "tls" for fault in faults):
         config = config.model_copy(update={"tls": None})
-        warnings += [Fault("tls", f"not served: {fault.text}") for fault in faults if fault.path == "tls"]
+        warnings += [Fault("tls", f"TLS is disabled: {fault.text}") for fault in faults if fault.path == "tls"]
     rest = [fault for fault in faults if fault.path != "tls"]
     return (None if rest else config), tuple(warnings)

@@ -1,4 +1,4 @@
-"""On which line of a TOML text each key is. The text has passed `tomllib`: this checks nothing."""
+"""Finds the line of each key in a TOML text that `tomllib` has accepted; it checks nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PART: Final = re.compile(r'"((?:\\.|[^"\\])*)"|\'([^\']*)\'|([A-Za-z0-9_-]+)')
 
 
 class Places:
-    """Lines by key path; arrays of tables have the element's number in the path, as in ``tenant.0.name``."""
+    """Lines by key path. Paths into arrays of tables contain the element's number, as in ``tenant.0.name``."""
 
     def __init__(self, text: str) -> None:
         self._lines: dict[str, int] = {}
@@ -35,7 +35,7 @@ class Places:
             self._lines.setdefault(table, line)
 
     def line(self, path: str) -> int:
-        """Of the key, else of the nearest table or list around it; 0: of none."""
+        """Line of the key, else of the nearest enclosing table or list; 0: none."""
         while path and path not in self._lines:
             path = path.rpartition(".")[0]
         return self._lines.get(path, 0)
@@ -47,7 +47,7 @@ def _path(key: str) -> str:
 
 
 def _resolved(path: str, counts: dict[str, int], is_element: bool) -> str:
-    """``path`` of a header with the number of the element that is meant, at each list of tables in it."""
+    """``path`` of a header, with the element's number inserted for each array of tables in it."""
     done, parts = "", path.split(".")
     for at, part in enumerate(parts):
         done = f"{done}.{part}" if done else part
@@ -59,7 +59,7 @@ def _resolved(path: str, counts: dict[str, int], is_element: bool) -> str:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str, bool]]:
-    """(line, its key or header, whether it is a header) of each statement. Values are skipped over."""
+    """(line, its key or header, whether it is a header) of each statement. Skips values."""
     line, depth = 1, 0
     begins, head, is_header, is_value = 1, "", False, False
     for found in _TOKEN.finditer(text):
@@ -84,7 +84,7 @@ def _statements(text: str) -> Iterator[tuple[int, str, bool]]:
 
 def nearest(wanted: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
     """``; did you mean "…"?`` with the most similar of ``known``; empty if none is similar."""
-    import difflib  # only where there is a fault
+    import difflib  # imported only for faults
 
     found = difflib.get_close_matches(wanted[:80], list(known), n=1, cutoff=0.6)
     return f'; did you mean "{found[0]}"?' if found else ""

@@ -1,4 +1,4 @@
-"""What a running daemon cannot change: for a reload, and for `offpath config check` before one."""
+"""Detects settings that a running daemon cannot change, for reloads and `offpath config check`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ NEEDS_RESTART: Final = (
     "ina.controller", "ina.server_key_file", "ina.key_file", "ina.host",
     "operation.metrics_listen", "durability.journal_mib", "host_uids",
 )  # fmt: skip
-"""Lanes and sizes: sessions and leases were cut to them. The others are held by open files and sockets."""
+"""Sessions and leases depend on lanes and sizes; open files and sockets depend on the others."""
 
 
 def restart_faults(before: DaemonConfig, after: DaemonConfig) -> list[Fault]:
-    """Keys whose value differs although a running daemon cannot change it."""
+    """Changed keys that a running daemon cannot apply."""
     return [
         Fault(path, f"needs a restart: {_value(before, path)!r} is in force")
         for path in NEEDS_RESTART

@@ -1,8 +1,8 @@
-"""Where a configuration comes from: flag, environment, file, default, the first that speaks counts.
+"""Reads the configuration sources by precedence: flag, environment, file, default.
 
 Environment: ``OFFPATH_<TABLE>_<KEY>`` (``OFFPATH_LEASING_LANES=3``), ``OFFPATH_MAX_JOBS`` and ``OFFPATH_HOST_UIDS``.
-Tenants and pinned leases come from the file only. Lists are comma-separated, or a TOML array. A relative path in the
-file is relative to the file's folder; one in the environment or a flag is relative to the working directory.
+Tenants and pinned leases can be set in the file only. Lists are comma-separated, or a TOML array. A relative path in
+the file is relative to the file's folder; one in the environment or a flag is relative to the working directory.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from offpath.dpu_daemon.config.tables import (
 PREFIX: Final = "OFFPATH_"
 MAX_FILE_BYTES: Final = 1 << 20
 MAX_LINE: Final = 16_384
-"""Characters of a line: Python's TOML parser takes quadratic time for a key of many parts, and a key is on one line."""
+"""Most characters in a line: a key is on one line, and Python's TOML parser takes quadratic time for its parts."""
 MAX_DEPTH: Final = 8
 MAX_ITEMS: Final = 65_536
-"""Keys and list entries of the whole file."""
+"""Most keys and list entries in the whole file."""
 MOST_SHOWN: Final = 100
-"""Faults that a message lists."""
+"""Most faults that a message lists."""
 _TABLES: Final[dict[str, type[BaseModel]]] = {
     "leasing": LeasingTable, "tls": TlsTable, "durability": DurabilityTable, "limits": LimitsTable,
     "datapath": DatapathTable,
@@ -67,7 +67,7 @@ _WHOLE: Final = re.compile(r"[+-]?[0-9][0-9_]{0,40}")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who set a value: ``default``, ``file``, ``environment`` or ``flag``; and where, as people look for it."""
+    """The source of a value: ``default``, ``file``, ``environment`` or ``flag``; and its place for messages."""
 
     kind: str
     where: str = ""
@@ -78,18 +78,18 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A configuration that passed every check, with the origin of each value by key path."""
+    """A validated configuration with the origin of each value by key path."""
 
     config: DaemonConfig
     origins: Mapping[str, Origin]
     warnings: tuple[Fault, ...] = ()
     refused: str = ""
-    """Not empty: this is the last good configuration, because the sources were refused, for this reason."""
+    """Why the sources were refused, if this is the last good configuration; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The places to read; `read` gives the same answer while none of them changes.
+    """The sources to read; `read` gives the same result while none of them changes.
 
     ``flags`` are ``KEY=VALUE`` with KEY a path such as ``leasing.lanes``.
     """
@@ -99,7 +99,7 @@ class Sources:
     flags: Sequence[str] = ()
 
     def read(self) -> Loaded:
-        """Parse and check everything, files that are named included. Raises: ConfigError: with every fault."""
+        """Parse and check everything, including the files it names. Raises: ConfigError: with every fault."""
         raw, places = _read_file(self.file)
         lines = ((path, places.line(path)) for path, _ in _leaves(raw, ""))
         origins = {path: Origin("file", f"{self.file}:{line}" if line else self.file) for path, line in lines}
@@ -107,7 +107,7 @@ class Sources:
         for path, text, origin in (*self._environment(faults), *self._flags(faults)):
             table, _, key = path.rpartition(".")
             into = raw.setdefault(table, {}) if table else raw
-            if isinstance(into, dict):  # else the file's own fault is reported
+            if isinstance(into, dict):  # otherwise validation reports the file's fault
                 into[key] = _typed(KEYS[path].annotation, text)
                 origins[path] = origin
         faults += _faults_of(raw)
@@ -120,7 +120,7 @@ class Sources:
         return Loaded(config, every, checks.warnings(config))
 
     def check_reload(self, in_force: DaemonConfig, loaded: Loaded) -> None:
-        """Raises: ConfigError: ``loaded``, which was read from here, has values that need a restart."""
+        """Raises: ConfigError: ``loaded``, read from these sources, has changed values that need a restart."""
         if faults := restart_faults(in_force, loaded.config):
             places = _read_file(self.file)[1]
             raise config_error(self.file, faults, loaded.origins, places)
@@ -131,24 +131,24 @@ class Sources:
                 yield _VARIABLES[name], self.environment[name], Origin("environment", name)
             elif name.startswith(_NAMESPACE) or name in (f"{PREFIX}TENANT", f"{PREFIX}LEASE"):
                 is_table = name.startswith(tuple(f"{PREFIX}{table.upper()}" for table in _FROM_FILE_ONLY))
-                text = "comes from the file only" if is_table else f"names no key{nearest(name, _VARIABLES)}"
+                text = "can be set in the file only" if is_table else f"is not a key{nearest(name, _VARIABLES)}"
                 faults.append(Fault(name, text))
 
     def _flags(self, faults: list[Fault]) -> Iterator[tuple[str, str, Origin]]:
         for flag in self.flags:
             path, equals, text = flag.partition("=")
             if not equals:
-                faults.append(Fault(f"--set {flag[:80]}", "want KEY=VALUE"))
+                faults.append(Fault(f"--set {flag[:80]}", "expected KEY=VALUE"))
             elif path not in KEYS:
                 is_table = path.split(".")[0] in _FROM_FILE_ONLY
-                text = "comes from the file only" if is_table else f"names no key{nearest(path, KEYS)}"
+                text = "can be set in the file only" if is_table else f"is not a key{nearest(path, KEYS)}"
                 faults.append(Fault(f"--set {path[:80]}", text))
             else:
                 yield path, text, Origin("flag", f"--set {path}")
 
 
 def _typed(annotation: Any, text: str) -> Any:
-    """``text`` as the key's type, or as it is: the gate then says what is wrong with it."""
+    """``text`` converted to the key's type; unchanged if it cannot be, so that validation reports the fault."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         return _typed(typing.get_args(annotation)[0], text)
@@ -168,12 +168,12 @@ def _typed(annotation: Any, text: str) -> Any:
 def _whole(text: str) -> int | str:
     try:
         return int(text)
-    except ValueError:  # underscores where Python takes none
+    except ValueError:  # underscores where Python allows none
         return text
 
 
 def _read_file(path: str) -> tuple[dict[str, Any], Places]:
-    """The file's tables, and where each key is. Raises: ConfigError: unreadable, no TOML, or beyond the limits."""
+    """The file's tables and the line of each key. Raises: ConfigError: unreadable, not TOML, or beyond the limits."""
     text = read_text(path, MAX_FILE_BYTES)
     for number, line in enumerate(text.split("\n"), start=1):
         if len(line) > MAX_LINE:
@@ -190,7 +190,7 @@ def _read_file(path: str) -> tuple[dict[str, Any], Places]:
 
 
 def _bounded(path: str, raw: dict[str, Any]) -> None:
-    """Raises: ConfigError: deeper or larger than what comes after may be given, which recurses and lists faults."""
+    """Raises: ConfigError: nested too deeply or too large for validation, which recurses and lists every fault."""
     level: list[Any] = [raw]
     count = 0
     for _ in range(MAX_DEPTH):
@@ -204,7 +204,7 @@ def _bounded(path: str, raw: dict[str, Any]) -> None:
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Keys with their values; a list of tables is walked, a list of plain values is one value."""
+    """Keys with their values; walks a list of tables, treats a list of plain values as one value."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _leaves(inner, f"{path}.{key}" if path else str(key))
@@ -221,7 +221,7 @@ def values(config: DaemonConfig) -> Iterator[tuple[str, Any]]:
 
 
 def _faults_of(raw: dict[str, Any]) -> list[Fault]:
-    """What the gate says; and only if it lets everything through, what does not go together."""
+    """The validation's faults; only if there are none, those of `checks`."""
     try:
         config = DaemonConfig.model_validate(raw)
     except ValidationError as fault:
@@ -237,11 +237,11 @@ def config_error(
     places: Places | None = None,
     raw: Mapping[str, Any] | None = None,
 ) -> ConfigError:
-    """One line per fault, with the tenant's name and the file's line; a value that is not the file's is named with the
-    variable or flag that set it."""
+    """One line per fault, with the tenant's name and the file's line; for a value from elsewhere, with the variable or
+    flag that set it."""
     lines, placed = [], []
     for fault in faults:
-        origin = origins.get(fault.path) or origins.get(fault.path.rpartition(".")[0])  # or the list it is in
+        origin = origins.get(fault.path) or origins.get(fault.path.rpartition(".")[0])  # or of the enclosing list
         is_elsewhere = origin is not None and origin.kind in ("environment", "flag")
         line = places.line(fault.path) if places is not None and not is_elsewhere else 0
         placed.append(fault := replace(fault, line=line, tenant=_tenant_at(fault.path, raw or {})))
@@ -259,7 +259,7 @@ def _within(at: Sequence[str]) -> str:
 
 
 def _tenant_at(path: str, raw: Mapping[str, Any]) -> str:
-    """The name of the tenant in whose table ``path`` is; empty: it has none that could be shown."""
+    """The name of the tenant in whose table ``path`` is; empty: none, or not a valid name."""
     table, _, rest = path.partition(".")
     tenants, number = raw.get("tenant"), rest.partition(".")[0]
     if table != "tenant" or not number.isdigit() or not isinstance(tenants, list) or int(number) >= len(tenants):
@@ -270,7 +270,7 @@ def _tenant_at(path: str, raw: Mapping[str, Any]) -> str:
 
 
 def parse_config(raw: dict[str, Any], where: str) -> DaemonConfig:
-    """Tables without a file around them; files that they name are not opened.
+    """Validate tables without a file; files that they name are not opened.
 
     Raises: ConfigError: every fault with its key path.
     """
@@ -285,5 +285,5 @@ def load_config(path: str) -> DaemonConfig:
 
 
 def process_sources(file: str, flags: Sequence[str] = ()) -> Sources:
-    """The file, this process's environment as it is now, and flags."""
+    """The file, this process's current environment, and flags."""
     return Sources(file, {k: v for k, v in os.environ.items() if k.startswith(PREFIX)}, tuple(flags))

@@ -1,7 +1,7 @@
-"""The tables of the daemon's configuration: one pydantic gate, then frozen records.
+"""Defines the tables of the daemon's configuration: pydantic models, frozen after validation.
 
-Values are taken as they are typed: a string is no number here. The environment and flags, whose values are text, are
-typed by `offpath.dpu_daemon.config.sources` before they come to this gate.
+Validation is strict: a string is not accepted as a number. Values of the environment and flags, which are text, are
+converted by `offpath.dpu_daemon.config.sources` first.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Address = Annotated[str, StringConstraints(pattern=r"^.+:[0-9]{1,5}$")]
 TenantName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 
 LINGER_MS: Final = 2000
-"""How long a kernel may run on after its job was cancelled or, with ``on_expiry = "kill"``, expired; then its worker is
-killed."""
+"""How long a kernel may continue after its job was cancelled or, with ``on_expiry = "kill"``, expired; then its worker
+is killed."""
 
 
 class _Table(BaseModel):
@@ -36,7 +36,7 @@ class _Table(BaseModel):
 
 
 class TenantTable(_Table):
-    """``[[tenant]]``: who may come in, and with how much. Sizes in bytes, shares in percent of a GPU."""
+    """``[[tenant]]``: a tenant's credentials and limits. Sizes in bytes, shares in percent of a GPU."""
 
     name: TenantName
     token_file: FilePath | None = None
@@ -52,7 +52,7 @@ class TenantTable(_Table):
 
 
 class LeaseTable(_Table):
-    """``[[lease]]``: a lease that is opened when the helper joins and stays."""
+    """``[[lease]]``: a lease that opens when the helper joins and stays open."""
 
     tenant: TenantName
     gpu: Annotated[int, Field(ge=0, le=15)] = 0
@@ -62,17 +62,17 @@ class LeaseTable(_Table):
 
 def _policy(name: str) -> str:
     if name not in POLICIES and not re.fullmatch(rf"{PREFIX}[A-Za-z0-9._-]{{1,64}}", name):
-        raise ValueError(f"there are {', '.join(POLICIES)}, and {PREFIX}NAME for the entry point of a plug-in")
+        raise ValueError(f"must be one of {', '.join(POLICIES)}, or {PREFIX}NAME for the entry point of a plug-in")
     return name
 
 
 class LeasingTable(_Table):
-    """``[leasing]``: the leasing loop's numbers; see `offpath.sched.jobs.records.BookSettings`."""
+    """``[leasing]``: parameters of the leasing loop; see `offpath.sched.jobs.records.BookSettings`."""
 
     policy: Annotated[str, AfterValidator(_policy)] = "oldest-gpu-first"
-    """Who decides on which instance a job runs and where the next one is cut."""
+    """Decides on which instance a job runs and where the next one is created."""
     plugin_ms: Annotated[int, Field(ge=1, le=1000)] = 5
-    """How long a policy plug-in may take for an answer before the built-in policy decides instead of it."""
+    """Time limit for a policy plug-in's reply; then the built-in policy decides."""
     lanes: Annotated[int, Field(ge=1, le=64)] = 2
     landing_bytes: Bytes = 1 << 20
     result_bytes: Bytes = 1 << 20
@@ -83,7 +83,7 @@ class LeasingTable(_Table):
 
 
 class TlsTable(_Table):
-    """``[tls]``: the TCP carrier. Off unless ``listen`` names an address."""
+    """``[tls]``: TCP connections of requesters. Off unless ``listen`` names an address."""
 
     listen: Address
     ca_file: FilePath
@@ -92,51 +92,51 @@ class TlsTable(_Table):
 
 
 class DurabilityTable(_Table):
-    """``[durability]``: what outlives the daemon's process. ``journal_mib`` 0 turns the journal off."""
+    """``[durability]``: state that outlives the daemon's process. ``journal_mib`` 0 turns the journal off."""
 
     journal_mib: Annotated[int, Field(ge=0, le=4096)] = 32
     resume_ttl_s: Annotated[int, Field(ge=0, le=3600)] = 60
-    """A session whose connection was lost is kept this long for its requester; 0: not at all."""
+    """How long a session whose connection was lost is kept for its requester; 0: not at all."""
     adopt_ms: Annotated[int, Field(ge=0, le=600_000)] = 3000
-    """How long the helper and its workers may take to come back to a restarted daemon; anew with each sign of them."""
+    """How long helper and workers may take to reconnect to a restarted daemon; each sign of them restarts the limit."""
     adopt_max_ms: Annotated[int, Field(ge=0, le=600_000)] = 30_000
-    """How long in all, while signs of them come in; never less than ``adopt_ms``."""
+    """Overall limit, however many signs arrive; at least ``adopt_ms``."""
 
 
 class LimitsTable(_Table):
-    """``[limits]``: how long things may take before they count as failed."""
+    """``[limits]``: time limits after which an operation counts as failed."""
 
     kernel_ms: Milliseconds = 600_000
-    """Longest run of a kernel; 0: no limit. Past it its worker is killed and the job FAILED."""
+    """Longest run of a kernel; 0: no limit. After it, its worker is killed and the job is FAILED."""
     on_expiry: Literal["kill", "finish"] = "kill"
     """When a budget ends during the kernel: ``kill`` its worker after `LINGER_MS`, or let it ``finish`` (`kernel_ms`
-    still holds). The job is EXPIRED at once either way."""
+    still applies). Either way the job is EXPIRED at once."""
     open_ms: SomeMilliseconds = 30_000
     scrub_ms: SomeMilliseconds = 30_000
     helper_ms: Annotated[int, Field(ge=100, le=_MOST_MS)] = 5000
-    """A helper that is silent for so long is lost."""
+    """A helper that sends nothing for this long is lost."""
     drain_ms: Milliseconds = 30_000
-    """What runs may take to finish when the daemon, or a removed tenant, is drained."""
+    """How long running jobs may take to finish when the daemon, or a removed tenant, is drained."""
     kernel_gone_ms: Milliseconds = 600_000
-    """How long a kernel may be without a helper that serves it; 0: no limit. Past it its name is forgotten and its
+    """How long a kernel may be without a helper that serves it; 0: no limit. After it, its name is removed and its
     queued jobs are CANCELLED."""
 
 
 class DatapathTable(_Table):
-    """``[datapath]``: what carries requests, and what copies between the DPU and the host's instances."""
+    """``[datapath]``: transport of requests, and the copy engine between the DPU and the host's instances."""
 
     fabric: Literal["loopback", "verbs"] = "loopback"
     copy_engine: Literal["loopback", "verbs", "doca"] = "loopback"
     host_channel: Literal["unix", "zmq", "comch"] = "unix"
-    """What helper and workers come by: the socket in the runtime directory; ZeroMQ, see `ZmqTable`; or DOCA Comch, see
+    """Transport of helper and workers: the socket in the runtime directory; ZeroMQ, see `ZmqTable`; or DOCA Comch, see
     `DocaTable`."""
 
 
 class RdmaTable(_Table):
-    """``[rdma]``: the port for whatever of the data path is ``verbs``; see `offpath.bindings.verbs.devices.choose`.
+    """``[rdma]``: the port for data path parts set to ``verbs``; see `offpath.bindings.verbs.devices.choose`.
 
-    Empty: any; two that fit are refused. ``seal``: how the key for a session's slots is bound to its queue pair: by
-    the protection domain, or by a memory window of type 2B too."""
+    Empty: any; ambiguity is refused. ``seal``: what binds the key of a session's slots to its queue pair: the
+    protection domain, or also a memory window of type 2B."""
 
     device: Annotated[str, StringConstraints(max_length=64)] = ""
     netdev: Annotated[str, StringConstraints(max_length=16)] = ""
@@ -145,7 +145,7 @@ class RdmaTable(_Table):
 
 
 class ZmqTable(_Table):
-    """``[zmq]``: where helper and workers come in, and by which keys, if ``datapath.host_channel`` is ``zmq``.
+    """``[zmq]``: address and keys for helper and workers if ``datapath.host_channel`` is ``zmq``.
 
     ``allowed``: a folder with a .pub file per host, or a file of lines NAME KEY."""
 
@@ -158,7 +158,7 @@ class ZmqTable(_Table):
 class InaTable(_Table):
     """``[ina]``: the agent of INA sharing. Off unless ``controller`` names an address.
 
-    ``host``: this daemon's host, as the controller's topology and its list of keys call it."""
+    ``host``: the name of this daemon's host in the controller's topology and list of keys."""
 
     controller: Annotated[str, StringConstraints(pattern=r"^(|tcp://.+:[0-9]{1,5}|ipc:///.{1,100})$")] = ""
     server_key_file: Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")] = ""
@@ -167,11 +167,11 @@ class InaTable(_Table):
 
 
 class DocaTable(_Table):
-    """``[doca]``: the device for whatever is done by DOCA, by PCI address, RDMA device or interface; empty: the only
-    one that is able. ``path``: the folder of its libraries; empty: where DOCA's packages put them.
+    """``[doca]``: the device for DOCA, by PCI address, RDMA device or interface; empty: the only capable one. ``path``:
+    the folder of its libraries; empty: where DOCA's packages install them.
 
-    If ``datapath.host_channel`` is ``comch``: ``representor``, the PCI address of the host's function that may connect,
-    as the host itself calls it; empty: the only one there is. ``comch_name``: of the server, known to the host too."""
+    If ``datapath.host_channel`` is ``comch``: ``representor``, the PCI address of the host function that may connect,
+    as seen on the host; empty: the only one. ``comch_name``: of the server; the host uses the same name."""
 
     device: Annotated[str, StringConstraints(max_length=64, pattern=r"^[\x21-\x7e]*$")] = ""
     path: Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")] = ""
@@ -180,12 +180,12 @@ class DocaTable(_Table):
 
 
 class OperationTable(_Table):
-    """``[operation]``: how the daemon shows itself. ``metrics_listen`` HOST:PORT; empty: off."""
+    """``[operation]``: logs, metrics and operator access. ``metrics_listen`` HOST:PORT; empty: off."""
 
     metrics_listen: Annotated[str, StringConstraints(pattern=r"^(|.+:[0-9]{1,5})$")] = ""
     log: Literal["text", "json"] = "text"
     admin_uids: Annotated[list[Uid], Field(max_length=1024)] = []
-    """Who may use the admin socket, besides root and the daemon's own user."""
+    """Uids that may use the admin socket, besides root and the daemon's own user."""
 
 
 class DaemonConfig(_Table):
@@ -207,13 +207,13 @@ class DaemonConfig(_Table):
     max_jobs: Annotated[int, Field(ge=1, le=1 << 20)] = 65536
 
     def tenant_specs(self) -> tuple[TenantSpec, ...]:
-        """The tenants as the job book knows them."""
+        """The tenants as the job book uses them."""
         return tuple(
             TenantSpec(t.name, t.weight, t.max_jobs, t.max_share, t.max_demand, t.profile) for t in self.tenant
         )
 
     def book_settings(self) -> BookSettings:
-        """The leasing loop's numbers in the book's units."""
+        """Parameters of the leasing loop in the book's units."""
         table, limits = self.leasing, self.limits
         return BookSettings(
             lanes=table.lanes,
@@ -235,9 +235,9 @@ class DaemonConfig(_Table):
         )
 
     def pins(self) -> tuple[PinnedLease, ...]:
-        """Leases that the book opens by itself."""
+        """Leases that the book opens without a request."""
         return tuple(PinnedLease(lease.tenant, lease.gpu, lease.profile, lease.start) for lease in self.lease)
 
     def allowed_host_uids(self) -> frozenset[int]:
-        """Who may connect as a helper: ourselves and the listed."""
+        """Uids that may connect as a helper: the daemon's own and the listed ones."""
         return frozenset(self.host_uids) | {os.getuid()}

@@ -1,4 +1,4 @@
-"""What the gate refuses, in our own words. A value is shown only if it is a number, or one of a few known words."""
+"""Formats validation errors. A value is shown only if it is a number or similar to an allowed keyword."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def text_of(error: Mapping[str, Any]) -> str:
         "too_long": lambda: f"must have at most {_entries(context['max_length'])}",
         "string_pattern_mismatch": lambda: f"must be {_FORMS.get(str(error['loc'][-1]), _PATH)}",
         "literal_error": lambda: f"must be one of {context['expected']}{_like(value, context['expected'])}",
-        "value_error": lambda: f"{context['error']}",  # a validator of our own
+        "value_error": lambda: f"{context['error']}",  # raised by a validator of `tables`
     }.get(kind)
     return say() if say is not None else "cannot be used"
 
@@ -70,7 +70,7 @@ def _like(value: object, expected: str) -> str:
 
 
 def _meant(loc: Sequence[int | str]) -> str:
-    """The key that an unknown one was probably meant to be: of the same table, else of another."""
+    """A suggestion for an unknown key: the table with this exact key, else a similar key of the same table."""
     *above, last = loc
     return _elsewhere(str(last)) or nearest(str(last), _fields(above))
 
@@ -96,7 +96,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _elsewhere(key: str) -> str:
-    """The table that has a key of this very name."""
+    """The table that has a key with exactly this name."""
     for table, field in DaemonConfig.model_fields.items():
         inner = _model_in(field.annotation)
         if inner is not None and key in inner.model_fields:

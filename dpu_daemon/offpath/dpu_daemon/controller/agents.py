@@ -1,4 +1,4 @@
-"""Where agents come in: one conversation per host, known by its key."""
+"""Accepts the agents' connections: one channel per host, identified by its key."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _ACCEPTS: Final = 32
 
 
 class Agents:
-    """``heard`` gets a host's reports; ``came`` and ``left`` tell who can be spoken to. ``is_host``: a name that the
-    topology knows."""
+    """``on_report`` gets a host's reports; ``on_connected`` and ``on_disconnected`` report which hosts are reachable.
+    ``is_host``: whether the topology contains the name."""
 
     def __init__(
         self,
@@ -45,12 +45,12 @@ class Agents:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Whose agents are here, by name."""
+        """Names of the hosts whose agents are connected."""
         return tuple(sorted(self._hosts))
 
     @property
     def cut_off(self) -> int:
-        """Connections that were cut because what they sent made no whole message."""
+        """Connections closed because of incomplete messages."""
         return self._listener.cut_off
 
     def _accept(self) -> None:
@@ -80,19 +80,19 @@ class Agents:
             elif self._hosts.get(peer) is channel:
                 self._on_report(peer, message)
             else:
-                raise ControlError("hello", f"{message.kind} came first")
+                raise ControlError("hello", f"{message.kind} before the hello")
         except ProtocolError as fault:
             self._turn_away(channel, peer, str(fault))
 
     def _greet(self, channel: AgentChannel, peer: str, hello: cluster.AgentHello) -> None:
         if channel not in self._pending:
-            raise ControlError("hello", "a second one")
+            raise ControlError("hello", "a second hello")
         if hello.host != peer:
-            raise ControlError("host", f"it says that it is {hello.host}; its key is listed as {peer}")
+            raise ControlError("host", f"its hello names host {hello.host}; its key is listed as {peer}")
         if not self.is_host(peer):
-            raise ControlError("host", f"{peer} is no host of the topology")
+            raise ControlError("host", f"{peer} is not a host of the topology")
         self._pending.pop(channel).cancel()
-        if (former := self._hosts.get(peer)) is not None:  # it came back before its old connection was missed
+        if (former := self._hosts.get(peer)) is not None:  # it reconnected before the old connection was lost
             former.close()
             self._on_disconnected(peer)
         self._hosts[peer] = channel
@@ -118,12 +118,12 @@ class Agents:
             self._on_disconnected(peer)
 
     def send(self, host: str, message: BaseModel) -> None:
-        """To who is not here nothing is said: it is asked when it comes."""
+        """Send if the host's agent is connected, else drop the message: its state is requested when it connects."""
         if (channel := self._hosts.get(host)) is not None:
             channel.send(message)
 
     def close(self) -> None:
-        """Hang up on everybody."""
+        """Close every connection."""
         self._loop.remove_reader(self._listener.fileno())
         for timer in self._pending.values():
             timer.cancel()

@@ -1,4 +1,4 @@
-"""What a controller's admin socket answers: the machine's ledger, the plan and the jobs as messages."""
+"""Builds the replies of a controller's admin socket from the machine's ledger, the plan and the jobs."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from offpath.sched.ina.protocol.ledger import Hold
 from offpath.sched.ina.protocol.records import Wants
 
 _MS: Final = 1_000_000
-_WANTS: Final = {Wants.PLAN: "what the Plan wants", Wants.ALWAYS: "every operation"}
+_WANTS: Final = {Wants.PLAN: "the operations that the Plan selects", Wants.ALWAYS: "every operation"}
 
 
 class Answers:
-    """Answers over one controller, in its loop; none of them waits."""
+    """Replies for one controller. Runs in its event loop; no method waits."""
 
     def __init__(self, shell: ControllerShell, modes: Modes, ina_directory: str) -> None:
         self._shell, self._modes = shell, modes
         self._directory = ina_directory
 
-    def to(self, asked: ina_admin.Request) -> ina_admin.Reply:
-        """A refusal is an answer too."""
+    def to(self, request: ina_admin.Request) -> ina_admin.Reply:
+        """The reply to a request; a refusal is also a reply."""
         try:
-            match asked:
+            match request:
                 case ina_admin.StatusRequest():
                     return self._status()
                 case ina_admin.SubmitRequest():
-                    return self._submit(asked)
+                    return self._submit(request)
                 case ina_admin.JobsRequest():
-                    return self._jobs(asked)
+                    return self._jobs(request)
                 case ina_admin.JobRequest():
-                    return self._job(asked.job)
+                    return self._job(request.job)
                 case ina_admin.ExplainRequest():
-                    return self._explain(asked.job)
+                    return self._explain(request.job)
                 case ina_admin.CancelRequest():
-                    return self._cancel(asked.job)
+                    return self._cancel(request.job)
                 case ina_admin.GroupsRequest():
-                    return self._groups(asked)
+                    return self._groups(request)
                 case ina_admin.TreesRequest():
-                    return self._trees(asked)
+                    return self._trees(request)
                 case ina_admin.HoldsRequest():
-                    return self._holds(asked)
+                    return self._holds(request)
                 case ina_admin.ModeRequest():
-                    return self._mode(asked)
+                    return self._mode(request)
                 case ina_admin.HostsRequest():
-                    return self._hosts(asked)
+                    return self._hosts(request)
         except JobRefused as refused:
             return Fault(code=refused.code, detail=refused.detail[:512])
 
@@ -75,16 +75,16 @@ class Answers:
         store = self._shell.store
         if store.lost:
             return f"not written: {store.lost[:400]}"
-        return f"the former one was moved aside: {store.remade[:400]}" if store.remade else ""
+        return f"the previous file was moved aside: {store.remade[:400]}" if store.remade else ""
 
-    def _hosts(self, asked: ina_admin.HostsRequest) -> ina_admin.Hosts:
+    def _hosts(self, request: ina_admin.HostsRequest) -> ina_admin.Hosts:
         it = self._shell
-        if asked.host and asked.is_quarantined is not None:
-            it.judge_host(asked.host, asked.is_quarantined)
+        if request.host and request.is_quarantined is not None:
+            it.judge_host(request.host, request.is_quarantined)
         connected, held = it.agents.hosts, it.trust.quarantined
         names = sorted({*connected, *held})
         lines = []
-        for name in names[asked.after : asked.after + asked.limit]:
+        for name in names[request.after : request.after + request.limit]:
             why = held.get(name)
             lines.append(
                 ina_admin.HostLine(
@@ -92,12 +92,12 @@ class Answers:
                     quarantine=why.code if why else "", detail=why.detail if why else "",
                 )
             )  # fmt: skip
-        return ina_admin.Hosts(hosts=lines, next=self._cut(asked.after, asked.limit, len(names)))
+        return ina_admin.Hosts(hosts=lines, next=self._cut(request.after, request.limit, len(names)))
 
     # -- jobs -----------------------------------------------------------------------------------------------------
-    def _submit(self, asked: ina_admin.SubmitRequest) -> ina_admin.Reply:
+    def _submit(self, request: ina_admin.SubmitRequest) -> ina_admin.Reply:
         it = self._shell
-        job = it.jobs.submit(asked.job, asked.hosts, asked.on, asked.ranks_per_host, it.now_ns())
+        job = it.jobs.submit(request.job, request.hosts, request.on, request.ranks_per_host, it.now_ns())
         it.dispatch(events.JobSubmitted(job.name, job.rank_hosts()))
         it.settle()
         return self._job(job.name)
@@ -108,9 +108,9 @@ class Answers:
         self._shell.settle()
         return ina_admin.InaJob(job=self._line(job), ranks=[], reasons=list(job.reasons))
 
-    def _jobs(self, asked: ina_admin.JobsRequest) -> ina_admin.InaJobs:
-        found = [job for job in self._shell.jobs.known() if job.name > asked.after]
-        page = found[: asked.limit]
+    def _jobs(self, request: ina_admin.JobsRequest) -> ina_admin.InaJobs:
+        found = [job for job in self._shell.jobs.known() if job.name > request.after]
+        page = found[: request.limit]
         return ina_admin.InaJobs(
             jobs=[self._line(job) for job in page], next=page[-1].name if len(page) < len(found) else ""
         )
@@ -151,23 +151,23 @@ class Answers:
         plan, granted = it.planner.plan, it.machine.granted(job.name)
         placed = [f"it is on {', '.join(job.hosts)}: {'; '.join(job.reasons)}"] if job.hosts else []
         if job.state in ("cancelled", "ended"):
-            return f"it is {job.state}: it gets nothing", placed
+            return f"it is {job.state}: it gets no tree", placed
         if not job.ranks:
-            return "none of its ranks was seen: are they started, with OFFPATH_INA_JOB?", placed
+            return "none of its ranks was reported: check that they run with OFFPATH_INA_JOB set", placed
         states = it.machine.states(job.name)
         if not any(view.job == job.name for view in it.machine.views()):
             count = states[0].ranks if states else 0
             missing = sorted(set(range(count)) - {state.rank for state in states if not state.is_gone})
-            return f"not all of its ranks are known to live: {missing[:16]} of {count} are missing", placed
+            return f"ranks {missing[:16]} of {count} were not reported", placed
         if granted is not None:
             epoch, assignment = granted
             behind = [state.rank for state in states if state.applied < epoch.stamp]
             share = plan.shares.get(job.name)
             how = f"for {_WANTS[share.wants]}" if share is not None else ""
             beside = [other for jobs in plan.groups.values() if job.name in jobs for other in jobs if other != job.name]
-            placed.append(f"it shares the root with {', '.join(beside)}" if beside else "nobody else has this root")
+            placed.append(f"it shares the root with {', '.join(beside)}" if beside else "no other job uses this root")
             if behind:
-                placed.append(f"ranks {behind[:16]} have not applied it yet: they do at a step's boundary")
+                placed.append(f"ranks {behind[:16]} have not applied it yet: they apply it at a step's boundary")
             return f"it may use the tree {assignment.tree.name} {how}", placed
         if job.name in plan.without:
             return f"it runs without a tree: {plan.without[job.name]}", placed
@@ -177,15 +177,15 @@ class Answers:
             tree = plan.trees[job.name]
             names = {it.planner.name_of(switch) for switch in tree.switches}
             others = sorted({hold.permission.job for hold in holds if hold.switch in names} - {job.name})
-            held = [f"{other} takes a place at a switch of its tree" for other in others]
-            return "a tree is meant for it, and is not free yet", [*placed, *own, *held][:32]
-        return "nothing is planned for it", placed
+            held = [f"{other} holds a place at a switch of its tree" for other in others]
+            return "its planned tree is not free yet", [*placed, *own, *held][:32]
+        return "no tree is planned for it", placed
 
     def _cut(self, after: int, limit: int, count: int) -> int:
         return after + limit if after + limit < count else 0
 
     # -- trees ----------------------------------------------------------------------------------------------------
-    def _groups(self, asked: ina_admin.GroupsRequest) -> ina_admin.Groups:
+    def _groups(self, request: ina_admin.GroupsRequest) -> ina_admin.Groups:
         planner = self._shell.planner
         plan = planner.plan
         lines = [
@@ -195,16 +195,16 @@ class Answers:
             )
             for root, jobs in plan.groups.items()
         ]  # fmt: skip
-        page = lines[asked.after : asked.after + asked.limit]
+        page = lines[request.after : request.after + request.limit]
         return ina_admin.Groups(
-            mode=planner.settings.mode, groups=page, next=self._cut(asked.after, asked.limit, len(lines))
+            mode=planner.settings.mode, groups=page, next=self._cut(request.after, request.limit, len(lines))
         )
 
-    def _trees(self, asked: ina_admin.TreesRequest) -> ina_admin.TreeLines:
+    def _trees(self, request: ina_admin.TreesRequest) -> ina_admin.TreeLines:
         it = self._shell
         lines = []
         jobs = it.jobs.known()
-        for job in jobs[asked.after : asked.after + asked.limit]:
+        for job in jobs[request.after : request.after + request.limit]:
             granted = it.machine.granted(job.name)
             tree = it.planner.plan.trees.get(job.name)
             since_ns = it.tracking.since_ns(job.name)
@@ -217,9 +217,9 @@ class Answers:
                     since_ms=(it.now_ns() - since_ns) / _MS if since_ns is not None else 0.0, why=self._why(job)[0],
                 )
             )  # fmt: skip
-        return ina_admin.TreeLines(trees=lines, next=self._cut(asked.after, asked.limit, len(jobs)))
+        return ina_admin.TreeLines(trees=lines, next=self._cut(request.after, request.limit, len(jobs)))
 
-    def _holds(self, asked: ina_admin.HoldsRequest) -> ina_admin.Holds:
+    def _holds(self, request: ina_admin.HoldsRequest) -> ina_admin.Holds:
         it = self._shell
         holds = it.machine.ledger.holds()
         lines = [
@@ -228,16 +228,16 @@ class Answers:
                 stamp=hold.permission.stamp, slot=hold.slot, since_ms=(it.now_ns() - hold.since_ns) / _MS,
                 is_allowed=hold.is_allowed, why=self._waited_for(hold),
             )
-            for hold in holds[asked.after : asked.after + asked.limit]
+            for hold in holds[request.after : request.after + request.limit]
         ]  # fmt: skip
-        return ina_admin.Holds(holds=lines, next=self._cut(asked.after, asked.limit, len(holds)))
+        return ina_admin.Holds(holds=lines, next=self._cut(request.after, request.limit, len(holds)))
 
     def _waited_for(self, hold: Hold) -> str:
         permission = hold.permission
         if not hold.is_allowed:
             return f"{hold.switch} has not confirmed the permission"
         if hold.fenced_by is not None:
-            return f"{hold.switch} is to confirm a fence"
+            return f"{hold.switch} has not confirmed a fence"
         granted = self._shell.machine.granted(permission.job)
         if granted is not None and granted[0].stamp == permission.stamp:
             return "the job may use it"
@@ -247,9 +247,9 @@ class Answers:
             return f"ranks {behind[:16]} have not left it yet"
         return "its switches have not all confirmed it" if granted is None else "a newer epoch replaces it"
 
-    def _mode(self, asked: ina_admin.ModeRequest) -> ina_admin.Reply:
-        if asked.mode or asked.link_bytes_per_s is not None:
-            self._modes.set(asked.mode, asked.link_bytes_per_s)
+    def _mode(self, request: ina_admin.ModeRequest) -> ina_admin.Reply:
+        if request.mode or request.link_bytes_per_s is not None:
+            self._modes.set(request.mode, request.link_bytes_per_s)
         settings = self._shell.planner.settings
         return ina_admin.ModeNow(
             mode=settings.mode, capacity=settings.capacity, link_bytes_per_s=settings.link_bytes_per_s

@@ -1,4 +1,4 @@
-"""The controller's configuration: one small TOML file, one pydantic gate, every fault at once."""
+"""The controller's configuration: one TOML file, validated by pydantic, with all faults reported at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PLUGIN: Final = rf"{PREFIX}[A-Za-z0-9._-]{{1,64}}"
 
 def _known_placement(name: str) -> str:
     if name not in PLACEMENTS and not name.startswith(PREFIX):
-        raise ValueError(f"there are {', '.join(PLACEMENTS)}, and {PREFIX}NAME for the entry point of a plug-in")
+        raise ValueError(f"must be one of {', '.join(PLACEMENTS)}, or {PREFIX}NAME for the entry point of a plug-in")
     return name
 
 
@@ -33,8 +33,8 @@ class _Table(BaseModel):
 
 
 class AgentsTable(_Table):
-    """``[agents]``: where agents come in, and by which keys. ``allowed``: a folder with a HOST.pub file per host, or a
-    file of lines HOST KEY; HOST is the host's name in the topology."""
+    """``[agents]``: the address for agents and the keys that they may use. ``allowed``: a folder with a HOST.pub file
+    per host, or a file of lines HOST KEY; HOST is the host's name in the topology."""
 
     bind: Annotated[str, StringConstraints(pattern=r"^(tcp://.+:[0-9]{1,5}|ipc:///.{1,100})$")]
     key_file: FilePath
@@ -43,8 +43,8 @@ class AgentsTable(_Table):
 
 
 class SwitchTable(_Table):
-    """``[[switch]]``: a switch of the topology that aggregates. ``address``: where ranks and the switches below join
-    it; ``control``: where the controller does."""
+    """``[[switch]]``: a switch of the topology that aggregates. ``address``: for ranks and child switches; ``control``:
+    for the controller."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=255)]
     address: Annotated[str, StringConstraints(min_length=1, max_length=255)]
@@ -52,7 +52,7 @@ class SwitchTable(_Table):
 
 
 class PolicyTable(_Table):
-    """``[policy]``: who decides. ``mode``: how jobs share a root, at the start; ``plugin:NAME`` for an entry point."""
+    """``[policy]``: the policies in use. ``mode``: how jobs share a root at start. ``plugin:NAME``: an entry point."""
 
     placement: Annotated[str, AfterValidator(_known_placement)] = "fragments"
     tree_builder: Annotated[str, StringConstraints(pattern=rf"^(mina|{_PLUGIN})$")] = "mina"
@@ -60,22 +60,22 @@ class PolicyTable(_Table):
         "shared"
     )
     candidates: Annotated[int, Field(ge=1, le=64)] = 5
-    """Trees that are looked at for each job (the paper's k)."""
+    """Trees considered for each job (the paper's k)."""
     capacity: Annotated[int, Field(ge=1, le=64)] = 1
-    """Operations that a switch has room for at once, in every mode but ``all``."""
+    """Operations that a switch runs concurrently, in every mode but ``all``."""
     all_capacity: Annotated[int, Field(ge=1, le=64)] = 2
     """… in the mode ``all``."""
     link_bytes_per_s: Annotated[float, Field(gt=0, le=1e15)] = 12.5e9
-    """Of a rank's link, each way: what the Plan reckons with."""
+    """Bandwidth of a rank's link, per direction, that the Plan assumes."""
     latency_us: Annotated[float, Field(ge=0, le=1e6)] = 50.0
-    """Of any all-reduce, beside its bytes."""
+    """Latency of any all-reduce, in addition to its bytes."""
     alternate_ms: Annotated[int, Field(ge=10, le=3_600_000)] = 1000
-    """How long a turn is in the mode ``alternate``."""
+    """Length of a turn in the mode ``alternate``."""
     plugin_ms: Annotated[int, Field(ge=1, le=60_000)] = 250
 
 
 class OperationTable(_Table):
-    """``[operation]``: how the controller shows itself. ``state``: a cache; empty: none."""
+    """``[operation]``: logging and operator access. ``state``: file of a cache; empty: none."""
 
     state: Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")] = ""
     log: Literal["text", "json"] = "text"
@@ -83,13 +83,13 @@ class OperationTable(_Table):
 
 
 class ControllerConfig(_Table):
-    """The whole file. ``topology``: a file's name, or the words of a regular one such as ``leaf-spine:4x1x1``."""
+    """The whole file. ``topology``: a file's name, or the description of a regular one such as ``leaf-spine:4x1x1``."""
 
     topology: FilePath
     ranks_per_host: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Of all jobs together: a host takes no more."""
+    """Ranks of all jobs together that a host accepts."""
     ina_directory: Annotated[str, StringConstraints(max_length=4096)] = ""
-    """Where ranks leave their pages, the same on every host; `offpath job submit` passes it on. Empty: in their
+    """Directory of the ranks' state files, the same on every host; `offpath job submit` passes it on. Empty: their
     runtime directory."""
     agents: AgentsTable
     switch: Annotated[list[SwitchTable], Field(max_length=65_536)] = []
@@ -99,7 +99,7 @@ class ControllerConfig(_Table):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A configuration that passed every check. ``text``: of the topology, or its words."""
+    """A validated configuration. ``text``: contents of the topology file, or the description of a regular topology."""
 
     config: ControllerConfig
     topology: Topology
@@ -107,7 +107,7 @@ class Loaded:
 
 
 def load(path: str) -> Loaded:
-    """The file, checked with what it names. Raises: ConfigError: every fault with its key path."""
+    """Read and check the file and all files it names. Raises: ConfigError: every fault with its key path."""
     try:
         with open(path, "rb") as file:
             raw = tomllib.load(file)
@@ -126,9 +126,9 @@ def load(path: str) -> Loaded:
         seen: set[str] = set()
         for at, switch in enumerate(config.switch):
             if switch.name not in known:
-                faults.append(Fault(f"switch.{at}.name", f"no switch of the topology is called {switch.name!r}"))
+                faults.append(Fault(f"switch.{at}.name", f"the topology has no switch named {switch.name!r}"))
             if switch.name in seen:
-                faults.append(Fault(f"switch.{at}.name", f"{switch.name!r} is there twice"))
+                faults.append(Fault(f"switch.{at}.name", f"{switch.name!r} is listed twice"))
             seen.add(switch.name)
     for key, read in (("key_file", zmq_secret), ("allowed", read_allowed)):
         try:

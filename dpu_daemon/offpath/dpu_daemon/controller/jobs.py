@@ -1,4 +1,4 @@
-"""The jobs that a controller knows: admitted, placed on hosts, seen in what agents say, over. The store does I/O."""
+"""The jobs that a controller knows: admits, places and tracks them through agents' reports. `Store` does the I/O."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from offpath.sched.placement.port import Placement, Request
 from offpath.sched.topology.graph import Topology
 
 REST_NS: Final = 5_000_000_000
-"""A job whose ranks have all ended may come back as a new incarnation for so long; then its hosts are free."""
+"""After its last rank ends, a job may return as a new incarnation within this time; then its hosts are freed."""
 _MOST_JOBS: Final = 65_536
 MOST_RANKS_PER_HOST: Final = 1024
-"""Live ranks of all jobs that one host may report; the more are refused."""
+"""Live ranks of all jobs that one host may report; further ones are refused."""
 _MOST_INTEGER: Final = (1 << 63) - 1
 
 
 class JobRefused(RequestRefused):
-    """The controller does not take the job in, or does not know it or the host; ``code`` is stable."""
+    """The controller refuses the job, or does not know it or the host; ``code`` is stable."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(f"{code}: {detail}")
@@ -32,7 +32,7 @@ class JobRefused(RequestRefused):
 
 @dataclass(slots=True)
 class Job:
-    """``hosts``: names, in the order of ranks; ``is_submitted``: by an operator, else it was met at work."""
+    """``hosts``: names, in rank order. ``is_submitted``: by an operator; False: discovered through reports."""
 
     name: str
     hosts: tuple[str, ...]
@@ -42,15 +42,15 @@ class Job:
     is_submitted: bool = True
     incarnation: int = 0
     ranks: dict[int, str] = field(default_factory=dict)
-    """Those that live, with their hosts."""
+    """Live ranks and their hosts."""
     ended_ns: int | None = None
     """When the last of its ranks ended."""
     cancelled: int | None = None
-    """Nothing up to this incarnation gets anything any more."""
+    """No incarnation up to this one gets a tree."""
 
     @property
     def state(self) -> str:
-        """For people."""
+        """State name shown to operators."""
         if self.cancelled is not None and self.incarnation <= self.cancelled:
             return "cancelled"
         if self.ended_ns is not None:
@@ -58,56 +58,56 @@ class Job:
         return "running" if self.ranks else "waiting"
 
     def rank_hosts(self) -> tuple[str, ...]:
-        """By rank, as it was placed; empty if it was not."""
+        """Hosts by rank, as placed; empty if the job was not placed."""
         return tuple(host for host in self.hosts for _ in range(self.ranks_per_host)) if self.is_submitted else ()
 
 
 class Jobs:
-    """``most_ranks``: of all jobs together on one host."""
+    """``most_ranks``: limit per host, for all jobs together."""
 
     def __init__(self, topology: Topology, placement: Placement, store: Store, most_ranks: int) -> None:
         self._topology, self._placement, self._store = topology, placement, store
         self._most_ranks = most_ranks
         self._jobs: dict[str, Job] = {}
         self._counts: Counter[str] = Counter()
-        """Live ranks by host."""
+        """Number of live ranks by host."""
 
     def remember(self, now_ns: int) -> None:
-        """What an earlier controller wrote down; rows that make no sense are left out."""
+        """Load jobs stored by an earlier controller; invalid rows are skipped."""
         for data in self._store.kept.jobs:
             job = _remembered(data, now_ns)
             if job is not None and set(job.hosts) <= self._topology.host_numbers.keys():
                 self._jobs[job.name] = job
 
     def known(self) -> tuple[Job, ...]:
-        """By name."""
+        """All jobs, sorted by name."""
         return tuple(self._jobs[name] for name in sorted(self._jobs))
 
     def knows(self, name: str) -> bool:
-        """It is one of them."""
+        """Whether the job is known."""
         return name in self._jobs
 
     def get(self, name: str) -> Job:
         """Raises: JobRefused."""
         job = self._jobs.get(name)
         if job is None:
-            raise JobRefused("unknown_job", f"no job is called {name!r:.80}")
+            raise JobRefused("unknown_job", f"no job is named {name!r:.80}")
         return job
 
     # -- operators ------------------------------------------------------------------------------------------------
     def submit(self, name: str, hosts: int, on: Sequence[str], ranks_per_host: int, now_ns: int) -> Job:
-        """Take it in and place it. Raises: JobRefused."""
+        """Admit and place a job. Raises: JobRefused."""
         known = self._jobs.get(name)
         if known is not None and known.state in ("waiting", "running"):
             raise JobRefused("job_exists", f"{name} is {known.state}")
         if len(self._jobs) >= _MOST_JOBS:
-            raise JobRefused("jobs", f"{_MOST_JOBS} jobs are known")
+            raise JobRefused("jobs", f"the limit of {_MOST_JOBS} jobs is reached")
         if bool(hosts) is bool(on):
-            raise JobRefused("hosts", "either a number of hosts, or their names")
+            raise JobRefused("hosts", "give either a number of hosts or their names")
         cluster = self._cluster(ranks_per_host)
         reasons: tuple[str, ...]
         if on:
-            chosen, reasons = self._named(on, cluster), ("its submitter named them",)
+            chosen, reasons = self._named(on, cluster), ("its submitter chose the hosts",)
         else:
             decision = self._placement.place(cluster, Request(hosts))
             if not decision.is_placed:
@@ -120,7 +120,7 @@ class Jobs:
         return job
 
     def _cluster(self, ranks_per_host: int) -> Cluster:
-        """Hosts without room for so many ranks more are busy."""
+        """The cluster in which hosts without room for ``ranks_per_host`` more ranks count as busy."""
         taken: Counter[str] = Counter()
         for job in self._jobs.values():
             if job.state in ("waiting", "running"):
@@ -135,7 +135,7 @@ class Jobs:
         numbers = self._topology.host_numbers
         for host in on:
             if host not in numbers:
-                raise JobRefused("unknown_host", f"no host of the topology is called {host!r:.80}")
+                raise JobRefused("unknown_host", f"the topology has no host named {host!r:.80}")
             if not cluster.is_free(numbers[host]):
                 raise JobRefused("no_room", f"{host} has no room for its ranks")
         if len(set(on)) != len(on):
@@ -143,7 +143,7 @@ class Jobs:
         return tuple(on)
 
     def cancel(self, name: str) -> Job:
-        """It gets nothing any more, unless it begins anew; one that did not begin is forgotten. Raises: JobRefused."""
+        """Stop serving the job unless a new incarnation starts; a job that never ran is removed. Raises: JobRefused."""
         job = self.get(name)
         job.cancelled = job.incarnation
         if job.incarnation:
@@ -155,21 +155,21 @@ class Jobs:
 
     # -- agents ---------------------------------------------------------------------------------------------------
     def is_cancelled(self, name: str, incarnation: int) -> bool:
-        """Nobody is to hear of it."""
+        """Whether the incarnation is cancelled: its states are not passed on."""
         job = self._jobs.get(name)
         return job is not None and job.cancelled is not None and incarnation <= job.cancelled
 
     def runs_on(self, name: str, incarnation: int, host: str) -> bool:
-        """Ranks of the job's newest incarnation, which this is, live on the host."""
+        """Whether ``incarnation`` is the job's newest and has live ranks on the host."""
         job = self._jobs.get(name)
         return job is not None and job.incarnation == incarnation and host in job.ranks.values()
 
     def seen(
         self, host: str, states: Iterable[RankState], connected: Collection[str], now_ns: int
     ) -> tuple[list[RankState], list[str]]:
-        """Ranks of a host: the states that count, and the jobs of which some do not because they are other hosts'.
-        A job that nobody submitted is taken in: its ranks are there, whoever placed them. ``connected``: hosts whose
-        agents can be reached."""
+        """Process the rank states of a host. Returns: the accepted states, and the jobs with states refused because
+        they belong to other hosts. An unknown job is admitted, because its ranks run, whatever placed them.
+        ``connected``: hosts with a reachable agent."""
         changed: dict[str, Job] = {}
         kept: list[RankState] = []
         contested: list[str] = []
@@ -184,7 +184,9 @@ class Jobs:
             if is_new and self._counts[host] >= MOST_RANKS_PER_HOST:
                 continue
             if job is None:
-                job = self._jobs[state.job] = Job(state.job, (), 0, now_ns, ("it was met at work",), is_submitted=False)
+                job = self._jobs[state.job] = Job(
+                    state.job, (), 0, now_ns, ("its ranks' reports revealed it",), is_submitted=False
+                )
             kept.append(state)
             if state.incarnation < job.incarnation:
                 continue
@@ -195,21 +197,21 @@ class Jobs:
         return kept, contested
 
     def _is_its(self, job: Job, state: RankState, host: str, connected: Collection[str]) -> bool:
-        """Whether the host may speak for that rank of the job: not if the job was placed elsewhere, nor if another
-        host has the rank, nor for a new incarnation of a job that lives on other hosts."""
+        """Whether the host may report that rank of the job. It may not if the job was placed elsewhere, if another host
+        has the rank, or if a new incarnation is reported for a job that lives on other hosts."""
         if job.is_submitted and job.state != "cancelled":
             if host not in job.hosts:
                 return False
             if state.incarnation > job.incarnation:
                 return True
         if state.incarnation < job.incarnation:
-            return True  # of no effect
+            return True  # has no effect
         if state.incarnation == job.incarnation:
             return job.ranks.get(state.rank, host) == host
         return not job.ranks or host in job.ranks.values() or not any(at in connected for at in job.ranks.values())
 
     def _take(self, job: Job, host: str, state: RankState) -> bool:
-        """True: it is to be written down."""
+        """Apply the state to the job. True: the job must be stored."""
         is_newer = state.incarnation > job.incarnation
         if is_newer:
             self._counts.subtract(job.ranks.values())
@@ -224,7 +226,7 @@ class Jobs:
         return is_newer or before is None
 
     def quarantined(self, host: str, now_ns: int) -> None:
-        """What the host said of its ranks counts no more: they are not known to live."""
+        """Discard the host's reports: its ranks are no longer known to live."""
         for job in self._jobs.values():
             there = [rank for rank, at in job.ranks.items() if at == host]
             for rank in there:
@@ -241,7 +243,7 @@ class Jobs:
             self._store.job(job.name, _data(job))
 
     def over(self, now_ns: int) -> tuple[str, ...]:
-        """Jobs that have ended for good; they are forgotten with this call."""
+        """Jobs that have ended for good; this call removes them."""
         found = [
             job.name for job in self._jobs.values() if job.ended_ns is not None and now_ns >= job.ended_ns + REST_NS
         ]  # fmt: skip

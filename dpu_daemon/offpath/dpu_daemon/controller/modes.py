@@ -1,4 +1,4 @@
-"""The mode in force, and what comes with it: who shares how, and how many operations a switch has room for."""
+"""Changes the sharing mode of a running controller, with its sharing policy and the switches' capacity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def settings(table: PolicyTable) -> Settings:
-    """As the controller starts."""
+    """The settings at the controller's start."""
     capacity = table.all_capacity if table.mode == "all" else table.capacity
     return Settings(table.mode, capacity, table.alternate_ms, table.link_bytes_per_s, table.latency_us)
 
@@ -38,16 +38,16 @@ class Modes:
     ) -> None:  # fmt: skip
         self._shell, self._table = shell, table
         self._sharing = sharing
-        self._seats = (placing, building)
+        self._slots = (placing, building)
         self._faults = 0
 
     @property
     def faults(self) -> int:
-        """Times that a plug-in was quarantined."""
-        return self._faults + self._sharing.slot.faults + sum(slot.faults for slot in self._seats)
+        """Number of plug-in quarantines."""
+        return self._faults + self._sharing.slot.faults + sum(slot.faults for slot in self._slots)
 
     def set(self, mode: str, link_bytes_per_s: float | None) -> None:
-        """Empty: the one in force. Only that of the configuration may be a plug-in's. Raises: JobRefused."""
+        """Set the mode; "" keeps the current one. A plug-in mode must be the configured one. Raises: JobRefused."""
         planner = self._shell.planner
         mode = mode or planner.settings.mode
         if mode not in MODES and mode != self._table.mode:
@@ -65,7 +65,7 @@ class Modes:
         self._shell.plan_again()
 
     def close(self) -> None:
-        """End all plug-ins' processes."""
+        """Stop the processes of all plug-ins."""
         self._sharing.slot.close()
-        for slot in self._seats:
+        for slot in self._slots:
             slot.close()

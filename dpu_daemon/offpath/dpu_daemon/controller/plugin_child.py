@@ -1,7 +1,7 @@
-"""The process of one of the controller's plug-ins: ``python -m`` this module ``FD GROUP/NAME``.
+"""Runs one of the controller's plug-ins in its own process: ``python -m`` this module ``FD GROUP/NAME``.
 
 Three groups of entry points: ``offpath.placement`` makes a `sched.placement.port.Placement`, ``offpath.tree_builder`` a
-`planning.TreeBuilder`, ``offpath.ina_sharing`` a `planning.Sharing`.
+`policies.TreeBuilder`, ``offpath.ina_sharing`` a `policies.Sharing` (both of `sched.ina.sharing`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SHARE: Final = "share"
 
 
 class PolicyHost:
-    """Holds the plug-in and the topology that it was told of."""
+    """Holds the plug-in and the topology that it received."""
 
     def __init__(self, policy: Any) -> None:
         self._policy = policy
@@ -42,19 +42,19 @@ class PolicyHost:
         self._queries: dict[str, Callable[..., Any]] = {PLACE: self._place, BUILD: self._build, SHARE: self._share}
 
     def on_request(self, kind: str, arguments: list[Any]) -> bytes | None:
-        """The reply to a question, nothing to what it is told."""
-        asked = self._queries.get(kind)
+        """Handles a message: the reply to a query, None for a notification."""
+        query = self._queries.get(kind)
         try:
             if self._fault:
                 pass
-            elif asked is not None:
-                return orjson.dumps([ANSWER, asked(*arguments)])
+            elif query is not None:
+                return orjson.dumps([ANSWER, query(*arguments)])
             elif kind == TOPOLOGY:
                 text = arguments[0]
                 self._topology = imported.regular(text) if imported.is_regular(text) else imported.read(text)
         except Exception as fault:  # a plug-in may raise anything
             self._fault = f"{kind}: {type(fault).__name__}: {fault}"
-        return orjson.dumps([RAISED, self._fault]) if asked is not None else None
+        return orjson.dumps([RAISED, self._fault]) if query is not None else None
 
     def _place(self, free: list[int], hosts: int) -> Any:
         assert self._topology is not None
@@ -72,15 +72,15 @@ class PolicyHost:
 
 
 def loaded(name: str) -> PolicyHost:
-    """``name``: GROUP/NAME. Raises: LookupError: it is not installed; what its import or making raises."""
+    """``name``: GROUP/NAME. Raises: LookupError: it is not installed; what its import or factory raises."""
     group, _, name = name.partition("/")
     found = [point for point in entry_points(group=group) if point.name == name]
     if not found:
         known = sorted(point.name for point in entry_points(group=group))
-        raise LookupError(f"no installed package has the entry point {name!r} in {group}; there are: {known}")
+        raise LookupError(f"no installed package has the entry point {name!r} in {group}; available: {known}")
     return PolicyHost(found[0].load()())
 
 
 if __name__ == "__main__":
     serve(int(sys.argv[1]), sys.argv[2], loaded)
-    os._exit(0)  # whatever threads a plug-in has started
+    os._exit(0)  # also ends threads that the plug-in started

@@ -1,7 +1,8 @@
-"""Policies from outside, and the built-ins that answer for them when they do not (docs/design.md, Policies).
+"""Runs the controller's policy plug-ins, with the built-in policies as fallback (docs/design.md, Policies).
 
-Each runs in a process of its own, is asked with a deadline, and its answer is held against what must hold for any. From
-its first late, broken or illegal answer on, the built-in decides: it is quarantined until the controller starts anew.
+Each plug-in runs in its own process and is queried with a deadline; its replies are checked against the rules for every
+policy. At its first late, broken or illegal reply it is quarantined: the built-in decides until the controller
+restarts.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ from offpath.sched.topology.graph import Topology
 logger = logging.getLogger(__name__)
 CHILD: Final = "offpath.dpu_daemon.controller.plugin_child"
 MOST_BYTES: Final = 1 << 20
-"""Of an answer: trees of ten thousand hosts. Reading it has no deadline but its size: 16 MiB of empty lists took the
-loop six seconds and 430 MiB."""
+"""Limit of a reply: trees of ten thousand hosts. Parsing is limited only by size, not by a deadline: 16 MiB of empty
+lists took the loop six seconds and 430 MiB."""
 MOST_REASONS: Final = 16
-"""Of a decision: operators and the state file get them, each as one line."""
+"""Limit per decision. Operators and the state file get the reasons, each as one line."""
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
 class PluginSlot(Generic[_T]):
-    """One policy's place: a built-in, and perhaps a plug-in before it."""
+    """One policy: a built-in and optionally a plug-in that takes precedence."""
 
     def __init__(self, group: str, built_in: _T, process: PluginProcess | None = None) -> None:
         self.group = group
@@ -56,7 +57,7 @@ class PluginSlot(Generic[_T]):
 
     @classmethod
     def of(cls, group: str, given: str, built_in: _T, deadline_s: float) -> PluginSlot[_T]:
-        """``given``: what the configuration says, of which ``plugin:NAME`` starts a process. Raises: PluginError."""
+        """``given``: the configured policy; ``plugin:NAME`` starts a process. Raises: PluginError."""
         if not given.startswith(PREFIX):
             return cls(group, built_in)
         name = given.removeprefix(PREFIX)
@@ -66,12 +67,12 @@ class PluginSlot(Generic[_T]):
 
     @property
     def is_advised(self) -> bool:
-        """A plug-in is asked."""
+        """Whether a plug-in decides."""
         return self.process is not None
 
     def query(self, kind: str, *arguments: Any, read: Callable[[Any], _R], instead: Callable[[], _R]) -> _R:
-        """What the plug-in says, as ``read`` makes it of plain data; the built-in's word if it says nothing that can be
-        used. ``read`` raises PlainError, PolicyFault."""
+        """The plug-in's reply, converted from plain data by ``read``; the built-in's if the reply is unusable. ``read``
+        raises PlainError, PolicyFault."""
         if self.process is None:
             return instead()
         try:
@@ -89,23 +90,23 @@ class PluginSlot(Generic[_T]):
             return instead()
 
     def notify(self, kind: str, *arguments: Any) -> None:
-        """Something that it will need to know."""
+        """Notify the plug-in."""
         if self.process is not None:
             self.process.begin()
             self.process.notify(kind, *arguments)
 
     def close(self) -> None:
-        """The plug-in's process ends. Repeating it is harmless."""
+        """Stop the plug-in's process. Idempotent."""
         if self.process is not None:
             self.process.close()
             self.process = None
 
 
 class Placing:
-    """Implements `Placement`: the configured policy."""
+    """Implements `Placement` with the configured policy."""
 
     def __init__(self, slot: PluginSlot[Placement], topology: str) -> None:
-        """``topology``: its text, or the words of a regular one."""
+        """``topology``: its text, or the description of a regular one."""
         self.slot = slot
         self.name = slot.built_in.name
         slot.notify(TOPOLOGY, topology)
@@ -113,10 +114,10 @@ class Placing:
     def place(self, cluster: Cluster, request: Request) -> Decision:
         """See `Placement`."""
 
-        def read(said: Any) -> Decision:
-            decision: Decision = from_plain(Decision, said)
+        def read(data: Any) -> Decision:
+            decision: Decision = from_plain(Decision, data)
             if wrong := violations(cluster, request, decision):
-                raise PolicyFault(f"over capacity or nonsense: {'; '.join(wrong)}")
+                raise PolicyFault(f"invalid decision: {'; '.join(wrong)}")
             return replace(decision, reasons=tuple(map(one_line, decision.reasons[:MOST_REASONS])))
 
         return self.slot.query(
@@ -126,7 +127,7 @@ class Placing:
 
 
 class Building:
-    """Implements `TreeBuilder`: the configured one. ``usable``: the switches that aggregate."""
+    """Implements `TreeBuilder` with the configured policy. ``usable``: the switches that aggregate."""
 
     def __init__(self, slot: PluginSlot[TreeBuilder], topology: str, usable: frozenset[int]) -> None:
         self.slot = slot
@@ -137,12 +138,12 @@ class Building:
     def build(self, topology: Topology, jobs: Hosts, former: Trees, limit: Limit) -> Trees:
         """See `TreeBuilder`."""
 
-        def read(said: Any) -> Trees:
-            if not isinstance(said, dict):
-                raise PolicyFault("no object of trees by job")
-            trees: dict[str, Tree] = {job: from_plain(Tree, said[job]) for job in jobs if job in said}
-            if strangers := said.keys() - jobs.keys():
-                raise PolicyFault(f"a tree for {sorted(strangers)[0]!r:.80}, which asked for none")
+        def read(data: Any) -> Trees:
+            if not isinstance(data, dict):
+                raise PolicyFault("the reply is not an object of trees by job")
+            trees: dict[str, Tree] = {job: from_plain(Tree, data[job]) for job in jobs if job in data}
+            if unknown := data.keys() - jobs.keys():
+                raise PolicyFault(f"a tree for {sorted(unknown)[0]!r:.80}, which is not in the query")
             checked_trees(topology, jobs, trees, self._usable)
             if wrong := over_capacity(trees, limit):
                 raise PolicyFault(wrong)
@@ -156,7 +157,7 @@ class Building:
 
 
 class SharingOut:
-    """Implements `Sharing`: the configured one."""
+    """Implements `Sharing` with the configured policy."""
 
     def __init__(self, slot: PluginSlot[Sharing]) -> None:
         self.slot = slot
@@ -165,10 +166,10 @@ class SharingOut:
     def share(self, group: Sequence[str], turn: int) -> Mapping[str, Share]:
         """See `Sharing`."""
 
-        def read(said: Any) -> Mapping[str, Share]:
-            if not isinstance(said, dict):
-                raise PolicyFault("no object of shares by job")
-            shares: dict[str, Share] = {str(job): from_plain(Share, each) for job, each in said.items()}
+        def read(data: Any) -> Mapping[str, Share]:
+            if not isinstance(data, dict):
+                raise PolicyFault("the reply is not an object of shares by job")
+            shares: dict[str, Share] = {str(job): from_plain(Share, each) for job, each in data.items()}
             checked_shares(group, shares)
             return shares
 

@@ -1,4 +1,4 @@
-"""Running a controller: its places, signals, ready line."""
+"""Assembles and runs a controller: sockets, plug-ins, signals, readiness notification."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ logger = logging.getLogger(__name__)
 
 
 class TakenOver(OffpathError):
-    """Another controller has taken over: this one has nothing left to say."""
+    """Another controller has taken over, so this one exits."""
 
 
 @contextlib.asynccontextmanager
 async def running_controller(loaded: Loaded, directory: str) -> AsyncIterator[ControllerShell]:
-    """A controller that rules for as long as the block runs.
+    """A controller that is active for as long as the block runs.
 
-    Raises: RegionError, PlaceUnusable: directory or sockets cannot be made. PluginError: a plug-in does not start.
-    HostChannelError: the keys or pyzmq cannot be used.
+    Raises: RegionError, PlaceUnusable: the directory or sockets cannot be created. PluginError: a plug-in does not
+    start. HostChannelError: the keys or pyzmq cannot be used.
     """
     from offpath.bindings.zeromq.library import CLUSTER
     from offpath.bindings.zeromq.listener import ZmqListener
@@ -65,7 +65,7 @@ async def running_controller(loaded: Loaded, directory: str) -> AsyncIterator[Co
         except OSError as fault:
             raise PlaceUnusable(f"{directory}: {fault.strerror or fault}") from None
         policy = config.policy
-        placing, building, sharing = await asyncio.to_thread(_seats, loaded)
+        placing, building, sharing = await asyncio.to_thread(_slots, loaded)
         for slot in (placing, building, sharing):
             held.callback(slot.close)
         number_of = {name: number for number, name in enumerate(topology.names)}
@@ -96,8 +96,8 @@ async def running_controller(loaded: Loaded, directory: str) -> AsyncIterator[Co
         held.callback(modes.close)
         answers = Answers(shell, modes, config.ina_directory)
 
-        async def answer(asked: ina_admin.Request, uid: int) -> ina_admin.Reply:
-            return answers.to(asked)
+        async def answer(request: ina_admin.Request, uid: int) -> ina_admin.Reply:
+            return answers.to(request)
 
         handlers = AdminHandlers(
             lambda body: control.decode(ina_admin.TO_CONTROLLER_ADMIN, body), answer,
@@ -122,8 +122,8 @@ async def running_controller(loaded: Loaded, directory: str) -> AsyncIterator[Co
             await operators.close()
 
 
-def _seats(loaded: Loaded) -> tuple[PluginSlot[Placement], PluginSlot[TreeBuilder], PluginSlot[Sharing]]:
-    """Blocks until every plug-in is loaded. Raises: PluginError."""
+def _slots(loaded: Loaded) -> tuple[PluginSlot[Placement], PluginSlot[TreeBuilder], PluginSlot[Sharing]]:
+    """Block until every plug-in is loaded. Raises: PluginError."""
     policy = loaded.config.policy
     deadline_s = policy.plugin_ms / 1e3
     with contextlib.ExitStack() as made:
@@ -141,7 +141,7 @@ def _seats(loaded: Loaded) -> tuple[PluginSlot[Placement], PluginSlot[TreeBuilde
 
 
 async def serve(loaded: Loaded, directory: str, ready: Callable[[ControllerShell], None]) -> None:
-    """Rule until SIGTERM, SIGINT, or until another controller does. Raises: TakenOver."""
+    """Run until SIGTERM, SIGINT, or until another controller takes over. Raises: TakenOver."""
     logs.set_up(loaded.config.operation.log)
     notifier = Notifier.from_environment()
     stop = asyncio.Event()
@@ -156,7 +156,7 @@ async def serve(loaded: Loaded, directory: str, ready: Callable[[ControllerShell
         await stop.wait()
         notifier.stopping()
     if shell.machine.is_deposed:
-        raise TakenOver(f"a controller of a term above {shell.machine.term} rules")
+        raise TakenOver(f"a controller with a term above {shell.machine.term} is active")
 
 
 def run(loaded: Loaded, directory: str, ready: Callable[[ControllerShell], None]) -> None:

@@ -1,4 +1,4 @@
-"""The controller's shell: agents, switches, operators and memory around the protocol's machine. It decides nothing."""
+"""Connects the protocol's state machine, which makes all decisions, to agents, switches, operators and the store."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from offpath.sched.ina.sharing.tracking import Tracking
 logger = logging.getLogger(__name__)
 TICK_S: Final = 0.25
 YOUNG_S: Final = 10.0
-"""So long after its start a controller that hears of a greater term takes over from that one too: its memory was lost.
-Later it is the one that was taken over from."""
+"""Within this time after its start, a controller that learns of a greater term takes over from it as well, because the
+greater term means that its own store was lost. Later, it has itself been superseded."""
 TERMS_BEGAN_S: Final = 1_577_836_800
-"""2020-01-01: terms are seconds since then, or above whatever was heard of; they last until 2087."""
+"""2020-01-01. Terms are seconds since then, or above every known term; they last until 2087."""
 _MOST_RESTARTS: Final = 1 << 24
 CLAIMS_AGAIN_S: Final = 1.0
-"""Hosts whose states were refused because another host has the rank are asked again so often."""
+"""Interval at which hosts are queried again after states were refused because another host has the rank."""
 _MS: Final = 1_000_000
 
 
 class ControllerShell:
-    """One controller. Made inside a running loop; `start` begins to act. ``on_deposed``: another has taken over."""
+    """One controller. Create it in a running loop; `start` activates it. ``on_deposed``: another one has taken over."""
 
     def __init__(
         self, planner: Planner, store: Store, jobs: Jobs, trust: Trust, *,
@@ -57,7 +57,7 @@ class ControllerShell:
         self.counters: Counter[str] = Counter()
         self.tracking = Tracking()
         self.reporting: set[str] = set()
-        """Hosts that have said in this term what their ranks hold."""
+        """Hosts that have reported all states of their ranks in this term."""
         self.on_deposed: Callable[[], None] = lambda: None
         self.agents: Agents
         self.switches: Switches
@@ -68,33 +68,33 @@ class ControllerShell:
         self._has_granted = False
         self._is_changed = False
         self._contested: dict[str, str] = {}
-        """Hosts some of whose states were refused because another host has the rank, with one such job."""
+        """Hosts with states refused because another host has the rank, each with one such job."""
         self._ticks = 0
 
     def start(self, agents: Agents, switches: Switches) -> None:
-        """Begin to rule, under a term above that of the memory. Raises: PlaceUnusable: no term is left."""
+        """Become active with a term above the stored one. Raises: PlaceUnusable: no term is left."""
         self.agents, self.switches = agents, switches
         if self.store.kept.term >= MOST_TERM:
             raise PlaceUnusable(
                 f"the state file's term {self.store.kept.term} is the last: stop agents and switches, delete the file, "
-                "make the controller a new key, and start all again"
+                "create a new key for the controller, and start all again"
             )
         self._begin(max(self.store.kept.term + 1, self._second()))
         self._timer = self._loop.call_later(TICK_S, self._tick)
 
     @staticmethod
     def _second() -> int:
-        """The least term that a controller without a memory begins with: no two that start apart have the same."""
+        """The lowest first term. Without a stored term, controllers started in different seconds get different ones."""
         return min(max(1, int(time.time()) - TERMS_BEGAN_S), MOST_TERM - _MOST_RESTARTS)
 
     def _begin(self, term: int) -> None:
-        """A machine that knows nothing but the jobs' names; all agents and switches are asked."""
+        """Start with a machine that knows only the jobs' names; query all agents and switches."""
         seal = self.trust.seal
         self.machine = Controller(
             term, self.planner, lambda: secrets.token_urlsafe(18), proof=seal.proof(term), is_proven=seal.is_proven
         )
         self._newest = term << 32
-        """Stamp: no rank can hold a greater one of ours."""
+        """Stamp: no rank can hold a greater one issued by this controller."""
         self.store.term(term, seal.proof(term))
         self.reporting.clear()
         logger.info("controller active, term %d", term, extra={"code": "controller_rules"})
@@ -108,13 +108,13 @@ class ControllerShell:
 
     # -- events in, commands out ----------------------------------------------------------------------------------
     def dispatch(self, event: events.Event) -> None:
-        """Give an event to the machine, with all others of this turn of the loop, and carry out what it says."""
+        """Queue an event for the machine. All events of one turn of the loop are handled together by `settle`."""
         self._events.append(event)
         if len(self._events) == 1:
             self._loop.call_soon(self.settle)
 
     def settle(self) -> None:
-        """What was given is handled, and the commands are carried out."""
+        """Handle the queued events and execute the resulting commands."""
         while self._events:
             waiting, self._events = self._events, []
             now_ns = self.now_ns()
@@ -167,7 +167,7 @@ class ControllerShell:
         self._ticks += 1
         if self._ticks % round(CLAIMS_AGAIN_S / TICK_S) == 0:
             contested, self._contested = self._contested, {}
-            for host in contested:  # the rank's former host may have let go of it
+            for host in contested:  # the rank's former host may have released it
                 self.dispatch(events.AgentUp(host))
         for job in self.jobs.over(self.now_ns()):
             logger.info("job %s has ended", job, extra={"code": "job_over"})
@@ -182,17 +182,17 @@ class ControllerShell:
 
     # -- agents ---------------------------------------------------------------------------------------------------
     def agent_came(self, host: str) -> None:
-        """Its agent can be spoken to."""
+        """The host's agent connected."""
         self.reporting.discard(host)
         self.dispatch(events.AgentUp(host))
 
     def agent_left(self, host: str) -> None:
-        """It cannot."""
+        """The host's agent disconnected."""
         self.reporting.discard(host)
         self.dispatch(events.AgentGone(host))
 
     def reported(self, host: str, report: cluster.AgentReport) -> None:
-        """A host's agent says what its ranks say. States that are none are left out and counted."""
+        """Handles an agent's report of its ranks' states. Invalid states are skipped and counted."""
         self.counters["reports"] += 1
         if host in self.trust.quarantined:
             self.counters["reports_refused"] += 1
@@ -210,7 +210,7 @@ class ControllerShell:
             self.on_term(rival)
             return
         if self.trust.is_made_up(self.machine.term, report):
-            why = f"its agent names term {report.term}, which no controller issued; this one's is {self.machine.term}"
+            why = f"its agent reports term {report.term}, which no controller issued; the term is {self.machine.term}"
             self.quarantine(host, TERM_NOT_ISSUED, why)
             return
         possible = self._possible(host, states)
@@ -233,7 +233,7 @@ class ControllerShell:
         self.dispatch(Report(host, report.term, live, report.is_whole))
 
     def _possible(self, host: str, states: list[RankState]) -> list[RankState]:
-        """Without those that hold what no controller issued, or are of a time to come: ranks' inventions."""
+        """Drops states with epochs that no controller issued or incarnations in the future: ranks have forged them."""
         latest = time.time_ns() + CLOCKS_APART_NS
         early = next((state.job for state in states if state.incarnation > latest), None)
         if early is not None:
@@ -258,7 +258,7 @@ class ControllerShell:
         return not self._has_granted and self.now_ns() - self.started_ns < YOUNG_S * 1e9
 
     def quarantine(self, host: str, code: str, detail: str) -> None:
-        """Nothing that the host reports counts, and what its jobs hold is fenced, until `release`."""
+        """Ignore the host's reports and fence what its jobs hold, until `release`."""
         self.counters["quarantines"] += 1
         self.trust.quarantine(host, code, detail)
         self.reporting.discard(host)
@@ -266,15 +266,15 @@ class ControllerShell:
         self.dispatch(events.HostQuarantined(host))
 
     def led_elsewhere(self, switch: str, term: int) -> bool:
-        """A switch has listened to a controller of that term. False: no controller begins with it, and none ends for
-        it: what switches say is proven by nothing, and must not use the terms up."""
+        """A switch follows a controller of that term. False: the term is ignored, and no controller starts or ends
+        because of it: a switch's report has no proof, and must not exhaust the terms."""
         if term > MOST_TERM - _MOST_RESTARTS:
             return False
         self.on_term(term)
         return True
 
     def on_term(self, term: int) -> None:
-        """Another controller process ruled in that term: an agent proves it, or a switch has listened to it."""
+        """Another controller process was active in that term: an agent proves it, or a switch has followed it."""
         if term < self.machine.term or self.machine.is_deposed:
             return
         self.store.term(term, self.trust.seal.proof(term))
@@ -304,18 +304,18 @@ class ControllerShell:
             self.trust.release(host)
             self.dispatch(events.HostReleased(host, host in self.agents.hosts))
         elif not self.agents.is_host(host):
-            raise JobRefused("unknown_host", f"no host of the topology is called {host!r:.80}")
+            raise JobRefused("unknown_host", f"the topology has no host named {host!r:.80}")
         else:
-            self.quarantine(host, BY_OPERATOR, "an operator asked for it")
+            self.quarantine(host, BY_OPERATOR, "requested by an operator")
         self.settle()
 
     def plan_again(self) -> None:
-        """Settings changed: what is to be different begins at once."""
+        """Plan again at once, because settings have changed."""
         self.dispatch(events.Tick())
         self.settle()
 
     def close(self) -> None:
-        """Stop. What was granted stays granted: no job notices."""
+        """Stop. Grants stay valid, so running jobs are not affected."""
         if self._timer is not None:
             self._timer.cancel()
         self.agents.close()

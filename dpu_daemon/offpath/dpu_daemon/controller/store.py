@@ -1,9 +1,9 @@
-"""What the controller remembers in SQLite: jobs, its term, the last ledger, quarantined hosts. A cache: agents and
-switches know better.
+"""Stores the controller's state in SQLite: jobs, its term, the last ledger, quarantined hosts.
 
-A file that is damaged, of another form, or that names a term which no controller of this cluster issued is moved aside,
-and a new one is made; what cannot be written is reported once, and the controller goes on. Nothing here is needed for
-safety: the term is raised above whatever agents and switches prove, and no tree is free because this file says so.
+The file is only a cache; agents and switches have the authoritative state. A file that is damaged, of another format,
+or names a term that no controller of this cluster issued is moved aside and replaced by a new one. A write failure is
+reported once, and the controller continues without the file. Safety does not depend on it: the term is raised above
+every term that agents and switches prove, and no tree counts as free because of this file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from offpath.sched.ina.protocol.records import MOST_TERM
 logger = logging.getLogger(__name__)
 FORM: Final = 2
 ASIDE: Final = ".set-aside"
-"""Where an unusable file goes, after its name; the one before it is replaced."""
+"""Suffix of an unusable file that was moved aside; it replaces the previous one."""
 _OF_THE_MACHINE: Final = frozenset({
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
@@ -39,8 +39,8 @@ _TABLES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What an earlier controller left. ``term``: its own, 0: none is known; ``ledger``: for people to read;
-    ``quarantine``: by host, why."""
+    """What an earlier controller stored. ``term``: its term, or 0; ``ledger``: for people to read; ``quarantine``:
+    reasons by host."""
 
     term: int = 0
     jobs: tuple[dict[str, Any], ...] = ()
@@ -49,25 +49,25 @@ class Kept:
 
 
 class Store:
-    """One file, or nothing where ``path`` is empty. Calls block for a moment: they are rare, and nothing is synced.
+    """One file; nothing if ``path`` is empty. Calls block briefly: they are rare, and nothing is synced to disk.
 
-    ``is_proven``: whether the proof of a term holds; see `seal.TermSeal`."""
+    ``is_proven``: whether the proof of a term is valid; see `seal.TermSeal`."""
 
     def __init__(self, path: str, is_proven: Callable[[int, str], bool]) -> None:
         self._path = path
         self._is_proven = is_proven
         self._database: sqlite3.Connection | None = None
         self._judged = (0, 0)
-        """Device and inode of what was opened last."""
+        """Device and inode of the file opened last."""
         self.kept = Kept()
-        """As the file was when it was opened."""
+        """Contents of the file when it was opened."""
         self.remade = ""
-        """Why the file was moved aside; empty: it was not."""
+        """Why the file was moved aside; "" if it was not."""
         self.lost = ""
-        """Why nothing is written any more; empty: it is."""
+        """Why writing has stopped; "" if it has not."""
 
     def open(self) -> None:
-        """Read what there is; whatever is wrong with it, there is an empty store afterwards, or none at all."""
+        """Read the file. If it is unusable, continue with an empty store, or with none."""
         if not self._path:
             return
         try:
@@ -86,19 +86,19 @@ class Store:
                 self._lost(again)
 
     def _set_aside(self, why: str) -> None:
-        """Nothing of it is believed; it is kept for people to look at, and the controller learns from agents and
-        switches what it needs."""
+        """Move the file aside for inspection. None of it is used; the controller gets its state from agents and
+        switches."""
         aside = f"{self._path}{ASIDE}"
         with contextlib.suppress(OSError):
             found = os.stat(self._path)
             if (found.st_dev, found.st_ino) != self._judged != (0, 0):
-                return  # another controller has moved it aside, and made a new one
+                return  # another controller has moved it aside and created a new one
         self.remade = why
         try:
             if os.path.isdir(aside) and not os.path.islink(aside):
-                os.rename(aside, f"{aside}.{os.getpid()}")  # it may hold something
+                os.rename(aside, f"{aside}.{os.getpid()}")  # keep it: it may contain files
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(aside)  # a folder replaces no file
+                os.unlink(aside)  # renaming a folder onto a file fails
             os.rename(self._path, aside)
         except OSError as fault:
             logger.error(
@@ -124,18 +124,18 @@ class Store:
         found = os.stat(self._path)
         self._judged = found.st_dev, found.st_ino
         if not stat.S_ISREG(found.st_mode):
-            raise ValueError("it is no regular file")
+            raise ValueError("it is not a regular file")
         self._database = database = sqlite3.connect(self._path, isolation_level=None, timeout=0.2)
         database.execute("PRAGMA synchronous=OFF")
         if _is_empty(database):
             with _transaction(database):
-                if _is_empty(database):  # still: another controller may have filled it meanwhile
+                if _is_empty(database):  # checked again: another controller may have filled it meanwhile
                     for statement in _TABLES:
                         database.execute(statement)
                     database.execute(f"PRAGMA user_version={FORM}")
         (form,) = database.execute("PRAGMA user_version").fetchone()
         if form != FORM:
-            raise ValueError(f"it is of form {form}, not {FORM}")
+            raise ValueError(f"it has format {form}, not {FORM}")
         (verdict,) = database.execute("PRAGMA quick_check").fetchone()
         if verdict != "ok":
             raise ValueError(str(verdict)[:200])
@@ -147,15 +147,15 @@ class Store:
         self.kept = Kept(term, tuple(jobs), tuple(ledger), {str(host): _object(data) for host, data in hosts})
 
     def _proven(self, term: Any, proof: Any) -> int:
-        """Raises: ValueError: no controller of this cluster issued the term."""
+        """Validates the stored term. Raises: ValueError: no controller of this cluster issued it."""
         if not isinstance(term, int) or not 0 <= term <= MOST_TERM:
-            raise ValueError(f"a term of {term!r:.40}")
+            raise ValueError(f"invalid term {term!r:.40}")
         if not isinstance(proof, str) or not self._is_proven(term, proof):
             raise ValueError(f"term {term}, which no controller with this key issued")
         return term
 
     def term(self, term: int, proof: str) -> None:
-        """The controller's own, from now on. One that another controller wrote meanwhile stays if it is higher."""
+        """Store the controller's term. A higher term that another controller wrote meanwhile is kept."""
         self._write((
             "INSERT INTO term VALUES (1, ?, ?) ON CONFLICT (one) DO UPDATE"
             " SET term=excluded.term, proof=excluded.proof WHERE excluded.term >= term.term",
@@ -163,28 +163,28 @@ class Store:
         ))  # fmt: skip
 
     def quarantine(self, host: str, data: dict[str, Any]) -> None:
-        """Reports of the host do not count."""
+        """Store that the host is quarantined."""
         self._write(("INSERT OR REPLACE INTO quarantine VALUES (?, ?)", [(host, orjson.dumps(data).decode())]))
 
     def release(self, host: str) -> None:
-        """They do."""
+        """Remove the host's quarantine."""
         self._write(("DELETE FROM quarantine WHERE host=?", [(host,)]))
 
     def job(self, name: str, data: dict[str, Any]) -> None:
-        """A job as it is now."""
+        """Store a job's current state."""
         self._write(("INSERT OR REPLACE INTO job VALUES (?, ?)", [(name, orjson.dumps(data).decode())]))
 
     def forget(self, name: str) -> None:
-        """A job that is of no interest any more."""
+        """Remove a job."""
         self._write(("DELETE FROM job WHERE name=?", [(name,)]))
 
     def ledger(self, entries: dict[str, dict[str, Any]]) -> None:
-        """Who holds what now."""
+        """Store the places held now."""
         rows = [(place, orjson.dumps(data).decode()) for place, data in entries.items()]
         self._write(("DELETE FROM ledger", [()]), ("INSERT INTO ledger VALUES (?, ?)", rows))
 
     def _write(self, *statements: tuple[str, list[tuple[Any, ...]]]) -> None:
-        """All of it or nothing: another controller that is about to take over has the file open too."""
+        """Write all statements or none: a controller that is taking over may have the file open too."""
         if self._database is None:
             return
         try:
@@ -200,7 +200,7 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Repeating it is harmless."""
+        """Close the file. Idempotent."""
         if self._database is not None:
             with contextlib.suppress(sqlite3.Error):
                 self._database.close()
@@ -208,7 +208,7 @@ class Store:
 
 
 def _is_empty(database: sqlite3.Connection) -> bool:
-    """Nobody has made a table in it, and nobody has said of what form it is."""
+    """Whether the database has neither tables nor a format number."""
     (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
     (form,) = database.execute("PRAGMA user_version").fetchone()
     return (tables, form) == (0, 0)
@@ -216,7 +216,7 @@ def _is_empty(database: sqlite3.Connection) -> bool:
 
 @contextlib.contextmanager
 def _transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """Nobody else writes meanwhile. Raises: sqlite3.Error: it is locked, and none of it was written."""
+    """An exclusive write transaction. Raises: sqlite3.Error: it is locked, and nothing was written."""
     database.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -228,12 +228,12 @@ def _transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 
 def _is_of_the_machine(fault: Exception) -> bool:
-    """It says nothing about the file's content: another process has it locked, the disk is full, reads fail."""
+    """Whether the fault is unrelated to the file's content: a lock of another process, a full disk, failing reads."""
     return isinstance(fault, sqlite3.Error) and getattr(fault, "sqlite_errorcode", 0) & 0xFF in _OF_THE_MACHINE
 
 
 def _object(text: Any) -> dict[str, Any]:
     data = orjson.loads(text)
     if not isinstance(data, dict):
-        raise ValueError("a row that is no object")
+        raise ValueError("a row is not a JSON object")
     return data

@@ -1,7 +1,7 @@
-"""The controller's way to its switches: told its term again and again, which also tells whether they are there.
+"""Connects the controller to its switches. Each periodically receives the term, which also checks its reachability.
 
-Every order is a task of its own: one that takes long (a fence, until nothing is under way) holds up no other. What is
-not answered is not repeated here: the machine does that.
+Every command runs as its own task, so a slow one (a fence waits until nothing is in flight) does not delay others.
+Unanswered commands are not repeated here, but by the machine.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from offpath.sched.ina.protocol.records import Permission
 logger = logging.getLogger(__name__)
 LOOK_S: Final = 0.5
 _EACH_S: Final = 0.01
-"""With many switches: no more than 100 are asked a second."""
+"""Spacing for many switches: at most 100 requests a second."""
 MAX_BACKOFF_S: Final = 2.0
 MOST_ORDERS: Final = 256
-"""Under way at one switch; what is more is said again by the machine."""
+"""Commands in flight at one switch; the machine repeats those beyond the limit."""
 
 
 class _Link:
-    """One switch."""
+    """State of the connection to one switch."""
 
     def __init__(self, table: SwitchTable) -> None:
         self.name = table.name
         self.control = SwitchControl(table.control)
         self.life = ""
-        """That was led in this term; empty: none was."""
+        """The switch's process that follows this term; "": none."""
         self.capacity = 0
-        """As the machine knows it."""
+        """The capacity that the machine knows."""
         self.is_up = False
         self.is_notified = False
         self.orders = 0
@@ -45,14 +45,14 @@ class _Link:
 
 
 class Switches:
-    """``dispatch`` gets what switches say; ``led_elsewhere`` its name and the term, this one or a greater one, that
-    it listens to another controller in; False: no controller can have that term. `run` speaks to them."""
+    """``dispatch`` gets the switches' events. ``led_elsewhere`` gets a switch's name and the term, this or a greater
+    one, of another controller that it follows; False: no controller can have that term. `run` makes the connections."""
 
     def __init__(
         self, tables: Sequence[SwitchTable], dispatch: Callable[[events.Event], None],
         led_elsewhere: Callable[[str, int], bool], capacity: int,
     ) -> None:  # fmt: skip
-        """Raises: FabricAddressError: an address is none."""
+        """Raises: FabricAddressError: an address is invalid."""
         self._links = {table.name: _Link(table) for table in tables}
         self._dispatch, self._led_elsewhere = dispatch, led_elsewhere
         self._capacity = capacity
@@ -62,35 +62,35 @@ class Switches:
         self._all: asyncio.Task[None] | None = None
 
     def states(self) -> dict[str, bool]:
-        """Whether each can be spoken to."""
+        """Whether each switch is reachable."""
         return {name: link.is_up for name, link in self._links.items()}
 
     def lead(self, term: int) -> None:
-        """From now on in that term: each is told, and says what it allows."""
+        """Lead in that term from now on: each switch is notified and replies with its permissions."""
         self._term = term
         for link in self._links.values():
             link.life = ""
             link.look.set()
 
     def set_capacity(self, capacity: int) -> None:
-        """From now on; each is told."""
+        """Use this capacity from now on; each switch is notified."""
         self._capacity = capacity
         for link in self._links.values():
             link.look.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             for link in self._links.values():
                 tasks.create_task(self._keep(link), name=f"switch-{link.name}")
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
-        """`run` as one of ``tasks``; `close` ends it."""
+        """Start `run` as one of ``tasks``; `close` ends it."""
         self._all = tasks.create_task(self.run(), name="switches")
 
     def close(self) -> None:
-        """What is under way is given up."""
+        """Cancel everything in flight."""
         if self._all is not None:
             self._all.cancel()
 
@@ -108,7 +108,7 @@ class Switches:
             link.look.clear()
 
     async def _look(self, link: _Link) -> bool:
-        """Tell it the term; what it allows is news if it, or we, began anew. False: it is not there."""
+        """Send the term. The permissions are dispatched if the switch or this term is new. False: it is unreachable."""
         term, capacity = self._term, self._capacity
         if not term:
             return True
@@ -138,13 +138,13 @@ class Switches:
                 logger.info("switch %s connected", link.name, extra={"code": "switch_there"})
             link.life, link.capacity, link.is_up, link.is_notified = led.life, capacity, True, False
             self._dispatch(events.SwitchUp(link.name, boot, capacity, led.permissions))
-        elif link.capacity != capacity:  # what it allows is known, and may be on its way out
+        elif link.capacity != capacity:  # its permissions are known, and newer ones may be in flight
             link.capacity = capacity
             self._dispatch(events.SwitchUp(link.name, boot, capacity))
         return True
 
     def _leave(self, link: _Link, term: int) -> None:
-        """What the switch says makes no sense: nothing is granted through it."""
+        """The switch's term is impossible: nothing is granted through it."""
         if not link.is_notified:
             logger.error(
                 "switch %s reports term %d, which no controller can have; not using it until it restarts",
@@ -155,14 +155,14 @@ class Switches:
             self._dispatch(events.SwitchDown(link.name))
         link.is_up, link.is_notified, link.life = False, True, ""
 
-    # -- orders ---------------------------------------------------------------------------------------------------
+    # -- commands -------------------------------------------------------------------------------------------------
     def allow(self, switch: str, boot: int, permission: Permission) -> None:
-        """Answered by `events.Allowed`, or not at all."""
+        """Send a permission; answered by `events.Allowed`, or not at all."""
         if (link := self._links.get(switch)) is not None:
             self._order(link, self._allow(link, boot, permission), f"allow {permission.job} at {switch}")
 
     def fence(self, switch: str, boot: int, term: int, job: str, incarnation: int, stamp: int) -> None:
-        """Answered by `events.Fenced`, or not at all."""
+        """Send a fence; answered by `events.Fenced`, or not at all."""
         if (link := self._links.get(switch)) is not None:
             self._order(link, self._fence(link, boot, term, job, incarnation, stamp), f"fence {job} at {switch}")
 
@@ -199,7 +199,7 @@ class Switches:
 
 
 def _boot(life: str) -> int:
-    """The number that the machine knows a switch's life by. Raises: ControlError: it is none of a switch's."""
+    """The machine's number for a switch process. Raises: ControlError: ``life`` is not a number."""
     try:
         return int(life, 16)
     except ValueError:

@@ -1,6 +1,6 @@
-"""What each job of a group should expect of INA, found beside the loop: the answer comes at a later plan.
+"""Computes how much each job of a group should rely on INA, beside the loop; a later plan uses the result.
 
-The group is run in virtual time (`sched.ina.tuning`), which takes up to some seconds.
+The group is simulated in virtual time (`sched.ina.tuning`), which takes up to a few seconds.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from offpath.sched.ina.tuning import DEFAULT, MOST, tuned
 
 logger = logging.getLogger(__name__)
 _MOST_ROWS: Final = 4096
-"""Operations in the steps of a group: to lay out more takes longer than to run them."""
+"""Limit of operations in a group's steps: laying out more takes longer than running them."""
 _MOST_OPERATIONS: Final = 200_000
-"""That are run for one group: about two seconds of a core, by the interpreter."""
+"""Limit of simulated operations per group: about two seconds of a core, by the interpreter."""
 _MOST_KEPT_ROWS: Final = 64 * 1024
-"""Of all groups whose answer is kept; some 8 MiB."""
+"""Limit for all groups whose result is kept; about 8 MiB."""
 
 Group = tuple[Timed, ...]
 
 
 class Tuner:
-    """``executor``: where the work is done; None: a thread of its own. Used by one thread, beside that."""
+    """``executor`` does the work; None: its own thread. Used by one thread besides the executor's."""
 
     def __init__(self, executor: Executor | None = None) -> None:
         self._executor = executor or ThreadPoolExecutor(1, "tuning")
         self._known: dict[Group, tuple[Fraction, ...]] = {}
         self._waiting: dict[Group, Future[tuple[Fraction, ...]]] = {}
         self.found = 0
-        """Groups whose answer has come so far: whoever plans with another number than the last time may learn more."""
+        """Number of groups with a result. A planner may get new results when it differs from the last time."""
 
     def trusts(self, groups: Iterable[Sequence[Timed]]) -> list[tuple[Fraction, ...] | None]:
-        """`decision.Epoch.trust` of each job of each group of the plan that is being made; None: not known yet.
+        """`decision.Epoch.trust` of each job of each group of the current plan; None: not known yet.
 
-        What is no group of this plan is not begun any more.
+        Work on groups that are not in this plan is cancelled if it has not started.
         """
         keys = [tuple(replace(each, name="") for each in group) for group in groups]
-        for key, work in list(self._waiting.items()):  # a copy: the other thread takes out what it has done
+        for key, work in list(self._waiting.items()):  # a copy: the other thread removes finished work
             if key not in keys:
                 work.cancel()
         return [self._trusts(key) for key in keys]
@@ -58,11 +58,11 @@ class Tuner:
         return None
 
     def _came(self, key: Group, done: Future[tuple[Fraction, ...]]) -> None:
-        """In the thread that did the work, or cancelled it."""
+        """Called in the thread that finished or cancelled the work."""
         self._waiting.pop(key, None)
         if done.cancelled():
             return
-        if (fault := done.exception()) is not None:  # patterns are ranks' words: a step may last longer than time goes
+        if (fault := done.exception()) is not None:  # ranks report the patterns: a step may exceed the time range
             logger.warning("could not tune a group of %d jobs: %s", len(key), fault, extra={"code": "group_not_run"})
         self._known[key] = (DEFAULT,) * len(key) if fault is not None else done.result()
         while sum(map(_rows, self._known)) > _MOST_KEPT_ROWS:
@@ -70,7 +70,7 @@ class Tuner:
         self.found += 1
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Start no more work."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 

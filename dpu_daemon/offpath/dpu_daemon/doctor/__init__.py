@@ -1,1 +1,1 @@
-"""What `offpath doctor` looks at on this machine. Nothing is changed, and nothing outside this machine is asked."""
+"""The checks of `offpath doctor`. They change nothing and contact no other machine."""

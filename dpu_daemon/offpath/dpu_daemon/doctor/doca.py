@@ -1,4 +1,4 @@
-"""DOCA: libraries, release, devices and what they can do. A machine without it hears so once: loopback needs none."""
+"""Checks DOCA: libraries, release, devices and their abilities. Without DOCA there is one note: loopback needs none."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from offpath.dpu_daemon.doctor.findings import Finding, Severity, ok
 
 _KIB = 10
 _LIST = "`doca_caps --list-devs` must list it; the BlueField must be in DPU mode, not in NIC mode"
-_PERMISSION = "let this user open the device; is the DOCA of this machine the one of its driver?"
+_PERMISSION = "let this user open the device; check that DOCA's release matches the driver's"
 
 
 def check_doca(config: DaemonConfig | None) -> Iterator[Finding]:
-    """The libraries, then every device, then what the configuration asks of them."""
+    """Checks the libraries, every device, then what the configuration needs of them."""
     wanted = config is not None and "doca" in (config.datapath.copy_engine, _channel(config))
     try:
         doca = load(config.doca.path if config is not None else "")
@@ -45,7 +45,7 @@ def check_doca(config: DaemonConfig | None) -> Iterator[Finding]:
         yield Finding("doca-device", _badly(wanted), "DOCA shows no device", _LIST)
     for info in found:
         size = f", {info.copy_bytes >> _KIB} KiB in one task" if info.copy_bytes else ""
-        yield ok("doca-device", f"{info} can {info.able_to or 'do nothing of ours'}{size}")
+        yield ok("doca-device", f"{info} can {info.able_to or 'do nothing that offpath uses'}{size}")
     if config is not None and config.datapath.copy_engine == "doca":
         yield from _copies(doca, config)
     if config is not None and _channel(config) == "doca":
@@ -65,13 +65,13 @@ def _release(doca: Library) -> Finding:
     if doca.is_emulated:
         return Finding(
             "doca", Severity.NOTE, f"{doca.version} in {where}: an emulator, which copies by the processor",
-            "nothing, where that is meant; else unset OFFPATH_DOCA_PATH",
+            "unset OFFPATH_DOCA_PATH unless the emulator is intended",
         )  # fmt: skip
-    return ok("doca", f"{doca.version or 'a release that does not say which'} in {where}")
+    return ok("doca", f"{doca.version or 'an unknown release'} in {where}")
 
 
 def _opened(doca: Library, ability: Ability, config: DaemonConfig) -> Device | Finding:
-    """The very device that the daemon would open, or why it could not."""
+    """The device that the daemon would open, or a finding with the reason why it cannot."""
     try:
         return open_device(doca, ability, config.doca.device)
     except NoDocaDevice as fault:
@@ -94,7 +94,7 @@ def _copies(doca: Library, config: DaemonConfig) -> Iterator[Finding]:
 
 
 def _comch(doca: Library, config: DaemonConfig) -> Iterator[Finding]:
-    """A device that can serve, how long its messages and names may be, and the host's function behind it."""
+    """Checks the Comch server device, its limits of messages and names, and the host function it serves."""
     device = _opened(doca, Ability.SERVE, config)
     if isinstance(device, Finding):
         yield device

@@ -1,4 +1,4 @@
-"""What a check says, as the daemon's checks import it; hosts have the same, see `offpath.bindings.findings`."""
+"""Results of the daemon's checks, re-exported from `offpath.bindings.findings`, which hosts use too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Token files and certificates: there, readable by us and by nobody else, fitting together, and not about to end."""
+"""Checks token files and certificates: present, readable only by the daemon's user, matching, not about to expire."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _EXPIRED: Final = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_
 
 
 def check_keys(config: DaemonConfig) -> Iterator[Finding]:
-    """Every file of the configuration that holds a secret or vouches for one."""
+    """Checks every configured file that contains a secret or a certificate."""
     for tenant in config.tenant:
         if tenant.token_file is None:
             if config.tls is None:
                 yield Finding(
                     "token", Severity.WARNING, f"tenant {tenant.name} has no token_file, and there is no [tls]",
-                    "nobody can come in as this tenant: give it a token_file",
+                    "no requester can authenticate as this tenant: set its token_file",
                 )  # fmt: skip
             continue
         try:
@@ -42,7 +42,7 @@ def _tls(tls: TlsTable) -> Iterator[Finding]:
     except ConfigError as fault:
         yield Finding("tls-files", Severity.ERROR, str(fault), "run doctor where the unit's credentials are")
         return
-    others = 0o077 if key == tls.key_file else 0o007  # of a credential, the group's bits are its access list's
+    others = 0o077 if key == tls.key_file else 0o007  # a credential's ACL shows in the group's bits
     try:
         if os.stat(key).st_mode & others:
             yield Finding("tls-files", Severity.ERROR, f"{key} may be read by others", "chmod 600 it")
@@ -52,19 +52,21 @@ def _tls(tls: TlsTable) -> Iterator[Finding]:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         server.load_cert_chain(cert, key)
-        yield ok("tls-files", f"{cert} and {key} belong together")
+        yield ok("tls-files", f"{cert} and {key} match")
     except (ssl.SSLError, OSError) as fault:
-        yield Finding("tls-files", Severity.ERROR, f"{cert} with {key}: {_said(fault)}", "give a PEM pair of one key")
+        yield Finding("tls-files", Severity.ERROR, f"{cert} with {key}: {_reason(fault)}", "give a PEM pair of one key")
         return
     authority = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         authority.load_verify_locations(ca)
         authorities = authority.get_ca_certs()
     except (ssl.SSLError, OSError) as fault:
-        yield Finding("tls-files", Severity.ERROR, f"{ca}: {_said(fault)}", "give the clients' authority as PEM")
+        yield Finding("tls-files", Severity.ERROR, f"{ca}: {_reason(fault)}", "give the clients' authority as PEM")
         return
     if not authorities:
-        yield Finding("tls-files", Severity.ERROR, f"{ca} holds no authority", "give the clients' authority as PEM")
+        yield Finding(
+            "tls-files", Severity.ERROR, f"{ca} contains no CA certificate", "give the clients' authority as PEM"
+        )
     for found in authorities:
         yield _lifetime(ca, str(found["notAfter"]))
     try:
@@ -75,17 +77,17 @@ def _tls(tls: TlsTable) -> Iterator[Finding]:
         else:
             yield Finding("tls-files", Severity.ERROR, f"{cert}: {fault.verify_message}", "issue one for a TLS server")
     except ssl.SSLError as fault:
-        yield Finding("tls-files", Severity.ERROR, f"{cert}: {_said(fault)}", "issue one for a TLS server")
+        yield Finding("tls-files", Severity.ERROR, f"{cert}: {_reason(fault)}", "issue one for a TLS server")
 
 
-def _said(fault: OSError) -> str:
+def _reason(fault: OSError) -> str:
     return fault.strerror or str(fault)
 
 
 def certificate_end(server: ssl.SSLContext, cert: str) -> str:
-    """``notAfter`` of the certificate that ``server`` shows, from a handshake in memory that trusts ``cert`` itself.
+    """``notAfter`` of the certificate that ``server`` presents, from an in-memory handshake that trusts ``cert``.
 
-    The standard library parses a certificate only when a peer shows it. Raises: ssl.SSLError: no client would take it.
+    The standard library parses only certificates of a peer. Raises: ssl.SSLError: no client would accept it.
     """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
@@ -101,20 +103,22 @@ def certificate_end(server: ssl.SSLContext, cert: str) -> str:
                 continue
         if shown := _shown(ends[0]):
             return str(shown["notAfter"])
-    raise ssl.SSLError(0, "the handshake with itself did not end")
+    raise ssl.SSLError(0, "the in-memory handshake did not complete")
 
 
 def _shown(client: ssl.SSLObject) -> dict[str, Any] | None:
     try:
         return client.getpeercert()
-    except ValueError:  # not done yet
+    except ValueError:  # the handshake is not complete yet
         return None
 
 
 def _lifetime(path: str, not_after: str) -> Finding:
     days = int((ssl.cert_time_to_seconds(not_after) - time.time()) // _DAY_S)
     if days < 0:
-        return Finding("tls-expiry", Severity.ERROR, f"{path} ended on {not_after}", "issue a new one")
+        return Finding("tls-expiry", Severity.ERROR, f"{path} expired on {not_after}", "issue a new one")
     if days < _SOON_DAYS:
-        return Finding("tls-expiry", Severity.WARNING, f"{path} ends on {not_after}, in {days} days", "issue a new one")
-    return ok("tls-expiry", f"{path} holds until {not_after}")
+        return Finding(
+            "tls-expiry", Severity.WARNING, f"{path} expires on {not_after}, in {days} days", "issue a new one"
+        )
+    return ok("tls-expiry", f"{path} is valid until {not_after}")

@@ -1,4 +1,4 @@
-"""Kernel, clocks, processors, packages: what the daemon needs of any machine."""
+"""Checks kernel, clocks, processors and packages: what the daemon needs on every machine."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from offpath.dpu_daemon.doctor.findings import Finding, Severity, ok
 
 _GOOD_QUEUE: Final = 64
 _TIME_ERROR: Final = 5
-_TIMEX_BYTES: Final = 512  # struct timex is 208; modes = 0 asks and changes nothing
+_TIMEX_BYTES: Final = 512  # struct timex is 208; modes = 0 reads only
 _STEPS: Final = 1000
 _MAX_APART_NS: Final = 1_000_000_000
 
 
 def check_machine() -> Iterator[Finding]:
-    """What needs no configuration."""
+    """Checks that need no configuration."""
     yield ok("page-size", f"{PAGE} bytes; a slot of 1 byte takes {slot_stride(1)}")
     yield from _kernel()
     yield from _clock()
@@ -41,12 +41,12 @@ def check_machine() -> Iterator[Finding]:
     for name, need in (("uvloop", Severity.ERROR), ("zmq", Severity.NOTE), ("prometheus_client", Severity.WARNING)):
         try:
             importlib.import_module(name)
-            yield ok("package", f"{name} is there")
+            yield ok("package", f"{name} is installed")
         except ImportError as fault:
             yield Finding("package", need, f"{name} cannot be imported: {fault}", "pip install 'offpath[daemon]'")
     if faults.armed:
         yield Finding(
-            "fault-points", Severity.ERROR, f"armed: {', '.join(sorted(faults.armed))}; processes will fail on purpose",
+            "fault-points", Severity.ERROR, f"armed: {', '.join(sorted(faults.armed))}; processes fail deliberately",
             "unset OFFPATH_FAULTS",
         )  # fmt: skip
 
@@ -86,19 +86,19 @@ def _clock() -> Iterator[Finding]:
     for what in found:
         yield Finding("clock", Severity.ERROR, what, "no deadline can be kept: look at the hypervisor's clock source")
     if not found:
-        yield ok("clock", "CLOCK_MONOTONIC and CLOCK_BOOTTIME move on together")
+        yield ok("clock", "CLOCK_MONOTONIC and CLOCK_BOOTTIME advance together")
     synchronised = is_synchronised()
     if synchronised is False:
         yield Finding(
-            "clock-sync", Severity.WARNING, "the kernel says that the wall clock is not synchronised",
-            "run an NTP client; no decision hangs on it, but certificates and logs do",
+            "clock-sync", Severity.WARNING, "the kernel reports that the wall clock is not synchronised",
+            "run an NTP client; decisions do not depend on it, but certificates and logs do",
         )  # fmt: skip
     elif synchronised:
         yield ok("clock-sync", "the wall clock is synchronised")
 
 
 def clock_faults() -> list[str]:
-    """What is wrong with the clocks that deadlines stand on; empty: nothing."""
+    """Faults of the clocks that deadlines depend on; empty: none."""
     found = []
     last = first = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     boot_first = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
@@ -109,17 +109,17 @@ def clock_faults() -> list[str]:
             break
         last = now
     if last == first:
-        found.append("CLOCK_MONOTONIC stands still")
+        found.append("CLOCK_MONOTONIC does not advance")
     boot = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     if boot < first - _MAX_APART_NS:
-        found.append("CLOCK_BOOTTIME lies behind CLOCK_MONOTONIC")
+        found.append("CLOCK_BOOTTIME is behind CLOCK_MONOTONIC")
     if abs((boot - boot_first) - (last - first)) > _MAX_APART_NS:
-        found.append("CLOCK_BOOTTIME and CLOCK_MONOTONIC run apart")
+        found.append("CLOCK_BOOTTIME and CLOCK_MONOTONIC drift apart")
     return found
 
 
 def is_synchronised() -> bool | None:
-    """Whether NTP (or its like) disciplines the wall clock; None: the kernel does not tell us."""
+    """Whether NTP or similar disciplines the wall clock; None: the kernel does not report it."""
     libc = ctypes.CDLL(None, use_errno=True)
     state = int(libc.adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES)))
     return None if state < 0 else state != _TIME_ERROR

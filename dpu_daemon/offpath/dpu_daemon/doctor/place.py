@@ -1,4 +1,4 @@
-"""Limits, runtime directory and running daemon, against a configuration."""
+"""Checks limits, the runtime directory and the running daemon against a configuration."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _ANY_ADDRESS: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _FDS_PER_SESSION: Final = 6  # slots and answers, each mapped by a duplicate; doorbell; negotiation
 _FDS_PER_LANE: Final = 4  # channel, pidfd, memory and the duplicate that maps it
 _MOST_LANES: Final = 512
-_FDS_AT_REST: Final = 64 + 2 * 256 + 63 + 16 + 8  # and peers that have not identified themselves, by every listener
+_FDS_AT_REST: Final = 64 + 2 * 256 + 63 + 16 + 8  # includes unidentified peers of every listener
 
 
 def memlock_bytes(config: DaemonConfig) -> int:
-    """What the daemon may come to pin on an RDMA device: every tenant's ``max_bytes``, and a tenth for its rings.
+    """Most memory that the daemon may pin on an RDMA device: every tenant's ``max_bytes`` plus a tenth for its rings.
 
     A page that is pinned twice counts twice against RLIMIT_MEMLOCK, so no sharing is assumed.
     """
@@ -35,18 +35,18 @@ def memlock_bytes(config: DaemonConfig) -> int:
 
 
 def open_files(config: DaemonConfig) -> int:
-    """Descriptors at full load: every session of every tenant, and all lanes of the largest machine."""
+    """Descriptors at full load: all sessions of all tenants, and all lanes of the largest machine."""
     return sum(t.max_sessions for t in config.tenant) * _FDS_PER_SESSION + _MOST_LANES * _FDS_PER_LANE + _FDS_AT_REST
 
 
 def check_limits(config: DaemonConfig) -> Iterator[Finding]:
-    """Limits of this process, which a daemon started from here would have, against the configuration."""
+    """Checks this process's limits, which a daemon started from here would inherit, against the configuration."""
     pinned, (memlock, _) = memlock_bytes(config), resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if memlock != resource.RLIM_INFINITY and memlock < pinned:
         yield Finding(
             "memlock", Severity.WARNING,
-            f"RLIMIT_MEMLOCK is {memlock >> 10} KiB, the tenants' buffers may come to {pinned >> 10} KiB",
-            f"LimitMEMLOCK={pinned} in the unit (loopback ports pin nothing and run all the same)",
+            f"RLIMIT_MEMLOCK is {memlock >> 10} KiB, the tenants' buffers may reach {pinned >> 10} KiB",
+            f"LimitMEMLOCK={pinned} in the unit (loopback ports pin nothing and work without it)",
         )  # fmt: skip
     else:
         yield ok("memlock", f"room for {pinned >> 10} KiB of pinned buffers")
@@ -61,17 +61,17 @@ def check_limits(config: DaemonConfig) -> Iterator[Finding]:
 
 
 def check_directory(directory: str, config: DaemonConfig | None) -> Iterator[Finding]:
-    """The runtime directory, what lies in it, and the daemon that may be serving there."""
+    """Checks the runtime directory, its contents, and a daemon that may be serving there."""
     try:
         found = os.lstat(directory)
     except FileNotFoundError:
-        yield Finding("runtime-directory", Severity.NOTE, f"{directory} is not there yet", "the daemon makes it")
+        yield Finding("runtime-directory", Severity.NOTE, f"{directory} does not exist yet", "the daemon creates it")
         return
     except OSError as fault:
         yield Finding("runtime-directory", Severity.ERROR, f"{directory}: {fault.strerror}", "choose another one")
         return
     if not stat.S_ISDIR(found.st_mode):
-        yield Finding("runtime-directory", Severity.ERROR, f"{directory} is no directory", "remove it")
+        yield Finding("runtime-directory", Severity.ERROR, f"{directory} is not a directory", "remove it")
         return
     if found.st_uid != os.geteuid():
         yield Finding(
@@ -105,12 +105,12 @@ def _sockets(directory: str, tls: TlsTable | None) -> Iterator[Finding]:
         if not os.path.exists(path):
             continue
         with socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK) as probe:
-            listens[name] = (said := probe.connect_ex(path)) != errno.ECONNREFUSED
+            listens[name] = (error := probe.connect_ex(path)) != errno.ECONNREFUSED
         if not listens[name]:
-            yield Finding("stale-socket", Severity.NOTE, f"nobody listens at {path}", "the next daemon replaces it")
-        elif said not in (0, errno.EAGAIN):
+            yield Finding("stale-socket", Severity.NOTE, f"no process listens at {path}", "the next daemon replaces it")
+        elif error not in (0, errno.EAGAIN):
             yield Finding(
-                "stale-socket", Severity.WARNING, f"{path}: {os.strerror(said)}", "look at its owner and mode"
+                "stale-socket", Severity.WARNING, f"{path}: {os.strerror(error)}", "look at its owner and mode"
             )
     if not listens.get("negotiate"):
         yield Finding("daemon", Severity.NOTE, f"no daemon serves in {directory}", "offpath daemon run")
@@ -119,7 +119,7 @@ def _sockets(directory: str, tls: TlsTable | None) -> Iterator[Finding]:
     if fault:
         yield Finding(
             "daemon", Severity.ERROR, f"a daemon listens in {directory} and does not answer: {fault}",
-            "SIGABRT makes it write where it hangs; a service manager or `daemon run --keep` does so by itself",
+            "SIGABRT makes it dump where it hangs; a service manager or `daemon run --keep` sends it automatically",
         )  # fmt: skip
     else:
         yield ok("daemon", f"a daemon answers in {directory}")
@@ -128,18 +128,18 @@ def _sockets(directory: str, tls: TlsTable | None) -> Iterator[Finding]:
 
 
 def _tcp(listen: str) -> Finding:
-    """Whether anybody listens at the TCP carrier's address; its TLS is for clients with a certificate to try."""
+    """Whether a process listens at the TCP address. TLS is not tested: that needs a client certificate."""
     host, _, port = listen.rpartition(":")
     host = _ANY_ADDRESS.get(host.strip("[]"), host.strip("[]"))
     try:
         socket.create_connection((host, int(port)), timeout=_ANSWER_TIMEOUT_S).close()
     except (OSError, OverflowError) as fault:
-        return Finding("daemon", Severity.ERROR, f"nobody listens at {listen}: {fault}", "see the daemon's log")
-    return ok("daemon", f"somebody listens at {listen}")
+        return Finding("daemon", Severity.ERROR, f"no process listens at {listen}: {fault}", "see the daemon's log")
+    return ok("daemon", f"a process listens at {listen}")
 
 
 def unanswered(path: str) -> str:
-    """Why the daemon at ``path`` gives a stranger no answer; empty: it does (it refuses him)."""
+    """Why the daemon at ``path`` does not answer a hello of an unknown tenant; empty: it does, with a refusal."""
     hello = control.Hello(client="doctor", tenant="Self:Check", slots=1, payload_bytes=0, result_bytes=0)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
@@ -148,10 +148,10 @@ def unanswered(path: str) -> str:
             sock.sendall(frame(control.encode(hello)))
             bodies = FrameReader().feed(sock.recv(65536))
         if not bodies:
-            return "it hung up"
+            return "it closed the connection"
         answer = control.decode(control.TO_REQUESTER, bodies[0])
     except TimeoutError:
-        return f"silent for {_ANSWER_TIMEOUT_S:g} s"
+        return f"no answer for {_ANSWER_TIMEOUT_S:g} s"
     except (OSError, OffpathError) as fault:
         return str(fault)
-    return "" if isinstance(answer, control.Refused) else f"{answer.kind} for a stranger"
+    return "" if isinstance(answer, control.Refused) else f"unexpected answer {answer.kind}"

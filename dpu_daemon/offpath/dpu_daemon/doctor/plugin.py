@@ -1,4 +1,4 @@
-"""The policy plug-in: started as the daemon would start it, and ended at once."""
+"""Checks the policy plug-in: starts it as the daemon would, and stops it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from offpath.dpu_daemon.policy.plugins import PluginError, started
 
 
 def check_plugin(config: DaemonConfig) -> Iterator[Finding]:
-    """Nothing, if the configuration names none."""
+    """No finding if no plug-in is configured."""
     try:
         process = asyncio.run(started(config))
     except PluginError as fault:
-        fix = "install its package where offpath is installed, mend it, or name another leasing.policy"
+        fix = "install its package where offpath is installed, fix it, or name another leasing.policy"
         yield Finding("plugin", Severity.ERROR, str(fault), fix)
         return
     if process is not None:

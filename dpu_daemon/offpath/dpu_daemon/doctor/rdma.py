@@ -1,4 +1,4 @@
-"""RDMA: devices, ports, addresses, library, limits. A machine without RDMA hears of it once: loopback needs none."""
+"""Checks RDMA: devices, ports, addresses, library, limits. Without RDMA there is one note: loopback needs none."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _KIB, _MIB = 10, 20
 
 
 def check_rdma(config: DaemonConfig | None, sysfs: Path = SYSFS) -> Iterator[Finding]:
-    """Every port, then what all of them share."""
+    """Checks every port, then what all of them share."""
     found = ports(sysfs)
     if not found:
         yield Finding(
-            "rdma", Severity.NOTE, "this kernel shows no RDMA device: requests can come by loopback only",
+            "rdma", Severity.NOTE, "this kernel shows no RDMA device: requests can use loopback only",
             "on a machine with a card: load its driver (mlx5_ib); `rdma link` must list it",
         )  # fmt: skip
         return
@@ -33,7 +33,7 @@ def check_rdma(config: DaemonConfig | None, sysfs: Path = SYSFS) -> Iterator[Fin
     for port in found:
         yield from _port(port)
     yield from _device_limits(found)
-    if config is None:  # with one, its own sum is compared
+    if config is None:  # else `check_limits` compares the configuration's sum
         yield _memlock()
     for address in gpus(sysfs):
         yield _nearest(address, found, sysfs)
@@ -45,7 +45,7 @@ def _port(port: Port) -> Iterator[Finding]:
         yield ok("rdma-port", f"{port} is ACTIVE")
     else:
         yield Finding(
-            "rdma-port", Severity.WARNING, f"{port} is {port.state}: it carries nothing",
+            "rdma-port", Severity.WARNING, f"{port} is {port.state}: it carries no traffic",
             f"ip link set {netdevs[0]} up; then look at its cable and switch",
         )  # fmt: skip
     if not port.usable_gids:
@@ -89,7 +89,7 @@ def _library() -> Finding:
         return ok("rdma-library", "pyverbs, of an unknown release")
     if found[0] < library.OLDEST:
         return Finding(
-            "rdma-library", Severity.WARNING, f"pyverbs {found[0]}.{found[1]} is older than any this was run with",
+            "rdma-library", Severity.WARNING, f"pyverbs {found[0]}.{found[1]} is older than any tested release",
             f"rdma-core {library.OLDEST} or later",
         )  # fmt: skip
     return ok("rdma-library", f"pyverbs {found[0]}.{found[1]}")
@@ -108,7 +108,7 @@ def _memlock() -> Finding:
 
 
 def _may_pin() -> bool:
-    """CAP_IPC_LOCK lifts the limit."""
+    """Whether the process has CAP_IPC_LOCK, which lifts the limit."""
     capabilities = re.search(r"^CapEff:\s+([0-9a-f]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
     return capabilities is not None and bool(int(capabilities[1], 16) & _CAP_IPC_LOCK)
 
@@ -118,12 +118,12 @@ def _nearest(address: str, found: list[Port], sysfs: Path) -> Finding:
     on_pci = [port for port in found if port.pci]
     if not on_pci:
         return Finding(
-            "rdma-gpu", Severity.NOTE, f"GPU {address}: no RDMA port here lies on PCI",
+            "rdma-gpu", Severity.NOTE, f"GPU {address}: no RDMA port of this machine is on PCI",
             "none of them can write into its memory: data goes through the host's",
         )  # fmt: skip
     shared, nearest = max(((shared_bridges(port.pci, place), port) for port in on_pci), key=lambda pair: pair[0])
     if shared > 1:
-        return ok("rdma-gpu", f"GPU {address}: {nearest} lies below the same bridge")
+        return ok("rdma-gpu", f"GPU {address}: {nearest} is below the same bridge")
     if shared == 1:
         return Finding(
             "rdma-gpu", Severity.NOTE, f"GPU {address}: {nearest}, the nearest port, shares only the PCI root with it",

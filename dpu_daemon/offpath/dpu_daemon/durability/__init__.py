@@ -1,1 +1,1 @@
-"""What outlives the process: the journal, the service manager and what it stores."""
+"""State that outlives the daemon process: the journal, the service manager and its descriptor store."""

@@ -1,8 +1,8 @@
-"""Which boot of the machine this is. A journal of another boot cannot be continued: the memory it speaks of is lost.
+"""Determines the machine's boot id. A journal of another boot cannot be continued: the memory it refers to is lost.
 
-The kernel's file is hidden where ``/proc`` shows processes only (``ProcSubset=pid``). So the unit passes systemd's
-``%b`` in ``OFFPATH_BOOT_ID``; `offpath daemon run --keep` passes a name of its own run. No clock tells boots apart: the
-time of boot moves with every step of the wall clock.
+The kernel's file is hidden if ``/proc`` shows processes only (``ProcSubset=pid``). Therefore the unit passes systemd's
+``%b`` in ``OFFPATH_BOOT_ID``; `offpath daemon run --keep` passes an id of its own run. Clocks cannot identify a boot,
+because the boot time moves with every step of the wall clock.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ KERNELS_FILE: Final = "/proc/sys/kernel/random/boot_id"
 def boot_id(environment: Mapping[str, str] = os.environ, kernels_file: str = KERNELS_FILE) -> str:
     """The kernel's boot id, else ``OFFPATH_BOOT_ID``, as 36 characters with dashes. Never raises.
 
-    Where neither can be read it is a random one: no journal is continued then, which loses accepted work at a restart
-    and never confuses two boots.
+    If neither can be read, the id is random. Then no journal is continued: accepted work is lost at a restart, but two
+    boots are never confused.
     """
     known = kernels_boot_id(kernels_file) or _as_id(environment.get(BOOT_ID, ""))
     if known:
@@ -38,7 +38,7 @@ def boot_id(environment: Mapping[str, str] = os.environ, kernels_file: str = KER
 
 
 def kernels_boot_id(kernels_file: str = KERNELS_FILE) -> str:
-    """What the kernel says, or "" where its file is hidden."""
+    """The kernel's boot id, or "" if its file is hidden."""
     try:
         with open(kernels_file, encoding="ascii") as file:
             return _as_id(file.read(64))
@@ -47,12 +47,12 @@ def kernels_boot_id(kernels_file: str = KERNELS_FILE) -> str:
 
 
 def some_boot_id() -> str:
-    """A random one, of the same form."""
+    """A random id of the same form."""
     return str(uuid.UUID(bytes=secrets.token_bytes(16)))
 
 
 def _as_id(text: str) -> str:
-    """The one form of 32 hexadecimal digits with or without dashes; "" for anything else."""
+    """Normalizes 32 hexadecimal digits with or without dashes; "" for anything else."""
     digits = text.strip().replace("-", "")
     if len(digits) != 32:
         return ""

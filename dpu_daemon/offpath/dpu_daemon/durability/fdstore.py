@@ -1,4 +1,4 @@
-"""The manager's end of the notify protocol: its socket, its messages, and the descriptors it is given to hold."""
+"""The service manager's side of the notify protocol: its socket, its messages and the descriptors that it stores."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ _UCRED: Final = struct.Struct("3i")
 
 @dataclass(slots=True, eq=False)
 class Notification:
-    """One message: who sent it, as the kernel says; its last value per key; its descriptors, which it owns."""
+    """One message: the sender's pid, as the kernel reports it; the last value per key; descriptors, which it owns."""
 
     pid: int
     fields: dict[str, str]
     fds: list[int] = field(default_factory=list)
 
     def take_fds(self) -> list[int]:
-        """They are the taker's from here on."""
+        """Transfers the descriptors to the caller."""
         taken, self.fds = self.fds, []
         return taken
 
     def close(self) -> None:
-        """Close the descriptors that nobody took."""
+        """Close the descriptors that were not taken."""
         close_all(self.take_fds())
 
 
 def open_notify_socket(path: str) -> socket.socket:
-    """A datagram socket at ``path``, mode 0600, that says who sent each message. Raises: PlaceUnusable."""
+    """A datagram socket at ``path``, mode 0600, that reports each sender's credentials. Raises: PlaceUnusable."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         if os.path.exists(path):
-            os.unlink(path)  # the listening sockets are ours already, so no other service manager hears here
+            os.unlink(path)  # this manager holds the listening sockets, so no other one uses this socket
         mask = os.umask(0o177)
         try:
             sock.bind(path)
@@ -58,7 +58,7 @@ def open_notify_socket(path: str) -> socket.socket:
 
 
 def read_notification(sock: socket.socket) -> Notification | None:
-    """The next message, or None: there is none. One that is cut short or no text comes without fields."""
+    """The next message, or None if there is none. A truncated message has no fields."""
     space = socket.CMSG_SPACE(_UCRED.size) + socket.CMSG_SPACE(_MAX_FDS * 4)
     try:
         data, ancillary, flags, _ = sock.recvmsg(
@@ -66,30 +66,30 @@ def read_notification(sock: socket.socket) -> Notification | None:
         )
     except BlockingIOError:
         return None
-    said = Notification(0, {})
+    message = Notification(0, {})
     for level, kind, body in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds = array.array("i")
             fds.frombytes(body[: len(body) - len(body) % fds.itemsize])
-            said.fds += fds
+            message.fds += fds
         elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
-            said.pid = _UCRED.unpack(body[: _UCRED.size])[0]
+            message.pid = _UCRED.unpack(body[: _UCRED.size])[0]
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         logger.warning(
             "message of pid %d dropped: too long, or more descriptors than RLIMIT_NOFILE allows",
-            said.pid,
+            message.pid,
             extra={"code": "notify_too_long"},
         )
     else:
         text = data.decode("utf-8", "replace")
-        said.fields = dict(line.split("=", 1) for line in text.split("\n") if "=" in line)
-    return said
+        message.fields = dict(line.split("=", 1) for line in text.split("\n") if "=" in line)
+    return message
 
 
 class DescriptorStore:
-    """Descriptors by name, several of a name in the order they came; at most ``most`` of them.
+    """Descriptors by name; those of one name stay in order of arrival. Holds at most ``most``.
 
-    They are held as with ``FDPOLL=0``: until they are removed or the store closes, whatever becomes of their far end.
+    Semantics of ``FDPOLL=0``: they are held until removed or until the store closes, even if the other end closes.
     """
 
     def __init__(self, most: int) -> None:
@@ -101,11 +101,11 @@ class DescriptorStore:
         return len(self._held)
 
     def entries(self) -> Iterator[tuple[str, int]]:
-        """(name, descriptor), oldest first; they stay the store's."""
+        """(name, descriptor), oldest first; the store keeps ownership."""
         return iter(self._held)
 
     def add(self, name: str, fds: Sequence[int]) -> None:
-        """Hold them, all or none; owned from here on. What is held already, under any name, is not held twice."""
+        """Store all of ``fds`` or none; takes ownership. A file that is stored already, under any name, is skipped."""
         if not FD_NAME.fullmatch(name) or len(self._held) + len(fds) > self._most:
             logger.warning(
                 "%d descriptors named %.40r not stored: the store is full with %d",
@@ -126,21 +126,21 @@ class DescriptorStore:
             self._held.append((name, fd))
 
     def remove(self, name: str) -> None:
-        """Drop everything of that name; nothing of it is no fault."""
+        """Close and drop every descriptor of that name; a name without descriptors is not an error."""
         for _, fd in [entry for entry in self._held if entry[0] == name]:
             self._known.discard(_identity(fd) or (0, 0))
             os.close(fd)
         self._held = [entry for entry in self._held if entry[0] != name]
 
     def close(self) -> None:
-        """Drop everything."""
+        """Close and drop every descriptor."""
         close_all([fd for _, fd in self._held])
         self._held.clear()
         self._known.clear()
 
 
 def _identity(fd: int) -> tuple[int, int] | None:
-    """What makes two descriptors one: the file's inode. Eventfds and the like share one, and are never the same."""
+    """(device, inode), by which duplicates are found. None for eventfds and the like, which share one inode."""
     found = os.fstat(fd)
     is_own = stat.S_ISREG(found.st_mode) or stat.S_ISSOCK(found.st_mode) or stat.S_ISFIFO(found.st_mode)
     return (found.st_dev, found.st_ino) if is_own else None

@@ -1,4 +1,4 @@
-"""What a daemon starts with when a service manager started it: listening sockets, and stored descriptors."""
+"""Takes over what a service manager passes at start: listening sockets and stored descriptors."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ LISTENING: Final = {
 
 @dataclass(slots=True, eq=False)
 class Inherited:
-    """Listening sockets by name, each at most once; and descriptors that an earlier run of the daemon had stored."""
+    """Listening sockets by name, at most one each; and descriptors that an earlier run of the daemon stored."""
 
     listening: dict[str, socket.socket] = field(default_factory=dict)
     stored: dict[str, list[int]] = field(default_factory=dict)
 
     def close_unused(self) -> None:
-        """Close the listening sockets that nobody took out. Their other holder keeps them open."""
+        """Close the listening sockets that were not taken. The service manager keeps its duplicates open."""
         while self.listening:
             self.listening.popitem()[1].close()
 
 
 def take_inherited() -> Inherited:
-    """Everything handed down to this process. Raises: HandoverError: it is not what its name says."""
+    """Everything passed to this process. Raises: HandoverError: a socket does not match its name."""
     inherited = Inherited(stored=take_listen_fds())
     for name, (_, kind) in LISTENING.items():
         fds = inherited.stored.pop(name, [])
         if len(fds) > 1:
-            raise HandoverError(f"{len(fds)} listening sockets are called {name}")
+            raise HandoverError(f"{len(fds)} listening sockets are named {name}")
         if fds:
             inherited.listening[name] = inherited_listener(name, fds[0], kind)
     return inherited

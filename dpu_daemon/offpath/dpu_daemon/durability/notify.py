@@ -1,7 +1,7 @@
-"""The service manager's protocol, the service's side: what a daemon says (sd_notify) and what it is handed.
+"""The service's side of the service manager protocol: sends notifications (sd_notify) and takes passed descriptors.
 
-Standard library only. `Notifier` says; `take_listen_fds` and `watchdog_interval_s` read what systemd, or
-`offpath daemon run --keep`, left in the environment (sd_notify(3), sd_listen_fds(3), sd_watchdog_enabled(3)).
+Standard library only. `Notifier` sends; `take_listen_fds` and `watchdog_interval_s` read the environment set by systemd
+or `offpath daemon run --keep` (sd_notify(3), sd_listen_fds(3), sd_watchdog_enabled(3)).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from offpath.bindings.sockets import send_with_fds
 
 logger = logging.getLogger(__name__)
 FIRST_FD: Final = 3
-"""Where handed-down descriptors begin."""
+"""The first passed descriptor."""
 FD_NAME: Final = re.compile(r"[!-9;-~]{1,255}")
-"""What systemd takes as a descriptor's name: printable ASCII without colon; spaces we do without."""
+"""What systemd accepts as a descriptor's name: printable ASCII without colon. Spaces are not used here."""
 MAX_LISTEN_FDS: Final = 65536
 _MAX_FDS_PER_MESSAGE: Final = 253  # the kernel's SCM_MAX_FD
 _TRIES: Final = 3
@@ -34,14 +34,14 @@ _NUMBER: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
 class Notifier:
-    """Says how the service is. Without a manager (``address`` empty) every method does nothing and returns False.
+    """Reports the service's state. Without a manager (empty ``address``) every method does nothing and returns False.
 
-    Nothing here blocks beyond 3 ms, and nothing fails: a manager that does not listen is no reason to stop serving.
-    Each method returns whether the manager's socket has the message.
+    No method blocks for more than 3 ms or raises on failure: the daemon serves even if the manager does not listen.
+    Each method returns whether the message is in the manager's socket.
     """
 
     def __init__(self, address: str = "") -> None:
-        """``address``: a path, or ``@`` and a name for Linux's abstract sockets; other kinds count as none."""
+        """``address``: a path, or ``@`` and a name for Linux's abstract sockets; other kinds count as empty."""
         self._sock: socket.socket | None = None
         self._address = "\0" + address[1:] if address.startswith("@") else address
         if address and address[0] not in "/@":
@@ -51,28 +51,28 @@ class Notifier:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Notifier:
-        """Whom ``NOTIFY_SOCKET`` names, else nobody."""
+        """A notifier for the address in ``NOTIFY_SOCKET``, or one without a manager."""
         return cls(environment.get("NOTIFY_SOCKET", ""))
 
     @property
     def has_manager(self) -> bool:
-        """False: nobody is told, and nothing can be stored."""
+        """False: notifications are not sent, and nothing can be stored."""
         return bool(self._address)
 
     def ready(self, status: str = "") -> bool:
-        """Started, or reloaded."""
+        """The service has started or reloaded."""
         return self._send("READY=1" + _status(status))
 
     def reloading(self) -> bool:
-        """A reload begins; `ready` ends it. The time lets the manager match it to its own request."""
+        """A reload begins; `ready` ends it. The timestamp lets the manager match it to its own request."""
         return self._send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self) -> bool:
-        """The service ends in order."""
+        """The service is shutting down."""
         return self._send("STOPPING=1")
 
     def watchdog(self) -> bool:
-        """Alive; owed at least every `watchdog_interval_s`."""
+        """Keep-alive; due at least every `watchdog_interval_s`."""
         return self._send("WATCHDOG=1")
 
     def status(self, text: str) -> bool:
@@ -80,39 +80,40 @@ class Notifier:
         return self._send(_status(text)[1:])
 
     def store(self, name: str, fds: Sequence[int]) -> bool:
-        """Give the manager duplicates of ``fds`` to keep under ``name``; they come back with the next start.
+        """Give the manager duplicates of ``fds`` to keep under ``name``; they are passed back at the next start.
 
-        One message: they are kept all or none. ``FDPOLL=0``: also when the other end of one hangs up. What is in the
-        manager's queue is kept even if we die now. Raises: ValueError: no such name, or over 253 descriptors.
+        All go in one message, so all are kept or none. ``FDPOLL=0``: they are kept even if another end closes. A
+        message in the manager's queue is handled even if this process dies now. Raises: ValueError: invalid name, or
+        over 253 descriptors.
         """
         if not fds or len(fds) > _MAX_FDS_PER_MESSAGE:
             raise ValueError(f"{len(fds)} descriptors in one message")
         return self._send(f"FDSTORE=1\nFDPOLL=0\nFDNAME={_checked(name)}", fds)
 
     def forget(self, name: str) -> bool:
-        """Have everything dropped that is kept under ``name``. Raises: ValueError."""
+        """Have the manager drop everything kept under ``name``. Raises: ValueError."""
         return self._send(f"FDSTOREREMOVE=1\nFDNAME={_checked(name)}")
 
     def barrier(self, timeout_s: float = 1.0) -> bool:
-        """Wait, at most ``timeout_s``, until the manager has taken all said before. Blocks: not for the loop."""
+        """Wait until the manager has handled all earlier messages, at most ``timeout_s``. Blocks: not for the loop."""
         if not self._address:
             return False
-        ours, theirs = os.pipe2(os.O_CLOEXEC)
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
         try:
             try:
-                is_sent = self._send("BARRIER=1", [theirs])
+                is_sent = self._send("BARRIER=1", [write_end])
             finally:
-                os.close(theirs)
+                os.close(write_end)
             if not is_sent:
                 return False
             poller = select.poll()
-            poller.register(ours, 0)  # a hang-up is always reported
+            poller.register(read_end, 0)  # a hang-up is always reported
             return bool(poller.poll(max(0.0, timeout_s * 1e3)))
         finally:
-            os.close(ours)
+            os.close(read_end)
 
     def connected(self) -> socket.socket:
-        """A non-blocking socket to the manager, for `storing.Store`. Raises: OSError: there is none."""
+        """A non-blocking socket to the manager, for `storing.Store`. Raises: OSError: no manager listens."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:
             sock.connect(self._address)
@@ -134,16 +135,16 @@ class Notifier:
                 self.close()
                 if is_fresh:
                     return self._failed(str(fault))
-        return False  # the manager was replaced, and again
+        return False  # the manager was replaced twice
 
     def close(self) -> None:
-        """Give the socket back; the next message takes another. Repeating it is harmless."""
+        """Close the socket; the next message opens another. Idempotent."""
         if self._sock is not None:
             self._sock.close()
             self._sock = None
 
     def __del__(self) -> None:
-        self.close()  # one datagram socket, which nothing waits for: to own a notifier asks for no block
+        self.close()  # one datagram socket without pending work, so no context manager is needed
 
     def _try(self, sock: socket.socket, message: bytes, fds: Sequence[int]) -> bool:
         for _ in range(_TRIES):
@@ -154,7 +155,7 @@ class Notifier:
                     sock.send(message, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
                 self._has_failed = False
                 return True
-            except BlockingIOError:  # its queue is full (10 messages, on kernels that nobody tuned)
+            except BlockingIOError:  # its queue is full (10 messages by kernel default)
                 poller = select.poll()
                 poller.register(sock, select.POLLOUT)
                 poller.poll(_TRY_MS)
@@ -173,38 +174,38 @@ def _status(text: str) -> str:
 
 def _checked(name: str) -> str:
     if not FD_NAME.fullmatch(name):
-        raise ValueError(f"{name!r} cannot name a descriptor")
+        raise ValueError(f"{name!r} is not a valid descriptor name")
     return name
 
 
 def _number(environment: Mapping[str, str], key: str, most: int) -> int:
     text = environment[key]
     if not _NUMBER.fullmatch(text) or int(text) > most:
-        raise HandoverError(f"{key}={text[:40]!r} is no number up to {most}")
+        raise HandoverError(f"{key}={text[:40]!r} is not a number up to {most}")
     return int(text)
 
 
 def take_listen_fds(environment: MutableMapping[str, str] = os.environ) -> dict[str, list[int]]:
-    """The descriptors handed down, by name, now ours and closed on exec; what has no name is called ``unknown``.
+    """The passed descriptors, by name, now owned by this process and closed on exec. Unnamed ones are ``unknown``.
 
-    The variables are removed, so that no child takes them for its own, and so is the second call's answer: empty.
-    Descriptors meant for another process are none. Raises: HandoverError: the variables make no sense.
+    The variables are removed so that no child uses them; therefore a second call returns nothing. Descriptors meant for
+    another process are ignored. Raises: HandoverError: the variables are invalid.
     """
     given = {key: environment.pop(key, None) for key in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")}
-    said = {key: text for key, text in given.items() if text is not None}
-    if "LISTEN_PID" not in said or "LISTEN_FDS" not in said:
+    variables = {key: text for key, text in given.items() if text is not None}
+    if "LISTEN_PID" not in variables or "LISTEN_FDS" not in variables:
         return {}
-    if _number(said, "LISTEN_PID", 1 << 31) != os.getpid():
+    if _number(variables, "LISTEN_PID", 1 << 31) != os.getpid():
         return {}
-    count = _number(said, "LISTEN_FDS", MAX_LISTEN_FDS)
-    names = said["LISTEN_FDNAMES"].split(":") if "LISTEN_FDNAMES" in said else ["unknown"] * count
+    count = _number(variables, "LISTEN_FDS", MAX_LISTEN_FDS)
+    names = variables["LISTEN_FDNAMES"].split(":") if "LISTEN_FDNAMES" in variables else ["unknown"] * count
     if not count and names == [""]:
         names = []
     if len(names) != count:
         raise HandoverError(f"LISTEN_FDS={count}, but LISTEN_FDNAMES has {len(names)} names")
     for name in names:
         if not FD_NAME.fullmatch(name):
-            raise HandoverError(f"LISTEN_FDNAMES: {name[:40]!r} cannot name a descriptor")
+            raise HandoverError(f"LISTEN_FDNAMES: {name[:40]!r} is not a valid descriptor name")
     taken: dict[str, list[int]] = {}
     for fd, name in enumerate(names, FIRST_FD):
         try:
@@ -221,9 +222,9 @@ def _why(fault: OSError) -> str:
 
 
 def watchdog_interval_s(environment: Mapping[str, str] = os.environ) -> float | None:
-    """The longest the manager waits between two `Notifier.watchdog`, or None: it does not wait for them.
+    """The longest time the manager allows between two `Notifier.watchdog` calls, or None: no watchdog is set.
 
-    Raises: HandoverError: the variables make no sense.
+    Raises: HandoverError: the variables are invalid.
     """
     if "WATCHDOG_USEC" not in environment:
         return None
@@ -231,12 +232,12 @@ def watchdog_interval_s(environment: Mapping[str, str] = os.environ) -> float | 
         return None
     microseconds = _number(environment, "WATCHDOG_USEC", (1 << 63) - 1)
     if not microseconds:
-        raise HandoverError("WATCHDOG_USEC=0 leaves no time")
+        raise HandoverError("WATCHDOG_USEC=0 is not a valid interval")
     return microseconds / 1e6
 
 
 def close_all(fds: Sequence[int]) -> None:
-    """Close descriptors that nobody wants; one that is not open is passed over."""
+    """Close descriptors; ones that are not open are ignored."""
     for fd in fds:
         with contextlib.suppress(OSError):
             os.close(fd)

@@ -1,8 +1,8 @@
-"""A service manager for one daemon: `offpath daemon run --keep`, for demo, tests and machines without systemd.
+"""A service manager for one daemon: `offpath daemon run --keep`, for demos, tests and machines without systemd.
 
-It speaks systemd's protocol from the manager's side: makes the listening sockets, holds the descriptors that the
-daemon stores, watches it, and starts it again after an abnormal end. It must not fail, so it does little: standard
-library only, one thread, no event loop beyond a selector, and it never looks into a connection or a request.
+It implements the manager's side of systemd's protocol: creates the listening sockets, stores the daemon's descriptors,
+watches the daemon and restarts it after an abnormal exit. It must not fail, so it is minimal: standard library only,
+one thread, a selector instead of an event loop. It never reads a connection or a request.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ _PR_SET_PDEATHSIG: Final = 1
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 _MAX_BACKOFF_S: Final = 5.0
-_LONGEST_WAIT_S: Final = 3600.0  # no selector takes "for ever" as a number
+_LONGEST_WAIT_S: Final = 3600.0  # a selector accepts no infinite timeout as a number
 _libc = ctypes.CDLL(None, use_errno=True)  # loaded before any fork
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceManagerSettings:
-    """Names in brackets: what systemd calls it."""
+    """Names in brackets are systemd's settings."""
 
     watchdog_s: float = 10.0
-    """Longest silence of a daemon that was ready once; 0: it is not watched. [WatchdogSec]"""
+    """Longest time without WATCHDOG=1 once ready; 0: no watchdog. [WatchdogSec]"""
     start_s: float = 90.0
-    """Longest start until READY. [TimeoutStartSec]"""
+    """Longest time from start to READY. [TimeoutStartSec]"""
     stop_s: float = 90.0
-    """Longest orderly end. [TimeoutStopSec]"""
+    """Longest orderly shutdown. [TimeoutStopSec]"""
     abort_s: float = 5.0
     """From SIGABRT to SIGKILL. [TimeoutAbortSec]"""
     starts: int = 5
     """Starts allowed within ``starts_within_s``; 0: any number. [StartLimitBurst]"""
     starts_within_s: float = 10.0
     store_max: int = 4096
-    """Descriptors held. [FileDescriptorStoreMax]"""
+    """Most descriptors stored. [FileDescriptorStoreMax]"""
 
 
 class _Phase(Enum):
@@ -69,7 +69,7 @@ class _Phase(Enum):
 
 
 class ServiceManager:
-    """Keeps one daemon, whose ``command`` (an argument vector, the first an absolute path) is run as its child."""
+    """Runs ``command`` (an argument vector, the first an absolute path) as its child and restarts it when it fails."""
 
     def __init__(self, directory: str, command: Sequence[str], settings: ServiceManagerSettings | None = None) -> None:
         self._directory = directory
@@ -93,14 +93,14 @@ class ServiceManager:
         self._ready_s = 0.0
 
     def run(self) -> int:
-        """Serve until the daemon ends in order, SIGTERM or SIGINT, or it cannot be kept up. Blocks.
+        """Serve until the daemon exits in order, SIGTERM or SIGINT arrives, or the start limit is reached. Blocks.
 
         Returns: the daemon's exit code; 128 + n when a signal ended it; 70 at the start limit.
-        Raises: RegionError, PlaceUnusable: the runtime directory or a socket in it cannot be had.
+        Raises: RegionError, PlaceUnusable: the runtime directory or a socket in it cannot be created.
         """
         make_runtime_directory(self._directory)
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # what is stored here, the daemon holds as well
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # the daemon also opens every descriptor stored here
         with contextlib.ExitStack() as held:
             self._open(held)
             while True:
@@ -115,7 +115,7 @@ class ServiceManager:
                 code = self._attend()
                 if self._is_over(code):
                     if self._is_stopping and code == -signal.SIGTERM:
-                        return 0  # it was told before it had begun
+                        return 0  # the signal arrived before the daemon had installed its handler
                     return 128 - code if code < 0 else code
                 self._pause()
                 if self._is_stopping:
@@ -146,7 +146,7 @@ class ServiceManager:
         held.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(waker.fileno()))
         self._selector.register(self._notify, selectors.EVENT_READ)
         self._selector.register(self._woken, selectors.EVENT_READ)
-        held.callback(self._end_child)  # first of all, should we be the one that fails
+        held.callback(self._end_child)  # runs first, in case this process is the one that fails
 
     def _unlisten(self, name: str) -> None:
         self._files[name].remove()
@@ -157,8 +157,8 @@ class ServiceManager:
         self._notify.close()
 
     def _remake(self) -> None:
-        """Have each socket's file again if somebody removed it: a daemon that cannot say READY would be started without
-        end. While the daemon runs it makes the listening ones anew itself; those are dead with it."""
+        """Recreate the file of each socket if it was removed: a daemon that cannot send READY would be restarted
+        endlessly. A running daemon recreates the listening sockets itself, but those end with it."""
         try:
             for name, file in self._files.items():
                 if not file.is_there():
@@ -198,7 +198,7 @@ class ServiceManager:
         self._selector.register(sock, selectors.EVENT_READ)
         logger.warning("socket %s was removed; created it again", self._notify_path, extra={"code": "socket_remade"})
 
-    # -- one life of the daemon -----------------------------------------------------------------------------------
+    # -- one run of the daemon ------------------------------------------------------------------------------------
     def _may_start(self) -> bool:
         now_s = time.monotonic()
         settings = self._settings
@@ -219,7 +219,7 @@ class ServiceManager:
         sys.stdout.flush()
         sys.stderr.flush()
         manager = os.getpid()
-        # A signal between fork and exec would find our own way of taking signals in the child, and be lost.
+        # A signal between fork and exec would run this process's handler in the child and be lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             self._pid = os.fork()
@@ -233,7 +233,7 @@ class ServiceManager:
         self._enter(_Phase.STARTING, self._settings.start_s)
 
     def _become_daemon(self, manager: int, names: Sequence[str], fds: Sequence[int]) -> NoReturn:
-        """In the child: descriptors from 3 on, the variables of the protocol, then the daemon's program."""
+        """In the child: places descriptors from 3 on, sets the protocol's variables, then executes the daemon."""
         try:
             signal.set_wakeup_fd(-1)
             for number in _SIGNALS:
@@ -241,9 +241,9 @@ class ServiceManager:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
             if os.getppid() != manager:
-                os._exit(1)  # it died before we could ask to be told
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core holds tokens and payloads
-            # All are moved out of the way first: what is to become 3 may itself be 4.
+                os._exit(1)  # the parent died before PR_SET_PDEATHSIG was set
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # core dumps would contain tokens and payloads
+            # First move all descriptors above the target range, because a source may itself be a target number.
             moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_FD + len(fds)) for fd in fds]
             for to, fd in enumerate(moved, FIRST_FD):
                 os.dup2(fd, to, inheritable=True)
@@ -252,9 +252,9 @@ class ServiceManager:
             environment |= {"LISTEN_FDS": str(len(fds)), "LISTEN_FDNAMES": ":".join(names)}
             environment.setdefault(BOOT_ID, self._boot)
             if self._lives > 1:
-                environment.pop("OFFPATH_FAULTS", None)  # an armed fault strikes the first life, not each anew
+                environment.pop("OFFPATH_FAULTS", None)  # an armed fault applies to the first run only
                 if self._lives == 2 and "OFFPATH_FAULTS_AGAIN" in environment:
-                    environment["OFFPATH_FAULTS"] = environment["OFFPATH_FAULTS_AGAIN"]  # or, if asked for, the second
+                    environment["OFFPATH_FAULTS"] = environment["OFFPATH_FAULTS_AGAIN"]  # or to the second, if set
             environment.pop("WATCHDOG_USEC", None)
             environment.pop("WATCHDOG_PID", None)
             if self._settings.watchdog_s:
@@ -266,12 +266,12 @@ class ServiceManager:
             os._exit(127)
 
     def _attend(self) -> int:
-        """Until the child has ended; what it said before is taken in. Returns: exit code, or minus the signal."""
+        """Waits until the child exits and handles all of its messages. Returns: exit code, or minus the signal."""
         while not self._turn(self._deadline_s - time.monotonic()):
             self._remake_notify()
             if time.monotonic() >= self._deadline_s:
                 self._too_late()
-        self._read_notifications()  # with its pid still its own: it is not reaped yet
+        self._read_notifications()  # before the child is reaped, while its pid is not reused
         self._selector.unregister(self._pidfd)
         os.close(self._pidfd)
         self._pidfd = -1
@@ -280,7 +280,7 @@ class ServiceManager:
         return os.waitstatus_to_exitcode(status)
 
     def _turn(self, wait_s: float) -> bool:
-        """Wait once, take in what there is. True: the child has ended."""
+        """Wait once and handle what is ready. True: the child has exited."""
         has_ended = False
         for key, _ in self._selector.select(min(max(0.0, wait_s), _LONGEST_WAIT_S)):
             if key.fileobj is self._woken:
@@ -296,7 +296,7 @@ class ServiceManager:
         self._deadline_s = time.monotonic() + (limit_s or float("inf"))
 
     def _too_late(self) -> None:
-        """The phase lasted too long: SIGABRT, so that it says where it hung; at last SIGKILL."""
+        """The phase took too long: send SIGABRT, which dumps where the daemon hangs; then SIGKILL."""
         if self._phase in (_Phase.STARTING, _Phase.RUNNING):
             what = "has not become ready" if self._phase is _Phase.STARTING else "does not feed its watchdog"
             logger.error("the daemon (pid %d) %s; sending SIGABRT", self._pid, what, extra={"code": "daemon_aborted"})
@@ -309,7 +309,7 @@ class ServiceManager:
             self._signal(signal.SIGKILL)
             self._enter(self._phase, self._settings.abort_s)
 
-    # -- what is said ---------------------------------------------------------------------------------------------
+    # -- signals and notifications --------------------------------------------------------------------------------
     def _signals(self) -> None:
         with contextlib.suppress(BlockingIOError):
             for number in self._woken.recv(4096):
@@ -319,28 +319,28 @@ class ServiceManager:
                     if self._phase is not _Phase.ABORTING:
                         self._enter(_Phase.STOPPING, self._settings.stop_s)
                 elif number == signal.SIGHUP:
-                    # Before it is ready it would die of it; a daemon that starts reads its configuration anyway.
+                    # Before READY, SIGHUP would kill it. A starting daemon reads its configuration anyway.
                     self._owes_hangup = self._phase is _Phase.STARTING
                     if self._phase is _Phase.RUNNING:
                         self._signal(signal.SIGHUP)
 
     def _read_notifications(self) -> None:
-        """Every message in the queue; those of other processes count for nothing."""
-        while (said := read_notification(self._notify)) is not None:
-            if said.pid != self._pid or not self._pid:
+        """Handle every queued message; messages of other processes are ignored."""
+        while (message := read_notification(self._notify)) is not None:
+            if message.pid != self._pid or not self._pid:
                 logger.warning(
                     "ignored a message of pid %d, which is not the daemon",
-                    said.pid,
+                    message.pid,
                     extra={"code": "notify_foreign"},
                 )
-                said.close()
+                message.close()
                 continue
-            fields = said.fields
+            fields = message.fields
             if fields.get("FDSTORE") == "1":
-                self._store.add(fields.get("FDNAME", "stored"), said.take_fds())
+                self._store.add(fields.get("FDNAME", "stored"), message.take_fds())
             if fields.get("FDSTOREREMOVE") == "1" and "FDNAME" in fields:
                 self._store.remove(fields["FDNAME"])
-            said.close()  # of BARRIER=1 too: that is the answer to it
+            message.close()  # also for BARRIER=1, where closing the descriptor is the reply
             if fields.get("READY") == "1" and self._phase is _Phase.STARTING:
                 self._was_ever_ready = True
                 self._ready_s = time.monotonic()
@@ -364,13 +364,13 @@ class ServiceManager:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
 
-    # -- afterwards -----------------------------------------------------------------------------------------------
+    # -- after an exit --------------------------------------------------------------------------------------------
     def _is_over(self, code: int) -> bool:
-        """Ended in order, or never able to start: then there is nothing to keep."""
+        """True: the daemon exited in order, or was never able to start, so it is not restarted."""
         if code == 0 or self._is_stopping:
             return True
         if code > 0 and not self._was_ever_ready:
-            return True  # it said why: a configuration that does not hold will not hold the next time either
+            return True  # it has logged the reason; an invalid configuration fails at the next start too
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         logger.warning(
             "the daemon ended %s; restarting it with %d kept descriptors",
@@ -381,7 +381,7 @@ class ServiceManager:
         return False
 
     def _pause(self) -> None:
-        """Start again at once after a life of a second or more; after shorter ones wait 0, 0.1, 0.2 … 5 s."""
+        """Restart at once after a run of a second or more; after shorter ones wait 0, 0.1, 0.2 … 5 s."""
         lived_s = time.monotonic() - self._ready_s if self._ready_s else 0.0
         self._short_lives = 0 if lived_s >= 1.0 else self._short_lives + 1
         if self._short_lives < 2:
@@ -398,4 +398,4 @@ class ServiceManager:
 
 
 def _only_wake(number: int, frame: object) -> None:
-    """The wake-up descriptor has the number already."""
+    """Does nothing: the wake-up descriptor already carries the signal number."""

@@ -1,9 +1,9 @@
-"""Descriptors that the service manager holds: queued, sent when there is room, acknowledged by a barrier.
+"""Stores descriptors with the service manager: queued, sent when there is room, acknowledged by a barrier.
 
-The manager's socket takes ten messages on kernels that nobody tuned, and a manager that stands still takes none. What
-is to be held is therefore a wish by name, repeated until the manager has acknowledged it: ``BARRIER=1`` brings a pipe
-whose end the manager closes when it has handled every message before (sd_notify(3)). Nothing here blocks the loop.
-There is one wish a name, so the queue is bounded by the sessions that are open and those that the manager still holds.
+The manager's socket takes ten messages by kernel default, and none while the manager is stalled. Therefore each stored
+name has a request that is repeated until the manager acknowledges it: ``BARRIER=1`` carries a pipe that the manager
+closes after it has handled every earlier message (sd_notify(3)). Nothing here blocks the loop. There is one request per
+name, so the queue is bounded by the open sessions and those that the manager still holds.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from offpath.dpu_daemon.durability.notify import Notifier
 
 logger = logging.getLogger(__name__)
 RETRY_S: Final = 0.1
-"""Between two attempts to reach a manager that is not there, or while descriptors for a barrier are missing."""
+"""Delay before another attempt when the manager is unreachable or descriptors for a barrier are missing."""
 ACKNOWLEDGE_S: Final = 5.0
-"""What was not acknowledged by then is sent again: the manager may have been replaced."""
+"""Requests not acknowledged within this time are sent again: the manager may have been replaced."""
 NAMES: Final = {
     "offpath_store_pending": "Descriptors' stores and removals that the service manager has not acknowledged.",
     "offpath_store_retries_total": "Stores and removals that were sent to the service manager again.",
@@ -34,13 +34,13 @@ NAMES: Final = {
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """``fds``: to be held under the name; None: to be dropped. They stay their owner's, who calls `Store.forget` before
-    closing them."""
+    """``fds``: descriptors to store under the name; None: drop them. Their owner keeps them, and calls `Store.forget`
+    before closing them."""
 
     fds: tuple[int, ...] | None
     is_sent: bool = False
     may_be_held: bool = False
-    """An earlier wish of that name may have reached the manager."""
+    """An earlier request of that name may have reached the manager."""
     when_sent: list[Callable[[], None]] = field(default_factory=list)
     when_held: list[Callable[[], None]] = field(default_factory=list)
 
@@ -55,7 +55,7 @@ def store_metrics(store: Store) -> dict[str, tuple[str, Callable[[], float]]]:
 
 
 class Store:
-    """The daemon's end. Without a manager `keep` and `forget` do nothing."""
+    """The daemon's side. Without a manager `keep` and `forget` do nothing."""
 
     def __init__(self, notifier: Notifier) -> None:
         self.notifier = notifier
@@ -66,29 +66,29 @@ class Store:
         self._timer: asyncio.TimerHandle | None = None
         self._barrier = -1
         self._behind: list[tuple[str, _Request]] = []
-        """What the barrier under way acknowledges."""
+        """Requests that the pending barrier acknowledges."""
         self._is_closed = False
         self.retries = 0
 
     @property
     def pending(self) -> int:
-        """Wishes that are not acknowledged."""
+        """Number of requests that are not acknowledged."""
         return len(self._requests)
 
     def is_held(self, name: str) -> bool:
-        """The manager has acknowledged it."""
+        """Whether the manager has acknowledged it."""
         return name in self._held
 
     def adopt(self, name: str) -> None:
-        """The manager handed it to this process, and still holds it."""
+        """Record that the manager passed it to this process and still holds it."""
         self._held.add(name)
 
     def keep(
         self, name: str, fds: Sequence[int], when_sent: Callable[[], None] = lambda: None,
         when_held: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """Have ``fds`` held under ``name``. ``when_sent``: the message is in the manager's queue, and is read even if
-        this process is killed now; in this call, if there is room. ``when_held``: acknowledged, later."""
+        """Store ``fds`` under ``name``. ``when_sent``: the message is in the manager's queue, and is handled even if
+        this process is killed now; called within this call if there is room. ``when_held``: acknowledged, later."""
         if not self.notifier.has_manager:
             when_sent()
             return
@@ -96,7 +96,7 @@ class Store:
         self._send()
 
     def forget(self, name: str) -> None:
-        """Have what is held under ``name`` dropped; the descriptors may be closed after this call."""
+        """Drop what is stored under ``name``; the descriptors may be closed after this call."""
         if not self.notifier.has_manager:
             return
         before = self._requests.pop(name, None)
@@ -107,28 +107,28 @@ class Store:
 
     # -- sending --------------------------------------------------------------------------------------------------
     def _send(self) -> None:
-        """Everything that there is room for, oldest first, then a barrier."""
+        """Send as much as there is room for, oldest first, then a barrier."""
         if self._is_closed or self._is_waiting_for_room:
             return
-        for name, wish in list(self._requests.items()):
-            if wish.is_sent:
+        for name, request in list(self._requests.items()):
+            if request.is_sent:
                 continue
-            if not self._submit(name, wish):
+            if not self._submit(name, request):
                 return
-            wish.is_sent = True
-            for told in wish.when_sent:
-                told()
-            wish.when_sent.clear()
+            request.is_sent = True
+            for callback in request.when_sent:
+                callback()
+            request.when_sent.clear()
         if self._requests and self._barrier < 0:
             self._raise_barrier()
 
-    def _submit(self, name: str, wish: _Request) -> bool:
-        if wish.fds is None:
+    def _submit(self, name: str, request: _Request) -> bool:
+        if request.fds is None:
             return self._put(f"FDSTOREREMOVE=1\nFDNAME={name}")
-        return self._put(f"FDSTORE=1\nFDPOLL=0\nFDNAME={name}", wish.fds)
+        return self._put(f"FDSTORE=1\nFDPOLL=0\nFDNAME={name}", request.fds)
 
     def _put(self, message: str, fds: Sequence[int] = ()) -> bool:
-        """False: it could not be sent now, and will be tried again."""
+        """False: it could not be sent now and will be retried."""
         try:
             if self._sock is None:
                 self._sock = self.notifier.connected()
@@ -162,39 +162,39 @@ class Store:
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._again)
 
     def _again(self) -> None:
-        """Not acknowledged in time, or the manager was not there: what was sent may never have arrived."""
+        """Resend everything: not acknowledged in time, or no manager, so sent messages may be lost."""
         self._timer = None
         self._drop_barrier()
-        for wish in self._requests.values():
-            self.retries += wish.is_sent
-            wish.may_be_held = wish.may_be_held or wish.is_sent
-            wish.is_sent = False
-        self._hang_up()  # the manager may have been replaced: its socket's file is looked up anew
+        for request in self._requests.values():
+            self.retries += request.is_sent
+            request.may_be_held = request.may_be_held or request.is_sent
+            request.is_sent = False
+        self._hang_up()  # reconnect by path: the manager may have been replaced
         self._send()
 
     # -- the barrier ----------------------------------------------------------------------------------------------
     def _raise_barrier(self) -> None:
         try:
-            ours, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
             self._later(RETRY_S)
             return
         try:
-            if not self._put("BARRIER=1", [theirs]):
-                os.close(ours)
-                return  # room for it, or a manager, will come
+            if not self._put("BARRIER=1", [write_end]):
+                os.close(read_end)
+                return  # retried when there is room or a manager
         finally:
-            os.close(theirs)
-        self._barrier = ours
-        self._behind = [(name, wish) for name, wish in self._requests.items() if wish.is_sent]
-        asyncio.get_running_loop().add_reader(ours, self._acknowledged)
+            os.close(write_end)
+        self._barrier = read_end
+        self._behind = [(name, request) for name, request in self._requests.items() if request.is_sent]
+        asyncio.get_running_loop().add_reader(read_end, self._acknowledged)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._later(ACKNOWLEDGE_S)
 
     def _acknowledged(self) -> None:
-        if not self._is_there():  # the pipe closed with the manager, which acknowledged nothing
+        if not self._is_there():  # the pipe closed because the manager exited: nothing is acknowledged
             self._drop_barrier()
             self._hang_up()
             if self._timer is not None:
@@ -207,18 +207,18 @@ class Store:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for name, wish in behind:
-            if self._requests.get(name) is not wish:
-                continue  # another wish took its place
+        for name, request in behind:
+            if self._requests.get(name) is not request:
+                continue  # replaced by a newer request
             del self._requests[name]
-            if wish.fds is not None:
+            if request.fds is not None:
                 self._held.add(name)
-                for told in wish.when_held:
-                    told()
+                for callback in request.when_held:
+                    callback()
         self._send()
 
     def _is_there(self) -> bool:
-        """Whether the manager that was sent the barrier still listens."""
+        """Whether the manager that received the barrier still listens."""
         if self._sock is None:
             return False
         try:
@@ -236,7 +236,7 @@ class Store:
             self._barrier = -1
         self._behind = []
 
-    # -- the end --------------------------------------------------------------------------------------------------
+    # -- shutdown -------------------------------------------------------------------------------------------------
     def _hang_up(self) -> None:
         if self._sock is None:
             return
@@ -247,25 +247,25 @@ class Store:
         self._sock = None
 
     def flush(self, timeout_s: float) -> bool:
-        """At the end of the process: send what waits, for ``timeout_s`` at most. Blocks. True: everything is sent."""
-        waiting = [(name, wish) for name, wish in self._requests.items() if not wish.is_sent]
+        """At process exit: send pending requests within ``timeout_s``. Blocks. True: everything was sent."""
+        waiting = [(name, request) for name, request in self._requests.items() if not request.is_sent]
         if not waiting:
             return True
         until_s = time.monotonic() + timeout_s
         with contextlib.suppress(OSError), self.notifier.connected() as sock:
-            for name, wish in waiting:
+            for name, request in waiting:
                 if (left_s := until_s - time.monotonic()) <= 0:
                     break
                 sock.settimeout(left_s)
-                if wish.fds is None:
+                if request.fds is None:
                     sock.send(f"FDSTOREREMOVE=1\nFDNAME={name}".encode())
                 else:
-                    send_with_fds(sock, f"FDSTORE=1\nFDPOLL=0\nFDNAME={name}".encode(), wish.fds)
-                wish.is_sent = True
-        return all(wish.is_sent for _, wish in waiting)
+                    send_with_fds(sock, f"FDSTORE=1\nFDPOLL=0\nFDNAME={name}".encode(), request.fds)
+                request.is_sent = True
+        return all(request.is_sent for _, request in waiting)
 
     def close(self) -> None:
-        """Say no more. Repeating it is harmless."""
+        """Send nothing more. Idempotent."""
         if self._is_closed:
             return
         self._drop_barrier()

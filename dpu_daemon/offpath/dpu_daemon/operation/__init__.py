@@ -1,1 +1,1 @@
-"""What operators use and see, and changes of a running or restarted daemon."""
+"""Operator interfaces (admin socket, logs, metrics), self-check, reload and recovery after a restart."""

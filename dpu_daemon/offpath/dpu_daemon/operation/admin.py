@@ -1,4 +1,4 @@
-"""The admin socket: an operator's window into a running daemon (`offpath request explain`, `lease list`, `top`, …)."""
+"""Serves the admin socket, over which operators inspect a running daemon (`offpath request explain`, `top`, …)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AdminServer:
     """Serves the admin socket. `start` listens, `close` stops."""
 
     def __init__(self, daemon: Daemon, path: str, inherited: socket.socket | None = None) -> None:
-        """``inherited``: a socket that listens at ``path`` already, whose file is not ours to remove."""
+        """``inherited``: a socket already listening at ``path``; its file is not removed on close."""
         self._daemon = daemon
         self._answers = Answers(daemon)
         handlers = AdminHandlers(
@@ -36,7 +36,7 @@ class AdminServer:
         await self._socket.start()
 
     async def close(self) -> None:
-        """Stop listening and hang up on everybody."""
+        """Stop listening and close every connection."""
         await self._socket.close()
 
     def _read(self, body: bytes) -> admin.Request:
@@ -45,16 +45,16 @@ class AdminServer:
     def _broke(self) -> None:
         self._daemon.counters["violations"] += 1
 
-    def _done(self, asked: admin.Request) -> None:
-        if isinstance(asked, admin.DrainRequest) and asked.stop:
+    def _done(self, request: admin.Request) -> None:
+        if isinstance(request, admin.DrainRequest) and request.stop:
             logger.warning("stopping on an operator's request")
             os.kill(os.getpid(), signal.SIGTERM)
 
-    async def _answer(self, asked: admin.Request, uid: int) -> admin.Reply:
-        if isinstance(asked, admin.HealthRequest):
+    async def _answer(self, request: admin.Request, uid: int) -> admin.Reply:
+        if isinstance(request, admin.HealthRequest):
             return await self._health()
         try:
-            return self._answers.to(asked, uid)
+            return self._answers.to(request, uid)
         except BadArguments as wrong:
             return admin.Fault(code=wrong.code, detail=wrong.detail)
 
@@ -66,7 +66,7 @@ class AdminServer:
             async with asyncio.timeout(ANSWER_S):
                 await done.wait()
         except TimeoutError:
-            pass  # what did not speak is in the checks
+            pass  # checks without a result are reported as such in ``checks``
         checks = dict(checkup.checks)
         checks["ready"] = checkup.why_not_ready or "ok"
         return admin.Health(

@@ -1,4 +1,4 @@
-"""What the admin socket answers: the book's view, the shell's tally and the last ended jobs as messages."""
+"""Builds the replies of the admin socket from the job book, the daemon's counters and the last ended jobs."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 _STARTS_SHOWN: Final = 24
 _HOLDERS_SHOWN: Final = 32
-_Wish = tuple[tuple[JobState, ...], bool | None]
-_WISHES: Final[dict[str, _Wish]] = {
+_StateFilter = tuple[tuple[JobState, ...], bool | None]
+_STATE_FILTERS: Final[dict[str, _StateFilter]] = {
     **{state.name.lower(): ((state,), None) for state in JobState},
     "copying": ((JobState.COPYING,), False),
     "copied": ((JobState.COPYING,), True),
     "ended": (tuple(state for state in JobState if state >= FIRST_TERMINAL), None),
 }
-"""Words for states as lists show them: the state, and whether the job waits on its lane for share."""
-_ANY: Final[_Wish] = ((), None)
+"""State names of job lists → the book's states, and whether the job waits on its lane for share."""
+_ANY: Final[_StateFilter] = ((), None)
 _EMPTY: Final = Histogram()
 
 
 class BadArguments(OffpathError):
-    """The request names nothing, or something that is not there; ``code`` is stable."""
+    """The request lacks an argument or names an unknown object; ``code`` is stable."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(f"{code}: {detail}")
@@ -46,7 +46,7 @@ class BadArguments(OffpathError):
 
 
 class Answers:
-    """Answers over one daemon. In its loop; none of them waits."""
+    """Replies for one daemon. Runs in its event loop; no method waits."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
@@ -54,26 +54,26 @@ class Answers:
         self._started_ns = daemon.requests.now_ns()
         self._release = metadata.version("offpath")
 
-    def to(self, asked: admin.Request, uid: int) -> admin.Reply:
-        """``uid``: whose request it is. Raises: AskedWrongly."""
-        match asked:
+    def to(self, request: admin.Request, uid: int) -> admin.Reply:
+        """``uid``: the uid that sent the request. Raises: BadArguments."""
+        match request:
             case admin.StatusRequest():
                 return self._status()
             case admin.JobsRequest():
-                return self._jobs(asked)
+                return self._jobs(request)
             case admin.JobRequest() | admin.ExplainRequest() | admin.CancelRequest():
-                return self._one_job(asked, uid)
+                return self._one_job(request, uid)
             case admin.LeasesRequest():
-                return self._leases(asked)
+                return self._leases(request)
             case admin.SessionsRequest():
-                return self._sessions(asked)
+                return self._sessions(request)
             case admin.StatisticsRequest():
-                return self._statistics(asked)
+                return self._statistics(request)
             case admin.DrainRequest():
-                return self._drain(asked)
-        raise BadArguments("unanswerable", asked.kind)
+                return self._drain(request)
+        raise BadArguments("unanswerable", request.kind)
 
-    # -- the whole ------------------------------------------------------------------------------------------------
+    # -- daemon state ---------------------------------------------------------------------------------------------
     def _status(self) -> admin.Status:
         daemon, ledger = self._daemon, self._ledger
         held: Counter[str] = Counter()
@@ -93,21 +93,21 @@ class Answers:
             queued=sum(tenant.backlog for tenant in ledger.tenants.values()), leaving=len(ledger.leaving),
         )  # fmt: skip
 
-    def _drain(self, asked: admin.DrainRequest) -> admin.Drained:
-        self._daemon.drain(asked.is_on)
+    def _drain(self, request: admin.DrainRequest) -> admin.Drained:
+        self._daemon.drain(request.is_on)
         return admin.Drained(
             is_draining=self._daemon.is_draining, is_drained=is_drained(self._ledger),
             unanswered=self._ledger.unanswered, leaving=len(self._ledger.leaving),
             limit_ms=self._daemon.settings.config.limits.drain_ms,
         )  # fmt: skip
 
-    def _statistics(self, asked: admin.StatisticsRequest) -> admin.Statistics:
+    def _statistics(self, request: admin.StatisticsRequest) -> admin.Statistics:
         ended: dict[str, Counter[str]] = {}
         for (tenant, status, _), count in self._daemon.requests.answers.stats.ends().items():
             ended.setdefault(tenant, Counter())[status.name.lower()] += count
         sessions = Counter(session.tenant for session in self._ledger.sessions.values())
-        fitting = sorted(each.tenant for each in view.tenants(self._ledger) if each.tenant > asked.after)
-        page = fitting[: asked.limit]
+        fitting = sorted(each.tenant for each in view.tenants(self._ledger) if each.tenant > request.after)
+        page = fitting[: request.limit]
         return admin.Statistics(
             uptime_ms=(self._daemon.requests.now_ns() - self._started_ns) // MS, counters=self._daemon.statistics(),
             tenants=[self._tenant_line(name, ended.get(name, Counter()), sessions[name]) for name in page],
@@ -124,29 +124,35 @@ class Answers:
         )  # fmt: skip
 
     # -- lists ----------------------------------------------------------------------------------------------------
-    def _jobs(self, asked: admin.JobsRequest) -> admin.Jobs:
-        """Those that the book holds; where ended ones are asked for, also those whose answers were taken."""
+    def _jobs(self, request: admin.JobsRequest) -> admin.Jobs:
+        """Jobs in the book. If ended states are requested, also ended jobs whose answers were collected."""
         states, is_waiting = _ANY
-        if asked.state is not None:
-            if (wish := _WISHES.get(asked.state.lower())) is None:
-                raise BadArguments("unknown_state", f"{asked.state}: one of {', '.join(_WISHES)}")
-            states, is_waiting = wish
+        if request.state is not None:
+            if (state_filter := _STATE_FILTERS.get(request.state.lower())) is None:
+                raise BadArguments("unknown_state", f"{request.state}: one of {', '.join(_STATE_FILTERS)}")
+            states, is_waiting = state_filter
         held = view.jobs(
-            self._ledger, self._daemon.requests.now_ns(), tenant=asked.tenant, session=asked.session, states=states,
-            is_waiting_for_share=is_waiting, after=asked.after, limit=asked.limit,
+            self._ledger, self._daemon.requests.now_ns(), tenant=request.tenant, session=request.session, states=states,
+            is_waiting_for_share=is_waiting, after=request.after, limit=request.limit,
         )  # fmt: skip
         lines = {each.job: self._job_line(each) for each in held}
         if terminal := [state for state in states if state >= FIRST_TERMINAL]:
             ended = self._daemon.requests.answers.stats.ended(
-                tenant=asked.tenant, session=asked.session, states=terminal, after=asked.after, limit=asked.limit
+                tenant=request.tenant,
+                session=request.session,
+                states=terminal,
+                after=request.after,
+                limit=request.limit,
             )
-            lines |= {each.job: self._line(each) for each in ended}  # these say why they ended
-        page = [lines[job] for job in sorted(lines)[: asked.limit]]
-        return admin.Jobs(jobs=page, next=page[-1].job if len(page) == asked.limit else 0)
+            lines |= {each.job: self._line(each) for each in ended}  # these lines carry the end reason
+        page = [lines[job] for job in sorted(lines)[: request.limit]]
+        return admin.Jobs(jobs=page, next=page[-1].job if len(page) == request.limit else 0)
 
-    def _leases(self, asked: admin.LeasesRequest) -> admin.Leases:
-        found = [each for each in view.leases(self._ledger, self._daemon.requests.now_ns()) if each.lease > asked.after]
-        page = found[: asked.limit]
+    def _leases(self, request: admin.LeasesRequest) -> admin.Leases:
+        found = [
+            each for each in view.leases(self._ledger, self._daemon.requests.now_ns()) if each.lease > request.after
+        ]
+        page = found[: request.limit]
         lines = [
             admin.LeaseLine(
                 lease=each.lease, generation=each.generation, tenant=each.tenant, gpu=each.gpu, profile=each.profile,
@@ -158,8 +164,8 @@ class Answers:
         ]  # fmt: skip
         return admin.Leases(leases=lines, next=page[-1].lease if len(page) < len(found) else 0)
 
-    def _sessions(self, asked: admin.SessionsRequest) -> admin.Sessions:
-        found = view.sessions(self._ledger, tenant=asked.tenant, after=asked.after, limit=asked.limit)
+    def _sessions(self, request: admin.SessionsRequest) -> admin.Sessions:
+        found = view.sessions(self._ledger, tenant=request.tenant, after=request.after, limit=request.limit)
         lines = [
             admin.SessionLine(
                 session=each.session, tenant=each.tenant, credits=each.credits, jobs=each.jobs,
@@ -167,25 +173,25 @@ class Answers:
             )
             for each in found
         ]  # fmt: skip
-        return admin.Sessions(sessions=lines, next=found[-1].session if len(found) == asked.limit else 0)
+        return admin.Sessions(sessions=lines, next=found[-1].session if len(found) == request.limit else 0)
 
     # -- one job --------------------------------------------------------------------------------------------------
-    def _one_job(self, asked: admin.JobRequest | admin.ExplainRequest | admin.CancelRequest, uid: int) -> admin.Reply:
-        """An unanswered job is the book's, an answered one is looked up among the last ended."""
-        job = self._find(asked)
-        if isinstance(asked, admin.CancelRequest):
+    def _one_job(self, request: admin.JobRequest | admin.ExplainRequest | admin.CancelRequest, uid: int) -> admin.Reply:
+        """Looks up unanswered jobs in the book and answered jobs among the last ended ones."""
+        job = self._find(request)
+        if isinstance(request, admin.CancelRequest):
             if isinstance(job, Job) and (ref := self._daemon.requests.answers.refs.get(job.job)) is not None:
                 self._daemon.requests.sessions.cancel(ref, operator_uid=uid)
-                return admin.Cancelled(job=self._line(self._find(asked)))
+                return admin.Cancelled(job=self._line(self._find(request)))
             return admin.Cancelled(job=self._line(job))
         gpus = tuple(self._daemon.requests.book.leasing.gpus)
         if isinstance(job, Job):
-            if isinstance(asked, admin.JobRequest):
+            if isinstance(request, admin.JobRequest):
                 return admin.Job(job=self._line(job), stages_ms=[])
             now_ns = self._daemon.requests.now_ns()
             return self._explanation(job, explain(job, self._ledger, gpus, now_ns))
         answer = job.answer
-        if isinstance(asked, admin.JobRequest):
+        if isinstance(request, admin.JobRequest):
             return admin.Job(job=self._line(job), stages_ms=[ns / MS for ns in answer.stages])
         ended = Ended(
             job.job, job.tenant, job.demand or self._kernel_demand(job.kernel), job.payload_bytes, job.budget_ms,
@@ -194,22 +200,22 @@ class Answers:
         )  # fmt: skip
         return self._explanation(job, explain_end(ended, self._ledger, gpus, self._daemon.requests.now_ns()))
 
-    def _find(self, asked: admin.JobRequest | admin.ExplainRequest | admin.CancelRequest) -> Job | EndedRequest:
+    def _find(self, request: admin.JobRequest | admin.ExplainRequest | admin.CancelRequest) -> Job | EndedRequest:
         job: Job | None
-        if asked.job is not None:
-            name = str(asked.job)
-            job = self._ledger.jobs.get(asked.job)
-            kept = self._daemon.requests.answers.stats.find(job=asked.job)
-        elif asked.session is not None and asked.request_id is not None:
-            name = f"{asked.session}/{asked.request_id}"
-            job = view.find_job(self._ledger, asked.session, asked.request_id)
-            kept = self._daemon.requests.answers.stats.find(session=asked.session, request_id=asked.request_id)
+        if request.job is not None:
+            name = str(request.job)
+            job = self._ledger.jobs.get(request.job)
+            kept = self._daemon.requests.answers.stats.find(job=request.job)
+        elif request.session is not None and request.request_id is not None:
+            name = f"{request.session}/{request.request_id}"
+            job = view.find_job(self._ledger, request.session, request.request_id)
+            kept = self._daemon.requests.answers.stats.find(session=request.session, request_id=request.request_id)
         else:
             raise BadArguments("no_id", "name a job, or a session and a request id")
         if job is not None and job.state < FIRST_TERMINAL:
             return job
         if kept is None:
-            raise BadArguments("unknown_job", f"no job {name} is held, and none of the last ended ones is it")
+            raise BadArguments("unknown_job", f"job {name} is neither in the book nor among the last ended jobs")
         return kept
 
     def _line(self, job: Job | EndedRequest) -> admin.JobLine:
@@ -242,10 +248,10 @@ class Answers:
     def _kernel_demand(self, number: int) -> int:
         return self._daemon.host.kernels.demand(number)
 
-    def _explanation(self, job: Job | EndedRequest, told: Explanation) -> admin.Explanation:
-        estimate = told.estimate_ns / MS if told.estimate_ns is not None else None
+    def _explanation(self, job: Job | EndedRequest, result: Explanation) -> admin.Explanation:
+        estimate = result.estimate_ns / MS if result.estimate_ns is not None else None
         return admin.Explanation(
-            job=self._line(job), where=told.where, holds=_hold_lines(told.holds), ahead=told.ahead,
+            job=self._line(job), where=result.where, holds=_hold_lines(result.holds), ahead=result.ahead,
             estimate_ms=estimate,
             stages_ms=[ns / MS for ns in job.answer.stages] if isinstance(job, EndedRequest) else [],
         )  # fmt: skip

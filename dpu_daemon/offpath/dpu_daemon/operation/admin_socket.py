@@ -1,7 +1,7 @@
-"""A socket for operators: who may use it, and one question at a time from each.
+"""Listens on an operator socket, checks each peer's uid and serves one request at a time per connection.
 
-Only root, this process's own uid and the listed ones are let in. A peer costs one connection of at most `MAX_PEERS`,
-one request in hand and one frame in flight; what it asks is answered in the loop, page by page.
+Only root, the daemon's own uid and the listed uids are accepted. Each peer costs one connection (of at most
+`MAX_PEERS`), one request and one frame in flight. Requests are answered in the event loop, page by page.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from offpath.dpu_daemon.listening.places import Places
 
 logger = logging.getLogger(__name__)
 MAX_PEERS: Final = 16
-_MOST_UNIDENTIFIED: Final = 64  # they are known by their uid a few turns of the loop later
+_MOST_UNIDENTIFIED: Final = 64  # peers are identified by uid within a few turns of the event loop
 _LIMIT: Final = 2 * 65536
 IDLE_S: Final = 5.0
-"""A peer that asks nothing for so long, or does not take its answer, is hung up on."""
+"""Closes a connection that sends no request, or does not read its reply, for this long."""
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class AdminHandlers(Generic[_T]):
-    """Who answers. ``read`` raises ControlError; ``answer`` gets the request and the uid that sent it; ``done`` comes
-    after an answer was sent; ``broke``: a peer broke the protocol; ``uids``: who may ask besides root and ourselves, at
-    that moment."""
+    """Callbacks of an `AdminSocket`. ``read`` raises ControlError. ``answer`` gets the request and the sender's uid.
+    ``done`` runs after a reply was sent, ``broke`` after a protocol violation. ``uids`` returns the uids that are
+    currently allowed besides root and the daemon's own."""
 
     read: Callable[[bytes], _T]
     answer: Callable[[_T, int], Awaitable[BaseModel]]
     uids: Callable[[], Collection[int]]
-    done: Callable[[_T], None] = lambda asked: None
+    done: Callable[[_T], None] = lambda request: None
     broke: Callable[[], None] = lambda: None
 
 
 class AdminSocket(Generic[_T]):
-    """Serves a desk at ``path``. `start` listens, `close` stops."""
+    """Serves `AdminHandlers` at ``path``. `start` listens, `close` stops."""
 
     def __init__(
         self, handlers: AdminHandlers[_T], path: str, inherited: socket.socket | None = None,
         count: Callable[[str], None] = lambda what: None, *, places: Places,
     ) -> None:  # fmt: skip
-        """``inherited``: a socket that listens at ``path`` already, whose file is not ours to remove. ``count`` gets
-        the names of counters: ``connections_evicted``, ``descriptors_exhausted``. ``places`` watches over the file."""
+        """``inherited``: a socket already listening at ``path``; its file is not removed on close. ``count`` gets the
+        names of counters: ``connections_evicted``, ``descriptors_exhausted``. ``places`` monitors the socket file."""
         self._places = places
         self._file: SocketFile | None = None
         self._handlers = handlers
@@ -64,7 +64,7 @@ class AdminSocket(Generic[_T]):
         self.door: StreamListener | None = None
         self._waiting = Unidentified(_MOST_UNIDENTIFIED, lambda: count("connections_evicted"))
         self._exhausted = lambda: count("descriptors_exhausted")
-        self._peers: dict[asyncio.StreamWriter, None] = {}  # who has been quiet longest comes first
+        self._peers: dict[asyncio.StreamWriter, None] = {}  # least recently active first
 
     async def start(self) -> None:
         """Raises: OSError: the path is taken or cannot be made."""
@@ -78,7 +78,7 @@ class AdminSocket(Generic[_T]):
         self.door.open()
 
     async def close(self) -> None:
-        """Stop listening and hang up on everybody."""
+        """Stop listening and close every connection."""
         if self.door is None:
             return
         if self._file is not None:
@@ -86,11 +86,11 @@ class AdminSocket(Generic[_T]):
         await self.door.close()
 
     def set_mode(self) -> None:
-        """The uid is what counts; but a listed one must be able to connect."""
+        """Access is checked by uid. If other uids are listed, the file mode lets them connect."""
         self._places.look()
         is_open = any(uid not in (0, os.getuid()) for uid in self._handlers.uids())
-        with contextlib.suppress(FileNotFoundError):  # then nobody connects any more, whatever its mode was
-            if os.stat(self._path).st_uid == os.geteuid():  # else its maker, a service manager, decides
+        with contextlib.suppress(FileNotFoundError):  # without its file the socket accepts nobody
+            if os.stat(self._path).st_uid == os.geteuid():  # else its creator, a service manager, sets the mode
                 os.chmod(self._path, 0o666 if is_open else 0o600)
 
     def _is_operator(self, uid: int) -> bool:
@@ -113,7 +113,7 @@ class AdminSocket(Generic[_T]):
         try:
             await self._serve(reader, writer, uid)
         except (PeerGone, TimeoutError, OSError):
-            pass  # it left, or is to leave: nothing is held for it
+            pass  # the peer is gone or evicted; nothing is held for it
         finally:
             self._peers.pop(writer, None)
             if writer.transport.get_write_buffer_size() > 65536:
@@ -131,22 +131,22 @@ class AdminSocket(Generic[_T]):
                         if not data:
                             return
                         waiting += frames.feed(data)
-                    asked = self._handlers.read(waiting.pop(0))
+                    request = self._handlers.read(waiting.pop(0))
                 except (FrameError, ControlError) as broken:
                     self._handlers.broke()
                     _respond(writer, admin.Fault(code=broken.code, detail=broken.detail[:500]))
                     return
                 if writer not in self._peers or not self._is_operator(uid):
-                    return  # hung up on meanwhile, or an operator no more since a reload
+                    return  # evicted meanwhile, or no longer an operator after a reload
                 self._peers[writer] = self._peers.pop(writer)
-                _respond(writer, await self._handlers.answer(asked, uid))
+                _respond(writer, await self._handlers.answer(request, uid))
                 await writer.drain()
-            self._handlers.done(asked)
+            self._handlers.done(request)
 
 
 def _respond(writer: asyncio.StreamWriter, reply: BaseModel) -> None:
     body = control.encode(reply)
     try:
         writer.write(frame(body))
-    except FrameError:  # a page of unusually long names
+    except FrameError:  # the page is too long because of long names
         writer.write(frame(control.encode(admin.Fault(code="too_long", detail="ask for a smaller page"))))

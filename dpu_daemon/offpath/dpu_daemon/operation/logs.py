@@ -1,7 +1,7 @@
-"""The daemon's log: text, or one JSON object per line (``operation.log = "json"``), to standard error either way.
+"""Formats, redacts and rate-limits the daemon's log: text or JSON lines (``operation.log = "json"``) on stderr.
 
-Lines are for refusals and faults, never for requests. Peers choose some of the words, so: one line per message
-whatever they contain, no word that could be a secret or an address, and no more than so many of one kind a second.
+The log reports refusals and faults, never single requests. Messages may contain text that a peer chose. Therefore each
+message stays on one line, possible secrets and addresses are removed, and each kind of message is rate-limited.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BURST: Final = 20
 PER_S: Final = 1.0
 KINDS_KEPT: Final = 256
 NEVER_LEFT_OUT: Final = frozenset({"config_changed", "config_refused"})
-"""Answers to an operator's signal, which no peer can cause and somebody waits for."""
+"""Replies to an operator's signal. No peer can trigger them, and the operator waits for them."""
 _SECRET: Final = re.compile(r"0x[0-9a-fA-F]{6,}|(?<![\w-])(?!GPU-|MIG-)[A-Za-z0-9_-]{32,}(?![\w-])")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -106,33 +106,33 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "notify_too_long": ("pid",),
     "store_full": ("descriptors", "name", "stored"),
 }
-"""By code: the names of a message's arguments. A message carries its code (``extra={"code": …}``), so its text may
-change; one without a code is logged with its text alone."""
+"""Code → names of the message's arguments. A message carries its code (``extra={"code": …}``), so its text may change.
+A message without a code is logged as text alone."""
 
 
 def redacted(text: str) -> str:
-    """Without what could be a token, a key or an address."""
+    """Removes text that could be a token, a key or an address."""
     return _SECRET.sub("…", text)
 
 
 def printable(text: str) -> str:
-    """On one line, without characters that a terminal acts on: for what a peer said, and an operator reads."""
+    """One line without terminal control characters, for peer-supplied text that an operator reads."""
     return "".join(each if each.isprintable() else " " for each in text)
 
 
 class OneLine(logging.Formatter):
-    """Text, one line per message: a peer's line break must not look like a message of ours."""
+    """Text, one line per message, so that a line break in peer-supplied text cannot imitate a daemon message."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter.formatMessage`."""
         record.message = _CONTROL.sub(" ", redacted(record.message))
         if left_out := getattr(record, "left_out", 0):
-            record.message += f" ({left_out} more of this kind were left out)"
+            record.message += f" ({left_out} similar messages were dropped)"
         return super().formatMessage(record)
 
 
 class JsonLines(logging.Formatter):
-    """One object per line: time, level, logger, message, code, and the fields of its kind."""
+    """One object per line: time, level, logger, message, code, and the fields of that code."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter.format`."""
@@ -156,17 +156,16 @@ class JsonLines(logging.Formatter):
 
 
 class RateLimit(logging.Filter):
-    """`BURST` messages of a kind at once, `PER_S` a second afterwards; the next one let through says how many not.
+    """Passes `BURST` messages of a kind at once and `PER_S` a second afterwards. The next message that passes carries
+    the number of dropped ones.
 
-    Of errors, which may bring a traceback each, one a second from the first on.
-
-    The kinds `NEVER_LEFT_OUT` all pass. At most `KINDS_KEPT` kinds are told apart, the one quiet longest is forgotten
-    first.
+    Errors may carry tracebacks, so they are limited to one a second from the start. The codes in `NEVER_LEFT_OUT`
+    always pass. The filter tracks at most `KINDS_KEPT` kinds and forgets the least recently seen first.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._kinds: dict[str, tuple[float, float, int]] = {}  # left, when, left out
+        self._kinds: dict[str, tuple[float, float, int]] = {}  # tokens left, last time, dropped
 
     def filter(self, record: logging.LogRecord) -> bool:
         """See `logging.Filter.filter`."""
@@ -190,8 +189,8 @@ class RateLimit(logging.Filter):
 
 
 def loop_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """An event loop's exception handler whose lines the rate limit knows: the loop's own differ in addresses, each a
-    kind of its own, and came without bound."""
+    """Exception handler for an event loop. Its log lines share one kind for the rate limit; asyncio's default lines
+    differ in addresses, so each would be a kind of its own and pass unlimited."""
     fault = context.get("exception")
     what = str(context.get("message", ""))[:200]
     logger.error(
@@ -204,7 +203,7 @@ def loop_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
 
 
 def set_up(style: str) -> None:
-    """Give every handler of the root logger this style and the rate limit; doing it again changes the style."""
+    """Give every handler of the root logger this style and the rate limit. A later call changes the style."""
     for handler in logging.getLogger().handlers:
         if style == "json":
             handler.setFormatter(JsonLines())

@@ -1,7 +1,7 @@
-"""What Prometheus reads: counters folded when it asks, by Prometheus' conventions (seconds, bytes, ``_total``).
+"""Builds the Prometheus metrics at each scrape, by Prometheus' conventions (seconds, bytes, ``_total``).
 
-Labels are tenant, status, reason, state, stage and gpu, all of them bounded by the configuration or the code; never a
-job, session or lease. `take` runs in the daemon's loop and copies numbers; text is made from them in another thread.
+Labels are tenant, status, reason, state, stage and gpu. All are bounded by the configuration or the code; none is a
+job, session or lease. `take` copies numbers in the daemon's event loop; another thread formats them.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ _BOUNDS: Final = tuple(f"{ns / 1e9:g}" for ns in BOUNDS_NS)
 PLAIN: Final[dict[str, tuple[str, str]]] = {
     "offpath_requests": ("requests", "Requests taken from a doorbell with a valid header."),
     "offpath_expired_running": ("expired_running", "Requests that expired during their kernel, which kept its lane."),
-    "offpath_violations": ("violations", "Messages, doorbells and headers that broke a rule of the protocol."),
+    "offpath_violations": ("violations", "Messages, doorbells and headers that violated the protocol."),
     "offpath_copied_bytes": ("dma_bytes", "Bytes the copy engine moved for requests and results."),
     "offpath_header_read_bytes": ("header_bytes_read", "Bytes of request headers that the daemon's CPU read."),
     "offpath_answer_written_bytes": ("answer_bytes_written", "Bytes of answers that the daemon's CPU wrote."),
     "offpath_scrubbed_bytes": ("scrubbed_bytes", "Bytes of instance memory confirmed as zero."),
-    "offpath_leases_opened": ("leases_opened", "Leases the book asked the helper to open."),
-    "offpath_leases_closed": ("leases_closed", "Leases the book asked the helper to close."),
-    "offpath_restarts": ("restarts", "Processes that went on with this lineage's journal after the first."),
+    "offpath_leases_opened": ("leases_opened", "Leases that the book ordered the helper to open."),
+    "offpath_leases_closed": ("leases_closed", "Leases that the book ordered the helper to close."),
+    "offpath_restarts": ("restarts", "Processes that continued this lineage's journal after the first."),
     "offpath_connections_evicted": (
         "connections_evicted",
-        "Connections closed before they identified themselves, because others waited.",
+        "Unidentified connections closed to make room for others.",
     ),
     "offpath_descriptors_exhausted": (
         "descriptors_exhausted",
         "Connections not accepted because the process or the machine was out of descriptors or memory.",
     ),
-    "offpath_config_reloads": ("reloads", "Configurations taken in while running."),
+    "offpath_config_reloads": ("reloads", "Configurations applied by a reload."),
 }
 """Counters without labels: metric → key of `Daemon.statistics`, help."""
 
@@ -56,7 +56,7 @@ Buckets = tuple[tuple[int, ...], int]
 
 @dataclass(slots=True)
 class Snapshot:
-    """Numbers of one moment, taken in the loop."""
+    """Metric values at one moment, copied in the event loop."""
 
     counters: dict[str, int] = field(default_factory=dict)
     ends: dict[tuple[str, str, str], int] = field(default_factory=dict)
@@ -82,11 +82,11 @@ class Snapshot:
 
 
 Extra = dict[str, tuple[str, Callable[[], float]]]
-"""Further numbers of the daemon's parts: metric name → help, and what gives it; a name with ``_total`` is a counter."""
+"""Additional metrics: name → (help, function that returns the value). A name ending in ``_total`` is a counter."""
 
 
 def take(daemon: Daemon, lag_s: float, uptime_s: float) -> Snapshot:
-    """Copy the numbers. In the loop; the cost grows with tenants and leases, never with jobs."""
+    """Copy the numbers. Runs in the event loop; the cost grows with tenants and leases, never with jobs."""
     ledger = daemon.requests.book.ledger
     stats = daemon.requests.answers.stats
     leases: Counter[tuple[str, str]] = Counter()
@@ -117,13 +117,13 @@ def take(daemon: Daemon, lag_s: float, uptime_s: float) -> Snapshot:
 
 
 class DaemonCollector(Collector):
-    """Makes metric families of a fresh `Snapshot` at each scrape. ``get`` raises TimeoutError: the loop is blocked."""
+    """Builds metric families from a new `Snapshot` per scrape. ``get`` raises TimeoutError if the loop is blocked."""
 
     def __init__(self, get: Callable[[], Snapshot]) -> None:
         self._get = get
 
     def describe(self) -> Iterable[Metric]:
-        """What `collect` would give of a daemon that did nothing yet, without asking one."""
+        """The metrics of an idle daemon, without taking a snapshot."""
         return families(Snapshot())
 
     def collect(self) -> Iterator[Metric]:
@@ -132,15 +132,17 @@ class DaemonCollector(Collector):
 
 
 def families(now: Snapshot) -> Iterator[Metric]:
-    """Every metric, also those without a sample yet: the alerts' and the dashboard's test reads their names here."""
+    """Every metric, including those without samples: the test of alerts and dashboard reads the names here."""
     info = InfoMetricFamily("offpath_build", "Release of the daemon.")
     info.add_metric([], {"version": metadata.version("offpath")})
     yield info
     yield _gauge("offpath_uptime_seconds", "Time since this process took its first event.", now.uptime_s)
     yield _gauge("offpath_helper_joined", "1 while a helper has joined.", now.has_helper)
-    yield _gauge("offpath_draining", "1 while nothing new is taken in.", now.is_draining)
+    yield _gauge("offpath_draining", "1 while draining: nothing new is accepted.", now.is_draining)
     yield _gauge("offpath_config_last_good", "1 while the sources of the configuration are refused.", now.is_last_good)
-    yield _gauge("offpath_loop_lag_seconds", "Longest delay of the loop's clockwork since the last scrape.", now.lag_s)
+    yield _gauge(
+        "offpath_loop_lag_seconds", "Longest delay of a timer of the event loop since the last scrape.", now.lag_s
+    )
     for name, (key, text) in PLAIN.items():
         yield CounterMetricFamily(name, text, value=now.counters.get(key, 0))
     yield _answers(now)
@@ -183,14 +185,18 @@ def _paused(now: Snapshot) -> Metric:
 
 
 def _levels(now: Snapshot) -> Iterator[Metric]:
-    unanswered = GaugeMetricFamily("offpath_requests_unanswered", "Accepted, not answered.", labels=["tenant"])
-    queued = GaugeMetricFamily("offpath_requests_queued", "Of these, on no lane yet.", labels=["tenant"])
+    unanswered = GaugeMetricFamily(
+        "offpath_requests_unanswered", "Requests accepted and not answered.", labels=["tenant"]
+    )
+    queued = GaugeMetricFamily(
+        "offpath_requests_queued", "Unanswered requests that are not on a lane yet.", labels=["tenant"]
+    )
     for tenant, (jobs, waiting) in now.jobs.items():
         unanswered.add_metric([tenant], jobs)
         queued.add_metric([tenant], waiting)
     sessions = GaugeMetricFamily("offpath_sessions", "Open sessions.", labels=["tenant"])
     held = GaugeMetricFamily("offpath_held_share_ratio", "Sum of the leases' shares, in GPUs.", labels=["tenant"])
-    most = GaugeMetricFamily("offpath_max_share_ratio", "What a tenant may hold, in GPUs.", labels=["tenant"])
+    most = GaugeMetricFamily("offpath_max_share_ratio", "Share that a tenant may hold, in GPUs.", labels=["tenant"])
     for tenant, (share, limit) in now.held_share.items():
         sessions.add_metric([tenant], now.sessions.get(tenant, 0))
         held.add_metric([tenant], share / 100)
@@ -218,7 +224,7 @@ def _histogram(name: str, text: str, label: str, series: dict[str, Buckets]) -> 
 
 
 def _process() -> Iterator[Metric]:
-    """The process by the names every Prometheus client gives them."""
+    """Process metrics under the names that all Prometheus clients use."""
     with open("/proc/self/stat", encoding="ascii") as file:
         fields = file.read().rpartition(")")[2].split()
     ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")

@@ -1,6 +1,6 @@
-"""``/metrics``, ``/healthz`` and ``/readyz`` over HTTP, from a thread of its own: a blocked loop must be noticed.
+"""Serves ``/metrics``, ``/healthz`` and ``/readyz`` over HTTP from its own thread, so it can report a blocked loop.
 
-A peer costs one of `MAX_PEERS` threads for at most `PEER_S` seconds; when there are more, the longest there goes.
+Each peer takes one of `MAX_PEERS` threads for at most `PEER_S` seconds. Beyond that, the oldest connection is closed.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _VERSION_1: Final = re.compile(r"1(\.0){0,2}", re.ASCII)
 _MOST_ELEMENTS: Final = 64
 _LAG_EVERY_S: Final = 0.25
 Application = Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]
-_SWITCH_S: Final = 0.0005  # while text is made the loop waits so long for the interpreter, not 5 ms
+_SWITCH_S: Final = 0.0005  # longest wait of the loop for the interpreter while text is formatted; default 5 ms
 
 
 class MetricsServer:
-    """Serves ``operation.metrics_listen``; does nothing when that is empty. `start` listens, `close` stops."""
+    """Serves ``operation.metrics_listen``; does nothing if that is empty. `start` listens, `close` stops."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
@@ -60,14 +60,14 @@ class MetricsServer:
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Where it listens."""
+        """Listening address; None if not listening."""
         if self._server is None:
             return None
         host, port, *_ = self._server.server_address
         return str(host), int(port)
 
     async def start(self) -> None:
-        """Raises: ConfigError: the address is taken, or is none of this machine's."""
+        """Raises: ConfigError: the address is in use or not local."""
         if not self._listen:
             return
         host, _, port = self._listen.rpartition(":")
@@ -82,7 +82,7 @@ class MetricsServer:
         logger.info("metrics on port %d", self._server.server_address[1], extra={"code": "metrics_listen"})
 
     async def close(self) -> None:
-        """Stop listening; peers that are being served are cut off."""
+        """Stop listening and cut off connections in progress."""
         if self._lag_timer is not None:
             self._lag_timer.cancel()
         if self._server is not None and self._thread is not None:
@@ -101,13 +101,13 @@ class MetricsServer:
         self._lag_s = max(self._lag_s, self._loop.time() - self._expected_s)
         self._arm_lag()
 
-    def _take(self, told: Future[Snapshot]) -> None:
+    def _take(self, future: Future[Snapshot]) -> None:
         try:
             uptime_s = (self._daemon.requests.now_ns() - self._started_ns) / 1e9
             lag_s, self._lag_s = self._lag_s, 0.0
-            told.set_result(take(self._daemon, lag_s, uptime_s))
-        except Exception as fault:  # whatever it is, the scrape is to say so, not the loop
-            told.set_exception(fault)
+            future.set_result(take(self._daemon, lag_s, uptime_s))
+        except Exception as fault:  # any error fails the scrape, not the loop
+            future.set_exception(fault)
 
     def _exhausted(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -115,13 +115,13 @@ class MetricsServer:
 
     # -- in the threads -------------------------------------------------------------------------------------------
     def _snapshot(self) -> Snapshot:
-        told: Future[Snapshot] = Future()
-        self._loop.call_soon_threadsafe(self._take, told)
-        return told.result(ANSWER_S)
+        future: Future[Snapshot] = Future()
+        self._loop.call_soon_threadsafe(self._take, future)
+        return future.result(ANSWER_S)
 
     def _checkup(self) -> Checkup:
         checkup = Checkup()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: then no test will speak
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no check reports a result
             self._loop.call_soon_threadsafe(self._daemon.requests.probe.run, checkup)
             checkup.wait()
         return checkup
@@ -147,17 +147,17 @@ class MetricsServer:
                 return _respond(start, "404 Not Found", {"error": "one of /metrics, /healthz, /readyz"})
             checkup = self._checkup()
             is_well = checkup.is_healthy and (path == "/healthz" or checkup.is_accepting)
-            said = dict(checkup.checks)
+            results = dict(checkup.checks)
             if path == "/readyz":
-                said["ready"] = checkup.why_not_ready or "ok"
-            return _respond(start, "200 OK" if is_well else "503 Service Unavailable", said)
+                results["ready"] = checkup.why_not_ready or "ok"
+            return _respond(start, "200 OK" if is_well else "503 Service Unavailable", results)
 
         return application
 
 
 def _accepted(header: str) -> str:
-    """What of an ``Accept`` header the encoder may see: it raises for a version that is none. OpenMetrics 1 where the
-    peer takes it (RFC 9110 section 12.5.1: an element that makes no sense is passed over), else "": the plain text."""
+    """The ``Accept`` value to pass to the encoder, which raises for invalid versions. OpenMetrics 1 if the peer accepts
+    it, else "" for plain text. Elements that cannot be parsed are skipped (RFC 9110 section 12.5.1)."""
     for element in header.split(",")[:_MOST_ELEMENTS]:
         media, *parameters = (part.strip() for part in element.split(";"))
         versions = [part.partition("=")[2] for part in parameters if part.partition("=")[0].strip() == "version"]
@@ -173,12 +173,12 @@ def _respond(start: StartResponse, status: str, body: dict[str, str]) -> list[by
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = PEER_S  # of a single read or write; all of them together are bounded by the server
+    timeout = PEER_S  # per read or write; the server bounds the whole connection
     server_version = "offpathd"
     sys_version = ""
 
     def get_stderr(self) -> TextIO:
-        """Where wsgiref tells of peers that broke off: nobody reads it."""
+        """Discards wsgiref's messages about broken connections."""
         return io.StringIO()
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -186,7 +186,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A thread per peer, few peers, none for long."""
+    """One thread per peer, with bounds on the number of peers and on the time of each."""
 
     daemon_threads = True
     block_on_close = False
@@ -194,7 +194,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     request_queue_size = 16
 
     def __init__(self, address: tuple[str, int], application: Any, count: Callable[[], None]) -> None:
-        """``count`` is called for each time no connection could be accepted, from any thread."""
+        """``count`` is called, from any thread, each time a connection could not be accepted."""
         self._count = count
         self._logged_s = -LOG_EVERY_S
         if ":" in address[0]:
@@ -205,7 +205,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.set_app(application)
 
     def server_bind(self) -> None:
-        """Bind without asking a name server who we are."""
+        """Bind without a name-server lookup of the own host."""
         socket.socket.setsockopt(self.socket, socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -213,8 +213,8 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def get_request(self) -> tuple[Any, Any]:
-        """The next connection. Out of descriptors, who waits is refused by the spare ones, and the thread pauses: the
-        selector would call again at once. Raises: OSError: there is none, which `serve_forever` passes over."""
+        """The next connection. When descriptors run out, spare ones are used to refuse pending connections, and the
+        thread pauses, because the selector would call again at once. Raises: OSError, which `serve_forever` ignores."""
         try:
             return self.socket.accept()
         except OSError as fault:
@@ -239,7 +239,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             logger.warning("metrics: %s: %s", what, fault, extra={"code": "metrics_failed"})
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """One more peer; the longest there makes room."""
+        """Serve one more peer; close the oldest connection if there are too many."""
         with self._lock:
             if len(self._peers) >= MAX_PEERS:
                 longest = next(iter(self._peers))
@@ -249,25 +249,25 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """It was served, or went."""
+        """The peer was served or disconnected."""
         with self._lock:
             self._peers.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Twice a second."""
+        """Called twice a second."""
         self.cut_off(PEER_S)
 
     def cut_off(self, older_than_s: float) -> None:
-        """Hang up on peers that have been here for so long: a slow reader or writer holds a thread."""
+        """Close connections older than this: a slow reader or writer holds a thread."""
         with self._lock:
             for peer, since in self._peers.items():
                 if time.monotonic() - since >= older_than_s:
                     _cut(peer)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A peer that breaks off is no news; what else goes wrong, such as a thread that cannot be started, is logged
-        once a second."""
+        """Ignores peers that disconnect. Other errors, such as a thread that cannot be started, are logged once a
+        second."""
         fault = sys.exc_info()[1]
         if fault is not None and not isinstance(fault, OSError):
             self._log("a request could not be served", fault)

@@ -1,9 +1,9 @@
-"""Restore a daemon's state from the replayed book, from the session memory that the service manager kept, and from what
-the helper and the workers report when they reconnect.
+"""Restores a daemon's state from the replayed book, the session memory kept by the service manager, and the reports of
+the reconnecting helper and workers.
 
-The book is exact to the last event. What must be found out is what was on its way: copies died with the process and are
-posted again; a launch was received or it was not, its worker says which; an answer stands in the requester's memory
-whole, or is written again; a payload whose header is not what was accepted is RETRY_SAFE.
+The book is exact to the last event. Work in flight must be determined. Copies died with the process and are posted
+again. Whether a launch was received is reported by its worker. An answer is complete in the requester's memory or is
+written again. A payload whose header differs from the accepted one ends as RETRY_SAFE.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MASK: Final = 0xFFFF_FFFF
 
 
 class _NobodysSession:
-    """Stands for the session of a job that runs on although its requester is gone. Implements
+    """Session placeholder for a job that continues although its requester is gone. Implements
     `offpath.dpu_daemon.requests.inflight.SessionEnd`."""
 
     fabric: FabricSession
@@ -47,20 +47,20 @@ class _NobodysSession:
         self.tenant = job.demand.tenant
 
     def ring(self, slot: int) -> None:
-        """Nobody is there to be rung."""
+        """Does nothing: no requester is connected."""
 
     def on_wait(self, wait_ms: int) -> None:
-        """Nobody is there to wait."""
+        """Does nothing: no requester is connected."""
 
 
 def _nobodys(job: Job) -> JobRef:
-    """The shell's side of such a job."""
+    """The shell's record of a job without a requester."""
     return JobRef(job.job, _NobodysSession(job), 0, _bare(job))
 
 
 class Recovery:
-    """Done once, before anything listens. ``stored``: what the service manager kept, by name; taken over, or closed.
-    ``make_fabric``: as `offpath.bindings.memory.slots.SlotMemory`."""
+    """Runs once, before any socket listens. ``stored``: descriptors kept by the service manager, by name; each is
+    adopted or closed. ``make_fabric``: as `offpath.bindings.memory.slots.SlotMemory`."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Recovery:
         self._make_fabric = make_fabric
 
     def run(self) -> None:
-        """Sessions, then jobs, then the host side; the book learns of what is lost."""
+        """Restores sessions, then jobs, then the host side; then reports all losses to the book."""
         daemon = self._daemon
         ledger = daemon.requests.book.ledger
         sessions = {session.session: self._session(session) for session in ledger.sessions.values()}
@@ -88,7 +88,7 @@ class Recovery:
         for job in ledger.jobs.values():  # in the order of acceptance
             newest[job.session, job.origin >> 32] = job.job
         for job in list(ledger.jobs.values()):
-            if newest[job.session, job.origin >> 32] != job.job:  # submitting again returned its credit
+            if newest[job.session, job.origin >> 32] != job.job:  # a newer request in its slot returned its credit
                 taken.append(job.job)
             else:
                 self._job(job, sessions.get(job.session), lost)
@@ -96,20 +96,20 @@ class Recovery:
             if job.job not in daemon.requests.answers.leaving:
                 daemon.requests.answers.leaving[job.job] = ref = _nobodys(job)
                 ref.is_answered = True
-        # Only now may the book be told anything: time has passed, and it may answer any job at once.
+        # The book gets events only from here on: time has passed, so an event may make it answer any job at once.
         daemon.plugin.adopt()
         for number in taken:
             daemon.requests.book_loop.dispatch(events.CreditReturned(number))
         self._end_copies()
         self._reconfigure()
-        if daemon.is_draining:  # whoever drained the process before us wanted it to end: no news to an operator
+        if daemon.is_draining:  # a drain only applied to the previous process; it is not reported to the operator
             daemon.requests.book_loop.dispatch(events.Drain(False))
         for number in lost:
             daemon.requests.book_loop.dispatch(events.SlotLost(number))
         for number, session in sessions.items():
             if session is None:
                 daemon.requests.book_loop.dispatch(events.SessionClosed(number))
-        daemon.requests.book_loop.dispatch(events.Tick())  # the book may wait for no event, only for a deadline
+        daemon.requests.book_loop.dispatch(events.Tick())  # the book may wait for a deadline only, not for an event
         logger.info(
             "recovered %d sessions, %d jobs and %d leases",
             len(daemon.requests.sessions.by_number), len(daemon.requests.answers.refs), len(ledger.leases),
@@ -119,7 +119,7 @@ class Recovery:
             faults.hit("daemon.recovered")
 
     def _reconfigure(self) -> None:
-        """The configuration may have changed while no process was there."""
+        """Apply the current configuration if it changed while no daemon ran."""
         daemon = self._daemon
         ledger, config = daemon.requests.book.ledger, daemon.settings.config
         known = tuple(tenant.spec for tenant in ledger.tenants.values()), ledger.settings, ledger.pins
@@ -129,15 +129,15 @@ class Recovery:
 
     # -- sessions -------------------------------------------------------------------------------------------------
     def _session(self, known: records.Session) -> Session | None:
-        """Its memory from the service manager; None: that is gone, and nobody can be told anything through it."""
+        """Restores a session from its stored memory. None: the memory is gone and the requester cannot be reached."""
         daemon = self._daemon
         fds = self._stored.pop(memory_name(known.session), [])
         try:
             slots, payload_bytes, result_bytes, _ = orjson.loads(known.origin)
             if len(fds) != 2:
-                raise RegionError("its memory was not kept")
+                raise RegionError("its memory was not stored")
             if not self._admission.knows(known.tenant):
-                raise RegionError("its tenant is no more")
+                raise RegionError("its tenant was removed")
             answers, memory = fds.pop(), fds.pop()
             fabric = self._make_fabric(slots, payload_bytes, result_bytes, (memory, answers))
         except (RegionError, ValueError) as fault:
@@ -157,7 +157,7 @@ class Recovery:
         return session
 
     def _close_pending(self) -> None:
-        """What the service manager kept for sessions that the book has ended, or never knew."""
+        """Close descriptors stored for sessions that the book has ended or never knew."""
         while self._stored:
             name, fds = self._stored.popitem()
             close_all(fds)
@@ -165,7 +165,7 @@ class Recovery:
 
     # -- jobs -----------------------------------------------------------------------------------------------------
     def _job(self, job: Job, session: Session | None, lost: list[int]) -> None:
-        """Find its payload and its answer again."""
+        """Locate the job's payload and answer."""
         daemon = self._daemon
         if session is None:
             ref = _nobodys(job)
@@ -188,7 +188,7 @@ class Recovery:
             self._answer_again(job, ref)
 
     def _answer_again(self, job: Job, ref: JobRef) -> None:
-        """The answer was decided and not written. One with a result waits for the worker that still has it."""
+        """The answer was decided but not written. An answer with a result waits for the worker that still has it."""
         daemon = self._daemon
         daemon.requests.answers.refs[job.job] = ref
         total = (0, 0, 0, 0, 0, max(0, daemon.requests.now_ns() - job.accepted_ns))
@@ -199,7 +199,7 @@ class Recovery:
             daemon.requests.answers.write(answer)
 
     def _end_copies(self) -> None:
-        """Copies whose job is answered, or whose lane was lost, ended with the process that made them."""
+        """End the copies of answered jobs and lost lanes: they died with the process that made them."""
         daemon = self._daemon
         ledger = daemon.requests.book.ledger
         ended = [(job.job, job.attempt) for job in ledger.leaving.values() if job.is_copying]
@@ -210,14 +210,14 @@ class Recovery:
 
     # -- lanes ----------------------------------------------------------------------------------------------------
     def _lane_back(self, link: LaneConnection) -> None:
-        """A worker is back: what it was meant to get, and perhaps did not, it gets now."""
+        """A worker reconnected: send it again what it may not have received."""
         daemon = self._daemon
         lease = daemon.requests.book.ledger.lease_of(link.lease, link.generation)
         if lease is None:
             return
         placed = [job for job in lease.jobs.values() if job.placement is not None and job.placement.lane == link.lane]
         for job in placed:
-            if job.is_copying and job.state >= FIRST_TERMINAL:  # answered since: nobody needs the copy made again
+            if job.is_copying and job.state >= FIRST_TERMINAL:  # answered since: the copy is not needed
                 daemon.requests.book_loop.dispatch(events.CopyDone(job.job, job.attempt, error=True))
                 continue
             ref = daemon.requests.answers.refs.get(job.job) or daemon.requests.answers.leaving.get(job.job)
@@ -232,9 +232,9 @@ class Recovery:
         daemon.host.reattachment.scrub_again(link)
 
     def _never_launched(self, job: Job, ref: JobRef, link: LaneConnection) -> None:
-        """Its launch was journalled, and did not arrive."""
+        """The job's launch was journalled but not received by the worker."""
         daemon = self._daemon
-        if job.state >= FIRST_TERMINAL:  # answered meanwhile: nobody needs it to run
+        if job.state >= FIRST_TERMINAL:  # answered meanwhile: it need not run
             daemon.requests.book_loop.dispatch(
                 events.ResultArrived(job.job, link.generation, EndReason.DAEMON_RESTARTED, 0, 0)
             )
@@ -250,12 +250,12 @@ class Recovery:
 
 
 def _bare(job: Job) -> RequestHeader:
-    """What the book knows of a header that cannot be read again."""
+    """The header fields that the book knows, for a header that cannot be read again."""
     return RequestHeader(0, job.request_id, job.kernel, job.demand.share, job.priority, 0, 0, 0, 0, b"")
 
 
 def _header_in(session: Session, slot: int, job: Job) -> RequestHeader | None:
-    """The slot's header, if it is the one that was accepted."""
+    """The slot's header, or None if it is not the accepted one."""
     if slot >= session.fabric.slot_count:
         return None
     copied = session.fabric.read_header(slot)
@@ -269,7 +269,7 @@ def _header_in(session: Session, slot: int, job: Job) -> RequestHeader | None:
 
 
 def _has_answer(session: Session, slot: int, job: Job) -> bool:
-    """The answer of this very request stands in its slot, whole."""
+    """Whether the slot contains the complete answer of this request."""
     try:
         answer = parse_answer(session.fabric.read_answer(slot), session.fabric.result_bytes)
     except HeaderError:

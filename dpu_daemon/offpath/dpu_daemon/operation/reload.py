@@ -1,8 +1,8 @@
-"""SIGHUP: read the same sources again; all of it comes into force, or nothing.
+"""SIGHUP: reads the configuration sources again and applies all of the new configuration or none of it.
 
-Reading, parsing and checking happen in a thread beside the loop, within a time limit: a file may be large, slow, or
-made to be so. Whatever goes wrong there is a refused reload: it is logged, every fault of it, and counted, and the
-configuration in force stays. What a running daemon cannot change is a fault that says so.
+A separate thread reads, parses and checks the sources within a time limit, because a file may be large, slow or
+malicious. Any failure refuses the reload: all faults are logged, the refusal is counted, and the configuration in force
+stays. Changing a setting that needs a restart is also a fault.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from offpath.dpu_daemon.policy.plugins import PluginError
 
 logger = logging.getLogger(__name__)
 READ_S: Final = 30.0
-"""Longest reading of the sources. A thread that takes longer is left behind, and reloads are refused until it ends."""
+"""Time limit for reading the sources. A thread that exceeds it is abandoned; reloads are refused until it ends."""
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """All that can be known without touching the daemon."""
+    """Everything that can be prepared without changing the daemon."""
 
     loaded: Loaded
     known: dict[str, tuple[TenantTable, str | None]]
@@ -47,9 +47,9 @@ class _Read:
 
 
 class Reloader:
-    """Counts ``reloads`` and ``reloads_failed``; `Daemon.config_generation` is the number of the one in force.
+    """Counts ``reloads`` and ``reloads_failed``; `ConfigInForce.generation` numbers the configuration in force.
 
-    ``directory``: where the configuration in force is kept, if anybody could go on with it.
+    ``directory``: where the configuration in force is saved, if a restart can continue the journal.
     """
 
     def __init__(self, daemon: Daemon, negotiator: Negotiator, sources: Sources, directory: str | None = None) -> None:
@@ -61,7 +61,7 @@ class Reloader:
         self._reading: threading.Thread | None = None
 
     async def reload(self) -> bool:
-        """One reload at a time. True when another configuration is in force."""
+        """Runs one reload at a time. True if a new configuration is in force."""
         async with self._turn:
             counters = self._daemon.counters
             try:
@@ -79,7 +79,7 @@ class Reloader:
                     extra={"code": "config_refused"},
                 )
                 return False
-            await self.keep()  # before it is told: from then on a crash must not bring an older one back
+            await self.keep()  # before success is reported: from then on a crash must not restore an older one
             counters["reloads"] += 1
             logger.warning(
                 "configuration %d is in force", self._daemon.settings.generation, extra={"code": "config_changed"}
@@ -87,7 +87,7 @@ class Reloader:
             return True
 
     async def keep(self) -> None:
-        """The configuration in force is the last good one from here on. What fails is logged."""
+        """Save the configuration in force as the last good one. Failures are logged."""
         if self._directory is None:
             return
         write = partial(lastgood.keep, self._directory, self._daemon.identity.lineage, self._daemon.settings.config)
@@ -101,7 +101,7 @@ class Reloader:
             )
 
     async def _try(self) -> None:
-        """Everything that can fail comes before the first change. Raises: ConfigError, PluginError, OSError."""
+        """Completes everything that can fail before the first change. Raises: ConfigError, PluginError, OSError."""
         read = await self._beside(partial(_read, self._sources, self._daemon.settings.config))
         loaded, config = read.loaded, read.loaded.config
         await self._daemon.plugin.prepare(config)
@@ -114,10 +114,10 @@ class Reloader:
             logger.warning("%s: %s", warning.path, warning.text, extra={"code": "config_warning"})
 
     async def _beside(self, work: Callable[[], _T]) -> _T:
-        """The work's result, from a thread of its own, so that one that never ends holds up neither the loop nor the
-        daemon's end. Raises: ConfigError: whatever failed."""
+        """The result of ``work``, run in its own thread: if it hangs, neither the loop nor the daemon's shutdown waits.
+        Raises: ConfigError: for any failure."""
         if self._reading is not None and self._reading.is_alive():
-            raise ConfigError(f"{self._sources.file}: the reading for an earlier reload has not ended")
+            raise ConfigError(f"{self._sources.file}: an earlier reload is still reading the sources")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[_T] = loop.create_future()
 
@@ -127,7 +127,7 @@ class Reloader:
             if fault is not None:
                 done.set_exception(fault)
             else:
-                done.set_result(result)  # type: ignore[arg-type]  # there is one where there is no fault
+                done.set_result(result)  # type: ignore[arg-type]  # not None when fault is None
 
         def run() -> None:
             result, fault = None, None
@@ -135,7 +135,7 @@ class Reloader:
                 result = work()
             except (OffpathError, OSError) as known:
                 fault = ConfigError(str(known), getattr(known, "faults", ()))
-            except Exception as unknown:  # of whatever kind: the file is not the daemon's end
+            except Exception as unknown:  # of any kind: a bad file must not end the daemon
                 fault = ConfigError(f"{self._sources.file}: {type(unknown).__name__}: {unknown}")
             if not loop.is_closed():
                 loop.call_soon_threadsafe(settle, result, fault)
@@ -150,7 +150,7 @@ class Reloader:
 
 
 def _read(sources: Sources, in_force: DaemonConfig) -> _Read:
-    """Raises: ConfigError: also for what needs a restart."""
+    """Raises: ConfigError: also for settings that need a restart."""
     loaded = sources.read()
     sources.check_reload(in_force, loaded)
     config = loaded.config

@@ -1,7 +1,8 @@
-"""The daemon's check of itself, behind each WATCHDOG=1: health is what the real path says, not that a timer ran.
+"""Checks the daemon's real data path before each WATCHDOG=1, so that health does not depend on a timer alone.
 
-The loop turns (the check runs on it); the copy engine copies; each listener lets a connection in and answers it; the
-job book's earliest deadline is not left standing. A check takes well under 1 ms of the loop and counts no violation.
+The check runs on the event loop. It verifies that the copy engine copies, that each listener accepts and answers a
+connection, and that the job book's earliest deadline is not overdue. It takes well under 1 ms of the loop and counts no
+violation.
 """
 
 from __future__ import annotations
@@ -32,27 +33,27 @@ ANSWER_TIMEOUT_S: Final = 5.0
 FLOOD_PAUSE_S: Final = 0.1
 FLOOD_TRIES: Final = 10
 OVERDUE_NS: Final = 2_000_000_000
-"""A deadline of the book that stood so long was not overlooked by a busy loop but forgotten."""
+"""A book deadline overdue for this long was forgotten, not delayed by a busy loop."""
 _HELLO: Final = frame(
     control.encode(
-        # A name that no tenant can have: it goes the whole way to "denied", and is nobody's failed attempt.
+        # No tenant can have this name: the hello is processed until "denied" and counts as no tenant's failed attempt.
         control.Hello(client="self-check", tenant="Self:Check", slots=1, payload_bytes=0, result_bytes=0)
     )
 )
-_OTHERS: Final = 2  # besides the check's own connection at least one more
+_OTHERS: Final = 2  # the check's own connection and at least one more
 
 
 class SelfCheckFailed(OffpathError):
-    """A part of the daemon does not do what it is for."""
+    """A part of the daemon does not work."""
 
 
 class Exhausted(SelfCheckFailed):
-    """The check could not be made, or a listener refused it, because descriptors or memory ran out. The loop turns, and
-    to start the process again would not give it more: this is no hang."""
+    """Descriptors or memory ran out, so the check could not be made or a listener refused it. This is not a hang: the
+    loop runs, and a restart would not free resources."""
 
 
 class SelfCheck:
-    """Asks the parts of one daemon. Owns two pages of memory until `close`."""
+    """Checks the parts of one daemon. Owns two pages of memory until `close`."""
 
     def __init__(self, daemon: Daemon, negotiator: Negotiator) -> None:
         self._daemon = daemon
@@ -61,12 +62,13 @@ class SelfCheck:
         self._target = Region.create("offpath-check-target", PAGE)
         self._rounds = 0
         self._copy: asyncio.Future[CopyCompletion] | None = None
-        """In flight, perhaps since a former round: its pages are the engine's until it has ended."""
+
+    """The copy in flight, possibly from an earlier round. The engine uses both pages until it ends."""
 
     async def run(self) -> None:
-        """Ask each part once; ends within twice `ANSWER_TIMEOUT_S`, and `FLOOD_PAUSE_S` for each listener.
+        """Check each part once. Ends within twice `ANSWER_TIMEOUT_S` plus `FLOOD_PAUSE_S` per listener.
 
-        Raises: SelfCheckFailed: what does not work. Exhausted: nothing more than descriptors or memory is missing.
+        Raises: SelfCheckFailed: names the part that fails. Exhausted: only descriptors or memory are missing.
         """
         self._deadlines()
         before = self._daemon.counters["descriptors_exhausted"]
@@ -82,10 +84,10 @@ class SelfCheck:
         except SelfCheckFailed as fault:
             if self._daemon.counters["descriptors_exhausted"] == before:
                 raise
-            raise Exhausted(f"{fault}; meanwhile connections were refused for want of descriptors") from None
+            raise Exhausted(f"{fault}; meanwhile connections were refused because descriptors ran out") from None
 
     async def _listeners(self) -> None:
-        """One that lets others in during the check is at work, though the check may wait behind them all the time."""
+        """Check every listener. One that accepts other connections meanwhile passes, even if this check must queue."""
         pending = self._daemon.host.pending
         parts: list[tuple[str, Callable[[], Awaitable[None]], Callable[[], int]]] = [
             (self._negotiator.endpoints.negotiate, self._negotiation, lambda: self._negotiator.accepted),
@@ -112,8 +114,8 @@ class SelfCheck:
                 raise SelfCheckFailed(f"a listener has not answered for {waited_s:.2g} s") from None
 
     async def _at(self, path: str, query: Callable[[], Awaitable[None]]) -> None:
-        """``ask``, once more if the socket's file was removed meanwhile. A file that cannot be made anew is no fault
-        that another start would mend; `places` has logged it, and connections that stand are served."""
+        """Runs ``query``, and once more if the socket file was removed meanwhile. A file that cannot be created again
+        is not a failure: a restart would not help, `places` has logged it, and open connections are served."""
         places = self._daemon.places
         places.look()
         if path in places.lost:
@@ -129,7 +131,7 @@ class SelfCheck:
                 await query()
 
     async def _page(self) -> None:
-        """A page's worth through the engine, different each time; one at a time."""
+        """Copies one page through the engine, with new contents each time; one copy at a time."""
         if self._copy is not None:
             await asyncio.shield(self._copy)
         self._rounds += 1
@@ -159,29 +161,29 @@ class SelfCheck:
         next_ns = self._daemon.requests.book.next_deadline_ns()
         late_ns = self._daemon.requests.now_ns() - next_ns if next_ns is not None else 0
         if late_ns > OVERDUE_NS:
-            raise SelfCheckFailed(f"job book: a deadline has stood for {late_ns // 1_000_000} ms")
+            raise SelfCheckFailed(f"job book: a deadline is overdue by {late_ns // 1_000_000} ms")
 
     async def _negotiation(self) -> None:
-        """A stranger's hello must be refused; in a flood it is enough that others are let in."""
+        """The hello of an unknown tenant must be refused. In a flood it is enough that other peers are accepted."""
         try:
-            said = await _exchange(self._negotiator.endpoints.negotiate, socket.SOCK_STREAM, _HELLO)
-            body = next(iter(FrameReader().feed(said)), b"")
+            received = await _exchange(self._negotiator.endpoints.negotiate, socket.SOCK_STREAM, _HELLO)
+            body = next(iter(FrameReader().feed(received)), b"")
             answer = control.decode(control.TO_REQUESTER, body)
         except (OSError, OffpathError) as fault:
             _raise_if_exhausted("negotiation", fault)
             raise SelfCheckFailed(f"negotiation: {fault}") from None
         if not isinstance(answer, control.Refused):
-            raise SelfCheckFailed(f"negotiation: {answer.kind} for a stranger's hello")
+            raise SelfCheckFailed(f"negotiation: unexpected answer {answer.kind} to the hello of an unknown tenant")
 
     async def _hangs_up(self, name: str, path: str) -> None:
-        """A peer that connects and says nothing more must be let in and hung up on; a flood only makes it wait."""
+        """A peer that connects and sends nothing must be accepted and disconnected; in a flood it only waits longer."""
         for _ in range(FLOOD_TRIES):
             try:
                 await _exchange(path, socket.SOCK_SEQPACKET, b"")
                 return
             except OSError as fault:
                 if fault.errno == errno.ECONNRESET:
-                    return  # let in, and hung up on at once
+                    return  # accepted, and closed at once
                 _raise_if_exhausted(name, fault)
                 if fault.errno != errno.EAGAIN:
                     raise SelfCheckFailed(f"{name}: {fault}") from None
@@ -189,7 +191,7 @@ class SelfCheck:
         raise SelfCheckFailed(f"{name}: its queue stays full")
 
     async def _host_channel(self) -> None:
-        """As `_hangs_up`, through whatever carries it."""
+        """As `_hangs_up`, over any transport of the host channel."""
         for _ in range(FLOOD_TRIES):
             try:
                 with contextlib.closing(self._daemon.host.listener.self_connect()) as self_probe:
@@ -205,7 +207,7 @@ class SelfCheck:
         raise SelfCheckFailed("host channel: its queue stays full")
 
     def close(self) -> None:
-        """Give the memory back; with a copy in flight when the engine has ended, with the daemon."""
+        """Release the memory. With a copy in flight, it is released when the daemon closes and the engine has ended."""
         if self._copy is not None:
             self._daemon.closers += [self._source.close, self._target.close]
             return
@@ -214,13 +216,13 @@ class SelfCheck:
 
 
 def _raise_if_exhausted(name: str, fault: BaseException) -> None:
-    """Raises: Exhausted: that is what the fault is."""
+    """Raises: Exhausted: if the fault is resource exhaustion."""
     if isinstance(fault, OSError) and is_exhaustion(fault):
         raise Exhausted(f"{name}: {fault}") from None
 
 
 async def _exchange(path: str, kind: socket.SocketKind, message: bytes) -> bytes:
-    """Connect, say it and nothing more; the first answer, empty for a hang-up. Raises: OSError."""
+    """Connect, send ``message`` only and return the first reply; empty if the peer closes. Raises: OSError."""
     loop = asyncio.get_running_loop()
     with socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as sock:
         sock.connect(path)  # a Unix socket connects at once or not at all
@@ -232,7 +234,7 @@ async def _exchange(path: str, kind: socket.SocketKind, message: bytes) -> bytes
 
 
 async def _hung_up(self_probe: HostConnection) -> None:
-    """Read what is said until the other end hangs up."""
+    """Read until the peer closes the connection."""
     loop = asyncio.get_running_loop()
     news = asyncio.Event()
     loop.add_reader(self_probe.fileno(), news.set)
@@ -249,11 +251,12 @@ async def _hung_up(self_probe: HostConnection) -> None:
 
 
 async def feed_watchdog(notifier: Notifier, interval_s: float, check: SelfCheck) -> None:
-    """WATCHDOG=1 at least each three quarters of ``interval_s``, as long as the last check that ended found no fault;
-    until cancelled, or for ever silent.
+    """Sends WATCHDOG=1 at least every three quarters of ``interval_s`` while the last completed check found no fault.
+    Runs until cancelled, and sends nothing while checks fail.
 
-    A check begins each half interval, if none is under way. It is waited for a quarter; one that takes longer (what a
-    flood delays is no hang, and a check has a bound) leaves the word to the one before, or at first to READY=1.
+    A check starts every half interval unless one is running. The loop waits a quarter interval for it. A slower check
+    is not a hang (a flood delays it, and its time is bounded); until it ends, the result of the previous check applies,
+    at first that of READY=1.
     """
     loop = asyncio.get_running_loop()
     is_well = True
@@ -275,12 +278,12 @@ async def feed_watchdog(notifier: Notifier, interval_s: float, check: SelfCheck)
 
 
 async def _verdict(check: SelfCheck) -> bool:
-    """Whether the watchdog is to be fed."""
+    """Whether to send WATCHDOG=1."""
     try:
         await check.run()
     except Exhausted as fault:
         logger.warning(
-            "self-check ran out of resources, which is no hang: %s",
+            "self-check ran out of resources (not a hang): %s",
             fault,
             extra={"code": "selfcheck_exhausted"},
         )

@@ -1,1 +1,1 @@
-"""The policy plug-in's process."""
+"""The process of the policy plug-in and its connection to the daemon."""

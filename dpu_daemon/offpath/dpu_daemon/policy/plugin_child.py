@@ -1,7 +1,7 @@
-"""The process in which a policy plug-in runs: ``python -m offpath.dpu_daemon.policy.plugin_child FD NAME``.
+"""Runs a policy plug-in in its own process: ``python -m offpath.dpu_daemon.policy.plugin_child FD NAME``.
 
-It makes the plug-in anew at each `START`, passes on what it is told and asked, and ends with its daemon. What the
-plug-in raises is the answer to the next question.
+It creates the plug-in anew at each `START`, forwards notifications and queries, and exits with its daemon. If the
+plug-in raises, the error is the reply to the next query.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ RAISED: Final = "raised"
 ANSWER: Final = "answer"
 _PR_SET_PDEATHSIG: Final = 1
 _MOST_DATA: Final = 2 << 30
-"""Bytes that a plug-in may map for itself; more is a MemoryError, and so a fault of its own."""
-_SAID: Final[dict[type, Callable[[Any], Answer]]] = {
-    Placement: lambda said: Answer(placement=said),
-    LeasePlan: lambda said: Answer(plan=said),
-    Refusal: lambda said: Answer(refusal=said),
+"""Bytes that a plug-in may map; beyond that, a MemoryError counts as a fault of the plug-in."""
+_ANSWERS: Final[dict[type, Callable[[Any], Answer]]] = {
+    Placement: lambda value: Answer(placement=value),
+    LeasePlan: lambda value: Answer(plan=value),
+    Refusal: lambda value: Answer(refusal=value),
 }
 
 
 class PluginHost:
-    """Holds the plug-in, and its first fault."""
+    """Holds the plug-in and its first fault."""
 
     def __init__(self, make: Callable[[], Policy]) -> None:
         self._make = make
@@ -61,20 +61,20 @@ class PluginHost:
         self._queries: dict[str, Callable[..., Answer]] = {START: self._start, PLACE: self._place, PLAN: self._plan}
 
     def on_request(self, kind: str, arguments: list[Any]) -> bytes | None:
-        """The reply to a question, nothing to what it is told."""
-        asked = self._queries.get(kind)
+        """Handles a message: the reply to a query, None for a notification."""
+        query = self._queries.get(kind)
         if kind == START:
             self._fault = ""
         try:
             if self._fault:
                 pass
-            elif asked is not None:
-                return orjson.dumps([ANSWER, to_plain(asked(*arguments))])
+            elif query is not None:
+                return orjson.dumps([ANSWER, to_plain(query(*arguments))])
             else:
                 self._notices[kind](*arguments)
         except Exception as fault:  # a plug-in may raise anything
             self._fault = f"{kind}: {type(fault).__name__}: {fault}"
-        return orjson.dumps([RAISED, self._fault]) if asked is not None else None
+        return orjson.dumps([RAISED, self._fault]) if query is not None else None
 
     def _start(self, state: Any) -> Answer:
         self._policy = self._make()
@@ -88,43 +88,43 @@ class PluginHost:
         return _answer(self._policy.plan(from_plain(Demand, demand), now_ns, from_plain(Opening, opening)))
 
 
-def _answer(said: object) -> Answer:
-    made = _SAID.get(type(said))
-    if made is None:
-        raise TypeError(f"{type(said).__name__} is no answer")
-    return made(said)
+def _answer(value: object) -> Answer:
+    wrap = _ANSWERS.get(type(value))
+    if wrap is None:
+        raise TypeError(f"{type(value).__name__} is not a valid answer")
+    return wrap(value)
 
 
 def loaded(name: str) -> PluginHost:
-    """The plug-in of that entry point. Raises: LookupError: it is not installed; what its import or making raises."""
+    """The plug-in of that entry point. Raises: LookupError: it is not installed; what its import or factory raises."""
     found = [point for point in entry_points(group=GROUP) if point.name == name]
     if not found:
         known = sorted(point.name for point in entry_points(group=GROUP))
-        raise LookupError(f"no installed package has the entry point {name!r} in {GROUP}; there are: {known}")
+        raise LookupError(f"no installed package has the entry point {name!r} in {GROUP}; available: {known}")
     return PluginHost(found[0].load())
 
 
 def send(sock: socket.socket, data: bytes) -> None:
-    """One message. Raises: OSError."""
+    """Send one message. Raises: OSError."""
     sock.sendall(LENGTH.pack(len(data)) + data)
 
 
 class Host(Protocol):
-    """What answers in the plug-in's name."""
+    """Handles the daemon's messages for the plug-in."""
 
     def on_request(self, kind: str, arguments: list[Any]) -> bytes | None:
-        """The reply to a question, nothing to what it is told."""
+        """The reply to a query, None for a notification."""
 
 
 def serve(fd: int, name: str, load: Callable[[str], Host]) -> None:
-    """Until the daemon ends, or ends us. ``load`` may raise anything."""
+    """Runs until the daemon exits or kills this process. ``load`` may raise anything."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # for the daemon, whose end is ours: it may be told with all its group
+        signal.signal(number, signal.SIG_IGN)  # a group signal is for the daemon; this process exits with it
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-        file.write("1000")  # if memory runs out, it is ours
+        file.write("1000")  # if memory runs out, this process is killed first
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(ValueError):  # the daemon itself may have less
+    with contextlib.suppress(ValueError):  # the daemon's own limit may be lower
         resource.setrlimit(resource.RLIMIT_DATA, (_MOST_DATA, _MOST_DATA))
     sock = socket.socket(fileno=fd)
     os.set_inheritable(fd, False)
@@ -144,4 +144,4 @@ def serve(fd: int, name: str, load: Callable[[str], Host]) -> None:
 
 if __name__ == "__main__":
     serve(int(sys.argv[1]), sys.argv[2], loaded)
-    os._exit(0)  # whatever threads a plug-in has started
+    os._exit(0)  # also ends threads that the plug-in started

@@ -1,7 +1,7 @@
-"""The policy plug-in's process: started before it is needed, asked with a deadline, killed at its first fault.
+"""Controls the policy plug-in's process: starts it in advance, queries it with a deadline, kills it at its first fault.
 
-The daemon's loop waits for an answer (a decision cannot be made without), for as long as `leasing.plugin_ms` says and
-no longer. What the plug-in sends is read as hostile.
+A decision needs the reply, so the daemon's loop waits for it, at most for `leasing.plugin_ms`. Everything the plug-in
+sends is treated as hostile.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _TAKE_OVER_S: Final = 0.25
 _MOST_BYTES: Final = 4096
 _CHILD: Final = "offpath.dpu_daemon.policy.plugin_child"
 _EVENT_S: Final = 0.05
-"""What the answers that one event asks for may take together; one may take `leasing.plugin_ms` in any case."""
+"""Time limit for all replies that one event needs together; a single one may always take `leasing.plugin_ms`."""
 _ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR")
-"""What the plug-in gets of ours: where to find Python, and no secrets."""
+"""Environment variables passed to the plug-in: how to find Python, and no secrets."""
 
 
 class PluginError(OffpathError):
@@ -56,9 +56,9 @@ class PluginProcess:
     def __init__(
         self, name: str, deadline_s: float = DEADLINE_S, *, child: str = _CHILD, most_bytes: int = _MOST_BYTES
     ) -> None:
-        """Starts the process, of the module ``child``; `wait` before the first question. ``most_bytes``: of a reply.
+        """Starts the process with the module ``child``. Call `wait` before the first query. ``most_bytes``: per reply.
 
-        Raises: PluginError: there can be no process."""
+        Raises: PluginError: the process cannot be started."""
         self.name = name
         self._most_bytes = most_bytes
         self.deadline_s = deadline_s
@@ -66,13 +66,13 @@ class PluginProcess:
         self._left_s = 0.0
         self._is_dismissed = False
         environment = {key: os.environ[key] for key in _ENVIRONMENT if key in os.environ}
-        # -P: what lies in the current directory is not to be imported.
+        # -P: the current directory must not be imported from.
         command = [sys.executable, "-P", "-m", child]
-        self._sock, theirs = socket.socketpair()
+        self._sock, child_end = socket.socketpair()
         try:
-            with theirs:
+            with child_end:
                 self._process = subprocess.Popen(
-                    [*command, str(theirs.fileno()), name], pass_fds=(theirs.fileno(),), env=environment,
+                    [*command, str(child_end.fileno()), name], pass_fds=(child_end.fileno(),), env=environment,
                     stdin=subprocess.DEVNULL, stdout=2, start_new_session=True,
                 )  # fmt: skip
         except OSError as fault:
@@ -80,52 +80,52 @@ class PluginProcess:
             raise PluginError(name, f"cannot be started: {fault}") from None
 
     def wait(self, most_s: float = _START_S) -> None:
-        """Blocks until the plug-in is loaded. Raises: PluginError."""
+        """Block until the plug-in is loaded. Raises: PluginError."""
         try:
-            said = self._received(time.monotonic() + most_s)
+            message = self._received(time.monotonic() + most_s)
         except AdvisorError as fault:
             self.close()
             raise PluginError(self.name, f"did not start: {fault}") from None
-        if said != [READY]:
+        if message != [READY]:
             self.close()
-            why = said[1] if len(said) == 2 and isinstance(said[1], str) else "it says nonsense"
+            why = message[1] if len(message) == 2 and isinstance(message[1], str) else "it sent an invalid message"
             raise PluginError(self.name, f"cannot be used: {why}")
 
     @property
     def is_alive(self) -> bool:
-        """It can be asked."""
+        """Whether it can be queried."""
         return self._fault is None
 
     def notify(self, kind: str, *arguments: Any) -> None:
-        """See `Advisor.tell`."""
+        """See `Advisor.notify`."""
         try:
             self._send(orjson.dumps([kind, *arguments]), time.monotonic() + self.deadline_s)
         except AdvisorError as fault:
             self._fault = self._fault or fault
 
     def query(self, kind: str, *arguments: Any) -> Any:
-        """See `Advisor.ask`."""
+        """See `Advisor.query`."""
         begun_s = time.monotonic()
         within_s = max(_TAKE_OVER_S, self.deadline_s) if kind == START else min(self.deadline_s, self._left_s)
         if within_s <= 0:
             raise AdvisorError("overrun", f"{_EVENT_S * 1e3:g} ms for the answers to one event")
         self._send(orjson.dumps([kind, *arguments]), begun_s + within_s)
-        said = self._received(begun_s + within_s)
+        reply = self._received(begun_s + within_s)
         if kind != START:
             self._left_s -= time.monotonic() - begun_s
-        match said:
+        match reply:
             case [str(what), answer] if what == ANSWER:
                 return answer
             case [str(what), str(detail)] if what == RAISED:
                 raise AdvisorError("raised", detail)
-        raise AdvisorError("nonsense", "a reply that is none")
+        raise AdvisorError("nonsense", "an unknown kind of reply")
 
     def begin(self) -> None:
         """See `Advisor.begin`."""
         self._left_s = max(_EVENT_S, self.deadline_s)
 
     def dismiss(self) -> None:
-        """See `Advisor.dismiss`: the process is killed, with all that it has started, and reaped in its own time."""
+        """See `Advisor.dismiss`: kills the process and everything it started; a thread reaps it later."""
         if self._is_dismissed:
             return
         self._is_dismissed = True
@@ -136,7 +136,7 @@ class PluginProcess:
         threading.Thread(target=self._process.wait, name="reap-plugin", daemon=True).start()
 
     def close(self) -> None:
-        """Kill and reap it."""
+        """Kill and reap the process."""
         self.dismiss()
         self._process.wait()
 
@@ -147,7 +147,7 @@ class PluginProcess:
             self._sock.settimeout(max(1e-6, until_s - time.monotonic()))
             self._sock.sendall(LENGTH.pack(len(data)) + data)
         except TimeoutError:
-            raise AdvisorError("overrun", "it does not listen") from None
+            raise AdvisorError("overrun", "it does not read its messages") from None
         except OSError as fault:
             raise AdvisorError("gone", str(fault)) from None
 
@@ -156,10 +156,10 @@ class PluginProcess:
         if nbytes > self._most_bytes:
             raise AdvisorError("nonsense", f"a reply of {nbytes} bytes")
         try:
-            said = document.read(self._exactly(nbytes, until_s))
+            message = document.read(self._exactly(nbytes, until_s))
         except ControlError:
             raise AdvisorError("nonsense", "a reply that is not JSON") from None
-        return said if isinstance(said, list) else [said]
+        return message if isinstance(message, list) else [message]
 
     def _exactly(self, nbytes: int, until_s: float) -> bytes:
         data = b""
@@ -181,7 +181,7 @@ class PluginProcess:
 
 
 async def started(config: DaemonConfig) -> PluginProcess | None:
-    """The process that the configuration wants, ready; None: it names no plug-in. Raises: PluginError."""
+    """The loaded process of the configured plug-in; None: no plug-in is configured. Raises: PluginError."""
     name = config.leasing.policy
     if not name.startswith(PREFIX):
         return None
@@ -198,18 +198,18 @@ class PluginSlot:
     """A daemon's policy plug-in, if its configuration names one. Handles `PluginDecision`. Counts ``plugin_faults``."""
 
     def __init__(self, book_loop: BookLoop, policy: Callable[[], str], counters: Counter[str]) -> None:
-        """``policy`` gives the name that the configuration in force has."""
+        """``policy`` returns the policy name of the configuration in force."""
         self._book_loop = book_loop
         self._ledger = book_loop.book.ledger
         self._policy = policy
         self.counters = counters
         self._process: PluginProcess | None = None
         self._next: PluginProcess | None = None
-        """Ready to take over with the configuration that wants it."""
+        """Process prepared for the next configuration."""
         book_loop.on(PluginDecision, self.on_decision)
 
     async def prepare(self, config: DaemonConfig) -> None:
-        """Have a fresh process if the configuration wants one, before anything depends on it; `adopt` takes it over.
+        """Start a process if ``config`` names a plug-in, before anything depends on it; `adopt` activates it.
 
         Raises: PluginError.
         """
@@ -217,18 +217,18 @@ class PluginSlot:
         self._next = await started(config)
 
     def drop(self) -> None:
-        """What was prepared is not wanted."""
+        """Discard the prepared process."""
         if self._next is not None:
             self._next.close()
             self._next = None
 
     def offer(self, process: PluginProcess | None) -> None:
-        """One that was `started` already, for `adopt`; it is this one's to end from here on."""
+        """Provide a process that is already `started` for `adopt`; this slot owns it from here on."""
         self._next = process
 
     def adopt(self) -> None:
-        """The book asks what was prepared from here on, if its policy is the plug-in's; in between events. Without it
-        a plug-in that the book still counts on is quarantined. Repeating it is harmless."""
+        """Activate the prepared process if the book's policy is the plug-in's. Call between events. Without a process,
+        a plug-in that the book still uses is quarantined. Idempotent."""
         policy, gateway = self._ledger.policy, gateway_of(self._ledger.decisions)
         former = self._process
         is_wanted = former is not None and PREFIX + former.name == self._policy()
@@ -245,7 +245,7 @@ class PluginSlot:
                 logger.warning("active policy: %s", policy.name, extra={"code": "plugin_decides"})
 
     def on_decision(self, decision: PluginDecision) -> None:
-        """What was decided, of which only a fault is news."""
+        """Handles a decision: only a fault is logged and counted."""
         if decision.fault:
             self.counters["plugin_faults"] += 1
             policy = self._ledger.policy.name
@@ -257,7 +257,7 @@ class PluginSlot:
 
     @property
     def is_quarantined(self) -> bool:
-        """A plug-in is configured, and the built-in decides."""
+        """Whether a plug-in is configured but the built-in policy decides."""
         policy = self._ledger.policy
         return isinstance(policy, PluginPolicy) and not policy.is_advised
 
@@ -270,9 +270,9 @@ class PluginSlot:
 
 NAMES: Final[dict[str, str]] = {
     "offpath_policy_plugin_quarantined": "1 while a policy plug-in is configured and the built-in policy decides.",
-    "offpath_policy_plugin_faults_total": "Times the policy plug-in was late, broken or wrong, and was quarantined.",
+    "offpath_policy_plugin_faults_total": "Quarantines of the policy plug-in: its reply was late, broken or invalid.",
 }
-"""Metric to help."""
+"""Metric → help."""
 
 
 def plugin_metrics(slot: PluginSlot) -> dict[str, tuple[str, Callable[[], float]]]:

@@ -1,1 +1,1 @@
-"""The emulated switch: a process that aggregates for real along trees, with room for so many operations at once."""
+"""The emulated switch: a process that aggregates data along trees, with a limited number of concurrent operations."""

@@ -1,7 +1,7 @@
-"""A switch's control socket: what a controller tells it, and asks. Length-prefixed JSON, one question a connection.
+"""The control socket of a switch: server and client. Length-prefixed JSON, one request per connection.
 
-Over a Unix socket only our own user and root are heard. Over TCP whoever reaches the address is: give a loopback or
-management address.
+A Unix socket serves only the process's own user and root. A TCP socket serves every peer that reaches the address:
+configure a loopback or management address.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from offpath.sched.ina.protocol.records import Permission, RecordError, permissi
 logger = logging.getLogger(__name__)
 ANSWER_S: Final = 5.0
 CLEAR_S: Final = 10.0
-"""A fence is answered once it is clear: members that do not hang up are hung up on within this."""
+"""A fence is answered once it is clear: members that do not disconnect are disconnected within this time."""
 MOST_CAPACITY: Final = 1 << 16
 _READ_BYTES: Final = 65_536
 _MOST_INTEGER: Final = (1 << 63) - 1
 _LONGEST_LEADER: Final = 64
 _MOST_PEERS: Final = 1024
-"""Connections that have not given their order; the oldest one leaves for a new one."""
+"""Connections without a request; the oldest one is closed to make room."""
 MOST_FENCES: Final = 512
-"""That are waited for; a controller gives 256 orders at once at most."""
+"""Fences waited for; a controller sends at most 256 commands concurrently."""
 
 
 class SwitchRefused(RequestRefused):
-    """The switch does not do what it was told: an old term, a fenced stamp, or another permission of the same stamp."""
+    """The switch refuses a command: an old term, a fenced stamp, or another permission of the same stamp."""
 
 
-# -- the switch's end -----------------------------------------------------------------------------------------------
+# -- server -----------------------------------------------------------------------------------------------------------
 class ControlServer:
     """Serves a switch's control socket."""
 
@@ -52,12 +52,12 @@ class ControlServer:
         self._door: StreamListener | None = None
         self._path = ""
         self._leader = ""
-        """Who leads in the root's term."""
+        """Name of the controller that leads in the root's term."""
         self._fences = 0
-        """That are waited for."""
+        """Fences waited for."""
 
     async def start(self, address: str) -> str:
-        """Listen; the address to be found at. Raises: FabricAddressError, PlaceUnusable."""
+        """Listen; returns the address to connect to. Raises: FabricAddressError, PlaceUnusable."""
         sock, found = listen(address)
         family, target = parse_address(found)
         if family == socket.AF_UNIX:
@@ -67,7 +67,7 @@ class ControlServer:
         return found
 
     async def close(self) -> None:
-        """Stop listening and hang up on everybody."""
+        """Stop listening and close every connection."""
         if self._door is not None:
             await self._door.close()
         if self._path and os.path.exists(self._path):
@@ -79,44 +79,44 @@ class ControlServer:
             if sock.family == socket.AF_UNIX and peer_credentials(sock)[1] not in (0, os.getuid()):
                 return
             async with asyncio.timeout(ANSWER_S + CLEAR_S):
-                said = await _one(reader)
+                request = await _one(reader)
                 assert self._door is not None
-                self._door.identified(writer)  # its order may have to wait, and is not to make room for others
-                writer.write(frame(orjson.dumps(await self._answer(said))))
+                self._door.identified(writer)  # its request may have to wait and must not be evicted
+                writer.write(frame(orjson.dumps(await self._answer(request))))
                 await writer.drain()
         except (PeerGone, FrameError, TimeoutError, OSError):
-            pass  # it left, or said nothing that can be answered
+            pass  # the peer is gone, or sent nothing that can be answered
         finally:
             writer.close()
 
-    async def _answer(self, said: Any) -> dict[str, Any]:
+    async def _answer(self, request: Any) -> dict[str, Any]:
         try:
-            match said:
+            match request:
                 case {"kind": "lead", "term": term, "leader": str(leader)} if 0 < len(leader) <= _LONGEST_LEADER:
                     return self._lead(_number(term), leader)
                 case {"life": str(life)} if life != self._switch.life:
-                    return _refused("that was meant for another life of this switch")
+                    return _refused("the command is for another process of this switch")
                 case {"kind": "allow", "permission": data}:
                     if not self._switch.allow(permission_from_data(data)):
-                        return _refused("an old term, a fenced stamp, or not what this stamp was allowed before")
+                        return _refused("an old term, a fenced stamp, or another permission than before for this stamp")
                     return {"kind": "allowed"}
                 case {"kind": "fence", "term": term, "job": str(job), "incarnation": incarnation, "stamp": stamp}:
                     numbers = _number(term), _number(incarnation), _number(stamp)
                     return await self._fence(numbers[0], job, *numbers[1:])
                 case {"kind": "capacity", "capacity": capacity}:
                     if not 0 < _number(capacity) <= MOST_CAPACITY:
-                        return _refused(f"a capacity of 1 to {MOST_CAPACITY}")
+                        return _refused(f"the capacity must be 1 to {MOST_CAPACITY}")
                     self._switch.root.capacity = capacity
                     return {"kind": "done"}
                 case {"kind": "stats"}:
                     return {"kind": "stats", **self._switch.statistics()}
         except RecordError as fault:
             return _refused(str(fault))
-        return _refused("no question that a switch knows")
+        return _refused("unknown request")
 
     def _lead(self, term: int, leader: str) -> dict[str, Any]:
-        """Who is not listened to learns of the term, and of nothing else: that of an older controller, and of one that
-        calls itself by the same term as another."""
+        """A controller that does not lead receives only the term. This applies to an older controller, and to a second
+        one with the same term."""
         root = self._switch.root
         is_led = term > root.term or (term == root.term and self._leader in ("", leader))
         if is_led:
@@ -133,7 +133,7 @@ class ControlServer:
             return _refused("an old term")
         logger.info("%s fenced up to stamp %d", job, stamp, extra={"code": "job_fenced"})
         if self._fences >= MOST_FENCES:
-            return _refused("it is fenced, and too many fences are waited for: ask again")
+            return _refused("it is fenced, but too many fences are pending: retry")
         self._fences += 1
         try:
             async with asyncio.timeout(CLEAR_S):
@@ -141,7 +141,7 @@ class ControlServer:
                     self._switch.changed.clear()
                     await self._switch.changed.wait()
         except TimeoutError:
-            return _refused("it is fenced, and not clear yet: ask again")
+            return _refused("it is fenced, but not clear yet: retry")
         finally:
             self._fences -= 1
         return {"kind": "fenced"}
@@ -152,9 +152,9 @@ def _refused(why: str) -> dict[str, Any]:
 
 
 def _number(value: Any) -> int:
-    """Raises: RecordError."""
+    """Check for a non-negative 64-bit integer. Raises: RecordError."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_INTEGER:
-        raise RecordError(f"{value!r:.80} is no number")
+        raise RecordError(f"{value!r:.80} is not a valid number")
     return value
 
 
@@ -163,24 +163,24 @@ def _meant(life: str) -> dict[str, str]:
 
 
 async def _one(reader: asyncio.StreamReader) -> Any:
-    """One frame's JSON. Raises: PeerGone, FrameError."""
+    """The JSON value of one frame. Raises: PeerGone, FrameError."""
     frames, waiting = FrameReader(), list[bytes]()
     while not waiting:
         data = await reader.read(_READ_BYTES)
         if not data:
-            raise PeerGone("the other end of a switch's control socket hung up")
+            raise PeerGone("the peer closed a switch's control connection")
         waiting = frames.feed(data)
     try:
         return document.read(waiting[0])
     except ControlError as fault:
-        raise FrameError("frame_length", f"no JSON in it: {fault}") from None
+        raise FrameError("frame_length", f"not JSON: {fault}") from None
 
 
-# -- the controller's end -------------------------------------------------------------------------------------------
+# -- client -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Led:
-    """How a switch takes a controller. ``is_led``: it listens; else ``term`` is another's, and the rest says nothing.
-    ``life``: another one each time it is started; ``permissions``: what it allows now."""
+    """A switch's reply to `lead`. ``is_led``: it follows the controller; else ``term`` is another controller's, and the
+    other fields are empty. ``life``: new at each start of the switch. ``permissions``: the current ones."""
 
     is_led: bool
     term: int
@@ -190,10 +190,10 @@ class Led:
 
 
 class SwitchControl:
-    """What a controller says to one switch. Each call connects anew; all may be repeated.
+    """Sends a controller's commands to one switch. Each call opens a connection; all calls may be repeated.
 
-    Calls raise PeerGone: the switch is not there or did not answer in time (it may have heard all the same);
-    SwitchRefused: see there.
+    Calls raise PeerGone: the switch is unreachable or did not answer in time (it may have received the command);
+    SwitchRefused.
     """
 
     def __init__(self, address: str) -> None:
@@ -202,8 +202,8 @@ class SwitchControl:
         self._target = parse_address(address)
 
     async def lead(self, term: int, leader: str) -> Led:
-        """A controller of this term, and of this name for itself, speaks from now on; older ones are not listened to
-        any more."""
+        """Lead with this term from now on. ``leader`` is the controller's own name. The switch refuses older
+        controllers."""
         answer = await self._request({"kind": "lead", "term": term, "leader": leader})
         try:
             match answer:
@@ -214,30 +214,37 @@ class SwitchControl:
                     return Led(is_led, found, life, capacity, tuple(permission_from_data(each) for each in permissions))
         except RecordError as fault:
             raise SwitchRefused(f"switch at {self.address}: {fault}") from None
-        raise SwitchRefused(f"switch at {self.address}: an answer that is none")
+        raise SwitchRefused(f"switch at {self.address}: invalid answer")
 
     async def allow(self, permission: Permission, life: str = "") -> None:
-        """The switch may do its part of a tree; see `Permission`. ``life``: of the switch that is meant; empty: any."""
+        """Permit the switch's part of a tree; see `Permission`. ``life``: the intended switch process; empty: any."""
         await self._request({"kind": "allow", "permission": permission_to_data(permission), **_meant(life)})
 
     async def fence(self, term: int, job: str, incarnation: int, stamp: int, life: str = "") -> None:
-        """Nothing of the job up to (incarnation, stamp) is admitted any more. Returns once nothing of it is under way
-        at this switch, at most 15 s later."""
-        said = {"kind": "fence", "term": term, "job": job, "incarnation": incarnation, "stamp": stamp, **_meant(life)}
-        await self._request(said, ANSWER_S + CLEAR_S)
+        """Refuse everything of the job up to (incarnation, stamp). Returns once nothing of it is in flight at this
+        switch, at most 15 s later."""
+        request = {
+            "kind": "fence",
+            "term": term,
+            "job": job,
+            "incarnation": incarnation,
+            "stamp": stamp,
+            **_meant(life),
+        }
+        await self._request(request, ANSWER_S + CLEAR_S)
 
     async def capacity(self, capacity: int) -> None:
-        """Room for so many operations at once; those under way stay."""
+        """Set the number of concurrent operations; running ones continue."""
         await self._request({"kind": "capacity", "capacity": capacity})
 
     async def stats(self) -> dict[str, Any]:
-        """See `Switch.statistics`. ``life`` is another one when the switch was started anew: it then knows nothing."""
+        """See `Switch.statistics`. ``life`` changes when the switch restarts; its state is then empty."""
         return await self._request({"kind": "stats"})
 
-    async def _request(self, said: dict[str, Any], within_s: float = ANSWER_S) -> dict[str, Any]:
+    async def _request(self, request: dict[str, Any], within_s: float = ANSWER_S) -> dict[str, Any]:
         try:
             async with asyncio.timeout(within_s):
-                answer = await self._exchange(frame(orjson.dumps(said)))
+                answer = await self._exchange(frame(orjson.dumps(request)))
         except (OSError, TimeoutError, FrameError) as fault:
             raise PeerGone(f"switch at {self.address}: {str(fault) or 'no answer in time'}") from None
         if not isinstance(answer, dict) or answer.get("kind") == "refused":
@@ -246,14 +253,14 @@ class SwitchControl:
             )
         return answer
 
-    async def _exchange(self, asked: bytes) -> Any:
+    async def _exchange(self, request: bytes) -> Any:
         family, target = self._target
         if family == socket.AF_UNIX:
             reader, writer = await asyncio.open_unix_connection(str(target))
         else:
             reader, writer = await asyncio.open_connection(target[0], int(target[1]))
         try:
-            writer.write(asked)
+            writer.write(request)
             await writer.drain()
             return await _one(reader)
         finally:

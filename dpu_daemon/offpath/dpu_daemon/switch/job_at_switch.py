@@ -1,8 +1,8 @@
-"""What a switch does for one job under one epoch: its part of the job's tree. No I/O, no clock.
+"""State machine of one job under one epoch at a switch: the switch's part of the job's tree. No I/O, no clock.
 
-Whatever comes from a member or from the switch above is an event; what is to be said goes to a `Peer`. The verdicts are
-`protocol.root.Root`'s, asked at the switch whose permission names no parent; the other switches pass headers up and
-verdicts down. A part ends as a whole: the first loss is an ABORT to everybody, and it is gone once all have hung up.
+Everything from a member or the parent switch is an event; output goes to a `Peer`. The switch whose permission names no
+parent gets the verdicts from `protocol.root.Root`; the others forward headers up and verdicts down. A part ends as a
+whole: at the first loss everyone gets an ABORT, and the part is removed once all have disconnected.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from offpath.sched.ina.protocol.records import Operation, Permission
 from offpath.sched.ina.protocol.root import Root, Verdict
 
 WINDOW_BYTES: Final = 1 << 20
-"""Chunks kept of a member that is ahead of the others; it is read no further meanwhile."""
+"""Limit of chunks buffered for a member ahead of the others; then it is not read."""
 MOST_OPERATION_BYTES: Final = 1 << 30
-"""A larger all-reduce is refused, and runs plain."""
+"""A larger all-reduce is refused and runs without INA."""
 Key = tuple[str, int, int]
 """Job, incarnation, stamp."""
 
 
 class Peer(Protocol):
-    """A connection, as a part sees it."""
+    """A connection as `JobAtSwitch` uses it."""
 
     def send(self, data: bytes, sent: Callable[[], None] | None = None) -> None:
-        """Queue it; ``sent`` is called once all of it is with the kernel. Does not block, does not raise."""
+        """Queue ``data``; ``sent`` is called once the kernel has all of it. Does not block or raise."""
 
     def finish(self) -> None:
-        """Hang up once what was queued has left."""
+        """Close once the queue is sent."""
 
 
 @dataclass(slots=True)
 class Counters:
-    """Of a switch since its start; operations are counted at their root."""
+    """Counts of a switch since its start; operations are counted at their root."""
 
     admitted: int = 0
     refused: int = 0
     completed: int = 0
     aborts: int = 0
     peak: int = 0
-    """The most operations that held a place at once."""
+    """Most operations that held a place concurrently."""
     bytes_in: int = 0
-    """Of chunks, from members and from the switch above."""
+    """Bytes of chunks from members and from the parent switch."""
     bytes_out: int = 0
 
 
@@ -61,22 +61,22 @@ class _Running:
     nbytes: int
     dtype: str
     order: list[int] = field(default_factory=list)
-    """Slots whose header came, in the order in which they came."""
+    """Slots whose header has arrived, in order of arrival."""
     held: list[deque[bytes]] = field(default_factory=list)
-    """By slot: chunks that were not summed yet."""
+    """Chunks not summed yet, by slot."""
     is_admitted: bool = False
     is_refused: bool = False
     summed: int = 0
-    """Bytes."""
-    told: int = 0
-    """Bytes of the result that went down."""
+    """Bytes summed."""
+    sent_down: int = 0
+    """Bytes of the result sent down."""
     missing: set[int] = field(default_factory=set)
-    """Ranks of this part that have not said DELIVERED."""
+    """Ranks of this part without a DELIVERED."""
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A member's place: a rank that joins here, or a switch below with the ranks of its part."""
+    """A member: a rank that attaches here, or a child switch with the ranks of its part."""
 
     number: int
     ranks: frozenset[int]
@@ -85,13 +85,12 @@ class Slot:
     joined: set[int] = field(default_factory=set)
     current: _Running | None = None
     sent: int = 0
-    """Bytes of the current operation that came from it."""
+    """Bytes of the current operation received from it."""
 
 
 class JobAtSwitch:
-    """See the module. ``above``: opens the connection to the switch above, when the first rank joins (None: it
-    cannot). ``observe``: is
-    told of what happens to operations, at the root."""
+    """One job at one switch. ``above`` opens the connection to the parent switch when the first rank attaches (None: it
+    cannot). ``observe`` gets the operations' events at the root."""
 
     def __init__(
         self, permission: Permission, root: Root, counters: Counters, above: Callable[[JobAtSwitch], Peer | None],
@@ -113,60 +112,60 @@ class JobAtSwitch:
         self._running: dict[int, _Running] = {}
         self._newest = -1
         self.progress = 0
-        """Grows with every step of an operation."""
+        """Increases with every step of an operation."""
 
-    # -- for whom it is driven by -------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
     def slot_of(self, rank: int) -> Slot | None:
-        """Where the rank belongs; None: not into this part."""
+        """The rank's member; None: the rank is not in this part."""
         return next((slot for slot in self.slots if rank in slot.ranks), None)
 
     def is_full(self, slot: Slot) -> bool:
-        """The member is ahead of the others by a window: it is not to be read now."""
+        """Whether the member is ahead of the others by a window, so it must not be read now."""
         run = slot.current
         return run is not None and not run.is_refused and slot.sent - run.summed > WINDOW_BYTES
 
     @property
     def is_busy(self) -> bool:
-        """An operation has begun and not ended."""
+        """Whether an operation is in progress."""
         return any(not run.is_refused for run in self._running.values())
 
     def left(self, operation: Operation) -> int:
-        """Bytes of its result that have not gone down yet."""
+        """Bytes of the operation's result not sent down yet."""
         run = self._running.get(operation.index)
-        return run.nbytes - run.told if run is not None else 0
+        return run.nbytes - run.sent_down if run is not None else 0
 
     @property
     def is_empty(self) -> bool:
-        """Nobody is connected any more."""
+        """Whether no member is connected."""
         return all(slot.peer is None for slot in self.slots)
 
-    # -- joining ------------------------------------------------------------------------------------------------------
-    def attach(self, slot: Slot, peer: Peer, said: frames.Attach) -> Reason | None:
-        """A rank joins, here or below. A reason: it may not."""
+    # -- attaching ----------------------------------------------------------------------------------------------------
+    def attach(self, slot: Slot, peer: Peer, message: frames.Attach) -> Reason | None:
+        """Attach a rank of this switch or of a child switch. Returns the reason if it is refused."""
         if slot.peer is not None and slot.peer is not peer:
             return Reason.TAKEN
         if self.is_over:
             return Reason.LOST
-        if said.ranks != self.permission.ranks or said.rank not in slot.ranks or said.rank in slot.joined:
+        if message.ranks != self.permission.ranks or message.rank not in slot.ranks or message.rank in slot.joined:
             return Reason.UNKNOWN
-        if not self._root.attach(*self.key, said.rank, said.token):
+        if not self._root.attach(*self.key, message.rank, message.token):
             return Reason.UNKNOWN
         slot.peer = peer
-        slot.joined.add(said.rank)
+        slot.joined.add(message.rank)
         if self.is_root:
-            peer.send(frames.pack(frames.Attached(said.rank)))
+            peer.send(frames.pack(frames.Attached(message.rank)))
             return None
         if self.up is None:
             self.up = self._open_up(self)
         if self.up is None:
             self.lose(Reason.UNREACHABLE)
         else:
-            self.up.send(frames.pack(said))
+            self.up.send(frames.pack(message))
         return None
 
-    # -- from below ---------------------------------------------------------------------------------------------------
+    # -- from members -------------------------------------------------------------------------------------------------
     def on_frame(self, slot: Slot, frame: frames.Frame) -> None:
-        """A member that is attached says something. Raises: InaFrameError: it breaks the rules."""
+        """Handle a frame of an attached member. Raises: InaFrameError: it violates the protocol."""
         if self.is_over:
             return
         match frame:
@@ -181,37 +180,37 @@ class JobAtSwitch:
             case _:
                 raise InaFrameError("out_of_turn", type(frame).__name__)
 
-    def _operation(self, slot: Slot, said: frames.Operation) -> None:
+    def _operation(self, slot: Slot, message: frames.Operation) -> None:
         last = slot.current
-        if said.rank not in slot.joined or said.stamp != self.permission.stamp:
+        if message.rank not in slot.joined or message.stamp != self.permission.stamp:
             raise InaFrameError("out_of_turn", "an operation of another rank, or under another epoch")
-        run = self._running.get(said.index)
-        if run is not None and (run.nbytes, run.dtype) != (said.nbytes, said.dtype) and not run.is_refused:
-            self._request(said)  # the root finds the mismatch, and aborts
+        run = self._running.get(message.index)
+        if run is not None and (run.nbytes, run.dtype) != (message.nbytes, message.dtype) and not run.is_refused:
+            self._request(message)  # the root detects the mismatch and aborts
             if not self.is_root and self.up is not None:
-                self.up.send(frames.pack(said))
-            slot.current = _Running(said.index, said.nbytes, said.dtype, is_refused=True)
+                self.up.send(frames.pack(message))
+            slot.current = _Running(message.index, message.nbytes, message.dtype, is_refused=True)
             return
-        if last is not None and (last.index >= said.index or not (last.is_refused or last.told == last.nbytes)):
-            raise InaFrameError("out_of_turn", f"operation {said.index} before the end of {last.index}")
+        if last is not None and (last.index >= message.index or not (last.is_refused or last.sent_down == last.nbytes)):
+            raise InaFrameError("out_of_turn", f"operation {message.index} before the end of {last.index}")
         if faults.armed:
             faults.hit("switch.operation")
-        if run is None and said.index <= self._newest:  # of one that was refused: all it sends is thrown away
-            run = _Running(said.index, said.nbytes, said.dtype, is_refused=True)
+        if run is None and message.index <= self._newest:  # a refused operation: all its data is dropped
+            run = _Running(message.index, message.nbytes, message.dtype, is_refused=True)
         is_first = run is None
         if run is None:
-            run = self._begin(said.index, said.nbytes, said.dtype)
+            run = self._begin(message.index, message.nbytes, message.dtype)
         slot.current, slot.sent = run, 0
         if run.is_refused:
             return
         run.order.append(slot.number)
         if is_first and self.is_root:
-            self._request(said)
+            self._request(message)
         elif is_first and self.up is not None:
-            self.up.send(frames.pack(said))
+            self.up.send(frames.pack(message))
 
     def _begin(self, index: int, nbytes: int, dtype: str) -> _Running:
-        """Older ones that were refused are forgotten: of them nothing more is asked."""
+        """Start an operation. Removes older refused operations, which are not needed any more."""
         for old in [each.index for each in self._running.values() if each.is_refused]:
             del self._running[old]
         run = _Running(index, nbytes, dtype, [], [deque() for _ in self.slots], missing=set(self.ranks))
@@ -220,17 +219,17 @@ class JobAtSwitch:
         self.progress += 1
         return run
 
-    def _request(self, said: frames.Operation) -> None:
-        """At the root only: the verdict, and what follows from it."""
+    def _request(self, message: frames.Operation) -> None:
+        """At the root only: get the verdict and act on it."""
         if not self.is_root:
             return
-        operation = self._named(said.index, said.nbytes, said.dtype)
-        if said.nbytes > MOST_OPERATION_BYTES:
-            self._refuse(said.index)
+        operation = self._named(message.index, message.nbytes, message.dtype)
+        if message.nbytes > MOST_OPERATION_BYTES:
+            self._refuse(message.index)
             self._counters.refused += 1
             self._emit("refused", operation, "too_large")
             return
-        verdict = self._root.request(operation, said.rank, is_last=said.is_last)
+        verdict = self._root.request(operation, message.rank, is_last=message.is_last)
         if verdict.abort is not None:
             self._emit("aborted", operation, "mismatch")
             self.lose(Reason.MISMATCH)
@@ -238,7 +237,7 @@ class JobAtSwitch:
             self.decide(verdict)
 
     def decide(self, verdict: Verdict) -> None:
-        """The root's verdict on an operation of this part, also on one that had to wait for it."""
+        """Apply the root's verdict on an operation of this part, immediate or delayed."""
         run = self._running.get(verdict.operation.index)
         if run is None or not verdict.is_first or self.is_over:
             return
@@ -271,7 +270,7 @@ class JobAtSwitch:
         self._sum(run)
 
     def _sum(self, run: _Running) -> None:
-        """Whatever all members have sent goes on: up, or down as the result."""
+        """Sum what all members have sent and pass it on: up, or down as the result."""
         while run.held and all(run.held) and not run.is_refused and (run.is_admitted or not self.is_root):
             order = range(len(self.slots)) if self._by_rank else run.order
             total = add(run.dtype, [run.held[number].popleft() for number in order])
@@ -285,33 +284,38 @@ class JobAtSwitch:
                 self._counters.bytes_out += len(total)
                 self.up.send(frames.pack(frames.Data(min(self.ranks), run.index, offset, total)))
 
-    def _delivered(self, slot: Slot, said: frames.Delivered) -> None:
-        run = self._running.get(said.index)
-        if run is None or said.rank not in slot.joined or said.rank not in run.missing or run.told < run.nbytes:
-            raise InaFrameError("out_of_turn", f"operation {said.index} was not given to rank {said.rank}")
-        run.missing.discard(said.rank)
+    def _delivered(self, slot: Slot, message: frames.Delivered) -> None:
+        run = self._running.get(message.index)
+        if (
+            run is None
+            or message.rank not in slot.joined
+            or message.rank not in run.missing
+            or run.sent_down < run.nbytes
+        ):
+            raise InaFrameError("out_of_turn", f"operation {message.index} was not sent to rank {message.rank}")
+        run.missing.discard(message.rank)
         self.progress += 1
         if self.is_root:
             operation = self._named(run.index, run.nbytes, run.dtype)
-            self._root.delivered(operation, said.rank)
+            self._root.delivered(operation, message.rank)
             if not run.missing:
                 self._counters.completed += 1
                 self._emit("completed", operation, "")
         elif self.up is not None:
-            self.up.send(frames.pack(said))
+            self.up.send(frames.pack(message))
         if not run.missing:
             del self._running[run.index]
 
-    # -- from above ---------------------------------------------------------------------------------------------------
+    # -- from the parent switch ---------------------------------------------------------------------------------------
     def on_frame_above(self, frame: frames.Frame) -> None:
-        """The switch above says something. Raises: InaFrameError: it breaks the rules."""
+        """Handle a frame of the parent switch. Raises: InaFrameError: it violates the protocol."""
         if self.is_over:
             return
         match frame:
             case frames.Result():
                 run = self._running.get(frame.index)
                 end = frame.offset + len(frame.payload)
-                if run is None or run.is_refused or frame.offset != run.told or end > run.summed:
+                if run is None or run.is_refused or frame.offset != run.sent_down or end > run.summed:
                     raise InaFrameError("out_of_turn", f"a result of {frame.index} at {frame.offset}")
                 self._counters.bytes_in += len(frame.payload)
                 self._give(run, frame.offset, frame.payload)
@@ -320,7 +324,7 @@ class JobAtSwitch:
             case frames.Attached():
                 slot = self.slot_of(frame.rank)
                 if slot is None or slot.peer is None or frame.rank not in slot.joined:
-                    raise InaFrameError("out_of_turn", f"rank {frame.rank} never asked to join")
+                    raise InaFrameError("out_of_turn", f"rank {frame.rank} has not sent an ATTACH")
                 slot.peer.send(frames.pack(frame))
             case frames.AttachRefused() | frames.Abort():
                 self.lose(frame.reason)
@@ -328,30 +332,30 @@ class JobAtSwitch:
                 raise InaFrameError("out_of_turn", type(frame).__name__)
 
     def lost_above(self, reason: Reason = Reason.LOST) -> None:
-        """The switch above is gone, or was never there."""
+        """The parent switch is lost or unreachable."""
         self.up = None
         self.lose(reason)
 
     # -- downwards ----------------------------------------------------------------------------------------------------
     def _give(self, run: _Running, offset: int, payload: bytes) -> None:
-        """A chunk of the result to all members."""
+        """Send a chunk of the result to all members."""
         data = frames.pack(frames.Result(run.index, offset, payload))
-        run.told = offset + len(payload)
+        run.sent_down = offset + len(payload)
         self.progress += 1
-        is_last = run.told == run.nbytes
+        is_last = run.sent_down == run.nbytes
         for slot in self.slots:
             if slot.peer is not None:
                 self._counters.bytes_out += len(payload)
                 slot.peer.send(data, _after_delivery if faults.armed and is_last else None)
 
     def _refuse(self, index: int) -> None:
-        """All members are told, also those that have not issued it yet."""
+        """Notify all members of a refusal, including those that have not issued the operation yet."""
         run = self._running.get(index)
         if run is None:
             if index <= self._newest:
                 return
             run = self._begin(index, 0, "")
-        elif run.told:
+        elif run.sent_down:
             raise InaFrameError("out_of_turn", f"{index} is refused after its result began")
         run.is_refused = True
         run.held = []
@@ -360,12 +364,12 @@ class JobAtSwitch:
             if slot.peer is not None:
                 slot.peer.send(frames.pack(frames.Refused(index)))
 
-    # -- the end ------------------------------------------------------------------------------------------------------
+    # -- loss ---------------------------------------------------------------------------------------------------------
     def lose(self, reason: Reason) -> None:
-        """The tree is lost for this epoch: everybody is told. Repeating it is harmless.
+        """The tree is lost for this epoch: send ABORT to all. Idempotent.
 
-        A rank is hung up on; a switch below hangs up itself, once its own members are gone: until then it may hand
-        something out.
+        Ranks are disconnected. A child switch disconnects itself once its own members are gone: until then it may still
+        send results to them.
         """
         if self.is_over:
             return
@@ -374,19 +378,19 @@ class JobAtSwitch:
             self._root.lost(*self.key)
         self._counters.aborts += 1
         self._running.clear()
-        word = frames.pack(frames.Abort(self.permission.stamp, reason))
+        abort = frames.pack(frames.Abort(self.permission.stamp, reason))
         for slot in self.slots:
             slot.current = None
             if slot.peer is not None:
-                slot.peer.send(word)
+                slot.peer.send(abort)
                 if not slot.is_switch:
                     slot.peer.finish()
         if self.up is not None:
-            self.up.send(word)
+            self.up.send(abort)
         self._leave_if_empty()
 
     def hung_up(self, slot: Slot, reason: Reason = Reason.LOST) -> None:
-        """A member's connection is closed: nothing more goes to its ranks."""
+        """A member's connection has closed, so its ranks get nothing more."""
         if slot.peer is None:
             return
         slot.peer = None

@@ -1,4 +1,4 @@
-"""A switch process: its sockets, its signals, its end."""
+"""Runs a switch process: sockets, signals, shutdown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ async def serve(
     name: str, listen: str, control: str, ready: Callable[[str, str], None], *, capacity: int = 1, by_rank: bool = True,
     events: str | None = None, log: str = "text",
 ) -> dict[str, Any]:  # fmt: skip
-    """Serve until SIGTERM or SIGINT; the closing statistics. ``ready`` gets the two addresses.
+    """Serve until SIGTERM or SIGINT; returns the final statistics. ``ready`` gets the two addresses.
 
     Raises: FabricAddressError, PlaceUnusable.
     """
@@ -38,6 +38,6 @@ async def serve(
 
 
 def run(*arguments: Any, **settings: Any) -> dict[str, Any]:
-    """`serve`; blocks. Not on uvloop: libuv stops watching a socket whose peer hung up with bytes of ours unread
-    (EPOLLERR) without a word to its reader, and the loss would not be learnt of."""
+    """Blocking `serve`. Does not use uvloop: if a peer closes with sent bytes unread (EPOLLERR), libuv stops watching
+    the socket without notifying its reader, and the loss would go unnoticed."""
     return asyncio.run(serve(*arguments, **settings))

@@ -1,6 +1,6 @@
-"""One connection of the fabric in an event loop: frames in, bytes out, told when to read.
+"""A fabric connection in an event loop: parses received frames, queues sent bytes, pauses reading on request.
 
-Bytes go to the kernel at once where it takes them, so that a fault that is armed "after delivery" means what it says.
+Bytes go to the kernel immediately if it accepts them, so that a fault armed "after delivery" fires after delivery.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from offpath.bindings.ina.frames import Frame, Reader, Reason
 
 HIGH_BYTES: Final = 256 * 1024
 LOW_BYTES: Final = 64 * 1024
-"""Who is owed more than `HIGH_BYTES` stops those that cause it to be read, until it is owed less than `LOW_BYTES`."""
+"""Backpressure: with more than `HIGH_BYTES` queued for a peer, its sources are not read until less than `LOW_BYTES`
+remain."""
 
 
 class Stream:
-    """Implements `part.Peer`. ``heard``: one frame came, may raise InaFrameError; ``closed``: called once, with why;
-    ``drained``: what was queued fell below `LOW_BYTES`."""
+    """Implements `job_at_switch.Peer`. ``on_frame`` gets each frame and may raise InaFrameError. ``closed`` is called
+    once, with the reason. ``drained``: the queue fell below `LOW_BYTES`."""
 
     def __init__(
         self,
@@ -44,9 +45,9 @@ class Stream:
         self._reader = Reader()
         self._queue: deque[tuple[memoryview, Callable[[], None] | None]] = deque()
         self.queued = 0
-        """Bytes that the kernel has not taken."""
+        """Bytes that the kernel has not accepted."""
         self.moved_at = self.made_at = time.monotonic()
-        """When bytes left last, or nothing was queued."""
+        """When bytes were last sent, or the queue was last empty."""
         self.is_open = True
         self._is_connecting = is_connecting
         self.is_reading = self._is_writing = False
@@ -56,7 +57,7 @@ class Stream:
         self.read(True)
 
     def read(self, wanted: bool) -> None:
-        """Whether what comes is taken in."""
+        """Enable or disable reading."""
         if wanted == self.is_reading or not self.is_open:
             return
         self.is_reading = wanted
@@ -80,10 +81,10 @@ class Stream:
         """See `Peer.finish`."""
         self._is_finishing = True
         if self.is_open and not self._queue:
-            self._loop.call_soon(self.close, Reason.LOST, "we hung up")
+            self._loop.call_soon(self.close, Reason.LOST, "closed by this end")
 
     def close(self, reason: Reason, why: str) -> None:
-        """Hang up now; what was queued is lost. Repeating it is harmless."""
+        """Close immediately and drop the queue. Idempotent."""
         if not self.is_open:
             return
         self.read(False)
@@ -95,15 +96,15 @@ class Stream:
         self._closed(self, reason, why)
 
     def is_hung_up(self) -> bool:
-        """The peer is gone, although what it sent before is not read yet. Always known of a Unix socket; of TCP once
-        the kernel has taken in all that was sent."""
+        """Whether the peer has disconnected, even if received data is unread. Always known for a Unix socket; for TCP
+        once the kernel has received everything that was sent."""
         if not self.is_open:
             return True
         poller = select.poll()
         poller.register(self._sock, select.POLLRDHUP)
         return bool(poller.poll(0))
 
-    # -- the loop's -----------------------------------------------------------------------------------------------
+    # -- callbacks of the loop ------------------------------------------------------------------------------------
     def _watch_writing(self, wanted: bool) -> None:
         if wanted == self._is_writing:
             return
@@ -131,7 +132,7 @@ class Stream:
                 self._on_frame(self, frame)
         except InaFrameError as fault:
             self.close(Reason.RULES, str(fault))
-        except OSError as injected:  # a fault that is armed to raise: this member is dropped
+        except OSError as injected:  # raised by an armed fault: drop this member
             self.close(Reason.LOST, str(injected))
 
     def _on_writable(self) -> None:
@@ -163,10 +164,10 @@ class Stream:
             pass
         except OSError as fault:
             self._watch_writing(False)
-            self._loop.call_soon(self.close, Reason.LOST, fault.strerror or str(fault))  # not within our caller's work
+            self._loop.call_soon(self.close, Reason.LOST, fault.strerror or str(fault))  # not within the caller
             return
         self._watch_writing(bool(self._queue) or self._is_connecting)
         if self._is_finishing and not self._queue:
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_WR)
-            self._loop.call_soon(self.close, Reason.LOST, "we hung up")
+            self._loop.call_soon(self.close, Reason.LOST, "closed by this end")

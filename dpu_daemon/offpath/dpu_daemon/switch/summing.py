@@ -1,7 +1,7 @@
-"""Sums of equal chunks, element by element, as a switch's adders would: one rounding for each addition.
+"""Sums equal chunks element by element, as a switch's adders would: one rounding for each addition.
 
-fp16 and int32 are numpy's own (int32 wraps around). bf16 has no type there: its bits are the upper half of an fp32, so
-it is added as fp32 and rounded to nearest, ties to even.
+fp16 and int32 are numpy's own (int32 wraps around). numpy has no bf16: its bits are the upper half of an fp32, so it is
+added as fp32 and rounded to nearest, ties to even.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _TYPES: Final = {"fp32": "<f4", "fp16": "<f2", "int32": "<i4"}
 
 
 def bf16_to_fp32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """Exact."""
+    """Exact conversion."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def fp32_to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Round to nearest, ties to even; every NaN becomes the quiet one."""
+    """Round to nearest, ties to even; every NaN becomes the quiet NaN."""
     bits = values.view(np.uint32)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     return np.where(np.isnan(values), np.uint16(_QUIET_NAN), rounded)
@@ -50,5 +50,5 @@ _SUMS: Final[dict[str, Callable[[Sequence[bytes], str], bytes]]] = {
 
 
 def add(dtype: str, parts: Sequence[bytes]) -> bytes:
-    """((part 0 + part 1) + part 2) + …; all of one length, a whole number of elements."""
+    """((part 0 + part 1) + part 2) + …; all parts have the same length, a whole number of elements."""
     return parts[0] if len(parts) == 1 else _SUMS[dtype](parts, dtype)

@@ -1,4 +1,4 @@
-"""The switch's shell: connections to parts, limits that need a clock, and the controller's orders."""
+"""Runs a switch: accepts connections, enforces time limits, executes the controller's commands."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from offpath.sched.ina.protocol.root import Root
 logger = logging.getLogger(__name__)
 MOST_CONNECTIONS: Final = 4096
 MOST_PENDING: Final = 256
-"""Connections that have not said ATTACH. The oldest makes room."""
+"""Connections without an ATTACH. The oldest is closed to make room."""
 SLOW_S: Final = 5.0
-"""For a member to read of what it is owed, a stranger to say something, a switch below to hang up."""
+"""Time limit for a member to read queued bytes, a new peer to send a frame, a child switch to disconnect."""
 SLOW_SWITCH_S: Final = SLOW_S + 2.0
-"""For a switch below to read: it stops for a slow member of its own, which it is to find and name first."""
+"""Time limit for a child switch to read. It pauses for a slow member of its own, which it must detect first."""
 STALL_S: Final = 10.0
-"""An operation without any progress: ranks give up after 5 s; members that do not are not honest."""
+"""Time limit for an operation without progress. Ranks give up after 5 s; members that do not are misbehaving."""
 WAIT_LOOK_S: Final = 0.05
-"""How often an operation that is waited for must have come nearer to its end."""
+"""Interval in which an operation that others wait for must make progress."""
 WAIT_MOST_S: Final = 1.0
-"""To wait for a place; then the operation runs plain."""
+"""Longest wait for a place; then the operation runs without INA."""
 _TICK_S: Final = 0.25
 _BACKLOG: Final = 256
 _SPARE_FDS: Final = 64
 
 
 def listen(address: str) -> tuple[socket.socket, str]:
-    """A listening socket, and the address where it is found (port 0 is another then).
+    """A listening socket and its actual address (port 0 is replaced).
 
-    Raises: FabricAddressError; PlaceUnusable: it cannot be had.
+    Raises: FabricAddressError; PlaceUnusable: it cannot be created.
     """
     family, target = parse_address(address)
     try:
@@ -71,16 +71,16 @@ def listen(address: str) -> tuple[socket.socket, str]:
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """Who is at the other end of a stream: nobody yet, a member of a part, or the switch above it."""
+    """The peer of a stream: not attached yet, a member of a part, or the part's parent switch."""
 
     part: JobAtSwitch | None = None
     slot: Slot | None = None
-    """None: the switch above."""
+    """None: the parent switch."""
 
 
 @dataclass(slots=True)
 class _Watch:
-    """What the clock has seen of a part."""
+    """Progress and timestamps of a part, for the time limits."""
 
     progress: int = -1
     since: float = 0.0
@@ -90,7 +90,7 @@ class _Watch:
 
 @dataclass(slots=True)
 class _Awaited:
-    """What an operation waits for: the end of ``holder``, of which ``left`` bytes were missing at the last look."""
+    """A waiting operation. It waits for the end of ``holder``, which had ``left`` bytes left at the last check."""
 
     holder: Operation
     since: float
@@ -99,35 +99,34 @@ class _Awaited:
 
 
 class Switch:
-    """One emulated switch. ``by_rank``: sums are made in the order of ranks, so that they are the same each time; else
-    in the order in which members came. ``events``: a file that takes one JSON line for each thing that happens to an
-    operation at its root."""
+    """One emulated switch. ``by_rank``: members are summed in rank order, so results are reproducible; else in order of
+    arrival. ``events``: a file that gets one JSON line per event of an operation at its root."""
 
     def __init__(self, name: str, capacity: int = 1, *, by_rank: bool = True, events: str | None = None) -> None:
         self.name = name
         self.root = Root(capacity, self._left)
         self.counters = Counters()
         self.life: Final = secrets.token_hex(8)
-        """Another one after each start: what was allowed before is not any more."""
+        """New at each start: earlier permissions are void."""
         self.changed = asyncio.Event()
-        """Set whenever a member left: for who waits until a fence is clear."""
+        """Set when a member disconnects; used to wait until a fence is clear."""
         self._by_rank = by_rank
         self._parts: dict[Key, JobAtSwitch] = {}
         self._members: dict[Stream, _Member] = {}
         self._watches: dict[JobAtSwitch, _Watch] = {}
         self._awaited: dict[Operation, _Awaited] = {}
-        """Operations that wait for a place at this root."""
+        """Operations waiting for a place at this root."""
         self._most_connections = min(MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_FDS)
         self._listening: socket.socket | None = None
         self._acceptor: Acceptor | None = None
-        self._pending = Unidentified(4 * MOST_PENDING)  # of one address a quarter
+        self._pending = Unidentified(4 * MOST_PENDING)  # a quarter of them for one address
         self._address = ""
         self._ticking: asyncio.TimerHandle | None = None
         self._events = open(events, "a", buffering=1, encoding="ascii") if events is not None else None  # noqa: SIM115
 
-    # -- life ---------------------------------------------------------------------------------------------------------
+    # -- start and end ------------------------------------------------------------------------------------------------
     def start(self, address: str) -> str:
-        """Listen; the address to be found at. Raises: FabricAddressError, PlaceUnusable."""
+        """Listen; returns the address to connect to. Raises: FabricAddressError, PlaceUnusable."""
         self._listening, self._address = listen(address)
         self._acceptor = Acceptor("switch", self._accept, self._refuse, self._pending)
         self._acceptor.open(self._listening.fileno())
@@ -135,13 +134,13 @@ class Switch:
         return self._address
 
     async def close(self) -> None:
-        """Tell everybody, give what is queued a second, hang up."""
+        """Notify all peers, give the queues one second to drain, close."""
         if self._listening is not None:
             if self._acceptor is not None:
                 self._acceptor.close()
             family, target = parse_address(self._address)
             if family == socket.AF_UNIX and os.path.exists(str(target)):
-                os.unlink(str(target))  # while we listen nobody else can have put theirs there
+                os.unlink(str(target))  # no other process can have replaced it while this one listens
             self._listening.close()
             self._listening = None
         for part in list(self._parts.values()):
@@ -150,7 +149,7 @@ class Switch:
         while any(stream.queued for stream in self._members) and time.monotonic() < until:
             await asyncio.sleep(0.01)
         for stream in list(self._members):
-            stream.close(Reason.ENDING, "the switch ends")
+            stream.close(Reason.ENDING, "the switch is shutting down")
         for waiting in self._awaited.values():
             waiting.timer.cancel()
         self._awaited.clear()
@@ -159,7 +158,7 @@ class Switch:
         if self._events is not None:
             self._events.close()
 
-    # -- the controller's orders --------------------------------------------------------------------------------------
+    # -- the controller's commands ------------------------------------------------------------------------------------
     def allow(self, permission: Permission) -> bool:
         """See `Root.allow`."""
         if permission.parent:
@@ -170,7 +169,7 @@ class Switch:
         return self.root.allow(permission)
 
     def fence(self, term: int, job: str, incarnation: int, stamp: int) -> bool:
-        """See `Root.fence`; False: an old term. It is done when `Root.is_clear` says so."""
+        """See `Root.fence`. False: an old term. The fence is complete once `Root.is_clear` is true."""
         if self.root.fence(term, job, incarnation, stamp) is None:
             return False
         for part in list(self._parts.values()):
@@ -180,7 +179,7 @@ class Switch:
         return True
 
     def statistics(self) -> dict[str, Any]:
-        """Plain data."""
+        """Counters and parts as plain data."""
         parts = [
             {
                 "job": part.key[0], "incarnation": part.key[1], "stamp": part.key[2], "is_root": part.is_root,
@@ -210,7 +209,7 @@ class Switch:
                 sock.close()
             else:
                 self._let_in(sock, address_of(sock))
-        except OSError:  # it has left already
+        except OSError:  # it has disconnected already
             sock.close()
         return True
 
@@ -222,11 +221,11 @@ class Switch:
 
     def _let_in(self, sock: socket.socket, address: Hashable) -> None:
         stream = Stream(sock, self._on_frame, self._closed, self._drained)
-        self._pending.add(stream, address, lambda: stream.close(Reason.LIMITS, "others wait"))
+        self._pending.add(stream, address, lambda: stream.close(Reason.LIMITS, "evicted to make room"))
         self._members[stream] = _Member()
 
     def _open_above(self, part: JobAtSwitch) -> Stream | None:
-        """The connection to the switch above. It may fail now, or later: the part hears of it then."""
+        """Connect to the parent switch. Later failures are reported to the part."""
         try:
             sock = begin_connecting(part.permission.parent)
         except OSError as fault:
@@ -259,7 +258,7 @@ class Switch:
 
     def _attach(self, stream: Stream, member: _Member, frame: Frame) -> None:
         if not isinstance(frame, frames.Attach) or (member.part is not None and member.slot is None):
-            raise InaFrameError("out_of_turn", f"{type(frame).__name__} before an ATTACH, or from above")
+            raise InaFrameError("out_of_turn", f"{type(frame).__name__} before an ATTACH, or from the parent switch")
         key = frame.job, frame.incarnation, frame.stamp
         part = self._parts.get(key) or self._new_part(key)
         slot = part.slot_of(frame.rank) if part is not None else None
@@ -328,7 +327,7 @@ class Switch:
         return part.left(operation) if part is not None else 0
 
     def _settle(self) -> None:
-        """Verdicts that had to wait reach their parts; who waits for a place is watched."""
+        """Deliver delayed verdicts to their parts and watch operations that wait for a place."""
         if self._awaited or self.root.awaited():
             self._watch_waiting()
         for verdict in self.root.decided():
@@ -349,7 +348,7 @@ class Switch:
                 self._awaited[operation] = _Awaited(holder, now, self._left(holder), timer)
 
     def _look_at_waiting(self, operation: Operation) -> None:
-        """It goes on waiting while the other comes nearer to its end, but not for long: it can always run plain."""
+        """Keep waiting while the holder makes progress, up to `WAIT_MOST_S`; the operation can also run without INA."""
         waiting = self._awaited[operation]
         left = self._left(waiting.holder)
         if left < waiting.left and time.monotonic() - waiting.since < WAIT_MOST_S:
@@ -361,8 +360,9 @@ class Switch:
         self._settle()
 
     def _pace(self, part: JobAtSwitch) -> None:
-        """Who may be read. What flows up is held back by who is above, what flows down by the slowest reader, and a
-        member that is ahead by itself; never both ways by one, or two switches could wait for each other."""
+        """Select the streams to read. A full queue to the parent (at the root: to a member) pauses the members; a full
+        queue to a member pauses the parent; a member ahead of the others is paused itself. No switch pauses both
+        directions for one queue, else two switches could wait for each other."""
         up = part.up if isinstance(part.up, Stream) else None
         below = [slot.peer for slot in part.slots if isinstance(slot.peer, Stream)]
         is_down_full = any(peer.queued > HIGH_BYTES for peer in below)
@@ -373,7 +373,7 @@ class Switch:
             if isinstance(slot.peer, Stream):
                 slot.peer.read(part.is_over or not (is_up_full or part.is_full(slot)))
 
-    # -- the clock ----------------------------------------------------------------------------------------------------
+    # -- time limits --------------------------------------------------------------------------------------------------
     def _tick(self) -> None:
         now = time.monotonic()
         for stream in list(self._members):
@@ -382,11 +382,13 @@ class Switch:
                 continue
             is_rank = member.slot is None or not member.slot.is_switch
             if stream.queued and now - stream.moved_at > (SLOW_S if is_rank else SLOW_SWITCH_S):
-                stream.close(Reason.SLOW, "it reads nothing")
+                stream.close(Reason.SLOW, "it does not read")
             elif member.part is None and now - stream.made_at > SLOW_S:
-                stream.close(Reason.LIMITS, "it says nothing")
+                stream.close(Reason.LIMITS, "it sent no ATTACH in time")
             elif member.slot is not None and not stream.is_reading and stream.is_hung_up():
-                stream.close(Reason.LOST, "it hung up")  # not so the switch above: what it gave out is still to be read
+                stream.close(
+                    Reason.LOST, "it closed the connection"
+                )  # not the parent: results it sent before must still be read
         for part, watch in list(self._watches.items()):
             self._look_at(part, watch, now)
         self._ticking = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
@@ -396,7 +398,7 @@ class Switch:
             watch.over_since = now if watch.over_since is None else watch.over_since
             if now - watch.over_since > SLOW_S:
                 for stream in list(watch.streams):
-                    stream.close(Reason.SLOW, "it does not hang up")
+                    stream.close(Reason.SLOW, "it does not disconnect")
         elif not part.is_busy or part.progress != watch.progress:
             watch.progress, watch.since = part.progress, now
         elif now - watch.since > STALL_S:
@@ -406,7 +408,7 @@ class Switch:
                 job,
                 stamp,
                 "an operation",
-                "it stands still",
+                "no progress",
                 extra={"code": "tree_lost"},
             )
             part.lose(Reason.LIMITS)
@@ -414,5 +416,5 @@ class Switch:
 
     def _observe(self, event: str, line: dict[str, Any]) -> None:
         if self._events is not None:
-            said = {"t_ns": time.monotonic_ns(), "switch": self.name, "event": event, **line}
-            self._events.write(json.dumps(said) + "\n")
+            record = {"t_ns": time.monotonic_ns(), "switch": self.name, "event": event, **line}
+            self._events.write(json.dumps(record) + "\n")

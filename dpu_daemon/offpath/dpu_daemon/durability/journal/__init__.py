@@ -1,1 +1,1 @@
-"""The journal: what the job book was told and what it decided, in a ring that outlives the process."""
+"""The journal: the job book's events and decisions, in a ring buffer that outlives the process."""

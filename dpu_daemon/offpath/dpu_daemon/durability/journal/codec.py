@@ -1,8 +1,8 @@
-"""Events and commands as journal entries: the frequent ones packed (0.5 µs), the others as JSON of their plain form.
+"""Encodes events and commands as journal entries: frequent ones packed (0.5 µs), others as JSON of their plain form.
 
-One entry holds an event and what the book decided on it: a byte that counts the commands, 16 bits of the sum of all
-events' times up to here, each command with its kind and length, then the event. An event without a command is its bytes
-alone; its time is in the next sum. More commands than the byte can count follow in entries that have no event.
+An entry with commands holds: a byte with their count, 16 bits of the sum of all event times so far, each command with
+its kind and length, then the event. An event without commands is stored alone; its time is part of the next sum.
+Commands beyond the byte's range follow in entries without an event.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from offpath.sched.plain import from_plain, to_plain
 
 KIND_CHECKPOINT: Final = 0x01
 DECIDED: Final = 0x80
-"""Added to an event's kind: commands stand before it. Alone: there is no event."""
+"""Added to an event's kind if commands precede it. Alone: an entry without an event."""
 MOST_DECIDED: Final = 255
-"""Commands in one entry."""
+"""Most commands in one entry."""
 _REASONS: Final = tuple(EndReason)
 _REASON_NUMBER: Final = {reason: number for number, reason in enumerate(_REASONS)}
 
@@ -46,12 +46,12 @@ def _joined(*parts: struct.Struct) -> struct.Struct:
     return struct.Struct("<" + "".join(part.format[1:] for part in parts))
 
 
-# A command and its event, as `pack_decided` lays any out, in one go: these three are nearly all that is written.
+# A command and its event in one struct, in the layout of `pack_decided`; these three are nearly all entries.
 _SUBMITTED_COPY = _joined(_HEAD_OF_ONE, _COPY, _SUBMITTED)
 _COPIED_LAUNCH = _joined(_HEAD_OF_ONE, _LAUNCH, _COPY_DONE)
 _RESULT_ANSWER = _joined(_HEAD_OF_ONE, _ANSWER, _RESULT)
 
-# Numbers are the journal's format: append, never reorder.
+# The numbers are part of the journal's format: append, never reorder.
 EVENTS: Final[tuple[type, ...]] = (
     events.SessionOpened, events.SessionClosed, events.JobSubmitted, events.CancelRequested, events.SlotLost,
     events.CreditReturned, events.CopyDone, events.LaunchFailed, events.ResultArrived, events.HelperJoined,
@@ -162,29 +162,29 @@ Packed = tuple[int, bytes]
 
 
 def pack(value: events.Event | commands.Command) -> Packed:
-    """An event or a command alone."""
+    """Pack one event or command alone."""
     kind = type(value)
     packer = _PACK.get(kind)
     return _KIND[kind], packer(value) if packer is not None else orjson.dumps(to_plain(value))
 
 
 def unpack(packed: Packed, number: int) -> Any:
-    """The event or command that was packed into record ``number``. Raises: JournalCorrupt: it is not what it says."""
+    """The event or command that was packed into record ``number``. Raises: JournalCorrupt: it cannot be decoded."""
     kind: Any = _TYPE.get(packed[0])
     if kind is None:
-        raise JournalCorrupt(f"record {number} is of the unknown kind {packed[0]}")
+        raise JournalCorrupt(f"record {number} has the unknown kind {packed[0]}")
     try:
         unpacker = _UNPACK.get(kind)
         return unpacker(packed[1]) if unpacker is not None else from_plain(kind, orjson.loads(packed[1]))
     except (struct.error, ValueError, IndexError, PlainError) as fault:
-        raise JournalCorrupt(f"record {number} is no {kind.__name__}: {fault}") from None
+        raise JournalCorrupt(f"record {number} is not a valid {kind.__name__}: {fault}") from None
 
 
 def pack_decided(event: events.Event | None, decided: Sequence[commands.Command], times: int) -> Packed:
-    """The entry of an event and its commands, `MOST_DECIDED` at most; None: of commands whose event was in another.
-    ``times``: the sum of the times of all events with this one."""
+    """The entry of an event and at most `MOST_DECIDED` commands. ``event`` None: the event is in an earlier entry.
+    ``times``: the sum of the times of all events including this one."""
     count = len(decided)
-    if count == 1:  # nearly always
+    if count == 1:  # the common case
         pair = _PAIRS.get(type(event))
         if pair is not None and type(decided[0]) is pair[0]:
             return pair[1], pair[2](event, decided[0], times)
@@ -204,19 +204,19 @@ def pack_decided(event: events.Event | None, decided: Sequence[commands.Command]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """An entry taken apart. ``times`` is what `same_times` compares, where there are commands."""
+    """A decoded entry. ``times`` is compared by `same_times`; None without commands."""
 
     event: Packed | None
     decided: list[Packed]
     times: int | None
 
     def same_times(self, times: int) -> bool:
-        """The events up to here happened at times with this sum; an entry without commands does not know."""
+        """Whether all event times so far have this sum; always True for an entry without commands."""
         return self.times is None or self.times == times & _TIMES_MASK
 
 
 def split(entry: Entry) -> Parts:
-    """An entry that is no checkpoint. Raises: JournalCorrupt: it is not made of commands and an event."""
+    """Splits an entry that is not a checkpoint. Raises: JournalCorrupt: the commands and event cannot be separated."""
     if entry.kind < DECIDED:
         return Parts((entry.kind, entry.data), [], None)
     decided: list[Packed] = []
@@ -231,17 +231,17 @@ def split(entry: Entry) -> Parts:
     except struct.error:
         at = len(data) + 1
     if at > len(data) or (entry.kind == DECIDED and at < len(data)):
-        raise JournalCorrupt(f"record {entry.number} is not made of commands")
+        raise JournalCorrupt(f"record {entry.number} has malformed commands")
     return Parts(None if entry.kind == DECIDED else (entry.kind - DECIDED, data[at:]), decided, times)
 
 
 def values(entry: Entry) -> Iterator[Any]:
-    """The event of an entry, if it has one, then its commands. Raises: JournalCorrupt."""
+    """The event of an entry, if present, then its commands. Raises: JournalCorrupt."""
     parts = split(entry)
     for packed in parts.decided if parts.event is None else [parts.event, *parts.decided]:
         yield unpack(packed, entry.number)
 
 
 def is_event(value: object) -> bool:
-    """What the book was told, not what it said."""
+    """True for an event, False for a command."""
     return type(value) in _IS_EVENT

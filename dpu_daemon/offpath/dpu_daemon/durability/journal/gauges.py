@@ -1,4 +1,4 @@
-"""What Prometheus reads of the journal."""
+"""Prometheus metrics of the journal."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from offpath.dpu_daemon.durability.journal.log import Journal
 
 
 class Journalled(Protocol):
-    """Who writes the journal."""
+    """The owner of the journal."""
 
     journal: Journal | None
     is_read_only: bool
 
 
 NAMES: Final[dict[str, str]] = {
-    "offpath_journal_failed": "1 once the journal could not be written: nothing is accepted any more.",
-    "offpath_journal_records_total": "Records of 160 bytes written, those of this lineage's former processes included.",
+    "offpath_journal_failed": "1 after a journal write failed: no request is accepted.",
+    "offpath_journal_records_total": "Records of 160 bytes written, including by earlier processes of this lineage.",
     "offpath_journal_checkpoints_total": "Checkpoints written by this process.",
-    "offpath_journal_fill_ratio": "Records since the last checkpoint, over what the ring holds.",
+    "offpath_journal_fill_ratio": "Records since the last checkpoint, divided by the ring's capacity.",
 }
-"""Metric to help. A daemon without a journal gives zeros."""
+"""Metric → help. A daemon without a journal reports zeros."""
 
 
 def journal_metrics(owner: Journalled) -> dict[str, tuple[str, Callable[[], float]]]:

@@ -1,10 +1,9 @@
-"""The journal as the daemon writes it and as replay reads it.
+"""Writes the journal of the job book and replays it.
 
-Every event is written with the time it is handled at and with what the book decides on it, in one entry, before any of
-that is carried out. An event that the book cannot bear is therefore never written, and kills one process, not each that
-follows. A checkpoint, the whole book, comes every 64th of the ring, so that a start replays little and the ring may
-overwrite the rest; with a large book more rarely, up to every 16th, so that checkpoints stay a small part of what is
-written.
+Every event is written in one entry, with its time and the book's decisions, before any decision is carried out. The
+book handles it first, so an event that crashes the book is not journalled, and replay cannot crash on it. A checkpoint
+(the whole book) is written every 64th of the ring, so that a start replays little and the ring may overwrite the rest.
+For a large book the interval grows up to a 16th of the ring, so that checkpoints stay a small part of the writes.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ from offpath.sched.jobs.snapshot import restore, schema, snapshot
 _PART: Final = 64
 _LARGEST_PART: Final = 16
 _TIMES: Final = 8
-"""So many times the last checkpoint's own records are written before the next."""
+"""The next checkpoint follows after this multiple of the last one's size in records."""
 _SUM = struct.Struct("<Q")
 _SUM_MASK: Final = (1 << 64) - 1
 _Decided = tuple[int, bytes, commands.Command]
 
 
 class ReplayDiverged(JournalCorrupt):
-    """The book decides something else than the journal says it did."""
+    """Replay decides differently from the journal."""
 
 
 def our_schema() -> str:
-    """What the journals of this build mean; another build's are not gone on with."""
+    """Identifies the meaning of this build's journals; those of another build are not continued."""
     kinds = [kind.__name__ for kind in (*codec.EVENTS, *codec.COMMANDS)]
     return hashlib.sha256(f"{schema()} {kinds}".encode()).hexdigest()[:16]
 
@@ -62,7 +61,7 @@ def journal_bytes(mib: int) -> int:
 
 
 class Journal:
-    """Writes. ``ring`` is positioned at its end; ``times`` is what was `Replayed` of it."""
+    """Appends entries. ``ring`` is positioned at its end; ``times`` is `Replayed.times` of it."""
 
     def __init__(self, ring: Ring, times: int = 0) -> None:
         self._ring = ring
@@ -83,17 +82,17 @@ class Journal:
 
     @property
     def records(self) -> int:
-        """Written since the lineage began."""
+        """Records written since the lineage began."""
         return self._ring.next_number - 1
 
     @property
     def fill(self) -> float:
-        """Records since the last checkpoint over those that the ring holds: what a start would have to replay."""
+        """Records since the last checkpoint, divided by the ring's capacity: the part that a start would replay."""
         return self._ring.since_checkpoint() / self._ring.records
 
     def record(self, event: events.Event, decided: Sequence[commands.Command], now_ns: int) -> None:
-        """What happened and what follows, before any of that is carried out. Raises: OSError: it could not be written.
-        JournalError: it has no room."""
+        """Write an event and its decisions before any is carried out. Raises: OSError: the write failed. JournalError:
+        the entry does not fit."""
         if faults.armed:
             faults.hit("daemon.event")
         self._times += now_ns
@@ -107,18 +106,18 @@ class Journal:
             faults.hit("daemon.decided")
 
     def decided(self, decided: Sequence[commands.Command], now_ns: int) -> None:
-        """More that was decided on the last event. Raises: as `record`."""
+        """Write further decisions on the last event. Raises: as `record`."""
         for begin in range(0, len(decided), codec.MOST_DECIDED):
             kind, data = codec.pack_decided(None, decided[begin : begin + codec.MOST_DECIDED], self._times)
             self._ring.append(kind, now_ns, data)
             self.entries += 1
 
     def is_due(self) -> bool:
-        """It is time for a checkpoint."""
+        """Whether a checkpoint is due."""
         return self._ring.since_checkpoint() >= self._every
 
     def checkpoint(self, book: JobBook, now_ns: int) -> None:
-        """Between events. Raises: JournalError: the book has outgrown the journal."""
+        """Write a checkpoint; only between events. Raises: JournalError: the book has outgrown the journal."""
         ring = self._ring
         ring.checkpoint(
             codec.KIND_CHECKPOINT, now_ns, _SUM.pack(self._times & _SUM_MASK) + orjson.dumps(snapshot(book))
@@ -127,7 +126,7 @@ class Journal:
         self.checkpoints += 1
 
     def retire(self) -> None:
-        """Nothing will be gone on with: the next start has a lineage of its own."""
+        """Prevent continuation: the next start begins a new lineage."""
         self._ring.retire()
 
     def close(self) -> None:
@@ -137,8 +136,8 @@ class Journal:
 
 @dataclass(slots=True)
 class Replayed:
-    """What a replay did. ``unwritten`` are the decisions of the last event that its process had no time to write;
-    ``times`` is the sum of all events' times since the lineage began."""
+    """Result of a replay. ``unwritten``: decisions of the last event that its process did not write in time. ``times``:
+    the sum of all event times since the lineage began."""
 
     book: JobBook
     event_count: int = 0
@@ -151,10 +150,10 @@ class Replayed:
 
 
 def replay(entries: Iterator[Entry], on_entry: Callable[[Entry], None] | None = None) -> Replayed:
-    """Handle every event again, from the checkpoint that comes first, and hold what the book says against what was
-    written, byte by byte; each later checkpoint must be the book.
+    """Handle every event again, starting from the checkpoint that comes first, and compare the book's decisions with
+    the journal byte by byte; each later checkpoint must equal the book.
 
-    Raises: ReplayDiverged: another decision. JournalCorrupt: an entry that makes no sense.
+    Raises: ReplayDiverged: a decision differs. JournalCorrupt: an entry is invalid.
     """
     done: Replayed | None = None
     expected: deque[_Decided] = deque()
@@ -166,7 +165,7 @@ def replay(entries: Iterator[Entry], on_entry: Callable[[Entry], None] | None = 
             done = _restored(entry)
             continue
         if entry.kind != codec.DECIDED and expected:
-            raise ReplayDiverged(f"record {entry.number}: before it {expected[0][2]} should have been decided")
+            raise ReplayDiverged(f"record {entry.number}: the decision {expected[0][2]} is missing before it")
         if entry.kind == codec.KIND_CHECKPOINT:
             _same_book(done, entry)
             done.checkpoint_count += 1
@@ -174,14 +173,14 @@ def replay(entries: Iterator[Entry], on_entry: Callable[[Entry], None] | None = 
             _replay_entry(done, entry, expected, ahead)
         done.time_ns = max(done.time_ns, entry.time_ns)
     if done is None:
-        raise JournalCorrupt("the checkpoint that the journal names is not there")
+        raise JournalCorrupt("the checkpoint listed in the journal's header is missing")
     done.unwritten = [command for _, _, command in expected]
     return done
 
 
 def _restored(entry: Entry) -> Replayed:
     if entry.kind != codec.KIND_CHECKPOINT:
-        raise JournalCorrupt(f"record {entry.number} is no checkpoint")
+        raise JournalCorrupt(f"record {entry.number} is not a checkpoint")
     try:
         (times,) = _SUM.unpack_from(entry.data)
         return Replayed(restore(orjson.loads(entry.data[_SUM.size :])), times=times)
@@ -190,7 +189,7 @@ def _restored(entry: Entry) -> Replayed:
 
 
 class _Ahead:
-    """The entries, of which some can be looked at before their turn."""
+    """The entries, with lookahead."""
 
     def __init__(self, entries: Iterator[Entry]) -> None:
         self._entries = entries
@@ -204,7 +203,7 @@ class _Ahead:
             yield entry
 
     def continued(self) -> Iterator[Entry]:
-        """The entries that go on with what the one in hand decided."""
+        """The entries that continue the decisions of the current one."""
         for entry in self._entries:
             self._seen.append(entry)
             if entry.kind != codec.DECIDED:
@@ -213,7 +212,7 @@ class _Ahead:
 
 
 def _decision(parts: codec.Parts, number: int, ahead: _Ahead) -> Iterator[PluginDecision]:
-    """What a plug-in said while the event of an entry was handled."""
+    """The plug-in decisions made while the entry's event was handled."""
     decided = [(number, packed) for packed in parts.decided]
     if len(decided) == codec.MOST_DECIDED:
         decided += [(later.number, packed) for later in ahead.continued() for packed in codec.split(later).decided]
@@ -223,7 +222,7 @@ def _decision(parts: codec.Parts, number: int, ahead: _Ahead) -> Iterator[Plugin
 
 
 def _replay_entry(done: Replayed, entry: Entry, expected: deque[_Decided], ahead: _Ahead) -> None:
-    """Handle its event, if it has one; its commands must be those that are ``expected`` then, or the first of them."""
+    """Handle the entry's event, if any. Its commands must be the first of those then ``expected``."""
     parts = codec.split(entry)
     if parts.event is not None:
         event = codec.unpack(parts.event, entry.number)
@@ -236,21 +235,21 @@ def _replay_entry(done: Replayed, entry: Entry, expected: deque[_Decided], ahead
         expected.extend(_handled(done, event, entry))
         done.event_count += 1
     elif entry.time_ns != done.time_ns:
-        raise ReplayDiverged(f"record {entry.number} was decided at another time than its event's")
+        raise ReplayDiverged(f"record {entry.number} has another time than its event")
     for command in parts.decided:
         _same_command(entry, command, expected.popleft() if expected else None)
     if not parts.same_times(done.times):
-        raise ReplayDiverged(f"record {entry.number}: it, or an event before it, happened at another time")
+        raise ReplayDiverged(f"record {entry.number}: its time, or that of an event before it, differs")
     done.command_count += len(parts.decided)
 
 
 def _handled(done: Replayed, event: events.Event, entry: Entry) -> list[_Decided]:
     if entry.time_ns < done.time_ns:
-        raise JournalCorrupt(f"record {entry.number} is earlier than the one before it")
+        raise JournalCorrupt(f"record {entry.number} has an earlier time than the previous one")
     try:
         decided = done.book.handle(event, entry.time_ns)
         return [(*codec.pack(command), command) for command in decided]
-    except Exception as fault:  # the book trusts its shell; a journal may be anybody's
+    except Exception as fault:  # the book trusts its input, but a journal may come from anywhere
         raise ReplayDiverged(f"record {entry.number}: {type(event).__name__}: {fault!r}") from fault
 
 
@@ -258,33 +257,34 @@ def _same_command(entry: Entry, packed: codec.Packed, expected: _Decided | None)
     if expected is None or packed != expected[:2]:
         written = codec.unpack(packed, entry.number)
         raise ReplayDiverged(
-            f"record {entry.number} says {written}; the book now decides {expected[2] if expected else 'nothing'}"
+            f"record {entry.number} contains {written}; the book now decides {expected[2] if expected else 'nothing'}"
         )
 
 
 def _same_book(done: Replayed, entry: Entry) -> None:
     if _SUM.pack(done.times & _SUM_MASK) != entry.data[: _SUM.size]:
-        raise ReplayDiverged(f"record {entry.number}: an event before it happened at another time")
+        raise ReplayDiverged(f"record {entry.number}: the time of an event before it differs")
     if orjson.dumps(snapshot(done.book)) != entry.data[_SUM.size :]:
-        raise ReplayDiverged(f"record {entry.number}: the checkpoint is another book than replay made")
+        raise ReplayDiverged(f"record {entry.number}: the checkpoint differs from the replayed book")
 
 
 def new_identity(boot: str) -> Identity:
-    """A lineage that never was."""
+    """A new random lineage."""
     return Identity(boot, secrets.token_hex(8), secrets.token_bytes(32), our_schema())
 
 
 def open_journal(storage: Storage, boot: str) -> tuple[Ring, Replayed | None, str]:
-    """The ring to write on, and the book it holds; or a fresh ring, None, and why.
+    """The ring to write to and its replayed book; or a new ring, None, and the reason.
 
-    Raises: JournalCorrupt, ReplayDiverged: it is ours, and it is damaged: an operator must decide.
+    Raises: JournalCorrupt, ReplayDiverged: the journal belongs to this boot and build but is damaged; an operator must
+    decide.
     """
     try:
         ring = Ring.opened(storage)
         if ring.identity.boot != boot:
-            raise JournalForeign("it is of an earlier boot")
+            raise JournalForeign("it was written in an earlier boot")
         if ring.identity.schema != our_schema():
-            raise JournalForeign("another build wrote it")
+            raise JournalForeign("it was written by another build")
         if not ring.checkpoints:
             raise JournalForeign("it has no checkpoint")
     except JournalForeign as fault:

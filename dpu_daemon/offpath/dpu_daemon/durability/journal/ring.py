@@ -1,11 +1,11 @@
-"""A ring of 160-byte records in a preallocated, mapped file: what is written survives the process, not the power.
+"""A ring of 160-byte records in a preallocated, mapped file. Writes survive the process, but not a power loss.
 
-Entries are one record or several; each entry of a request's usual way fits one. Each record carries a CRC-32 and its
-own number, which is also its place: number modulo the ring's length. A kill in the middle of a write leaves a torn
-tail, which is truncated at the next start; a bad record with good ones behind it is corruption, which is refused with
-its place.
+An entry takes one record or several; each entry of a request's normal path fits one. Each record carries a CRC-32 and
+its number, which also gives its place: number modulo the ring's length. A kill during a write leaves a torn tail, which
+the next start truncates. A bad record followed by good ones is corruption: it is refused with an error that gives its
+place.
 
-File: a header page (two alternating copies of `_HEADER`, so that a torn one leaves the other), then the records.
+File: a header page (two alternating copies of `_HEADER`, so a torn copy leaves the other valid), then the records.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _CHECKPOINTS: Final = 64
 _MAX_BYTES: Final = HEADER_PAGE + (4096 << 20)
 # magic, boot id, lineage, secret, schema, records, sequence of this copy, restarts, checkpoints
 _HEADER = struct.Struct("<8s36s16s32s16sQQQQ64Q")
-# behind the CRC: kind and, times 256, the bytes of the entry; number, time ns, data
+# after the CRC: kind and, times 256, the bytes of the entry; number, time ns, data
 _FIRST = struct.Struct(f"<IQQ{FIRST_BYTES}s")
-# behind the CRC: kind MORE, number, data
+# after the CRC: kind MORE, number, data
 _MORE = struct.Struct(f"<IQ{MORE_BYTES}s")
 _NUMBER = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
@@ -50,11 +50,11 @@ class JournalError(OffpathError):
 
 
 class JournalCorrupt(JournalError):
-    """A record in the middle is bad although later ones are good; the message names its place."""
+    """A record is bad although later ones are good; the message gives its place."""
 
 
 class JournalForeign(JournalError):
-    """Another boot, another build, or no journal at all: nothing in it can be gone on with."""
+    """Another boot, another build, or not a journal: it cannot be continued."""
 
 
 class Storage(Protocol):
@@ -64,21 +64,20 @@ class Storage(Protocol):
         """All of it, writable."""
 
     def clear(self) -> None:
-        """All zeros. Raises: JournalError: there is no room."""
+        """Fill with zeros. Raises: JournalError: no space."""
 
     def cool(self) -> None:
-        """Nothing of it will be touched soon: give back what memory that allows."""
+        """Release memory where possible: no access is expected soon."""
 
     def close(self) -> None:
-        """Unmap. Repeating it is harmless."""
+        """Unmap. Idempotent."""
 
 
 class MappedFile:
-    """A file of ``nbytes``, all of it allocated (a hole would kill us by SIGBUS when the disk is full), locked to one
-    process."""
+    """A file of ``nbytes``, fully allocated (writing to a hole on a full disk raises SIGBUS), locked to one process."""
 
     def __init__(self, path: str, nbytes: int) -> None:
-        """Raises: JournalError: no room, no right, or another daemon has it."""
+        """Raises: JournalError: no space, no permission, or another daemon holds it."""
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as fault:
@@ -86,16 +85,16 @@ class MappedFile:
         try:
             found = os.fstat(fd)
             if found.st_uid != os.getuid() or found.st_mode & 0o077:
-                raise JournalError(f"{path} must belong to the daemon's user alone (mode 600)")
+                raise JournalError(f"{path} must be owned by the daemon's user, with mode 600")
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if found.st_size != nbytes:
-                os.ftruncate(fd, 0)  # another size was configured: what is in it cannot be read by number any more
+                os.ftruncate(fd, 0)  # the configured size changed: record numbers no longer match their places
             os.posix_fallocate(fd, 0, nbytes)
             self._map: mmap.mmap | None = mmap.mmap(fd, nbytes)
             self._nbytes = nbytes
         except BlockingIOError:
             os.close(fd)
-            raise JournalError(f"{path}: another daemon writes it") from None
+            raise JournalError(f"{path}: another daemon has locked it") from None
         except OSError as fault:
             os.close(fd)
             raise JournalError(f"{path}: {nbytes} bytes: {fault.strerror}") from None
@@ -110,7 +109,7 @@ class MappedFile:
         return self._view
 
     def clear(self) -> None:
-        """See `Storage.clear`: by giving the pages back and taking fresh ones, which touches none."""
+        """See `Storage.clear`. Frees and reallocates the pages, which touches none."""
         try:
             os.ftruncate(self._fd, 0)
             os.posix_fallocate(self._fd, 0, self._nbytes)
@@ -118,7 +117,7 @@ class MappedFile:
             raise JournalError(f"the journal: {self._nbytes} bytes: {fault.strerror}") from None
 
     def cool(self) -> None:
-        """See `Storage.cool`: the pages stay in the page cache, not in our resident set."""
+        """See `Storage.cool`. The pages stay in the page cache, but not in the resident set."""
         if self._map is not None:
             self._map.madvise(mmap.MADV_DONTNEED)
 
@@ -132,30 +131,30 @@ class MappedFile:
 
 
 class ReadOnlyFile:
-    """A journal, or a copy of one, to look at, also while a daemon writes it: what was written by the time it is made
-    is there, what came later is not. Writes to its view stay private."""
+    """A snapshot of a journal or of a copy of one, also while a daemon writes it. Contains what was written before the
+    snapshot and nothing later. Writes to its view stay private."""
 
     def __init__(self, path: str) -> None:
-        """Raises: JournalError: not there, or not of a journal's size."""
+        """Raises: JournalError: the file is missing or has no valid journal size."""
         try:
             with open(path, "rb") as file:
                 nbytes = os.fstat(file.fileno()).st_size
                 least = HEADER_PAGE + MIN_RECORDS * RECORD_BYTES
                 if not least <= nbytes <= _MAX_BYTES or (nbytes - HEADER_PAGE) % RECORD_BYTES:
-                    raise JournalForeign(f"{path} is no journal: {nbytes} bytes")
+                    raise JournalForeign(f"{path} is not a journal: {nbytes} bytes")
                 before = file.read(nbytes)
                 file.seek(0)
                 self._bytes = bytearray(file.read(nbytes))
         except OSError as fault:
             raise JournalError(f"{path}: {fault.strerror}") from None
         if len(before) != nbytes or len(self._bytes) != nbytes:
-            raise JournalError(f"{path} changes its size: its daemon is just ending")
+            raise JournalError(f"{path} changed its size while it was read: its daemon is exiting")
         self._settle(_newest(memoryview(before)))
 
     def _settle(self, newest: int) -> None:
-        """No read of a file is of one moment. Records up to ``newest`` were there before the second read began, so
-        they are all in it; later ones may be there without those before them, and what they overwrote (with one more,
-        half written) may be there in parts: both go."""
+        """Make the snapshot consistent, because a read is not atomic. Records up to ``newest`` existed before the
+        second read began, so all are in it. Later records may be present with gaps, and the records they overwrote
+        (plus one that was half written) may be partial: both are cleared."""
         view = memoryview(self._bytes)
         records = (len(view) - HEADER_PAGE) // RECORD_BYTES
         overwritten = _newest(view) + 1 - records
@@ -180,7 +179,7 @@ class ReadOnlyFile:
 
 
 def _whole(view: memoryview, number: int) -> bytes | None:
-    """The record of that number, or None when something else is in its place."""
+    """The record of that number, or None if its place contains something else."""
     at = HEADER_PAGE + number % ((len(view) - HEADER_PAGE) // RECORD_BYTES) * RECORD_BYTES
     packed = bytes(view[at : at + RECORD_BYTES])
     if _NUMBER.unpack_from(packed, 8)[0] != number or _CRC.unpack_from(packed)[0] != zlib.crc32(packed[4:]):
@@ -189,19 +188,19 @@ def _whole(view: memoryview, number: int) -> bytes | None:
 
 
 def _numbers(view: memoryview) -> list[int]:
-    """The number that stands in each place, good or not."""
+    """The number field of each place, valid or not."""
     words = view[HEADER_PAGE : len(view) - (len(view) - HEADER_PAGE) % RECORD_BYTES].cast("Q")
     return list(words[1 :: RECORD_BYTES // 8])
 
 
 def _newest(view: memoryview) -> int:
-    """The greatest number of a whole record; 0: there is none."""
+    """The greatest number of a valid record; 0: there is none."""
     return next((n for n in sorted(_numbers(view), reverse=True) if n and _whole(view, n) is not None), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose journal it is. ``lineage`` names it to requesters; ``secret`` derives tokens that outlive the process."""
+    """Identity of a journal. ``lineage`` is shown to requesters; ``secret`` derives tokens that outlive the process."""
 
     boot: str
     lineage: str
@@ -211,7 +210,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What was written at once: ``number`` is that of its first record."""
+    """One written entry; ``number`` is that of its first record."""
 
     number: int
     kind: int
@@ -220,7 +219,7 @@ class Entry:
 
 
 def _newest_header(view: memoryview, records: int) -> tuple[int, Identity, int, list[int]] | None:
-    """The newer of the two good copies: how many came before, whose it is, restarts, checkpoints."""
+    """The newer of the valid copies: copies written so far, identity, restarts, checkpoints."""
     best: tuple[int, Identity, int, list[int]] | None = None
     for at in _COPY_AT:
         packed = bytes(view[at : at + _HEADER.size])
@@ -235,7 +234,7 @@ def _newest_header(view: memoryview, records: int) -> tuple[int, Identity, int, 
 
 
 def identity_of(path: str) -> Identity | None:
-    """Whose journal the file is, without reading the rest or changing anything; None: there is none."""
+    """The identity of the journal at ``path``, read from its header only; None: it is not a journal."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -253,7 +252,7 @@ def identity_of(path: str) -> Identity | None:
 
 
 class Ring:
-    """Appends entries, reads them back. Make one with `fresh` or `opened`."""
+    """Appends and reads entries. Create with `fresh` or `opened`."""
 
     def __init__(self, storage: Storage, identity: Identity) -> None:
         self.identity = identity
@@ -261,37 +260,37 @@ class Ring:
         self._view = storage.view()
         self.records = (len(self._view) - HEADER_PAGE) // RECORD_BYTES
         if self.records < MIN_RECORDS:
-            raise JournalError(f"{len(self._view)} bytes are no journal: {MIN_RECORDS} records at least")
+            raise JournalError(f"{len(self._view)} bytes are too small for a journal: at least {MIN_RECORDS} records")
         self.next_number = 1
         self.checkpoints: list[int] = []
         self.restarts = 0
-        """Processes that went on with it after the first; the next checkpoint's header says so."""
+        """Processes that continued it after the first; written with the next checkpoint's header."""
         self._copies = 0
 
     @classmethod
     def fresh(cls, storage: Storage, identity: Identity) -> Ring:
-        """An empty ring. What was there before is numbered away: every record is cleared."""
+        """An empty ring: every former record is cleared."""
         ring = cls(storage, identity)
         ring.clear()
         ring._write_header()
         return ring
 
     def clear(self) -> None:
-        """Nothing is in it, not even whose it is."""
+        """Clear everything, including the identity."""
         self._storage.clear()
         self.next_number, self.checkpoints = 1, []
 
     def retire(self) -> None:
-        """Whose it is is forgotten, so nobody goes on with it. Needs no room: also a full disk allows it."""
+        """Clear the identity so that the journal is not continued. Needs no space, so it works on a full disk."""
         self._view[:HEADER_PAGE] = bytes(HEADER_PAGE)
 
     @classmethod
     def opened(cls, storage: Storage) -> Ring:
-        """The ring that is there, its torn tail not yet looked for: `entries` does. Raises: JournalForeign."""
+        """The existing ring; `entries` then finds its torn tail. Raises: JournalForeign."""
         view = storage.view()
         best = _newest_header(view, (len(view) - HEADER_PAGE) // RECORD_BYTES)
         if best is None:
-            raise JournalForeign("no journal of this size")
+            raise JournalForeign("not a journal of this size")
         ring = cls(storage, best[1])
         ring._copies, ring.restarts, ring.checkpoints = best[0], best[2], best[3]
         return ring
@@ -319,7 +318,7 @@ class Ring:
         view, records = self._view, self.records
         nbytes = len(data)
         if nbytes > FIRST_BYTES and nbytes > min(MAX_ENTRY_BYTES, records // 2 * MORE_BYTES):
-            raise JournalError(f"an entry of {nbytes} bytes does not fit the journal: raise durability.journal_mib")
+            raise JournalError(f"an entry of {nbytes} bytes does not fit the journal: increase durability.journal_mib")
         packed = _FIRST.pack(kind | nbytes << 8, number, time_ns, data)
         at = HEADER_PAGE + number % records * RECORD_BYTES
         if faults.armed:
@@ -341,7 +340,7 @@ class Ring:
         self.next_number = number
 
     def checkpoint(self, kind: int, time_ns: int, data: bytes) -> None:
-        """An entry that reading may start from; the header says so once it is whole."""
+        """Append an entry from which reading may start; the header lists it once it is complete."""
         number = self.append(kind, time_ns, data)
         if faults.armed:
             faults.hit("journal.checkpoint")
@@ -351,14 +350,14 @@ class Ring:
         self._storage.cool()
 
     def since_checkpoint(self) -> int:
-        """Records written since the last one began."""
+        """Records written since the last checkpoint began."""
         return self.next_number - self.checkpoints[-1] if self.checkpoints else self.next_number
 
     # -- reading --------------------------------------------------------------------------------------------------
     def entries(self, start: int) -> Iterator[Entry]:
         """Entries from ``start`` on; at the end the ring is ready to append, its torn tail cleared.
 
-        Raises: JournalCorrupt: a bad record that is not the tail; nothing is changed then.
+        Raises: JournalCorrupt: a bad record that is not the tail; then nothing is changed.
         """
         number = start
         while True:
@@ -384,11 +383,13 @@ class Ring:
         self._end(number, number)
 
     def _end(self, number: int, bad: int) -> None:
-        """The log ends before ``number``, because ``bad`` is no record of it: nothing good may lie behind."""
+        """The log ends before ``number`` because record ``bad`` is invalid. No valid record may follow it."""
         places = _numbers(self._view)
         for found in sorted(n for n in places if bad < n <= bad + self.records):
             if self._record(found) is not None:
-                raise JournalCorrupt(f"record {bad}{self._place(bad)} is bad, but record {found} behind it is good")
+                raise JournalCorrupt(
+                    f"record {bad}{self._place(bad)} is invalid, but the later record {found} is valid"
+                )
         for place, found in enumerate(places):
             if found >= number:
                 at = HEADER_PAGE + place * RECORD_BYTES
@@ -397,7 +398,7 @@ class Ring:
         self._storage.cool()
 
     def oldest_checkpoint(self) -> int:
-        """The first one of which nothing was overwritten. Raises: JournalForeign: there is none."""
+        """The first checkpoint that is not overwritten. Raises: JournalForeign: there is none."""
         newest = self.newest_number()
         for number in self.checkpoints:
             if newest - self.records < number <= newest and self._record(number) is not None:
@@ -405,12 +406,12 @@ class Ring:
         raise JournalForeign("the journal has no checkpoint to start from")
 
     def newest_checkpoint(self) -> int:
-        """The last one that is there. Raises: JournalForeign: there is none."""
+        """The last checkpoint in the ring. Raises: JournalForeign: there is none."""
         oldest, newest = self.oldest_checkpoint(), self.newest_number()
         return max(number for number in self.checkpoints if oldest <= number <= newest)
 
     def newest_number(self) -> int:
-        """That of the last whole record. Reads all of them."""
+        """Number of the last valid record. Reads all of them."""
         return _newest(self._view)
 
     def _record(self, number: int) -> bytes | None:
