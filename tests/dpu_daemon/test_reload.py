@@ -334,10 +334,9 @@ async def test_sources_are_read_beside_the_loop() -> None:
             raise RecursionError("of whatever kind")
 
     daemon = SimpleNamespace(
-        book_loop=SimpleNamespace(journal=None),
+        requests=SimpleNamespace(book_loop=SimpleNamespace(journal=None)),
         counters=Counter(),
-        config=None,
-        config_generation=1,
+        settings=SimpleNamespace(config=None, generation=1),
         plugin=SimpleNamespace(drop=lambda: None),
     )
     reloader = Reloader(daemon, None, Waiting("no file"))  # type: ignore[arg-type]  # it comes to neither
@@ -356,7 +355,10 @@ async def test_a_configuration_is_kept_for_a_restart_before_anybody_is_told_that
             """All is in force."""
 
     daemon = SimpleNamespace(
-        book_loop=SimpleNamespace(journal="one"), counters=Counter(), config=None, config_generation=2, lineage="l"
+        requests=SimpleNamespace(book_loop=SimpleNamespace(journal="one")),
+        counters=Counter(),
+        settings=SimpleNamespace(config=None, generation=2),
+        identity=SimpleNamespace(lineage="l"),
     )
     monkeypatch.setattr(lastgood, "keep", lambda *_: told.append((daemon.counters["reloads"], caplog.text)))
     assert await Taken(daemon, None, None, "a directory").reload()  # type: ignore[arg-type]  # it comes to none of them
