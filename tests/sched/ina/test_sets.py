@@ -23,7 +23,7 @@ from .instances import LIMITS, instance
 
 INSTANCES = {"quick": 40, "ci": 150, "full": 1_500}[SIZE]
 MEAN_GAP, MOST_JOBS_SHORT = 0.004, 1
-"""docs/ina.md has the table."""
+"""docs/measurements.md has the table."""
 
 
 def legal(candidates: Candidates, chosen: Mapping[int, int], limit: Limit) -> bool:
