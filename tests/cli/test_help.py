@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import pty
 import re
-import shlex
 import subprocess
 import sys
-from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
@@ -21,6 +18,7 @@ from offpath.cli.main import COMMANDS, Commands, parser_of
 
 from ..support.command import offpath
 from ..support.sources import ROOT
+from ..support.typed import invocations, rejection
 
 GROUP_WORDS = sorted({words[:1] for words in COMMANDS if len(words) > 1})
 PLACES = [*GROUP_WORDS, *COMMANDS]
@@ -64,23 +62,10 @@ def test_every_flag_of_a_command_says_what_it_does(words: tuple[str, ...]) -> No
     assert silent == []
 
 
-def typed(line: str) -> list[str]:
-    """The words after `offpath`, without the shell's own."""
-    words = shlex.split(line.replace("<(", "").replace(")", ""), comments=True)
-    words = words[words.index("offpath") + 1 :]
-    return words[: words.index(">")] if ">" in words else words
-
-
 def parse(line: str, commands: Commands) -> None:
     """Its words and flags are those of a command; nothing is run."""
-    words = typed(line)
-    chosen = max((each for each in commands if tuple(words[: len(each)]) == each), key=len)
-    errors = io.StringIO()
-    try:
-        with redirect_stderr(errors):
-            parser_of(chosen, commands).parse_args(words)
-    except SystemExit:
-        pytest.fail(f"{line}: {errors.getvalue()}")
+    (words,) = invocations(line)
+    assert rejection(words, commands) is None, line
 
 
 @pytest.mark.parametrize("line", sorted({line for lines in EXAMPLES.values() for line in lines}))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,6 @@ from typing import Any
 import pytest
 
 from offpath.bindings.wire.codes import Reason, Status
-from offpath.cli import main
-from offpath.dpu_daemon.config import parse_config
 from offpath.dpu_daemon.operation.metrics import Snapshot, families
 from offpath.dpu_daemon.requests.request_stats import STAGES
 from offpath.sched.jobs.states import LeaseState
@@ -127,23 +124,3 @@ def test_the_page_lists_every_metric() -> None:
     listed = set(re.findall(r"^\| `((?:offpath|process)_[a-z_]+)`", PAGE, re.M))
     main = {sample for sample in SAMPLES if not sample.endswith(("_count", "_sum"))}
     assert listed == {sample.removesuffix("_bucket") for sample in main}
-
-
-def test_every_command_on_the_page_is_one_that_the_command_line_takes() -> None:
-    lines = [
-        line.split("#")[0].split()[1:]
-        for block in re.findall(r"```sh\n(.*?)```", PAGE, re.S)
-        for line in block.splitlines()
-        if line.startswith("offpath ")
-    ]
-    assert len(lines) >= 15
-    for words in lines:
-        chosen = main._chosen(words)
-        assert chosen is not None, words
-        main.parser_of(chosen).parse_args(words)
-
-
-def test_the_configuration_on_the_page_is_one_that_the_daemon_takes() -> None:
-    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.S)
-    config = parse_config(tomllib.loads(text), "operations.md")
-    assert config.operation.admin_uids == [1000]

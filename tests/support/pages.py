@@ -2,7 +2,7 @@
 
 The rules, for README's section "Use it" and docs/tutorials:
 
-- A block of ``sh`` is typed. A block of ``text`` directly after it (no other block between) is its output, standard output and
+- A block of ``sh`` is typed. A block of ``text`` after it (no other block between) is its output, standard output and
   standard error as a terminal shows them.
 - A block of another language is saved as the file that the paragraph above it names last, if it names one.
 - Everything happens in one bash. A block without a language is a picture.
