@@ -5,7 +5,7 @@
 - ``sh``, ``bash``: bash parses it; the command line's parser takes each `offpath` command in it.
 - ``toml``: parsed; unless it is to be skipped, the daemon's or the controller's model takes their configuration.
 - ``json``: parsed. ``text``, ``mermaid``, ``yaml``, ``ini`` are left alone.
-- No language, or indented: lines that begin with `offpath`, also behind a prompt such as `host#`, are commands as above.
+- No language, or indented: lines that begin with `offpath`, also behind a prompt (`host#`), are commands as above.
   Synopses (with brackets or an ellipsis) are not.
 
 On every page `./scripts/NAME` is a script that is there, and a language is one of these.
