@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,11 @@ def test_what_it_runs_in_the_machine_is_in_the_folder_that_the_machine_gets() ->
         ["rm -r rdma-hello"],
     ]
     assert {step.file.split("/")[0] for step in page(IN_A_VM) if step.file} == {"rdma-hello"}
+
+
+def test_the_torch_that_it_installs_is_the_one_that_the_extra_asks_for() -> None:
+    (torch,) = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]["train"]
+    assert f"pip install --quiet '{torch}'\n" in (FOLDER / "training-job.md").read_text("utf-8")
 
 
 # -- what they are like -----------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ ALONE: Final = ("tests/load/", "tests/dpu_daemon/test_flood.py")
 COMPUTE: Final = (
     "tests/bindings/wire/", "tests/cli/test_simulate_", "tests/fuzz/test_parsers.py", "tests/fuzz/test_planted_bugs.py",
     "tests/ina/simulation/", "tests/models/", "tests/sched/", "tests/simulation/", "tests/test_layout.py",
-    "tests/test_readme.py", GUEST,
+    "tests/test_pages.py", "tests/test_readme.py", "tests/test_tutorials.py", GUEST,
 )  # fmt: skip
 """They start no cluster: each file is a unit of its own, for the worker that is free."""
 _FOLDER: Final = "OFFPATH_TEST_WORKERS_FOLDER"
