@@ -81,7 +81,7 @@ def test_the_torch_that_it_installs_is_the_one_that_the_extra_asks_for() -> None
     assert f"pip install --quiet '{torch}'\n" in (FOLDER / "training-job.md").read_text("utf-8")
 
 
-# -- what they are like -----------------------------------------------------------------------------------------------
+# -- form ------------------------------------------------------------------------------------------------------------
 def test_every_tutorial_is_followed_by_a_test() -> None:
     assert {path.stem for path in FOLDER.glob("*.md")} == {*FOLLOWED_HERE, IN_A_VM}
 
