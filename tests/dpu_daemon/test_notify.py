@@ -217,7 +217,7 @@ def test_only_a_listening_socket_of_the_right_kind_is_taken_for_one(tmp_path: Pa
             assert not taken.getblocking()
         with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(HandoverError, match="AF_INET"):
             inherited_listener("host", other.fileno(), socket.SOCK_STREAM)
-        with open(tmp_path / "file", "w") as file, pytest.raises(HandoverError, match="no socket"):
+        with open(tmp_path / "file", "w") as file, pytest.raises(HandoverError, match="is not a socket"):
             inherited_listener("host", file.fileno(), socket.SOCK_STREAM)
 
 

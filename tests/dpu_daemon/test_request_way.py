@@ -33,7 +33,7 @@ def listed() -> tuple[list[str], set[str]]:
     """The page's files on the way, in order, and those beside it."""
     page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     section = page.split("### Files from the doorbell to the placement\n")[1].split("\n## ")[0]
-    table, beside = section.split("On the way they use")
+    table, beside = section.split("These files use")
     beside = beside.split("\n\n")[0]
     return re.findall(r"^\| `([a-z_/]+\.py)`", table, re.M), set(re.findall(r"`([a-z_/]+\.py)`", beside))
 
