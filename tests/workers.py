@@ -1,8 +1,8 @@
-"""Three workers: one runs the tests that start processes, the two others run those that only compute and the virtual
-machine with RDMA; tests that measure come last, alone.
+"""Two workers: one runs the tests that start processes, the other those that only compute and the virtual machine with
+RDMA; tests that measure come last, alone. Two workers keep two cores busy: a third one made the virtual machine twice
+as slow and gained nothing.
 
-The tests with processes wait most of the time, so three workers keep two cores busy.
-`./scripts/test` starts pytest-xdist with three workers when no tests are named. Without it all of this does nothing.
+`./scripts/test` starts pytest-xdist with two workers when no tests are named. Without it all of this does nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ COMPUTE: Final = (
     "tests/ina/simulation/", "tests/models/", "tests/sched/", "tests/simulation/", "tests/test_layout.py",
     "tests/test_pages.py", "tests/test_readme.py", "tests/test_tutorials.py", GUEST,
 )  # fmt: skip
-"""They start no cluster: each file is a unit of its own, for the worker that is free."""
+"""Each file is a unit of its own, for the worker that is free: it only computes, or has a network namespace or a
+machine of its own."""
 _FOLDER: Final = "OFFPATH_TEST_WORKERS_FOLDER"
 _WAIT_S: Final = 3600.0
 

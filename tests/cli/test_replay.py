@@ -153,7 +153,7 @@ def test_whatif_refuses_what_it_cannot_answer(story: tuple[Cluster, Counter[str]
     broken = tmp_path / "jobs.csv"
     broken.write_text("submit_time_s,duration_s,num_gpus,vc\n1,2,3,a\n4,-5,1,a\n")
     for arguments, said in (
-        ((str(copy),), "nothing would be different"),
+        ((str(copy),), "nothing to compare"),
         ((str(copy), "--gpus", "0"), "N from 1"),
         ((str(copy), "--gpus", "2:GTX"), "no GPU model"),
         ((str(tmp_path / "none"), "--gpus", "2"), "No such file"),

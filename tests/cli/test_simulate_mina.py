@@ -52,9 +52,9 @@ def test_a_trace_becomes_jobs_of_several_hosts_that_fill_the_cluster_to_the_load
     where = trace(tmp_path, [(0, 200, 2), (10, 999, 1), (40, 3_000, 64), (100, 10, 4), (900, 900_000, 2)])
     jobs = arriving(where, "philly", 0, 4, 10, 1, lambda model, hosts: 100_000_000)
     assert [(job.hosts, job.steps) for job in jobs] == [(2, 2), (10, 30), (4, 1), (2, 864)]  # a day counts at most
-    asked = sum(job.hosts * job.steps * 100_000_000 for job in jobs)
+    options = sum(job.hosts * job.steps * 100_000_000 for job in jobs)
     assert [job.arrival_ns for job in jobs] == pytest.approx(
-        [at / 900 * asked / (LOAD * 10) for at in (0, 40, 100, 900)], abs=1
+        [at / 900 * options / (LOAD * 10) for at in (0, 40, 100, 900)], abs=1
     )
     later = arriving(where, "philly", 1, 2, 10, 1, lambda model, hosts: 100_000_000)
     assert [job.hosts for job in later] == [4, 2]
@@ -240,15 +240,15 @@ def test_the_authors_numbers_are_those_of_the_same_cells_and_round_to_the_papers
 
 
 def row(**more: Any) -> dict[str, Any]:
-    told = {"part": "table1", "variant": "figures", "jp": True, "tb": True, "rs": True, "seed": 0, "draws": "own"}
-    told |= {"efficiency_score": 0.98, "utilisation": 0.224, "migrations": 22.5, "migrations_in_flight": 5.25}
-    return told | {"avg_jct_s": 12.3, "avg_jct_no_ina_s": 12.4, "avg_jct_all_ina_s": 12.2} | more
+    labels = {"part": "table1", "variant": "figures", "jp": True, "tb": True, "rs": True, "seed": 0, "draws": "own"}
+    labels |= {"efficiency_score": 0.98, "utilisation": 0.224, "migrations": 22.5, "migrations_in_flight": 5.25}
+    return labels | {"avg_jct_s": 12.3, "avg_jct_no_ina_s": 12.4, "avg_jct_all_ina_s": 12.2} | more
 
 
 def test_table_1_prints_paper_authors_and_ours_side_by_side() -> None:
-    told = mina_text.text({"table1": [row(seed=seed) for seed in range(10)]})
-    assert "0.982 | 0.984 [0.968, 0.995] | 0.980 [0.980, 0.980]  met   0.224 | 0.224 [0.224, 0.224]" in told
-    assert "migrations per job: 22.50 [22.50, 22.50], of operations in flight 5.25 [5.25, 5.25]; authors'" in told
+    labels = mina_text.text({"table1": [row(seed=seed) for seed in range(10)]})
+    assert "0.982 | 0.984 [0.968, 0.995] | 0.980 [0.980, 0.980]  met   0.224 | 0.224 [0.224, 0.224]" in labels
+    assert "migrations per job: 22.50 [22.50, 22.50], of operations in flight 5.25 [5.25, 5.25]; authors'" in labels
     one = mina_text.text({"table1": [row(draws="llvm", seed=42, efficiency_score=0.99)]})
     assert "authors 0.982383, offpath 0.990000, differs by +0.007617" in one
     baseline = row(jp=False, tb=False, rs=False, efficiency_score=0.3)
@@ -260,10 +260,10 @@ def test_figures_11_and_14_print_the_authors_numbers_beside_ours() -> None:
         row(which=which, histogram=n, efficiency_score=score) for n in range(10)
         for which, score in (("mina", 0.97), ("baseline", 0.38))
     ]  # fmt: skip
-    told = mina_text.text({"figure_11": rows})
-    assert "baseline, mean score  0.399 | 0.375 | 0.380   few seeds" in told
-    assert "0.266 / 0.380, 0.294 / 0.380" in told
-    assert "5.54 / 5.25, 7.87 / 5.25" in told
+    labels = mina_text.text({"figure_11": rows})
+    assert "baseline, mean score  0.399 | 0.375 | 0.380   few seeds" in labels
+    assert "0.266 / 0.380, 0.294 / 0.380" in labels
+    assert "5.54 / 5.25, 7.87 / 5.25" in labels
     by_k = mina_text.text({"figure_14": [row(k=k, plan_ms=2.0) for k in (7, 8)]})
     assert "migrations 22.50 5.25 (5.024)" in by_k
 

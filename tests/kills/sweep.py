@@ -102,9 +102,7 @@ class Node:
     # -- kills ----------------------------------------------------------------------------------------------------
     def kill(self, victim: str) -> float:
         """Kill one process of the kind and see to its replacement, as its service manager would. Returns when."""
-        if (
-            victim == "daemon"
-        ):  # a life shorter than a second is a crash loop to the service manager, which then slows down
+        if victim == "daemon":  # the service manager delays the restart after runs shorter than a second
             time.sleep(max(0.0, self._born + 1.1 - time.monotonic()))
         now = time.monotonic()
         if victim == "daemon":

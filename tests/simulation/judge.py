@@ -312,9 +312,9 @@ class Judge:
         if isinstance(flight.target.owner, SessionMemory):
             session = flight.target.owner
             slot = session.slot_at(flight.target_at, of_answers=True)
-            is_self_probe = not session.has_peer or self._sealed(session, slot) is request
+            is_its_slot = not session.has_peer or self._sealed(session, slot) is request
             request.landed_ns = self._world.loop.now_ns
-            promise(is_self_probe, f"a late result of {request} lands in a slot that serves another")
+            promise(is_its_slot, f"a late result of {request} lands in a slot that serves another")
             lane = flight.source
         else:
             lane = flight.target
@@ -398,7 +398,7 @@ class Judge:
         promise(not self._live, f"jobs {list(self._live)} never end")
         for name, table in (
             ("jobs", ledger.jobs), ("jobs that leave", ledger.leaving), ("the book's sessions", ledger.sessions),
-            ("needy tenants", ledger.backlogged),
+            ("tenants with a backlog", ledger.backlogged),
             ("departing tenants", ledger.departing), ("sessions", daemon.requests.sessions.by_number),
             ("jobs of the shell", daemon.requests.answers.refs),
             ("unwritten answers", daemon.requests.answers.unwritten),
@@ -406,7 +406,7 @@ class Judge:
             ("copies", daemon.requests.copies.in_flight),
             ("held answers", daemon.requests.answers.held), ("what waits for copies", daemon.requests.copies._waiting),
             ("lane copies", daemon.requests.copies.leases()), ("helpers that leave", host._closing_connections),
-            ("strangers", host.pending.waiting), ("grants", world.admission._grants),
+            ("pending connections", host.pending.waiting), ("grants", world.admission._grants),
             ("tickets", world.admission._by_ticket), ("open tickets", world.listener.tickets._offers),
             ("silent peers", world.listener.pending), ("waiting drops", world.acceptor._drops),
         ):  # fmt: skip

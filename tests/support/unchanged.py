@@ -39,7 +39,7 @@ def code(source: bytes) -> bytes:
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = [each for each in node.body if not _is_text(each)] or [ast.Pass()]
-    return ast.dump(tree).encode()
+    return ast.unparse(tree).encode()
 
 
 def _is_text(node: ast.stmt) -> bool:

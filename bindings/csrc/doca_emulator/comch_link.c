@@ -116,9 +116,9 @@ uint32_t comch_greeting(struct doca_comch_connection *connection, struct comch_h
     if (got == 0)
         return 0;
     const struct comch_end *end = connection->end;
-    bool is_self_probe = got == sizeof *hello && hello->version == COMCH_VERSION && hello->max_msg > 0 &&
-                   hello->card == end->dev->info.function.card && memcmp(hello->name, end->name, COMCH_NAME) == 0;
-    if (!is_self_probe) {
+    bool is_valid = got == sizeof *hello && hello->version == COMCH_VERSION && hello->max_msg > 0 &&
+                    hello->card == end->dev->info.function.card && memcmp(hello->name, end->name, COMCH_NAME) == 0;
+    if (!is_valid) {
         comch_connection_lost(connection);
         return 0;
     }

@@ -75,8 +75,8 @@ static void accept_one(struct doca_comch_server *server)
     socklen_t size = sizeof peer;
     if (fd < 0)
         return;
-    bool is_self_probe = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
-    if (!is_self_probe || comch_connection_new(&server->end, fd, COMCH_GREETING) == NULL)
+    bool is_same_user = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
+    if (!is_same_user || comch_connection_new(&server->end, fd, COMCH_GREETING) == NULL)
         close(fd);
 }
 

@@ -137,7 +137,7 @@ class KeyFileRefused(HostChannelError):
 
 
 class NobodyAllowed(HostChannelError):
-    """The list of allowed client keys is empty: a daemon that starts would accept nobody, or everybody."""
+    """The list of allowed client keys is empty."""
 
 
 class ComchUnusable(HostChannelError):

@@ -42,8 +42,8 @@ class Helper(KernelTable):
         rdma_near: str | None = None,
         doca_device: str = "",
         doca_path: str = "",
-        pages: str | None = None,
-        tell: Callable[[str], None] = lambda line: None,
+        state_files: str | None = None,
+        log_line: Callable[[str], None] = lambda line: None,
     ) -> None:
         """Serve the daemon until SIGTERM or SIGINT. Call it from the main thread, before threads exist: it forks.
 
@@ -62,9 +62,9 @@ class Helper(KernelTable):
                 name. Default: the only one that can export.
             doca_path: the folder of DOCA's libraries. Default: ``$OFFPATH_DOCA_PATH``, else where its packages install
                 them.
-            pages: the folder of the state files of ranks that share aggregation trees. Default: ``ina`` beside the
-                daemon's host socket, or in the runtime directory. Empty: ranks are not watched.
-            tell: receives a line with the kernels and GPUs that are served, then one whenever the helper joins a
+            state_files: the folder with the state files of ranks that share aggregation trees. Default: ``ina`` beside
+                the daemon's host socket, or in the runtime directory. Empty: ranks are not watched.
+            log_line: receives a line with the kernels and GPUs that are served, then one whenever the helper joins a
                 daemon, loses it, or cannot join.
             break_scrub: a planted fault: workers confirm scrubs that they did not do.
 
@@ -92,9 +92,10 @@ class Helper(KernelTable):
             _host_name(), connector, offered, self,
             break_scrub=break_scrub, rdma=partial(choose, device=rdma_device, netdev=rdma_netdev, near=rdma_near),
             doca=HostDevice(doca_device, doca_path),
-            state_files=_pages(channel) if pages is None else pages, log_line=tell,
+            state_files=_default_folder(channel) if state_files is None else state_files,
+            log_line=log_line,
         )  # fmt: skip
-        tell(self._offer(offered))
+        log_line(self._offer(offered))
         before = {s: signal.signal(s, lambda *_: supervisor.stop()) for s in (signal.SIGTERM, signal.SIGINT)}
         try:
             supervisor.run()
@@ -114,7 +115,7 @@ class Helper(KernelTable):
         return f"serves {served} on {on}"
 
 
-def _pages(channel: str | HostConnector | None) -> str:
+def _default_folder(channel: str | HostConnector | None) -> str:
     return os.path.join(os.path.dirname(channel) if isinstance(channel, str) else runtime_directory(), INA_FOLDER)
 
 

@@ -41,7 +41,7 @@ from offpath.bindings.ports import Gpu, HostConnection, HostConnector, Lane, Lan
 from offpath.bindings.verbs.devices import Choice, choose
 from offpath.bindings.verbs.lane import VerbsLaneExporter
 from offpath.bindings.wire import control
-from offpath.host_helper.ina.watch import PageWatch
+from offpath.host_helper.ina.watch import StateFileWatch
 from offpath.host_helper.kernels import KernelTable
 from offpath.host_helper.relay import Relay
 from offpath.host_helper.worker import Worker
@@ -95,7 +95,7 @@ class Supervisor:
         self._break_scrub = break_scrub
         self._rdma = rdma
         self._doca = doca or HostDevice()
-        self._state_files = PageWatch(state_files) if state_files else None
+        self._state_files = StateFileWatch(state_files) if state_files else None
         self._is_welcome = False
         self._instances: dict[int, _Instance] = {}
         self._quarantined: list[tuple[Gpu, int]] = []

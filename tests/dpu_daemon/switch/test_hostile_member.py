@@ -67,7 +67,7 @@ class Raw:
                 assert time.monotonic() < until
                 time.sleep(0.01)
         self._reader = frames.Reader()
-        self._on_frame: list[frames.Frame] = []
+        self._frames: list[frames.Frame] = []
 
     def send(self, *said: frames.Frame | bytes) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -76,21 +76,21 @@ class Raw:
 
     def hear(self) -> frames.Frame | None:
         """The next frame; None: the switch hung up."""
-        while not self._on_frame:
+        while not self._frames:
             try:
                 data = self.sock.recv(65_536)
             except ConnectionResetError:
                 return None
             if not data:
                 return None
-            self._on_frame += self._reader.feed(data)
-        return self._on_frame.pop(0)
+            self._frames += self._reader.feed(data)
+        return self._frames.pop(0)
 
     def last_word(self) -> frames.Frame | None:
         """What the switch said last before it hung up."""
         last = None
-        while (on_frame := self.hear()) is not None:
-            last = on_frame
+        while (frame := self.hear()) is not None:
+            last = frame
         return last
 
 

@@ -1,4 +1,4 @@
-"""A desk with a job book behind it: what the book's specifications say events with, and write commands with.
+"""A harness with a job book behind it: what the book's specifications say events with, and write commands with.
 
 Times in ms of virtual time.
 """

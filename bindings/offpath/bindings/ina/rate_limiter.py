@@ -113,7 +113,7 @@ class RateLimiter:
         count[kind] += nbytes
 
     def stop(self, direction: Direction, kind: str = "ina") -> None:
-        """Refund what was taken and cannot have passed yet: its sender was told to stop."""
+        """Refund bytes that were charged but cannot have passed yet, because the sender stopped."""
         self._fill(direction)
         back = max(0.0, -self._tokens[direction])
         self._tokens[direction] += back

@@ -54,7 +54,7 @@ class Device:
         self.has_windows = bool(able & verbs.enums.IBV_DEVICE_MEM_WINDOW_TYPE_2B)
         """The device can bind a memory window to a queue pair and its protection domain."""
         self._names = _event_names()
-        self._partings: list[tuple[Closing, float]] = []
+        self._closing: list[tuple[Closing, float]] = []
 
     def fileno(self) -> int:
         """Readable when `events` has something."""
@@ -83,24 +83,24 @@ class Device:
     def release(self, connection: Closing) -> None:
         """Close it when it is quiet: a destroyed queue pair sends nothing, and its peer would miss the last doorbells.
         The owner calls `sweep` from time to time."""
-        self._partings.append((connection, time.monotonic() + _LINGER_S))
+        self._closing.append((connection, time.monotonic() + _LINGER_S))
         self.sweep()
 
     def sweep(self) -> bool:
         """Close connections that are quiet or overdue. True: some are left. Does not block."""
-        waiting, self._partings = self._partings, []
+        waiting, self._closing = self._closing, []
         for connection, until_s in waiting:
             if time.monotonic() >= until_s or connection.is_quiet():
                 connection.close()
             else:
-                self._partings.append((connection, until_s))
-        return bool(self._partings)
+                self._closing.append((connection, until_s))
+        return bool(self._closing)
 
     def close(self) -> None:
         """Close without waiting. Idempotent."""
-        for connection, _ in self._partings:
+        for connection, _ in self._closing:
             connection.close()
-        self._partings = []
+        self._closing = []
         with opening:
             self.context.close()
 

@@ -1,7 +1,7 @@
 """Authenticates clients: the ZAP handler (ZeroMQ RFC 27). CURVE alone encrypts, and accepts any key.
 
-Without a handler libzmq accepts every CURVE client, even with a domain set; only an enforced domain then refuses (table
-in tests/bindings/zeromq/test_authentication.py). The listener's thread runs the handler; it has none of its own.
+Without a handler libzmq accepts every CURVE client, unless `ZAP_ENFORCE_DOMAIN` is set; then it refuses all (table in
+tests/bindings/zeromq/test_authentication.py). The listener's thread runs the handler; it has none of its own.
 """
 
 from __future__ import annotations

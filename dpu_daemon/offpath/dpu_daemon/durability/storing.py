@@ -34,8 +34,8 @@ NAMES: Final = {
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """``fds``: descriptors to store under the name; None: drop them. Their owner keeps them, and calls `Store.forget`
-    before closing them."""
+    """``fds``: descriptors to store under the name; None: remove what is stored. The owner closes them, but only after
+    `Store.forget`."""
 
     fds: tuple[int, ...] | None
     is_sent: bool = False

@@ -24,8 +24,8 @@ MAX_PENDING: Final = 256
 
 
 class PendingConnections:
-    """Accepts connections, waits for each hello, and calls ``accept_helper`` or ``accept_worker``, which call `known`
-    or `turn_away`."""
+    """Accepts connections and waits for each hello. Passes it to ``accept_helper`` or ``accept_worker``, which must
+    call `known` or `turn_away`."""
 
     def __init__(
         self,

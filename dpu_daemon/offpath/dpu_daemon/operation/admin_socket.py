@@ -61,7 +61,7 @@ class AdminSocket(Generic[_T]):
         self._handlers = handlers
         self._path = path
         self._inherited = inherited
-        self.door: StreamListener | None = None
+        self.listener: StreamListener | None = None
         self._waiting = Unidentified(_MOST_UNIDENTIFIED, lambda: count("connections_evicted"))
         self._exhausted = lambda: count("descriptors_exhausted")
         self._peers: dict[asyncio.StreamWriter, None] = {}  # least recently active first
@@ -69,21 +69,21 @@ class AdminSocket(Generic[_T]):
     async def start(self) -> None:
         """Raises: OSError: the path is taken or cannot be made."""
         sock = self._inherited or listening_socket(self._path, socket.SOCK_STREAM)
-        self.door = StreamListener(
+        self.listener = StreamListener(
             "admin socket", sock, self._peer, self._waiting, limit=_LIMIT, exhausted=self._exhausted
         )
         self._file = SocketFile(self._path, is_own=self._inherited is None)
-        self._places.add(self._file, socket.SOCK_STREAM, self.door.replace)
+        self._places.add(self._file, socket.SOCK_STREAM, self.listener.replace)
         self.set_mode()
-        self.door.open()
+        self.listener.open()
 
     async def close(self) -> None:
         """Stop listening and close every connection."""
-        if self.door is None:
+        if self.listener is None:
             return
         if self._file is not None:
             self._file.remove()
-        await self.door.close()
+        await self.listener.close()
 
     def set_mode(self) -> None:
         """Access is checked by uid. If other uids are listed, the file mode lets them connect."""
@@ -97,14 +97,14 @@ class AdminSocket(Generic[_T]):
         return uid in (0, os.getuid()) or uid in self._handlers.uids()
 
     async def _peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert self.door is not None
+        assert self.listener is not None
         _, uid, _ = peer_credentials(writer.get_extra_info("socket"))
         if not self._is_operator(uid):
             logger.warning("admin socket: refused uid %d", uid, extra={"code": "admin_refused"})
             writer.write(frame(control.encode(admin.Fault(code="denied", detail="this uid is not an operator"))))
             writer.close()
             return
-        self.door.identified(writer)
+        self.listener.identified(writer)
         if len(self._peers) >= MAX_PEERS:
             quiet = next(iter(self._peers))
             del self._peers[quiet]

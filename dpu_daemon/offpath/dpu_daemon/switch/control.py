@@ -49,7 +49,7 @@ class ControlServer:
 
     def __init__(self, switch: Switch) -> None:
         self._switch = switch
-        self._door: StreamListener | None = None
+        self._listener: StreamListener | None = None
         self._path = ""
         self._leader = ""
         """Name of the controller that leads in the root's term."""
@@ -62,14 +62,14 @@ class ControlServer:
         family, target = parse_address(found)
         if family == socket.AF_UNIX:
             self._path = str(target)
-        self._door = StreamListener("switch control", sock, self._peer, Unidentified(_MOST_PEERS))
-        self._door.open()
+        self._listener = StreamListener("switch control", sock, self._peer, Unidentified(_MOST_PEERS))
+        self._listener.open()
         return found
 
     async def close(self) -> None:
         """Stop listening and close every connection."""
-        if self._door is not None:
-            await self._door.close()
+        if self._listener is not None:
+            await self._listener.close()
         if self._path and os.path.exists(self._path):
             os.unlink(self._path)
 
@@ -80,8 +80,8 @@ class ControlServer:
                 return
             async with asyncio.timeout(ANSWER_S + CLEAR_S):
                 request = await _one(reader)
-                assert self._door is not None
-                self._door.identified(writer)  # its request may have to wait and must not be evicted
+                assert self._listener is not None
+                self._listener.identified(writer)  # its request may have to wait and must not be evicted
                 writer.write(frame(orjson.dumps(await self._answer(request))))
                 await writer.drain()
         except (PeerGone, FrameError, TimeoutError, OSError):

@@ -107,9 +107,8 @@ class Engine:
             self._look()
 
     def offer(self) -> None:
-        """Begin this boundary's MIN. It must end only by the next boundary: in a long step `idle` begins it, so that it
-        does not delay the first operations.
-        """
+        """Begin this boundary's MIN. In a long step `idle` begins it later, so that it does not delay the first
+        operations."""
         self.is_due = False
         self._read_page()
         self._boundary = self._collectives.least(self.machine.boundary())

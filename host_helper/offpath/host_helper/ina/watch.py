@@ -23,7 +23,7 @@ IDLE_S: Final = 0.25
 """Poll interval while there are no ranks."""
 
 
-class PageWatch:
+class StateFileWatch:
     """The state files in ``directory``, as messages of the host channel. Single-threaded; no call blocks for long."""
 
     def __init__(self, directory: str) -> None:

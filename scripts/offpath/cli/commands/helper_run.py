@@ -76,8 +76,8 @@ def main(arguments: argparse.Namespace) -> int:
         rdma_near=arguments.rdma_near,
         doca_device=arguments.doca_device,
         doca_path=arguments.doca_path,
-        pages=os.path.join(runtime_directory(arguments.runtime_dir), INA_FOLDER),
-        tell=lambda line: print(f"offpath helper: {line}", file=sys.stderr, flush=True),
+        state_files=os.path.join(runtime_directory(arguments.runtime_dir), INA_FOLDER),
+        log_line=lambda line: print(f"offpath helper: {line}", file=sys.stderr, flush=True),
     )
     return 0
 

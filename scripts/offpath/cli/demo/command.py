@@ -95,7 +95,7 @@ async def _run(arguments: argparse.Namespace) -> dict[str, Any]:
         arguments.fabric, arguments.copy_engine, arguments.netns, arguments.host_channel
     )  # fmt: skip
     if datapath.is_emulated:
-        _echo(f"doca: an emulator of DOCA ({datapath.doca_version})because DOCA is not installed")
+        _echo(f"doca: an emulator of DOCA ({datapath.doca_version}), because DOCA is not installed")
     with place.making(
         sorted(plan.tenants), seed=arguments.seed, seconds=arguments.seconds, jobs=arguments.jobs, break_scrub=broken,
         datapath=datapath,

@@ -51,7 +51,7 @@ def build(plan: Plan, outcome: Outcome, *, seed: int, break_scrub: bool) -> dict
         mine = [a for a in answers if a.tenant == name]
         images = sum(job.images for job in plan.jobs if job.job in outcome.answers and job.tenant == name)
         own = [lane for lane in openings if lane.tenant == index]
-        strangers = sum(not a.is_mine for a in mine)
+        foreign = sum(not a.is_mine for a in mine)
         tenants.append({
             "name": name,
             "trace_key": plan.tenants[name],
@@ -65,7 +65,7 @@ def build(plan: Plan, outcome: Outcome, *, seed: int, break_scrub: bool) -> dict
             "lanes": len(own),
             "lane_memory": [list(m) for m in sorted({(lane.gpu, lane.start, lane.lane) for lane in own})],
             "checks": sum(lane.scans + lane.stamps for lane in own) + len(mine),
-            "violations": sum(lane.leaks + lane.forged for lane in own) + strangers,
+            "violations": sum(lane.leaks + lane.forged for lane in own) + foreign,
         })  # fmt: skip
     images = sum(job.images for job in plan.jobs if job.job in outcome.answers)
     report: dict[str, Any] = {
@@ -80,9 +80,9 @@ def build(plan: Plan, outcome: Outcome, *, seed: int, break_scrub: bool) -> dict
             "canary_scans": sum(lane.scans for lane in openings),
             "canaries_found": sum(lane.leaks for lane in openings),
             "launches_checked": sum(lane.stamps for lane in openings),
-            "launches_on_a_strangers_lane": sum(lane.forged for lane in openings),
+            "launches_on_another_tenants_lane": sum(lane.forged for lane in openings),
             "answers_checked": len(answers),
-            "answers_from_a_strangers_lane": sum(not a.is_mine for a in answers),
+            "answers_from_another_tenants_lane": sum(not a.is_mine for a in answers),
         },
         "tenants": tenants,
         "seconds": round(_span_s(answers), 3),
@@ -148,8 +148,8 @@ def _faults(report: dict[str, Any], outcome: Outcome) -> list[str]:
         found = report["isolation"]
         faults.append(
             f"{report['isolation_violations']} isolation violations: {found['canaries_found']} canaries of other "
-            f"tenants in freshly opened lanes, {found['launches_on_a_strangers_lane']} launches and "
-            f"{found['answers_from_a_strangers_lane']} answers on another tenant's lane"
+            f"tenants in freshly opened lanes, {found['launches_on_another_tenants_lane']} launches and "
+            f"{found['answers_from_another_tenants_lane']} answers on another tenant's lane"
         )
     wanted = LANE_CHANGES_WANTED if report["is_full"] else report["jobs"] // _JOBS_PER_CHANGE
     if report["lane_changes"] < wanted:

@@ -132,11 +132,11 @@ def cell(
     folder: str | None, seed: int, jp: str, trees: str, rule: str, *, count: int = 2_000, histogram: int = 0, k: int =
     5, up: int = 8, bandwidth: float = 12.5e9, ratio: float = 2.0, gpu_speedup: float = 1.0, batch: int = 4,
     migration: bool = False, arrivals: str = "", contention: bool = False, published: bool = False,
-    draws: str = "own", told: dict[str, Any] | None = None,
+    draws: str = "own", labels: dict[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """One run of a cluster. ``arrivals``: a trace's name; "": all at time 0, as in the paper. ``published``: also model
     what else the simulator of the paper's figures does (docs/reproduction/mina.md), without arrivals (in ns).
-    ``draws``: one of `DRAWS`. ``told`` is copied into the row.
+    ``draws``: one of `DRAWS`. ``labels`` is copied into the row.
 
     Raises: TraceError: inputs are missing or wrong; ValueError: options that exclude each other.
     """
@@ -167,7 +167,7 @@ def cell(
     took = time.thread_time() - begun
     row = {name: round(value, 8) if isinstance(value, float) else value for name, value in measured(run).items()}
     return {
-        **(told or {}), "placement": jp, "trees": trees, "rule": rule, "seed": seed, "histogram": histogram, "k": k,
+        **(labels or {}), "placement": jp, "trees": trees, "rule": rule, "seed": seed, "histogram": histogram, "k": k,
         "oversubscription": f"8:{up}", "bandwidth": bandwidth, "ratio": ratio, "gpu_speedup": gpu_speedup,
         "batch": batch, "migration_s": world.migration_ns / 1e9, "arrivals": arrivals or "at 0",
         "contention": contention, "published": published, "draws": draws, **row, "all_reduces": run.engine.operations,
@@ -183,7 +183,7 @@ def measured(run: Simulation) -> dict[str, Any]:
 
 def pairs(
     folder: str | None, rule: str, *, seconds: int = 1_000, bandwidth: float = 12.5e9, ratio: float = 1.5,
-    gpu_speedup: float = 1.5, batch: int = 4, told: dict[str, Any] | None = None,
+    gpu_speedup: float = 1.5, batch: int = 4, labels: dict[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Figure 12: every two models share one tree for ``seconds``; scores [model, model] over the completed steps."""
     known = patterns(inputs(folder), batch)
@@ -209,14 +209,14 @@ def pairs(
             scores.append(round(saved / could, 6) if could else 1.0)
     took = time.thread_time() - begun
     return {
-        **(told or {}), "rule": rule, "models": [each.name for each in known], "scores": scores,
+        **(labels or {}), "rule": rule, "models": [each.name for each in known], "scores": scores,
         "mean": round(sum(scores) / len(scores), 6), "above_0.95": sum(each > 0.95 for each in scores),
         "round_to_0.95": sum(each >= 0.945 for each in scores), "seconds_simulated": seconds,
         "all_reduces": operations, "seconds": round(took, 2), "all_reduces_per_s": round(operations / took),
     }  # fmt: skip
 
 
-def fragments_and_conflicts(folder: str | None, seed: int, count: int, told: dict[str, Any]) -> dict[str, Any]:
+def fragments_and_conflicts(folder: str | None, seed: int, count: int, labels: dict[str, Any]) -> dict[str, Any]:
     """Figure 2: jobs of 1 to 16 hosts come and go on the first free hosts. Every 25 jobs: fragments of the
     hosts of a running job, and the share of running jobs whose tree intersects another's.
     """
@@ -237,4 +237,4 @@ def fragments_and_conflicts(folder: str | None, seed: int, count: int, told: dic
         }
         for n, each in enumerate(run.samples)
     ]
-    return {**told, "seed": seed, "points": points}
+    return {**labels, "seed": seed, "points": points}

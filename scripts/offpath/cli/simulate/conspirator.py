@@ -33,6 +33,8 @@ from offpath.sched.errors import SchedError
 from offpath.sched.sim.conspirator import CUT_OFF_S, MOST_LIVE, ROWS, Window, measure
 from offpath.sched.sim.workload import HOUR_S, SECOND_NS, Stream, cut_window, synthetic, thinned, with_tenants
 
+_ROWS: Final = ", rows 2"
+"""Of a finished piece: its rows name the policies and options as this build does."""
 DESCRIPTION: Final = "Conspirator: GPU-hours and decision times (§4.2, figures 8a to 8c), right-sizing (figure 2)"
 PAPER: Final = {"greedy": 233.0, "optimal": 233.0, "mps_only": 345.0, "saving": 1 - 233 / 345}
 PAPER_8C: Final = (
@@ -67,18 +69,18 @@ def run(arguments: argparse.Namespace) -> Report:
     figures = tuple(arguments.figure or ())
     begun = time.monotonic()
     data: dict[str, Any] = {"experiment": "conspirator", "quick": arguments.quick, "paper": PAPER, "plots": []}
-    told = []
+    summary = []
     if not figures or {"8a", "8b"} & set(figures):
-        told.append(_windows(arguments, figures, data))
+        summary.append(_windows(arguments, figures, data))
     if "2" in figures:
         data["figure_2"] = figure_2(None if arguments.quick else arguments.data)
-        told.append(text_2(data["figure_2"]))
+        summary.append(text_2(data["figure_2"]))
     if "8c" in figures:
         data["figure_8c"] = under_load(_LOADED[arguments.quick])
-        told.append("\n".join([*text_8c(data["figure_8c"]), PAPER_8C]))
+        summary.append("\n".join([*text_8c(data["figure_8c"]), PAPER_8C]))
     _draw(data, arguments.out)
     data["seconds"] = round(time.monotonic() - begun, 1)
-    return Report(data, "\n\n".join(told))
+    return Report(data, "\n\n".join(summary))
 
 
 def _windows(arguments: argparse.Namespace, figures: tuple[str, ...], data: dict[str, Any]) -> str:
@@ -129,7 +131,9 @@ def _quick(parts: Sequence[str] | None) -> list[tuple[str, dict[str, Any]]]:
             "fleet", "openb", pods, instants=12, limit_s=5.0, tenants=20, fleet="four models"
         ),
     }  # fmt: skip
-    chosen = [(key, piece) for key, piece in pieces.items() if piece["part"] in (parts or ("reproduction", "real"))]
+    chosen = [
+        (key + _ROWS, piece) for key, piece in pieces.items() if piece["part"] in (parts or ("reproduction", "real"))
+    ]
     if not chosen:
         raise TraceError(f"--quick has no window of {', '.join(parts or ())}: omit it")
     return chosen
@@ -172,7 +176,7 @@ def _full(folder: str, parts: Sequence[str]) -> list[tuple[str, dict[str, Any]]]
                 pieces[f"{tenants} tenants at {load:g} GPUs, seed {seed}"] = _piece(
                     "tenants", "openb", paths[_OPENB], **more
                 )
-    return [(key, piece) for key, piece in pieces.items() if piece["part"] in parts]
+    return [(key + _ROWS, piece) for key, piece in pieces.items() if piece["part"] in parts]
 
 
 def stream_of(kind: str, path: str, load: float | None, tenants: int, seed: int) -> Stream:
@@ -217,7 +221,7 @@ def work(
     return {
         **window.data(),
         "part": part,
-        "asked": {"load": load, "tenants": tenants, "seed": seed, "fleet": fleet},
+        "options": {"load": load, "tenants": tenants, "seed": seed, "fleet": fleet},
         "curves": _curves(window),
     }
 
@@ -237,10 +241,10 @@ def summary(windows: list[dict[str, Any]]) -> dict[str, Any]:
     """Over the reproduction windows: mean, least and greatest of what the paper's figure 8a could mean. Over all
     windows: the effect of `oldest-gpu-first` and `migrating` on active GPU-hours.
     """
-    told: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
     main = [each for each in windows if each["part"] == "reproduction"]
     if main:
-        told["reproduction"] = {
+        summary["reproduction"] = {
             "seeds": len(main),
             "load_gpus": _spread([each["load_gpus"] for each in main]),
             "active": {name: _spread([each["active_gpu_hours"][name] for each in main]) for name in ROWS},
@@ -253,17 +257,17 @@ def summary(windows: list[dict[str, Any]]) -> dict[str, Any]:
     for key, parts in (("", ("reproduction", "real")), ("_fleet", ("fleet",))):
         hours = [each["active_gpu_hours"] for each in windows if each["part"] in parts]
         if hours:
-            told["oldest_gpu_first_over_greedy_active" + key] = _spread(
+            summary["oldest_gpu_first_over_greedy_active" + key] = _spread(
                 [each["oldest-gpu-first"] / each["greedy"] - 1 for each in hours]
             )
     cells: dict[str, list[float]] = defaultdict(list)
     for each in windows:
         if each["part"] == "tenants":
-            asked = each["asked"]
-            cells[f"{asked['tenants']} tenants, {asked['load']:g} GPUs"].append(_saving(each, "slice_hours"))
+            options = each["options"]
+            cells[f"{options['tenants']} tenants, {options['load']:g} GPUs"].append(_saving(each, "slice_hours"))
     if cells:
-        told["saving_slice_by_tenants"] = {name: _spread(values) for name, values in cells.items()}
-    return told
+        summary["saving_slice_by_tenants"] = {name: _spread(values) for name, values in cells.items()}
+    return summary
 
 
 def _saving(window: dict[str, Any], what: str) -> float:
@@ -299,9 +303,9 @@ def text(data: dict[str, Any]) -> str:
                     f"{'':44} whatever the number of jobs: {each['optimal_any_proven']} of {each['optimal_any_tried']};"
                     f" greedy over it: {_gaps(each, '_any')}"
                 )
-    told = data["summary"].get("reproduction")
-    if told:
-        lines += ["", *_beside_the_paper(told)]
+    summary = data["summary"].get("reproduction")
+    if summary:
+        lines += ["", *_beside_the_paper(summary)]
     for key, where in (("", ""), ("_fleet", ", fleets with MIG's placement rules")):
         over = data["summary"].get("oldest_gpu_first_over_greedy_active" + key)
         if over:
@@ -319,17 +323,17 @@ def _gaps(window: dict[str, Any], which: str) -> str:
     return ", ".join(f"{word} {gap:+.1%}" for word, gap in found if gap is not None) or "-"
 
 
-def _beside_the_paper(told: dict[str, Any]) -> list[str]:
+def _beside_the_paper(summary: dict[str, Any]) -> list[str]:
     def hours(what: str, name: str) -> str:
-        each = told[what][name]
+        each = summary[what][name]
         return f"{each['mean']:.0f} [{each['min']:.0f}, {each['max']:.0f}]"
 
     def part(what: str) -> str:
-        each = told[what]
+        each = summary[what]
         return f"{each['mean']:.1%} [{each['min']:.1%}, {each['max']:.1%}]" if each else "-"
 
     return [
-        f"figure 8a, {told['seeds']} synthetic streams (mean [least, greatest])",
+        f"figure 8a, {summary['seeds']} synthetic streams (mean [least, greatest])",
         "                        paper      slice-hours   active GPU-hours",
         f"  greedy, GPU-hours      233   {hours('slice', 'greedy')}   {hours('active', 'greedy')}",
         f"  MPS only, GPU-hours    345   {hours('slice', 'mps_only')}   {hours('active', 'mps_only')}",

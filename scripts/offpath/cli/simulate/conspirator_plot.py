@@ -76,7 +76,7 @@ def _figure_8b(windows: list[dict[str, Any]], path: str) -> str:
 def _tenants(windows: list[dict[str, Any]], path: str, paper: dict[str, float]) -> str:
     cells: dict[float, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for each in windows:
-        arguments, hours = each["asked"], each["slice_hours"]
+        arguments, hours = each["options"], each["slice_hours"]
         cells[arguments["load"]][arguments["tenants"]].append(100 * (1 - hours["greedy"] / hours["mps_only"]))
     figure, axis = plt.subplots(figsize=(7, 4.8), layout="constrained")
     for load, by_tenants in sorted(cells.items()):

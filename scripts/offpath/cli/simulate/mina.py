@@ -47,7 +47,7 @@ Piece = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RunOptions:
     """The command line's options. ``folder``: of the inputs, None: the shipped ones; ``draws``: one of
     `offpath.cli.mina.cells.DRAWS`.
     """
@@ -67,12 +67,12 @@ def run(arguments: argparse.Namespace) -> Report:
         raise TraceError(f"no part {', '.join(unknown)} with --draws {arguments.draws}: there are {', '.join(known)}")
     folder = None if arguments.quick else arguments.data or DATA
     inputs(folder)  # reports a missing file before anything runs
-    asked = Asked(folder, _seeds(arguments), arguments.quick, arguments.draws)
+    options = RunOptions(folder, _seeds(arguments), arguments.quick, arguments.draws)
     begun = time.monotonic()
     data: dict[str, Any] = {
-        "experiment": "mina", "quick": asked.quick, "draws": asked.draws, "seeds": len(asked.seeds), "plots": [],
+        "experiment": "mina", "quick": options.quick, "draws": options.draws, "seeds": len(options.seeds), "plots": [],
     }  # fmt: skip
-    pieces = [piece for part in parts for piece in _DECLARED[part](asked)]
+    pieces = [piece for part in parts for piece in _DECLARED[part](options)]
     path = os.path.join(arguments.out, "mina-quick.jsonl" if arguments.quick else "mina.jsonl")
     try:
         rows = sweep(path, pieces, work, fresh=arguments.fresh or arguments.quick)
@@ -100,90 +100,92 @@ def work(kind: str, **arguments: Any) -> dict[str, Any]:
     return _WORK[kind](**arguments)
 
 
-def _table1(asked: Asked) -> list[Piece]:
+def _table1(options: RunOptions) -> list[Piece]:
     pieces = []
     for variant, (first, mina) in VARIANTS.items():
-        for jp, tb, rs in CELLS if variant == "figures" or not (asked.quick or asked.draws == "llvm") else ():
-            told = {"part": "table1", "variant": variant, "jp": bool(jp), "tb": bool(tb), "rs": bool(rs)}
-            told |= _published(asked, bool(jp), bool(tb), bool(rs))
+        for jp, tb, rs in CELLS if variant == "figures" or not (options.quick or options.draws == "llvm") else ():
+            labels = {"part": "table1", "variant": variant, "jp": bool(jp), "tb": bool(tb), "rs": bool(rs)}
+            labels |= _published(options, bool(jp), bool(tb), bool(rs))
             pieces += _cells(
-                f"table1 {variant} {jp}{tb}{rs}", asked, told, "fragments" if jp else "first-n",
+                f"table1 {variant} {jp}{tb}{rs}", options, labels, "fragments" if jp else "first-n",
                 mina if tb else first, "mina-paper" if rs else "greedy", published=variant == "figures",
             )  # fmt: skip
     return pieces
 
 
-def _published(asked: Asked, jp: bool, tb: bool, rs: bool) -> dict[str, float]:
+def _published(options: RunOptions, jp: bool, tb: bool, rs: bool) -> dict[str, float]:
     """Reference values of a row: the paper's score, and that of the authors' program on these draws, or over seeds."""
-    authors = reference.AUTHORS_42[jp, tb, rs] if asked.draws == "llvm" else reference.AUTHORS[jp, tb, rs].mean
+    authors = reference.AUTHORS_42[jp, tb, rs] if options.draws == "llvm" else reference.AUTHORS[jp, tb, rs].mean
     return {"paper_score": reference.PAPER[jp, tb, rs][0], "authors_score": authors}
 
 
-def _cells(key: str, asked: Asked, told: dict[str, Any], jp: str, trees: str, rule: str, **more: Any) -> list[Piece]:
-    words = {"kind": "cell", "folder": asked.folder, "jp": jp, "trees": trees, "rule": rule, "told": told, **more}
-    whole = f"{key} draws {asked.draws} rules {_RULES_VERSION}"
-    return [(f"{whole} seed {seed}", {**words, "draws": asked.draws, "seed": seed}) for seed in asked.seeds]
+def _cells(
+    key: str, options: RunOptions, labels: dict[str, Any], jp: str, trees: str, rule: str, **more: Any
+) -> list[Piece]:
+    words = {"kind": "cell", "folder": options.folder, "jp": jp, "trees": trees, "rule": rule, "labels": labels, **more}
+    whole = f"{key} draws {options.draws} rules {_RULES_VERSION}"
+    return [(f"{whole} seed {seed}", {**words, "draws": options.draws, "seed": seed}) for seed in options.seeds]
 
 
-def _figure_11(asked: Asked) -> list[Piece]:
+def _figure_11(options: RunOptions) -> list[Piece]:
     first, mina = VARIANTS["figures"]
     pieces = []
     for histogram in range(10):
         for which, words in (("mina", ("fragments", mina, "mina-paper")), ("baseline", ("first-n", first, "greedy"))):
-            told = {"part": "figure_11", "variant": "figures", "which": which}
-            pieces += _cells(f"11 {which} {histogram}", asked, told, *words, histogram=histogram, published=True)
+            labels = {"part": "figure_11", "variant": "figures", "which": which}
+            pieces += _cells(f"11 {which} {histogram}", options, labels, *words, histogram=histogram, published=True)
     return pieces
 
 
-def _figure_13(asked: Asked) -> list[Piece]:
+def _figure_13(options: RunOptions) -> list[Piece]:
     pieces = []
     for up in UPS:
         for jp in ("random", "first-n", "fragments"):
-            told = {"part": "figure_13", "variant": "figures"}
+            labels = {"part": "figure_13", "variant": "figures"}
             mina = VARIANTS["figures"][1]
-            pieces += _cells(f"13 {jp} {up}", asked, told, jp, mina, "greedy", up=up, published=True)
+            pieces += _cells(f"13 {jp} {up}", options, labels, jp, mina, "greedy", up=up, published=True)
     return pieces
 
 
-def _figure_14(asked: Asked) -> list[Piece]:
+def _figure_14(options: RunOptions) -> list[Piece]:
     pieces = []
     for k in KS:
-        told = {"part": "figure_14", "variant": "figures"}
+        labels = {"part": "figure_14", "variant": "figures"}
         mina = VARIANTS["figures"][1]
-        pieces += _cells(f"14 {k}", asked, told, "fragments", mina, "greedy", k=k, published=True)
+        pieces += _cells(f"14 {k}", options, labels, "fragments", mina, "greedy", k=k, published=True)
     return pieces
 
 
-def _figure_12(asked: Asked) -> list[Piece]:
+def _figure_12(options: RunOptions) -> list[Piece]:
     return [
-        (f"12 {rule}", {"kind": "pairs", "folder": asked.folder, "rule": rule, "told": {"part": "figure_12"}})
+        (f"12 {rule}", {"kind": "pairs", "folder": options.folder, "rule": rule, "labels": {"part": "figure_12"}})
         for rule in PAIR_RULES
     ]
 
 
-def _figure_2(asked: Asked) -> list[Piece]:
-    count = 1_000 if asked.quick else 5_000
-    words = {"kind": "figure_2", "folder": asked.folder, "count": count, "told": {"part": "figure_2"}}
-    return [(f"2 seed {seed}", {**words, "seed": seed}) for seed in asked.seeds]
+def _figure_2(options: RunOptions) -> list[Piece]:
+    count = 1_000 if options.quick else 5_000
+    words = {"kind": "figure_2", "folder": options.folder, "count": count, "labels": {"part": "figure_2"}}
+    return [(f"2 seed {seed}", {**words, "seed": seed}) for seed in options.seeds]
 
 
-def _single(part: str) -> Callable[[Asked], list[Piece]]:
-    return lambda asked: [(part, {"kind": part, "folder": asked.folder})]
+def _single(part: str) -> Callable[[RunOptions], list[Piece]]:
+    return lambda options: [(part, {"kind": part, "folder": options.folder})]
 
 
-def _beyond(asked: Asked) -> list[Piece]:
+def _beyond(options: RunOptions) -> list[Piece]:
     """The best policy against both variants of MINA on the same jobs: where computation is the bottleneck (Table I's
     setting) and where communication is.
     """
     pieces = []
     for setting, more in {"table1": {}, "bound": {"bandwidth": 5e9, "gpu_speedup": 1.5}}.items():
         for trees, rule in (("mina", "mina-paper"), ("mina-code", "mina-paper"), ("mina-merge", "mina-paper"), BEST):
-            told = {"part": "beyond", "setting": setting}
-            pieces += _cells(f"beyond {setting} {trees} {rule}", asked, told, "fragments", trees, rule, **more)
+            labels = {"part": "beyond", "setting": setting}
+            pieces += _cells(f"beyond {setting} {trees} {rule}", options, labels, "fragments", trees, rule, **more)
     return pieces
 
 
-def _where(asked: Asked) -> list[Piece]:
+def _where(options: RunOptions) -> list[Piece]:
     """The part of JCT that MINA, its baseline and the best policy save, and of the greatest possible saving: bandwidth
     by batch and GPU speed; then arrivals by contention of links, over bandwidth and over oversubscription. A quick run
     has no trace to read.
@@ -193,26 +195,26 @@ def _where(asked: Asked) -> list[Piece]:
         for batch, speed in ((4, 1.0), (4, 2.0), (16, 1.0), (16, 4.0))
         for bandwidth in (1.25e9, 2.5e9, 5e9, 12.5e9, 25e9, 50e9)
     ]
-    for arrivals in ("",) if asked.quick else ("", *TRACES):
+    for arrivals in ("",) if options.quick else ("", *TRACES):
         for contention in (False, True):
             world = {"arrivals": arrivals, "contention": contention}
             for bandwidth in (2.5e9, 5e9, 12.5e9, 25e9) if arrivals or contention else ():
                 worlds.append({"bandwidth": bandwidth, **world})
             worlds += [{"bandwidth": 5e9, **world, "up": up} for up in (4, 2, 1)]
     pieces = []
-    few = replace(asked, seeds=asked.seeds[:3])
+    few = replace(options, seeds=options.seeds[:3])
     for world in worlds:
         plans = [("fragments", "mina", "mina-paper"), ("first-n", "first", "greedy"), ("fragments", *BEST)]
         if world.get("contention"):  # a job's time without INA then needs a run
             plans.append(("fragments", "first", "none"))
         for jp, trees, rule in plans:
             key = " ".join(["where", *(f"{name}={each}" for name, each in world.items()), jp, trees, rule])
-            told = {"part": "where"}
-            pieces += _cells(key, few, told, jp, trees, rule, count=500, **world)
+            labels = {"part": "where"}
+            pieces += _cells(key, few, labels, jp, trees, rule, count=500, **world)
     return pieces
 
 
-_DECLARED: Final[dict[str, Callable[[Asked], list[Piece]]]] = {
+_DECLARED: Final[dict[str, Callable[[RunOptions], list[Piece]]]] = {
     "table1": _table1, "11": _figure_11, "12": _figure_12, "13": _figure_13, "14": _figure_14, "2": _figure_2,
     "3": _single("figure_4"), "4": _single("figure_4"), "5": _single("figure_5"), "beyond": _beyond, "where": _where,
 }  # fmt: skip

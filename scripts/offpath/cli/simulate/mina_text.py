@@ -24,7 +24,7 @@ def text(data: dict[str, Any]) -> str:
         ("figure_11", _figure_11), ("figure_12", _figure_12), ("figure_13", _figure_13), ("figure_14", _figure_14),
         ("beyond", _beyond), ("where", _where),
     )  # fmt: skip
-    return "\n\n".join("\n".join(told(data[name])) for name, told in parts if name in data)
+    return "\n\n".join("\n".join(labels(data[name])) for name, labels in parts if name in data)
 
 
 def within(paper: float, values: Sequence[float]) -> bool:

@@ -9,8 +9,8 @@ Aborting an operation does not free its place: a switch below may still be deliv
 `gone` for a rank when nothing more of that epoch will go to it (its connection is closed, or the switch below reported
 so); that frees the place.
 
-If its group's place is taken by the last operation of another job's step, an operation waits for the place if that is
-shorter than to run plain: the other job computes next and requests nothing. The caller bounds the wait (`give_up`).
+An operation may wait for its group's place while the last operation of another job's step holds it, if that is shorter
+than to run plain: the other job computes next and requests nothing. The caller bounds the wait (`give_up`).
 """
 
 from __future__ import annotations
