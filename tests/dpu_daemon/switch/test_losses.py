@@ -103,7 +103,9 @@ def test_a_root_that_dies_mid_delivery_leaves_some_ranks_with_the_whole_and_othe
         inputs = inputs_of("fp32", 4, 100_000)
         found = all_reduce(ranks, 0, "fp32", inputs)
         right = expected("fp32", inputs, HOSTS)
-        assert [type(event) for event, _ in found] == [TreeResult] * 2 * given + [TreeLost] * (4 - 2 * given)
+        whole = [isinstance(event, TreeResult) for event, _ in found]
+        leaves = sorted((tuple(whole[:2]), tuple(whole[2:])), reverse=True)  # either leaf may drain its socket first
+        assert leaves == [(True, True)] * given + [(False, False)] * (2 - given)
         for event, target in found:
             if isinstance(event, TreeResult):
                 assert same_bits(target, right)
