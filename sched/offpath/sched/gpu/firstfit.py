@@ -41,17 +41,22 @@ class FirstFit:
         while changed:
             bit = changed & -changed
             changed ^= bit
-            words = self._words.setdefault(bit, {})
+            words = self._words.get(bit)
+            if words is None:
+                words = self._words[bit] = {}
             before = words.get(number, 0)
             word = before ^ at
             if word:
                 words[number] = word
+                if before:
+                    continue
             else:
                 del words[number]
-            if not word or not before:
-                top = self._tops.get(bit, 0) ^ 1 << number
-                self._tops[bit] = top
-                self._present = self._present | bit if top else self._present & ~bit
+            self._tops[bit] = top = self._tops.get(bit, 0) ^ 1 << number
+            if top:
+                self._present |= bit
+            else:
+                self._present ^= bit
 
     def first(self, mask: int, start: int = 0) -> int | None:
         """The lowest slot from ``start`` on with a bit of ``mask``, or None."""

@@ -51,10 +51,9 @@ class OldestGpuFirst(IndexedPolicy):
     # -- ages -----------------------------------------------------------------------------------------------------
     def refiled(self, slot: int, before: int, level: int, bits: int) -> None:
         """See `IndexedPolicy.refiled`."""
-        started = self._started.get(slot)
-        oldest_ns = next(iter(started.values())) if started else None
-        step = self._step(oldest_ns)
-        where = _STEPS - step, level
+        self._file(slot, (_STEPS - self._look_at_age(slot), level), bits)
+
+    def _file(self, slot: int, where: tuple[int, int], bits: int) -> None:
         was = self._filed.get(slot)
         if was is not None and was != where:
             self._files[was].put(slot, 0)
@@ -64,11 +63,18 @@ class OldestGpuFirst(IndexedPolicy):
             self._order = sorted(self._files)
         file.put(slot, bits)
         self._filed[slot] = where
+
+    def _look_at_age(self, slot: int) -> int:
+        """Return the step of the GPU's oldest job, and note when it reaches the next one."""
+        started = self._started.get(slot)
+        oldest_ns = next(iter(started.values())) if started else None
+        step = self._step(oldest_ns)
         if oldest_ns is not None and step < _STEPS:
             when = oldest_ns + _FIRST_NS * _FACTOR**step
             if when < self._due_of.get(slot, when + 1):
                 self._due_of[slot] = when
                 heapq.heappush(self._due, (when, slot))
+        return step
 
     def _step(self, oldest_ns: int | None) -> int:
         if oldest_ns is None:
@@ -79,9 +85,12 @@ class OldestGpuFirst(IndexedPolicy):
         return step
 
     def _refile(self, slot: int) -> None:
+        """The GPU's oldest job changed, but not its instances: usually it stays in its file."""
         gpu = self.by_slot.get(slot)
         if gpu is not None:
-            self.refiled(slot, gpu.level, gpu.level, self.free[slot])
+            where = _STEPS - self._look_at_age(slot), gpu.level
+            if self._filed.get(slot) != where:
+                self._file(slot, where, self.free[slot])
 
     def _advance(self, now_ns: int) -> None:
         self._now_ns = max(self._now_ns, now_ns)

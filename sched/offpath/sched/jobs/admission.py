@@ -7,7 +7,7 @@ from bisect import bisect_left
 from offpath.sched.jobs.forecast import is_unreachable, work_ns
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import MS, Job, Session, Tenant
-from offpath.sched.jobs.states import EndReason, JobState
+from offpath.sched.jobs.states import EndReason
 
 _RETRYABLE = (EndReason.TENANT_QUEUE_FULL, EndReason.DAEMON_FULL)
 DRAIN_RETRY_MS = 1_000  # a drain ends with a restart or an operator's command, at a time unknown here
@@ -71,13 +71,14 @@ def _least(share: int, alphas: tuple[int, ...]) -> int:
     return alphas[at] if at < len(alphas) else 0
 
 
-def retry_after_ms(tenant: Tenant, state: JobState, reason: EndReason, now_ns: int) -> int:
-    """Time after which a retry is useful: the time in which the tenant's own leases serve half of its jobs.
+def retry_after_ms(tenant: Tenant, reason: EndReason, now_ns: int) -> int:
+    """Time after which a retry of a rejected request is useful: the time in which the tenant's own leases serve half
+    of its jobs.
 
     1 ms to 5 s; 0 if the same request would be refused again.
     """
-    if state is JobState.REJECTED and reason is EndReason.DRAINING:
+    if reason is EndReason.DRAINING:
         return DRAIN_RETRY_MS
-    if state is not JobState.REJECTED or reason not in _RETRYABLE:
+    if reason not in _RETRYABLE:
         return 0
     return min(_MAX_RETRY_MS, max(_MIN_RETRY_MS, work_ns(tenant, now_ns) // 2 // MS))

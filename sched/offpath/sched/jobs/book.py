@@ -20,7 +20,7 @@ from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.limits import Limits
 from offpath.sched.jobs.records import BookSettings, Job, JobHeap, Lease, PinnedLease, Session, Tenant, TenantSpec
 from offpath.sched.jobs.reload import Reload
-from offpath.sched.jobs.service import run_ended
+from offpath.sched.jobs.service import run_ended, typical_ns
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
 from offpath.sched.jobs.timers import Key
 
@@ -85,18 +85,14 @@ class JobBook:
         An event about an older generation or an ended job changes nothing.
         """
         ledger = self.ledger
+        kind = type(event)
         self._losing = event if isinstance(event, (events.WorkerLost, events.HelperLost)) else None
         ledger.decisions.begin_event()
-        if type(event) is events.PluginStarted:
+        if kind is events.PluginStarted:
             self._plugin_started()  # before due timers: those would query a plug-in without state
-        for _ in range(_TIMER_ROUNDS):
-            next_ns = ledger.timers.next_ns()
-            if next_ns is None or next_ns > now_ns:
-                break
-            self._fire_timers(now_ns)
-            if ledger.departing:
-                self.reload.settle()
-        self._handlers[type(event)](event, now_ns)
+        if ledger.timers.are_due(now_ns):
+            self._fire_due(now_ns)
+        self._handlers[kind](event, now_ns)
         while ledger.decisions.take_decider_change():  # the first decision of a new decider may itself be a fault
             for tenant in list(ledger.backlogged.values()):
                 self._route(tenant, now_ns)
@@ -106,9 +102,22 @@ class JobBook:
         ledger.out.clear()
         return out
 
+    def _fire_due(self, now_ns: int) -> None:
+        for _ in range(_TIMER_ROUNDS):
+            self._fire_timers(now_ns)
+            if self.ledger.departing:
+                self.reload.settle()
+            if not self.ledger.timers.are_due(now_ns):
+                return
+
     def next_deadline_ns(self) -> int | None:
         """Return the time to call with `events.Tick` if no other event comes first; may be early, never late."""
         return self.ledger.timers.next_ns()
+
+    def expected_run_ns(self, job: int, now_ns: int) -> int:
+        """Time that the job's kernel took in its last runs for this tenant; 0 if unknown."""
+        known = self.ledger.jobs.get(job)
+        return typical_ns(self.ledger.tenants[known.demand.tenant].service, known.kernel, now_ns) if known else 0
 
     # -- sessions -------------------------------------------------------------------------------------------------
     def _session_opened(self, event: events.SessionOpened, now_ns: int) -> None:
@@ -324,7 +333,7 @@ class JobBook:
             lease_id = job.placement.lease
             lease = ledger.leases.get(lease_id)
             generation = lease.generation if lease is not None else 0
-        wait_ms = retry_after_ms(tenant, state, reason, now_ns)
+        wait_ms = retry_after_ms(tenant, reason, now_ns) if state is JobState.REJECTED else 0
         stages = job.stages(now_ns, started_ns, finished_ns)
         ledger.out.append(Answer(job.job, job.session, state, reason, wait_ms, lease_id, generation, stages))
         if was_queued:

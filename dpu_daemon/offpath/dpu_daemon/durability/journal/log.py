@@ -67,6 +67,7 @@ class Journal:
         self._ring = ring
         self._times = times
         self._every = ring.records // _PART
+        self._due_at = self._next_due()
         self.entries = 0
         self.checkpoints = 0
 
@@ -113,8 +114,12 @@ class Journal:
             self.entries += 1
 
     def is_due(self) -> bool:
-        """Whether a checkpoint is due."""
-        return self._ring.since_checkpoint() >= self._every
+        """Whether a checkpoint is due. Asked for every event: one comparison."""
+        return self._ring.next_number >= self._due_at
+
+    def _next_due(self) -> int:
+        """The number of the record at which the next checkpoint is due."""
+        return self._ring.next_number - self._ring.since_checkpoint() + self._every
 
     def checkpoint(self, book: JobBook, now_ns: int) -> None:
         """Write a checkpoint; only between events. Raises: JournalError: the book has outgrown the journal."""
@@ -123,6 +128,7 @@ class Journal:
             codec.KIND_CHECKPOINT, now_ns, _SUM.pack(self._times & _SUM_MASK) + orjson.dumps(snapshot(book))
         )
         self._every = min(ring.records // _LARGEST_PART, max(ring.records // _PART, _TIMES * ring.since_checkpoint()))
+        self._due_at = self._next_due()
         self.checkpoints += 1
 
     def retire(self) -> None:
