@@ -78,6 +78,7 @@ class Daemon:
             config.tenant_specs(), make(config.leasing.policy), config.book_settings(), config.pins()
         )
         book_loop = BookLoop(book, now_ns, journal, self.counters)
+        book_loop.spinner.limit(config.datapath.spin_us)
         copies = Copies(engine or LoopbackCopyEngine())
         pacing = Pacing(now_ns)
         pacing.weigh((table.name, table.weight) for table in config.tenant)
@@ -133,6 +134,7 @@ class Daemon:
         self.settings.replace(config)
         self.requests.pacing.weigh((table.name, table.weight) for table in config.tenant)
         self.host.limits_changed()
+        self.requests.book_loop.spinner.limit(config.datapath.spin_us)
         self.requests.book_loop.dispatch(
             events.ConfigChanged(config.tenant_specs(), config.book_settings(), config.pins())
         )
@@ -148,6 +150,8 @@ class Daemon:
             counters["header_bytes_read"] += session.fabric.header_bytes_read
             counters["answer_bytes_written"] += session.fabric.answer_bytes_written
         counters["dma_bytes"] = self.requests.copies.bytes_copied
+        counters["spins"] = self.requests.book_loop.spinner.spins
+        counters["spin_hits"] = self.requests.book_loop.spinner.hits
         for state, count in self.requests.answers.ended.items():
             counters[f"ended_{state.name.lower()}"] = count
         return {name: min(count, _LARGEST) for name, count in sorted(counters.items())}

@@ -130,6 +130,8 @@ class DatapathTable(_Table):
     host_channel: Literal["unix", "zmq", "comch"] = "unix"
     """Transport of helper and workers: the socket in the runtime directory; ZeroMQ, see `ZmqTable`; or DOCA Comch, see
     `DocaTable`."""
+    spin_us: Annotated[int, Field(ge=0, le=1000)] = 0
+    """How long the daemon polls for the next event of a request before it sleeps; 0: not at all."""
 
 
 class RdmaTable(_Table):

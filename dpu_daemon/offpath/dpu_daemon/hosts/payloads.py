@@ -29,6 +29,7 @@ class Payloads:
         self._lanes = lanes
         self._links = lanes.links
         self._awaited = lanes.awaited
+        self._spinner = book_loop.spinner
         book_loop.on(commands.Copy, self._copy)
         book_loop.on(commands.Launch, self._launch)
 
@@ -76,3 +77,12 @@ class Payloads:
             self._book_loop.defer(events.LaunchFailed(command.job, command.attempt))
         if faults.armed:
             faults.hit("daemon.launched")
+        if self._spinner.spin_ns:
+            self._expect_end(command)
+
+    def _expect_end(self, command: commands.Launch) -> None:
+        """Have the loop awake when the kernel ends, as far as its last runs tell."""
+        now_ns = self._book_loop.now_ns()
+        run_ns = self._book_loop.book.expected_run_ns(command.job, now_ns)
+        if run_ns > self._spinner.spin_ns:
+            self._spinner.expect(now_ns + run_ns)

@@ -47,6 +47,8 @@ PLAIN: Final[dict[str, tuple[str, str]]] = {
         "descriptors_exhausted",
         "Connections not accepted because the process or the machine was out of descriptors or memory.",
     ),
+    "offpath_spins": ("spins", "Times that the daemon polled for the next event before sleeping (datapath.spin_us)."),
+    "offpath_spin_hits": ("spin_hits", "Times that such polling found an event."),
     "offpath_config_reloads": ("reloads", "Configurations applied by a reload."),
 }
 """Counters without labels: metric → key of `Daemon.statistics`, help."""

@@ -14,6 +14,7 @@ from typing import Any
 from offpath.bindings import faults
 from offpath.dpu_daemon.durability.journal.log import Journal
 from offpath.dpu_daemon.durability.journal.ring import JournalError
+from offpath.dpu_daemon.requests.spinner import Spinner
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
 
@@ -40,6 +41,7 @@ class BookLoop:
         consistent."""
         self._counters = counters
         self._loop = asyncio.get_running_loop()
+        self.spinner = Spinner(self._loop)
         self._events: deque[events.Event] = deque()
         self.defer: Callable[[events.Event], None] = self._events.append
         """For command handlers: the event is handled after the current event's commands."""
@@ -81,6 +83,8 @@ class BookLoop:
             raise
         finally:
             self._is_dispatching = False
+        if self.spinner.spin_ns:
+            self.spinner.worked()
         if self.journal is not None and self.journal.is_due():
             self._checkpoint(self.journal)
         next_ns = self.book.next_deadline_ns()
@@ -134,6 +138,7 @@ class BookLoop:
         asyncio loop may run for seconds more, until a thread that creates a session's memory ends.
         """
         self._is_dispatching = True
+        self.spinner.close()
         if self._timer is not None:
             self._timer.cancel()
         if self.journal is not None:
