@@ -188,6 +188,11 @@ class Requester:
             raise UnknownKernel(f"no helper serves {name!r}; served: {known}")
         return info.kernel_id
 
+    def fileno(self) -> int:
+        """Readable when `poll` has something to read: for one loop of the caller's over many requesters. Another
+        descriptor after a lost connection is resumed."""
+        return self._link.session.fileno()
+
     def poll(self, timeout: float | None = 0.0) -> int:
         """Read the answers that have arrived, waiting up to ``timeout`` s for the first. Returns their number.
 

@@ -39,10 +39,6 @@ _LIFE_S: Final = 1.2
 _PARTS: Final = ("start", "memory", "kill", "journal", "fullness")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No additional flags."""
-
-
 @dataclass(slots=True)
 class _Findings:
     """Data and text of the report, in order."""

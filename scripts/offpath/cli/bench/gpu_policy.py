@@ -49,10 +49,6 @@ FIGURE_8C_GPUS: Final = 100
 """The paper's scale is "over 80 GPUs"."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No additional flags."""
-
-
 class _Full:
     """A policy in that state. Times are of the policy's own calls only."""
 

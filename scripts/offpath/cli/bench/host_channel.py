@@ -35,10 +35,6 @@ _BOUND_S: Final = 30.0
 _REST_S: Final = 0.3
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No additional flags."""
-
-
 def run(arguments: argparse.Namespace) -> Report:
     """All carriers, or those of ``--only``; blocks alternate, so that other load on the machine affects all."""
     blocks, count, idle_s = (5, 300, 2.0) if arguments.quick else (15, 2000, 10.0)

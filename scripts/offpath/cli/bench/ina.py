@@ -48,10 +48,6 @@ _SWEPT: Final = (4, 16, 64, 256)
 _LIMITS: Final[dict[str, Limit]] = {"hdr": HDR, "ndr": NDR}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No additional flags."""
-
-
 def _topologies(quick: bool) -> dict[int, Topology]:
     """By hosts: N, at a height K of 3."""
     found = [fat_tree(16), regular((16, 32, 32), (1, 8, 8))]

@@ -50,10 +50,6 @@ _JOB: Final = "bench"
 _SEED: Final = 20_261_122
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No additional flags."""
-
-
 def run(arguments: argparse.Namespace) -> Report:
     """Each part is a function; ``--only PART`` selects one."""
     begun = time.monotonic()

@@ -7,9 +7,10 @@ import platform
 import signal
 import statistics
 import sys
+import sysconfig
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,6 +18,7 @@ from typing import Any, Final
 from offpath.cli.local.child import end_with_parent
 
 _PERIOD_S: Final = 0.010
+_AVAILABLE: Final = frozenset(os.sched_getaffinity(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class Cores:
 
     dpu: int | None
     host: int | None
+    spare: int | None = None
+    """A third core, for a worker that busy-polls beside its requester."""
 
     @property
     def is_pinned(self) -> bool:
@@ -37,13 +41,12 @@ def cores(*, pinned: bool) -> Cores:
     available = sorted(os.sched_getaffinity(0))
     if not pinned or len(available) < 2:
         return Cores(None, None)
-    return Cores(available[-1], available[0])
+    return Cores(available[-1], available[0], available[1] if len(available) > 2 else None)
 
 
 def pin(core: int | None) -> None:
-    """Pin the calling process, unless ``core`` is None."""
-    if core is not None:
-        os.sched_setaffinity(0, {core})
+    """Pin the calling process. None: let it run on every core that this program was started with."""
+    os.sched_setaffinity(0, _AVAILABLE if core is None else {core})
 
 
 @contextmanager
@@ -71,8 +74,13 @@ def machine() -> dict[str, Any]:
                 break
     return {
         "cpu": model, "cores": len(os.sched_getaffinity(0)), "kernel": platform.release(),
-        "python": platform.python_version(),
+        "python": platform.python_version(), "python_is_optimised": "--enable-optimizations" in _configured(),
     }  # fmt: skip
+
+
+def _configured() -> str:
+    """The flags that this interpreter was configured with; without profile-guided optimisation it is slower."""
+    return str(sysconfig.get_config_var("CONFIG_ARGS") or "")
 
 
 def cpu_ns(pids: Sequence[int]) -> int:
@@ -152,6 +160,20 @@ def _burn(percent: int) -> None:
             time.sleep(rest)
 
 
+class CpuMeter:
+    """CPU time from its creation, by role. The calling process is the role ``requester``."""
+
+    def __init__(self, pids: Mapping[str, Sequence[int]]) -> None:
+        self._pids = pids
+        self._before = {role: cpu_ns(each) for role, each in pids.items()}
+        self._own_ns = time.process_time_ns()  # /proc shows a running process's own time only up to its last tick
+
+    def spent(self) -> dict[str, int]:
+        """ns of each role."""
+        own_ns = time.process_time_ns() - self._own_ns
+        return {role: cpu_ns(each) - self._before[role] for role, each in self._pids.items()} | {"requester": own_ns}
+
+
 @dataclass(slots=True)
 class Block:
     """One uninterrupted run of requests against one setting."""
@@ -159,7 +181,10 @@ class Block:
     latencies_ns: list[int]
     wall_ns: int
     host_cpu_ns: int
+    """CPU time of the host's processes, without the requester, which stands for another machine."""
     stages: list[tuple[int, ...]] = field(default_factory=list)
+    cpu_ns: dict[str, int] = field(default_factory=dict)
+    """CPU time by role: ``daemon`` (or the floor's middle), ``worker``, ``helper``, ``requester``."""
 
     def percentile(self, q: float) -> float:
         """In µs."""
@@ -180,6 +205,10 @@ class Block:
     def host_cpu_us(self) -> float:
         """Host CPU time per request, µs."""
         return self.host_cpu_ns / len(self.latencies_ns) / 1e3
+
+    def cpu_us(self, role: str) -> float:
+        """CPU time of the role per request, µs."""
+        return self.cpu_ns[role] / len(self.latencies_ns) / 1e3
 
     @property
     def requests_per_s(self) -> float:

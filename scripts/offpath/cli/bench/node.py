@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.runtime import JOURNAL
-from offpath.cli.bench.backends import register_kernel
+from offpath.cli.bench.kernels import register_kernel
 from offpath.cli.bench.measure import children, end, fork
 from offpath.cli.local.child import COMMAND_LINE, start
 from offpath.host_helper.helper import Helper

@@ -41,10 +41,6 @@ _WAIT_S: Final = 60.0
 _PER_ITERATION: Final = re.compile(r"iters in [\d.]+ seconds = ([\d.]+) usec/iter")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No additional flags."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Ends:
     """The two ports: the daemon's and the requester's; the same if there is only one."""

@@ -10,8 +10,14 @@ import matplotlib as mpl
 mpl.use("svg")
 from matplotlib import pyplot as plt
 
-_COLOURS: Final = {"floor": "#999999", "1": "#d95f02", "2": "#1b9e77", "3": "#7570b3", "4": "#e7298a"}
-_NAMES: Final = {"floor": "floor", "1": "① TCP", "2": "② direct", "3": "③ host core", "4": "④ offpath"}
+_COLOURS: Final = {
+    "floor": "#999999", "floor_c": "#666666", "floor_c_spin": "#222222", "1": "#d95f02", "2": "#1b9e77", "3": "#7570b3",
+    "4": "#e7298a",
+}  # fmt: skip
+_NAMES: Final = {
+    "floor": "floor", "floor_c": "floor, C", "floor_c_spin": "floor, C, spins", "1": "① TCP", "2": "② direct",
+    "3": "③ host core", "4": "④ offpath",
+}  # fmt: skip
 _STAGES: Final = ("queued", "copy", "launch", "kernel", "back", "transmission_and_answer")
 _IMAGE: Final = 614_400
 
