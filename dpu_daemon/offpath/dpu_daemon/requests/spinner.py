@@ -38,6 +38,8 @@ class Spinner:
         self._expected: list[int] = []
         """Times at which the loop is to be awake, a heap."""
         self._is_due = False
+        self._events = 0
+        self._seen = 0
 
     def limit(self, spin_us: int) -> None:
         """Spin for at most ``spin_us`` from now on; 0: never. A loop without an epoll descriptor does not spin, and a
@@ -55,9 +57,10 @@ class Spinner:
 
     def worked(self) -> None:
         """An event of the request path was handled: another one may follow soon."""
+        self._events += 1
         if self.spin_ns and not self._is_due:
             self._is_due = True
-            self._loop.call_soon(self._after_others)
+            self._loop.call_soon(self._turn)
 
     def expect(self, when_ns: int) -> None:
         """A kernel is expected to end at ``when_ns`` of the monotonic clock."""
@@ -78,11 +81,12 @@ class Spinner:
             self._timer.close()
             self._timer = None
 
-    def _after_others(self) -> None:
-        """Callbacks that were scheduled before this one run before the loop spins."""
-        self._loop.call_soon(self._spin)
-
-    def _spin(self) -> None:
+    def _turn(self) -> None:
+        """Spin after a turn of the loop that brought no event. A busy loop finds events without that."""
+        if self._events != self._seen:
+            self._seen = self._events
+            self._loop.call_soon(self._turn)
+            return
         self._is_due = False
         if self._poller is not None and self.spin_ns:
             self.spins += 1
