@@ -13,9 +13,10 @@ from offpath.sched.gpu import indexed
 from offpath.sched.gpu.conspirator import ConspiratorPaper
 from offpath.sched.gpu.firstfit import FirstFit
 from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec
-from offpath.sched.gpu.indexed import IndexedPolicy, Warm
+from offpath.sched.gpu.indexed import IndexedPolicy
 from offpath.sched.gpu.oldest_gpu_first import OldestGpuFirst
 from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Opening, Placement, PolicyState, Refusal
+from offpath.sched.gpu.rooms import Rooms, Warm
 
 from .test_conspirator import compare
 from .test_plugin import INSIDE, PluginStory
@@ -65,17 +66,17 @@ def takes_any_tenants_room(patch: Patch) -> None:
 
 @planted(rules)
 def forgets_the_share_that_is_placed(patch: Patch) -> None:
-    def bits(self: Warm) -> int:
-        return 1 << self.view.alpha if self.is_open and self.free_lanes else 0
+    def first(self: Rooms, mask: int, start: int = 0) -> int | None:
+        found = (warm for warm in self._leases if warm.position >= start and warm.is_open and warm.free_lanes)
+        return next((warm.position for warm in found if mask >> warm.view.alpha & 1), None)
 
-    patch(Warm, "bits", bits)
+    patch(Rooms, "first", first)
 
 
 @planted(rules)
 def gives_the_same_lane_twice(patch: Patch) -> None:
     def take(self: IndexedPolicy, warm: Warm, share: int) -> Placement:
         warm.placed_share += share
-        self._show(warm)
         return Placement(warm.view.lease, warm.free_lanes[-1], False)
 
     patch(IndexedPolicy, "take", take)

@@ -6,8 +6,9 @@ from __future__ import annotations
 from offpath.sched.gpu.conspirator import ConspiratorPaper
 from offpath.sched.gpu.firstfit import FirstFit
 from offpath.sched.gpu.geometry import GpuSpec, Profile
-from offpath.sched.gpu.indexed import IndexedPolicy, Warm
+from offpath.sched.gpu.indexed import IndexedPolicy
 from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, Refusal
+from offpath.sched.gpu.rooms import Warm
 
 
 class MpsOnly(ConspiratorPaper):

@@ -1,14 +1,14 @@
 """Base of indexed policies: leases by tenant and room, GPUs by the instances that may be created on them.
 
-Two kinds of `FirstFit` find the first match in logarithmic time: one per tenant over its open leases (bit r: r percent
-are free), one over all GPUs (one bit per kind of instance that has a legal place now). A position is (GPU in the order
-it joined, start of the instance), encoded as one number.
+Two indices find the first match in logarithmic time: `Rooms`, one per tenant over its leases (bit r: r percent are
+free), and one `FirstFit` over all GPUs (one bit per kind of instance that has a legal place now). A position is (GPU in
+the order it joined, start of the instance), encoded as one number.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from offpath.sched.errors import IllegalPlacement
@@ -26,6 +26,7 @@ from offpath.sched.gpu.policy import (
     Unblocker,
     WarmState,
 )
+from offpath.sched.gpu.rooms import Rooms, Warm
 
 STARTS: Final = 32
 """Positions per GPU, more than any GPU has starts."""
@@ -38,21 +39,6 @@ NO_PROFILE: Final = Refusal((Obstacle.NO_PROFILE,), (Unblocker.HELPER_JOINS, Unb
 GEOMETRY: Final = Refusal((Obstacle.GEOMETRY, Obstacle.TENANT_CLASH), (Unblocker.LEASE_CLOSES, Unblocker.HELPER_JOINS))
 NOW: Final = Opening()
 _CACHED: Final = 4096
-
-
-@dataclass(slots=True)
-class Warm:
-    """A lease: its free lanes (a stack), the share placed on it, its position."""
-
-    view: LeaseView
-    position: int
-    free_lanes: list[int] = field(default_factory=list)
-    placed_share: int = 0
-    is_open: bool = False
-
-    def bits(self) -> int:
-        """Bits for its tenant's index: the room it offers; none without a free lane."""
-        return 1 << max(0, self.view.alpha - self.placed_share) if self.is_open and self.free_lanes else 0
 
 
 @dataclass(slots=True)
@@ -83,7 +69,7 @@ class IndexedPolicy:
         self.by_slot: dict[int, Gpu] = {}
         self.free = FirstFit()
         self.leases: dict[int, Warm] = {}
-        self.rooms: dict[str, FirstFit] = {}
+        self.rooms: dict[str, Rooms] = {}
         self.at: dict[int, Warm] = {}
         """Open or planned leases by position."""
         self._held: dict[str, int] = {}
@@ -189,6 +175,10 @@ class IndexedPolicy:
         warm = Warm(lease, gpu.slot * STARTS + lease.start)
         self.leases[lease.lease] = self.at[warm.position] = warm
         self._held[lease.tenant] = self._held.get(lease.tenant, 0) + 1
+        rooms = self.rooms.get(lease.tenant)
+        if rooms is None:
+            rooms = self.rooms[lease.tenant] = Rooms()
+        rooms.add(warm)
 
     def lease_opened(self, lease: int) -> None:
         """See `Policy.lease_opened`."""
@@ -205,7 +195,7 @@ class IndexedPolicy:
             warm.is_open = is_open
             tenant = warm.view.tenant
             self._open[tenant] = self._open.get(tenant, 0) + (1 if is_open else -1)
-        self._show(warm)
+        self.rooms[warm.view.tenant].changed(warm)
 
     def lease_lost(self, lease: int) -> None:
         """See `Policy.lease_lost`."""
@@ -213,6 +203,7 @@ class IndexedPolicy:
         warm = self.leases.pop(lease)
         self.at.pop(warm.position)
         tenant = warm.view.tenant
+        self.rooms[tenant].remove(warm)
         self._held[tenant] -= 1
         if not self._held[tenant]:
             del self._held[tenant]
@@ -222,12 +213,6 @@ class IndexedPolicy:
         if gpu is not None:
             gpu.geometry.give_back(lease)
             self._look(gpu)
-
-    def _show(self, warm: Warm) -> None:
-        rooms = self.rooms.get(warm.view.tenant)
-        if rooms is None:
-            rooms = self.rooms[warm.view.tenant] = FirstFit()
-        rooms.put(warm.position, warm.bits())
 
     # -- lanes ----------------------------------------------------------------------------------------------------
     def first_room(self, demand: Demand) -> Warm | None:
@@ -239,7 +224,7 @@ class IndexedPolicy:
         """The sufficient amounts of room, one bit per percent."""
         return ALL_ROOMS >> demand.share << demand.share
 
-    def first_in(self, rooms: FirstFit, mask: int, demand: Demand) -> Warm | None:
+    def first_in(self, rooms: Rooms, mask: int, demand: Demand) -> Warm | None:
         """The first lease in the index with such room that also has the memory and the model."""
         position = rooms.first(mask)
         while position is not None:
@@ -257,7 +242,7 @@ class IndexedPolicy:
         """Take a lane of the lease and its share, for a job that may start as soon as it is copied."""
         warm.placed_share += share
         lane = warm.free_lanes.pop()
-        self._show(warm)
+        self.rooms[warm.view.tenant].changed(warm)
         return Placement(warm.view.lease, lane, False)
 
     def seat(self, demand: Demand, lease: int, lane: int, now_ns: int) -> Placement | None:
@@ -279,7 +264,7 @@ class IndexedPolicy:
         if warm is not None:
             warm.placed_share -= share
             warm.free_lanes.append(placement.lane)
-            self._show(warm)
+            self.rooms[warm.view.tenant].changed(warm)
 
     def refused(self, demand: Demand) -> Refusal:
         """Why the tenant has no lane for the demand."""

@@ -17,8 +17,9 @@ from dataclasses import replace
 from typing import Final
 
 from offpath.sched.gpu.firstfit import FirstFit
-from offpath.sched.gpu.indexed import ALL_ROOMS, STARTS, IndexedPolicy, Warm
+from offpath.sched.gpu.indexed import ALL_ROOMS, STARTS, IndexedPolicy
 from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, PolicyState, Refusal
+from offpath.sched.gpu.rooms import Rooms, Warm
 
 _FIRST_NS: Final = 60 * 10**9
 _FACTOR: Final = 4
@@ -84,6 +85,11 @@ class OldestGpuFirst(IndexedPolicy):
             step, limit = step + 1, limit * _FACTOR
         return step
 
+    def _is_young(self, slot: int) -> bool:
+        """True if the GPU is in the file of GPUs without a job that has run for a minute. Its age is looked at again no
+        later than its oldest job's next step, so a younger oldest job changes nothing."""
+        return self._filed[slot][0] == _STEPS
+
     def _refile(self, slot: int) -> None:
         """The GPU's oldest job changed, but not its instances: usually it stays in its file."""
         gpu = self.by_slot.get(slot)
@@ -123,7 +129,7 @@ class OldestGpuFirst(IndexedPolicy):
                 return self._taken(own, replace(self.take(own, demand.share), is_prefetch=True))
         return self.refused(demand)
 
-    def _least_loaded(self, rooms: FirstFit, demand: Demand) -> Warm | None:
+    def _least_loaded(self, rooms: Rooms, demand: Demand) -> Warm | None:
         """The least loaded of the first leases with a free lane that could hold the job alone."""
         best: Warm | None = None
         position = rooms.first(ALL_ROOMS)
@@ -151,7 +157,9 @@ class OldestGpuFirst(IndexedPolicy):
             started = self._started[slot] = OrderedDict()
         started[placement.lease, placement.lane] = self._now_ns
         if len(started) == 1:
-            self._refile(slot)
+            due_ns = self._due_of.get(slot, 0)
+            if not self._is_young(slot) or not 0 < due_ns <= self._now_ns + _FIRST_NS:
+                self._refile(slot)
         return placement
 
     def release(self, placement: Placement, share: int, now_ns: int) -> None:
@@ -171,7 +179,7 @@ class OldestGpuFirst(IndexedPolicy):
         del started[key]
         if not started:
             del self._started[slot]
-        if was_oldest:
+        if was_oldest and not self._is_young(slot):
             self._refile(slot)
 
     def lease_lost(self, lease: int) -> None:
