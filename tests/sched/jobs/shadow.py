@@ -96,13 +96,12 @@ class Shadow:
                 job = ShadowJob(event, self.sessions[event.session], share, len(self.jobs), way=[now_ns])
                 self.jobs[event.job] = self.live[event.job] = self._submitted = job
                 self.uncredited[event.session].add(event.job)
+                self._credited(event.credit)
             case events.CancelRequested():
                 if event.job in self.live:
                     self._expect(self.live[event.job], JobState.CANCELLED)
             case events.CreditReturned():
-                job_ = self.jobs.get(event.job)
-                if job_ is not None and job_.phase == "answered" and job_.event.session in self.uncredited:
-                    self.uncredited[job_.event.session].discard(event.job)
+                self._credited(event.job)
             case events.CopyDone():
                 self._copy_done(event)
             case events.LaunchFailed():
@@ -190,6 +189,12 @@ class Shadow:
                 self._gone(lease, is_clean=True)
             case _:
                 pass
+
+    def _credited(self, number: int) -> None:
+        """The requester took the job's answer, if it has one."""
+        job = self.jobs.get(number)
+        if job is not None and job.phase == "answered" and job.event.session in self.uncredited:
+            self.uncredited[job.event.session].discard(number)
 
     def _copy_done(self, event: events.CopyDone) -> None:
         for lease in self.leases.values():

@@ -322,7 +322,7 @@ def drains_pinned_leases(patch: Patch) -> None:
     patch(Leasing, "_victims", victims)
 
 
-@planted("removed and keeps a lease")
+@planted("removed and keeps a lease|nobody looks")
 def leaves_a_removed_tenant_the_lease_that_is_being_opened(patch: Patch) -> None:
     patch(Leasing, "give_up", lambda self, lease: None)
 

@@ -346,8 +346,13 @@ class World:
             deadline = max(1, self.now_ns + random.choice((-1, 0, 1, MS, 5 * MS, 50 * MS, 1_000 * MS)))
         return events.JobSubmitted(
             self._number("job"), session, request, self.numbers.get(kernel, kernel), share,
-            random.choice((0, 0, 1, 7)), deadline, payload, random.random() < 0.3,
+            random.choice((0, 0, 1, 7)), deadline, payload, random.random() < 0.3, credit=self._credited(),
         )  # fmt: skip
+
+    def _credited(self) -> int:
+        """A job whose answer the requester takes by using its slot again: mostly an answered one, sometimes any."""
+        credit = self._credit() if self.random.random() < 0.3 else None
+        return credit.job if credit is not None else 0
 
     def _cancel(self) -> events.Event | None:
         if self.random.random() < 0.2:
@@ -358,7 +363,7 @@ class World:
             live = placed
         return events.CancelRequested(self.random.choice(live)) if live else None
 
-    def _credit(self) -> events.Event | None:
+    def _credit(self) -> events.CreditReturned | None:
         if self.random.random() < 0.1:
             return events.CreditReturned(self.random.randrange(1, self.next_job + 1))
         answered = [job for jobs in self.shadow.uncredited.values() for job in jobs if job not in self.shadow.live]

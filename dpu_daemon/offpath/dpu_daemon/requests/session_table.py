@@ -129,9 +129,11 @@ class SessionTable:
                 session.close()
 
     # -- requests -------------------------------------------------------------------------------------------------
-    def submit(self, session: Session, slot: int, header: RequestHeader, header_crc: int) -> JobRef | None:
-        """Submit a request with a valid header. After a restart, ``header_crc`` is compared with the slot. None: the
-        journal failed and requests are no longer accepted."""
+    def submit(
+        self, session: Session, slot: int, header: RequestHeader, header_crc: int, former: JobRef | None
+    ) -> JobRef | None:
+        """Submit a request with a valid header; its event also returns the credit of ``former``. After a restart,
+        ``header_crc`` is compared with the slot. None: the journal failed and requests are no longer accepted."""
         if self._book_loop.is_read_only:
             return None
         job = self._next_job
@@ -144,6 +146,7 @@ class SessionTable:
             events.JobSubmitted(
                 job, session.number, header.request_id, header.kernel_id, header.demand, header.priority, deadline_ns,
                 header.payload_bytes, bool(header.flags & FLAG_IDEMPOTENT), slot << 32 | header_crc,
+                former.job if former is not None else 0,
             )
         )  # fmt: skip
         return ref

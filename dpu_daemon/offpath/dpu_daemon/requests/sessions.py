@@ -36,8 +36,11 @@ def memory_name(session: int) -> str:
 class Ingress(Protocol):
     """Receives the requests of a session's peer and the session's state changes."""
 
-    def submit(self, session: Session, slot: int, header: RequestHeader, header_crc: int) -> JobRef | None:
-        """A valid request; None: requests are no longer accepted."""
+    def submit(
+        self, session: Session, slot: int, header: RequestHeader, header_crc: int, former: JobRef | None
+    ) -> JobRef | None:
+        """A valid request; the peer has read the answer of ``former``. None: requests are no longer accepted, and
+        nothing is recorded."""
 
     def credit(self, ref: JobRef) -> None:
         """The peer has read the answer."""
@@ -202,13 +205,11 @@ class Session:
             self._violated(broken)
             return
         header_crc = int.from_bytes(copied[_CRC_AT:FIXED_BYTES], "little")
-        ref = self._ingress.submit(self, slot, header, header_crc)
+        ref = self._ingress.submit(self, slot, header, header_crc, former)
         if ref is None:
             self._turn_down(slot, former, header.request_id, Reason.JOURNAL_FAILED)
             return
         self._slots[slot] = ref
-        if former is not None:
-            self._ingress.credit(former)  # after the new request: the credit is not urgent
 
     def _turn_down(self, slot: int, former: JobRef | None, request_id: int, reason: Reason) -> None:
         """Reject a request that never becomes a job. The slot's former job is credited first: otherwise a restart would

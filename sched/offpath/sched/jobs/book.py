@@ -145,7 +145,10 @@ class JobBook:
         session.jobs.clear()
 
     def _credit(self, event: events.CreditReturned, now_ns: int) -> None:
-        job = self.ledger.jobs.get(event.job)
+        self._delivered(event.job)
+
+    def _delivered(self, number: int) -> None:
+        job = self.ledger.jobs.get(number)
         if job is not None and job.state >= FIRST_TERMINAL:
             del self.ledger.jobs[job.job]
             del self.ledger.sessions[job.session].jobs[job.job]
@@ -155,6 +158,8 @@ class JobBook:
         ledger = self.ledger
         session = ledger.sessions[event.session]
         tenant = ledger.tenants[session.tenant]
+        if event.credit:
+            self._delivered(event.credit)
         ledger.last_job = max(ledger.last_job, event.job)
         share, model = event.share, ""
         kernel = ledger.kernels.get(event.kernel)

@@ -29,7 +29,8 @@ class SessionClosed:
 @record
 class JobSubmitted:
     """A doorbell with a valid header. ``share`` 0 takes the kernel's demand; ``deadline_ns`` 0 means none. ``origin``:
-    the payload's location, set by the shell, below 2⁶⁴."""
+    the payload's location, set by the shell, below 2⁶⁴. ``credit``: the slot's former job, whose answer the requester
+    has thereby taken, as in `CreditReturned`; 0 for none."""
 
     job: int
     session: int
@@ -41,6 +42,7 @@ class JobSubmitted:
     payload_bytes: int
     is_idempotent: bool
     origin: int = 0
+    credit: int = 0
 
 
 @record

@@ -168,14 +168,13 @@ def _entry_costs(count: int) -> dict[str, float]:
     stages = (1000, 2000, 3000, 4000, 5000, 15000)
     entries: dict[str, tuple[events.Event, tuple[commands.Command, ...]]] = {
         "JobSubmitted + Copy": (
-            events.JobSubmitted(7, 1, 7, 3, 14, 0, 0, 4096, False, 1 << 32), (commands.Copy(7, 1, 3, 0),)
+            events.JobSubmitted(7, 1, 7, 3, 14, 0, 0, 4096, False, 1 << 32, 3), (commands.Copy(7, 1, 3, 0),)
         ),
         "CopyDone + Launch": (events.CopyDone(7, 1, False), (commands.Launch(7, 1, 3, 0, 1, 3, 14),)),
         "ResultArrived + Answer": (
             events.ResultArrived(7, 1, EndReason.NONE, 1000, 2000),
             (commands.Answer(7, 1, JobState.COMPLETED, EndReason.NONE, 0, 3, 1, stages),),
         ),
-        "CreditReturned": (events.CreditReturned(7), ()),
     }  # fmt: skip
     costs = {}
     with tempfile.TemporaryDirectory(prefix="offpath-bench-") as directory:

@@ -29,7 +29,7 @@ MOST_DECIDED: Final = 255
 _REASONS: Final = tuple(EndReason)
 _REASON_NUMBER: Final = {reason: number for number, reason in enumerate(_REASONS)}
 
-_SUBMITTED = struct.Struct("<QQQIHB?QQQ")
+_SUBMITTED = struct.Struct("<QQQIHB?QQQQ")
 _COPY_DONE = struct.Struct("<QI?")
 _RESULT = struct.Struct("<QQHQQ")
 _JOB = struct.Struct("<Q")
@@ -76,13 +76,16 @@ KIND_PLUGIN_DECISION: Final = _KIND[PluginDecision]
 def _pack_submitted(event: events.JobSubmitted) -> bytes:
     return _SUBMITTED.pack(
         event.job, event.session, event.request_id, event.kernel, event.share, event.priority,
-        event.is_idempotent, event.deadline_ns, event.payload_bytes, event.origin,
+        event.is_idempotent, event.deadline_ns, event.payload_bytes, event.origin, event.credit,
     )  # fmt: skip
 
 
 def _unpack_submitted(data: bytes) -> events.JobSubmitted:
-    job, session, request, kernel, share, priority, idempotent, deadline, payload, origin = _SUBMITTED.unpack(data)
-    return events.JobSubmitted(job, session, request, kernel, share, priority, deadline, payload, idempotent, origin)
+    (job, session, request, kernel, share, priority, idempotent, deadline, payload, origin,
+     credit) = _SUBMITTED.unpack(data)  # fmt: skip
+    return events.JobSubmitted(
+        job, session, request, kernel, share, priority, deadline, payload, idempotent, origin, credit
+    )
 
 
 def _unpack_answer(data: bytes) -> commands.Answer:
@@ -129,7 +132,7 @@ def _submitted_copy(event: events.JobSubmitted, copy: commands.Copy, times: int)
     return _SUBMITTED_COPY.pack(
         1, times & _TIMES_MASK, _COPY_KIND, _COPY.size, copy.job, copy.attempt, copy.lease, copy.lane,
         event.job, event.session, event.request_id, event.kernel, event.share, event.priority, event.is_idempotent,
-        event.deadline_ns, event.payload_bytes, event.origin,
+        event.deadline_ns, event.payload_bytes, event.origin, event.credit,
     )  # fmt: skip
 
 
