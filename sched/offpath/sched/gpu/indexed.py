@@ -266,9 +266,13 @@ class IndexedPolicy:
             warm.free_lanes.append(placement.lane)
             self.rooms[warm.view.tenant].changed(warm)
 
+    def has_open_lease(self, tenant: str) -> bool:
+        """True if jobs may be placed on a lease of the tenant."""
+        return bool(self._open.get(tenant))
+
     def refused(self, demand: Demand) -> Refusal:
         """Why the tenant has no lane for the demand."""
-        if not self._open.get(demand.tenant):
+        if not self.has_open_lease(demand.tenant):
             return NO_LEASE
         return LANES if self.rooms[demand.tenant].first(ALL_ROOMS) is None else DEMAND
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Final
 
 from offpath.sched.gpu.firstfit import FirstFit
-from offpath.sched.gpu.indexed import ALL_ROOMS, STARTS, IndexedPolicy
+from offpath.sched.gpu.indexed import ALL_ROOMS, DEMAND, LANES, NO_LEASE, STARTS, IndexedPolicy
 from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, PolicyState, Refusal
 from offpath.sched.gpu.rooms import Rooms, Warm
 
@@ -119,15 +119,19 @@ class OldestGpuFirst(IndexedPolicy):
     def place(self, demand: Demand, now_ns: int) -> Placement | Refusal:
         """The tenant's first lease with room."""
         self._advance(now_ns)
-        own = self.first_room(demand)
+        rooms = self.rooms.get(demand.tenant)
+        if rooms is None:
+            return NO_LEASE
+        own = self.first_in(rooms, self.room_mask(demand), demand)
         if own is not None:
             return self._taken(own, self.take(own, demand.share))
-        rooms = self.rooms.get(demand.tenant)
-        if self._prefetch and rooms is not None:
+        if rooms.first(ALL_ROOMS) is None:  # no lane is free: what a busy tenant's next job meets
+            return LANES if self.has_open_lease(demand.tenant) else NO_LEASE
+        if self._prefetch:
             own = self._least_loaded(rooms, demand)
             if own is not None:
                 return self._taken(own, replace(self.take(own, demand.share), is_prefetch=True))
-        return self.refused(demand)
+        return DEMAND
 
     def _least_loaded(self, rooms: Rooms, demand: Demand) -> Warm | None:
         """The least loaded of the first leases with a free lane that could hold the job alone."""

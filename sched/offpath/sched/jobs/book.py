@@ -231,7 +231,8 @@ class JobBook:
         """Place the jobs that can be placed: heads of all demands by priority, then by waiting time, longest first."""
         while tenant.queued:
             heads = [head for queue in tenant.queues.values() if (head := queue.peek()) is not None]
-            heads.sort(key=lambda job: (-job.priority, job.accepted_ns, job.job))
+            if len(heads) > 1:
+                heads.sort(key=lambda job: (-job.priority, job.accepted_ns, job.job))
             for job in heads:
                 if self._place(job, tenant, now_ns):
                     tenant.queues[job.demand.share].pop()
