@@ -14,7 +14,6 @@ from offpath.cli.local.child import COMMAND_LINE, start
 from offpath.host_helper.requester import Requester
 
 _BOUND_S: Final = 20.0
-_RESULT_BYTES: Final = 4096
 
 
 class DaemonProcess:
@@ -55,7 +54,7 @@ class DaemonProcess:
         """Where its helper connects."""
         return os.path.join(self._runtime, "host.sock")
 
-    def connect(self, tenant: str, slots: int, payload_bytes: int) -> Requester:
+    def connect(self, tenant: str, slots: int, payload_bytes: int, result_bytes: int = 4096) -> Requester:
         """A session of the tenant, as soon as the daemon listens. Raises: OffpathError: it does not."""
         deadline = time.monotonic() + _BOUND_S
         while True:
@@ -63,7 +62,7 @@ class DaemonProcess:
                 return Requester(
                     f"unix:{os.path.join(self._runtime, 'negotiate.sock')}", tenant=tenant,
                     token_file=self._token(tenant), slots=slots, payload_bytes=payload_bytes,
-                    result_bytes=_RESULT_BYTES, timeout_s=_BOUND_S,
+                    result_bytes=result_bytes, timeout_s=_BOUND_S,
                 )  # fmt: skip
             except OffpathError:
                 if self._process.poll() is not None:

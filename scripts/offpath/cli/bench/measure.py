@@ -74,13 +74,15 @@ def machine() -> dict[str, Any]:
                 break
     return {
         "cpu": model, "cores": len(os.sched_getaffinity(0)), "kernel": platform.release(),
-        "python": platform.python_version(), "python_is_optimised": "--enable-optimizations" in _configured(),
+        "python": platform.python_version(), "python_is_optimised": _is_optimised(),
     }  # fmt: skip
 
 
-def _configured() -> str:
-    """The flags that this interpreter was configured with; without profile-guided optimisation it is slower."""
-    return str(sysconfig.get_config_var("CONFIG_ARGS") or "")
+def _is_optimised() -> bool:
+    """Whether this interpreter was built with profile-guided optimisation; without it, it is slower. Distributions
+    build theirs with it, which their recorded flags do not always show."""
+    flags = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
+    return "--enable-optimizations" in flags or sysconfig.get_config_var("prefix") == "/usr"
 
 
 def cpu_ns(pids: Sequence[int]) -> int:

@@ -14,8 +14,9 @@ import time
 from typing import Any, Final
 
 from offpath.cli.bench.command import Report
+from offpath.cli.bench.compiled import NotBuilt
 from offpath.cli.bench.measure import Cores, cores, machine
-from offpath.cli.bench.request_path import against, profile, rows
+from offpath.cli.bench.request_path import against, profile, rows, triton
 from offpath.cli.bench.request_path.measuring import Blocks, measure
 from offpath.cli.bench.request_path.opening import all_settings, close, opened
 from offpath.cli.bench.request_path.plan import Part, plan, unpinned
@@ -43,6 +44,8 @@ def run(arguments: argparse.Namespace) -> Report:
         if chosen:
             _measure(where, chosen, measured, left_out, arguments.spin)
     data = _data(arguments, here, pinned.is_pinned, measured, left_out)
+    if not arguments.only or triton.PART in arguments.only:
+        _beside_triton(pinned, arguments, data)
     data["seconds"] = round(time.monotonic() - started, 1)
     if not arguments.only:
         from offpath.cli.bench.request_path.plot import draw
@@ -58,6 +61,16 @@ def _measure(where: Cores, parts: list[Part], measured: Blocks, left_out: dict[s
         measure(where, parts, backends, measured)
     finally:
         close(backends)
+
+
+def _beside_triton(where: Cores, arguments: argparse.Namespace, data: dict[str, Any]) -> None:
+    """Add the part's rows and ratios, or the reason why it is left out."""
+    try:
+        data["triton_rows"], ratios = triton.run(where, blocks=10 if arguments.quick else 20, spin_us=arguments.spin)
+    except NotBuilt as reason:
+        data["left_out"][triton.PART] = str(reason)
+    else:
+        data["ratios"] |= ratios
 
 
 def _data(

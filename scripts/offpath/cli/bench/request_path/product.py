@@ -63,15 +63,16 @@ class Offpath:
         self._helper = fork(cores.host, lambda: _serve_kernels(channel))
         self._requesters: list[Requester] = []
         try:
-            self._large = self._connect(1, LARGEST)
-            self._small = self._connect(DEPTH, SMALL)
+            self._large = self.connect(1, LARGEST)
+            self._small = self.connect(DEPTH, SMALL)
             self._large.submit("k0", [np.zeros(64, np.uint8)], timeout=30.0)
         except BaseException:
             self.close()
             raise
 
-    def _connect(self, slots: int, payload_bytes: int) -> Requester:
-        requester = self._daemon.connect(_TENANT, slots, payload_bytes)
+    def connect(self, slots: int, payload_bytes: int, result_bytes: int = 4096) -> Requester:
+        """A session that ends with the setting. Raises: OffpathError."""
+        requester = self._daemon.connect(_TENANT, slots, payload_bytes, result_bytes)
         self._requesters.append(requester)
         requester.kernel_id("k0")
         return requester
@@ -87,7 +88,10 @@ class Offpath:
     def block(self, payload: Payload, count: int, in_flight: int, kernel_ms: int) -> Block:
         """See `Backend.block`."""
         requester = self._small if payload.nbytes <= SMALL else self._large
-        kernel = f"k{kernel_ms}"
+        return self.run(requester, f"k{kernel_ms}", payload, count, in_flight)
+
+    def run(self, requester: Requester, kernel: str, payload: Payload, count: int, in_flight: int) -> Block:
+        """A block of any kernel over any session."""
         latencies: list[int] = []
         stages: list[tuple[int, ...]] = []
         arrays = [payload]
@@ -114,6 +118,27 @@ class Offpath:
         self._daemon.close()
 
 
+class Identity:
+    """A running setting with another kernel, which returns its payload; implements `Backend`."""
+
+    def __init__(self, name: str, product: Offpath) -> None:
+        """Raises: OffpathError."""
+        self.name = name
+        self._product = product
+        self._requester = product.connect(1, SMALL, SMALL)
+
+    def realtime_pids(self) -> list[int]:
+        """As the setting's."""
+        return self._product.realtime_pids()
+
+    def block(self, payload: Payload, count: int, in_flight: int, kernel_ms: int) -> Block:
+        """See `Backend.block`; without a kernel's time."""
+        return self._product.run(self._requester, "identity", payload, count, in_flight)
+
+    def close(self) -> None:
+        """Nothing: the setting owns the session."""
+
+
 def _take(flying: deque[tuple[int, Pending]], latencies: list[int], stages: list[tuple[int, ...]]) -> None:
     started, pending = flying.popleft()
     result = pending.result()
@@ -129,6 +154,10 @@ def _serve_kernels(channel: str) -> None:
     def touch(lane: LaneContext) -> None:
         """Fault in the lane's pages before the measurement."""
         np.frombuffer(lane.landing, np.uint8)[::4096] = 0
+
+    @helper.kernel("identity", demand=14)
+    def identity(view: Payload) -> Payload:
+        return view
 
     for kernel_ms in _KERNEL_MS:
         register_kernel(helper, kernel_ms)

@@ -17,6 +17,7 @@ _BOTH: Final[dict[str, _Bound]] = {
     "host_cpu_over_setting3": (0.3, True, None),
     "floor_over_p50_batch32": (0.9, False, None),
     "p99_inflation_80": (1.2, True, None),
+    "p50_over_triton_600k": (0.7, True, None),
 }
 _BLOCKING: Final[dict[str, _Bound]] = {
     "p50_over_floor_4k": (2.0, True, None),
@@ -57,6 +58,7 @@ def text(data: dict[str, Any]) -> str:
         *(f"{name} left out: {reason}" for name, reason in data["left_out"].items()),
         "",
         *_rows(data["rows"]),
+        *(f"{r['setting']:18} p50 {r['p50_us']:.0f} p99 {r['p99_us']:.0f} µs" for r in data.get("triton_rows", ())),
     ]
     for title, name in (("ratios (pinned)", "ratios"), ("ratios (unpinned)", "ratios_unpinned")):
         lines += ["", title]
