@@ -10,7 +10,7 @@ import sys
 import sysconfig
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -216,6 +216,39 @@ class Block:
     def requests_per_s(self) -> float:
         """Answers per second of wall time."""
         return len(self.latencies_ns) / self.wall_ns * 1e9
+
+
+@dataclass(slots=True)
+class OtherWork:
+    """What other processes took of the machine's cores while blocks ran; much of it makes a run worthless."""
+
+    wall_ns: int = 0
+    other_ns: int = 0
+    stolen_ns: int = 0
+    """By other virtual machines."""
+
+    def cores(self) -> dict[str, float]:
+        """As numbers of cores. The kernel counts in ticks, so a short run is inexact."""
+        wall_ns = max(1, self.wall_ns)
+        return {"other": round(max(0, self.other_ns) / wall_ns, 2), "stolen": round(self.stolen_ns / wall_ns, 2)}
+
+    def measured(self, run: Callable[[], Block]) -> Block:
+        """Run a block and count what was not its own."""
+        begun_ns, (busy_ns, stolen_ns) = time.perf_counter_ns(), _machine_ns()
+        block = run()
+        ended_busy_ns, ended_stolen_ns = _machine_ns()
+        self.wall_ns += time.perf_counter_ns() - begun_ns
+        self.other_ns += ended_busy_ns - busy_ns - sum(block.cpu_ns.values())
+        self.stolen_ns += ended_stolen_ns - stolen_ns
+        return block
+
+
+def _machine_ns() -> tuple[int, int]:
+    """Busy and stolen time of all cores (/proc/stat)."""
+    with open("/proc/stat", encoding="ascii") as file:
+        user, nice, system, _idle, _wait, irq, softirq, stolen = (int(word) for word in file.readline().split()[1:9])
+    tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    return (user + nice + system + irq + softirq) * tick_ns, stolen * tick_ns
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:

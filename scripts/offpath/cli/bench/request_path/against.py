@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from offpath.bindings.errors import OptionRefused
 from offpath.cli.bench.command import Report
-from offpath.cli.bench.measure import Block, Cores, cores, machine, ratio
+from offpath.cli.bench.measure import Block, Cores, OtherWork, cores, machine, ratio
 from offpath.cli.bench.request_path import rows
 from offpath.cli.bench.request_path.backend import DEPTH, SMALL
 from offpath.cli.bench.request_path.bare import Direct
@@ -25,6 +25,7 @@ from offpath.cli.bench.request_path.block_server import Build
 from offpath.cli.bench.request_path.measuring import Blocks, measure
 from offpath.cli.bench.request_path.opening import Makers, close, floors, opened
 from offpath.cli.bench.request_path.plan import Part, Point
+from offpath.cli.bench.request_path.report import other_work
 
 SIDES: Final = ("before", "after")
 _SETTINGS: Final = ("floor", *SIDES, "floor_c")
@@ -85,15 +86,17 @@ def run(arguments: argparse.Namespace) -> Report:
     }
     left_out: dict[str, str] = {}
     measured: Blocks = {}
+    other = OtherWork()
     backends = opened(makers, where, left_out)
     try:
-        measure(where, chosen, backends, measured)
+        measure(where, chosen, backends, measured, other)
     finally:
         close(backends)
     data = {
         "benchmark": "request-path", "against": arguments.against, "quick": arguments.quick, "machine": here,
         "is_pinned": where.is_pinned, "spin_us": {"before": arguments.against_spin, "after": arguments.spin},
-        "left_out": left_out,
+        "python": {side: backend.python for side, backend in backends.items() if isinstance(backend, Build)},
+        "left_out": left_out, "other_cpu": other.cores(),
         "ratios": {side: _ratios(measured, side) for side in SIDES},
         "figures": {side: _figures(measured, side) for side in SIDES},
         "after_over_before": _gains(measured),
@@ -132,10 +135,11 @@ def _gains(measured: Blocks) -> dict[str, dict[str, float]]:
 
 
 def _text(data: dict[str, Any]) -> str:
-    spin = data["spin_us"]
+    spin, python = data["spin_us"], data["python"]
     lines = [
-        f"before: {data['against']}, spin {spin['before']} µs; after: this checkout, spin {spin['after']} µs; "
-        f"{data['seconds']} s",
+        f"before: {data['against']}, Python {python['before']}, spin {spin['before']} µs; "
+        f"after: this checkout, Python {python['after']}, spin {spin['after']} µs; {data['seconds']} s",
+        other_work(data),
         *(f"{name} left out: {reason}" for name, reason in data["left_out"].items()),
         "",
         f"{'figure (median of blocks)':34}{'before':>10}{'after':>10}  after/before [least, greatest block]",

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from offpath.cli.bench.command import Report
 from offpath.cli.bench.compiled import NotBuilt
-from offpath.cli.bench.measure import Cores, cores, machine
+from offpath.cli.bench.measure import Cores, OtherWork, cores, machine
 from offpath.cli.bench.request_path import against, profile, rows, triton
 from offpath.cli.bench.request_path.measuring import Blocks, measure
 from offpath.cli.bench.request_path.opening import all_settings, close, opened
@@ -36,16 +36,18 @@ def run(arguments: argparse.Namespace) -> Report:
     here = machine()  # before this process is pinned: it counts the cores
     measured: Blocks = {}
     left_out: dict[str, str] = {}
+    other = OtherWork()
     parts = plan(quick=arguments.quick)
     if arguments.only:
         parts = [p for p in parts if p.name in arguments.only]
     pinned = cores(pinned=True)
     for where, chosen in ((pinned, parts), (cores(pinned=False), unpinned(parts))):
         if chosen:
-            _measure(where, chosen, measured, left_out, arguments.spin)
+            _measure(where, chosen, measured, other, left_out, arguments.spin)
     data = _data(arguments, here, pinned.is_pinned, measured, left_out)
     if not arguments.only or triton.PART in arguments.only:
-        _beside_triton(pinned, arguments, data)
+        _beside_triton(pinned, arguments, data, other)
+    data["other_cpu"] = other.cores()
     data["seconds"] = round(time.monotonic() - started, 1)
     if not arguments.only:
         from offpath.cli.bench.request_path.plot import draw
@@ -54,19 +56,22 @@ def run(arguments: argparse.Namespace) -> Report:
     return Report(data, text(data), bars(data))
 
 
-def _measure(where: Cores, parts: list[Part], measured: Blocks, left_out: dict[str, str], spin_us: int) -> None:
+def _measure(
+    where: Cores, parts: list[Part], measured: Blocks, other: OtherWork, left_out: dict[str, str], spin_us: int
+) -> None:  # fmt: skip
     print(f"starting all settings ({'pinned' if where.is_pinned else 'unpinned'}) …", file=sys.stderr)
     backends = opened(all_settings(Options(spin_us)), where, left_out)
     try:
-        measure(where, parts, backends, measured)
+        measure(where, parts, backends, measured, other)
     finally:
         close(backends)
 
 
-def _beside_triton(where: Cores, arguments: argparse.Namespace, data: dict[str, Any]) -> None:
+def _beside_triton(where: Cores, arguments: argparse.Namespace, data: dict[str, Any], other: OtherWork) -> None:
     """Add the part's rows and ratios, or the reason why it is left out."""
     try:
-        data["triton_rows"], ratios = triton.run(where, blocks=10 if arguments.quick else 20, spin_us=arguments.spin)
+        blocks = 10 if arguments.quick else 20
+        data["triton_rows"], ratios = triton.run(where, blocks=blocks, spin_us=arguments.spin, other=other)
     except NotBuilt as reason:
         data["left_out"][triton.PART] = str(reason)
     else:

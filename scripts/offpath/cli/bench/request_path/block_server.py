@@ -18,7 +18,7 @@ import orjson
 
 import offpath.cli
 from offpath.bindings.errors import OffpathError, PeerGone
-from offpath.cli.bench.measure import Block, Cores, pin
+from offpath.cli.bench.measure import Block, Cores, machine, pin
 from offpath.cli.bench.request_path.backend import Payload
 from offpath.cli.bench.request_path.product import Offpath, Options
 from offpath.cli.local.child import end_with_parent, environment
@@ -41,7 +41,7 @@ def main() -> None:
     pin(cores.host)
     backend = Offpath(wanted["name"], cores, daemon_on_host=False, options=Options(wanted["spin_us"]))
     try:
-        _answer(answers, {"python": sys.version.split()[0]})
+        _answer(answers, {"python": described()})
         payloads: dict[int, Payload] = {}
         for line in sys.stdin.buffer:
             command = orjson.loads(line)
@@ -55,6 +55,12 @@ def main() -> None:
             _answer(answers, asdict(block))
     finally:
         backend.close()
+
+
+def described() -> str:
+    """This interpreter, for the report."""
+    here = machine()
+    return f"{here['python']} ({'optimised' if here['python_is_optimised'] else 'not optimised'})"
 
 
 def _answer(answers: IO[bytes], message: dict[str, Any]) -> None:

@@ -9,22 +9,26 @@ from contextlib import nullcontext
 
 import numpy as np
 
-from offpath.cli.bench.measure import Block, Cores, background_load, realtime
+from offpath.cli.bench.measure import Block, Cores, OtherWork, background_load, realtime
 from offpath.cli.bench.request_path.backend import Backend, Payload
 from offpath.cli.bench.request_path.plan import Part, Point
 
 Blocks = dict[tuple[str, Point], list[Block]]
 
 
-def measure(where: Cores, parts: list[Part], backends: Mapping[str, Backend], measured: Blocks) -> None:
-    """Fill ``measured``, part by part, with progress on stderr."""
+def measure(
+    where: Cores, parts: list[Part], backends: Mapping[str, Backend], measured: Blocks, other: OtherWork
+) -> None:  # fmt: skip
+    """Fill ``measured``, part by part, with progress on stderr. ``other`` counts blocks without background load."""
     for part in parts:
         begun = time.monotonic()
-        _measure_part(where, part, backends, measured)
+        _measure_part(where, part, backends, measured, other)
         print(f"  {part.name}: {time.monotonic() - begun:.1f} s", file=sys.stderr)
 
 
-def _measure_part(where: Cores, part: Part, backends: Mapping[str, Backend], measured: Blocks) -> None:
+def _measure_part(
+    where: Cores, part: Part, backends: Mapping[str, Backend], measured: Blocks, other: OtherWork
+) -> None:  # fmt: skip
     noise = np.random.default_rng(1)
     payloads = {p.nbytes: noise.integers(0, 255, p.nbytes, np.uint8) for p in part.points}
     settings = [name for name in part.settings if name in backends]
@@ -36,13 +40,17 @@ def _measure_part(where: Cores, part: Part, backends: Mapping[str, Backend], mea
         for point in part.points:
             with background_load(point.host_load, where.host):
                 for name in order:
-                    block = _block(backends[name], point, payloads[point.nbytes])
+                    block = _block(backends[name], point, payloads[point.nbytes], other)
                     if block is not None:
                         measured.setdefault((name, point), []).append(block)
 
 
-def _block(backend: Backend, point: Point, payload: Payload) -> Block | None:
+def _block(backend: Backend, point: Point, payload: Payload, other: OtherWork) -> Block | None:
     """None: the system forbids real-time priority."""
+
+    def run() -> Block:
+        return backend.block(payload, point.requests, point.in_flight, point.kernel_ms)
+
     with realtime([0, *backend.realtime_pids()]) if point.realtime else nullcontext(True) as may:
-        block = backend.block(payload, point.requests, point.in_flight, point.kernel_ms)
+        block = run() if point.host_load else other.measured(run)
     return block if may else None

@@ -55,6 +55,7 @@ def text(data: dict[str, Any]) -> str:
     lines = [
         f"request path on {here['cpu']}, {here['cores']} cores, Python {here['python']} ({build}), "
         f"spin {data['spin_us']} µs, {data['seconds']} s",
+        other_work(data),
         *(f"{name} left out: {reason}" for name, reason in data["left_out"].items()),
         "",
         *_rows(data["rows"]),
@@ -66,6 +67,12 @@ def text(data: dict[str, Any]) -> str:
     lines += ["", f"requests/s, 600 KB, 16 in flight: {data['requests_per_s_600k_16']}"]
     lines += _cpu(data)
     return "\n".join([*lines, "", "bars"])
+
+
+def other_work(data: dict[str, Any]) -> str:
+    """How quiet the machine was."""
+    cores = data["other_cpu"]
+    return f"other work during the blocks: {cores['other']} of a core; stolen by other machines: {cores['stolen']}"
 
 
 def _rows(rows: list[dict[str, Any]]) -> list[str]:

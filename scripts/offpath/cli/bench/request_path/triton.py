@@ -17,7 +17,7 @@ import time
 from typing import Any, Final
 
 from offpath.bindings.errors import OffpathError
-from offpath.cli.bench.measure import Block, Cores, CpuMeter, pin, ratio
+from offpath.cli.bench.measure import Block, Cores, CpuMeter, OtherWork, pin, ratio
 from offpath.cli.bench.request_path import rows
 from offpath.cli.bench.request_path.backend import SMALL, Backend, Payload
 from offpath.cli.bench.request_path.measuring import Blocks, measure
@@ -77,7 +77,9 @@ class Triton:
         self._client.close()
 
 
-def run(where: Cores, *, blocks: int, spin_us: int) -> tuple[list[dict[str, Any]], dict[str, dict[str, float]]]:
+def run(
+    where: Cores, *, blocks: int, spin_us: int, other: OtherWork
+) -> tuple[list[dict[str, Any]], dict[str, dict[str, float]]]:  # fmt: skip
     """Rows and ratios. Raises: NotBuilt: no Triton server or no compiler. OffpathError: a setting does not start."""
     pin(where.host)
     server = TritonServer(where.dpu)
@@ -94,7 +96,7 @@ def run(where: Cores, *, blocks: int, spin_us: int) -> tuple[list[dict[str, Any]
                 backends[name] = Triton(name, server, (regions[0], regions[1]), output, core)
         offpath = Offpath("4", where, daemon_on_host=False, options=Options(spin_us))
         backends |= {"4": offpath, "4_identity": Identity("4_identity", offpath)}
-        measure(where, [Part(PART, (Point(SMALL, blocks=blocks),), _SETTINGS)], backends, measured)
+        measure(where, [Part(PART, (Point(SMALL, blocks=blocks),), _SETTINGS)], backends, measured, other)
     finally:
         for backend in backends.values():
             backend.close()
