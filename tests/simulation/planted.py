@@ -136,7 +136,7 @@ def _lived_with(patch: Path, folder: Path, *arguments: str) -> subprocess.Comple
     path = os.pathsep.join(str(root / role) for role in ROLES)
     done = subprocess.run(
         [sys.executable, "-m", "tests.simulation.run", *arguments, "--packages", str(root)],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "OFFPATH_PURE": "1"},
         capture_output=True, text=True, timeout=HUNG_S, check=False,
     )  # fmt: skip
     shutil.rmtree(root)

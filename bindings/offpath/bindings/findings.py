@@ -33,6 +33,7 @@ CODES: Final[dict[str, str]] = {
     "kernel": "kernel features that are required or recommended",
     "notify-queue": "messages that a service manager's socket queues",
     "package": "Python packages of the daemon",
+    "build": "whether the request path's mechanics run in C",
     "plugin": "whether the policy plug-in of the configuration starts",
     "rdma": "whether this machine has RDMA devices",
     "rdma-port": "whether an RDMA port is up",

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from offpath.bindings import faults
+from offpath.bindings.build import check_build
 from offpath.bindings.doca.device import devices
 from offpath.bindings.doca.load import load
 from offpath.bindings.errors import DaemonNotTrusted, DeviceError, DocaMissing, OptionRefused
@@ -43,6 +44,7 @@ def check_host(directory: str, doca_path: str = "") -> Iterator[Finding]:
             yield ok("package", f"{name} is installed")
         except ImportError as fault:
             yield Finding("package", need, f"{name} cannot be imported: {fault}", why)
+    yield check_build()
     yield _daemon(os.path.join(directory, HOST_SOCKET))
     found = ports()
     if found:

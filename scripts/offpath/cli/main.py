@@ -70,6 +70,20 @@ def release() -> str:
         return metadata.version("offpath-host")
 
 
+class _ShowVersion(argparse.Action):
+    """Prints version and build. The build is looked up only then: `offpath --help` stays quick."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print and exit."""
+        from offpath.bindings.build import describe
+
+        print(f"{release()} ({describe()})")
+        parser.exit()
+
+
 def _chosen(argv: Sequence[str], commands: Commands = COMMANDS) -> tuple[str, ...] | None:
     """The command that the words of ``argv`` name, if any."""
     words = [word for word in argv if not word.startswith("-")]
@@ -93,7 +107,7 @@ def parser_of(chosen: tuple[str, ...] | None, commands: Commands = COMMANDS) -> 
         epilog="`offpath COMMAND --help` shows flags and examples; `offpath errors CODE` explains an error.",
     )  # fmt: skip
     parser.set_defaults(commands=commands)
-    parser.add_argument("--version", action="version", version=release())
+    parser.add_argument("--version", action=_ShowVersion, help="show version and build, and exit")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log more (twice: debug)")
     nouns = parser.add_subparsers(dest="noun", required=True, metavar="COMMAND")
     groups: dict[str, argparse._SubParsersAction[argparse.ArgumentParser]] = {}

@@ -54,6 +54,7 @@ _REQUEST = struct.Struct("<IHHQIHBBIIQ84xI")
 _ANSWER = struct.Struct("<IHHQBBHIIIQ6QQ28xI")
 _CRC = struct.Struct("<I")
 _TENSOR = struct.Struct("<BBHI6IQQ16x")
+FORMATS: Final = f"{_REQUEST.format} {_ANSWER.format} {_TENSOR.format}"
 assert _REQUEST.size == FIXED_BYTES and _ANSWER.size == FIXED_BYTES and _TENSOR.size == TENSOR_BYTES
 _CRC_AT: Final = FIXED_BYTES - 4
 _REQUEST_ZEROS: Final = bytes(84)
@@ -174,7 +175,6 @@ def unpack_tensors(packed: bytes, total_bytes: int) -> tuple[Tensor, ...]:
 
 
 def pack_request(
-    *,
     request_id: int,
     kernel_id: int,
     payload_bytes: int,
@@ -236,7 +236,6 @@ def parse_request(copied: bytes, max_payload_bytes: int) -> RequestHeader:
 
 
 def pack_answer(
-    *,
     request_id: int,
     status: int,
     reason: int = 0,

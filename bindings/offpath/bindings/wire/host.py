@@ -30,6 +30,7 @@ _LAUNCH = struct.Struct("<BBBBIQQIHHQ")
 _RESULT = struct.Struct("<BBBBIQQQQQ")
 LAUNCH_BYTES: Final = _LAUNCH.size
 RESULT_BYTES: Final = _RESULT.size
+FORMATS: Final = f"{_LAUNCH.format} {_RESULT.format}"
 
 
 class Launch(NamedTuple):

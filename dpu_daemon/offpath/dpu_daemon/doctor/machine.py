@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from offpath.bindings import faults
+from offpath.bindings.build import check_build
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.memory.region import PAGE, populates_pages, sealed_memfd
 from offpath.bindings.memory.slots import slot_stride
@@ -44,6 +45,7 @@ def check_machine() -> Iterator[Finding]:
             yield ok("package", f"{name} is installed")
         except ImportError as fault:
             yield Finding("package", need, f"{name} cannot be imported: {fault}", "pip install 'offpath[daemon]'")
+    yield check_build()
     if faults.armed:
         yield Finding(
             "fault-points", Severity.ERROR, f"armed: {', '.join(sorted(faults.armed))}; processes fail deliberately",

@@ -26,6 +26,7 @@ _FIXES: Final = {
     "cpu": "give the daemon a core of its own (`offpath daemon run --cpu N`)",
     "kernel": "use a newer Linux kernel",
     "notify-queue": "`sysctl net.unix.max_dgram_qlen=512`",
+    "build": "install a C compiler and Python's headers, then offpath again (docs/operations.md, Install)",
     "package": "`pip install 'offpath[daemon]'`",
     "plugin": "install the package that has the entry point, fix it, or name another policy",
     "rdma": "load the card's driver; loopback needs none",

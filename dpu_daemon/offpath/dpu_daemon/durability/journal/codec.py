@@ -71,6 +71,22 @@ _KIND: Final = {
 _TYPE: Final = {number: kind for kind, number in _KIND.items()}
 _IS_EVENT: Final = frozenset(EVENTS)
 KIND_PLUGIN_DECISION: Final = _KIND[PluginDecision]
+_FREQUENT: Final = (
+    events.JobSubmitted, events.CopyDone, events.ResultArrived, events.CreditReturned, commands.Copy, commands.Launch,
+    commands.Answer,
+)  # fmt: skip
+LAYOUT: Final = " ".join(
+    [each.format for each in (_HEAD, _COMMAND, _COPY, _SUBMITTED, _LAUNCH, _COPY_DONE, _ANSWER, _RESULT, _JOB)]
+    + [str(each) for each in (DECIDED, *(_KIND[kind] for kind in _FREQUENT))]
+)
+"""See `offpath.dpu_daemon.durability.journal.native`."""
+
+
+class Classes:
+    """What the C module packs, under the names that it asks for."""
+
+    JobSubmitted, CopyDone, ResultArrived, CreditReturned, Copy, Launch, Answer = _FREQUENT
+    END_REASONS = _REASONS
 
 
 def _pack_submitted(event: events.JobSubmitted) -> bytes:

@@ -19,7 +19,7 @@ from typing import Final
 import orjson
 
 from offpath.bindings import faults
-from offpath.dpu_daemon.durability.journal import codec
+from offpath.dpu_daemon.durability.journal import codec, native
 from offpath.dpu_daemon.durability.journal.ring import (
     HEADER_PAGE,
     RECORD_BYTES,
@@ -66,6 +66,7 @@ class Journal:
     def __init__(self, ring: Ring, times: int = 0) -> None:
         self._ring = ring
         self._times = times
+        self._record = native.record
         self._every = ring.records // _PART
         self._due_at = self._next_due()
         self.entries = 0
@@ -97,9 +98,16 @@ class Journal:
         if faults.armed:
             faults.hit("daemon.event")
         self._times += now_ns
+        ring = self._ring
+        if self._record is not None and not faults.armed:
+            written = self._record(ring.view, ring.records, ring.next_number, event, decided, self._times, now_ns)
+            if written:
+                ring.next_number += written
+                self.entries += 1
+                return
         is_long = len(decided) > codec.MOST_DECIDED
         kind, data = codec.pack_decided(event, decided[: codec.MOST_DECIDED] if is_long else decided, self._times)
-        self._ring.append(kind, now_ns, data)
+        ring.append(kind, now_ns, data)
         self.entries += 1
         if is_long:
             self.decided(decided[codec.MOST_DECIDED :], now_ns)

@@ -42,6 +42,8 @@ _NUMBER = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _SEALED = struct.Struct(f"<I{RECORD_BYTES - 4}s")
 _KIND_MORE: Final = 0xFF
+LAYOUT: Final = f"{_FIRST.format} {_MORE.format} {_KIND_MORE} {RECORD_BYTES} {HEADER_PAGE}"
+"""See `offpath.dpu_daemon.durability.journal.native`."""
 assert _FIRST.size + 4 == RECORD_BYTES and _MORE.size + 4 == RECORD_BYTES and _HEADER.size + 4 <= _COPY_AT[1]
 
 
@@ -257,10 +259,11 @@ class Ring:
     def __init__(self, storage: Storage, identity: Identity) -> None:
         self.identity = identity
         self._storage = storage
-        self._view = storage.view()
-        self.records = (len(self._view) - HEADER_PAGE) // RECORD_BYTES
+        self.view = storage.view()
+        """The whole storage."""
+        self.records = (len(self.view) - HEADER_PAGE) // RECORD_BYTES
         if self.records < MIN_RECORDS:
-            raise JournalError(f"{len(self._view)} bytes are too small for a journal: at least {MIN_RECORDS} records")
+            raise JournalError(f"{len(self.view)} bytes are too small for a journal: at least {MIN_RECORDS} records")
         self.next_number = 1
         self.checkpoints: list[int] = []
         self.restarts = 0
@@ -282,7 +285,7 @@ class Ring:
 
     def retire(self) -> None:
         """Clear the identity so that the journal is not continued. Needs no space, so it works on a full disk."""
-        self._view[:HEADER_PAGE] = bytes(HEADER_PAGE)
+        self.view[:HEADER_PAGE] = bytes(HEADER_PAGE)
 
     @classmethod
     def opened(cls, storage: Storage) -> Ring:
@@ -304,7 +307,7 @@ class Ring:
             *([0] * (_CHECKPOINTS - len(self.checkpoints))),
         )  # fmt: skip
         at = _COPY_AT[self._copies % 2]
-        self._view[at : at + len(packed) + 4] = packed + _CRC.pack(zlib.crc32(packed))
+        self.view[at : at + len(packed) + 4] = packed + _CRC.pack(zlib.crc32(packed))
 
     # -- writing --------------------------------------------------------------------------------------------------
     def append(self, kind: int, time_ns: int, data: bytes) -> int:
@@ -315,7 +318,7 @@ class Ring:
         if faults.armed:
             faults.hit("journal.append")
         number = self.next_number
-        view, records = self._view, self.records
+        view, records = self.view, self.records
         nbytes = len(data)
         if nbytes > FIRST_BYTES and nbytes > min(MAX_ENTRY_BYTES, records // 2 * MORE_BYTES):
             raise JournalError(f"an entry of {nbytes} bytes does not fit the journal: increase durability.journal_mib")
@@ -335,7 +338,7 @@ class Ring:
         for begin in range(FIRST_BYTES, len(data), MORE_BYTES):
             packed = _MORE.pack(_KIND_MORE, number, data[begin : begin + MORE_BYTES])
             at = HEADER_PAGE + number % self.records * RECORD_BYTES
-            _SEALED.pack_into(self._view, at, zlib.crc32(packed), packed)
+            _SEALED.pack_into(self.view, at, zlib.crc32(packed), packed)
             number += 1
         self.next_number = number
 
@@ -384,7 +387,7 @@ class Ring:
 
     def _end(self, number: int, bad: int) -> None:
         """The log ends before ``number`` because record ``bad`` is invalid. No valid record may follow it."""
-        places = _numbers(self._view)
+        places = _numbers(self.view)
         for found in sorted(n for n in places if bad < n <= bad + self.records):
             if self._record(found) is not None:
                 raise JournalCorrupt(
@@ -393,7 +396,7 @@ class Ring:
         for place, found in enumerate(places):
             if found >= number:
                 at = HEADER_PAGE + place * RECORD_BYTES
-                self._view[at : at + RECORD_BYTES] = bytes(RECORD_BYTES)
+                self.view[at : at + RECORD_BYTES] = bytes(RECORD_BYTES)
         self.next_number = number
         self._storage.cool()
 
@@ -412,15 +415,15 @@ class Ring:
 
     def newest_number(self) -> int:
         """Number of the last valid record. Reads all of them."""
-        return _newest(self._view)
+        return _newest(self.view)
 
     def _record(self, number: int) -> bytes | None:
-        return _whole(self._view, number)
+        return _whole(self.view, number)
 
     def _place(self, number: int) -> str:
         return f" (byte {HEADER_PAGE + number % self.records * RECORD_BYTES})"
 
     def close(self) -> None:
         """Unmap."""
-        self._view.release()
+        self.view.release()
         self._storage.close()

@@ -1,0 +1,75 @@
+/* Launch and Result: `parse_launch` and `parse_result` of offpath/bindings/wire/host.py. */
+#include "path.h"
+
+enum { KIND_LAUNCH = 1, KIND_RESULT = 2, RESULT_STALE = 4 };
+
+/* -- launch ------------------------------------------------------------------------------------------------------ */
+/* message -> Launch */
+PyObject *path_parse_launch(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    struct path_state *state = path_ready(module);
+    if (!state || !path_count("parse_launch", 1, 1, count))
+        return NULL;
+    char *bytes;
+    Py_ssize_t nbytes;
+    int fits = PyBytes_AsStringAndSize(args[0], &bytes, &nbytes) == 0 && nbytes >= LAUNCH_BYTES;
+    const unsigned char *message = fits ? (const unsigned char *)bytes : NULL;
+    if (!fits || message[0] != KIND_LAUNCH || message[3] || load(message + 30, 2) || message[2] > MAX_TENSORS
+        || nbytes != LAUNCH_BYTES + message[2] * TENSOR_BYTES) {
+        PyErr_Clear();
+        return path_twin(state, TWIN_PARSE_LAUNCH, args, count);
+    }
+    PyObject *items[] = {
+        path_number(message + 8, 8),
+        path_number(message + 16, 8),
+        path_number(message + 4, 4),
+        path_number(message + 28, 2),
+        path_number(message + 1, 1),
+        path_number(message + 24, 4),
+        path_number(message + 32, 8),
+        PyBytes_FromStringAndSize(bytes + LAUNCH_BYTES, nbytes - LAUNCH_BYTES),
+    };
+    return path_named_tuple(state, LAUNCH, items, sizeof items / sizeof *items);
+}
+
+/* -- result ------------------------------------------------------------------------------------------------------ */
+/* The rules of `parse_result`. */
+static int is_result(const unsigned char *message, Py_ssize_t nbytes)
+{
+    if (nbytes < RESULT_BYTES || message[0] != KIND_RESULT || message[1] > RESULT_STALE || message[3] > 1)
+        return 0;
+    if (load(message + 4, 4) || message[2] > MAX_TENSORS)
+        return 0;
+    Py_ssize_t left = nbytes - RESULT_BYTES - message[2] * TENSOR_BYTES;
+    if (left < 0)
+        return 0;
+    return message[3] ? (uint64_t)left == load(message + 40, 8) && left <= INLINE_BYTES : left == 0;
+}
+
+/* message -> Result */
+PyObject *path_parse_result(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    struct path_state *state = path_ready(module);
+    if (!state || !path_count("parse_result", 1, 1, count))
+        return NULL;
+    char *bytes;
+    Py_ssize_t nbytes;
+    if (PyBytes_AsStringAndSize(args[0], &bytes, &nbytes) < 0 || !is_result((unsigned char *)bytes, nbytes)) {
+        PyErr_Clear();
+        return path_twin(state, TWIN_PARSE_RESULT, args, count);
+    }
+    const unsigned char *message = (const unsigned char *)bytes;
+    Py_ssize_t at = RESULT_BYTES + message[2] * TENSOR_BYTES;
+    PyObject *items[] = {
+        path_number(message + 24, 8),
+        path_number(message + 32, 8),
+        path_number(message + 1, 1),
+        path_number(message + 8, 8),
+        path_number(message + 16, 8),
+        path_number(message + 40, 8),
+        PyBool_FromLong(message[3]),
+        PyBytes_FromStringAndSize(bytes + RESULT_BYTES, at - RESULT_BYTES),
+        PyBytes_FromStringAndSize(bytes + at, nbytes - at),
+    };
+    return path_named_tuple(state, RESULT, items, sizeof items / sizeof *items);
+}
