@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
+from offpath.bindings import twins
+from offpath.bindings.loopback import fabric as fabric_module
 from offpath.bindings.loopback.channel import LoopbackChannelListener
 from offpath.bindings.loopback.fabric import LoopbackFabricSession
+from offpath.bindings.memory import slots as slots_module
 from offpath.bindings.ports import IMM_SUBMIT, immediate
 from offpath.bindings.sockets import receive_with_fds
 from offpath.bindings.wire.header import DTYPE_CODES, Tensor, pack_request, pack_tensors
@@ -72,7 +75,11 @@ class Way:
 
 @pytest.fixture
 def requester(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A session's fabric, what writes requests into its slots, and its doorbell."""
+    """A session's fabric, what writes requests into its slots, and its doorbell. In Python: C's functions have no
+    file."""
+    for module, names in ((fabric_module, ("end_of", "receive", "ring")), (slots_module, ("take_request",))):
+        for name in names:
+            monkeypatch.setattr(module, name, getattr(twins, name))
     fabric = LoopbackFabricSession(2, PAYLOAD, PAYLOAD)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from offpath.bindings import native
 from offpath.bindings.errors import DoorbellError, PeerGone, RegionError, TicketRefused
 from offpath.bindings.ports import IMM_SLOT_MASK, IMM_SUBMIT, CopyCompletion, MemoryExport
 from offpath.bindings.tickets import TicketBook
-from offpath.bindings.wire.header import HEADER_COPY_BYTES
+from offpath.bindings.wire.header import HEADER_COPY_BYTES, RequestHeader
 
 from .channels import SOCKET_MESSAGES
 from .promises import promise
@@ -235,6 +236,12 @@ class SimFabricSession:
         at = slot * self.memory.slot_stride
         self.header_bytes_read += HEADER_COPY_BYTES
         return bytes(self.memory.slots[at : at + HEADER_COPY_BYTES])
+
+    def take_request(self, slot: int) -> tuple[RequestHeader, int]:
+        promise(not self.slots.closed, "a header is read from closed memory")
+        self.header_bytes_read += HEADER_COPY_BYTES
+        view = memoryview(self.memory.slots)
+        return native.take_request(view, slot * self.memory.slot_stride, self.payload_bytes)
 
     def read_answer(self, slot: int) -> bytes:
         at = slot * self.memory.answer_stride

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from offpath.bindings.mig import GpuModel
+from offpath.bindings.wire.header import RequestHeader
 
 # -- immediates: u32, one per doorbell ----------------------------------------------------------------------------
 IMM_SUBMIT = 0
@@ -165,6 +166,10 @@ class FabricSession(Protocol):
 
     def read_header(self, slot: int) -> bytes:
         """A private copy of the slot's first bytes (`wire.header.HEADER_COPY_BYTES`), read once. Does not block."""
+
+    def take_request(self, slot: int) -> tuple[RequestHeader, int]:
+        """The slot's request and the checksum of its header, from one private copy as `read_header` makes it. Does not
+        block. Raises: HeaderError: the header is invalid."""
 
     def read_answer(self, slot: int) -> bytes:
         """A private copy of the answer's header part, as last written. Does not block."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from offpath.bindings.errors import HostMessageError, PeerGone
+from offpath.bindings.native import end_of, receive_message
 from offpath.bindings.sockets import (
     GONE,
     SocketFile,
@@ -32,6 +33,8 @@ class LoopbackConnection:
         """Raises: OSError: no descriptor is left for the peer's pidfd; ``sock`` is closed."""
         sock.setblocking(True)  # only wait_message may block: all other calls pass MSG_DONTWAIT
         self._sock = sock
+        self._end = end_of(sock)
+        """The socket as `offpath.bindings.native` takes it."""
         try:
             self._pid, self.peer_uid, _ = peer_credentials(sock)
             self._pidfd = peer_pidfd(sock)
@@ -96,13 +99,13 @@ class LoopbackConnection:
     def receive_message(self) -> bytes | None:
         """See `HostConnection.receive_message`. Half the cost of `receive`."""
         try:
-            message = self._sock.recv(MAX_MESSAGE_BYTES + 1, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return None
+            message = receive_message(self._end)
         except OSError as fault:
             if fault.errno in GONE:
                 raise PeerGone(f"host channel: {fault.strerror}") from None
             raise
+        if message is None:
+            return None
         if not message:
             raise PeerGone("host channel closed")
         if len(message) > MAX_MESSAGE_BYTES:
@@ -150,6 +153,7 @@ class LoopbackConnection:
     def close(self) -> None:
         """Hang up."""
         self._sock.close()
+        self._end = end_of(self._sock)
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1

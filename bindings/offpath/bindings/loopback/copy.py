@@ -15,6 +15,7 @@ from typing import Final
 
 from offpath.bindings.errors import RegionError, ResourceClosed
 from offpath.bindings.memory.region import Region
+from offpath.bindings.native import copy
 from offpath.bindings.ports import CopyCompletion, Invitation, Memory, MemoryExport
 
 INLINE_BYTES: Final = 1 << 20
@@ -61,6 +62,13 @@ class LoopbackCopyEngine:
         if not isinstance(source, Region) or not isinstance(target, Region):
             raise RegionError("the loopback engine copies between its own regions")
         if (
+            nbytes <= self._inline_bytes
+            and not (source.closed or target.closed)
+            and copy(source.view, source_offset, target.view, target_offset, nbytes)
+        ):
+            self.bytes_copied += nbytes
+            return CopyCompletion(token, None)
+        if (
             nbytes < 0
             or source_offset < 0
             or target_offset < 0
@@ -71,9 +79,6 @@ class LoopbackCopyEngine:
         if source.closed or target.closed:
             raise RegionError("copy with a closed region")
         self.bytes_copied += nbytes
-        if nbytes <= self._inline_bytes:
-            target.view[target_offset : target_offset + nbytes] = source.view[source_offset : source_offset + nbytes]
-            return CopyCompletion(token, None)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="offpath-copy", daemon=True)
             self._thread.start()

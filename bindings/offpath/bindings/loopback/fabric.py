@@ -12,11 +12,12 @@ import select
 import socket
 import struct
 import time
-from typing import Final
+from typing import Any, Final
 
 from offpath.bindings.errors import DoorbellError, PeerGone, RegionError, TicketRefused
 from offpath.bindings.memory.region import Region
 from offpath.bindings.memory.slots import SlotMemory, slot_stride
+from offpath.bindings.native import end_of, receive, ring, wait
 from offpath.bindings.sockets import (
     GONE,
     SocketFile,
@@ -27,6 +28,7 @@ from offpath.bindings.sockets import (
 )
 from offpath.bindings.tickets import Offer, TicketBook
 from offpath.bindings.trust import connect_daemon
+from offpath.bindings.twins import HUNG_UP
 from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES
 
 _TICKET_BYTES: Final = 256
@@ -49,6 +51,8 @@ class LoopbackFabricSession(SlotMemory):
         """As `SlotMemory`."""
         super().__init__(slots, payload_bytes, result_bytes, memory)
         self._bell: socket.socket | None = None
+        self._end: Any = None
+        """The doorbell as `offpath.bindings.native` takes it."""
 
     def hand_over(self, sock: socket.socket) -> None:
         """Make a new pair of doorbells and send the peer its three descriptors. Raises: OSError."""
@@ -65,27 +69,24 @@ class LoopbackFabricSession(SlotMemory):
         finally:
             theirs.close()
         self.hang_up()
-        self._bell = ours
+        self._bell, self._end = ours, end_of(ours)
 
     def hang_up(self) -> None:
         """See `FabricSession.hang_up`."""
         if self._bell is not None:
             self._bell.close()
-            self._bell = None
+            self._bell = self._end = None
 
     def ring(self, imm: int) -> bool:
         """See `FabricSession.ring`."""
         if self._bell is None:
             raise PeerGone("the other doorbell has no owner")
         try:
-            self._bell.send(imm.to_bytes(4, "little"))
-        except BlockingIOError:
-            return False
+            return ring(self._end, imm)
         except OSError as fault:
             if fault.errno in GONE:
                 raise PeerGone(f"doorbell: {fault.strerror}") from None
             raise
-        return True
 
     def has_arrived(self) -> bool:
         """See `FabricSession.has_arrived`: memory and doorbells belong to the kernel and survive this process."""
@@ -100,18 +101,16 @@ class LoopbackFabricSession(SlotMemory):
         if self._bell is None:
             raise PeerGone("the other doorbell has no owner")
         try:
-            message = self._bell.recv(8)
-        except BlockingIOError:
-            return None
+            imm = receive(self._end)
         except OSError as fault:
             if fault.errno in GONE:
                 raise PeerGone(f"doorbell: {fault.strerror}") from None
             raise
-        if len(message) != 4:
-            if not message:
-                raise PeerGone("doorbell closed")
-            raise DoorbellError("immediate_length", str(len(message)))
-        return int.from_bytes(message, "little")
+        if imm is None or imm >= 0:
+            return imm
+        if imm == HUNG_UP:
+            raise PeerGone("doorbell closed")
+        raise DoorbellError("immediate_length", str(HUNG_UP - imm))
 
     def close(self) -> None:
         """Unmap and hang up."""
@@ -227,6 +226,7 @@ class LoopbackRequesterSession:
             for fd in fds:
                 os.close(fd)
             raise RegionError(f"the doorbell is not a socket: {fault.strerror}") from None
+        self._end = end_of(self._bell)
         self._bell.setblocking(True)  # only `wait` blocks on this end: all other calls pass MSG_DONTWAIT
         try:
             self._slots = Region(fds[0], 0, slots * self._slot_stride)
@@ -265,19 +265,17 @@ class LoopbackRequesterSession:
 
     def ring(self, imm: int) -> None:
         """See `RequesterSession.ring`."""
-        message = imm.to_bytes(4, "little")
         deadline: float | None = None
         while True:
             try:
-                self._bell.send(message, socket.MSG_DONTWAIT)
-                return
-            except BlockingIOError:
-                now = time.monotonic()
-                deadline = deadline or now + 5.0
-                if now >= deadline or not _wait(self._bell.fileno(), select.POLLOUT, deadline - now):
-                    raise PeerGone("the daemon has read no doorbell for 5 s") from None
+                if ring(self._end, imm):
+                    return
             except OSError as fault:
                 raise PeerGone(f"doorbell: {fault.strerror}") from None
+            now = time.monotonic()
+            deadline = deadline or now + 5.0
+            if now >= deadline or not wait(self._bell.fileno(), select.POLLOUT, deadline - now):
+                raise PeerGone("the daemon has read no doorbell for 5 s")
 
     def fileno(self) -> int:
         """See `RequesterSession.fileno`."""
@@ -288,20 +286,17 @@ class LoopbackRequesterSession:
         imms: list[int] = []
         while True:
             try:
-                message = self._bell.recv(8, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return imms
+                imm = receive(self._end)
             except OSError as fault:
                 if imms:
                     return imms
                 raise PeerGone(f"doorbell: {fault.strerror}") from None
-            if not message:
-                if imms:
-                    return imms
-                raise PeerGone("the daemon closed the session")
-            if len(message) != 4:
-                raise PeerGone(f"the daemon rang with {len(message)} bytes")
-            imms.append(int.from_bytes(message, "little"))
+            if imm is None or (imm == HUNG_UP and imms):
+                return imms
+            if imm < 0:
+                why = "closed the session" if imm == HUNG_UP else f"rang with {HUNG_UP - imm} bytes"
+                raise PeerGone(f"the daemon {why}")
+            imms.append(imm)
 
     def wait(self, timeout_s: float | None) -> list[int]:
         """See `RequesterSession.wait`."""
@@ -313,21 +308,16 @@ class LoopbackRequesterSession:
             if not message:
                 raise PeerGone("the daemon closed the session")
             return [int.from_bytes(message, "little")]
-        if timeout_s > 0 and not _wait(self._bell.fileno(), select.POLLIN, timeout_s):
+        if timeout_s > 0 and not wait(self._bell.fileno(), select.POLLIN, timeout_s):
             return []
         return self.poll()
 
     def close(self) -> None:
         """Unmap and hang up."""
         self._bell.close()
+        self._end = end_of(self._bell)
         self._slots.close()
         self._answers.close()
-
-
-def _wait(fd: int, event: int, timeout_s: float | None) -> bool:
-    poller = select.poll()
-    poller.register(fd, event)
-    return bool(poller.poll(None if timeout_s is None else max(0.0, timeout_s * 1e3)))
 
 
 def redeem_ticket(path: str, ticket: str, timeout_s: float = 5.0) -> LoopbackRequesterSession:

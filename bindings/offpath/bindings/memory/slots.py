@@ -7,7 +7,8 @@ import os
 
 from offpath.bindings.errors import RegionError
 from offpath.bindings.memory.region import Region, round_to_page
-from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES
+from offpath.bindings.native import take_request
+from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES, RequestHeader
 
 
 def slot_stride(nbytes: int) -> int:
@@ -41,6 +42,11 @@ class SlotMemory:
         at = slot * self.slot_stride
         self.header_bytes_read += HEADER_COPY_BYTES
         return bytes(self.slots.view[at : at + HEADER_COPY_BYTES])
+
+    def take_request(self, slot: int) -> tuple[RequestHeader, int]:
+        """See `FabricSession.take_request`."""
+        self.header_bytes_read += HEADER_COPY_BYTES
+        return take_request(self.slots.view, slot * self.slot_stride, self.payload_bytes)
 
     def read_answer(self, slot: int) -> bytes:
         """See `FabricSession.read_answer`."""

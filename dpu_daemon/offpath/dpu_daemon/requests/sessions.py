@@ -14,14 +14,14 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from offpath.bindings.errors import DoorbellError, HeaderError, PeerGone
+from offpath.bindings.native import pack_answer
 from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, IMM_SLOT_MASK, IMM_SUBMIT, FabricSession
 from offpath.bindings.wire.codes import Reason, Status
-from offpath.bindings.wire.header import FIXED_BYTES, RequestHeader, pack_answer, parse_request
+from offpath.bindings.wire.header import RequestHeader
 from offpath.dpu_daemon.requests.inflight import JobRef
 from offpath.dpu_daemon.requests.pacing import Turns
 
 logger = logging.getLogger(__name__)
-_CRC_AT: Final = FIXED_BYTES - 4
 VIOLATIONS: Final = 3
 VIOLATION_WINDOW_NS: Final = 10_000_000_000
 CROSSED: Final = 2
@@ -197,14 +197,12 @@ class Session:
 
     def _submit(self, slot: int, former: JobRef | None) -> None:
         """``former``: the slot's previous job, whose answer is now taken."""
-        copied = self.fabric.read_header(slot)
         try:
-            header = parse_request(copied, self.fabric.payload_bytes)
+            header, header_crc = self.fabric.take_request(slot)
         except HeaderError as broken:
             self._turn_down(slot, former, 0, Reason.BAD_HEADER)
             self._violated(broken)
             return
-        header_crc = int.from_bytes(copied[_CRC_AT:FIXED_BYTES], "little")
         ref = self._ingress.submit(self, slot, header, header_crc, former)
         if ref is None:
             self._turn_down(slot, former, header.request_id, Reason.JOURNAL_FAILED)
@@ -216,7 +214,7 @@ class Session:
         not find its answer in the slot and would write it over this one."""
         if former is not None:
             self._ingress.credit(former)
-        answer = pack_answer(request_id=request_id, status=Status.REJECTED, reason=reason)
+        answer = pack_answer(request_id, Status.REJECTED, reason)
         self.fabric.write_answer(slot, answer, b"", 0)
         self.ring(slot)
 
