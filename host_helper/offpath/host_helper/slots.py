@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offpath.bindings.errors import HeaderError, OptionRefused
+from offpath.bindings.native import pack_request, parse_answer
 from offpath.bindings.ports import RequesterSession
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.header import (
@@ -23,9 +24,7 @@ from offpath.bindings.wire.header import (
     FLAG_PAYLOAD_CRC,
     Stages,
     Tensor,
-    pack_request,
     pack_tensors,
-    parse_answer,
 )
 from offpath.host_helper.errors import PayloadTooLarge, RequestFailed
 
@@ -109,10 +108,10 @@ class SlotTable(Generic[_W]):
                 room = np.frombuffer(view, array.dtype, array.size, offset)
                 room.reshape(array.shape)[...] = array
         flags = (FLAG_IDEMPOTENT if options.is_idempotent else 0) | (FLAG_PAYLOAD_CRC if options.with_checksum else 0)
+        payload_crc = zlib.crc32(view[:nbytes]) if options.with_checksum else 0
         header = pack_request(
-            request_id=self._next_id, kernel_id=kernel_id, payload_bytes=nbytes, tensors=tensors, flags=flags,
-            demand=options.demand, priority=options.priority, budget_ms=options.budget_ms,
-            payload_crc=zlib.crc32(view[:nbytes]) if options.with_checksum else 0,
+            self._next_id, kernel_id, nbytes, tensors, flags, options.demand, options.priority, options.budget_ms,
+            payload_crc,
         )  # fmt: skip
         self._ids[slot] = self._next_id
         self._next_id += 1

@@ -19,6 +19,7 @@ import numpy as np
 from offpath.bindings import faults
 from offpath.bindings.errors import DaemonNotTrusted, HostChannelError, OffpathError, OptionRefused, PeerGone
 from offpath.bindings.loopback.lane import LoopbackLaneExporter
+from offpath.bindings.native import parse_launch
 from offpath.bindings.ports import Gpu, HostConnector, HostEnd, Lane, LaneExporter, MemoryExport
 from offpath.bindings.wire import control, host
 from offpath.bindings.wire.header import DTYPE_CODES, DTYPES, FLAG_PAYLOAD_CRC, Tensor, pack_tensors, unpack_tensors
@@ -170,7 +171,7 @@ class Worker:
 
     def _run(self, message: bytes) -> bytes:
         """Run one launch; always returns a result. A kernel's exception fails the job, not the worker."""
-        launch = host.parse_launch(message)
+        launch = parse_launch(message)
         self._last_job, self._last_result = launch.job, b""
         if faults.armed:
             faults.hit("worker.launch")

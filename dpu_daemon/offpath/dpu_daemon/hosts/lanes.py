@@ -16,6 +16,7 @@ from typing import Final, Literal, Protocol
 from pydantic import BaseModel
 
 from offpath.bindings.errors import OffpathError, PeerGone, ProtocolError, RegionError
+from offpath.bindings.native import parse_result
 from offpath.bindings.ports import HostConnection, MemoryExport
 from offpath.bindings.wire import control, host
 from offpath.dpu_daemon.hosts.handshakes import close_all
@@ -300,7 +301,7 @@ class Lanes:
             if message[0] == host.KIND_RESULT:
                 since_ns = self._book_loop.now_ns()
                 ref = link.ref
-                self._reports.arrived(link, host.parse_result(message))
+                self._reports.arrived(link, parse_result(message))
                 if ref is not None:
                     self._pacing.of(ref.session.tenant).charge(since_ns)
                 return

@@ -11,9 +11,9 @@ from typing import Final, Protocol
 
 from offpath.bindings import faults
 from offpath.bindings.errors import HostMessageError
+from offpath.bindings.native import pack_answer
 from offpath.bindings.ports import CopyCompletion
 from offpath.bindings.wire import host
-from offpath.bindings.wire.header import pack_answer
 from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.codes import REASON, RESULT_REASON, STATUS
 from offpath.dpu_daemon.requests.copies import Copies
@@ -252,9 +252,8 @@ class Answers:
                 tensors, inline, nbytes = result.tensors, result.inline, result.result_bytes
             gpu = self._workers.gpu_index(command.lease)
             answer = pack_answer(
-                request_id=ref.header.request_id, status=status, reason=reason,
-                retry_after_ms=command.retry_after_ms, lease=command.lease, gpu=gpu, generation=command.generation,
-                result_bytes=nbytes, stages=command.stages, tensors=tensors,
+                ref.header.request_id, status, reason, command.retry_after_ms, command.lease, gpu, command.generation,
+                nbytes, command.stages, tensors,
             )  # fmt: skip
             session.fabric.write_answer(ref.slot, answer, inline, nbytes)
             if faults.armed:
