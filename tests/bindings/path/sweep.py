@@ -104,10 +104,11 @@ class Parser:
         module.configure(SimpleNamespace(**vars(twins) | {twin or name: leave}))
 
     def both(self, *args: Any) -> tuple[Outcome, Outcome]:
-        """The outcomes, and whether the twin had to be asked."""
+        """The outcomes, and whether the twin had to be asked. A limit of more than 64 bits is always left to it."""
         self._is_left = False
         in_c, in_python = outcome(self._parse, *args), outcome(self._twin, *args)
-        return (*in_c, self._is_left), (*in_python, in_python[0] == "raised")
+        is_vast = any(isinstance(arg, int) and arg >= 1 << 64 for arg in args)
+        return (*in_c, self._is_left or is_vast), (*in_python, in_python[0] == "raised" or is_vast)
 
 
 def requests(module: Any) -> Pair:
@@ -125,7 +126,7 @@ def requests(module: Any) -> Pair:
             at = noise.choice((last + 1, last + 1, len(memory) - 1, len(memory), len(memory) + 1, 1 << 40))
         copied = data[:HEADER_COPY_BYTES].ljust(HEADER_COPY_BYTES, b"\0")[: max(0, len(memory) - at)]
         memory[at : at + len(copied)] = copied
-        if at <= last and most < 1 << 64:
+        if at <= last:
             return parser.both(view, at, most)
         return outcome(module.take_request, view, at, most), outcome(twins.take_request, view, at, most)
 
