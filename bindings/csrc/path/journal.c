@@ -28,7 +28,7 @@ static const struct {
 } shapes[SHAPES] = {
     [JOB_SUBMITTED] = {"JobSubmitted", 18, {
         {"job", 8}, {"session", 8}, {"request_id", 8}, {"kernel", 4}, {"share", 2}, {"priority", 1},
-        {"is_idempotent", '?'}, {"deadline_ns", 8}, {"payload_bytes", 8}, {"origin", 8},
+        {"is_idempotent", '?'}, {"deadline_ns", 8}, {"payload_bytes", 8}, {"origin", 8}, {"credit", 8},
     }},
     [COPY_DONE] = {"CopyDone", 22, {{"job", 8}, {"attempt", 4}, {"error", '?'}}},
     [RESULT_ARRIVED] = {"ResultArrived", 24, {

@@ -18,7 +18,7 @@
     "<IHHQIHBBIIQ84xI <IHHQBBHIIIQ6QQ28xI <BBHI6IQQ16x <BBBBIQQIHHQ <BBBBIQQQQQ "                                      \
     "1 1364346447 1396786767 1 2 640 4096 8 6 4080 3072 1 2 4"
 #define JOURNAL_LAYOUT                                                                                                 \
-    "<BH <BH <QIQI <QQQIHB?QQQ <QIQIQIH <QI? <QQHBIQQ6Q <QQHQQ <Q 128 18 22 24 21 64 65 66 "                           \
+    "<BH <BH <QIQI <QQQIHB?QQQQ <QIQIQIH <QI? <QQHBIQQ6Q <QQHQQ <Q 128 18 22 24 21 64 65 66 "                           \
     "<IQQ136s <IQ144s 255 160 4096"
 
 enum {
@@ -66,7 +66,7 @@ enum journalled {
     FIRST_COMMAND = COPY,
     SHAPES = END_REASONS,
 };
-enum { MOST_FIELDS = 10 };
+enum { MOST_FIELDS = 11 };
 
 /* One field of an event or command: its name, and what reads it from an instance if that is a slot's descriptor. */
 struct reader {

@@ -125,6 +125,18 @@ static int open_descriptor(PyObject *arg, int *fd)
     return *fd >= 0;
 }
 
+/* Gives the core's resources to the thread beside it for about 0.1 us. */
+static void relax(void)
+{
+    for (int n = 0; n < 8; n++) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        __asm__ volatile("isb" ::: "memory");
+#endif
+    }
+}
+
 /* fd, spin_ns -> whether it became readable (or broke) within spin_ns, without sleeping */
 PyObject *path_spin(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
@@ -137,9 +149,8 @@ PyObject *path_spin(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize
     int ready;
     Py_BEGIN_ALLOW_THREADS
     int64_t until = now_ns() + (spin_ns < MOST_NS ? spin_ns : MOST_NS);
-    do
-        ready = poll(&waiting, 1, 0);
-    while (ready == 0 && now_ns() < until);
+    while ((ready = poll(&waiting, 1, 0)) == 0 && now_ns() < until)
+        relax();
     Py_END_ALLOW_THREADS
     return ready < 0 ? failed() : PyBool_FromLong(ready);
 }

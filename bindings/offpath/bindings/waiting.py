@@ -1,12 +1,10 @@
-"""Waits without sleeping: polls a descriptor for a bounded time, and a timer that is finer than an event loop's."""
+"""A timer that is finer than an event loop's."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
-import select
-import time
 from typing import Final
 
 _CLOCK_MONOTONIC: Final = 1
@@ -25,20 +23,6 @@ class _Timer(ctypes.Structure):
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.timerfd_settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.POINTER(_Timer), ctypes.c_void_p)
-
-
-def spin(poller: select.poll, spin_ns: int) -> bool:
-    """Poll the registered descriptors without sleeping, until one is ready or ``spin_ns`` have passed.
-
-    Other threads run meanwhile. Returns: True if one is ready.
-    """
-    poll, clock = poller.poll, time.monotonic_ns
-    until_ns = clock() + spin_ns
-    while True:
-        if poll(0):
-            return True
-        if clock() >= until_ns:
-            return False
 
 
 class FineTimer:

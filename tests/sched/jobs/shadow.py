@@ -72,7 +72,7 @@ class Shadow:
         """Take the event in."""
         promise(now_ns >= self.now_ns, "the world's clock runs forwards")
         self.now_ns = now_ns
-        self._may, self._must, self._submitted = {}, set(), None
+        self._may, self._must, self._submitted, self._taken = {}, set(), None, set[int]()
         self.offered_kernels.forget_overdue(self.settings.kernel_gone_ns, now_ns)
         overdue = self.offered_kernels.take_overdue()
         for job in [job for job in self.live.values() if job.phase == "queued" and job.event.kernel in overdue]:
@@ -96,12 +96,12 @@ class Shadow:
                 job = ShadowJob(event, self.sessions[event.session], share, len(self.jobs), way=[now_ns])
                 self.jobs[event.job] = self.live[event.job] = self._submitted = job
                 self.uncredited[event.session].add(event.job)
-                self._credited(event.credit)
+                self._taken.update({event.credit} - self.live.keys())
             case events.CancelRequested():
                 if event.job in self.live:
                     self._expect(self.live[event.job], JobState.CANCELLED)
             case events.CreditReturned():
-                self._credited(event.job)
+                self._taken.update({event.job} - self.live.keys())
             case events.CopyDone():
                 self._copy_done(event)
             case events.LaunchFailed():
@@ -189,12 +189,6 @@ class Shadow:
                 self._gone(lease, is_clean=True)
             case _:
                 pass
-
-    def _credited(self, number: int) -> None:
-        """The requester took the job's answer, if it has one."""
-        job = self.jobs.get(number)
-        if job is not None and job.phase == "answered" and job.event.session in self.uncredited:
-            self.uncredited[job.event.session].discard(number)
 
     def _copy_done(self, event: events.CopyDone) -> None:
         for lease in self.leases.values():
@@ -586,8 +580,7 @@ class Shadow:
             promise(not is_over or not lease.lanes, f"{tenant}'s drain limit is over, and something runs")
 
     def _after_bounds(self, book: JobBook, queued: dict[str, list[ShadowJob]]) -> None:
-        ledger, settings = book.ledger, self.settings
-        next_ns = book.next_deadline_ns()
+        ledger, settings, next_ns = book.ledger, self.settings, book.next_deadline_ns()
         deadlines = [job.event.deadline_ns for job in self.live.values() if job.event.deadline_ns]
         deadlines += [self.now_ns + max(settings.grow_after_ns, MS) for jobs in queued.values() if jobs]
         self.offered_kernels.agrees(ledger)
@@ -596,7 +589,9 @@ class Shadow:
         promise(not deadlines or (next_ns is not None and next_ns <= min(deadlines)), "next_deadline_ns is late")
         promise(set(ledger.backlogged) == {name for name, jobs in queued.items() if jobs}, "tenants with waiting jobs")
         lanes = sum(len(lease.lanes) for lease in self.leases.values())
-        kept = {job for jobs in self.uncredited.values() for job in jobs}
+        for jobs in self.uncredited.values():
+            jobs -= self._taken
+        kept = set[int]().union(*self.uncredited.values())
         promise(set(ledger.jobs) == kept, "the jobs kept are those whose credit is out")
         promise(len(ledger.leaving) <= lanes, f"{len(ledger.leaving)} jobs are leaving {lanes} lanes")
         promise(set(ledger.sessions) == set(self.sessions), "sessions")

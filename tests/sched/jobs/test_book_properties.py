@@ -37,7 +37,8 @@ REACHED = {
     "no_instance_fits", "daemon_full", "deadline_unreachable", "tenant_share_limit", "copy_failed", "kernel_raised",
 }  # fmt: skip
 """RETRY_SAFE is not among them: the book itself never loses a payload; only replay after a crash may say it."""
-RARE = {"no_instance_fits", "launched again", "helper_lost", "worker_lost", "EXPIRED while waiting"}
+RARE = {"no_instance_fits", "launched again", "helper_lost", "worker_lost", "EXPIRED while waiting",
+        "CANCELLED while waiting"}  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-import select
 import time
 from typing import Any, Final, cast
 
-from offpath.bindings.waiting import FineTimer, spin
+from offpath.bindings import native
+from offpath.bindings.waiting import FineTimer
 
 logger = logging.getLogger(__name__)
 LEAD_NS: Final = 50_000
@@ -33,7 +33,8 @@ class Spinner:
         """0: off."""
         self.spins = 0
         self.hits = 0
-        self._poller: select.poll | None = None
+        self._fd = -1
+        """The loop's epoll descriptor."""
         self._timer: FineTimer | None = None
         self._expected: list[int] = []
         """Times at which the loop is to be awake, a heap."""
@@ -44,13 +45,11 @@ class Spinner:
     def limit(self, spin_us: int) -> None:
         """Spin for at most ``spin_us`` from now on; 0: never. A loop without an epoll descriptor does not spin, and a
         warning says so."""
-        if spin_us and self._poller is None:
-            fd = _epoll_fd(self._loop)
-            if fd < 0:
+        if spin_us and self._timer is None:
+            self._fd = _epoll_fd(self._loop)
+            if self._fd < 0:
                 logger.warning("datapath.spin_us has no effect: this event loop has no epoll descriptor")
                 return
-            self._poller = select.poll()
-            self._poller.register(fd, select.POLLIN)
             self._timer = FineTimer()
             self._loop.add_reader(self._timer.fileno(), self._time_came)
         self.spin_ns = spin_us * 1000
@@ -88,9 +87,9 @@ class Spinner:
             self._loop.call_soon(self._turn)
             return
         self._is_due = False
-        if self._poller is not None and self.spin_ns:
+        if self.spin_ns:
             self.spins += 1
-            self.hits += spin(self._poller, self.spin_ns)
+            self.hits += native.spin(self._fd, self.spin_ns)
 
     def _time_came(self) -> None:
         if self._timer is None:

@@ -72,6 +72,7 @@ ENTRIES: Final = (
             "the daemon refuses this host's key",
             "put the host's .pub file into the daemon's `zmq.allowed` and reload it; compare `--server-key`",
         ),
+        ("NotBuilt", "a benchmark's C program cannot be built", "install a C compiler; its text gives the reason"),
         ("HostChannelError", "the host channel's carrier is misconfigured", "its text gives the reason"),
         ("ZmqMissing", "pyzmq is not installed", 'pip install "offpath[daemon]", or pyzmq alone'),
         (

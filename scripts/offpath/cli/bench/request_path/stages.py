@@ -21,10 +21,7 @@ STAGES: Final[dict[str, tuple[str, ...]]] = {
         "offpath.bindings.loopback.fabric.LoopbackFabricSession.poll",
         "offpath.bindings.loopback.channel.LoopbackConnection.receive_message",
     ),
-    "header": (
-        "offpath.bindings.loopback.fabric.LoopbackFabricSession.read_header",
-        "offpath.dpu_daemon.requests.sessions.parse_request",
-    ),
+    "header": ("offpath.bindings.loopback.fabric.LoopbackFabricSession.take_request",),
     "copy": ("offpath.dpu_daemon.hosts.payloads.Payloads._copy",),
     "launch and send": ("offpath.dpu_daemon.hosts.payloads.Payloads._launch",),
     "answer and bell": ("offpath.dpu_daemon.requests.answers.Answers.write",),
