@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Set
 from typing import Any, Final
 
 from offpath.bindings.ports import CopyCompletion, CopyEngine, Memory
@@ -74,9 +74,9 @@ class Copies:
                 self._landed(lease)
             done(context, completion)
 
-    def contexts(self, done: Done) -> Iterator[Any]:
+    def contexts(self, done: Done) -> list[Any]:
         """The contexts of the copies in flight with the callback ``done``."""
-        return (context for _, to, context in self.in_flight.values() if to == done)
+        return [context for _, to, context in self.in_flight.values() if to == done]
 
     # -- per lease ------------------------------------------------------------------------------------------------
     def _landed(self, lease: int) -> None:

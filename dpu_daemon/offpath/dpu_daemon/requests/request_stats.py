@@ -132,14 +132,14 @@ class RequestStats:
         limit: int = 128,
     ) -> list[EndedRequest]:
         """The kept ended jobs in one of ``states`` with a number above ``after``, by rising number."""
-        fitting = (
+        fitting = [
             kept
             for kept in self._ended
             if kept[0] > after
             and (tenant is None or kept[2] == tenant)
             and (session is None or kept[1] == session)
             and kept[9].state in states
-        )
+        ]
         return [EndedRequest(*kept) for kept in heapq.nsmallest(limit, fitting, key=itemgetter(0))]
 
     def find(self, *, job: int = 0, session: int = 0, request_id: int = 0) -> EndedRequest | None:

@@ -3,6 +3,8 @@ book."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from offpath.sched.gpu.conspirator import ConspiratorPaper
 from offpath.sched.gpu.firstfit import FirstFit
 from offpath.sched.gpu.geometry import GpuSpec, Profile
@@ -14,7 +16,7 @@ from offpath.sched.gpu.rooms import Warm
 class MpsOnly(ConspiratorPaper):
     """No MIG: first fit over whole GPUs. Each GPU belongs to one tenant at a time; its jobs share it by MPS (§4.2)."""
 
-    name = "mps-only"
+    name: ClassVar[str] = "mps-only"
 
     def offered(self, spec: GpuSpec) -> list[Profile]:
         """Only the whole GPU."""
@@ -24,7 +26,7 @@ class MpsOnly(ConspiratorPaper):
 class Exclusive(MpsOnly):
     """No sharing: one job per GPU, the default of container platforms (§2)."""
 
-    name = "exclusive"
+    name: ClassVar[str] = "exclusive"
 
     def room_mask(self, demand: Demand) -> int:
         """Only GPUs without a running job."""
@@ -34,7 +36,7 @@ class Exclusive(MpsOnly):
 class FirstFitPolicy(IndexedPolicy):
     """The tenant's first lease with room, on any GPU; otherwise a new one, on the first GPU with a legal place."""
 
-    name = "first-fit"
+    name: ClassVar[str] = "first-fit"
 
     def place(self, demand: Demand, now_ns: int) -> Placement | Refusal:
         """Never wait for a new lease while an open one has room."""
@@ -57,7 +59,7 @@ class FirstFitPolicy(IndexedPolicy):
 class BestFit(FirstFitPolicy):
     """The tenant's lease with the least sufficient room; otherwise a new one on the fullest GPU with a legal place."""
 
-    name = "best-fit"
+    name: ClassVar[str] = "best-fit"
 
     def __init__(self) -> None:
         super().__init__()

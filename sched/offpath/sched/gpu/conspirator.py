@@ -8,6 +8,8 @@ that of `paper.Transcription`; on real geometry the policy also obeys MIG's rule
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from offpath.sched.gpu.indexed import NO_LEASE, STARTS, IndexedPolicy
 from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, Refusal
 
@@ -15,7 +17,7 @@ from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, Refu
 class ConspiratorPaper(IndexedPolicy):
     """Implements `offpath.sched.gpu.policy.Policy`."""
 
-    name = "conspirator-paper"
+    name: ClassVar[str] = "conspirator-paper"
 
     def place(self, demand: Demand, now_ns: int) -> Placement | Refusal:
         """The tenant's first fraction with room, unless a suitable unoccupied one comes before it."""

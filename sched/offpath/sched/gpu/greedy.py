@@ -10,6 +10,7 @@ which the paper's capacity model leaves out.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from offpath.sched.errors import IllegalPlacement
 from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Profile
@@ -48,7 +49,7 @@ class _Warm:
 class GreedyFirstFit:
     """Implements `offpath.sched.gpu.policy.Policy`."""
 
-    name = "greedy-first-fit"
+    name: ClassVar[str] = "greedy-first-fit"
 
     def __init__(self) -> None:
         self._gpus: dict[str, GpuGeometry] = {}

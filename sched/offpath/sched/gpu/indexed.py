@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import ClassVar, Final
 
 from offpath.sched.errors import IllegalPlacement
 from offpath.sched.gpu.firstfit import FirstFit
@@ -62,7 +62,7 @@ class IndexedPolicy:
     """Base class that maintains the indices; subclasses choose. Implements all of `Policy` except `place` and
     `plan`."""
 
-    name = ""
+    name: ClassVar[str] = ""
 
     def __init__(self) -> None:
         self.gpus: dict[str, Gpu] = {}
@@ -289,7 +289,7 @@ class IndexedPolicy:
                 if kind[0] == (demand.model or kind[0]) and kind[2] >= demand.share and kind[3] >= self.lease_bytes
             ]
             named = [bit for kind, bit in fitting if kind[1] == wanted]
-            mask = sum(1 << bit for bit in named or (bit for kind, bit in fitting if "+" not in kind[1]))
+            mask = sum(1 << bit for bit in named or [bit for kind, bit in fitting if "+" not in kind[1]])
             if len(self._masks) > _CACHED:
                 self._masks.clear()
             self._masks[key] = mask

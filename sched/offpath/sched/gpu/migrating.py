@@ -6,6 +6,8 @@ target. So far only the simulator does this; `offpath lease plan` shows what wou
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from offpath.sched.gpu.exact import Place
 from offpath.sched.gpu.indexed import NO_LEASE, STARTS
 from offpath.sched.gpu.oldest_gpu_first import OldestGpuFirst
@@ -15,7 +17,7 @@ from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, Refu
 class Migrating(OldestGpuFirst):
     """`direct` sets the place of a job that will be submitted again."""
 
-    name = "migrating"
+    name: ClassVar[str] = "migrating"
 
     def __init__(self, *, prefetch: bool = True) -> None:
         super().__init__(prefetch=prefetch)

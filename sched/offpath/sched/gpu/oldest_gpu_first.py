@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from dataclasses import replace
-from typing import Final
+from typing import ClassVar, Final
 
 from offpath.sched.gpu.firstfit import FirstFit
 from offpath.sched.gpu.indexed import ALL_ROOMS, DEMAND, LANES, NO_LEASE, STARTS, IndexedPolicy
@@ -32,7 +32,7 @@ _LOOKED_AT: Final = 16
 class OldestGpuFirst(IndexedPolicy):
     """Implements `offpath.sched.gpu.policy.Policy`."""
 
-    name = "oldest-gpu-first"
+    name: ClassVar[str] = "oldest-gpu-first"
 
     def __init__(self, *, prefetch: bool = True) -> None:
         super().__init__()

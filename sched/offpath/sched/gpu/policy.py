@@ -160,7 +160,9 @@ class DecisionPort(Protocol):
 class Policy(Protocol):
     """Interface between the job book and a policy. No call blocks, and none raises because of a tenant's fault."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Its name in configurations and journals; a class may declare it as a ``ClassVar``."""
 
     def state(self) -> PolicyState:
         """Return everything that decisions depend on, as a value for `restore`."""

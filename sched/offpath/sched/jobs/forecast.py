@@ -55,7 +55,7 @@ class _Abreast(dict[int, int]):
 
     def __init__(self, leases: list[Lease]) -> None:
         super().__init__()
-        self.kinds = Counter((lease.view.alpha, lease.view.lanes) for lease in leases)
+        self.kinds = Counter([(lease.view.alpha, lease.view.lanes) for lease in leases])
 
     def __missing__(self, share: int) -> int:
         abreast = sum(count * min(lanes, alpha // share) for (alpha, lanes), count in self.kinds.items())
@@ -79,7 +79,7 @@ class _Line:
         for job in jobs:
             if job.is_running:
                 self._run(paces.left_ns(job), job.demand.share)
-        coming = (job for job in jobs if not job.is_running and job not in lease.waiting and job is not until)
+        coming = [job for job in jobs if not job.is_running and job not in lease.waiting and job is not until]
         for job in chain(lease.waiting, coming):
             if job is until:
                 break
@@ -192,7 +192,7 @@ def _all_in_a_row_ns(tenant: Tenant, leases: list[Lease], priority: int, paces: 
     """Upper bound for the start of a job of ``priority``: until then at least one job ahead of it runs."""
     if len(tenant.waiting) > _CLASSES:
         return _NEVER_NS
-    ahead = (count * paces[kernel] for (queued, kernel, *_), count in tenant.waiting.items() if queued >= priority)
+    ahead = [count * paces[kernel] for (queued, kernel, *_), count in tenant.waiting.items() if queued >= priority]
     return sum(ahead) + sum(paces.left_ns(job) for lease in leases for job in lease.jobs.values())
 
 
@@ -216,7 +216,7 @@ def _start_ns(job: Job, tenant: Tenant, leases: list[Lease], paces: _Paces, enou
     share, turn = job.demand.share, (-job.priority, job.accepted_ns, job.job)
     lines = [_Line(lease, paces) for lease in leases]
     if 0 < tenant.queued <= _SORTED:
-        turns = sorted(chain.from_iterable(queue.turns() for queue in tenant.queues.values()))
+        turns = sorted(chain.from_iterable([queue.turns() for queue in tenant.queues.values()]))
         for rank, accepted_ns, number, ahead in islice(turns, _SEATED // len(lines)):
             if (rank, accepted_ns, number) >= turn:
                 break
@@ -232,5 +232,5 @@ def _earliest(lines: list[_Line], share: int) -> _Line | None:
     """Lease where a job of ``share`` can start first, or None."""
     if len(lines) == 1:
         return lines[0] if lines[0].alpha >= share else None
-    fitting = (line for line in lines if line.alpha >= share)
+    fitting = [line for line in lines if line.alpha >= share]
     return min(fitting, key=lambda line: line.earliest_ns(share), default=None)

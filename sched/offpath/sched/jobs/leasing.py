@@ -270,7 +270,7 @@ class Leasing:
                 continue
             if age < settings.grow_after_ns and any(lease.state is LeaseState.WARM for lease in mine):
                 continue
-            others = (other.room for other in waiting if other is not tenant)
+            others = [other.room for other in waiting if other is not tenant]
             self._serve(tenant, age, now_ns, pinned.union(*others))
 
     def _serve(self, tenant: Tenant, age_ns: int, now_ns: int, reserved: set[Slice]) -> None:
@@ -310,9 +310,9 @@ class Leasing:
             if victim is None:
                 return
             chosen.append(victim)
-            plan = self._plan(head.demand, tenant, now_ns, gone.union(held.view.lease for held in chosen), reserved)
+            plan = self._plan(head.demand, tenant, now_ns, gone.union([held.view.lease for held in chosen]), reserved)
         for victim in list(chosen):  # the last one completed the room; earlier ones may be unnecessary
-            fewer = gone.union(held.view.lease for held in chosen if held is not victim)
+            fewer = gone.union([held.view.lease for held in chosen if held is not victim])
             other = self._plan(head.demand, tenant, now_ns, fewer, reserved)
             if isinstance(other, LeasePlan):
                 chosen.remove(victim)
@@ -347,7 +347,7 @@ class Leasing:
         for *_, lease in sorted(busy):
             yield lease
         if now_ns - head.accepted_ns >= settings.reclaim_after_ns:
-            yield from (held for held in small if held.jobs and now_ns - held.opened_ns >= settings.min_hold_ns)
+            yield from [held for held in small if held.jobs and now_ns - held.opened_ns >= settings.min_hold_ns]
 
     # -- opening and closing --------------------------------------------------------------------------------------
     def _open_pins(self, now_ns: int) -> set[Slice]:

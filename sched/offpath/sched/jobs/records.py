@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from offpath.sched.gpu.geometry import Slice
@@ -246,9 +245,9 @@ class JobHeap:
     def __len__(self) -> int:
         return len(self._entries) - self._dead
 
-    def waiting(self) -> Iterator[Job]:
+    def waiting(self) -> list[Job]:
         """Queued jobs, in no order; read-only."""
-        return (e[4] for e in self._entries if e[4].state is JobState.QUEUED and e[4].attempt == e[3])
+        return [e[4] for e in self._entries if e[4].state is JobState.QUEUED and e[4].attempt == e[3]]
 
     def turns(self) -> list[tuple[int, int, int, Job]]:
         """Queued jobs with their sort keys, in no order; read-only."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import is_dataclass
 from typing import Any, Final
 
 from offpath.sched.errors import PlainError, SchedError
@@ -169,8 +170,9 @@ def schema() -> str:
     """Digest of everything that a journal's meaning depends on; it detects journals of incompatible builds."""
     kinds = [*_POINTERS, KnownKernel, BookSettings, PinnedLease, TenantSpec, GpuSpec, PolicyState, Demand, ServiceTimes]
     kinds += [Answer, Placement, LeasePlan, Refusal]  # part of a `PluginDecision`
-    kinds += [kind for module in (events, commands) for kind in vars(module).values() if hasattr(kind, "__slots__")]
-    lines = {f"{kind.__name__}: {own_hints(kind)}" for kind in kinds if isinstance(kind, type)}
+    named = [value for module in (events, commands) for value in vars(module).values()]
+    kinds += [kind for kind in named if isinstance(kind, type) and is_dataclass(kind)]
+    lines = {f"{kind.__name__}: {own_hints(kind)}" for kind in kinds}
     lines |= {f"{kind.__name__} by number: {sorted(names)}" for kind, names in _POINTERS.items()}
     enums = (EndReason, JobState, LeaseState, Obstacle, Unblocker)
     lines |= {f"{kind.__name__}: {[member.name for member in kind]}" for kind in enums}

@@ -230,7 +230,7 @@ def _newest_header(view: memoryview, records: int) -> tuple[int, Identity, int, 
         if magic != _MAGIC or zlib.crc32(packed) != crc or count > _CHECKPOINTS or held != records:
             continue
         if best is None or copies > best[0]:
-            boot, lineage, schema = (each.decode("ascii", "replace") for each in (boot, lineage, schema))
+            boot, lineage, schema = [each.decode("ascii", "replace") for each in (boot, lineage, schema)]
             best = (copies, Identity(boot, lineage, secret, schema), restarts, checkpoints[:count])
     return best
 
