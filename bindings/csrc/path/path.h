@@ -18,7 +18,7 @@
     "<IHHQIHBBIIQ84xI <IHHQBBHIIIQ6QQ28xI <BBHI6IQQ16x <BBBBIQQIHHQ <BBBBIQQQQQ "                                      \
     "1 1364346447 1396786767 1 2 640 4096 8 6 4080 3072 1 2 4"
 #define JOURNAL_LAYOUT                                                                                                 \
-    "<BH <BH <QIQI <QQQIHB?QQQQ <QIQIQIH <QI? <QQHBIQQ6Q <QQHQQ <Q 128 18 22 24 21 64 65 66 "                           \
+    "<BH <BH <QIQI <QQQIHB?QQQQ <QIQIQIH <QI? <QQHBIQQ6Q <QQHQQ <Q 128 18 22 24 21 64 65 66 "                          \
     "<IQQ136s <IQ144s 255 160 4096"
 
 enum {
