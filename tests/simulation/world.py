@@ -197,7 +197,7 @@ class World:
         )  # fmt: skip
         self.daemon.identity._secret = IDENTITY.secret
         self._offer_plugin()
-        handle = self.daemon.requests.book.handle
+        handle = self.daemon.requests.book_loop.handle
 
         def heard(event: events.Event, now_ns: int) -> tuple[commands.Command, ...]:
             self.may_be_killed("before anything of an event is journalled")
@@ -215,7 +215,7 @@ class World:
                 self.judge.book_said(command)
             return said
 
-        self.daemon.requests.book.handle = heard  # type: ignore[method-assign]
+        self.daemon.requests.book_loop.handle = heard
         self.admission = Admission(
             self.daemon, self.config, listener, control.FabricOffer(carrier="loopback", address="sim")
         )

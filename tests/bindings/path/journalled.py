@@ -118,7 +118,7 @@ def is_frequent(event: Any, decided: Any) -> bool:
 def records(module: Any) -> Callable[[Random], tuple[tuple[Any, ...], tuple[Any, ...]]]:
     """See `tests.bindings.path.sweep`. C must write every frequent entry that is valid."""
     assert module.JOURNAL_LAYOUT == native.LAYOUT
-    module.configure_journal(codec.Classes)
+    module.configure_journal(codec.CLASSES)
     counts: list[int] = []
 
     def counted(*args: Any) -> int:

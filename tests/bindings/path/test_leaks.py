@@ -86,7 +86,7 @@ def calls(module: Any, ours: socket.socket, theirs: socket.socket) -> Iterator[t
     yield "receive, nothing there", lambda: (module.receive(other), module.receive_message(other))
     yield "receive, closed", lambda: module.receive(-1)
     writer, noise = journalled.Writer(module.record), Random(1)
-    module.configure_journal(journalled.codec.Classes)
+    module.configure_journal(journalled.codec.CLASSES)
     entries = [journalled.entry(noise) for _ in range(50)]
     yield "record", lambda: [writer.write(*entry, 1 << 50) for entry in entries[:20]]
 
@@ -126,7 +126,7 @@ def test_classes_and_buffers_are_not_held(module: Any) -> None:
 def test_a_module_can_go(tmp_path: Path) -> None:
     module = loaded(compiled(tmp_path))
     module.configure(twins)
-    module.configure_journal(journalled.codec.Classes)
+    module.configure_journal(journalled.codec.CLASSES)
     gc.collect()
     before = sys.getrefcount(twins.parse_answer)
     del module

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final
 
 import orjson
@@ -43,7 +44,7 @@ _ANSWER = struct.Struct("<QQHBIQQ6Q")
 
 
 def _joined(*parts: struct.Struct) -> struct.Struct:
-    return struct.Struct("<" + "".join(part.format[1:] for part in parts))
+    return struct.Struct("<" + "".join([part.format[1:] for part in parts]))
 
 
 # A command and its event in one struct, in the layout of `pack_decided`; these three are nearly all entries.
@@ -77,16 +78,13 @@ _FREQUENT: Final = (
 )  # fmt: skip
 LAYOUT: Final = " ".join(
     [each.format for each in (_HEAD, _COMMAND, _COPY, _SUBMITTED, _LAUNCH, _COPY_DONE, _ANSWER, _RESULT, _JOB)]
-    + [str(each) for each in (DECIDED, *(_KIND[kind] for kind in _FREQUENT))]
+    + [str(each) for each in (DECIDED, *[_KIND[kind] for kind in _FREQUENT])]
 )
 """See `offpath.dpu_daemon.durability.journal.native`."""
 
 
-class Classes:
-    """What the C module packs, under the names that it asks for."""
-
-    JobSubmitted, CopyDone, ResultArrived, CreditReturned, Copy, Launch, Answer = _FREQUENT
-    END_REASONS = _REASONS
+CLASSES: Final = SimpleNamespace(**{kind.__name__: kind for kind in _FREQUENT}, END_REASONS=_REASONS)
+"""What the C module packs, under the names that it asks for."""
 
 
 def _pack_submitted(event: events.JobSubmitted) -> bytes:

@@ -24,7 +24,7 @@ def _chosen() -> Record | None:
     path = native.module_for("JOURNAL_LAYOUT", LAYOUT)
     if path is None:
         return None
-    path.configure_journal(codec.Classes)
+    path.configure_journal(codec.CLASSES)
     found: Record = path.record
     return found
 
