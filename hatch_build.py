@@ -7,6 +7,7 @@ install always gets the module where it can be built; there ``OFFPATH_PURE=1`` i
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import shlex
@@ -32,13 +33,18 @@ class NotBuilt(Exception):
     """The C module cannot be built here; the text gives the reason."""
 
 
-def checksum(folder: Path) -> str:
-    """As `offpath.bindings.sources.checksum`, which this file cannot import: there is no package yet."""
-    spec = importlib.util.spec_from_file_location("offpath_sources", PACKAGE / "sources.py")
+def _loaded(name: str, path: Path) -> Any:
+    """A module of this tree, by its file: there is no package yet."""
+    spec = importlib.util.spec_from_file_location(f"offpath_{name}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found: str = module.checksum(folder)
+    return module
+
+
+def checksum(folder: Path) -> str:
+    """As `offpath.bindings.sources.checksum`."""
+    found: str = _loaded("sources", PACKAGE / "sources.py").checksum(folder)
     return found
 
 
@@ -93,6 +99,20 @@ class PathHook(BuildHookInterface):  # type: ignore[type-arg]
                 self._for_wheel(build_data)
         except NotBuilt as why:
             self.app.display_warning(f"offpath: the request path runs in Python: {why}")
+        if version != "editable" and self._wants_fast():
+            self._fast.add_compiled(ROOT, build_data)
+
+    def dependencies(self) -> list[str]:
+        """What this build needs beyond hatchling."""
+        return list(self._fast.REQUIRES) if self._wants_fast() else []
+
+    @functools.cached_property
+    def _fast(self) -> Any:
+        return _loaded("fast_hook", ROOT / "build_fast" / "hook.py")
+
+    def _wants_fast(self) -> bool:
+        """The hosts' wheel has none of the compiled modules."""
+        return Path(self.root) == ROOT and bool(self._fast.is_wanted())
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what was built for the wheel."""

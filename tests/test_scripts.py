@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
-LOCKS = {"base.txt": ("daemon", "host", "plot", "sim", "dev"), "image.txt": ("daemon", "host", "dev")}
+LOCKS = {"base.txt": ("daemon", "host", "plot", "sim", "dev", "fast"), "image.txt": ("daemon", "host", "dev")}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 

@@ -109,6 +109,8 @@ def test_version_and_doctor_say_which_build_runs() -> None:
 
 def test_this_process_runs_what_it_says() -> None:
     assert (native.module is None) == bool(native.why)
-    assert build.describe() == ("pure Python" if native.module is None else "request path in C")
+    words = [] if native.module is None else ["request path in C"]
+    words += ["dpu_daemon and sched compiled"] if build.compiled() else []
+    assert build.describe() == (", ".join(words) or "pure Python")
     assert build.check_build().severity in (Severity.OK, Severity.NOTE), "the checkout's module is stale: set up again"
     assert native.parse_result is (twins if native.module is None else native.module).parse_result

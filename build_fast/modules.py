@@ -1,0 +1,76 @@
+"""Which modules the fast build compiles. A package that gains less than 5 % of the daemon's time is not here
+(docs/measurements.md); a module that would break compiled is not either, and its line says why."""
+
+from __future__ import annotations
+
+from typing import Final
+
+COMPILED: Final[tuple[str, ...]] = (
+    "offpath.sched.jobs.admission",
+    "offpath.sched.jobs.book",
+    "offpath.sched.jobs.commands",
+    "offpath.sched.jobs.drain",
+    "offpath.sched.jobs.events",
+    "offpath.sched.jobs.forecast",
+    "offpath.sched.jobs.kernels",
+    "offpath.sched.jobs.leasing",
+    "offpath.sched.jobs.ledger",
+    "offpath.sched.jobs.limits",
+    "offpath.sched.jobs.records",
+    "offpath.sched.jobs.reload",
+    "offpath.sched.jobs.service",
+    "offpath.sched.jobs.states",
+    "offpath.sched.jobs.timers",
+    "offpath.sched.gpu.baselines",
+    "offpath.sched.gpu.conspirator",
+    "offpath.sched.gpu.firstfit",
+    "offpath.sched.gpu.geometry",
+    "offpath.sched.gpu.greedy",
+    "offpath.sched.gpu.indexed",
+    "offpath.sched.gpu.migrating",
+    "offpath.sched.gpu.oldest_gpu_first",
+    "offpath.sched.gpu.plugin",
+    "offpath.sched.gpu.policy",
+    "offpath.sched.gpu.registry",
+    "offpath.sched.gpu.rooms",
+    "offpath.sched.loop_share",
+    "offpath.dpu_daemon.requests.answers",
+    "offpath.dpu_daemon.requests.book_loop",
+    "offpath.dpu_daemon.requests.codes",
+    "offpath.dpu_daemon.requests.copies",
+    "offpath.dpu_daemon.requests.inflight",
+    "offpath.dpu_daemon.requests.pacing",
+    "offpath.dpu_daemon.requests.request_stats",
+    "offpath.dpu_daemon.requests.session_table",
+    "offpath.dpu_daemon.requests.sessions",
+    "offpath.dpu_daemon.requests.spinner",
+    "offpath.dpu_daemon.hosts.lanes",
+    "offpath.dpu_daemon.hosts.payloads",
+    "offpath.dpu_daemon.durability.journal.codec",
+    "offpath.dpu_daemon.durability.journal.log",
+    "offpath.dpu_daemon.durability.journal.ring",
+)
+DERIVED: Final[frozenset[str]] = frozenset(
+    {
+        "offpath.sched.gpu.policy.Policy",
+        "offpath.sched.gpu.indexed.IndexedPolicy",
+        "offpath.sched.gpu.baselines.BestFit",
+        "offpath.sched.gpu.baselines.FirstFitPolicy",
+        "offpath.sched.gpu.conspirator.ConspiratorPaper",
+        "offpath.sched.gpu.oldest_gpu_first.OldestGpuFirst",
+    }
+)
+"""Compiled classes that a policy plug-in, which is not compiled, may derive from (docs/plugins.md)."""
+PORTIONS: Final[dict[str, str]] = {
+    "bindings": "bindings",
+    "dpu_daemon": "dpu_daemon",
+    "host_helper": "host_helper",
+    "sched": "sched",
+    "scripts": "cli",
+}
+"""Role folder → the portion of the namespace `offpath` in it."""
+
+
+def source_of(module: str) -> str:
+    """The module's path below the namespace, such as ``offpath/sched/jobs/book.py``."""
+    return module.replace(".", "/") + ".py"
