@@ -11,6 +11,8 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
+from offpath.bindings.build import compiled
+
 from . import workers
 
 SIZE = os.environ.get("OFFPATH_TEST_SIZE", "ci")
@@ -61,6 +63,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("rdma"):
                 item.add_marker(pytest.mark.skip(reason=why))
+    if compiled():
+        for item in items:
+            if mark := item.get_closest_marker("interpreted"):
+                item.add_marker(pytest.mark.skip(reason=f"not on the fast build: {mark.args[0]}"))
     for item in items:
         if any(item.nodeid.startswith(where) for where in _SLOW):
             item.add_marker(pytest.mark.slow)
