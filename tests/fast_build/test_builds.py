@@ -49,6 +49,8 @@ def test_each_build_replays_the_other_ones_journals(fast: str, tmp_path: Path) -
         assert (by_us.pop("compiled"), by_them.pop("compiled")) == ([], ["dpu_daemon", "sched"])
         assert by_us == by_them
     assert len(written[0]["write"]) == len(read[0]["replay"]) == SEEDS
+    in_python = builds("write", theirs, *range(SEEDS), python=fast, switches={"OFFPATH_PURE": "1"})
+    assert in_python["write"] == written[0]["write"], "the C module reads compiled records as Python does"
 
 
 def test_whole_daemons_live_the_same_lives(fast: str) -> None:

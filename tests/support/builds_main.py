@@ -69,7 +69,7 @@ def main() -> None:
     if do == "schema":
         said |= {"schema": schema(), "journal": our_schema(), "hints": hints()}
     else:
-        said |= {"write": write, "replay": replay}[do](Path(folder), [int(seed) for seed in seeds])
+        said[do] = {"write": write, "replay": replay}[do](Path(folder), [int(seed) for seed in seeds])
     print(json.dumps(said))
 
 

@@ -48,11 +48,14 @@ def environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "COV_"))}
 
 
-def builds(do: str, folder: Path, *seeds: int, python: str = sys.executable) -> dict[str, Any]:
-    """What `builds_main` prints on the build of this interpreter."""
+def builds(
+    do: str, folder: Path, *seeds: int, python: str = sys.executable, switches: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """What `builds_main` prints on the build of this interpreter. ``switches``: further environment variables."""
+    variables = environment() | {"PYTHONPATH": str(ROOT)} | (switches or {})
     done = subprocess.run(
         [python, "-P", "-m", "tests.support.builds_main", do, str(folder), *map(str, seeds)],
-        capture_output=True, text=True, timeout=BUILD_S, check=False, env=environment() | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=BUILD_S, check=False, env=variables,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     said: dict[str, Any] = json.loads(done.stdout)

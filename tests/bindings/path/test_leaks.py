@@ -22,6 +22,8 @@ from . import journalled
 from .built import compiled, loaded
 from .sweep import PARTS, compare
 
+pytestmark = pytest.mark.interpreted("it makes records of wrong types, which a compiled class refuses")
+
 TIMES = 3_000
 MOST_BYTES = 4_096
 """What a cache of the interpreter's may grow by meanwhile. One object a call would be a hundred thousand bytes."""

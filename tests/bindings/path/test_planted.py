@@ -14,6 +14,8 @@ import pytest
 from ...support.sources import ROOT
 from .built import compiled
 
+pytestmark = pytest.mark.interpreted("it makes records of wrong types, which a compiled class refuses")
+
 INPUTS = 40_000
 BUGS = [
     # part, file, the text, what it becomes

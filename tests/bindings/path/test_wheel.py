@@ -14,6 +14,8 @@ import pytest
 from ...support.sources import ROOT
 from .built import hook
 
+pytestmark = pytest.mark.interpreted("the environment holds an offpath beside the wheel")
+
 MODULE = "offpath/bindings/_path.abi3.so"
 PROJECTS = {"offpath": ROOT, "offpath_host": ROOT / "host_helper"}
 ASK = "from offpath.bindings import build; print(build.describe(), '|', build.check_build().what)"
