@@ -50,7 +50,13 @@ def from_plain(hint: Callable[..., _T], data: Any) -> _T:
 
 @cache
 def own_hints(kind: Any) -> dict[str, Any]:
-    """The type hints of a dataclass's fields, resolved."""
+    """The type hints of a dataclass's fields, resolved.
+
+    Raises: TypeError: the class does not hold its hints as its source has them. A compiler that erases hints (``tuple``
+        for ``tuple[int, ...]``) must restore them (`build_fast.records`), or a journal would be misread.
+    """
+    if not all(isinstance(hint, str) for hint in kind.__annotations__.values()):
+        raise TypeError(f"the type hints of {kind.__name__} are not those of its source")
     return typing.get_type_hints(kind)
 
 

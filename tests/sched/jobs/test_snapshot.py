@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -18,6 +18,7 @@ from offpath.sched.jobs.commands import Answer
 from offpath.sched.jobs.records import MS, PinnedLease, TenantSpec
 from offpath.sched.jobs.snapshot import restore, schema, snapshot
 from offpath.sched.jobs.states import EndReason
+from offpath.sched.plain import from_plain, own_hints
 
 from .book_harness import ADA, HALF, SETTINGS, SMALL, BookHarness
 from .world import World, drive
@@ -144,3 +145,17 @@ def test_a_policy_that_this_build_lacks_is_refused() -> None:
 def test_the_schema_is_one_value_per_build() -> None:
     assert schema() == schema()
     assert len(schema()) == 16
+
+
+def test_a_class_without_its_sources_hints_has_no_plain_form() -> None:
+    """mypyc erases hints; read by those, a journal of another build would be misread without a word."""
+
+    @dataclass
+    class Erased:
+        numbers: tuple[int, ...]
+
+    assert from_plain(Erased, [[1, 2]]) == Erased((1, 2))
+    Erased.__annotations__ = {"numbers": tuple}
+    own_hints.cache_clear()
+    with pytest.raises(TypeError, match="Erased are not those of its source"):
+        own_hints(Erased)
