@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=why))
     if compiled():
         for item in items:
-            if mark := item.get_closest_marker("interpreted"):
+            if mark := item.get_closest_marker("not_fast"):
                 item.add_marker(pytest.mark.skip(reason=f"not on the fast build: {mark.args[0]}"))
     for item in items:
         if any(item.nodeid.startswith(where) for where in _SLOW):

@@ -147,6 +147,7 @@ def test_a_short_demo_answers_all_rightly_and_finds_no_violation(tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.not_fast("an installed offpath does not build the emulator of DOCA")
 @pytest.mark.parametrize(
     "arguments",
     [("--copy-engine", "doca", "--host-channel", "comch"), ("--host-channel", "zmq")],

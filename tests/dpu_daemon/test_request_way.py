@@ -98,7 +98,7 @@ def requester(monkeypatch: pytest.MonkeyPatch) -> Any:
     os.close(slots)
 
 
-@pytest.mark.interpreted("it records the calls of interpreted functions")
+@pytest.mark.not_fast("it records the calls of interpreted functions")
 async def test_a_request_passes_the_listed_files_and_no_others(
     tmp_path: Path, requester: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

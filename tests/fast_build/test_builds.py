@@ -17,7 +17,7 @@ from .modules import modules
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.interpreted("it starts the fast build itself"),
+    pytest.mark.not_fast("it starts the fast build itself"),
     needs_the_scripts(),
 ]
 SEEDS = {"quick": 5, "ci": 100, "full": 1_000}[SIZE]

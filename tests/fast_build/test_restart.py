@@ -19,7 +19,7 @@ from ..support.fast import environment, fast_python, needs_the_scripts
 __all__ = ["make_cluster"]
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.interpreted("it starts the fast build itself"),
+    pytest.mark.not_fast("it starts the fast build itself"),
     needs_the_scripts(),
 ]
 

@@ -20,7 +20,7 @@ SAMPLE = 8
 HUNTED_IN = ("bindings", "dpu_daemon", "host_helper", "sched", "tests/simulation", "tests/support/advisors.py")
 
 
-@pytest.mark.interpreted("it runs patched copies of the sources")
+@pytest.mark.not_fast("it runs patched copies of the sources")
 @pytest.mark.slow
 def test_the_simulation_finds_every_planted_bug(tmp_path: Path) -> None:
     """Or a sample of them where nothing has changed since all of them were found."""

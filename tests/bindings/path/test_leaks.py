@@ -22,7 +22,7 @@ from . import journalled
 from .built import compiled, loaded
 from .sweep import PARTS, compare
 
-pytestmark = pytest.mark.interpreted("it makes records of wrong types, which a compiled class refuses")
+pytestmark = pytest.mark.not_fast("it makes records of wrong types, which a compiled class refuses")
 
 TIMES = 3_000
 MOST_BYTES = 4_096

@@ -14,7 +14,7 @@ import pytest
 from ...support.sources import ROOT
 from .built import compiled
 
-pytestmark = pytest.mark.interpreted("it makes records of wrong types, which a compiled class refuses")
+pytestmark = pytest.mark.not_fast("it makes records of wrong types, which a compiled class refuses")
 
 INPUTS = 40_000
 BUGS = [

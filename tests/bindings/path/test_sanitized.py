@@ -13,7 +13,7 @@ from ...conftest import SIZE
 from ...support.sources import ROOT
 from .built import compiled, hook
 
-pytestmark = pytest.mark.interpreted("it makes records of wrong types, which a compiled class refuses")
+pytestmark = pytest.mark.not_fast("it makes records of wrong types, which a compiled class refuses")
 
 INPUTS = {"quick": 2_000, "ci": 5_000, "full": 100_000}[SIZE]
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g", "-O1")

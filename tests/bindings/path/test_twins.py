@@ -47,7 +47,7 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return loaded(compiled(tmp_path_factory.mktemp("path"), *STRICT))
 
 
-@pytest.mark.interpreted("it makes records of wrong types, which a compiled class refuses")
+@pytest.mark.not_fast("it makes records of wrong types, which a compiled class refuses")
 @pytest.mark.parametrize("part", PARTS)
 def test_c_and_python_agree_on_mutated_inputs(part: str, module: Any, capsys: pytest.CaptureFixture[str]) -> None:
     seen = compare(module, part, INPUTS, SEED)

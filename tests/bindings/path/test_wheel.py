@@ -14,7 +14,7 @@ import pytest
 from ...support.sources import ROOT
 from .built import hook
 
-pytestmark = pytest.mark.interpreted("the environment holds an offpath beside the wheel")
+pytestmark = pytest.mark.not_fast("the environment holds an offpath beside the wheel")
 
 MODULE = "offpath/bindings/_path.abi3.so"
 PROJECTS = {"offpath": ROOT, "offpath_host": ROOT / "host_helper"}

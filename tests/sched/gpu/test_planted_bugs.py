@@ -221,7 +221,7 @@ def found_by(find: Find) -> int | None:
     return None
 
 
-@pytest.mark.interpreted("a compiled caller does not see a replaced method")
+@pytest.mark.not_fast("a compiled caller does not see a replaced method")
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, find = BUGS[name]

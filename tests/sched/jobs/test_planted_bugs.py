@@ -384,7 +384,7 @@ def find(seeds: range) -> tuple[int, str] | None:
     return None
 
 
-@pytest.mark.interpreted("a compiled caller does not see a replaced method")
+@pytest.mark.not_fast("a compiled caller does not see a replaced method")
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, symptom = BUGS[name]
@@ -396,7 +396,7 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert re.search(symptom, said.splitlines()[0]), f"{name} shows itself otherwise: {said}"
 
 
-@pytest.mark.interpreted("a compiled caller does not see a replaced method")
+@pytest.mark.not_fast("a compiled caller does not see a replaced method")
 def test_a_failing_seed_fails_again_in_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
     closes_without_waiting_for_the_scrub(monkeypatch.setattr)
     found = find(range(SEEDS))
