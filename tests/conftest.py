@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from random import Random
 
 import pytest
 import uvloop
@@ -16,6 +17,8 @@ from offpath.bindings.build import compiled
 from . import workers
 
 SIZE = os.environ.get("OFFPATH_TEST_SIZE", "ci")
+SAMPLE = os.environ.get("OFFPATH_TEST_SAMPLE", "")
+"""``SEED COUNT``: of the selected tests only so many, drawn by the seed."""
 
 _SLOW_MACHINE = [HealthCheck.too_slow]  # two shared cores: time says nothing about the strategy
 settings.register_profile(
@@ -76,6 +79,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=out)
         gone = set(out)
         items[:] = [item for item in items if item not in gone]
+    if SAMPLE:
+        seed, count = SAMPLE.split()
+        chosen = set(Random(seed).sample(range(len(items)), min(int(count), len(items))))
+        config.hook.pytest_deselected(items=[item for n, item in enumerate(items) if n not in chosen])
+        items[:] = [item for n, item in enumerate(items) if n in chosen]
     if hasattr(config, "workerinput"):
         workers.order(items)
 
