@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from offpath.bindings.build import compiled
 from offpath.bindings.errors import OffpathError
 from offpath.cli.bench.request_path.profile import own_us
 from offpath.cli.bench.request_path.profiled_daemon import Cost, StageSum, Sums, Tracer, located
@@ -76,6 +77,7 @@ def test_the_cost_of_wrapping_is_subtracted() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.not_fast("a compiled caller does not see a wrapped function")
 def test_a_profile_has_every_stage_and_the_cpu_time_beside_it() -> None:
     done = offpath("bench", "request-path", "--quick", "--json", "--profile", "--only", "4k_1", timeout=120)
     assert done.code == 0, done.err
@@ -84,3 +86,11 @@ def test_a_profile_has_every_stage_and_the_cpu_time_beside_it() -> None:
     assert sum(found["stages_percent"].values()) == pytest.approx(100, abs=1)
     assert 0 < found["sum_us"] < found["profiled_cpu_us"]
     assert found["wrapping_us"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not compiled(), reason="only compiled modules cannot be profiled")
+def test_a_compiled_build_is_not_profiled() -> None:
+    done = offpath("bench", "request-path", "--quick", "--profile", "--only", "4k_1")
+    assert done.code == 1
+    assert "dpu_daemon and sched are compiled" in done.err

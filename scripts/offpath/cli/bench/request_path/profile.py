@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from offpath.bindings.build import compiled
+from offpath.bindings.errors import OptionRefused
 from offpath.cli.bench.command import Report
 from offpath.cli.bench.measure import cores, machine, pin
 from offpath.cli.bench.request_path.backend import DEPTH, SMALL
@@ -32,7 +34,13 @@ _Samples = dict[str, list[float]]
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """Profile; there are no bars. Raises: OffpathError: a function of `STAGES` does not exist."""
+    """Profile; there are no bars.
+
+    Raises: OptionRefused: the fast build, whose compiled callers do not see a wrapped function. OffpathError: a
+        function of `STAGES` does not exist.
+    """
+    if portions := compiled():
+        raise OptionRefused(f"--profile needs interpreted modules; {' and '.join(portions)} are compiled in this build")
     for names in STAGES.values():
         for name in names:
             located(name)
