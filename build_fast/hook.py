@@ -10,8 +10,8 @@ import sysconfig
 from pathlib import Path
 from typing import Any, Final
 
-REQUIRES: Final = ("mypy[mypyc]~=2.4", "orjson", "pydantic", "uvloop", "pyzmq", "prometheus-client", "numpy")
-"""What compiling imports or reads types from, beyond the build backend."""
+REQUIRES: Final = ("mypy[mypyc]~=2.4", "orjson>=3.10", "pydantic>=2", "pyzmq>=26")
+"""The compiler, and the packages whose types the compiled modules use."""
 
 
 def is_wanted() -> bool:
