@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
 from offpath.sched.gpu.baselines import BestFit, Exclusive, FirstFitPolicy, MpsOnly
 from offpath.sched.gpu.conspirator import ConspiratorPaper
-from offpath.sched.gpu.geometry import GpuSpec
+from offpath.sched.gpu.geometry import GpuSpec, Profile
 from offpath.sched.gpu.greedy import GreedyFirstFit
 from offpath.sched.gpu.oldest_gpu_first import OldestGpuFirst
 from offpath.sched.gpu.paper import paper_gpu
@@ -215,3 +216,29 @@ def test_shipped_cuts_where_a_gpu_stays_in_use() -> None:
     assert where(4 * minute) == "g2"
     policy.release(Placement(1, 0, False), 14, 4 * minute)
     assert where(4 * minute) == "g3"
+
+
+@pytest.mark.parametrize("base", [OldestGpuFirst, ConspiratorPaper, FirstFitPolicy, BestFit])
+def test_a_policy_may_derive_from_a_built_in_one_and_is_called_by_it(base: Any) -> None:
+    """As a plug-in does: on the fast build the class is not compiled, and its base is."""
+
+    class Whole(base):  # type: ignore[misc]
+        name = "whole"
+
+        def offered(self, spec: GpuSpec) -> list[Profile]:
+            return [profile for profile in super().offered(spec) if profile.compute_slices == spec.compute_slices]
+
+        def suits(self, demand: Demand, warm: Any) -> bool:
+            return False
+
+    policy, plain = Whole(), base()
+    for each in (policy, plain):
+        each.gpu_added(a100("g0"))
+    demand, opening = Demand(1, "a", 14, 0), Opening()
+    assert (policy.plan(demand, 0, opening).alpha, plain.plan(demand, 0, opening).alpha) == (100, 14)
+    for each in (policy, plain):
+        each.lease_planned(LeaseView(1, "a", "g0", "7g.40gb", 0, 100, 2, MIB))
+        each.lease_opened(1)
+    assert isinstance(plain.place(demand, 0), Placement)
+    assert not isinstance(policy.place(demand, 0), Placement), "no lease suits"
+    assert (Whole.name, policy.name) == ("whole", "whole")
