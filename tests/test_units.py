@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from offpath.dpu_daemon.config import (
     DaemonConfig,
+    DatapathTable,
     DurabilityTable,
     LeaseTable,
     LeasingTable,
@@ -188,6 +189,7 @@ EXAMPLE = (ROOT / "systemd" / "offpath.example.toml").read_text()
 
 
 def test_the_example_says_what_holds_when_nothing_is_said() -> None:
+    """But for ``datapath.spin_us``: the example is a DPU's, and the default suits a host."""
     config = parse_config(tomllib.loads(EXAMPLE), "example")
     assert config.leasing == LeasingTable()
     assert config.durability == DurabilityTable()
@@ -196,7 +198,8 @@ def test_the_example_says_what_holds_when_nothing_is_said() -> None:
     (tenant,) = config.tenant
     bare = TenantTable(name=tenant.name, token_file=tenant.token_file, weight=tenant.weight)
     assert tenant == bare
-    assert config == DaemonConfig(tenant=[tenant])
+    assert config.datapath.spin_us == 150
+    assert config == DaemonConfig(tenant=[tenant], datapath=DatapathTable(spin_us=150))
 
 
 def test_the_example_with_everything_switched_on_is_accepted_and_leaves_nothing_out() -> None:

@@ -10,7 +10,7 @@ from ..conftest import SIZE
 from .planted import ROLES, ROOT, Campaign, PatchFailed, apply, hunt, patches, places
 
 MOST = {"quick": 1_200, "ci": 2_000, "full": 5_000}[SIZE]
-"""Schedules: the bug that is hardest to find (44) shows itself at seed 1 718. Which seed finds a bug is luck, and moves
+"""Schedules: the bug that is hardest to find shows itself about seed 1 000. Which seed finds a bug is luck, and moves
 with every draw that a world makes."""
 LEAST = 50
 

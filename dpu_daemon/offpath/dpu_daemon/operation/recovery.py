@@ -83,23 +83,14 @@ class Recovery:
         daemon.host.restore()
         daemon.host.reattachment.on_lane_back = self._lane_back
         lost: list[int] = []
-        taken: list[int] = []
-        newest: dict[tuple[int, int], int] = {}
-        for job in ledger.jobs.values():  # in the order of acceptance
-            newest[job.session, job.origin >> 32] = job.job
-        for job in list(ledger.jobs.values()):
-            if newest[job.session, job.origin >> 32] != job.job:  # a newer request in its slot returned its credit
-                taken.append(job.job)
-            else:
-                self._job(job, sessions.get(job.session), lost)
+        for job in list(ledger.jobs.values()):  # one per slot: a request that reuses a slot returned its job's credit
+            self._job(job, sessions.get(job.session), lost)
         for job in ledger.leaving.values():
             if job.job not in daemon.requests.answers.leaving:
                 daemon.requests.answers.leaving[job.job] = ref = _nobodys(job)
                 ref.is_answered = True
         # The book gets events only from here on: time has passed, so an event may make it answer any job at once.
         daemon.plugin.adopt()
-        for number in taken:
-            daemon.requests.book_loop.dispatch(events.CreditReturned(number))
         self._end_copies()
         self._reconfigure()
         if daemon.is_draining:  # a drain only applied to the previous process; it is not reported to the operator
