@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from offpath.cli.bench.daemon_idle import RATES, idle_lines, of_one_daemon
+
 from ..support.command import offpath
 
 
@@ -14,3 +16,13 @@ def test_a_daemon_at_rest_and_after_a_thousand_requests_stays_below_its_memory()
     found = done.document
     assert 20 < found["rest_mib"] < 60
     assert 20 < found["rest_after_1000_mib"] < 60
+
+
+@pytest.mark.slow
+def test_an_idle_daemon_that_spins_sleeps_and_one_with_requests_wakes() -> None:
+    """Counted in wake-ups: a daemon that polled while idle would have a core's time, whatever the machine does."""
+    idle, *busy = of_one_daemon(150, 1.0, 0.5)
+    assert [row["rate"] for row in busy] == list(RATES)
+    assert idle["cpu_percent"] < 50
+    assert all(row["wakeups"] > 0 and row["cpu_us"] > 0 and row["p50_us"] > 0 for row in busy)
+    assert len(idle_lines([idle, *busy])) == 5

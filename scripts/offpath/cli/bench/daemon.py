@@ -1,4 +1,4 @@
-"""`daemon`: start-up time, memory at rest, recovery time after kill -9, and the cost of the journal.
+"""`daemon`: start-up time, memory and CPU at rest, recovery time after kill -9, and the cost of the journal.
 
 Budgets (docs/design.md, Budgets) are printed beside the figures. They are absolute times, which a busy machine can miss
 without a fault, so the exit code does not depend on them.
@@ -22,6 +22,7 @@ import numpy as np
 
 from offpath.bindings.errors import OffpathError
 from offpath.cli.bench.command import Report
+from offpath.cli.bench.daemon_idle import idle_lines, idle_rows
 from offpath.cli.bench.measure import machine, ratio
 from offpath.cli.bench.node import Node
 from offpath.dpu_daemon.durability.journal import codec
@@ -30,13 +31,13 @@ from offpath.dpu_daemon.durability.journal.ring import MappedFile, ReadOnlyFile,
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.states import EndReason, JobState
 
-DESCRIPTION: Final = "start-up, memory at rest, kill -9 to the first answer, and the journal's cost"
-READY_S, REST_MIB, BACK_S = 0.5, 60.0, 1.0
+DESCRIPTION: Final = "start-up, memory and CPU at rest, kill -9 to the first answer, and the journal's cost"
+READY_S, REST_MIB, BACK_S, IDLE_PERCENT = 0.5, 60.0, 1.0, 0.1
 _MIB: Final = 1 << 20
 _PAYLOAD: Final = np.zeros(4096, np.uint8)
 _LIFE_S: Final = 1.2
 """A daemon that has run for a second is restarted at once; after shorter runs the service manager backs off."""
-_PARTS: Final = ("start", "memory", "kill", "journal", "fullness")
+_PARTS: Final = ("start", "memory", "idle", "kill", "journal", "fullness")
 
 
 @dataclass(slots=True)
@@ -61,7 +62,8 @@ def run(arguments: argparse.Namespace) -> Report:
     begun = time.monotonic()
     found = _Findings()
     parts: dict[str, Callable[[_Findings, bool], None]] = {
-        "start": _start, "memory": _memory, "kill": _kill, "journal": _journal, "fullness": _fullness,
+        "start": _start, "memory": _memory, "idle": _idle, "kill": _kill, "journal": _journal,
+        "fullness": _fullness,
     }  # fmt: skip
     for name in arguments.only or _PARTS:
         print(f"{name} …", file=sys.stderr)
@@ -97,6 +99,15 @@ def _memory(found: _Findings, quick: bool) -> None:
         after = _resident_mib(node.daemon_pid)
     found.budget("rest_mib", rest, REST_MIB, f"memory: {rest:.1f} MiB at rest after ready")
     found.budget("rest_after_1000_mib", after, REST_MIB, f"  {after:.1f} MiB after 1000 requests of 4 KB")
+
+
+def _idle(found: _Findings, quick: bool) -> None:
+    rows = idle_rows(quick)
+    found.add("idle", rows, "\n".join(idle_lines(rows)))
+    for row in rows:
+        if not row["rate"]:
+            key = f"idle_percent_spin_{row['spin_us']}"
+            found.budget(key, row["cpu_percent"], IDLE_PERCENT, f"  CPU at rest, spin {row['spin_us']}, %")
 
 
 def _resident_mib(pid: int) -> float:

@@ -32,7 +32,9 @@ _READY: Final = b"offpathd ready"
 class Node:
     """Ends everything with its block. ``ready_s``: from the spawn to the daemon's ready line."""
 
-    def __init__(self, *, is_kept: bool = False, has_helper: bool = True, journal_mib: int = 32) -> None:
+    def __init__(
+        self, *, is_kept: bool = False, has_helper: bool = True, journal_mib: int = 32, spin_us: int = 0
+    ) -> None:
         self._directory = tempfile.mkdtemp(prefix="offpath-bench-")
         self._runtime = os.path.join(self._directory, "run")
         self._token = os.path.join(self._directory, "token")
@@ -44,7 +46,8 @@ class Node:
         os.close(descriptor)
         config = os.path.join(self._directory, "offpathd.toml")
         with open(config, "w", encoding="utf-8") as file:
-            file.write(f"[durability]\njournal_mib = {journal_mib}\n[[tenant]]\nname = 'bench'\n")
+            file.write(f"[durability]\njournal_mib = {journal_mib}\n[datapath]\nspin_us = {spin_us}\n")
+            file.write("[[tenant]]\nname = 'bench'\n")
             file.write(f"token_file = '{self._token}'\n")
         words = ["daemon", "run", "--config", config, "--runtime-dir", self._runtime]
         words += ["--keep", "--watchdog-s", "0", "--starts", "0"] if is_kept else []
