@@ -32,6 +32,7 @@ COMPUTE: Final = (
 machine of its own."""
 _FOLDER: Final = "OFFPATH_TEST_WORKERS_FOLDER"
 _WAIT_S: Final = 3600.0
+_opened: list[str] = []
 
 
 def unit_of(nodeid: str) -> str:
@@ -69,13 +70,14 @@ def hunters() -> int:
 
 def open_folder() -> None:
     """In the process that starts the workers: where each says that it has ended."""
-    os.environ[_FOLDER] = tempfile.mkdtemp(prefix="offpath-workers-")
+    os.environ[_FOLDER] = folder = tempfile.mkdtemp(prefix="offpath-workers-")
+    _opened.append(folder)
 
 
 def close_folder() -> None:
-    """After the last worker."""
-    if folder := os.environ.pop(_FOLDER, None):
-        shutil.rmtree(folder, ignore_errors=True)
+    """After the last worker. A test that starts pytest hands it the folder of this one, which is not its own."""
+    while _opened:
+        shutil.rmtree(_opened.pop(), ignore_errors=True)
 
 
 def has_ended(worker: str) -> None:
