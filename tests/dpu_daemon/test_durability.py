@@ -216,7 +216,7 @@ def test_restarts_of_a_lineage_and_what_its_journal_holds_are_counted(make_clust
     assert [now["offpath_restarts_total", ()] for now in seen] == [0, 0, 1, 2]
     records = [now["offpath_journal_records_total", ()] for now in seen]
     assert records == sorted(set(records)), "they rise from process to process too"
-    assert records[1] >= records[0] + 10 * 4
+    assert records[1] >= records[0] + 10 * 3  # a credit travels with the next request
     assert seen[1]["offpath_journal_fill_ratio", ()] > seen[0]["offpath_journal_fill_ratio", ()] > 0
     assert all(now["offpath_journal_checkpoints_total", ()] == 1 for now in seen)
     assert all(now["offpath_journal_failed", ()] == 0 for now in seen)
