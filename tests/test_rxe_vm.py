@@ -1,7 +1,8 @@
 """./scripts/rxe-vm: whose fault an ending was can be told by its exit code, and nothing is left behind.
 
 One of these tests runs all tests marked rdma in the virtual machine, so that `./scripts/test` has run them too. Where
-no image can be had (no qemu, no network, no root) these tests are skipped, and say why; OFFPATH_RXE_VM=1 forbids that.
+no image can be had (no qemu, no network, no root) these tests are skipped, and say why; OFFPATH_RXE_VM=1 forbids that. A
+tree that cannot be installed in an image is no reason to skip.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BOUND_S = 6000.0 if SIZE == "full" else 1500.0  # the first use makes the image
 CAN_GET_QEMU = shutil.which("qemu-system-x86_64") or (os.geteuid() == 0 and shutil.which("apt-get"))
 LEAST_TESTS = 160
+BROKEN_TREE = "offpath: rxe image: the project cannot be installed in it"
 MUST_RUN = os.environ.get("OFFPATH_RXE_VM") == "1"
 pytestmark = pytest.mark.slow
 
@@ -32,7 +34,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> None:
     if not MUST_RUN and not CAN_GET_QEMU:
         pytest.skip("no qemu-system-x86_64, and only root can install it")
     done = rxe_vm(tmp_path_factory.mktemp("first"), "--", "true")
-    if done.returncode == 125 and not MUST_RUN:
+    if done.returncode == 125 and not MUST_RUN and BROKEN_TREE not in done.stderr:
         pytest.skip(f"no image, or qemu does not run: {done.stderr[-300:]}")
     assert done.returncode == 0, done.stderr
 
