@@ -1,8 +1,8 @@
 """./scripts/rxe-vm: whose fault an ending was can be told by its exit code, and nothing is left behind.
 
 One of these tests runs all tests marked rdma in the virtual machine, so that `./scripts/test` has run them too. Where
-no image can be had (no qemu, no network, no root) these tests are skipped, and say why; OFFPATH_RXE_VM=1 forbids that. A
-tree that cannot be installed in an image is no reason to skip.
+no image can be had (no qemu, no network, no root) these tests are skipped, and say why; OFFPATH_RXE_VM=1 forbids that.
+A tree that cannot be installed in an image is no reason to skip.
 """
 
 from __future__ import annotations

@@ -57,6 +57,8 @@ MS = 1_000_000
 MOST_STEPS = 6_000
 HEAL_STEPS = 30_000
 HEAL_NS = 900_000 * MS
+BEAT_STEPS = 8 * HEAL_NS // (100 * MS)
+"""Steps of all heartbeats in that time, where they are most frequent."""
 
 
 class _HostTime:
@@ -568,8 +570,8 @@ class World:
         )
 
     def rest(self) -> None:
-        """Everybody has left; leases close, timers run out."""
-        end_ns, end_steps = self.loop.now_ns + HEAL_NS, self.loop.steps + HEAL_STEPS
+        """Everybody has left; leases close, timers run out. Meanwhile the heart beats."""
+        end_ns, end_steps = self.loop.now_ns + HEAL_NS, self.loop.steps + HEAL_STEPS + BEAT_STEPS
         while self.loop.steps < end_steps and self.loop.now_ns < end_ns and not self._is_at_rest() and self.step():
             pass
         promise(self.loop.steps < end_steps, "the node never comes to rest")
