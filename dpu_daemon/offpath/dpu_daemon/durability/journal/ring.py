@@ -293,8 +293,7 @@ class Ring:
         view = storage.view()
         best = _newest_header(view, (len(view) - HEADER_PAGE) // RECORD_BYTES)
         if best is None:
-            is_new = not any(view[:HEADER_PAGE])
-            raise JournalForeign("there was none" if is_new else "not a journal of this size")
+            raise JournalForeign("not a journal of this size")
         ring = cls(storage, best[1])
         ring._copies, ring.restarts, ring.checkpoints = best[0], best[2], best[3]
         return ring
