@@ -14,7 +14,10 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
-LOCKS = {"base.txt": ("daemon", "host", "plot", "sim", "dev", "fast"), "image.txt": ("daemon", "host", "dev")}
+LOCKS = {
+    "base.txt": ("daemon", "host", "gpu", "plot", "sim", "dev", "fast"),
+    "image.txt": ("daemon", "host", "gpu", "dev"),
+}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
