@@ -15,9 +15,10 @@ import pytest_asyncio
 from offpath.bindings.errors import HeaderError, PeerGone
 from offpath.bindings.wire import admin
 from offpath.bindings.wire.codes import Reason, Status
-from offpath.bindings.wire.header import DTYPE_CODES, HEADER_PART_BYTES
+from offpath.bindings.wire.header import DTYPE_CODES, DTYPES, HEADER_PART_BYTES
 from offpath.cli.admin_client import AdminClient, all_tenants
 from offpath.host_helper import AsyncRequester, Options, Requester, RequestFailed, RequestTimeout
+from offpath.host_helper.dtypes import numpy_dtype
 from offpath.host_helper.errors import PayloadTooLarge, UnknownKernel
 
 from ..support.cluster import MIB, TIMEOUT, Cluster, said
@@ -102,11 +103,11 @@ def test_a_payload_of_any_length_arrives_whole(ada: Requester, nbytes: int) -> N
     assert np.array_equal(ada.submit("echo", [payload], timeout=TIMEOUT).array, payload)
 
 
-@pytest.mark.parametrize("dtype", DTYPE_CODES)
+@pytest.mark.parametrize("dtype", [numpy_dtype(code) for code in DTYPES], ids=DTYPE_CODES)
 @pytest.mark.parametrize("shape", [(), (1,), (3, 5), (2, 3, 1, 2, 1, 2), (0, 4), (1500,)], ids=str)
-def test_every_dtype_and_shape_goes_there_and_back(ada: Requester, dtype: str, shape: tuple[int, ...]) -> None:
+def test_every_dtype_and_shape_goes_there_and_back(ada: Requester, dtype: Any, shape: tuple[int, ...]) -> None:
     count = int(np.prod(shape))
-    array = np.random.default_rng(7).integers(0, 2, count).astype(dtype).reshape(shape)
+    array = np.random.default_rng(7).integers(0, 2, count, np.uint8).astype(dtype).reshape(shape)
     result = ada.submit("echo", [array], timeout=TIMEOUT).array
     assert (result.dtype, result.shape) == (array.dtype, shape)
     assert np.array_equal(result, array)
@@ -215,7 +216,7 @@ def test_a_result_above_the_lanes_room_fails_its_job(ada: Requester) -> None:
 
 
 def test_a_result_dtype_that_cannot_travel_fails_its_job(ada: Requester) -> None:
-    with pytest.raises(RequestFailed, match="may not return dtype complex128"):
+    with pytest.raises(RequestFailed, match="may not return dtype complex"):
         ada.submit("complex", [np.ones(3)], timeout=TIMEOUT)
 
 

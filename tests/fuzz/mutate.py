@@ -89,7 +89,7 @@ def descriptor(noise: Random, room: int) -> bytes:
     zero16 = zero32 = 0
     wrong = noise.randrange(12)
     if wrong == 0:
-        code = noise.choice((0, 13, 255))
+        code = noise.choice((0, 19, 255))
     elif wrong == 1:
         ndim = noise.choice((7, 8, 255))
     elif wrong == 2:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from offpath.bindings.loopback.gpu import EmulatedGpu
 from offpath.host_helper import Helper, LaneContext, current_lane
-from offpath.host_helper.kernels import Kernel, KernelTable, call_kernel, enter_lane
+from offpath.host_helper.kernels import Kernel, KernelTable, LaneMemory, call_kernel, enter_lane
 
 
 @pytest.mark.parametrize("demand", [0, -1, 101, 200])
@@ -26,9 +27,14 @@ def test_a_name_is_used_once() -> None:
         helper.kernel("k")
 
 
-def test_tensors_are_numpy_arrays_or_pointers() -> None:
-    with pytest.raises(ValueError, match="tensors='torch' is neither 'numpy' nor 'pointer'"):
-        Helper().kernel("k", tensors="torch")
+def test_tensors_are_of_a_known_library_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="tensors='jax' is none of numpy, torch, cupy, pointer"):
+        Helper().kernel("k", tensors="jax")
+    monkeypatch.setattr("offpath.host_helper.kernels.find_spec", lambda name: None)
+    for name in ("numpy", "torch", "cupy"):
+        with pytest.raises(ValueError, match=f"{name} is not installed here"):
+            Helper().kernel("k", tensors=name)
+    Helper().kernel("k", tensors="pointer")
 
 
 @pytest.mark.parametrize("name", ["", "two words", "-k", "k" * 65, "ä", "k\n"])
@@ -53,7 +59,7 @@ def test_the_decorated_function_stays_itself() -> None:
         return 2 * value
 
     assert double(4) == 8
-    assert table.kernels["double"] == Kernel("double", double, 7, None, None, True)
+    assert table.kernels["double"] == Kernel("double", double, 7, None, None, "pointer")
 
 
 def test_without_a_demand_a_kernel_takes_a_whole_gpu() -> None:
@@ -63,7 +69,7 @@ def test_without_a_demand_a_kernel_takes_a_whole_gpu() -> None:
 
 
 def kernel(function: Any, pre: Any = None, post: Any = None) -> Kernel:
-    return Kernel("k", function, 1, pre, post, False)
+    return Kernel("k", function, 1, pre, post, "numpy")
 
 
 def test_pre_and_post_stand_around_the_kernel() -> None:
@@ -102,13 +108,22 @@ def test_outside_a_kernel_there_is_no_lane() -> None:
 def test_inside_a_kernel_the_lane_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     import contextvars
 
-    lane = LaneContext("ada", "GPU-0", "1g.5gb", 0, 1, 2, 3, os.getpid(), memoryview(b""), memoryview(b""))
+    gpu = EmulatedGpu("GPU-0", "A100-40GB", slice_bytes=1 << 20)
+    memory = gpu.open_instance(gpu.create_instance("1g.5gb", 0))
+    reserved = memory.reserve(0, 1, 8192, 4096)
+    lane = LaneContext("ada", "GPU-0", "1g.5gb", 0, 1, 2, 3, os.getpid(), LaneMemory(reserved))
 
     def inside() -> LaneContext:
         enter_lane(lane)
         return current_lane()
 
     assert contextvars.copy_context().run(inside) is lane
+    assert (lane.memory.landing_bytes, lane.memory.result_bytes, lane.memory.device) == (8192, 4096, (1, 0))
+    assert (lane.memory.pointer, lane.memory.stream) == (reserved.pointer, 0)
+    lane.memory.write(8190, b"over")
+    assert (reserved.read(8190, 4), lane.memory.read(8192, 2)) == (b"over", b"er")
+    memory.close()
+    gpu.close()
 
 
 def test_a_helper_without_kernels_does_not_run() -> None:

@@ -27,6 +27,7 @@ from offpath.bindings.wire.header import (
     parse_request,
     unpack_tensors,
 )
+from offpath.host_helper.dtypes import numpy_dtype
 from offpath.host_helper.errors import PayloadTooLarge, RequestFailed
 from offpath.host_helper.slots import DEFAULT_OPTIONS, Options, Result, SlotTable
 
@@ -59,7 +60,7 @@ class Session:
         header = parse_request(bytes(self._slots[slot][:HEADER_COPY_BYTES]), self.payload_bytes)
         body = bytes(self.payload_view(slot)[: header.payload_bytes])
         described = unpack_tensors(header.tensors, header.payload_bytes)
-        return header, [np.ndarray(t.dims, DTYPES[t.dtype][0], body, t.offset) for t in described]
+        return header, [np.ndarray(t.dims, numpy_dtype(t.dtype), body, t.offset) for t in described]
 
     def answer(self, slot: int, body: bytes = b"", tensors: list[Tensor] | None = None, **fields: Any) -> None:
         fields = {"request_id": 1, "status": Status.COMPLETED, "result_bytes": len(body), **fields}
@@ -135,14 +136,14 @@ def test_read_only_and_empty_arrays_are_no_trouble(session: Session, table: Tabl
         ([np.zeros(65_537, np.uint8)], PayloadTooLarge),
         ([np.zeros(1)] * 9, HeaderError),
         ([np.zeros((1,) * 7)], HeaderError),
-        ([np.zeros(2, np.complex64)], TypeError),
+        ([np.zeros(2, np.clongdouble)], TypeError),
         ([np.array(["text"])], TypeError),
         ([np.array([None])], TypeError),
         ([np.zeros(2, "datetime64[s]")], TypeError),
         ([np.zeros(2, [("a", np.int8)])], TypeError),
         ([np.zeros(2, np.dtype(np.int32).newbyteorder())], TypeError),
     ],
-    ids=["too much", "too many", "too many dims", "complex", "text", "objects", "dates", "records", "byte order"],
+    ids=["too much", "too many", "too many dims", "long complex", "text", "objects", "dates", "records", "byte order"],
 )
 def test_what_cannot_travel_takes_no_slot(session: Session, table: Table, arrays: list[Any], error: type) -> None:
     for _ in range(session.slot_count + 1):
@@ -216,8 +217,8 @@ def test_a_result_with_one_array_has_it_by_name() -> None:
 
 # -- properties ----------------------------------------------------------------------------------------------------
 arrays = st.builds(
-    lambda dtype, shape, flip: np.resize(np.arange(7), shape).astype(dtype)[::flip],
-    st.sampled_from(sorted(DTYPE_CODES)),
+    lambda dtype, shape, flip: np.resize(np.arange(7), shape).astype(np.uint8).astype(dtype)[::flip],
+    st.sampled_from([numpy_dtype(code) for code in DTYPES]),
     st.lists(st.integers(0, 6), min_size=1, max_size=4).map(tuple),
     st.sampled_from([1, -1, 2]),
 )
@@ -229,7 +230,7 @@ def test_whatever_is_filled_in_is_what_the_daemon_reads(given_arrays: list[Any])
     slot = SlotTable(session).fill(1, given_arrays, DEFAULT_OPTIONS, "me")  # type: ignore[arg-type]
     _, received = session.request(slot)
     assert [(r.dtype, r.shape) for r in received] == [(a.dtype, a.shape) for a in given_arrays]
-    assert all(np.array_equal(r, a) for r, a in zip(received, given_arrays, strict=True))
+    assert all(r.tobytes() == a.tobytes() for r, a in zip(received, given_arrays, strict=True))
 
 
 class SlotsAtWork(RuleBasedStateMachine):
@@ -253,7 +254,7 @@ class SlotsAtWork(RuleBasedStateMachine):
         assert (header.request_id, received.tobytes()) == (self.sent, values)
 
     @precondition(lambda self: self.table.has_room())
-    @rule(wrong=st.sampled_from([np.zeros(257, np.uint8), np.zeros(1, np.complex64), np.zeros((1,) * 7)]))
+    @rule(wrong=st.sampled_from([np.zeros(257, np.uint8), np.zeros(1, np.clongdouble), np.zeros((1,) * 7)]))
     def fail_to_fill(self, wrong: Any) -> None:
         with pytest.raises((PayloadTooLarge, TypeError, HeaderError)):
             self.table.fill(1, [wrong], DEFAULT_OPTIONS, "nobody")

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from offpath.bindings.wire.header import DTYPES
 from offpath.host_helper import tensors
+from offpath.host_helper.dtypes import NO_NUMPY_TYPE
 from offpath.host_helper.tensors import LaneTensor
 
 NAMES = [name for name, _ in DTYPES.values()]
+OF_NUMPY = [name for name in NAMES if name not in NO_NUMPY_TYPE]
 
 
 class Memory:
@@ -51,12 +53,51 @@ def _nothing_stays_alive() -> Any:
 
 def test_every_dtype_of_the_wire_can_be_a_tensor_and_no_other() -> None:
     assert set(tensors._TYPES) == set(NAMES)
-    with pytest.raises(ValueError, match="no tensor type 'bfloat16'; known: uint8"):
-        LaneTensor(0, "bfloat16", (1,))
+    with pytest.raises(ValueError, match="no tensor type 'float128'; known: uint8"):
+        LaneTensor(0, "float128", (1,))
+
+
+def test_the_bytes_of_a_tensor_are_those_of_the_wire() -> None:
+    for name, element in DTYPES.values():
+        assert LaneTensor(0, name, (3, 5)).nbytes == 15 * element
+        assert LaneTensor(0, name, (3, 5)).as_bytes().shape == (15 * element,)
+
+
+@pytest.mark.parametrize("dtype", sorted(NO_NUMPY_TYPE))
+def test_what_numpy_does_not_know_is_no_array_of_another_type(dtype: str) -> None:
+    _, lane = tensor("uint8", (64,))
+    other = LaneTensor(lane.pointer, dtype, (4,))
+    with pytest.raises(AttributeError, match=f"no type string for {dtype}"):
+        _ = other.__array_interface__
+    with pytest.raises((BufferError, RuntimeError, TypeError)):
+        np.from_dlpack(other)
+    tensors._alive.clear()  # what a consumer refuses is not given back
+
+
+def test_what_is_in_a_gpus_memory_is_never_read_by_the_host() -> None:
+    on_gpu = LaneTensor(0x7000_0000_0000, "float32", (4,), device=(2, 0), stream=77)
+    with pytest.raises((BufferError, RuntimeError)):
+        np.from_dlpack(on_gpu)
+    tensors._alive.clear()
+    assert not hasattr(on_gpu, "__array_interface__")
+    assert np.asarray(on_gpu).dtype == object  # numpy found nothing that it could read
+    assert on_gpu.__cuda_array_interface__ == {
+        "shape": (4,), "typestr": "<f4", "data": (0x7000_0000_0000, False), "version": 3, "stream": None,
+    }  # fmt: skip
+    assert on_gpu.as_bytes().device == (2, 0)
+    assert not hasattr(tensor("float32", (4,))[1], "__cuda_array_interface__")
+
+
+def test_a_tensor_is_not_exported_as_a_copy_or_to_another_device() -> None:
+    _, lane = tensor("uint8", (4,))
+    for wish in ({"copy": True}, {"dl_device": (2, 0)}):
+        with pytest.raises(BufferError, match="without a copy"):
+            lane.__dlpack__(**wish)
+    assert tensors._alive == {}
 
 
 @pytest.mark.parametrize("make", [np.asarray, np.from_dlpack], ids=["array interface", "dlpack"])
-@pytest.mark.parametrize("dtype", NAMES)
+@pytest.mark.parametrize("dtype", OF_NUMPY)
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (2, 3), (0, 5), (1, 2, 3, 1, 2, 1)], ids=str)
 def test_an_array_looks_at_the_memory_itself(make: Any, dtype: str, shape: tuple[int, ...]) -> None:
     memory, lane = tensor(dtype, shape)
@@ -72,7 +113,7 @@ def test_an_array_looks_at_the_memory_itself(make: Any, dtype: str, shape: tuple
     del array
 
 
-@given(st.sampled_from(NAMES), st.lists(st.integers(0, 5), max_size=6), st.randoms(use_true_random=False))
+@given(st.sampled_from(OF_NUMPY), st.lists(st.integers(0, 5), max_size=6), st.randoms(use_true_random=False))
 def test_both_ways_agree_with_numpy_on_any_shape(dtype: str, dims: list[int], noise: Any) -> None:
     shape = tuple(dims)
     memory, lane = tensor(dtype, shape)
@@ -81,7 +122,7 @@ def test_both_ways_agree_with_numpy_on_any_shape(dtype: str, dims: list[int], no
     ctypes.memmove(memory.pointer, content, nbytes)
     expected = np.frombuffer(content or b"", dtype).reshape(shape)
     for array in (np.asarray(lane), np.from_dlpack(lane)):
-        assert np.array_equal(array, expected, equal_nan=dtype.startswith("float"))
+        assert np.array_equal(array, expected, equal_nan=dtype.startswith(("float", "complex")))
     del array
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import zlib
 from typing import TYPE_CHECKING, Any
 
 from offpath.bindings.loopback.gpu import EmulatedGpu
@@ -111,6 +112,9 @@ class SimInstance:
 class SimLane:
     """Implements `Lane`."""
 
+    device = (1, 0)
+    stream = 0
+
     def __init__(
         self, gpu: SimGpu, world: World, at: int, landing_bytes: int, result_bytes: int, tenancy: Tenancy
     ) -> None:
@@ -122,12 +126,23 @@ class SimLane:
         self.tenancy = tenancy
         self.pointer = gpu.address + at
 
-    def landing(self) -> memoryview:
-        return memoryview(self._gpu.store)[self.at : self.at + self.landing_bytes]
+    def read(self, at: int, nbytes: int) -> bytes:
+        return bytes(self._gpu.store[self.at + at : self.at + at + nbytes])
 
-    def result(self) -> memoryview:
-        at = self.at + self.landing_bytes
-        return memoryview(self._gpu.store)[at : at + self.result_bytes]
+    def write(self, at: int, content: bytes | memoryview) -> None:
+        self._gpu.store[self.at + at : self.at + at + len(content)] = content
+
+    def gather(self, at: int, pointer: int, nbytes: int) -> None:
+        self.write(at, self.fetch(pointer, nbytes))
+
+    def fetch(self, pointer: int, nbytes: int) -> bytes:
+        return ctypes.string_at(pointer, nbytes)
+
+    def checksum(self, nbytes: int) -> int:
+        return zlib.crc32(self.read(0, nbytes))
+
+    def synchronize(self) -> None:
+        """Kernels are calls."""
 
     def export(self) -> MemoryExport:
         nbytes = self.landing_bytes + self.result_bytes

@@ -158,7 +158,7 @@ class SimWorker:
         self._since = world.loop.now_ns, world.late_ns, world.config
         alpha = world.alpha(self.order)
         world.judge.share_used(self, sum(w.share() for w in self.helper.workers_of(self.order.lease)), alpha)
-        self._seen = bytes(self._worker._landing[: launch.payload_bytes])
+        self._seen = self._worker._lane.read(0, launch.payload_bytes)
         world.loop.after(world.kernel_ns(), self.key, lambda: self._finish(result))
 
     def share(self) -> int:
@@ -172,7 +172,7 @@ class SimWorker:
         world = self.world
         request, _ = self.running
         promise(
-            bytes(self._worker._landing[: len(self._seen)]) == self._seen,
+            self._worker._lane.read(0, len(self._seen)) == self._seen,
             f"{self}: its lane changed beneath its kernel",
         )
         self._may_run_on(request)

@@ -4,6 +4,7 @@
 /* Element size by dtype code, as DTYPES in wire/header.py; 0: no such dtype. */
 static const unsigned char element_bytes[256] = {
     [1] = 1, [2] = 1, [3] = 2, [4] = 2, [5] = 4, [6] = 4, [7] = 8, [8] = 8, [9] = 2, [10] = 4, [11] = 8, [12] = 1,
+    [13] = 2, [14] = 1, [15] = 1, [16] = 1, [17] = 8, [18] = 16,
 };
 
 /* code, ndim, zero16, zero32, dims[6], offset, nbytes, 16 zeros */

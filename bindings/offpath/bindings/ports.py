@@ -372,11 +372,37 @@ class Lane(Protocol):
     def result_bytes(self) -> int:
         """Capacity for results, behind the landing buffer."""
 
-    def landing(self) -> memoryview:
-        """The landing buffer as kernels see it."""
+    @property
+    def device(self) -> tuple[int, int]:
+        """DLPack's type and number of the device whose memory `pointer` is in: (1, 0) the host, (2, n) CUDA device
+        n."""
 
-    def result(self) -> memoryview:
-        """The result half."""
+    @property
+    def stream(self) -> int:
+        """Handle of the CUDA stream on which the lane's kernels are launched. 0: the memory is the host's."""
+
+    def read(self, at: int, nbytes: int) -> bytes:
+        """A copy of the lane's bytes from ``at``, as kernels see them. 0 is the start of the landing buffer; the result
+        half follows it. Blocks while a device copies. Raises: DeviceError: out of bounds, or the device failed."""
+
+    def write(self, at: int, content: bytes | memoryview) -> None:
+        """Write flat bytes at ``at``, as a kernel would. Blocks while a device copies. Raises: as `read`."""
+
+    def gather(self, at: int, pointer: int, nbytes: int) -> None:
+        """As `write`, from an address in the memory of `device`: what a kernel left outside the lane. The copy follows
+        the lane's kernels. Raises: as `read`."""
+
+    def fetch(self, pointer: int, nbytes: int) -> bytes:
+        """A copy of ``nbytes`` at an address in the memory of `device`, after the lane's kernels. Raises: DeviceError:
+        the device failed."""
+
+    def checksum(self, nbytes: int) -> int:
+        """CRC-32 (zlib) of the first ``nbytes`` of the landing buffer, as kernels see them. Where a device has the
+        memory, they are read back for it. Raises: as `read`."""
+
+    def synchronize(self) -> None:
+        """Wait until the lane's kernels have ended. Raises: DeviceGone: one of them failed, and the process must
+        end."""
 
     def export(self) -> MemoryExport:
         """Export landing buffer and result half, in this order and contiguous, to the DPU's copy engine."""

@@ -15,11 +15,16 @@ import contextvars
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Final, TypeVar
+
+from offpath.bindings.ports import Lane
 
 KernelFunction = Callable[..., Any]
 _F = TypeVar("_F", bound=KernelFunction)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,63}")
+TENSORS: Final = ("numpy", "torch", "cupy", "pointer")
+"""What a kernel may get as its arguments, see `KernelTable.kernel`."""
 MAX_KERNELS: Final = 32
 """The most that a helper's hello can name, see `offpath.bindings.wire.control.HelperHello`."""
 
@@ -28,7 +33,7 @@ MAX_KERNELS: Final = 32
 class Kernel:
     """A registered kernel. ``demand`` R in percent of a GPU; ``pre`` and ``post`` are the CPU-side work around it
     (Conspirator's third helper task). ``pre`` gets the input tensors and returns the kernel's arguments; ``post`` gets
-    the kernel's result and returns the request's result.
+    the kernel's result and returns the request's result. ``tensors``: one of `TENSORS`.
     """
 
     name: str
@@ -36,12 +41,53 @@ class Kernel:
     demand: int
     pre: KernelFunction | None
     post: KernelFunction | None
-    wants_pointers: bool
+    tensors: str
+
+
+class LaneMemory:
+    """The lane's landing buffer and result half, one behind the other, as its kernels see them. On a GPU each call
+    copies between host and device."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+
+    @property
+    def landing_bytes(self) -> int:
+        """Length of the landing buffer, which starts at 0."""
+        return self._lane.landing_bytes
+
+    @property
+    def result_bytes(self) -> int:
+        """Length of the result half, which starts at ``landing_bytes``."""
+        return self._lane.result_bytes
+
+    @property
+    def pointer(self) -> int:
+        """Address of the landing buffer on the device."""
+        return self._lane.pointer
+
+    @property
+    def device(self) -> tuple[int, int]:
+        """DLPack's device type and number: (1, 0) host memory, (2, n) CUDA device n."""
+        return self._lane.device
+
+    @property
+    def stream(self) -> int:
+        """Handle of the CUDA stream whose work is awaited before a kernel's result is taken; 0 in host memory."""
+        return self._lane.stream
+
+    def read(self, at: int, nbytes: int) -> bytes:
+        """A copy of ``nbytes`` from ``at``. Raises: DeviceError: out of bounds, or the device failed."""
+        return self._lane.read(at, nbytes)
+
+    def write(self, at: int, content: bytes | memoryview) -> None:
+        """Write flat bytes at ``at``. Raises: DeviceError: out of bounds, or the device failed."""
+        self._lane.write(at, content)
 
 
 @dataclass(frozen=True, slots=True)
 class LaneContext:
-    """Where a kernel runs: the lease's tenant and identity, and the lane's memory as kernels see it."""
+    """Where a kernel runs: the lease's tenant and identity, and the lane's memory."""
 
     tenant: str
     gpu: str
@@ -51,8 +97,7 @@ class LaneContext:
     generation: int
     lane: int
     pid: int
-    landing: memoryview
-    result: memoryview
+    memory: LaneMemory
 
 
 _lane: contextvars.ContextVar[LaneContext] = contextvars.ContextVar("offpath_lane")
@@ -89,11 +134,12 @@ class KernelTable:
         Args:
             demand: R, percent of a GPU that the kernel needs, 1..100.
             pre, post: CPU-side work before and after the kernel, see `Kernel`.
-            tensors: "numpy" passes numpy arrays over the lane's memory, "pointer" passes `LaneTensor`s, for code that
-                creates its own tensors (``np.from_dlpack``, ``torch.from_dlpack``).
+            tensors: what the function gets. "numpy": numpy arrays over the lane's memory; where that is a GPU's, copies
+                of it. "torch", "cupy": tensors of that library over the lane's memory, on the lane's device and stream.
+                "pointer": `LaneTensor`s, for code that creates its own tensors (``torch.from_dlpack``).
 
-        Raises: ValueError: a demand out of range, a duplicate or invalid name, an unknown ``tensors``, or more kernels
-        than a helper may offer.
+        Raises: ValueError: a demand out of range, a duplicate or invalid name, an unknown ``tensors`` or one whose
+        library is not installed, or more kernels than a helper may offer.
         """
         if not _NAME.fullmatch(name):
             raise ValueError(
@@ -105,11 +151,13 @@ class KernelTable:
             raise ValueError(f"kernel {name!r}: demand {demand} is not a percentage of a GPU (1..100)")
         if name in self.kernels:
             raise ValueError(f"kernel {name!r} is registered already")
-        if tensors not in ("numpy", "pointer"):
-            raise ValueError(f"kernel {name!r}: tensors={tensors!r} is neither 'numpy' nor 'pointer'")
+        if tensors not in TENSORS:
+            raise ValueError(f"kernel {name!r}: tensors={tensors!r} is none of {', '.join(TENSORS)}")
+        if tensors != "pointer" and find_spec(tensors) is None:
+            raise ValueError(f"kernel {name!r}: tensors={tensors!r}, but {tensors} is not installed here")
 
         def register(function: _F) -> _F:
-            self.kernels[name] = Kernel(name, function, demand, pre, post, tensors == "pointer")
+            self.kernels[name] = Kernel(name, function, demand, pre, post, tensors)
             return function
 
         return register

@@ -19,18 +19,20 @@ from offpath.bindings.ports import RequesterSession
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.header import (
     DTYPE_CODES,
-    DTYPES,
     FLAG_IDEMPOTENT,
     FLAG_PAYLOAD_CRC,
     Stages,
     Tensor,
     pack_tensors,
 )
+from offpath.host_helper.dtypes import numpy_dtype, wire_code
 from offpath.host_helper.errors import PayloadTooLarge, RequestFailed
 
 _ALIGN: Final = 64
 _LAYOUTS_KEPT: Final = 256
-_NUMPY: Final = {code: np.dtype(name) for code, (name, _) in DTYPES.items()}
+_BUFFER_CHARS: Final = frozenset("?bBhHiIlLqQefd")
+"""Type characters of the dtypes whose arrays `memoryview.cast` takes."""
+_VOID: Final = np.dtype("V1").num
 _OPTION_LIMITS: Final = (("demand", 0xFFFF), ("priority", 0xFF), ("budget_ms", 0xFFFF_FFFF))
 _W = TypeVar("_W")
 
@@ -103,7 +105,7 @@ class SlotTable(Generic[_W]):
         view = session.payload_view(slot)
         for array, offset in zip(arrays, offsets, strict=True):
             if array.flags.c_contiguous and array.nbytes:
-                view[offset : offset + array.nbytes] = array.data.cast("B")
+                view[offset : offset + array.nbytes] = flat_bytes(array)
             elif array.nbytes:
                 room = np.frombuffer(view, array.dtype, array.size, offset)
                 room.reshape(array.shape)[...] = array
@@ -156,7 +158,7 @@ class SlotTable(Generic[_W]):
         outcome: Result | RequestFailed
         body = bytes(session.result_view(slot, answer.result_bytes))  # a copy: the slot is reused at once
         if answer.status is Status.COMPLETED:
-            arrays = tuple(np.ndarray(t.dims, _NUMPY[t.dtype], body, t.offset) for t in answer.tensors)
+            arrays = tuple(np.ndarray(t.dims, numpy_dtype(t.dtype), body, t.offset) for t in answer.tensors)
             outcome = Result(arrays, answer.stages, answer.lease, answer.generation)
         else:
             detail = body.decode("utf-8", "replace")
@@ -165,15 +167,15 @@ class SlotTable(Generic[_W]):
 
     def _layout(self, arrays: Sequence[NDArray[Any]]) -> tuple[bytes, int, tuple[int, ...]]:
         """(packed descriptors, total bytes, offsets). Callers repeat their shapes, so layouts are cached."""
-        key = tuple((a.dtype.num, a.dtype.isnative, a.shape) for a in arrays)
+        key = tuple(_layout_key(a) for a in arrays)
         found = self._layouts.get(key)
         if found is not None:
             return found
         described = []
         at = 0
         for array in arrays:
-            code = DTYPE_CODES.get(array.dtype.name)
-            if code is None or not array.dtype.isnative:
+            code = wire_code(array.dtype)
+            if code is None:
                 raise TypeError(f"dtype {array.dtype} is not supported; use {', '.join(DTYPE_CODES)} in native order")
             described.append(Tensor(code, array.shape, at, array.nbytes))
             at += (array.nbytes + _ALIGN - 1) // _ALIGN * _ALIGN
@@ -183,6 +185,19 @@ class SlotTable(Generic[_W]):
         layout = (pack_tensors(described), end, tuple(t.offset for t in described))
         self._layouts[key] = layout
         return layout
+
+
+def flat_bytes(array: NDArray[Any]) -> memoryview:
+    """The bytes of an array in C order that is not empty, without a copy."""
+    if array.dtype.char in _BUFFER_CHARS:
+        return array.data.cast("B")
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _layout_key(array: NDArray[Any]) -> tuple[Any, ...]:
+    """What the array's descriptor depends on. All structured dtypes have one number."""
+    dtype = array.dtype
+    return (dtype.num if dtype.num != _VOID else dtype, dtype.isnative, array.shape)
 
 
 def daemon_gone(detail: str) -> RequestFailed:

@@ -7,29 +7,30 @@ a launch takes one hop. It never outlives its supervisor or its channel.
 from __future__ import annotations
 
 import logging
-import math
 import time
-import zlib
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any, Final
-
-import numpy as np
+from typing import Final
 
 from offpath.bindings import faults
-from offpath.bindings.errors import DaemonNotTrusted, HostChannelError, OffpathError, OptionRefused, PeerGone
+from offpath.bindings.errors import (
+    DaemonNotTrusted,
+    DeviceGone,
+    HostChannelError,
+    OffpathError,
+    OptionRefused,
+    PeerGone,
+)
 from offpath.bindings.loopback.lane import LoopbackLaneExporter
 from offpath.bindings.native import parse_launch
 from offpath.bindings.ports import Gpu, HostConnector, HostEnd, Lane, LaneExporter, MemoryExport
 from offpath.bindings.wire import control, host
-from offpath.bindings.wire.header import DTYPE_CODES, DTYPES, FLAG_PAYLOAD_CRC, Tensor, pack_tensors, unpack_tensors
-from offpath.host_helper.kernels import Kernel, KernelTable, LaneContext, call_kernel, enter_lane
+from offpath.bindings.wire.header import FLAG_PAYLOAD_CRC
+from offpath.host_helper.arguments import Arguments, call_on_stream
+from offpath.host_helper.kernels import KernelTable, LaneContext, LaneMemory, call_kernel, enter_lane
 from offpath.host_helper.raised import Raised, summary
-from offpath.host_helper.tensors import LaneTensor
+from offpath.host_helper.results import Stored, store
 
 logger = logging.getLogger(__name__)
-_ALIGN: Final = 64
-_VIEWS_KEPT: Final = 64
 _RECONNECT_S: Final = 0.01
 
 
@@ -65,12 +66,11 @@ class Worker:
         self._pid = pid
         self._linger_s = linger_s
         self._is_unwanted = False
+        self._is_device_lost = False
         self._raised = Raised(f"lease {order.lease} lane {lane}", __file__)
         self._last_job = 0
         self._last_result = b""
-        self._views: dict[tuple[int, bytes, int], tuple[Any, ...]] = {}
-        self._result_view: memoryview = self._lane.result()
-        self._landing: memoryview = self._lane.landing()
+        self._arguments = Arguments(self._lane)
 
     def serve(self, connector: HostConnector) -> None:
         """Connect, offer the lane, then run launches. When the channel closes, reconnect for as long as the supervisor
@@ -79,7 +79,7 @@ class Worker:
         order = self._order
         context = LaneContext(
             order.tenant, order.gpu, order.profile, order.start, order.lease, order.generation, self._lane_number,
-            self._pid, self._landing, self._result_view,
+            self._pid, LaneMemory(self._lane),
         )  # fmt: skip
         enter_lane(context)
         is_new = True
@@ -127,6 +127,8 @@ class Worker:
                 if faults.armed:
                     faults.hit("worker.result")
                 connection.send(self._last_result)
+                if self._is_device_lost:
+                    raise DeviceGone("the device failed under a kernel; this process cannot use it any more")
             else:
                 self._control(connection, message)
 
@@ -182,7 +184,8 @@ class Worker:
                 self._lane.acquire(launch.payload_bytes)
                 started = time.monotonic_ns()
                 status, tensors, inline, nbytes, is_inline = self._compute(launch)
-            except Exception as fault:  # boundary to user code: report it, keep serving
+            except Exception as fault:  # boundary to user code: report it, keep serving unless the device failed
+                self._is_device_lost = isinstance(fault, DeviceGone)
                 finished = time.monotonic_ns()
                 status, inline = host.RESULT_KERNEL_RAISED, _text(summary(fault))
                 tensors, nbytes, is_inline = b"", len(inline), True
@@ -194,84 +197,19 @@ class Worker:
             launch.job, launch.generation, status, started, finished, nbytes, is_inline, tensors, inline
         )
 
-    def _compute(self, launch: host.Launch) -> tuple[int, bytes, bytes, int, bool]:
+    def _compute(self, launch: host.Launch) -> Stored:
         checked = bool(launch.flags & FLAG_PAYLOAD_CRC)
-        if checked and zlib.crc32(self._landing[: launch.payload_bytes]) != launch.payload_crc:
+        if checked and self._lane.checksum(launch.payload_bytes) != launch.payload_crc:
             inline = _text("the payload in the lane does not match its checksum")
-            return host.RESULT_CHECKSUM, b"", inline, len(inline), True
+            return Stored(host.RESULT_CHECKSUM, b"", inline, len(inline), True)
         kernel = self._kernels.get(launch.kernel_id)
         if kernel is None:
             raise LookupError(f"this helper has no kernel {launch.kernel_id}")
-        result = call_kernel(kernel, self._tensors(kernel, launch))
-        return self._give(result)
-
-    def _tensors(self, kernel: Kernel, launch: host.Launch) -> tuple[Any, ...]:
-        """Arrays over the landing buffer. Callers repeat their shapes, so the views are cached."""
-        key = (launch.kernel_id, launch.tensors, launch.payload_bytes)
-        views = self._views.get(key)
-        if views is None:
-            described = unpack_tensors(launch.tensors, launch.payload_bytes)
-            if not described:
-                described = (Tensor(DTYPE_CODES["uint8"], (launch.payload_bytes,), 0, launch.payload_bytes),)
-            pointers = [
-                LaneTensor(self._lane.pointer + t.offset, DTYPES[t.dtype][0], t.dims, self._lane) for t in described
-            ]
-            views = tuple(pointers) if kernel.wants_pointers else tuple(np.from_dlpack(p) for p in pointers)
-            if len(self._views) >= _VIEWS_KEPT:
-                self._views.clear()
-            self._views[key] = views
-        return views
-
-    def _give(self, result: Any) -> tuple[int, bytes, bytes, int, bool]:
-        """The result as (status, descriptors, inline bytes, total bytes, inline?). Up to 3 KiB go into the message,
-        larger results into the lane's result half.
-        """
-        if result is None:
-            return host.RESULT_OK, b"", b"", 0, True
-        if type(result) is np.ndarray and result.nbytes <= host.INLINE_RESULT_BYTES and result.dtype.isnative:
-            return host.RESULT_OK, _describe_one(result.dtype, result.shape), result.tobytes(), result.nbytes, True
-        arrays = [_as_sent(a) for a in (result if isinstance(result, (tuple, list)) else (result,))]
-        described = []
-        at = 0
-        for array in arrays:
-            code = DTYPE_CODES.get(array.dtype.name)
-            if code is None:
-                raise TypeError(f"a kernel may not return dtype {array.dtype}")
-            described.append(Tensor(code, array.shape, at, array.nbytes))
-            at += (array.nbytes + _ALIGN - 1) // _ALIGN * _ALIGN
-        nbytes = described[-1].offset + described[-1].nbytes if described else 0
-        packed = pack_tensors(described)
-        if nbytes <= host.INLINE_RESULT_BYTES:
-            if len(arrays) == 1:
-                return host.RESULT_OK, packed, arrays[0].tobytes(), nbytes, True
-            inline = bytearray(nbytes)
-            for array, tensor in zip(arrays, described, strict=True):
-                inline[tensor.offset : tensor.offset + tensor.nbytes] = array.tobytes()
-            return host.RESULT_OK, packed, bytes(inline), nbytes, True
-        if nbytes > self._lane.result_bytes:
-            text = _text(f"a result of {nbytes} bytes does not fit the lane's {self._lane.result_bytes}")
-            return host.RESULT_TOO_LARGE, b"", text, len(text), True
-        for array, tensor in zip(arrays, described, strict=True):
-            room = self._result_view[tensor.offset : tensor.offset + tensor.nbytes]
-            np.frombuffer(room, array.dtype).reshape(array.shape)[...] = array
-        self._lane.publish(nbytes)
-        return host.RESULT_OK, packed, b"", nbytes, False
-
-
-@lru_cache(maxsize=256)
-def _describe_one(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """The packed descriptor of a result that is one array. Cached by the dtype itself, because numpy takes 3 µs to
-    compute its name. Raises: TypeError: the wire has no code for the dtype."""
-    code = DTYPE_CODES.get(dtype.name)
-    if code is None:
-        raise TypeError(f"a kernel may not return dtype {dtype}")
-    return pack_tensors([Tensor(code, shape, 0, DTYPES[code][1] * math.prod(shape))])
-
-
-def _as_sent(value: Any) -> Any:
-    """``value`` as an array in C order, native byte order. (`np.ascontiguousarray` would give a scalar a dimension.)"""
-    array = np.asarray(value, order="C")
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+        arguments = self._arguments.of(kernel, launch)
+        stream = self._lane.stream
+        result = call_on_stream(kernel, arguments, stream) if stream else call_kernel(kernel, arguments)
+        self._lane.synchronize()
+        return store(self._lane, result)
 
 
 def _text(message: str) -> bytes:

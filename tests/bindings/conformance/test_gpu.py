@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import signal
 import socket
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -13,12 +15,20 @@ from typing import Any
 import pytest
 
 from offpath.bindings.errors import DeviceError, DeviceGone, PlacementTaken
-from offpath.bindings.ports import Gpu, GpuModel
+from offpath.bindings.ports import Gpu, GpuModel, Lane
 
 pytestmark = pytest.mark.conformance
 
 Placed = tuple[str, int]
 MODELS = ("A30-24GB", "A100-40GB", "A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB")
+
+
+def landing(lane: Lane) -> bytes:
+    return lane.read(0, lane.landing_bytes)
+
+
+def result(lane: Lane) -> bytes:
+    return lane.read(lane.landing_bytes, lane.result_bytes)
 
 
 def placements(model: GpuModel) -> list[Placed]:
@@ -172,15 +182,75 @@ def test_lanes_are_disjoint_and_stay_inside_their_instance(gpu_rig: Any) -> None
     lanes = [memory.reserve(lane, 3, 40_000, 20_000) for memory in opened for lane in range(3)]
     for mark, lane in enumerate(lanes, 1):
         assert (lane.landing_bytes >= 40_000, lane.result_bytes >= 20_000) == (True, True)
-        assert (len(lane.landing()), len(lane.result())) == (lane.landing_bytes, lane.result_bytes)
         assert lane.pointer != 0
-        lane.landing()[:] = bytes([mark]) * lane.landing_bytes
-        lane.result()[:] = bytes([0x80 | mark]) * lane.result_bytes
+        lane.write(0, bytes([mark]) * lane.landing_bytes)
+        lane.write(lane.landing_bytes, bytes([0x80 | mark]) * lane.result_bytes)
     for mark, lane in enumerate(lanes, 1):
-        assert lane.landing() == bytes([mark]) * lane.landing_bytes
-        assert lane.result() == bytes([0x80 | mark]) * lane.result_bytes
+        assert landing(lane) == bytes([mark]) * lane.landing_bytes
+        assert result(lane) == bytes([0x80 | mark]) * lane.result_bytes
     for memory in opened:
         memory.close()
+
+
+def test_a_lane_is_read_and_written_inside_its_bounds_only(gpu_rig: Any) -> None:
+    gpu = gpu_rig.gpu()
+    memory = gpu.open_instance(gpu.create_instance("2g.10gb", 0))
+    first, lane, last = (memory.reserve(n, 3, 8192, 4096) for n in range(3))
+    for neighbour in (first, last):
+        neighbour.scrub()
+    end = lane.landing_bytes + lane.result_bytes
+    lane.write(0, bytes(end))
+    lane.write(end - 3, b"end")
+    lane.write(lane.landing_bytes - 2, memoryview(b"over"))
+    assert (lane.read(end - 3, 3), lane.read(lane.landing_bytes - 2, 4)) == (b"end", b"over")
+    assert (lane.read(end, 0), lane.read(5, 0)) == (b"", b"")
+    for at, nbytes in [
+        (end, 1),
+        (end - 1, 2),
+        (-1, 1),
+        (0, end + 1),
+        (end + 1, 0),
+        (1 << 62, 1),
+        (0, 1 << 62),
+        (0, -1),
+    ]:
+        with pytest.raises(DeviceError):
+            lane.read(at, nbytes)
+        with pytest.raises(DeviceError):
+            lane.gather(at, lane.pointer, nbytes)
+    for at in (end, end - 1, -1):
+        with pytest.raises(DeviceError):
+            lane.write(at, b"xx")
+    for neighbour in (first, last):
+        assert not any(neighbour.read(0, end))
+    memory.close()
+
+
+def test_what_is_elsewhere_on_the_device_is_gathered_and_fetched(gpu_rig: Any) -> None:
+    gpu = gpu_rig.gpu()
+    memory = gpu.open_instance(gpu.create_instance("2g.10gb", 0))
+    one, other = (memory.reserve(n, 2, 8192, 4096) for n in range(2))
+    assert one.device == other.device
+    content = random.Random(7).randbytes(5000)
+    one.write(100, content)
+    other.gather(other.landing_bytes - 50, one.pointer + 100, len(content) - 3000)
+    other.synchronize()
+    assert other.read(other.landing_bytes - 50, 2000) == content[:2000]
+    assert other.fetch(one.pointer + 100, len(content)) == content
+    memory.close()
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 4096, 100_000])
+def test_a_lanes_checksum_is_that_of_its_payload(gpu_rig: Any, nbytes: int) -> None:
+    gpu = gpu_rig.gpu()
+    memory = gpu.open_instance(gpu.create_instance("3g.20gb", 0))
+    lane = memory.reserve(0, 1, 100_000, 4096)
+    content = random.Random(nbytes).randbytes(lane.landing_bytes)
+    lane.write(0, content)
+    assert lane.checksum(nbytes) == zlib.crc32(content[:nbytes])
+    with pytest.raises(DeviceError):
+        lane.checksum(lane.landing_bytes + lane.result_bytes + 1)
+    memory.close()
 
 
 def test_lanes_may_fill_an_instance_and_not_a_byte_more(gpu_rig: Any) -> None:
@@ -202,11 +272,11 @@ def test_a_lane_scrub_proves_every_byte_of_the_lane(gpu_rig: Any) -> None:
     memory = gpu.open_instance(gpu.create_instance("1g.5gb", 6))
     lane, other = (memory.reserve(n, 2, 70_000, 10_000) for n in range(2))
     for each in (lane, other):
-        each.landing()[:] = b"\xaa" * each.landing_bytes
-        each.result()[:] = b"\xbb" * each.result_bytes
+        each.write(0, b"\xaa" * each.landing_bytes)
+        each.write(each.landing_bytes, b"\xbb" * each.result_bytes)
     assert lane.scrub() == lane.landing_bytes + lane.result_bytes
-    assert (lane.landing(), lane.result()) == (bytes(lane.landing_bytes), bytes(lane.result_bytes))
-    assert other.landing() == b"\xaa" * other.landing_bytes
+    assert (landing(lane), result(lane)) == (bytes(lane.landing_bytes), bytes(lane.result_bytes))
+    assert landing(other) == b"\xaa" * other.landing_bytes
     memory.close()
 
 
@@ -218,14 +288,14 @@ def test_an_instance_scrub_leaves_nothing_to_the_next_tenant_and_touches_no_neig
     neighbour = gpu.open_instance(gpu.create_instance("1g.5gb", 4)) if profile != "7g.40gb" else None
     kept = neighbour.reserve(0, 1, 4096, 4096) if neighbour else None
     if kept:
-        kept.landing()[:] = b"\x77" * kept.landing_bytes
+        kept.write(0, b"\x77" * kept.landing_bytes)
     nbytes = gpu_rig.instance_bytes(gpu, profile)
     page = os.sysconf("SC_PAGE_SIZE")
     instance = gpu.create_instance(profile, 0)
     memory = gpu.open_instance(instance)
     lane = memory.reserve(0, 1, nbytes - page, page)
-    lane.landing()[:] = b"\xaa" * lane.landing_bytes
-    lane.result()[:] = b"\xbb" * lane.result_bytes
+    lane.write(0, b"\xaa" * lane.landing_bytes)
+    lane.write(lane.landing_bytes, b"\xbb" * lane.result_bytes)
     memory.close()
 
     assert gpu.scrub_instance(instance) == nbytes
@@ -233,10 +303,10 @@ def test_an_instance_scrub_leaves_nothing_to_the_next_tenant_and_touches_no_neig
     gpu.destroy_instance(instance)
     memory = gpu.open_instance(gpu.create_instance(profile, 0))
     lane = memory.reserve(0, 1, nbytes - page, page)
-    assert (lane.landing(), lane.result()) == (bytes(lane.landing_bytes), bytes(lane.result_bytes))
+    assert (landing(lane), result(lane)) == (bytes(lane.landing_bytes), bytes(lane.result_bytes))
     memory.close()
     if neighbour and kept:
-        assert kept.landing() == b"\x77" * kept.landing_bytes
+        assert landing(kept) == b"\x77" * kept.landing_bytes
         neighbour.close()
 
 
@@ -248,10 +318,10 @@ def test_after_acquire_a_kernel_sees_what_peers_wrote(gpu_rig: Any, delayed: boo
     for content in (b"first payload", b"second, longer payload"):
         gpu_rig.peer_write(lane.export(), 0, content)
         lane.acquire(len(content))
-        assert lane.landing()[: len(content)] == content
+        assert lane.read(0, len(content)) == content
     gpu_rig.peer_write(lane.export(), lane.landing_bytes - 1, b"!")
     lane.acquire(lane.landing_bytes)
-    assert lane.landing()[-1:] == b"!"
+    assert lane.read(lane.landing_bytes - 1, 1) == b"!"
     memory.close()
 
 
@@ -267,7 +337,7 @@ def test_a_worker_process_computes_on_what_the_copy_engine_brought(gpu_rig: Any,
         gpu_rig.send_export(theirs, lane.export())
         assert theirs.recv(16) == b"launch"
         lane.acquire(7)
-        assert lane.landing()[:7] == b"payload"
+        assert lane.read(0, 7) == b"payload"
         theirs.send(b"done")
         signal.pause()
 

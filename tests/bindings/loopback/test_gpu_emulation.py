@@ -41,7 +41,7 @@ def leave(gpu: EmulatedGpu, profile: str, start: int, content: bytes) -> int:
     """Write into an instance as its tenant, close every handle; the instance remains."""
     instance = gpu.create_instance(profile, start)
     memory = gpu.open_instance(instance)
-    memory.reserve(0, 1, 4096, 4096).landing()[: len(content)] = content
+    memory.reserve(0, 1, 4096, 4096).write(0, content)
     memory.close()
     return instance
 
@@ -50,7 +50,7 @@ def found(gpu: EmulatedGpu, profile: str, start: int, nbytes: int) -> bytes:
     """What the next tenant reads from its fresh instance, which is destroyed again."""
     instance = gpu.create_instance(profile, start)
     memory = gpu.open_instance(instance)
-    content = bytes(memory.reserve(0, 1, 4096, 4096).landing()[:nbytes])
+    content = memory.reserve(0, 1, 4096, 4096).read(0, nbytes)
     memory.close()
     gpu.destroy_instance(instance)
     return content
@@ -71,26 +71,26 @@ def test_closing_a_lane_scrubs_nothing(gpu: EmulatedGpu) -> None:
     instance = gpu.create_instance("1g.5gb", 3)
     memory = gpu.open_instance(instance)
     lane = memory.reserve(0, 1, 4096, 4096)
-    lane.result()[:4] = b"left"
+    lane.write(4096, b"left")
     lane.close()
-    assert memory.reserve(0, 1, 4096, 4096).result()[:4] == b"left"
+    assert memory.reserve(0, 1, 4096, 4096).read(4096, 4) == b"left"
     memory.close()
 
 
 def test_a_peer_write_is_invisible_until_acquire(delaying_gpu: EmulatedGpu, engine: LoopbackCopyEngine) -> None:
     memory = delaying_gpu.open_instance(delaying_gpu.create_instance("2g.10gb", 2))
     lane = memory.reserve(0, 1, 8192, 4096)
-    lane.landing()[:5] = b"stale"
+    lane.write(0, b"stale")
     source = Region.create("source", 4096)
     source.view[:5] = b"fresh"
     export = lane.export()
     target = engine.import_memory(MemoryExport(export.descriptor, (os.dup(export.fds[0]),)))
     assert engine.post(1, source, 0, target, 0, 5) == CopyCompletion(1, None)
-    assert lane.landing()[:5] == b"stale"
+    assert lane.read(0, 5) == b"stale"
     lane.acquire(2)
-    assert lane.landing()[:5] == b"frale"
+    assert lane.read(0, 5) == b"frale"
     lane.acquire(5)
-    assert lane.landing()[:5] == b"fresh"
+    assert lane.read(0, 5) == b"fresh"
     for handle in (target, source, memory):
         handle.close()
 
@@ -98,16 +98,16 @@ def test_a_peer_write_is_invisible_until_acquire(delaying_gpu: EmulatedGpu, engi
 def test_acquire_leaves_the_result_half_alone(delaying_gpu: EmulatedGpu) -> None:
     memory = delaying_gpu.open_instance(delaying_gpu.create_instance("1g.5gb", 0))
     lane = memory.reserve(0, 1, 4096, 4096)
-    lane.result()[:6] = b"result"
+    lane.write(lane.landing_bytes, b"result")
     lane.acquire(1 << 30)
-    assert lane.result()[:6] == b"result"
+    assert lane.read(lane.landing_bytes, 6) == b"result"
     memory.close()
 
 
 def test_a_published_result_is_what_peers_read(delaying_gpu: EmulatedGpu, engine: LoopbackCopyEngine) -> None:
     memory = delaying_gpu.open_instance(delaying_gpu.create_instance("1g.5gb", 0))
     lane = memory.reserve(0, 1, 4096, 4096)
-    lane.result()[:6] = b"result"
+    lane.write(lane.landing_bytes, b"result")
     export = lane.export()
     peer = engine.import_memory(MemoryExport(export.descriptor, (os.dup(export.fds[0]),)))
     into = Region.create("into", 4096)
@@ -131,7 +131,7 @@ def test_a_lane_scrub_clears_what_peers_wrote_but_nobody_acquired(
     assert lane.scrub() == 8192
     assert peer_view[:6] == bytes(6)
     lane.acquire(4096)
-    assert lane.landing()[:6] == bytes(6)
+    assert lane.read(0, 6) == bytes(6)
     peer.close()
     memory.close()
 

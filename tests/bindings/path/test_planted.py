@@ -29,7 +29,7 @@ BUGS = [
     ("requests", "descriptors.c", "fits = fits && !__builtin_mul_overflow(want, length, &want);", "want *= length;"),
     ("requests", "descriptors.c", "&& offset % element == 0", ""),
     ("requests", "descriptors.c", "[9] = 2,", "[9] = 4,"),
-    ("requests", "descriptors.c", "[12] = 1,", "[12] = 1, [13] = 1,"),
+    ("requests", "descriptors.c", "[18] = 16,", "[18] = 16, [19] = 1,"),
     ("requests", "request.c", "load(copied + PAYLOAD_CRC_AT, 4)))", "load(copied + BUDGET_AT, 4)))"),
     ("packed_requests", "crc.c", "for (; nbytes; bytes++, nbytes--)", "for (; nbytes > 1; bytes++, nbytes--)"),
     ("answers", "answer.c", "of_code(state->statuses, copied[STATUS_AT])", "state->statuses[copied[STATUS_AT] & 7]"),

@@ -189,7 +189,7 @@ def changed(offset: int, value: bytes, *, packed: bytes | None = None) -> bytes:
         (32, b"\x01\x02", "payload_bytes"),
         *[(at, b"\1", "reserved") for at in (40, 64, 123)],
         (128, b"\0", "dtype"),
-        (128, b"\15", "dtype"),
+        (128, b"\23", "dtype"),
         (129, b"\7", "dims"),
         (129, b"\1", "dims"),
         (130, b"\1", "reserved"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+import zlib
 from dataclasses import dataclass
 from typing import Final
 
@@ -148,7 +149,10 @@ class EmulatedInstance:
 
 
 class EmulatedLane:
-    """Implements `Lane`."""
+    """Implements `Lane`, in host memory."""
+
+    device: Final = (1, 0)
+    stream: Final = 0
 
     def __init__(self, fd: int, offset: int, landing_bytes: int, result_bytes: int, delayed: bool) -> None:
         self.offset = offset
@@ -172,13 +176,34 @@ class EmulatedLane:
         """See `Lane.dmabuf`: host memory has none."""
         return None
 
-    def landing(self) -> memoryview:
-        """The landing buffer as kernels see it."""
-        return self._region.view[: self.landing_bytes]
+    def read(self, at: int, nbytes: int) -> bytes:
+        """See `Lane.read`."""
+        return bytes(self._view(at, nbytes))
 
-    def result(self) -> memoryview:
-        """The result half."""
-        return self._region.view[self.landing_bytes :]
+    def write(self, at: int, content: bytes | memoryview) -> None:
+        """See `Lane.write`."""
+        self._view(at, len(content))[:] = content
+
+    def gather(self, at: int, pointer: int, nbytes: int) -> None:
+        """See `Lane.gather`."""
+        self._view(at, nbytes)
+        ctypes.memmove(self._region.address + at, pointer, nbytes)
+
+    def fetch(self, pointer: int, nbytes: int) -> bytes:
+        """See `Lane.fetch`."""
+        return ctypes.string_at(pointer, nbytes)
+
+    def checksum(self, nbytes: int) -> int:
+        """See `Lane.checksum`. Copies nothing."""
+        return zlib.crc32(self._view(0, nbytes))
+
+    def synchronize(self) -> None:
+        """See `Lane.synchronize`: kernels are calls, which have ended when they return."""
+
+    def _view(self, at: int, nbytes: int) -> memoryview:
+        if at < 0 or nbytes < 0 or at + nbytes > self._region.nbytes:
+            raise DeviceError(f"{nbytes} bytes at {at} are outside the lane's {self._region.nbytes}")
+        return self._region.view[at : at + nbytes]
 
     def export(self) -> MemoryExport:
         """See `Lane.export`. The lane keeps ownership of the descriptor in ``fds``."""

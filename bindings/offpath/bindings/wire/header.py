@@ -30,7 +30,7 @@ FLAG_IDEMPOTENT: Final = 1
 FLAG_PAYLOAD_CRC: Final = 2
 _KNOWN_FLAGS: Final = FLAG_IDEMPOTENT | FLAG_PAYLOAD_CRC
 
-# dtype code -> (numpy name, bytes per element)
+# dtype code -> (name, bytes per element). int4x2: two signed 4-bit integers per element, the first in the low bits.
 DTYPES: Final[dict[int, tuple[str, int]]] = {
     1: ("uint8", 1),
     2: ("int8", 1),
@@ -44,6 +44,12 @@ DTYPES: Final[dict[int, tuple[str, int]]] = {
     10: ("float32", 4),
     11: ("float64", 8),
     12: ("bool", 1),
+    13: ("bfloat16", 2),
+    14: ("float8_e4m3fn", 1),
+    15: ("float8_e5m2", 1),
+    16: ("int4x2", 1),
+    17: ("complex64", 8),
+    18: ("complex128", 16),
 }
 DTYPE_CODES: Final[dict[str, int]] = {name: code for code, (name, _) in DTYPES.items()}
 

@@ -71,10 +71,10 @@ class LaneAudit:
         self._profile = gpu_model(GPU_MODEL).profile(lane.profile)
         self._tenant = sorted(tenants).index(lane.tenant)
         self._mark = canary(lane.tenant)
-        memory = bytes(lane.landing), bytes(lane.result)
+        memory = lane.memory.read(0, lane.memory.landing_bytes + lane.memory.result_bytes)
         others = [canary(t) for t in tenants if t != lane.tenant]
         self._scans = len(others)
-        self._leaks = sum(any(mark in half for half in memory) for mark in others)
+        self._leaks = sum(mark in memory for mark in others)
         self._stamps = 0
         self._forged = 0
 
@@ -85,8 +85,9 @@ class LaneAudit:
 
     def leave_mark(self) -> None:
         """Write the tenant's canary where neither payload nor result reaches."""
-        self._lane.landing[-CANARY_BYTES:] = self._mark
-        self._lane.result[-CANARY_BYTES:] = self._mark
+        memory = self._lane.memory
+        for end in (memory.landing_bytes, memory.landing_bytes + memory.result_bytes):
+            memory.write(end - CANARY_BYTES, self._mark)
 
     def report(self, started_ns: int) -> NDArray[np.int64]:
         """The lane's report after a kernel that began at ``started_ns``."""

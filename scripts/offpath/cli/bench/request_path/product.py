@@ -153,7 +153,7 @@ def _serve_kernels(channel: str) -> None:
     @helper.lane_opened
     def touch(lane: LaneContext) -> None:
         """Fault in the lane's pages before the measurement."""
-        np.frombuffer(lane.landing, np.uint8)[::4096] = 0
+        lane.memory.write(0, bytes(lane.memory.landing_bytes))
 
     @helper.kernel("identity", demand=14)
     def identity(view: Payload) -> Payload:
