@@ -7,6 +7,7 @@ import ctypes
 import functools
 import json
 import logging
+import mmap
 import os
 import sys
 import time
@@ -172,7 +173,8 @@ def text(value: object) -> Array:
 
 def failing(scrub: Any, times: int) -> Any:
     """A scrub that the device refuses so often."""
-    left = [times]
+    left = mmap.mmap(-1, 1)  # shared with the processes that scrub
+    left[0] = times
 
     def failing_scrub(gpu: EmulatedGpu, instance: int) -> int:
         if left[0]:

@@ -451,7 +451,8 @@ class Gpu(Protocol):
         """Open the instance's memory in this process. Raises: DeviceError."""
 
     def scrub_instance(self, instance: int) -> int:
-        """Overwrite the whole instance memory; return the bytes verified as zero. No process may have it open."""
+        """Overwrite the whole instance memory; return the bytes verified as zero. No process may have it open.
+        The calling process must not fork any more. Raises: DeviceError."""
 
     def destroy_instance(self, instance: int) -> None:
         """Free the slices. Idempotent."""

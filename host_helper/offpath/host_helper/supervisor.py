@@ -44,6 +44,7 @@ from offpath.bindings.wire import control
 from offpath.host_helper.ina.watch import StateFileWatch
 from offpath.host_helper.kernels import KernelTable
 from offpath.host_helper.relay import Relay
+from offpath.host_helper.scrubbing import scrub as scrub_instance
 from offpath.host_helper.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -315,7 +316,7 @@ class Supervisor:
             faults.hit("helper.open")
         try:
             if order.scrub_first:
-                gpu.scrub_instance(instance)
+                scrub_instance(gpu, instance)
             for lane in range(order.lanes):
                 self._fork(connection, held, lane)
         except (OffpathError, OSError) as fault:
@@ -407,7 +408,7 @@ class Supervisor:
         scrubbed = 0
         if scrub and not self._break_scrub:
             try:
-                scrubbed = held.gpu.scrub_instance(held.instance)
+                scrubbed = scrub_instance(held.gpu, held.instance)
             except OffpathError as fault:
                 logger.error("lease %d: scrub failed, instance quarantined: %s", lease, fault)
                 self._quarantined.append((held.gpu, held.instance))
@@ -422,7 +423,7 @@ class Supervisor:
         failed: OffpathError | None = None
         for gpu, instance in list(self._quarantined):
             try:
-                gpu.scrub_instance(instance)
+                scrub_instance(gpu, instance)
             except OffpathError as fault:
                 failed = fault
                 continue
