@@ -79,6 +79,10 @@ def hang() -> int:
     return 1
 
 
+def talk() -> Any:
+    return "much" * 40_000
+
+
 def break_down() -> int:
     raise RuntimeError("a bug")
 
@@ -87,11 +91,12 @@ def break_down() -> int:
     ("act", "options", "detail"),
     [
         (refuse, {}, "bytes remained: ä"),
-        (die, {}, "ended without a report"),
+        (die, {}, "ended without a result"),
         (hang, {"limit_s": 0.1}, "longer than 0.1 s"),
-        (break_down, {}, "ended without a report"),
+        (break_down, {}, "ended without a result"),
+        (talk, {}, "more than 65536 bytes"),
     ],
-    ids=["refused", "killed", "hanging", "a bug"],
+    ids=["refused", "killed", "hanging", "a bug", "too much"],
 )
 def test_a_scrub_that_fails_is_a_device_error(act: Callable[[], int], options: dict[str, Any], detail: str) -> None:
     with pytest.raises(DeviceError, match=detail):

@@ -27,7 +27,10 @@ OffpathError
 ├── PlaceUnusable            a socket, port or file cannot be made: taken, full or forbidden; an operator must act
 ├── FabricAddressError       not a switch's address
 ├── DeviceError              the GPU or copy engine failed; an operator must act
-│   ├── DeviceGone           the device was removed; every handle on it is invalid
+│   ├── DeviceGone           the device was removed or failed; every handle on it is invalid
+│   │   └── CudaLost         a CUDA error after which the process cannot use its GPU any more
+│   ├── CudaError            a call of the CUDA driver failed, with CUDA's name of the result
+│   │   └── CudaMissing      cuda-bindings, the driver's library or a function of it is missing
 │   ├── VerbsError           a verbs call failed, with its errno
 │   │   ├── VerbsMissing     pyverbs cannot be imported
 │   │   ├── NoRdmaDevice     no RDMA device matches
@@ -165,7 +168,31 @@ class DeviceError(OffpathError):
 
 
 class DeviceGone(DeviceError):
-    """The device was removed; every handle on it is invalid."""
+    """The device was removed or failed; every handle on it is invalid."""
+
+
+class CudaLost(DeviceGone):
+    """A result of the CUDA driver after which every call of this process fails. ``code``: its CUresult."""
+
+    def __init__(self, call: str, name: str, code: int) -> None:
+        super().__init__(f"{call}: {name}: this process cannot use its GPU any more")
+        self.call = call
+        self.name = name
+        self.code = code
+
+
+class CudaError(DeviceError):
+    """A call of the CUDA driver failed. ``name``: CUDA's name of the result. ``code``: its CUresult, -1 if none."""
+
+    def __init__(self, call: str, name: str, code: int = -1) -> None:
+        super().__init__(f"{call}: {name}")
+        self.call = call
+        self.name = name
+        self.code = code
+
+
+class CudaMissing(CudaError):
+    """cuda-bindings is not installed, the driver's library cannot be loaded, or it lacks a function."""
 
 
 class VerbsError(DeviceError):

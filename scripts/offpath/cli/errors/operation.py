@@ -184,6 +184,17 @@ ENTRIES: Final = (
         ("JournalForeign", "a journal of another boot or build: it cannot be resumed", "nothing"),
         ("DeviceError", "the GPU or the copy engine failed", "see the driver's log on that machine"),
         ("DeviceGone", "the device is gone", "see the driver's log on that machine; restart the helper"),
+        (
+            "CudaLost",
+            "a GPU error (a kernel's fault, memory, the bus) ended all work of a process; its worker is replaced",
+            "the text has CUDA's result; the kernel's log has the Xid event",
+        ),
+        ("CudaError", "a call of the CUDA driver failed; its text has the call and the result", "`nvidia-smi`"),
+        (
+            "CudaMissing",
+            "cuda-bindings or the driver's library cannot be loaded, or the driver lacks a function",
+            "pip install 'offpath[gpu]'; install the NVIDIA driver (535 or later)",
+        ),
         ("VerbsError", "a call of the verbs library failed; its text names it", "`offpath doctor`, `ibv_devinfo -v`"),
         (
             "VerbsMissing",

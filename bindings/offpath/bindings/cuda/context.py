@@ -1,0 +1,101 @@
+"""A process's context on the one GPU or MIG instance that it may see."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from typing import Any, Final
+from uuid import UUID
+
+from offpath.bindings.cuda.driver import NOT_INITIALIZED, VISIBLE_VARIABLE, Driver, load
+from offpath.bindings.errors import CudaError, DeviceError
+
+logger = logging.getLogger(__name__)
+_UUID: Final = re.compile(r"(?:GPU|MIG)-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})")
+_BLOCKING_SYNC: Final = 4  # CU_CTX_SCHED_BLOCKING_SYNC: the CPU sleeps while it waits for the GPU
+_SPIN: Final = 1
+_MULTIPROCESSORS, _MPS = 16, 133
+_DMA_BUF, _FLUSH_OPTIONS, _WRITES_ORDERING = 124, 117, 118
+_ORDERED_BY_OWNER: Final = 100
+_FLUSH_BY_HOST: Final = 1
+
+
+class Context:
+    """The primary context of the GPU or MIG instance ``uuid``, current in the calling thread.
+
+    It sets ``CUDA_VISIBLE_DEVICES``, so it must come before anything else that uses CUDA in this process. Frameworks
+    (torch, cupy) then use the same context.
+    """
+
+    def __init__(self, uuid: str, *, is_spinning: bool = False) -> None:
+        """``is_spinning``: waits for the GPU poll instead of sleeping.
+
+        Raises: DeviceError: CUDA shows another device than ``uuid``, or none. CudaMissing: no driver. CudaLost: the
+        device failed.
+        """
+        found = _UUID.fullmatch(uuid)
+        if found is None:
+            raise DeviceError(f"{uuid!r} is no UUID of a GPU or MIG instance")
+        os.environ[VISIBLE_VARIABLE] = uuid
+        self.driver: Driver = load()
+        self.uuid = uuid
+        self._device = self._only_device(UUID(found[1]))
+        driver = self.driver
+        driver.call("cuDevicePrimaryCtxSetFlags", self._device, _SPIN if is_spinning else _BLOCKING_SYNC)
+        self._context: Any = driver.call("cuDevicePrimaryCtxRetain", self._device)
+        driver.call("cuCtxSetCurrent", self._context)
+        self.exports_dmabuf = bool(self._attribute(_DMA_BUF))
+        self.needs_flush = self._attribute(_WRITES_ORDERING) < _ORDERED_BY_OWNER
+        self.can_flush = bool(self._attribute(_FLUSH_OPTIONS) & _FLUSH_BY_HOST)
+        self.multiprocessors = self._attribute(_MULTIPROCESSORS)
+        self.is_under_mps = bool(self._attribute(_MPS))
+
+    def memory(self) -> tuple[int, int]:
+        """(free, total) bytes of the device, as the driver counts them. Raises: CudaError, CudaLost."""
+        free, total = self.driver.call("cuMemGetInfo")
+        return int(free), int(total)
+
+    def flush_peer_writes(self) -> None:
+        """Make what peers wrote by GPUDirect RDMA visible to kernels (GPUs whose writes are not ordered by the owner).
+        Raises: DeviceError."""
+        if not self.needs_flush:
+            return
+        if not self.can_flush:
+            raise DeviceError(f"{self.uuid}: the driver can neither order nor flush what peers write")
+        api = self.driver.api
+        self.driver.call(
+            "cuFlushGPUDirectRDMAWrites", api.CUflushGPUDirectRDMAWritesTarget(0),
+            api.CUflushGPUDirectRDMAWritesScope(_ORDERED_BY_OWNER),
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Release the context. The process's memory on the device is freed with it. Idempotent; errors are logged."""
+        if self._context is None:
+            return
+        self._context = None
+        try:
+            self.driver.call("cuDevicePrimaryCtxRelease", self._device)
+        except DeviceError as fault:
+            logger.info("context of %s: %s", self.uuid, fault)
+
+    def _only_device(self, wanted: UUID) -> Any:
+        try:
+            self.driver.call("cuInit", 0)
+            count = self.driver.call("cuDeviceGetCount")
+        except CudaError as fault:
+            if fault.code == NOT_INITIALIZED:
+                raise DeviceError(
+                    "the process that forked this one had used CUDA: import the libraries before `Helper.run`, but"
+                    " call nothing of them that initialises a GPU"
+                ) from fault
+            raise
+        if count != 1:
+            raise DeviceError(f"CUDA shows {count} devices for {self.uuid}, not one")
+        device = self.driver.call("cuDeviceGet", 0)
+        if self.driver.uuid(device) != wanted:
+            raise DeviceError(f"CUDA shows another device than {self.uuid}")
+        return device
+
+    def _attribute(self, number: int) -> int:
+        return self.driver.attribute(self._device, number)

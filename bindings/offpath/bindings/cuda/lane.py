@@ -1,0 +1,172 @@
+"""A lane in a GPU's memory: one block that the worker allocates, landing buffer and result half back to back."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import zlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+from offpath.bindings.cuda.context import Context
+from offpath.bindings.cuda.kernels import ZeroCheck
+from offpath.bindings.errors import DeviceError
+from offpath.bindings.memory.region import round_to_page
+from offpath.bindings.ports import MemoryExport
+
+BLOCK_UNIT: Final = 2 << 20
+"""The driver backs memory with pages of 2 MiB."""
+BOUNCE_BYTES: Final = 1 << 20
+_LEGACY_STREAM: Final = 1
+_DMA_BUF_FD: Final = 1
+_SYNC_MEMOPS: Final = 6
+_DEVICE_CPU, _DEVICE_CUDA = 1, 2
+
+
+class CudaLane:
+    """Implements `Lane`. On the emulator kernels get the host's view of the device's memory."""
+
+    def __init__(self, context: Context, landing_bytes: int, result_bytes: int) -> None:
+        """Raises: DeviceError: the memory is too small. CudaError, CudaLost."""
+        self.landing_bytes = round_to_page(landing_bytes)
+        self.result_bytes = round_to_page(result_bytes)
+        self._context = context
+        self._driver = context.driver
+        self._call = context.driver.call
+        self._nbytes = self.landing_bytes + self.result_bytes
+        self._block_bytes = (self._nbytes + BLOCK_UNIT - 1) // BLOCK_UNIT * BLOCK_UNIT
+        self._bounce = self._base = self._fd = 0
+        self._check: ZeroCheck | None = None
+        self._stream: Any = self._call("cuStreamCreate", 0)  # ordered with the legacy default stream
+        self._base = int(self._call("cuMemAlloc", self._block_bytes))
+        self._call("cuPointerSetAttribute", 1, self._driver.api.CUpointer_attribute(_SYNC_MEMOPS), self._base)
+        self._bounce = int(self._call("cuMemAllocHost", BOUNCE_BYTES))
+        self._fd = -1
+        self._is_open = True
+
+    @property
+    def device(self) -> tuple[int, int]:
+        """See `Lane.device`: the process sees one device."""
+        return (_DEVICE_CPU, 0) if self._driver.is_emulated else (_DEVICE_CUDA, 0)
+
+    @property
+    def stream(self) -> int:
+        """See `Lane.stream`."""
+        return 0 if self._driver.is_emulated else int(self._stream)
+
+    @property
+    def pointer(self) -> int:
+        """Address of the landing buffer on the device."""
+        return self._driver.host_address(self._base) if self._driver.is_emulated else self._base
+
+    @property
+    def peer_pointer(self) -> int:
+        """See `Lane.peer_pointer`: as `pointer`, which a card can register where the kernel has nvidia-peermem."""
+        return self.pointer
+
+    def dmabuf(self) -> tuple[int, int] | None:
+        """See `Lane.dmabuf`: of the whole block, because the driver exports no part of one. Raises: CudaError."""
+        if not self._context.exports_dmabuf:
+            return None
+        if self._fd < 0:
+            kind = self._driver.api.CUmemRangeHandleType(_DMA_BUF_FD)
+            self._fd = int(self._call("cuMemGetHandleForAddressRange", self._base, self._block_bytes, kind, 0))
+        return self._fd, 0
+
+    def export(self) -> MemoryExport:
+        """See `Lane.export`: to a copy engine that maps memory, which only the emulator's is. Raises: DeviceError."""
+        shared = self.dmabuf()
+        if not self._driver.is_emulated or shared is None:
+            raise DeviceError("the copy engine `loopback` cannot reach a GPU's memory; configure verbs or doca")
+        fd, offset = shared
+        return MemoryExport({"offset": offset, "nbytes": self._nbytes}, (fd,))
+
+    def read(self, at: int, nbytes: int) -> bytes:
+        """See `Lane.read`."""
+        self._check_range(at, nbytes)
+        return self.fetch(self._base + at, nbytes)
+
+    def fetch(self, pointer: int, nbytes: int) -> bytes:
+        """See `Lane.fetch`."""
+        pointer = self._on_device(pointer)
+        return b"".join(ctypes.string_at(self._bounce, size) for _, size in self._to_host(pointer, nbytes))
+
+    def write(self, at: int, content: bytes | memoryview) -> None:
+        """See `Lane.write`."""
+        view = memoryview(content)
+        self._check_range(at, view.nbytes)
+        room = (ctypes.c_char * BOUNCE_BYTES).from_address(self._bounce)
+        for start in range(0, view.nbytes, BOUNCE_BYTES):
+            piece = view[start : start + BOUNCE_BYTES]
+            memoryview(room).cast("B")[: piece.nbytes] = piece
+            self._call("cuMemcpyHtoDAsync", self._base + at + start, self._bounce, piece.nbytes, self._stream)
+            self._call("cuStreamSynchronize", self._stream)
+
+    def gather(self, at: int, pointer: int, nbytes: int) -> None:
+        """See `Lane.gather`."""
+        self._check_range(at, nbytes)
+        if nbytes:
+            self._call("cuMemcpyDtoDAsync", self._base + at, self._on_device(pointer), nbytes, self._stream)
+            self._call("cuStreamSynchronize", self._stream)
+
+    def checksum(self, nbytes: int) -> int:
+        """See `Lane.checksum`: through the bounce buffer, at the speed of the bus."""
+        self._check_range(0, nbytes)
+        room = (ctypes.c_char * BOUNCE_BYTES).from_address(self._bounce)
+        crc = 0
+        for _, size in self._to_host(self._base, nbytes):
+            crc = zlib.crc32(memoryview(room)[:size], crc)
+        return crc
+
+    def synchronize(self) -> None:
+        """See `Lane.synchronize`: the lane's stream, and the default stream for kernels of code that knows no other."""
+        self._call("cuStreamSynchronize", self._stream)
+        self._call("cuStreamSynchronize", self._driver.api.CUstream(_LEGACY_STREAM))
+
+    def acquire(self, nbytes: int) -> None:
+        """See `Lane.acquire`."""
+        self._context.flush_peer_writes()
+
+    def publish(self, nbytes: int) -> None:
+        """See `Lane.publish`: peers read a GPU's memory where its finished kernels and copies left it."""
+
+    def scrub(self) -> int:
+        """See `Lane.scrub`: a memset, then a kernel that counts what is not zero."""
+        self._call("cuMemsetD8Async", self._base, 0, self._block_bytes, self._stream)
+        self._call("cuStreamSynchronize", self._stream)
+        if self._check is None:
+            self._check = ZeroCheck(self._context, self._stream)
+        if not self._check.is_zero(self._base, self._nbytes):
+            raise DeviceError("the scrub left bytes in the lane that are not zero")
+        return self._nbytes
+
+    def close(self) -> None:
+        """Free the block, after its dma-buf. Idempotent. Raises: CudaError, CudaLost."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._call("cuMemFreeHost", self._bounce)
+        self._call("cuMemFree", self._base)
+        self._call("cuStreamDestroy", self._stream)
+
+    def _to_host(self, pointer: int, nbytes: int) -> Iterator[tuple[int, int]]:
+        """(offset, bytes) of each piece, while it is in the bounce buffer."""
+        for start in range(0, nbytes, BOUNCE_BYTES):
+            size = min(BOUNCE_BYTES, nbytes - start)
+            self._call("cuMemcpyDtoHAsync", self._bounce, pointer + start, size, self._stream)
+            self._call("cuStreamSynchronize", self._stream)
+            yield start, size
+
+    def _on_device(self, pointer: int) -> int:
+        """The device's address of ``pointer``, which on the emulator may be the host's view of this block."""
+        if self._driver.is_emulated and 0 <= pointer - self.pointer < self._block_bytes:
+            return self._base + pointer - self.pointer
+        return pointer
+
+    def _check_range(self, at: int, nbytes: int) -> None:
+        if not self._is_open:
+            raise DeviceError("the lane is closed")
+        if at < 0 or nbytes < 0 or at + nbytes > self._nbytes:
+            raise DeviceError(f"{nbytes} bytes at {at} are outside the lane's {self._nbytes}")
