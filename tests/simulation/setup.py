@@ -150,6 +150,7 @@ def draw_setup(random: Random) -> Setup:
         "result_bytes": ROOM,
         **_draw_pauses(random),
     }
+    setup.leasing["max_lanes"] = 4 if setup.leasing["lanes"] == 2 else 1  # some leases have as many as are of use
     setup.limits = _draw_limits(random)
     setup.max_jobs = random.choice((5, 1_000, 1_000))
     setup.requesters = random.choice((2, 3, 4, 6))

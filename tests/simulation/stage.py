@@ -20,8 +20,8 @@ from .world import World
 QUIET = Setup(
     tenants=[{"name": "ada"}, {"name": "bob"}],
     leasing={
-        "lanes": 1, "landing_bytes": 4096, "result_bytes": 4096, "keep_warm_ms": 60_000, "grow_after_ms": 5,
-        "reclaim_after_ms": 5, "min_hold_ms": 0,
+        "lanes": 1, "max_lanes": 1, "landing_bytes": 4096, "result_bytes": 4096, "keep_warm_ms": 60_000,
+        "grow_after_ms": 5, "reclaim_after_ms": 5, "min_hold_ms": 0,
     },
     limits={"open_ms": 2_000, "helper_ms": 100_000_000},
     requesters=0, inline_copies=1.0, kernel_ns=0,

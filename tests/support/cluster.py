@@ -43,6 +43,7 @@ class Cluster:
         self._helpers = 0
         self._more: list[Process] = []
         leasing = {"landing_bytes": 4 * MIB, "result_bytes": 4 * MIB, "keep_warm_ms": 300, **tables.pop("leasing", {})}
+        leasing.setdefault("max_lanes", leasing.get("lanes", 2))  # so that tests know how many workers there are
         self.config: dict[str, Any] = {
             "tenant": [{"name": name, "token_file": self.make_token(name), **table} for name, table in tenants.items()],
             "leasing": leasing,

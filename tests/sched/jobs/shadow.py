@@ -444,6 +444,8 @@ class Shadow:
         cut = [(held.opened.profile, held.opened.start) for held in (*there, new)]
         promise(is_legal(gpu, cut), f"{command}: MIG forbids {cut}")
         promise(profile.memory_bytes >= command.lanes * (command.landing_bytes + command.result_bytes), "lanes fit")
+        most = max(self.settings.lanes, self.settings.max_lanes)
+        promise(self.settings.lanes <= command.lanes <= most, f"{command}: as many lanes as are allowed")
         dirty = {self.dirty[command.gpu, s] for s in new.slices if (command.gpu, s) in self.dirty}
         promise(command.scrub_first or not dirty, f"{command}: what {dirty} left there was never confirmed scrubbed")
         held_share = sum(held.alpha for held in self.leases.values() if held.opened.tenant == command.tenant)

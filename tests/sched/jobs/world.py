@@ -90,6 +90,8 @@ def draw_setup(random: Random) -> Setup:
         retry_limit_ns=2_000 * MS,
         **draw_limits(random),
     )
+    if settings.lanes == 2:
+        settings = replace(settings, max_lanes=6)
     return Setup(tenants, settings, pins, random.choice((0, 7, 1_000_000)))
 
 

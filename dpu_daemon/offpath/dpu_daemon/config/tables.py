@@ -74,6 +74,9 @@ class LeasingTable(_Table):
     plugin_ms: Annotated[int, Field(ge=1, le=1000)] = 5
     """Time limit for a policy plug-in's reply; then the built-in policy decides."""
     lanes: Annotated[int, Field(ge=1, le=64)] = 2
+    max_lanes: Annotated[int, Field(ge=1, le=64)] = 8
+    """A lease gets a lane for each job that fits its share at once, and one more, up to this; never less than
+    ``lanes``."""
     landing_bytes: Bytes = 1 << 20
     result_bytes: Bytes = 1 << 20
     keep_warm_ms: Milliseconds = 5000
@@ -219,6 +222,7 @@ class DaemonConfig(_Table):
         table, limits = self.leasing, self.limits
         return BookSettings(
             lanes=table.lanes,
+            max_lanes=table.max_lanes,
             landing_bytes=table.landing_bytes,
             result_bytes=table.result_bytes,
             max_jobs=self.max_jobs,

@@ -282,7 +282,7 @@ class Leasing:
                 continue
             plan = self._plan(head.demand, tenant, now_ns, frozenset(), reserved | tenant.room)
             if isinstance(plan, LeasePlan):
-                self._open(tenant, plan, now_ns, is_pinned=False)
+                self._open(tenant, plan, now_ns, share, is_pinned=False)
                 return
             head.refusal = plan
             if not tenant.room:
@@ -369,7 +369,8 @@ class Leasing:
                 reserved |= self._slices(plan)  # leases opened in the meantime hold the share
                 continue
             try:
-                self.pinned[pin] = self._open(tenant, plan, now_ns, is_pinned=True)
+                least = min((kernel.share for kernel in self._ledger.kernels.values()), default=None)
+                self.pinned[pin] = self._open(tenant, plan, now_ns, least, is_pinned=True)
             except IllegalPlacement:
                 reserved |= self._slices(plan)  # a leaving lease still holds them, or no GPU can hold the pin
         return reserved
@@ -393,12 +394,13 @@ class Leasing:
         self.next_lease = number % LARGEST_LEASE + 1
         return number
 
-    def _open(self, tenant: Tenant, plan: LeasePlan, now_ns: int, *, is_pinned: bool) -> int:
+    def _open(self, tenant: Tenant, plan: LeasePlan, now_ns: int, share: int | None, *, is_pinned: bool) -> int:
+        """``share``: R of the jobs that the lease is for, which sets the number of its lanes; None: unknown."""
         settings = self._ledger.settings
         lease_id = self._number()
         view = LeaseView(
-            lease_id, tenant.spec.name, plan.gpu, plan.profile, plan.start, plan.alpha, settings.lanes,
-            settings.landing_bytes,
+            lease_id, tenant.spec.name, plan.gpu, plan.profile, plan.start, plan.alpha,
+            self._lanes(plan, share), settings.landing_bytes,
         )  # fmt: skip
         lease = Lease(view, self._ledger.next_generation(), is_pinned)
         self._ledger.policy.lease_planned(view)
@@ -464,6 +466,18 @@ class Leasing:
     def _clean(self, lease: Lease) -> None:
         """Mark clean: if requested, the helper scrubbed the instance before its workers reserved their lanes."""
         self.dirty -= self._slices(lease.view)
+
+    def _lanes(self, plan: LeasePlan, share: int | None) -> int:
+        """A lane for each job that fits the lease's share at once, and one to copy the next into meanwhile; as many as
+        the instance's memory holds. `_lease_bytes` made sure that the least number fits."""
+        settings = self._ledger.settings
+        if share is None or settings.max_lanes <= settings.lanes:
+            return settings.lanes
+        profile = self._gpus[plan.gpu].profile(plan.profile)
+        assert profile is not None, "leases are planned from the GPU's own profiles"
+        useful = min(plan.alpha // share + 1, settings.max_lanes)
+        lane_bytes = settings.landing_bytes + settings.result_bytes
+        return max(settings.lanes, min(useful, profile.memory_bytes // lane_bytes) if lane_bytes else useful)
 
     def _lease_bytes(self) -> int:
         settings = self._ledger.settings

@@ -45,6 +45,8 @@ class PinnedLease:
 class BookSettings:
     """Parameters of the leasing loop and bounds of the book; times in ns, sizes in bytes.
 
+    ``lanes``: the least that a lease has. ``max_lanes``: the most, if more of the jobs that it is opened for fit its
+    share at once and its memory has room; 0: as ``lanes``.
     ``keep_warm_ns``: how long an idle lease stays. ``grow_after_ns``: how long a backlog lasts before another lease is
     opened. ``reclaim_after_ns``: how long a tenant starves before busy leases of others are taken. ``min_hold_ns``: how
     long a new lease is safe from that. ``retry_open_ns``: the pause after an instance failed, doubled with each failure
@@ -59,6 +61,7 @@ class BookSettings:
     """
 
     lanes: int = 2
+    max_lanes: int = 0
     landing_bytes: int = 1 << 20
     result_bytes: int = 1 << 20
     max_jobs: int = 65_536
