@@ -103,6 +103,7 @@ EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("simulate",): (
         "offpath simulate",
         "offpath simulate conspirator --quick",
+        "offpath simulate conspirator --table 4",
         "offpath simulate mina --figure table1 --seeds 1",
     ),
     ("bench",): ("offpath bench", "offpath bench request-path --quick"),
