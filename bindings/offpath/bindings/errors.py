@@ -28,6 +28,7 @@ OffpathError
 ├── FabricAddressError       not a switch's address
 ├── DeviceError              the GPU or copy engine failed; an operator must act
 │   ├── DeviceGone           the device was removed; every handle on it is invalid
+│   ├── NoGpu                a helper has no GPU to serve, and none to emulate
 │   ├── VerbsError           a verbs call failed, with its errno
 │   │   ├── VerbsMissing     pyverbs cannot be imported
 │   │   ├── NoRdmaDevice     no RDMA device matches
@@ -166,6 +167,10 @@ class DeviceError(OffpathError):
 
 class DeviceGone(DeviceError):
     """The device was removed; every handle on it is invalid."""
+
+
+class NoGpu(DeviceError):
+    """A helper has no GPU that this build can use, and no model to emulate."""
 
 
 class VerbsError(DeviceError):

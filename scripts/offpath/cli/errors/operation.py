@@ -184,6 +184,11 @@ ENTRIES: Final = (
         ("JournalForeign", "a journal of another boot or build: it cannot be resumed", "nothing"),
         ("DeviceError", "the GPU or the copy engine failed", "see the driver's log on that machine"),
         ("DeviceGone", "the device is gone", "see the driver's log on that machine; restart the helper"),
+        (
+            "NoGpu",
+            "a helper has no GPU that this build can use, and no model to emulate",
+            "to emulate a GPU, start the helper with `--emulate A100-40GB`",
+        ),
         ("VerbsError", "a call of the verbs library failed; its text names it", "`offpath doctor`, `ibv_devinfo -v`"),
         (
             "VerbsMissing",
