@@ -88,7 +88,14 @@ class Services:
     def start_helper(self) -> None:
         where = ["--runtime-dir", str(self.run_folder)]
         helper = self._start(
-            UNITS / "offpath-helper.service", "offpath-helper", "helper", "run", str(self.folder / "serve.py"), *where
+            UNITS / "offpath-helper.service",
+            "offpath-helper",
+            "helper",
+            "run",
+            str(self.folder / "serve.py"),
+            *where,
+            "--emulate",
+            "A100-40GB",
         )
         until(lambda: "joined as generation" in self.errors("offpath-helper") or helper.poll() is not None)
         assert helper.poll() is None, self.errors("offpath-helper")

@@ -58,10 +58,11 @@ def test_it_says_what_it_serves_when_it_joined_and_that_another_serves_already(m
         with helper(serve, cluster.run_folder, "second") as second:
             until(lambda: "not joined: helper " in second.read_text())
             until(lambda: cluster.daemon.errors.count("serves this daemon already") >= 3)  # it tried again
-    offered = "offpath helper: serves echo (14 %) on GPU-0 (A100-40GB, emulated), GPU-1 (A30-24GB, emulated)"
+    offered = "offpath helper: serves echo (14 %) on GPU-0 (A100-40GB, EMULATED), GPU-1 (A30-24GB, EMULATED)"
     lines = first.read_text().splitlines()
-    assert (lines[0], len(lines)) == (offered, 2)
-    (line,) = second.read_text().splitlines()[1:]
+    assert (lines[0], len(lines)) == (offered, 3)
+    assert lines[1] == "offpath helper: EMULATED: GPU-0, GPU-1: this host's CPU computes, and no GPU"
+    (line,) = second.read_text().splitlines()[2:]
     assert line.endswith("serves this daemon already; trying again"), "said once, however often it tries"
 
 
@@ -71,7 +72,14 @@ def test_without_a_daemon_it_says_so_once_and_joins_when_there_is_one(make_clust
         until(lambda: "not joined: no daemon at " in log.read_text())
         nowhere.symlink_to(make_cluster({"ada": {}}).run_folder)
         until(lambda: "joined the daemon as generation 1" in log.read_text())
-    assert len(log.read_text().splitlines()) == 3
+    assert len(log.read_text().splitlines()) == 4
+
+
+def test_without_a_gpu_and_without_a_model_to_emulate_it_is_an_error_that_says_what_to_do(serve: Path) -> None:
+    done = offpath("helper", "run", str(serve), "--runtime-dir", str(serve.parent))
+    assert (done.code, done.out, len(done.err.splitlines())) == (1, "", 1)
+    assert "cannot use an NVIDIA GPU yet" in done.err
+    assert "--emulate A100-40GB" in done.err
 
 
 @pytest.mark.parametrize(

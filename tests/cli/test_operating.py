@@ -184,7 +184,17 @@ def test_leases_and_the_picture_of_top_show_who_holds_what(cluster: Cluster) -> 
         assert top["status"]["has_helper"] is True
         plain = query(cluster, "top", "--once", "--interval", "0.1").out
         assert ("cyd" in plain, "\x1b" in plain) == (True, False), "no terminal, no terminal codes"
+        assert "GPU-0 (A100-40GB, EMULATED): " in plain
         pending.cancel()
+
+
+def test_an_answer_from_an_emulated_gpu_and_the_doctor_say_so(cluster: Cluster) -> None:
+    done = submit(cluster, "echo", "--text", "a", "--json")
+    assert done.document["is_emulated"] is True
+    assert "echo: computed on an EMULATED GPU" in done.err.splitlines()
+    found = [each for each in query(cluster, "doctor", "--json").document if each["code"] == "gpu"]
+    assert [each["severity"] for each in found] == ["warning"]
+    assert "EMULATED GPUs: GPU-0 (A100-40GB)" in found[0]["what"]
 
 
 def test_top_does_not_count_what_is_copied_ahead_as_running(cluster: Cluster) -> None:
@@ -214,7 +224,10 @@ def lease_line(
 
 
 def test_a_plan_empties_the_gpu_whose_work_has_room_elsewhere() -> None:
-    gpus = [admin.GpuLine(gpu=f"g{n}", model="A100-40GB", compute_slices=7, held_share=42) for n in range(3)]
+    gpus = [
+        admin.GpuLine(gpu=f"g{n}", model="A100-40GB", is_emulated=n == 1, compute_slices=7, held_share=42)
+        for n in range(3)
+    ]
     held = [
         lease_line(1, "ada", "g0", "4g.20gb", 0, 20),
         lease_line(2, "ada", "g1", "1g.5gb", 0, 10),  # fits what ada has left on g0

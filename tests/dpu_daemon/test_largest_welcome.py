@@ -24,7 +24,7 @@ from ..support.processes import until
 MOST = (1 << 64) - 1
 MOST_UNANSWERED = 1024
 KERNELS = [
-    control.KernelInfo(name=f"{'k' * 60}{n:04}", kernel_id=(1 << 32) - 1, demand=100)
+    control.KernelInfo(name=f"{'k' * 60}{n:04}", kernel_id=(1 << 32) - 1, demand=100, is_emulated=False)
     for n in range(control.MAX_KERNELS)
 ]  # fmt: skip
 RESUMED = [control.Resumed(request_id=MOST - n, state="retry_safe") for n in range(MOST_UNANSWERED)]

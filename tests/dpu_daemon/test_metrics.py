@@ -88,6 +88,7 @@ def test_every_request_is_counted_once_by_tenant_status_and_reason(make_cluster:
         gpu = next(dict(key[1])["gpu"] for key in now if key[0] == "offpath_running_share_ratio")
         until(lambda: scraped(port)["offpath_running_share_ratio", labels(gpu=gpu)] == 0.14)
         assert scraped(port)["offpath_leases", labels(gpu=gpu, state="warm")] == 1
+        assert scraped(port)["offpath_gpu_emulated", labels(gpu=gpu)] == 1
         running.cancel()
     counted = cluster.statistics()
     assert counted["ended_completed"] == 5

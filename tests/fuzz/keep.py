@@ -126,7 +126,7 @@ def _plain(name: str) -> Iterator[tuple[Any, ...]]:
 def messages(name: str) -> list[Any]:
     """One valid message of each kind of a direction, and some at their limits."""
     token, most = "t" * 43, (1 << 63) - 1
-    kernel = control.KernelInfo(name="echo", kernel_id=1, demand=14)
+    kernel = control.KernelInfo(name="echo", kernel_id=1, demand=14, is_emulated=True)
     known = gpu_model("A100-40GB")
     profiles = [
         control.ProfileInfo(
@@ -160,7 +160,9 @@ def messages(name: str) -> list[Any]:
         ],
         "control_host_to_daemon": [
             control.HelperHello(name="h", pid=1, kernels=[control.KernelOffer(name="echo", demand=14)], gpu_count=1),
-            control.GpuOffer(uuid="GPU-1", model="A100-40GB", compute_slices=7, memory_slices=8, profiles=profiles),
+            control.GpuOffer(
+                uuid="GPU-1", model="A100-40GB", is_emulated=True, compute_slices=7, memory_slices=8, profiles=profiles
+            ),
             control.WorkerHello(lease=1, lane=0, pid=1, token=token),
             control.InstanceFailed(lease=1, generation=1, detail="no"),
             control.LaneReady(

@@ -146,6 +146,8 @@ def test_work_grows_with_the_input_and_no_faster(name: str, known: dict[str, Tar
 
 
 def test_the_longest_list_a_welcome_may_hold_is_checked_in_time(known: dict[str, Target]) -> None:
-    kernels = [control.KernelInfo(name="k" * 64, kernel_id=n, demand=14) for n in range(control.MAX_KERNELS)]
+    kernels = [
+        control.KernelInfo(name="k" * 64, kernel_id=n, demand=14, is_emulated=None) for n in range(control.MAX_KERNELS)
+    ]
     body = control.encode(control.Kernels(kernels=kernels))
     assert least_ns(known["control_to_requester"], Case(body)) < 10_000_000

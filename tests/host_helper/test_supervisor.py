@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from offpath.bindings.errors import DaemonNotTrusted, OptionRefused, PeerGone
+from offpath.bindings.errors import DaemonNotTrusted, NoGpu, OptionRefused, PeerGone
 from offpath.bindings.loopback.channel import LoopbackConnector
 from offpath.bindings.loopback.gpu import EmulatedGpu
 from offpath.bindings.sockets import listening_socket
@@ -45,10 +45,18 @@ def test_a_signal_wakes_the_supervisor_even_before_a_handler_could_run(monkeypat
     monkeypatch.setattr(Supervisor, "_serve", serve)
     monkeypatch.setattr(LoopbackConnector, "connect", lambda _: io.BytesIO())
     before = signal.getsignal(signal.SIGTERM)
-    helper.run("/nowhere/host.sock")
+    helper.run("/nowhere/host.sock", emulate=["A100-40GB"])
     assert len(woken) == 1
     assert signal.getsignal(signal.SIGTERM) is before
     assert signal.set_wakeup_fd(-1) == -1
+
+
+@pytest.mark.parametrize("gpus", [None, []])
+def test_a_helper_without_a_gpu_does_not_emulate_one_on_its_own(gpus: list[Any] | None) -> None:
+    helper = Helper()
+    helper.kernel("nothing", demand=1)(lambda: None)
+    with pytest.raises(NoGpu, match="--emulate A100-40GB"):
+        helper.run("/nowhere/host.sock", gpus=gpus)
 
 
 def test_a_worker_that_lives_is_not_waited_for_because_it_got_a_dead_ones_descriptor() -> None:

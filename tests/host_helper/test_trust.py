@@ -21,7 +21,7 @@ from offpath.bindings.runtime import local_socket, make_runtime_directory, runti
 from offpath.bindings.sockets import listening_socket
 from offpath.cli.admin_client import AdminClient
 from offpath.host_helper import connect
-from offpath.host_helper.doctor import check_host
+from offpath.host_helper.doctor import check_gpu, check_host
 
 from ..support.processes import BOUND_S, Process, until
 
@@ -204,6 +204,18 @@ def test_a_signal_does_not_prolong_the_wait_for_a_busy_daemon(tmp_path: Path) ->
 
 def daemon_finding(directory: Path) -> Finding:
     return next(each for each in check_host(str(directory)) if each.code == "daemon")
+
+
+def test_the_hosts_doctor_looks_for_nvidias_driver_and_says_how_to_emulate(tmp_path: Path) -> None:
+    missing = check_gpu(str(tmp_path / "version"))
+    (tmp_path / "version").write_bytes(
+        b"NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.261.03\xff\n" + b"x" * 9_000
+    )
+    loaded = check_gpu(str(tmp_path / "version"))
+    assert "not loaded" in missing.what
+    assert "Module  535.261.03" in loaded.what
+    assert len(loaded.what) < 300
+    assert "--emulate A100-40GB" in missing.fix == loaded.fix
 
 
 @needs_root

@@ -20,7 +20,7 @@ from .cluster import Cluster
 BOUND_S = 15.0
 
 
-def offer(uuid: str = "GPU-fake", model: str = "A100-40GB") -> control.GpuOffer:
+def offer(uuid: str = "GPU-fake", model: str = "A100-40GB", *, is_emulated: bool = True) -> control.GpuOffer:
     known = gpu_model(model)
     profiles = [
         control.ProfileInfo(
@@ -30,7 +30,8 @@ def offer(uuid: str = "GPU-fake", model: str = "A100-40GB") -> control.GpuOffer:
         for p in known.profiles
     ]  # fmt: skip
     return control.GpuOffer(
-        uuid=uuid, model=model, compute_slices=known.compute_slices, memory_slices=known.memory_slices,
+        uuid=uuid, model=model, is_emulated=is_emulated,
+        compute_slices=known.compute_slices, memory_slices=known.memory_slices,
         profiles=profiles,
     )  # fmt: skip
 

@@ -203,4 +203,4 @@ if __name__ == "__main__":
         del helper.kernels[kernel]
     kind = next((kind for kind in ("zmq", "comch") if kind in options), "")
     way = host_channel(kind, **options.pop(kind)) if kind else channel
-    helper.run(way, **options)
+    helper.run(way, **{"emulate": ["A100-40GB"], **options})

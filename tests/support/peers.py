@@ -88,7 +88,14 @@ class Peer:
 
 def hello(tenant: str, **changes: Any) -> dict[str, Any]:
     asked = {"slots": 4, "payload_bytes": 8192, "result_bytes": 8192}
-    return {"kind": "hello", "version": 1, "tenant": tenant, "token": Cluster.token(tenant), **asked, **changes}
+    return {
+        "kind": "hello",
+        "version": control.PROTOCOL_VERSION,
+        "tenant": tenant,
+        "token": Cluster.token(tenant),
+        **asked,
+        **changes,
+    }
 
 
 def refusal(cluster: Cluster, whose: str, **changes: Any) -> control.Refused:

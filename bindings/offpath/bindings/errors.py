@@ -31,6 +31,7 @@ OffpathError
 │   │   └── CudaLost         a CUDA error after which the process cannot use its GPU any more
 │   ├── CudaError            a call of the CUDA driver failed, with CUDA's name of the result
 │   │   └── CudaMissing      cuda-bindings, the driver's library or a function of it is missing
+│   ├── NoGpu                a helper has no GPU to serve, and none to emulate
 │   ├── VerbsError           a verbs call failed, with its errno
 │   │   ├── VerbsMissing     pyverbs cannot be imported
 │   │   ├── NoRdmaDevice     no RDMA device matches
@@ -193,6 +194,10 @@ class CudaError(DeviceError):
 
 class CudaMissing(CudaError):
     """cuda-bindings is not installed, the driver's library cannot be loaded, or it lacks a function."""
+
+
+class NoGpu(DeviceError):
+    """A helper has no GPU that this build can use, and no model to emulate."""
 
 
 class VerbsError(DeviceError):

@@ -441,6 +441,10 @@ class Gpu(Protocol):
     def model(self) -> GpuModel:
         """Totals and legal geometry."""
 
+    @property
+    def is_emulated(self) -> bool:
+        """No GPU computes: the host's CPU does, also behind an emulated driver. Daemon and requesters learn it."""
+
     def profile_bytes(self, profile: str) -> int:
         """Memory that an instance of the profile really offers (emulators are scaled). Raises: DeviceError."""
 

@@ -60,6 +60,13 @@ class AsyncRequester:
         way = Way(address, tenant=tenant, token_file=token_file, tls=tls, **options)
         return cls(way, await asyncio.get_running_loop().run_in_executor(None, way.first))
 
+    async def is_emulated(self, kernel: str) -> bool | None:
+        """See `Requester.is_emulated`."""
+        negotiation = self._link.negotiation
+        async with self._asking:  # one thread at a time reads the negotiation
+            await self._loop.run_in_executor(None, negotiation.update)
+        return negotiation.is_emulated(kernel)
+
     async def submit(
         self,
         kernel: str,

@@ -25,6 +25,8 @@ _PACKAGES: Final = (
     ("torch", Severity.NOTE, "training jobs that share aggregation trees need it (docs/training.md)"),
 )
 _CONNECT_S: Final = 2.0
+_NVIDIA: Final = "/proc/driver/nvidia/version"
+_LONGEST: Final = 200
 
 
 def check_host(directory: str, doca_path: str = "") -> Iterator[Finding]:
@@ -46,6 +48,7 @@ def check_host(directory: str, doca_path: str = "") -> Iterator[Finding]:
             yield Finding("package", need, f"{name} cannot be imported: {fault}", why)
     yield check_build()
     yield _daemon(os.path.join(directory, HOST_SOCKET))
+    yield check_gpu()
     found = ports()
     if found:
         yield ok("rdma", ", ".join(map(str, found)))
@@ -60,6 +63,17 @@ def check_host(directory: str, doca_path: str = "") -> Iterator[Finding]:
             "fault-points", Severity.ERROR, f"armed: {', '.join(sorted(faults.armed))}; processes will fail on purpose",
             "unset OFFPATH_FAULTS",
         )  # fmt: skip
+
+
+def check_gpu(path: str = _NVIDIA) -> Finding:
+    """Whether NVIDIA's kernel driver is loaded. ``path``: its file in /proc."""
+    emulate = "`offpath helper run FILE --emulate A100-40GB` emulates a GPU on this host's CPU"
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            driver = file.readline(_LONGEST).strip()
+    except OSError:
+        return Finding("gpu", Severity.NOTE, "NVIDIA's kernel driver is not loaded: no GPU can be used here", emulate)
+    return Finding("gpu", Severity.NOTE, f"{driver}: this build cannot use an NVIDIA GPU yet", emulate)
 
 
 def _pidfds() -> Finding:

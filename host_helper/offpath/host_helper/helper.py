@@ -9,8 +9,10 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 from offpath.bindings.doca.lane import HostDevice
+from offpath.bindings.errors import NoGpu
 from offpath.bindings.loopback.gpu import DEFAULT_SLICE_BYTES, EmulatedGpu
 from offpath.bindings.ports import Gpu, HostConnector
 from offpath.bindings.runtime import INA_FOLDER, runtime_directory
@@ -20,6 +22,11 @@ from offpath.host_helper.kernels import KernelTable, LaneContext, current_lane
 from offpath.host_helper.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
+
+_NO_GPU: Final = (
+    "no GPU to serve kernels on: this build cannot use an NVIDIA GPU yet. To emulate one on this host's CPU, start the"
+    ' helper with --emulate A100-40GB; in Python: run(emulate=["A100-40GB"])'
+)
 
 __all__ = ["Helper", "LaneContext", "current_lane", "host_channel"]
 
@@ -32,7 +39,7 @@ class Helper(KernelTable):
         channel: str | HostConnector | None = None,
         *,
         gpus: Sequence[Gpu] | None = None,
-        emulate: Sequence[str] = ("A100-40GB",),
+        emulate: Sequence[str] = (),
         slice_bytes: int = DEFAULT_SLICE_BYTES,
         delayed_visibility: bool = False,
         break_scrub: bool = False,
@@ -51,6 +58,8 @@ class Helper(KernelTable):
             channel: path of the daemon's host socket, or a connector (`host_channel`); default: the socket in the
                 runtime directory.
             gpus: GPU ports to offer; default: emulated ones, one per model name in ``emulate``.
+            emulate: models of GPUs to emulate, in host memory and on this host's CPU. There is no default: log lines,
+                `offpath top`, metrics and requesters are told that these GPUs are emulated.
             slice_bytes: scale of an emulated GPU: bytes per memory slice.
             delayed_visibility: emulate a GPU whose peer writes need `acquire`.
             realtime: run supervisor and workers SCHED_RR, so that other load on the host's cores does not delay
@@ -68,10 +77,12 @@ class Helper(KernelTable):
                 daemon, loses it, or cannot join.
             break_scrub: a planted fault: workers confirm scrubs that they did not do.
 
-        Raises: ValueError: no kernel is registered.
+        Raises: NoGpu: neither ``gpus`` nor ``emulate``. ValueError: no kernel is registered.
         """
         if not self.kernels:
             raise ValueError("a helper without kernels serves nothing: register one with @helper.kernel(...)")
+        if not gpus and not emulate:
+            raise NoGpu(_NO_GPU)
         if realtime:
             try:
                 os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
@@ -96,6 +107,8 @@ class Helper(KernelTable):
             log_line=log_line,
         )  # fmt: skip
         log_line(self._offer(offered))
+        if emulated := ", ".join(gpu.uuid for gpu in offered if gpu.is_emulated):
+            log_line(f"EMULATED: {emulated}: this host's CPU computes, and no GPU")
         before = {s: signal.signal(s, lambda *_: supervisor.stop()) for s in (signal.SIGTERM, signal.SIGINT)}
         try:
             supervisor.run()
@@ -108,10 +121,8 @@ class Helper(KernelTable):
     def _offer(self, gpus: Sequence[Gpu]) -> str:
         """The kernels and the GPUs, in one line."""
         served = ", ".join(f"{kernel.name} ({kernel.demand} %)" for kernel in self.kernels.values())
-        emulated = ", emulated"
-        on = ", ".join(
-            f"{gpu.uuid} ({gpu.model.name}{emulated if isinstance(gpu, EmulatedGpu) else ''})" for gpu in gpus
-        )
+        emulated = ", EMULATED"
+        on = ", ".join(f"{gpu.uuid} ({gpu.model.name}{emulated if gpu.is_emulated else ''})" for gpu in gpus)
         return f"serves {served} on {on}"
 
 

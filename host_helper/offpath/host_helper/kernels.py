@@ -6,7 +6,7 @@ helper = Helper()
 def classify(images):          # a numpy array over the lane's memory: no copy
     return model(images)
 
-helper.run()
+helper.run(emulate=["A100-40GB"])
 """
 
 from __future__ import annotations

@@ -106,6 +106,12 @@ class Negotiation:
             reason = f"{self.closing.code}: {self.closing.detail}" if self.closing is not None else str(fault)
             raise PeerGone(f"negotiation: {reason}") from None
 
+    def is_emulated(self, kernel: str) -> bool | None:
+        """Whether a GPU that serves the kernel is emulated, by the daemon's last list. None: the daemon does not list
+        the kernel, or no helper has offered it since the daemon's process started."""
+        info = self.kernels.get(kernel)
+        return None if info is None else info.is_emulated
+
     def fileno(self) -> int:
         """The connection's descriptor; -1 once closed."""
         return self._sock.fileno()

@@ -112,6 +112,14 @@ class Requester:
             self._link.negotiation.update()
         return self._link.negotiation.is_durable
 
+    def is_emulated(self, kernel: str) -> bool | None:
+        """Whether answers of ``kernel`` come from an emulated GPU: the CPU of the helper's host computes them.
+
+        None: not known, because no helper has offered the kernel since the daemon's process started.
+        """
+        self._link.negotiation.update()
+        return self._link.negotiation.is_emulated(kernel)
+
     def submit(
         self,
         kernel: str,

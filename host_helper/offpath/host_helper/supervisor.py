@@ -470,7 +470,8 @@ def _failed(order: control.OpenInstance, detail: str) -> control.InstanceFailed:
 def _gpu_offer(gpu: Gpu) -> control.GpuOffer:
     model = gpu.model
     return control.GpuOffer(
-        uuid=gpu.uuid, model=model.name, compute_slices=model.compute_slices, memory_slices=model.memory_slices,
+        uuid=gpu.uuid, model=model.name, is_emulated=gpu.is_emulated,
+        compute_slices=model.compute_slices, memory_slices=model.memory_slices,
         profiles=[
             control.ProfileInfo(
                 name=p.name, compute_slices=p.compute_slices, memory_slices=p.memory_slices,

@@ -37,11 +37,12 @@ EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "offpath config check offpathd.toml --reload   # could the running daemon load it?",
     ),
     ("config", "show"): ("offpath config show offpathd.toml --origin",),
-    ("helper",): ("offpath helper run serve.py",),
+    ("helper",): ("offpath helper run serve.py --emulate A100-40GB",),
     ("helper", "run"): (
-        "offpath helper run serve.py",
+        "offpath helper run serve.py --emulate A100-40GB",
         "offpath helper run serve.py --emulate A100-40GB A100-40GB",
-        "offpath helper run serve.py --host-channel zmq --daemon tcp://dpu:7700 --key host.key --server-key dpu.pub",
+        "offpath helper run serve.py --emulate A100-40GB --host-channel zmq --daemon tcp://dpu:7700"
+        " --key host.key --server-key dpu.pub",
     ),
     ("keys",): ("offpath keys host-a --directory /etc/offpath/zmq",),
     ("request",): ("offpath request list", "offpath request explain 1/42"),
@@ -103,6 +104,7 @@ EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("simulate",): (
         "offpath simulate",
         "offpath simulate conspirator --quick",
+        "offpath simulate conspirator --table 4",
         "offpath simulate mina --figure table1 --seeds 1",
     ),
     ("bench",): ("offpath bench", "offpath bench request-path --quick"),

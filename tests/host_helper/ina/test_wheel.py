@@ -123,7 +123,7 @@ def test_alone_its_helper_serves_a_daemon_of_the_whole_install(
         "from offpath.host_helper import Helper\nhelper = Helper()\n"
         "@helper.kernel('echo', demand=14)\ndef echo(array):\n    return array\n"
     )
-    words = ["helper", "run", "serve.py", "--runtime-dir", str(cluster.run_folder)]
+    words = ["helper", "run", "serve.py", "--emulate", "A100-40GB", "--runtime-dir", str(cluster.run_folder)]
     helper = subprocess.Popen([str(python), "-c", ENTRY, *words], cwd=tmp_path, env=alone(tmp_path))
     try:
         until(lambda: _is_served(cluster))

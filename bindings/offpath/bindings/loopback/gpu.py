@@ -39,6 +39,8 @@ class EmulatedGpu:
     """Implements `offpath.bindings.ports.Gpu`. The ledger is in the process that creates instances. Forked workers
     inherit it and may open the instances that existed at the fork."""
 
+    is_emulated: Final = True
+
     def __init__(
         self,
         uuid: str,

@@ -118,10 +118,12 @@ class DrainRequest(_Message):
 
 
 class GpuLine(_Message):
-    """A GPU of the helper, and how much of it is leased."""
+    """A GPU of the helper, and how much of it is leased. ``is_emulated`` null: its helper has not returned since the
+    daemon's process started."""
 
     gpu: Name
     model: Name
+    is_emulated: bool | None
     compute_slices: Slices
     held_share: U32
 

@@ -26,7 +26,7 @@ from offpath.bindings import tokens
 from offpath.bindings.errors import ControlError
 from offpath.bindings.wire import document
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 MAX_KERNELS: Final = 256
 """Kernel names that a daemon stores at most; a welcome with that many fits a frame."""
 MAX_OFFERED: Final = 32
@@ -85,11 +85,15 @@ class _Message(BaseModel):
 
 
 class KernelInfo(_Message):
-    """A kernel that the daemon can run: its name, its id in request headers, its demand R in percent of a GPU."""
+    """A kernel that the daemon can run: its name, its id in request headers, its demand R in percent of a GPU.
+
+    ``is_emulated``: a GPU of its helper is emulated. null: no helper has offered it since the daemon's process started.
+    """
 
     name: Name
     kernel_id: U32
     demand: Demand
+    is_emulated: bool | None
 
 
 class Resume(_Message):
@@ -243,11 +247,13 @@ class ProfileInfo(_Message):
 
 
 class GpuOffer(_Message):
-    """One GPU as the helper's GPU port reports it: model, totals, legal geometry. One per GPU, after HelperHello."""
+    """One GPU as the helper's GPU port reports it: model, totals, legal geometry, and whether it is emulated. One per
+    GPU, after HelperHello."""
 
     kind: Literal["gpu_offer"] = "gpu_offer"
     uuid: Name
     model: Name
+    is_emulated: bool
     compute_slices: Slices
     memory_slices: Slices
     profiles: Annotated[list[ProfileInfo], Field(max_length=16)]

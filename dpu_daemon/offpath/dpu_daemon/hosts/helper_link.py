@@ -21,6 +21,8 @@ class HelperLink:
     connection: HostConnection
     hello: control.HelperHello
     gpus: list[GpuSpec] = field(default_factory=list)
+    emulated: dict[str, bool] = field(default_factory=dict)
+    """Whether a GPU is emulated, by its uuid."""
     held: list[control.InstanceHeld] = field(default_factory=list)
     is_joined: bool = False
     heartbeat: Heartbeat | None = None

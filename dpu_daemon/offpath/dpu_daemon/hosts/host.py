@@ -56,6 +56,8 @@ class HostSide:
         self.listener = listener
         self._helper: HelperLink | None = None
         self.helpers_seen = 0
+        self.emulated: dict[str, bool] = {}
+        """Whether a GPU of the last helper is emulated, by its uuid; empty until one has joined this process."""
         self._closing_connections: set[HostConnection] = set()
         """Connections to lost helpers; copies into their memory may still be in flight."""
         self.on_ina: Callable[[control.InaStates | None], None] = lambda states: None
@@ -111,6 +113,7 @@ class HostSide:
     def _helper_sent(self, helper: HelperLink, message: BaseModel) -> None:
         if isinstance(message, control.GpuOffer) and not helper.is_joined:
             helper.gpus.append(gpu_spec(message, helper.gpus))
+            helper.emulated[message.uuid] = message.is_emulated
             self._join_if_complete(helper)
         elif isinstance(message, control.Pong) and helper.heartbeat is not None:
             helper.heartbeat.answered(message)
@@ -151,11 +154,12 @@ class HostSide:
         if len(helper.gpus) < helper.hello.gpu_count or len(helper.held) < helper.hello.held_count:
             return
         try:
-            ids = self.kernels.learn(helper.hello.kernels)
+            ids = self.kernels.learn(helper.hello.kernels, is_emulated=any(helper.emulated.values()))
         except ProtocolError as fault:
             self._helper_gone(helper, str(fault))
             return
         helper.is_joined = True
+        self.emulated = helper.emulated
         helper.heartbeat = Heartbeat(
             lambda: self._settings.config.limits, self.to_helper, self.lanes.is_changing,
             lambda why: self._helper_gone(helper, why),
@@ -175,9 +179,10 @@ class HostSide:
             return
         self.lanes.gpu_names = [gpu.gpu for gpu in helper.gpus]
         logger.info(
-            "helper %s joined: %d GPUs, kernels %s",
+            "helper %s joined: %d GPUs (%d EMULATED), kernels %s",
             helper.hello.name,
             len(helper.gpus),
+            sum(helper.emulated.values()),
             ", ".join(ids),
             extra={"code": "helper_joined"},
         )

@@ -22,9 +22,11 @@ class KernelRegistry:
         self.on_changed: list[Callable[[], None]] = []
         self._ledger = ledger
         self._names = {known.kernel: known.name for known in ledger.known.values()}
+        self._emulated: dict[str, bool] = {}
+        """By name, of kernels that a helper has offered to this process: the journal does not record it."""
 
-    def learn(self, offers: Sequence[KernelOffer]) -> dict[str, int]:
-        """Returns the numbers of a helper's kernels: known ones, or new ones.
+    def learn(self, offers: Sequence[KernelOffer], *, is_emulated: bool) -> dict[str, int]:
+        """Returns the numbers of a helper's kernels: known ones, or new ones. ``is_emulated``: a GPU of it is.
 
         Raises: ProtocolError: no number is left; only a new lineage of the journal has more.
         """
@@ -36,6 +38,8 @@ class KernelRegistry:
         if last > _LARGEST:
             raise ProtocolError("kernels", f"no number above {_LARGEST} is left for a new kernel name")
         ids = {offer.name: known[offer.name] for offer in offers}
+        self._emulated = {name: each for name, each in self._emulated.items() if name in known}
+        self._emulated.update(dict.fromkeys(ids, is_emulated))
         self._names.update((number, name) for name, number in ids.items())
         for number in list(self._names)[:-_MOST_FORMER]:
             del self._names[number]
@@ -49,8 +53,11 @@ class KernelRegistry:
     def infos(self) -> list[KernelInfo]:
         """All kernels that are not forgotten, for the welcome."""
         return [
-            KernelInfo(name=each.name, kernel_id=each.kernel, demand=each.share) for each in self._ledger.known.values()
-        ]
+            KernelInfo(
+                name=each.name, kernel_id=each.kernel, demand=each.share, is_emulated=self._emulated.get(each.name)
+            )
+            for each in self._ledger.known.values()
+        ]  # fmt: skip
 
     def name(self, number: int) -> str:
         """The kernel's name for display; also of a forgotten kernel while this process remembers it."""

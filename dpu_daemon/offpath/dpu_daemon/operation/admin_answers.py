@@ -80,9 +80,12 @@ class Answers:
         for lease in ledger.leases.values():
             held[lease.view.gpu] += lease.view.alpha
         gpus = [
-            admin.GpuLine(gpu=g.gpu, model=g.model, compute_slices=g.compute_slices, held_share=held[g.gpu])
+            admin.GpuLine(
+                gpu=g.gpu, model=g.model, is_emulated=daemon.host.emulated.get(g.gpu),
+                compute_slices=g.compute_slices, held_share=held[g.gpu],
+            )
             for g in daemon.requests.book.leasing.gpus
-        ]
+        ]  # fmt: skip
         return admin.Status(
             release=self._release, lineage=daemon.identity.lineage, pid=os.getpid(),
             uptime_ms=(daemon.requests.now_ns() - self._started_ns) // MS, is_draining=daemon.is_draining,

@@ -30,7 +30,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "lease_closes": ("lease",),
     "lease_failed": ("lease", "detail"),
     "host_peer_refused": ("pid", "peer", "detail"),
-    "helper_joined": ("helper", "gpus", "kernels"),
+    "helper_joined": ("helper", "gpus", "emulated", "kernels"),
     "helper_ends": ("helper",),
     "helper_lost": ("helper", "detail"),
     "worker_lost": ("lease", "lane", "detail"),

@@ -68,6 +68,7 @@ class Snapshot:
     paused_ns: dict[str, int] = field(default_factory=dict)
     leases: dict[tuple[str, str], int] = field(default_factory=dict)
     running_share: dict[str, int] = field(default_factory=dict)
+    emulated: dict[str, bool] = field(default_factory=dict)
     latency: dict[str, Buckets] = field(default_factory=dict)
     stages: dict[str, Buckets] = field(default_factory=dict)
     lag_s: float = 0.0
@@ -106,6 +107,7 @@ def take(daemon: Daemon, lag_s: float, uptime_s: float) -> Snapshot:
         paused_ns={tenant: turns.paused_ns for tenant, turns in daemon.requests.pacing.turns.items()},
         leases=dict(leases),
         running_share=running,
+        emulated={gpu: each for gpu, each in daemon.host.emulated.items() if gpu in running},
         latency={tenant: (h.counts(), h.sum_ns) for tenant, h in stats.latency.items()},
         stages={stage: (h.counts(), h.sum_ns) for stage, h in zip(STAGES, stats.stages, strict=True)},
         lag_s=lag_s,
@@ -210,7 +212,12 @@ def _levels(now: Snapshot) -> Iterator[Metric]:
         for state in LeaseState:
             if state is not LeaseState.FREE:
                 leases.add_metric([gpu, state.value], now.leases.get((gpu, state.value), 0))
-    return iter((unanswered, queued, sessions, held, most, leases, running))
+    emulated = GaugeMetricFamily(
+        "offpath_gpu_emulated", "1 for an emulated GPU: the host's CPU computes.", labels=["gpu"]
+    )
+    for gpu, is_emulated in now.emulated.items():
+        emulated.add_metric([gpu], float(is_emulated))
+    return iter((unanswered, queued, sessions, held, most, leases, running, emulated))
 
 
 def _histogram(name: str, text: str, label: str, series: dict[str, Buckets]) -> Metric:

@@ -161,4 +161,4 @@ class Node:
 def _serve(channel: str) -> None:
     helper = Helper()
     register_kernel(helper, 0)
-    helper.run(channel)
+    helper.run(channel, emulate=["A100-40GB"])

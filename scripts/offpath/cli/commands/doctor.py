@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.faults import POINTS
+from offpath.bindings.findings import Finding, Severity, ok
 from offpath.bindings.runtime import runtime_directory
+from offpath.bindings.wire import admin
+from offpath.cli.admin_client import AdminClient
 from offpath.cli.commands import host_doctor
 from offpath.cli.findings_text import show
 from offpath.dpu_daemon.config import load_config
@@ -44,6 +48,7 @@ def main(arguments: argparse.Namespace) -> int:
         return 0
     findings = list(check_machine())
     findings += check_directory(runtime_directory(arguments.runtime_dir), config)
+    findings += _served_gpus(arguments.runtime_dir)
     findings += check_rdma(config)
     findings += check_doca(config)
     if config is not None:
@@ -51,6 +56,23 @@ def main(arguments: argparse.Namespace) -> int:
         findings += check_keys(config)
         findings += check_plugin(config)
     return show(findings, as_json=arguments.json, who="daemon")
+
+
+def _served_gpus(directory: str | None) -> Iterator[Finding]:
+    """Whether the GPUs of a running daemon are emulated; nothing if none answers, which another check reports."""
+    try:
+        with AdminClient(directory) as client:
+            gpus = client.query(admin.StatusRequest(), admin.Status).gpus
+    except OffpathError:
+        return
+    emulated = ", ".join(f"{gpu.gpu} ({gpu.model})" for gpu in gpus if gpu.is_emulated)
+    if emulated:
+        yield Finding(
+            "gpu", Severity.WARNING, f"the daemon serves EMULATED GPUs: {emulated}; a host's CPU computes",
+            "where GPUs are expected, read what `offpath helper run` prints on the host",
+        )  # fmt: skip
+    elif gpus:
+        yield ok("gpu", f"the daemon serves {', '.join(f'{gpu.gpu} ({gpu.model})' for gpu in gpus)}")
 
 
 def _list(entries: dict[str, str], as_json: bool) -> None:

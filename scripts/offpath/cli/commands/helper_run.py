@@ -20,7 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     parser.add_argument("file", help="a Python file with a module-level `helper = Helper()`")
     parser.add_argument("--runtime-dir", metavar="DIR", help="where the daemon's sockets are")
-    parser.add_argument("--emulate", nargs="+", default=["A100-40GB"], metavar="MODEL", help="GPUs to emulate")
+    parser.add_argument("--emulate", nargs="+", default=[], metavar="MODEL", help="models of GPUs to emulate, e.g. "
+                        "A100-40GB: this host's CPU computes")  # fmt: skip
     parser.add_argument("--slice-bytes", type=int, default=DEFAULT_SLICE_BYTES, help="emulated bytes per memory slice")
     parser.add_argument("--delayed-visibility", action="store_true", help="emulate a GPU that needs acquire")
     rdma = "the RDMA port to reach lanes over, for a daemon with copy_engine verbs: "

@@ -84,10 +84,19 @@ def main(arguments: argparse.Namespace) -> int:
                 admin_client.print_json(document)
             admin_client.echo(f"offpath: {failed}")
             return 1
+        is_emulated = requester.is_emulated(arguments.kernel)
+    if is_emulated:
+        admin_client.echo(f"{arguments.kernel}: computed on an EMULATED GPU")
     if arguments.json:
         shown = [{"dtype": a.dtype.name, "shape": list(a.shape), "values": _values(a)} for a in result.arrays]
         stages_ms = {stage: ns / 1e6 for stage, ns in zip(STAGES, result.stages, strict=True)}
-        ended = {"status": "COMPLETED", "lease": result.lease, "stages_ms": stages_ms, "arrays": shown}
+        ended = {
+            "status": "COMPLETED",
+            "lease": result.lease,
+            "is_emulated": is_emulated,
+            "stages_ms": stages_ms,
+            "arrays": shown,
+        }
         admin_client.print_json({**document, **ended})
     else:
         for array in result.arrays:

@@ -24,6 +24,7 @@ _TENANTS = (
     "p99 ms",
     "failed",
 )
+_EMULATED = {True: ", EMULATED", False: "", None: ", not known whether emulated"}
 _FAILED = ("failed", "expired", "rejected", "retry_safe", "outcome_unknown")
 
 
@@ -98,7 +99,9 @@ def picture(status: admin.Status, now: Seen, leases: list[admin.LeaseLine], rate
         )
         for each in now[1]
     ]  # fmt: skip
-    gpus = "".join(f"\n{gpu.gpu} ({gpu.model}): {gpu.held_share} % held" for gpu in status.gpus)
+    gpus = "".join(
+        f"\n{gpu.gpu} ({gpu.model}{_EMULATED[gpu.is_emulated]}): {gpu.held_share} % held" for gpu in status.gpus
+    )
     parts = [head + gpus, admin_client.table(rows, _TENANTS)]
     if leases:
         parts.append(admin_client.table([lease_list.row(each) for each in leases], lease_list.HEAD))

@@ -107,7 +107,7 @@ async def _run(arguments: argparse.Namespace) -> dict[str, Any]:
             for demand, hidden in model.HIDDEN.items()
         }
         model.save(networks, made.model)
-        _echo(f"starting a daemon, a helper with two GPUs, {len(plan.tenants)} requesters")
+        _echo(f"starting a daemon, a helper with two EMULATED GPUs, {len(plan.tenants)} requesters")
         try:
             async with asyncio.timeout(limit_s):
                 outcome = await Drive(made, Progress(plan)).run()

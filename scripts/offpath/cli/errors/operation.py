@@ -195,6 +195,11 @@ ENTRIES: Final = (
             "cuda-bindings or the driver's library cannot be loaded, or the driver lacks a function",
             "pip install 'offpath[gpu]'; install the NVIDIA driver (535 or later)",
         ),
+        (
+            "NoGpu",
+            "a helper has no GPU that this build can use, and no model to emulate",
+            "to emulate a GPU, start the helper with `--emulate A100-40GB`",
+        ),
         ("VerbsError", "a call of the verbs library failed; its text names it", "`offpath doctor`, `ibv_devinfo -v`"),
         (
             "VerbsMissing",

@@ -160,7 +160,7 @@ class InaCluster:
         words = {
             "controller": ["controller", "run", "--config", self.path("controller.toml")],
             "daemon": ["daemon", "run", "--config", self.path(f"{host}.toml")],
-            "helper": ["helper", "run", self.path("kernels.py")],
+            "helper": ["helper", "run", self.path("kernels.py"), "--emulate", "A100-40GB"],
         }[role]
         words += ["--runtime-dir", self.path(host or "controller")]
         more = {"OPENBLAS_NUM_THREADS": "1", **self._environment}

@@ -20,6 +20,8 @@ FIGURES: Final = {
     "mina": ("2", "3", "4", "5", "11", "12", "13", "14", "table1"),
 }
 """The parts of each paper."""
+TABLES: Final = {"conspirator": ("4",), "mina": ()}
+"""MINA's table I is one of its figures above."""
 
 
 @dataclass(slots=True)
@@ -47,6 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only this figure of the paper; may be given several times ("
         + "; ".join(f"{name}: {', '.join(some)}" for name, some in FIGURES.items()) + ")",
     )  # fmt: skip
+    some.add_argument(
+        "--table", metavar="N", choices=sorted({each for some in TABLES.values() for each in some}), action="append",
+        help="only this table of the paper (conspirator: 4)",
+    )  # fmt: skip
     parser.add_argument("--seeds", type=int, metavar="N", help="number of seeds (mina only; default: 10)")
     parser.add_argument(
         "--draws", choices=("own", "llvm"), default="own",
@@ -64,6 +70,7 @@ def main(arguments: argparse.Namespace) -> int:
     wrong = [each for each in arguments.figure or () if each not in FIGURES[arguments.experiment]]
     mina = arguments.experiment == "mina"
     wrong = [f"--figure {each}" for each in wrong]
+    wrong += [f"--table {each}" for each in arguments.table or () if each not in TABLES[arguments.experiment]]
     if arguments.seeds is not None and (arguments.seeds < 1 or not mina):
         wrong.append(f"--seeds {arguments.seeds}")
     if arguments.draws != "own" and not mina:

@@ -1,6 +1,7 @@
 """Conspirator §4.2: GPU-hours of the greedy heuristic, the optimum, and less sharing (figures 8a and 8b).
 
-By ``--figure`` also figures 2 (`figure_2`) and 8c (the measurement of `offpath bench gpu-policy`).
+By ``--figure`` also figures 2 (`figure_2`) and 8c (the measurement of `offpath bench gpu-policy`), by ``--table``
+table 4 (`table_4`).
 
 Assumptions, because the paper's trace and its tenants are not published: the main stream is synthetic (published
 marginals, Poisson, independent draws); its load is the 233 GPU-hours over 60 hours that the paper reports; tenants are
@@ -29,13 +30,17 @@ from offpath.cli.simulate.command import DATA, Report
 from offpath.cli.simulate.figure_2 import figure_2
 from offpath.cli.simulate.figure_2 import text as text_2
 from offpath.cli.simulate.sweep import SweepError, sweep
+from offpath.cli.simulate.table_4 import table_4
+from offpath.cli.simulate.table_4 import text as text_of_table_4
 from offpath.sched.errors import SchedError
 from offpath.sched.sim.conspirator import CUT_OFF_S, MOST_LIVE, ROWS, Window, measure
 from offpath.sched.sim.workload import HOUR_S, SECOND_NS, Stream, cut_window, synthetic, thinned, with_tenants
 
 _ROWS: Final = ", rows 2"
 """Of a finished piece: its rows name the policies and options as this build does."""
-DESCRIPTION: Final = "Conspirator: GPU-hours and decision times (§4.2, figures 8a to 8c), right-sizing (figure 2)"
+DESCRIPTION: Final = (
+    "Conspirator: GPU-hours and decision times (§4.2, figures 8a to 8c), right-sizing (figure 2), cost (table 4)"
+)
 PAPER: Final = {"greedy": 233.0, "optimal": 233.0, "mps_only": 345.0, "saving": 1 - 233 / 345}
 PAPER_8C: Final = (
     "  paper: a few ms everywhere; a host core is faster than the SmartNIC's until its other work takes 75 %\n"
@@ -70,7 +75,8 @@ def run(arguments: argparse.Namespace) -> Report:
     begun = time.monotonic()
     data: dict[str, Any] = {"experiment": "conspirator", "quick": arguments.quick, "paper": PAPER, "plots": []}
     summary = []
-    if not figures or {"8a", "8b"} & set(figures):
+    tables = tuple(arguments.table or ())
+    if not (figures or tables) or {"8a", "8b"} & set(figures):
         summary.append(_windows(arguments, figures, data))
     if "2" in figures:
         data["figure_2"] = figure_2(None if arguments.quick else arguments.data)
@@ -78,6 +84,9 @@ def run(arguments: argparse.Namespace) -> Report:
     if "8c" in figures:
         data["figure_8c"] = under_load(_LOADED[arguments.quick])
         summary.append("\n".join([*text_8c(data["figure_8c"]), PAPER_8C]))
+    if "4" in tables:
+        data["table_4"] = table_4()
+        summary.append(text_of_table_4(data["table_4"]))
     _draw(data, arguments.out)
     data["seconds"] = round(time.monotonic() - begun, 1)
     return Report(data, "\n\n".join(summary))

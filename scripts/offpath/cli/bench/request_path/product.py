@@ -161,4 +161,4 @@ def _serve_kernels(channel: str) -> None:
 
     for kernel_ms in _KERNEL_MS:
         register_kernel(helper, kernel_ms)
-    helper.run(channel)
+    helper.run(channel, emulate=["A100-40GB"])
