@@ -8,6 +8,8 @@ GROUPS: Final[dict[str, str]] = {
     "daemon": "run the daemon, or drain it",
     "config": "check a configuration, or print it",
     "helper": "serve kernels on a GPU's host",
+    "migd": "serve MIG instances of a GPU's host",
+    "mig": "list MIG instances, and apply layouts of them",
     "request": "submit, list, explain and cancel requests",
     "lease": "list leases, or propose moves",
     "controller": "run the controller of INA sharing, or print its status",
@@ -44,6 +46,16 @@ EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "offpath helper run serve.py --emulate A100-40GB --host-channel zmq --daemon tcp://dpu:7700"
         " --key host.key --server-key dpu.pub",
     ),
+    ("migd",): ("offpath migd run --config /etc/offpath/migd.toml",),
+    ("migd", "run"): (
+        "offpath migd run --config /etc/offpath/migd.toml",
+        "offpath migd run --gpu all=mig --uid offpath-helper",
+    ),
+    ("mig",): ("offpath mig show", "offpath mig apply -f mig.yaml -c all-1g.5gb"),
+    ("mig", "show"): ("offpath mig show --profiles",),
+    ("mig", "plan"): ("offpath mig plan -f mig.yaml -c all-1g.5gb   # changes nothing",),
+    ("mig", "assert"): ("offpath mig assert -f mig.yaml -c all-1g.5gb",),
+    ("mig", "apply"): ("offpath mig apply -f mig.yaml -c all-1g.5gb",),
     ("keys",): ("offpath keys host-a --directory /etc/offpath/zmq",),
     ("request",): ("offpath request list", "offpath request explain 1/42"),
     ("request", "submit"): (
