@@ -443,9 +443,7 @@ class Shadow:
             promise(not set(held.slices) & set(new.slices), f"{command}: overlaps lease {held.opened.lease}")
         cut = [(held.opened.profile, held.opened.start) for held in (*there, new)]
         promise(is_legal(gpu, cut), f"{command}: MIG forbids {cut}")
-        promise(profile.memory_bytes >= command.lanes * (command.landing_bytes + command.result_bytes), "lanes fit")
-        most = max(self.settings.lanes, self.settings.max_lanes)
-        promise(self.settings.lanes <= command.lanes <= most, f"{command}: as many lanes as are allowed")
+        promise(new.has_allowed_lanes(self.settings, profile.memory_bytes), "lanes fit")
         dirty = {self.dirty[command.gpu, s] for s in new.slices if (command.gpu, s) in self.dirty}
         promise(command.scrub_first or not dirty, f"{command}: what {dirty} left there was never confirmed scrubbed")
         held_share = sum(held.alpha for held in self.leases.values() if held.opened.tenant == command.tenant)

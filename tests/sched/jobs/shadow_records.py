@@ -104,6 +104,14 @@ class ShadowLease:
     since_ns: int = 0
     """CREATING since then; from the first ScrubLane on: SCRUBBING since then."""
 
+    def has_allowed_lanes(self, settings: BookSettings, memory_bytes: int) -> bool:
+        """As many as the settings allow, and no more than the instance holds."""
+        lanes, order = self.opened.lanes, self.opened
+        return (
+            settings.lanes <= lanes <= max(settings.lanes, settings.max_lanes)
+            and lanes * (order.landing_bytes + order.result_bytes) <= memory_bytes
+        )
+
     @property
     def running_share(self) -> int:
         return sum(o.job.share for o in self.lanes.values() if o.phase == "running")
