@@ -23,6 +23,7 @@ from offpath.bindings.wire import control
 from offpath.bindings.zeromq.connection import ZmqConnector
 from offpath.host_helper import Helper
 from offpath.host_helper.kernels import KernelTable
+from offpath.host_helper.migd.errors import MigdUnreachable
 from offpath.host_helper.supervisor import Supervisor
 from offpath.host_helper.worker import Worker
 
@@ -51,12 +52,26 @@ def test_a_signal_wakes_the_supervisor_even_before_a_handler_could_run(monkeypat
     assert signal.set_wakeup_fd(-1) == -1
 
 
-@pytest.mark.parametrize("gpus", [None, []])
-def test_a_helper_without_a_gpu_does_not_emulate_one_on_its_own(gpus: list[Any] | None) -> None:
+@pytest.mark.parametrize("gpus", ["auto", "cuda", []], ids=str)
+def test_a_helper_without_a_gpu_does_not_emulate_one_on_its_own(
+    gpus: list[Any] | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OFFPATH_GPU_PATH", "/nowhere")
+    monkeypatch.setenv("OFFPATH_MIGD_DIR", "/nowhere")
     helper = Helper()
     helper.kernel("nothing", demand=1)(lambda: None)
     with pytest.raises(NoGpu, match="--emulate A100-40GB"):
         helper.run("/nowhere/host.sock", gpus=gpus)
+
+
+def test_where_gpus_are_is_one_of_a_few_words_and_migd_is_reached_or_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    helper = Helper()
+    helper.kernel("nothing", demand=1)(lambda: None)
+    with pytest.raises(OptionRefused, match="'amd' is no kind of GPU; use auto, migd, cuda"):
+        helper.run("/nowhere/host.sock", gpus="amd")
+    monkeypatch.setenv("OFFPATH_MIGD_DIR", "/nowhere")
+    with pytest.raises(MigdUnreachable, match=r"/nowhere/migd\.sock"):
+        helper.run("/nowhere/host.sock", gpus="migd")
 
 
 def test_a_worker_that_lives_is_not_waited_for_because_it_got_a_dead_ones_descriptor() -> None:

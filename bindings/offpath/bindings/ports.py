@@ -459,7 +459,7 @@ class Gpu(Protocol):
         The calling process must not fork any more. Raises: DeviceError."""
 
     def destroy_instance(self, instance: int) -> None:
-        """Free the slices. Idempotent."""
+        """Free the slices. Idempotent. Raises: DeviceError: a process holds the instance, or the device failed."""
 
     def instances(self) -> list[tuple[int, str, int]]:
         """(instance, profile, start) of each existing instance."""

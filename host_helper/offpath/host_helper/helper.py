@@ -9,24 +9,19 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
 
 from offpath.bindings.doca.lane import HostDevice
 from offpath.bindings.errors import NoGpu
-from offpath.bindings.loopback.gpu import DEFAULT_SLICE_BYTES, EmulatedGpu
+from offpath.bindings.loopback.gpu import DEFAULT_SLICE_BYTES
 from offpath.bindings.ports import Gpu, HostConnector
 from offpath.bindings.runtime import INA_FOLDER, runtime_directory
 from offpath.bindings.verbs.devices import choose
 from offpath.host_helper.channels import host_channel
+from offpath.host_helper.gpus import NO_GPU_ADVICE, emulated_gpus, find_gpus
 from offpath.host_helper.kernels import KernelTable, LaneContext, current_lane
 from offpath.host_helper.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
-
-_NO_GPU: Final = (
-    "no GPU to serve kernels on: this build cannot use an NVIDIA GPU yet. To emulate one on this host's CPU, start the"
-    ' helper with --emulate A100-40GB; in Python: run(emulate=["A100-40GB"])'
-)
 
 __all__ = ["Helper", "LaneContext", "current_lane", "host_channel"]
 
@@ -38,7 +33,8 @@ class Helper(KernelTable):
         self,
         channel: str | HostConnector | None = None,
         *,
-        gpus: Sequence[Gpu] | None = None,
+        gpus: Sequence[Gpu] | str = "auto",
+        migd: str = "",
         emulate: Sequence[str] = (),
         slice_bytes: int = DEFAULT_SLICE_BYTES,
         delayed_visibility: bool = False,
@@ -57,9 +53,11 @@ class Helper(KernelTable):
         Args:
             channel: path of the daemon's host socket, or a connector (`host_channel`); default: the socket in the
                 runtime directory.
-            gpus: GPU ports to offer; default: emulated ones, one per model name in ``emulate``.
-            emulate: models of GPUs to emulate, in host memory and on this host's CPU. There is no default: log lines,
-                `offpath top`, metrics and requesters are told that these GPUs are emulated.
+            gpus: GPU ports to offer, or where to find NVIDIA GPUs: "migd", "cuda", or "auto", the first of both that is
+                there (`offpath.host_helper.gpus.KINDS`).
+            migd: path of offpath-migd's socket. Default: in ``$OFFPATH_MIGD_DIR``, else in /run/offpath-migd.
+            emulate: models of GPUs to emulate in the place of ``gpus``, in host memory and on this host's CPU. Log
+                lines, `offpath top`, metrics and requesters are told that these GPUs are emulated.
             slice_bytes: scale of an emulated GPU: bytes per memory slice.
             delayed_visibility: emulate a GPU whose peer writes need `acquire`.
             realtime: run supervisor and workers SCHED_RR, so that other load on the host's cores does not delay
@@ -77,12 +75,11 @@ class Helper(KernelTable):
                 daemon, loses it, or cannot join.
             break_scrub: a planted fault: workers confirm scrubs that they did not do.
 
-        Raises: NoGpu: neither ``gpus`` nor ``emulate``. ValueError: no kernel is registered.
+        Raises: NoGpu: this machine has no GPU that can be used, and ``emulate`` is empty. ValueError: no kernel is
+        registered.
         """
         if not self.kernels:
             raise ValueError("a helper without kernels serves nothing: register one with @helper.kernel(...)")
-        if not gpus and not emulate:
-            raise NoGpu(_NO_GPU)
         if realtime:
             try:
                 os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
@@ -94,10 +91,13 @@ class Helper(KernelTable):
                 "%d threads run already (often a BLAS pool: set OPENBLAS_NUM_THREADS=1); workers are forked from here",
                 threads,
             )
-        offered = gpus or [
-            EmulatedGpu(f"GPU-{n}", model, slice_bytes=slice_bytes, delayed_visibility=delayed_visibility)
-            for n, model in enumerate(emulate)
-        ]
+        offered: Sequence[Gpu]
+        if emulate:
+            offered = emulated_gpus(emulate, slice_bytes=slice_bytes, delayed_visibility=delayed_visibility)
+        else:
+            offered = find_gpus(gpus, migd) if isinstance(gpus, str) else gpus
+        if not offered:
+            raise NoGpu(f"no GPU to serve kernels on: none was given. {NO_GPU_ADVICE}")
         connector = host_channel(path=channel) if channel is None or isinstance(channel, str) else channel
         supervisor = Supervisor(
             _host_name(), connector, offered, self,

@@ -415,7 +415,11 @@ class Supervisor:
                 return 0
         if faults.armed:
             faults.hit("helper.scrub")
-        held.gpu.destroy_instance(held.instance)
+        try:
+            held.gpu.destroy_instance(held.instance)
+        except OffpathError as fault:
+            logger.error("lease %d: the instance stays, and is quarantined: %s", lease, fault)
+            self._quarantined.append((held.gpu, held.instance))
         return scrubbed
 
     def _retry_quarantined(self) -> OffpathError | None:
@@ -424,10 +428,10 @@ class Supervisor:
         for gpu, instance in list(self._quarantined):
             try:
                 scrub_instance(gpu, instance)
+                gpu.destroy_instance(instance)
             except OffpathError as fault:
                 failed = fault
                 continue
-            gpu.destroy_instance(instance)
             self._quarantined.remove((gpu, instance))
         return failed
 

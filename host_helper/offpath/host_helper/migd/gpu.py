@@ -14,6 +14,8 @@ from offpath.bindings.ports import InstanceMemory
 from offpath.host_helper.migd import protocol
 from offpath.host_helper.migd.client import MigdClient, new_handle
 
+_EMULATED: Final = "(emulated)"
+"""Ends the names of the GPU emulator's devices."""
 _MOST_PROFILES: Final = 16
 _NOT_SCHEDULED: Final = ("+gfx", "-me", ".all")
 """Parts of the names of profiles for graphics and for other divisions of the media engines."""
@@ -67,6 +69,7 @@ class MigGpu:
             cause, fix = protocol.CODES.get(found.gpu.problem, ("it cannot be used", "see migd's log"))
             raise MigModeUnusable(f"{uuid}: {cause}; {fix.replace('GPU', str(found.gpu.index), 1)}")
         self.model = model_of(found)
+        self.is_emulated = found.gpu.name.endswith(_EMULATED)
 
     def profile_bytes(self, profile: str) -> int:
         """See `Gpu.profile_bytes`."""

@@ -20,8 +20,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     parser.add_argument("file", help="a Python file with a module-level `helper = Helper()`")
     parser.add_argument("--runtime-dir", metavar="DIR", help="where the daemon's sockets are")
-    parser.add_argument("--emulate", nargs="+", default=[], metavar="MODEL", help="models of GPUs to emulate, e.g. "
-                        "A100-40GB: this host's CPU computes")  # fmt: skip
+    parser.add_argument("--gpus", choices=("auto", "migd", "cuda"), default="auto", help="where to find NVIDIA GPUs: "
+                        "those of offpath-migd, which cuts MIG instances; what CUDA shows this user, whole; auto: "
+                        "the first of both that is there")  # fmt: skip
+    parser.add_argument("--migd", metavar="PATH", default="", help="socket of offpath-migd "
+                        "(default: /run/offpath-migd/migd.sock)")  # fmt: skip
+    parser.add_argument("--emulate", nargs="+", default=[], metavar="MODEL", help="models of GPUs to emulate instead, "
+                        "e.g. A100-40GB: this host's CPU computes")  # fmt: skip
     parser.add_argument("--slice-bytes", type=int, default=DEFAULT_SLICE_BYTES, help="emulated bytes per memory slice")
     parser.add_argument("--delayed-visibility", action="store_true", help="emulate a GPU that needs acquire")
     rdma = "the RDMA port to reach lanes over, for a daemon with copy_engine verbs: "
@@ -68,6 +73,8 @@ def main(arguments: argparse.Namespace) -> int:
             doca_device=arguments.doca_device,
             doca_path=arguments.doca_path,
         ),
+        gpus=arguments.gpus,
+        migd=arguments.migd,
         emulate=arguments.emulate,
         slice_bytes=arguments.slice_bytes,
         delayed_visibility=arguments.delayed_visibility,
