@@ -5,24 +5,28 @@ A rig says what the adapter can do; the promises themselves are in the test modu
 
 from __future__ import annotations
 
-import ast
-import os
-import socket
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from offpath.bindings.loopback.gpu import EmulatedGpu
-from offpath.bindings.ports import Gpu, MemoryExport
-
 from .channel_rigs import ChannelRig, ComchChannelRig, LoopbackChannelRig, ZmqChannelRig
 from .copy_rigs import CopyRig, DocaCopyRig, LoopbackCopyRig, VerbsCopyRig
 from .fabric_rigs import FabricRig, LoopbackFabricRig, VerbsFabricRig, WindowedFabricRig
+from .gpu_rigs import LoopbackGpuRig, NvidiaGpuRig, NvidiaMachine, nvidia_machine
 from .matrix import Matrix
 
 _MATRIX = pytest.StashKey[Matrix]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every instance of migd's costs a file and three processes' turns: the many placements only in the full size."""
+    for item in items:
+        name = getattr(item, "originalname", "")
+        if "[nvidia" in item.name and name.startswith(("test_exactly_", "test_a_gpu_has_as_many_")):
+            item.add_marker(pytest.mark.full)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -87,50 +91,15 @@ def channel_rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Chan
     rig.close()
 
 
-class LoopbackGpuRig:
-    """An emulated GPU with small slices, and the copy engine that reaches its lanes."""
-
-    slice_bytes = 256 << 10
-    models = ("A30-24GB", "A100-40GB", "A100-80GB", "H100-80GB", "H200-141GB", "B200-180GB")
-
-    def __init__(self) -> None:
-        self.copies = LoopbackCopyRig()
-        self._held: list[Gpu] = []
-
-    def gpu(self, model: str = "A100-40GB", *, delayed_visibility: bool = False) -> Gpu:
-        gpu = EmulatedGpu(f"GPU-{model}", model, slice_bytes=self.slice_bytes, delayed_visibility=delayed_visibility)
-        self._held.append(gpu)
-        return gpu
-
-    def instance_bytes(self, gpu: Gpu, profile: str) -> int:
-        """How much memory an instance of the profile really offers here."""
-        return gpu.model.profile(profile).memory_slices * self.slice_bytes
-
-    def peer_write(self, export: MemoryExport, offset: int, content: bytes) -> None:
-        """Write into an exported lane as the DPU does: import, copy, close."""
-        engine, source = self.copies.engine(), self.copies.memory(content)
-        target = engine.import_memory(MemoryExport(export.descriptor, tuple(os.dup(fd) for fd in export.fds)))
-        completion = engine.post(1, source, 0, target, offset, len(content))
-        while completion is None:
-            completion = next(iter(engine.poll()), None)
-        assert completion.error is None
-        target.close()
-
-    def send_export(self, sock: socket.socket, export: MemoryExport) -> None:
-        socket.send_fds(sock, [repr(export.descriptor).encode()], list(export.fds))
-
-    def receive_export(self, sock: socket.socket) -> MemoryExport:
-        text, fds, _, _ = socket.recv_fds(sock, 4096, 4)
-        return MemoryExport(ast.literal_eval(text.decode()), tuple(fds))
-
-    def close(self) -> None:
-        self.copies.close()
-        for held in self._held:
-            held.close()
+@pytest.fixture(scope="session")
+def nvidia(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NvidiaMachine]:
+    with nvidia_machine(tmp_path_factory.mktemp("nvidia")) as made:
+        yield made
 
 
-@pytest.fixture(params=[LoopbackGpuRig], ids=["loopback"])
+@pytest.fixture(params=["loopback", "nvidia"])
 def gpu_rig(request: pytest.FixtureRequest) -> Iterator[LoopbackGpuRig]:
-    rig = request.param()
+    is_loopback = request.param == "loopback"
+    rig = LoopbackGpuRig() if is_loopback else NvidiaGpuRig(request.getfixturevalue("nvidia"))
     yield rig
     rig.close()

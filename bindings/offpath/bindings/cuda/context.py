@@ -40,6 +40,7 @@ class Context:
         os.environ[VISIBLE_VARIABLE] = uuid
         self.driver: Driver = load()
         self.uuid = uuid
+        self._views: list[tuple[int, int, int]] = []
         self._device = self._only_device(UUID(found[1]))
         driver = self.driver
         driver.call("cuDevicePrimaryCtxSetFlags", self._device, _SPIN if is_spinning else _BLOCKING_SYNC)
@@ -68,6 +69,24 @@ class Context:
             "cuFlushGPUDirectRDMAWrites", api.CUflushGPUDirectRDMAWritesTarget(0),
             api.CUflushGPUDirectRDMAWritesScope(_ORDERED_BY_OWNER),
         )  # fmt: skip
+
+    def add_block(self, base: int, nbytes: int) -> int:
+        """Register an allocation; returns the address that code in this process uses for it: the device's, or on the
+        emulator the host's view."""
+        seen = self.driver.host_address(base) if self.driver.is_emulated else base
+        self._views.append((seen, base, nbytes))
+        return seen
+
+    def drop_block(self, base: int) -> None:
+        """Forget an allocation. Idempotent."""
+        self._views = [view for view in self._views if view[1] != base]
+
+    def on_device(self, pointer: int) -> int:
+        """The device's address of what `add_block` gave an address for; any other pointer as it is."""
+        for seen, base, nbytes in self._views:
+            if 0 <= pointer - seen < nbytes:
+                return base + pointer - seen
+        return pointer
 
     def close(self) -> None:
         """Release the context. The process's memory on the device is freed with it. Idempotent; errors are logged."""

@@ -39,6 +39,8 @@ class CudaLane:
         self._check: ZeroCheck | None = None
         self._stream: Any = self._call("cuStreamCreate", 0)  # ordered with the legacy default stream
         self._base = int(self._call("cuMemAlloc", self._block_bytes))
+        self.pointer = context.add_block(self._base, self._block_bytes)
+        """See `Lane.pointer`."""
         self._call("cuPointerSetAttribute", 1, self._driver.api.CUpointer_attribute(_SYNC_MEMOPS), self._base)
         self._bounce = int(self._call("cuMemAllocHost", BOUNCE_BYTES))
         self._fd = -1
@@ -53,11 +55,6 @@ class CudaLane:
     def stream(self) -> int:
         """See `Lane.stream`."""
         return 0 if self._driver.is_emulated else int(self._stream)
-
-    @property
-    def pointer(self) -> int:
-        """Address of the landing buffer on the device."""
-        return self._driver.host_address(self._base) if self._driver.is_emulated else self._base
 
     @property
     def peer_pointer(self) -> int:
@@ -88,7 +85,7 @@ class CudaLane:
 
     def fetch(self, pointer: int, nbytes: int) -> bytes:
         """See `Lane.fetch`."""
-        pointer = self._on_device(pointer)
+        pointer = self._context.on_device(pointer)
         return b"".join(ctypes.string_at(self._bounce, size) for _, size in self._to_host(pointer, nbytes))
 
     def write(self, at: int, content: bytes | memoryview) -> None:
@@ -106,7 +103,7 @@ class CudaLane:
         """See `Lane.gather`."""
         self._check_range(at, nbytes)
         if nbytes:
-            self._call("cuMemcpyDtoDAsync", self._base + at, self._on_device(pointer), nbytes, self._stream)
+            self._call("cuMemcpyDtoDAsync", self._base + at, self._context.on_device(pointer), nbytes, self._stream)
             self._call("cuStreamSynchronize", self._stream)
 
     def checksum(self, nbytes: int) -> int:
@@ -141,13 +138,15 @@ class CudaLane:
         return self._nbytes
 
     def close(self) -> None:
-        """Free the block, after its dma-buf. Idempotent. Raises: CudaError, CudaLost."""
+        """Free the block, after its dma-buf: an open one keeps the instance in use. Idempotent. Raises: CudaError,
+        CudaLost."""
         if not self._is_open:
             return
         self._is_open = False
         if self._fd >= 0:
             os.close(self._fd)
         self._call("cuMemFreeHost", self._bounce)
+        self._context.drop_block(self._base)
         self._call("cuMemFree", self._base)
         self._call("cuStreamDestroy", self._stream)
 
@@ -158,12 +157,6 @@ class CudaLane:
             self._call("cuMemcpyDtoHAsync", self._bounce, pointer + start, size, self._stream)
             self._call("cuStreamSynchronize", self._stream)
             yield start, size
-
-    def _on_device(self, pointer: int) -> int:
-        """The device's address of ``pointer``, which on the emulator may be the host's view of this block."""
-        if self._driver.is_emulated and 0 <= pointer - self.pointer < self._block_bytes:
-            return self._base + pointer - self.pointer
-        return pointer
 
     def _check_range(self, at: int, nbytes: int) -> None:
         if not self._is_open:
