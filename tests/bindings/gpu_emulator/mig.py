@@ -74,3 +74,18 @@ def mig_devices(device: Any) -> dict[int, Any]:
         except pynvml.NVMLError_NotFound:
             continue
     return found
+
+
+def instance(device: Any, profile: str = "1g.5gb", start: int = 0) -> tuple[Any, Any, str]:
+    """A new instance: its two handles, and the UUID of its MIG device."""
+    before = set(mig_devices(device))
+    gpu_instance = cut(device, profile, start)
+    compute = fill(device, gpu_instance)
+    ((_, mig),) = [each for each in mig_devices(device).items() if each[0] not in before]
+    return gpu_instance, compute, pynvml.nvmlDeviceGetUUID(mig)
+
+
+def destroy(gpu_instance: Any, compute: Any) -> None:
+    """The compute instance, then the GPU instance."""
+    pynvml.nvmlComputeInstanceDestroy(compute)
+    pynvml.nvmlGpuInstanceDestroy(gpu_instance)
