@@ -16,8 +16,6 @@ ROOT = Path(__file__).resolve().parent.parent
 SUITES = ROOT / "tests" / "bindings" / "conformance"
 DOC = (ROOT / "docs" / "hardware.md").read_text("utf-8")
 RIGS = {"copy_engine": "copy_rig", "fabric": "fabric_rig", "host_channel": "channel_rig", "gpu": "gpu_rig"}
-NOT_OURS = "NVML + CUDA"
-"""An adapter that comes later: it has a column, and no rig."""
 REAL = {("host_channel", "loopback"), ("host_channel", "zmq")}
 """What is the thing itself, and not its emulation."""
 NEVER = "never on hardware"
@@ -62,7 +60,7 @@ def promises(port: str) -> dict[str, str]:
 @pytest.mark.parametrize("port", RIGS)
 def test_every_adapter_of_the_suite_has_a_column_and_no_other_has(port: str) -> None:
     adapters, _ = tables()[port]
-    assert [each for each in adapters if each != NOT_OURS] == list(rigs()[port])
+    assert adapters == list(rigs()[port])
     assert rigs()[port], "the fixture was read"
 
 
@@ -80,15 +78,12 @@ def test_where_it_was_exercised_is_where_its_rig_runs(port: str) -> None:
     for guarantee, *cells, tests in guarantees:
         skips = any("pytest.skip" in promises(port)[test] for test in re.findall(r"`(\w+)`", tests))
         for adapter, cell in zip(adapters, cells, strict=True):
-            if adapter == NOT_OURS:
-                assert cell == NEVER, guarantee
-                continue
             where = "rxe" if rigs()[port][adapter] else "real" if (port, adapter) in REAL else "emulated"
             assert cell == where or (cell == "–" and skips), f"{guarantee}: {adapter} was exercised {where}"
     assert card[0] == "all of it, on a card"
     assert [cell for cell in card[1:-1] if cell not in (NEVER, "–")] == []
     for adapter, cell in zip(adapters, card[1:-1], strict=True):
-        assert (cell == NEVER) is (adapter in ("doca", "comch", "verbs", NOT_OURS)), adapter
+        assert (cell == NEVER) is (adapter in ("doca", "comch", "verbs", "nvidia")), adapter
 
 
 def test_the_commands_of_the_bring_up_are_commands_of_ours() -> None:

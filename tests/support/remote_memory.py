@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import socket
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -18,6 +19,7 @@ class RemoteMemory:
     """Implements `InstanceMemory`: ``make`` opens it in a child, where every call on it and its lanes happens."""
 
     def __init__(self, make: Callable[[], InstanceMemory]) -> None:
+        self._exported: list[int] = []
         context = multiprocessing.get_context("fork")
         self._link, theirs = context.Pipe()
         self._fds, their_fds = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -40,13 +42,14 @@ class RemoteMemory:
         return RemoteLane(self, number, *sizes)
 
     def close(self) -> None:
-        if self._process.is_alive() and not self._link.closed:
+        if not self._link.closed:
             self.call(None, "close")
             self._end()
 
     def kill(self) -> None:
-        self._process.kill()
-        self._end()
+        if not self._link.closed:
+            self._process.kill()
+            self._end()
 
     def call(self, lane: int | None, name: str, *arguments: Any) -> Any:
         self._link.send((lane, name, arguments))
@@ -59,13 +62,17 @@ class RemoteMemory:
             raise value
         if isinstance(value, MemoryExport):
             _, fds, _, _ = socket.recv_fds(self._fds, 1, 4)
+            self._exported += fds
             return MemoryExport(value.descriptor, tuple(fds))
         return value
 
     def _end(self) -> None:
         self._process.join(BOUND_S)
+        self._process.close()
         self._link.close()
         self._fds.close()
+        for fd in self._exported:
+            os.close(fd)
 
 
 class RemoteLane:

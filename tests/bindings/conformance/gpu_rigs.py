@@ -89,10 +89,10 @@ class NvidiaGpuRig(LoopbackGpuRig):
         self._machine = machine
         self._client = machine.migd.client()
         self._opened: list[RemoteMemory] = []
-        self._settings: dict[str, str] = {}
+        self._pid = os.getpid()
 
     def gpu(self, model: str = "A100-40GB", *, delayed_visibility: bool = False) -> Gpu:
-        self._settings = {"OFFPATH_GPU_EMULATOR_ORDERING": "0" if delayed_visibility else "100"}
+        """Payloads pass through host memory: they are always invisible until `acquire`."""
         uuid = self._client.gpus().gpus[MODELS.index(model)].uuid
         gpu = MigGpu(self._client, uuid, InstanceOpener(self._open, self._scrub))
         self._held.append(gpu)
@@ -100,9 +100,11 @@ class NvidiaGpuRig(LoopbackGpuRig):
 
     def _open(self, identity: InstanceIdentity) -> InstanceMemory:
         def make() -> InstanceMemory:
-            os.environ.update(self._machine.environment | self._settings)
+            os.environ.update(self._machine.environment)
             return CudaInstance(identity.visible)
 
+        if os.getpid() != self._pid:  # a worker of the test's: one process, one instance
+            return make()
         self._opened.append(RemoteMemory(make))
         return self._opened[-1]
 

@@ -1,6 +1,7 @@
 """Device code of offpath's own, as PTX text: the driver compiles it, so no toolkit is needed.
 
-``offpath_zero_check`` adds to a counter how many of ``words`` 8-byte words differ from zero.
+``offpath_zero_check`` adds to a counter how many 8-byte words of a range differ from zero. (The GPU emulator counts
+bytes.)
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PTX: Final = b"""
 
 .visible .entry offpath_zero_check(
     .param .u64 at,
-    .param .u64 words,
+    .param .u64 nbytes,
     .param .u64 counter
 )
 {
@@ -35,7 +36,8 @@ PTX: Final = b"""
     .reg .b64 %rd<16>;
 
     ld.param.u64 %rd0, [at];
-    ld.param.u64 %rd4, [words];
+    ld.param.u64 %rd4, [nbytes];
+    shr.u64 %rd4, %rd4, 3;
     ld.param.u64 %rd6, [counter];
     cvta.to.global.u64 %rd0, %rd0;
     cvta.to.global.u64 %rd6, %rd6;
@@ -71,14 +73,13 @@ DONE:
 
 class ZeroCheck:
     """Whether a range of the device's memory is zero: counted by a kernel, or read back if the driver compiles no
-    PTX."""
+    PTX. It allocates nothing, so that no memory escapes the check."""
 
     def __init__(self, context: Context, stream: Any) -> None:
-        """Raises: CudaError: no memory is left for the counter. CudaLost."""
+        """Raises: CudaLost."""
         self._driver = context.driver
         self._stream = stream
         self._function: Any = None
-        self._counter = int(self._driver.call("cuMemAlloc", WORD_BYTES))
         try:
             module = self._driver.call("cuModuleLoadData", PTX)
             self._function = self._driver.call("cuModuleGetFunction", module, b"offpath_zero_check")
@@ -86,22 +87,23 @@ class ZeroCheck:
             logger.info("scrubs are checked by reading back: %s", fault)
 
     def is_zero(self, pointer: int, nbytes: int) -> bool:
-        """``nbytes``: a multiple of 8. Blocks until the stream's earlier work is done. Raises: CudaError, CudaLost."""
+        """``nbytes``: a multiple of 8, at least 16. Blocks until the stream's earlier work is done. If the range is not
+        zero, its first bytes are undefined afterwards. Raises: CudaError, CudaLost."""
         return (
             self._count(pointer, nbytes) == 0 if self._function is not None else self._is_read_as_zero(pointer, nbytes)
         )
 
     def _count(self, pointer: int, nbytes: int) -> int:
+        """The range's first word counts for the rest: if it is zero afterwards, it and all others were."""
         call = self._driver.call
-        words = nbytes // WORD_BYTES
-        call("cuMemsetD8Async", self._counter, 0, WORD_BYTES, self._stream)
-        blocks = max(1, min(_MOST_BLOCKS, (words + _THREADS - 1) // _THREADS))
-        values = (pointer, words, self._counter)
+        rest = nbytes - WORD_BYTES
+        blocks = max(1, min(_MOST_BLOCKS, (rest // WORD_BYTES + _THREADS - 1) // _THREADS))
+        values = (pointer + WORD_BYTES, rest, pointer)
         types = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)
         call("cuLaunchKernel", self._function, blocks, 1, 1, _THREADS, 1, 1, 0, self._stream, (values, types), 0)
         call("cuStreamSynchronize", self._stream)
         found = ctypes.c_uint64(0)
-        call("cuMemcpyDtoH", ctypes.addressof(found), self._counter, WORD_BYTES)
+        call("cuMemcpyDtoH", ctypes.addressof(found), pointer, WORD_BYTES)
         return found.value
 
     def _is_read_as_zero(self, pointer: int, nbytes: int) -> bool:

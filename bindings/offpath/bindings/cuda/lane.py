@@ -11,7 +11,7 @@ from typing import Any, Final
 from offpath.bindings.cuda.context import Context
 from offpath.bindings.cuda.kernels import ZeroCheck
 from offpath.bindings.errors import DeviceError
-from offpath.bindings.memory.region import round_to_page
+from offpath.bindings.memory.region import Region, round_to_page
 from offpath.bindings.ports import MemoryExport
 
 BLOCK_UNIT: Final = 2 << 20
@@ -37,6 +37,7 @@ class CudaLane:
         self._block_bytes = (self._nbytes + BLOCK_UNIT - 1) // BLOCK_UNIT * BLOCK_UNIT
         self._bounce = self._base = self._fd = 0
         self._check: ZeroCheck | None = None
+        self._staging: Region | None = None
         self._stream: Any = self._call("cuStreamCreate", 0)  # ordered with the legacy default stream
         self._base = int(self._call("cuMemAlloc", self._block_bytes))
         self.pointer = context.add_block(self._base, self._block_bytes)
@@ -71,12 +72,13 @@ class CudaLane:
         return self._fd, 0
 
     def export(self) -> MemoryExport:
-        """See `Lane.export`: to a copy engine that maps memory, which only the emulator's is. Raises: DeviceError."""
-        shared = self.dmabuf()
-        if not self._driver.is_emulated or shared is None:
-            raise DeviceError("the copy engine `loopback` cannot reach a GPU's memory; configure verbs or doca")
-        fd, offset = shared
-        return MemoryExport({"offset": offset, "nbytes": self._nbytes}, (fd,))
+        """See `Lane.export`: to a copy engine that maps host memory. It cannot reach a GPU, so from the first export on
+        payloads pass through pinned host memory, from which `acquire` takes them, and results likewise. Raises:
+        DeviceError, RegionError: no memory for it."""
+        if self._staging is None:
+            self._staging = Region.create("offpath-staging", self._nbytes)
+            self._call("cuMemHostRegister", self._staging.address, self._staging.nbytes, 0)
+        return MemoryExport({"offset": 0, "nbytes": self._nbytes}, (self._staging.fd,))
 
     def read(self, at: int, nbytes: int) -> bytes:
         """See `Lane.read`."""
@@ -122,13 +124,24 @@ class CudaLane:
 
     def acquire(self, nbytes: int) -> None:
         """See `Lane.acquire`."""
-        self._context.flush_peer_writes()
+        if self._staging is None:
+            self._context.flush_peer_writes()
+        elif nbytes:
+            nbytes = min(nbytes, self.landing_bytes)
+            self._call("cuMemcpyHtoDAsync", self._base, self._staging.address, nbytes, self._stream)
+            self._call("cuStreamSynchronize", self._stream)
 
     def publish(self, nbytes: int) -> None:
-        """See `Lane.publish`: peers read a GPU's memory where its finished kernels and copies left it."""
+        """See `Lane.publish`. Peers that reach the GPU's memory read it where finished kernels and copies left it."""
+        if self._staging is not None and nbytes:
+            at, nbytes = self.landing_bytes, min(nbytes, self.result_bytes)
+            self._call("cuMemcpyDtoHAsync", self._staging.address + at, self._base + at, nbytes, self._stream)
+            self._call("cuStreamSynchronize", self._stream)
 
     def scrub(self) -> int:
         """See `Lane.scrub`: a memset, then a kernel that counts what is not zero."""
+        if self._staging is not None:
+            ctypes.memset(self._staging.address, 0, self._staging.nbytes)
         self._call("cuMemsetD8Async", self._base, 0, self._block_bytes, self._stream)
         self._call("cuStreamSynchronize", self._stream)
         if self._check is None:
@@ -145,6 +158,9 @@ class CudaLane:
         self._is_open = False
         if self._fd >= 0:
             os.close(self._fd)
+        if self._staging is not None:
+            self._call("cuMemHostUnregister", self._staging.address)
+            self._staging.close()
         self._call("cuMemFreeHost", self._bounce)
         self._context.drop_block(self._base)
         self._call("cuMemFree", self._base)
