@@ -64,9 +64,10 @@ def _of_migd(path: str) -> list[Gpu]:
     problems = []
     for line in client.gpus().gpus:
         try:
-            gpus.append(MigGpu(client, line.uuid, _OPENER))
+            gpus.append(MigGpu(client, line.uuid, _OPENER, owns_client=True))
         except OffpathError as fault:
             problems.append(str(fault))
     if not gpus:
+        client.close()
         raise NoGpu(f"offpath-migd at {path} has no GPU to serve kernels on: {'; '.join(problems) or 'none at all'}")
     return gpus

@@ -56,10 +56,11 @@ class _Held:
 class MigGpu:
     """Implements `offpath.bindings.ports.Gpu`. ``model`` is built from what NVML reports of this GPU."""
 
-    def __init__(self, client: MigdClient, uuid: str, opener: InstanceOpener) -> None:
-        """Several GPUs share one client. Raises: MigModeUnusable, DeviceError, MigdRefused, MigdUnreachable."""
+    def __init__(self, client: MigdClient, uuid: str, opener: InstanceOpener, *, owns_client: bool = False) -> None:
+        """Several GPUs share one client. ``owns_client``: `close` closes it, for all of them. Raises: MigModeUnusable, DeviceError, MigdRefused, MigdUnreachable."""
         self.uuid = uuid
         self._client = client
+        self._owns_client = owns_client
         self._opener = opener
         self._instances: dict[int, _Held] = {}
         self._numbers = itertools.count(1)
@@ -120,8 +121,10 @@ class MigGpu:
         return [(number, held.identity.profile, held.identity.start) for number, held in self._instances.items()]
 
     def close(self) -> None:
-        """Give out nothing more. The client stays open; instances stay leased as long as it holds them."""
+        """Give out nothing more. Instances stay leased as long as the client holds them."""
         self._is_open = False
+        if self._owns_client:
+            self._client.close()
 
     def _check(self) -> None:
         if not self._is_open:
