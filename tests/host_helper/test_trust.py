@@ -13,15 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from offpath.bindings.errors import DaemonNotTrusted, OptionRefused, PeerGone, RegionError
+from offpath.bindings.errors import DaemonNotTrusted, DeviceGone, NoGpu, OptionRefused, PeerGone, RegionError
 from offpath.bindings.findings import Finding, Severity
 from offpath.bindings.loopback.channel import LoopbackConnector
 from offpath.bindings.loopback.fabric import redeem_ticket
+from offpath.bindings.loopback.gpu import EmulatedGpu
+from offpath.bindings.ports import Gpu
 from offpath.bindings.runtime import local_socket, make_runtime_directory, runtime_directory
 from offpath.bindings.sockets import listening_socket
 from offpath.cli.admin_client import AdminClient
 from offpath.host_helper import connect
 from offpath.host_helper.doctor import check_gpu, check_host
+from offpath.host_helper.gpus import NO_GPU_ADVICE
 
 from ..support.processes import BOUND_S, Process, until
 
@@ -206,16 +209,26 @@ def daemon_finding(directory: Path) -> Finding:
     return next(each for each in check_host(str(directory)) if each.code == "daemon")
 
 
-def test_the_hosts_doctor_looks_for_nvidias_driver_and_says_how_to_emulate(tmp_path: Path) -> None:
-    missing = check_gpu(str(tmp_path / "version"))
-    (tmp_path / "version").write_bytes(
-        b"NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.261.03\xff\n" + b"x" * 9_000
-    )
-    loaded = check_gpu(str(tmp_path / "version"))
-    assert "not loaded" in missing.what
-    assert "Module  535.261.03" in loaded.what
-    assert len(loaded.what) < 300
-    assert "--emulate A100-40GB" in missing.fix == loaded.fix
+class RealGpu(EmulatedGpu):
+    """By its own word."""
+
+    is_emulated = False  # type: ignore[misc]
+
+
+def test_the_hosts_doctor_names_the_gpus_that_a_helper_would_serve_and_which_are_emulated() -> None:
+    def nothing() -> list[Gpu]:
+        raise NoGpu(f"no GPU to serve kernels on: CUDA shows none. {NO_GPU_ADVICE}")
+
+    missing = check_gpu(nothing)
+    assert (missing.severity, missing.what) == (Severity.NOTE, "no GPU to serve kernels on: CUDA shows none")
+    assert "--emulate A100-40GB" in missing.fix
+    real, other = RealGpu("GPU-a", "A100-40GB", slice_bytes=4096), RealGpu("GPU-a", "A100-40GB", slice_bytes=4096)
+    assert check_gpu(lambda: [real]) == Finding("gpu", Severity.OK, "GPU-a (A100-40GB)")
+    emulated = EmulatedGpu("GPU-b", "A30-24GB", slice_bytes=4096)
+    found = check_gpu(lambda: [other, emulated])
+    assert (found.severity, found.what) == (Severity.WARNING, "GPU-a (A100-40GB), GPU-b (A30-24GB, EMULATED)")
+    with pytest.raises(DeviceGone):
+        emulated.create_instance("1g.6gb", 0)  # closed
 
 
 @needs_root

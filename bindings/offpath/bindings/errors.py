@@ -204,7 +204,7 @@ class CudaMissing(CudaError):
 
 
 class NoGpu(DeviceError):
-    """A helper has no GPU that this build can use, and no model to emulate."""
+    """A helper finds no GPU that it can use, and has no model to emulate."""
 
 
 class DriverMissing(DeviceGone):

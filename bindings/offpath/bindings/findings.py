@@ -35,7 +35,7 @@ CODES: Final[dict[str, str]] = {
     "package": "Python packages of the daemon",
     "build": "whether the request path's mechanics run in C",
     "plugin": "whether the policy plug-in of the configuration starts",
-    "gpu": "whether this host has NVIDIA's driver; whether the GPUs that a daemon serves are emulated",
+    "gpu": "on a host, the GPUs that a helper would serve; else those that a daemon serves; emulated ones are named",
     "rdma": "whether this machine has RDMA devices",
     "rdma-port": "whether an RDMA port is up",
     "rdma-gid": "the address that an RDMA port can be connected to by",

@@ -6,18 +6,20 @@ import importlib
 import os
 import platform
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from offpath.bindings import faults
 from offpath.bindings.build import check_build
 from offpath.bindings.doca.device import devices
 from offpath.bindings.doca.load import load
-from offpath.bindings.errors import DaemonNotTrusted, DeviceError, DocaMissing, OptionRefused
+from offpath.bindings.errors import DaemonNotTrusted, DeviceError, DocaMissing, OffpathError, OptionRefused
 from offpath.bindings.findings import Finding, Severity, ok
+from offpath.bindings.ports import Gpu
 from offpath.bindings.runtime import HOST_SOCKET
 from offpath.bindings.trust import connect_daemon
 from offpath.bindings.verbs.devices import ports
+from offpath.host_helper.gpus import NO_GPU_ADVICE, find_gpus
 
 _PACKAGES: Final = (
     ("numpy", Severity.ERROR, "kernels and requesters exchange its arrays: pip install numpy"),
@@ -25,8 +27,6 @@ _PACKAGES: Final = (
     ("torch", Severity.NOTE, "training jobs that share aggregation trees need it (docs/training.md)"),
 )
 _CONNECT_S: Final = 2.0
-_NVIDIA: Final = "/proc/driver/nvidia/version"
-_LONGEST: Final = 200
 
 
 def check_host(directory: str, doca_path: str = "") -> Iterator[Finding]:
@@ -65,15 +65,20 @@ def check_host(directory: str, doca_path: str = "") -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def check_gpu(path: str = _NVIDIA) -> Finding:
-    """Whether NVIDIA's kernel driver is loaded. ``path``: its file in /proc."""
-    emulate = "`offpath helper run FILE --emulate A100-40GB` emulates a GPU on this host's CPU"
+def check_gpu(find: Callable[[], Sequence[Gpu]] = find_gpus) -> Finding:
+    """The NVIDIA GPUs that a helper would serve. No GPU is a note: a requester needs none, a helper can emulate one."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            driver = file.readline(_LONGEST).strip()
-    except OSError:
-        return Finding("gpu", Severity.NOTE, "NVIDIA's kernel driver is not loaded: no GPU can be used here", emulate)
-    return Finding("gpu", Severity.NOTE, f"{driver}: this build cannot use an NVIDIA GPU yet", emulate)
+        gpus = find()
+    except OffpathError as fault:
+        what = str(fault).removesuffix(f". {NO_GPU_ADVICE}")
+        return Finding("gpu", Severity.NOTE, what, NO_GPU_ADVICE)
+    named = ", ".join(f"{gpu.uuid} ({gpu.model.name}{', EMULATED' if gpu.is_emulated else ''})" for gpu in gpus)
+    is_emulated = any(gpu.is_emulated for gpu in gpus)
+    for gpu in gpus:
+        gpu.close()
+    if is_emulated:
+        return Finding("gpu", Severity.WARNING, named, "no GPU computes: NVIDIA's libraries here are emulators")
+    return ok("gpu", named)
 
 
 def _pidfds() -> Finding:

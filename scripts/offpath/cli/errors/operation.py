@@ -197,8 +197,8 @@ ENTRIES: Final = (
         ),
         (
             "NoGpu",
-            "a helper has no GPU that this build can use, and no model to emulate",
-            "to emulate a GPU, start the helper with `--emulate A100-40GB`",
+            "a helper finds no GPU that it can use, and has no model to emulate",
+            "`offpath doctor --host`; to emulate a GPU, start the helper with `--emulate A100-40GB`",
         ),
         ("VerbsError", "a call of the verbs library failed; its text names it", "`offpath doctor`, `ibv_devinfo -v`"),
         (
