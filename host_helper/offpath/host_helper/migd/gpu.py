@@ -57,7 +57,8 @@ class MigGpu:
     """Implements `offpath.bindings.ports.Gpu`. ``model`` is built from what NVML reports of this GPU."""
 
     def __init__(self, client: MigdClient, uuid: str, opener: InstanceOpener, *, owns_client: bool = False) -> None:
-        """Several GPUs share one client. ``owns_client``: `close` closes it, for all of them. Raises: MigModeUnusable, DeviceError, MigdRefused, MigdUnreachable."""
+        """Several GPUs share one client. ``owns_client``: `close` closes it, for all of them. Raises:
+        MigModeUnusable, DeviceError, MigdRefused, MigdUnreachable."""
         self.uuid = uuid
         self._client = client
         self._owns_client = owns_client
