@@ -28,6 +28,13 @@ OffpathError
 ├── FabricAddressError       not a switch's address
 ├── DeviceError              the GPU or copy engine failed; an operator must act
 │   ├── DeviceGone           the device was removed; every handle on it is invalid
+│   │   ├── DriverMissing    no NVIDIA kernel driver is loaded
+│   │   └── DriverMismatch   the kernel driver and its libraries are of different releases
+│   ├── NvmlError            an NVML call failed, with its code
+│   │   ├── NvmlMissing      nvidia-ml-py or libnvidia-ml.so.1 cannot be loaded
+│   │   ├── NvmlDenied       this process lacks the permission or the device node
+│   │   └── InstanceInUse    a process, an export or an agent holds the instance
+│   ├── MigModeUnusable      MIG is off, on or pending where the configuration needs another mode
 │   ├── VerbsError           a verbs call failed, with its errno
 │   │   ├── VerbsMissing     pyverbs cannot be imported
 │   │   ├── NoRdmaDevice     no RDMA device matches
@@ -166,6 +173,49 @@ class DeviceError(OffpathError):
 
 class DeviceGone(DeviceError):
     """The device was removed; every handle on it is invalid."""
+
+
+class DriverMissing(DeviceGone):
+    """No NVIDIA kernel driver is loaded (NVML code 9)."""
+
+
+class DriverMismatch(DeviceGone):
+    """The kernel driver and its libraries are of different releases (NVML code 18): a package was upgraded and the
+    kernel module was not reloaded."""
+
+
+class NvmlError(DeviceError):
+    """An NVML call failed. ``code``: its nvmlReturn_t, -1 if none. ``check``: where to look."""
+
+    def __init__(self, call: str, detail: str = "", code: int = -1, check: str = "") -> None:
+        number = f" (NVML code {code})" if code >= 0 else ""
+        super().__init__(f"{call}: {detail}{number}" + (f": {check}" if check else ""))
+        self.call = call
+        self.code = code
+        self.check = check
+
+
+class NvmlMissing(NvmlError):
+    """nvidia-ml-py is not installed for this Python, or libnvidia-ml.so.1 cannot be loaded."""
+
+
+class NvmlDenied(NvmlError):
+    """This process may not make the call (code 4), or the kernel denies it a device node (code 17)."""
+
+
+class InstanceInUse(NvmlError):
+    """The instance cannot be destroyed yet. ``pids``: processes that NVML names; it does not name all holders."""
+
+    def __init__(
+        self, call: str, detail: str = "", code: int = -1, check: str = "", pids: tuple[int, ...] = ()
+    ) -> None:
+        super().__init__(call, detail, code, check)
+        self.pids = pids
+
+
+class MigModeUnusable(DeviceError):
+    """The GPU's MIG mode is not the one that its configuration needs, or a change of it is pending. offpath never
+    changes it."""
 
 
 class VerbsError(DeviceError):

@@ -1,0 +1,240 @@
+"""A client of migd: blocking calls that survive a restart of migd.
+
+Every request may be sent twice: instances are named by a handle that the client chose. After migd restarted, the client
+connects again, holds its leases again, and repeats the request once.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, TypeVar
+
+from offpath.bindings.errors import (
+    DeviceError,
+    DeviceGone,
+    DriverMismatch,
+    DriverMissing,
+    InstanceInUse,
+    MigModeUnusable,
+    NvmlDenied,
+    NvmlMissing,
+    OffpathError,
+    PlacementTaken,
+    ProtocolError,
+)
+from offpath.bindings.sockets import connect_within
+from offpath.bindings.trust import connect_daemon
+from offpath.bindings.wire.control import decode, encode
+from offpath.host_helper.migd import protocol
+from offpath.host_helper.migd.errors import MigdRefused, MigdUnreachable
+
+CONNECT_S: Final = 5.0
+REPLY_S: Final = 60.0
+"""Longer than migd repeats the destruction of an instance in use."""
+_R = TypeVar("_R", bound=protocol.Message)
+_NVML: Final[dict[str, Callable[[str], OffpathError]]] = {
+    "placement_taken": PlacementTaken,
+    "mig_off": MigModeUnusable,
+    "mig_on": MigModeUnusable,
+    "mig_unsupported": MigModeUnusable,
+    "mode_pending": MigModeUnusable,
+    "driver_missing": DriverMissing,
+    "driver_mismatch": DriverMismatch,
+    "gpu_gone": DeviceGone,
+    "library_missing": lambda text: NvmlMissing("migd", text),
+    "no_right": lambda text: NvmlDenied("migd", text),
+    "node": DeviceError,
+    "ledger": DeviceError,
+    "device": DeviceError,
+}
+
+
+def new_handle() -> str:
+    """A handle that nobody can guess."""
+    return secrets.token_hex(16)
+
+
+class MigdClient:
+    """One connection, made at the first call. Not for several threads. A forked child must not use it."""
+
+    def __init__(self, path: str, *, connect: Callable[[socket.socket, str, float], None] = connect_daemon) -> None:
+        """``path``: migd's socket. ``connect`` checks who listens there."""
+        self._path = path
+        self._connect = connect
+        self._sock: socket.socket | None = None
+        self._pid = os.getpid()
+        self.held: set[str] = set()
+        """Handles of the leases that this client holds."""
+
+    def gpus(self) -> protocol.Gpus:
+        """The GPUs that migd manages. Raises: as `call`."""
+        return self.call(protocol.List(), protocol.Gpus)
+
+    def describe(self, gpu: str) -> protocol.Gpu:
+        """One GPU's profiles and instances. Raises: as `call`."""
+        return self.call(protocol.Describe(gpu=gpu), protocol.Gpu)
+
+    def create(self, gpu: str, profile: str, start: int, handle: str = "") -> protocol.Created:
+        """Cut an instance and hold it. Raises: PlacementTaken, MigModeUnusable; as `call`."""
+        handle = handle or new_handle()
+        made = self.call(protocol.Create(handle=handle, gpu=gpu, profile=profile, start=start), protocol.Created)
+        self.held.add(handle)
+        return made
+
+    def destroy(self, handle: str) -> None:
+        """Give an instance back. Idempotent. Raises: InstanceInUse: it is quarantined; as `call`."""
+        try:
+            self.call(protocol.Destroy(handle=handle), protocol.Done)
+        except MigdRefused as fault:
+            if fault.code != "unknown_handle":
+                raise
+        self.held.discard(handle)
+
+    def nodes(self, handle: str, uid: int) -> list[str]:
+        """Make the device nodes of an instance for ``uid``; their paths. Raises: as `call`."""
+        return self.call(protocol.Nodes(handle=handle, uid=uid), protocol.NodesMade).paths
+
+    def hold(self, handles: list[str]) -> list[str]:
+        """Hold leases of an earlier connection; those that exist. Raises: MigdRefused: another connection holds one."""
+        held = self.call(protocol.Hold(handles=handles), protocol.Held).handles
+        self.held |= set(held)
+        return held
+
+    def call(self, request: protocol.Message, wanted: type[_R]) -> _R:
+        """Send a request and wait for its reply.
+
+        Raises: MigdUnreachable: no migd answers. DaemonNotTrusted: another user's process listens. MigdRefused; for
+            the driver's errors DeviceError and its subclasses.
+        """
+        body = encode(request)
+        try:
+            reply = self._exchange(body)
+        except MigdUnreachable:
+            self.close()
+            reply = self._exchange(body)
+        if isinstance(reply, protocol.Failed):
+            raise as_error(reply)
+        if not isinstance(reply, wanted):
+            raise MigdUnreachable(f"migd answered {type(reply).__name__}, not {wanted.__name__}")
+        return reply
+
+    def close(self) -> None:
+        """Hang up: leases are unheld from now on. Idempotent."""
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+    def __enter__(self) -> MigdClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _exchange(self, body: bytes) -> protocol.Reply:
+        if self._sock is None:
+            self._sock = open_socket(self._path, self._connect)
+            if self.held:
+                self._hold_again(self._sock)
+        return _ask(self._sock, body)
+
+    def _hold_again(self, sock: socket.socket) -> None:
+        handles = sorted(self.held)
+        found: set[str] = set()
+        for at in range(0, len(handles), protocol.MAX_HANDLES):
+            reply = _ask(sock, encode(protocol.Hold(handles=handles[at : at + protocol.MAX_HANDLES])))
+            if isinstance(reply, protocol.Failed):
+                raise as_error(reply)
+            if isinstance(reply, protocol.Held):
+                found |= set(reply.handles)
+        self.held = found
+
+
+def open_socket(
+    path: str, connect: Callable[[socket.socket, str, float], None] = connect_within
+) -> socket.socket:  # fmt: skip
+    """A connection to migd. Raises: MigdUnreachable, DaemonNotTrusted."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    try:
+        connect(sock, path, CONNECT_S)
+        sock.settimeout(REPLY_S)
+    except OSError as fault:
+        sock.close()
+        raise MigdUnreachable(f"no migd answers at {path}: {fault.strerror or fault}") from None
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _ask(sock: socket.socket, body: bytes) -> protocol.Reply:
+    try:
+        sock.send(body)
+        reply = sock.recv(protocol.MAX_REPLY_BYTES)
+    except OSError as fault:
+        try:  # migd sends the reason before it hangs up, also while this end was still sending
+            reply = sock.recv(protocol.MAX_REPLY_BYTES, socket.MSG_DONTWAIT)
+        except OSError:
+            reply = b""
+        if not reply:
+            raise MigdUnreachable(f"migd hung up: {fault.strerror or fault}") from None
+    if not reply:
+        raise MigdUnreachable("migd hung up")
+    return parse(reply)
+
+
+def parse(body: bytes) -> protocol.Reply:
+    """A message of migd's. Raises: MigdUnreachable: it is none."""
+    try:
+        return decode(protocol.REPLIES, body)
+    except ProtocolError as fault:
+        raise MigdUnreachable(f"migd sent no message of this protocol: {fault}") from None
+
+
+def as_error(reply: protocol.Failed) -> OffpathError:
+    """A refusal as an exception."""
+    if reply.code == "in_use":
+        return InstanceInUse("migd", reply.detail, pids=tuple(reply.pids))
+    make = _NVML.get(reply.code)
+    return make(f"migd: {reply.detail}") if make else MigdRefused(reply.code, reply.detail)
+
+
+class XidStream:
+    """The Xid events of migd's GPUs, on a connection of their own."""
+
+    def __init__(self, path: str, *, connect: Callable[[socket.socket, str, float], None] = connect_daemon) -> None:
+        """Raises: MigdUnreachable, MigdRefused, DaemonNotTrusted."""
+        self._sock = open_socket(path, connect)
+        try:
+            reply = _ask(self._sock, encode(protocol.Watch()))
+            if isinstance(reply, protocol.Failed):
+                raise as_error(reply)
+        except BaseException:
+            self._sock.close()
+            raise
+
+    def fileno(self) -> int:
+        """Readable when an event waits or migd hung up."""
+        return self._sock.fileno()
+
+    def poll(self) -> protocol.Xid | None:
+        """The next event, or None. Does not block. Raises: MigdUnreachable: migd hung up."""
+        try:
+            body = self._sock.recv(protocol.MAX_REPLY_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as fault:
+            raise MigdUnreachable(f"migd hung up: {fault.strerror or fault}") from None
+        if not body:
+            raise MigdUnreachable("migd hung up")
+        message = parse(body)
+        return message if isinstance(message, protocol.Xid) else None
+
+    def close(self) -> None:
+        """Hang up. Idempotent."""
+        self._sock.close()

@@ -1,0 +1,34 @@
+"""Errors of `offpath-migd` and of its clients, beside those of `offpath.bindings.errors`.
+
+OffpathError
+├── RequestRefused
+│   └── MigdRefused          migd refuses the request; ``code`` gives the reason
+├── MigdUnreachable          no migd answers (also a PeerGone)
+├── LayoutInvalid            a layout file breaks a rule of its format
+└── LayoutImpossible         the layout does not fit the GPU, or the GPU is in use
+"""
+
+from __future__ import annotations
+
+from offpath.bindings.errors import OffpathError, PeerGone, RequestRefused
+
+
+class MigdRefused(RequestRefused):
+    """migd refused the request. ``code`` is one of `offpath.host_helper.migd.protocol.CODES`."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(f"{code}: {detail}")
+        self.code = code
+        self.detail = detail
+
+
+class MigdUnreachable(PeerGone):
+    """No migd listens on the socket, or it ended during the request."""
+
+
+class LayoutInvalid(OffpathError):
+    """A layout file breaks a rule of its format. The text names the place in the file."""
+
+
+class LayoutImpossible(OffpathError):
+    """The layout cannot be applied: it does not fit the GPU, the MIG mode differs, or the GPU is in use."""

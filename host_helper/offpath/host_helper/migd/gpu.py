@@ -1,0 +1,145 @@
+"""`MigGpu` implements the GPU port over migd: it creates and destroys instances, workers open them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from offpath.bindings.errors import DeviceError, DeviceGone, PlacementTaken
+from offpath.bindings.mig import MIB, GpuModel, MigProfile
+from offpath.bindings.ports import InstanceMemory
+from offpath.host_helper.migd import protocol
+from offpath.host_helper.migd.client import MigdClient, new_handle
+
+_MOST_PROFILES: Final = 16
+_NOT_SCHEDULED: Final = ("+gfx", "-me", ".all")
+"""Parts of the names of profiles for graphics and for other divisions of the media engines."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceIdentity:
+    """What a worker needs to open an instance: plain data, which survives a fork.
+
+    ``visible``: the value of CUDA_VISIBLE_DEVICES, a MIG UUID or the UUID of a whole GPU. ``generation``: unique while
+    the machine runs, unlike ``visible``. ``nbytes``: the instance's memory as NVML reports it.
+    """
+
+    gpu: str
+    visible: str
+    generation: int
+    profile: str
+    start: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceOpener:
+    """How an instance's memory is reached: the CUDA adapter."""
+
+    open: Callable[[InstanceIdentity], InstanceMemory]
+    """Open it in the calling process."""
+    scrub: Callable[[InstanceIdentity], int]
+    """Overwrite it all; returns the bytes verified as zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    handle: str
+    identity: InstanceIdentity
+
+
+class MigGpu:
+    """Implements `offpath.bindings.ports.Gpu`. ``model`` is built from what NVML reports of this GPU."""
+
+    def __init__(self, client: MigdClient, uuid: str, opener: InstanceOpener) -> None:
+        """Several GPUs share one client. Raises: MigModeUnusable, DeviceError, MigdRefused, MigdUnreachable."""
+        self.uuid = uuid
+        self._client = client
+        self._opener = opener
+        self._instances: dict[int, _Held] = {}
+        self._numbers = itertools.count(1)
+        self._is_open = True
+        found = client.describe(uuid)
+        if found.gpu.problem:
+            cause, fix = protocol.CODES.get(found.gpu.problem, ("it cannot be used", "see migd's log"))
+            raise DeviceError(f"{uuid}: {cause}: {fix}")
+        self.model = model_of(found)
+
+    def profile_bytes(self, profile: str) -> int:
+        """See `Gpu.profile_bytes`."""
+        return self.model.profile(profile).memory_bytes
+
+    def create_instance(self, profile: str, start: int) -> int:
+        """See `Gpu.create_instance`."""
+        self._check()
+        if start not in self.model.profile(profile).starts:
+            raise PlacementTaken(f"{profile} may start at {self.model.profile(profile).starts}, not at {start}")
+        handle = new_handle()
+        made = self._client.create(self.uuid, profile, start, handle)
+        identity = InstanceIdentity(self.uuid, made.uuid, made.generation, profile, start, made.memory_mib * MIB)
+        number = next(self._numbers)
+        self._instances[number] = _Held(handle, identity)
+        return number
+
+    def identity(self, instance: int) -> InstanceIdentity:
+        """What a worker needs to open the instance. Raises: DeviceError: there is none."""
+        self._check()
+        try:
+            return self._instances[instance].identity
+        except KeyError:
+            raise DeviceError(f"{self.uuid} has no instance {instance}") from None
+
+    def make_nodes(self, instance: int, uid: int) -> list[str]:
+        """Make the instance's device nodes for the worker's uid. Raises: DeviceError, MigdRefused."""
+        self.identity(instance)
+        return self._client.nodes(self._instances[instance].handle, uid)
+
+    def open_instance(self, instance: int) -> InstanceMemory:
+        """See `Gpu.open_instance`."""
+        return self._opener.open(self.identity(instance))
+
+    def scrub_instance(self, instance: int) -> int:
+        """See `Gpu.scrub_instance`."""
+        return self._opener.scrub(self.identity(instance))
+
+    def destroy_instance(self, instance: int) -> None:
+        """See `Gpu.destroy_instance`. Raises: InstanceInUse: it is quarantined, and stays listed."""
+        held = self._instances.get(instance)
+        if held is not None:
+            self._client.destroy(held.handle)
+            del self._instances[instance]
+
+    def instances(self) -> list[tuple[int, str, int]]:
+        """See `Gpu.instances`: those of this object."""
+        return [(number, held.identity.profile, held.identity.start) for number, held in self._instances.items()]
+
+    def close(self) -> None:
+        """Give out nothing more. The client stays open; instances stay leased as long as it holds them."""
+        self._is_open = False
+
+    def _check(self) -> None:
+        if not self._is_open:
+            raise DeviceGone(f"{self.uuid} was closed")
+
+
+def model_of(found: protocol.Gpu) -> GpuModel:
+    """The GPU's totals and geometry. Its name has dashes for blanks, as names in messages must."""
+    profiles = tuple(
+        MigProfile(
+            line.name, line.compute_slices, line.memory_slices, line.memory_mib * MIB, tuple(line.starts),
+            line.max_instances,
+        )
+        for line in found.profiles
+        if not any(part in line.name for part in _NOT_SCHEDULED)
+    )[:_MOST_PROFILES]  # fmt: skip
+    if not profiles:
+        raise DeviceError(f"{found.gpu.uuid} offers no profile: it has no MIG instance in mode `static`")
+    return GpuModel(
+        name=re.sub(r"[^A-Za-z0-9._:/+-]+", "-", found.gpu.name).strip("-")[:64] or "unknown",
+        compute_slices=max(profile.compute_slices for profile in profiles),
+        memory_slices=max(start + profile.memory_slices for profile in profiles for start in profile.starts),
+        profiles=profiles,
+    )
