@@ -9,6 +9,11 @@ from offpath.cli import main as cli
 
 COMMANDS: Final = {
     ("helper", "run"): cli.COMMANDS["helper", "run"],
+    ("migd", "run"): cli.COMMANDS["migd", "run"],
+    ("mig", "show"): cli.COMMANDS["mig", "show"],
+    ("mig", "plan"): cli.COMMANDS["mig", "plan"],
+    ("mig", "assert"): cli.COMMANDS["mig", "assert"],
+    ("mig", "apply"): cli.COMMANDS["mig", "apply"],
     ("keys",): cli.COMMANDS["keys",],
     ("doctor",): ("commands.host_doctor", "check this host for a helper and print fixes"),
     ("completion",): cli.COMMANDS["completion",],

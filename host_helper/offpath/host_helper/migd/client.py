@@ -178,7 +178,8 @@ def _ask(sock: socket.socket, body: bytes) -> protocol.Reply:
         reply = sock.recv(protocol.MAX_REPLY_BYTES)
     except OSError as fault:
         try:  # migd sends the reason before it hangs up, also while this end was still sending
-            reply = sock.recv(protocol.MAX_REPLY_BYTES, socket.MSG_DONTWAIT)
+            sock.setblocking(False)
+            reply = sock.recv(protocol.MAX_REPLY_BYTES)
         except OSError:
             reply = b""
         if not reply:
@@ -214,6 +215,7 @@ class XidStream:
             reply = _ask(self._sock, encode(protocol.Watch()))
             if isinstance(reply, protocol.Failed):
                 raise as_error(reply)
+            self._sock.setblocking(False)
         except BaseException:
             self._sock.close()
             raise
@@ -225,7 +227,7 @@ class XidStream:
     def poll(self) -> protocol.Xid | None:
         """The next event, or None. Does not block. Raises: MigdUnreachable: migd hung up."""
         try:
-            body = self._sock.recv(protocol.MAX_REPLY_BYTES, socket.MSG_DONTWAIT)
+            body = self._sock.recv(protocol.MAX_REPLY_BYTES)
         except BlockingIOError:
             return None
         except OSError as fault:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from offpath.bindings.errors import DeviceError, DeviceGone, PlacementTaken
+from offpath.bindings.errors import DeviceError, DeviceGone, MigModeUnusable, PlacementTaken
 from offpath.bindings.mig import MIB, GpuModel, MigProfile
 from offpath.bindings.ports import InstanceMemory
 from offpath.host_helper.migd import protocol
@@ -65,7 +65,7 @@ class MigGpu:
         found = client.describe(uuid)
         if found.gpu.problem:
             cause, fix = protocol.CODES.get(found.gpu.problem, ("it cannot be used", "see migd's log"))
-            raise DeviceError(f"{uuid}: {cause}: {fix}")
+            raise MigModeUnusable(f"{uuid}: {cause}; {fix.replace('GPU', str(found.gpu.index), 1)}")
         self.model = model_of(found)
 
     def profile_bytes(self, profile: str) -> int:

@@ -57,7 +57,7 @@ def has_mode(found: Gpu, wanted: LayoutEntry) -> bool:
 
 
 def plan(found: Gpu, wanted: LayoutEntry) -> GpuPlan:
-    """How to get from what is there to the layout, with as few instances destroyed as possible.
+    """How to get from what is there to the layout. Instances of the layout stay where they are, if the rest still fits.
 
     Raises: LayoutImpossible: the mode differs, a profile is unknown, or the instances do not fit the GPU.
     """

@@ -310,7 +310,7 @@ class MigService:
         self.holders.forget(entry.handle)
 
     def _alone(self, gpu: str) -> threading.Lock:
-        """The lock of one GPU, which one operation holds at a time. Only GPUs that exist get one."""
+        """The lock of one GPU, which one operation holds at a time. Only GPUs that were seen get one."""
         with self._guard:
             return self._busy.setdefault(gpu, threading.Lock())
 
@@ -328,7 +328,7 @@ class MigService:
         try:
             gpu = nvml.gpu(uuid)
         except DeviceGone:
-            if uuid not in self._config.gpus and not self._ledger.entries(uuid):
+            if uuid not in self._busy and not self._ledger.entries(uuid):
                 raise MigdRefused("unknown_gpu", f"{uuid}: the driver lists no such GPU") from None
             raise
         self._mode(gpu)

@@ -1,0 +1,139 @@
+"""`MigGpu` keeps the promises of the GPU port that need no memory, over migd's socket and an emulated NVML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from offpath.bindings.errors import DeviceError, DeviceGone, InstanceInUse, MigModeUnusable, PlacementTaken
+from offpath.bindings.ports import InstanceMemory
+from offpath.host_helper.migd.gpu import InstanceIdentity, InstanceOpener, MigGpu
+
+from ...bindings.conformance import test_gpu as promises
+from ...support.gpu_machine import Machine
+from .rig import Rig, Served
+
+
+class Opened(Exception):
+    """What the opener of these tests was asked to open."""
+
+    def __init__(self, identity: InstanceIdentity) -> None:
+        self.identity = identity
+
+
+def refuse(identity: InstanceIdentity) -> InstanceMemory:
+    raise Opened(identity)
+
+
+OPENER = InstanceOpener(refuse, lambda identity: identity.nbytes)
+Make = Callable[..., MigGpu]
+
+
+@pytest.fixture
+def make(machine: Machine, rig: Rig) -> Iterator[Make]:
+    """``make(model, mig, mode)``: the port of a machine's GPU; once in a test."""
+    served: list[Served] = []
+
+    def made(model: str = "A100-40GB", mig: str = "on", mode: str = "mig") -> MigGpu:
+        machine.set(models=model, mig=mig)
+        rig.start(gpus={"all": mode})
+        served.append(Served(rig))
+        client = served[0].client()
+        return MigGpu(client, client.gpus().gpus[0].uuid, OPENER)
+
+    yield made
+    for each in served:
+        each.close()
+
+
+class OneGpu:
+    """As much of the conformance suite's rig as the promises below need."""
+
+    def __init__(self, make: Make) -> None:
+        self.gpu = make
+
+
+@pytest.mark.parametrize(
+    "promise",
+    [
+        promises.test_instances_are_listed_while_they_exist,
+        promises.test_an_identity_is_not_given_twice,
+        promises.test_unknown_profiles_and_instances_are_device_errors,
+        promises.test_a_closed_gpu_is_gone,
+    ],
+)
+def test_a_promise_of_the_port_holds(make: Make, promise: Callable[[OneGpu], None]) -> None:
+    promise(OneGpu(make))
+
+
+def test_exactly_the_legal_placements_are_accepted_in_every_state_of_one_instance(make: Make) -> None:
+    """Of an A30. Each attempt goes through socket, ledger and NVML; the emulator's own tests try every state."""
+    gpu = make("A30-24GB")
+    choices = promises.placements(gpu.model)
+    states = 0
+    for held in promises.walk(gpu, choices, 1):
+        states += 1
+        for wanted in choices:
+            instance = promises.accepted(gpu, wanted)
+            assert (instance is not None) == promises.is_legal(gpu.model, (*held, wanted)), (held, wanted)
+            if instance is not None:
+                gpu.destroy_instance(instance)
+    assert states > 8
+
+
+def test_the_model_is_what_nvml_reports_not_what_the_table_says(make: Make, machine: Machine) -> None:
+    gpu = make("H100-80GB")
+    assert "H100" in gpu.model.name
+    assert gpu.model.name.replace("-", "").replace(".", "").isalnum()
+    assert (gpu.model.compute_slices, gpu.model.memory_slices) == (7, 8)
+    assert gpu.profile_bytes("1g.10gb") < 1 << 30, "the emulator's, which is scaled"
+
+
+def test_a_worker_gets_the_uuid_and_the_memory_of_its_instance(make: Make) -> None:
+    gpu = make()
+    instance = gpu.create_instance("3g.20gb", 4)
+    with pytest.raises(Opened) as opened:
+        gpu.open_instance(instance)
+    identity = opened.value.identity
+    assert identity.visible.startswith("MIG-")
+    assert (identity.gpu, identity.profile, identity.start) == (gpu.uuid, "3g.20gb", 4)
+    assert gpu.scrub_instance(instance) == identity.nbytes == gpu.profile_bytes("3g.20gb")
+
+
+def test_an_instance_that_cannot_be_destroyed_stays_listed(make: Make, machine: Machine) -> None:
+    gpu = make()
+    instance = gpu.create_instance("3g.20gb", 4)
+    machine.set(faults="in_use=100000")
+    with pytest.raises(InstanceInUse):
+        gpu.destroy_instance(instance)
+    assert [number for number, _, _ in gpu.instances()] == [instance]
+    machine.set(faults="")
+    gpu.destroy_instance(instance)
+    assert gpu.instances() == []
+
+
+def test_a_whole_gpu_has_one_instance(make: Make) -> None:
+    gpu = make(mig="off", mode="whole")
+    assert [profile.name for profile in gpu.model.profiles] == ["whole"]
+    instance = gpu.create_instance("whole", 0)
+    assert gpu.identity(instance).visible == gpu.uuid
+    with pytest.raises(PlacementTaken):
+        gpu.create_instance("whole", 0)
+    gpu.destroy_instance(instance)
+    gpu.create_instance("whole", 0)
+
+
+def test_a_gpu_in_another_mode_says_what_to_do(make: Make) -> None:
+    with pytest.raises(MigModeUnusable, match="nvidia-smi -i 0 -mig 1"):
+        make(mig="off")
+
+
+def test_a_lost_gpu_is_gone(make: Make, machine: Machine, tmp_path: Path) -> None:
+    gpu = make()
+    machine.set(faults="lost=1")
+    with pytest.raises(DeviceGone):
+        gpu.create_instance("1g.5gb", 0)
+    with pytest.raises(DeviceError):
+        gpu.identity(1)

@@ -1,0 +1,131 @@
+"""`offpath migd run` and `offpath mig` as processes: a kill -9 under a working client, signals, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offpath.bindings.errors import DriverMissing
+from offpath.bindings.nvml.session import Nvml
+from offpath.host_helper.migd.client import XidStream
+from offpath.host_helper.migd.errors import MigdUnreachable
+
+from ...support.command import offpath
+from ...support.gpu_machine import Machine
+from ...support.processes import until
+from .rig import Migd, cut_foreign, places
+
+pytestmark = pytest.mark.slow
+LAYOUTS = """
+version: v1
+mig-configs:
+  mixed: [{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 2, 3g.20gb: 1}}]
+  small: [{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 7}}]
+  none: [{devices: all, mig-enabled: false}]
+"""
+
+
+def test_a_client_survives_kills_of_migd_and_keeps_its_instances(machine: Machine, migd: Any, nvml: Nvml) -> None:
+    """Killed while it waits, and in the middle of a creation and of a destruction."""
+    running: Migd = migd()
+    client = running.client()
+    gpu = client.gpus().gpus[0].uuid
+    kept = client.create(gpu, "3g.20gb", 4)
+    running.end()
+    running.start("migd.cut=kill")
+    assert client.describe(gpu).instances[0].unheld_ms == -1, "the client holds its lease again"
+    with pytest.raises(MigdUnreachable):
+        client.create(gpu, "1g.5gb", 0, "0" * 32)
+    assert len(places(nvml, gpu)) == 2, "an instance without a compute instance stays behind"
+    running.start("migd.stripped=kill")
+    made = client.create(gpu, "1g.5gb", 0, "0" * 32)
+    with pytest.raises(MigdUnreachable):
+        client.destroy(made.handle)
+    running.start()
+    client.destroy(made.handle)
+    assert places(nvml, gpu) == [("3g.20gb", 4)]
+    assert [line.handle for line in client.describe(gpu).instances] == [kept.handle]
+    assert "Traceback" not in running.log()
+
+
+def test_sigterm_ends_it_in_order_and_a_second_one_cannot_start_beside_it(migd: Any, machine: Machine) -> None:
+    running: Migd = migd()
+    second = offpath("migd", "run", "--runtime-dir", str(running.folder))
+    assert second.code == 73
+    assert "another process listens there" in second.err
+    assert running.end(signal.SIGTERM) == 0
+    assert not os.path.exists(running.path)
+    assert "Traceback" not in running.log()
+
+
+def test_without_a_driver_it_runs_and_says_so_and_xid_events_come_once_it_is_there(migd: Any, machine: Machine) -> None:
+    """The emulator's faults are read in migd's process: its first two sessions find no driver."""
+    machine.set(faults="nvmlInitWithFlags:1=9,xid=31@nvmlDeviceGetPciInfo_v3:2")
+    running: Migd = migd()
+    client = running.client()
+    stream = XidStream(running.path)
+    try:
+        client.gpus()
+    except DriverMissing:
+        client.gpus()
+    for _ in range(3):
+        client.gpus()
+    event = until(stream.poll)
+    assert event.xid == 31
+    stream.close()
+
+
+def test_layouts_are_shown_planned_asserted_and_applied(
+    migd: Any, machine: Machine, nvml: Nvml, tmp_path: Path
+) -> None:
+    running: Migd = migd()
+    (tmp_path / "mig.yaml").write_text(LAYOUTS)
+
+    def mig(verb: str, *words: str) -> Any:
+        return offpath("mig", verb, *words, "--runtime-dir", str(running.folder))
+
+    def layout(verb: str, label: str, *words: str) -> Any:
+        return mig(verb, "-f", str(tmp_path / "mig.yaml"), "-c", label, *words)
+
+    gpu = running.client().gpus().gpus[0].uuid
+    assert layout("assert", "mixed").code == 1
+    assert len(json.loads(layout("plan", "mixed", "--json").out)[0]["create"]) == 3
+    assert places(nvml, gpu) == [], "a plan changes nothing"
+    assert layout("apply", "mixed").code == 0
+    done = layout("assert", "mixed")
+    assert (done.code, done.out) == (0, "Selected MIG configuration currently applied\n")
+    shown = json.loads(mig("show", "--json").out)["gpus"][0]
+    assert sorted(line["profile"] for line in shown["instances"]) == ["1g.5gb", "1g.5gb", "3g.20gb"]
+    assert layout("assert", "none").code == 1
+    assert "nvidia-smi -i 0 -mig 0" in layout("apply", "none").err
+
+    cut_foreign(nvml, gpu, "1g.5gb", 6)
+    refused = layout("apply", "mixed")
+    assert (refused.code, "--replace-foreign" in refused.err) == (1, True)
+    leased = running.client()
+    lease = next(line for line in leased.describe(gpu).instances if line.profile == "3g.20gb")
+    handle = leased.create(gpu, "3g.20gb", lease.start).handle
+    refused = layout("apply", "small", "--replace-foreign")
+    assert (refused.code, "is leased" in refused.err) == (1, True)
+    assert len(places(nvml, gpu)) == 4, "nothing was changed"
+    leased.destroy(handle)
+    assert layout("apply", "small", "--replace-foreign").code == 0
+    assert places(nvml, gpu) == [("1g.5gb", start) for start in range(7)]
+    assert "1g.5gb" in mig("show", "--profiles").out
+
+
+def test_the_commands_say_when_no_migd_runs(tmp_path: Path) -> None:
+    (tmp_path / "mig.yaml").write_text(LAYOUTS)
+    where = ("--runtime-dir", str(tmp_path))
+    assert offpath("mig", "show", *where).code == 69
+    words = ("-f", str(tmp_path / "mig.yaml"), "-c", "mixed")
+    assert offpath("mig", "assert", *words, *where).code == 1
+    assert offpath("mig", "assert", *words, "--valid-config").code == 0
+    assert offpath("mig", "plan", *words, *where).code == 69
+    assert offpath("migd", "run", "--gpu", "all", *where).code == 1
+    assert offpath("migd", "run", "--gpu", "all=cut", *where).code == 1

@@ -1,0 +1,49 @@
+"""A machine of emulated GPUs: the folder that holds its state, and the environment of processes that use it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+_PREFIX: Final = "OFFPATH_GPU_EMULATOR_"
+_LIBRARIES: Final = "OFFPATH_GPU_PATH"
+
+
+@cache
+def libraries() -> str:
+    """The folder of the emulator's libraries, built on first use."""
+    built = subprocess.run([ROOT / "scripts" / "gpu-emulator"], capture_output=True, text=True, check=True)
+    return built.stdout.strip()
+
+
+class Machine:
+    """This process and its children use it, until `close`. The emulator reads its environment at each `nvmlInit`, its
+    faults at each call."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        folder.mkdir(mode=0o700)
+        self.folder = folder
+        self._before: dict[str, str | None] = {}
+        self._put(_LIBRARIES, libraries())
+        self.set(dir=str(folder), **settings)
+
+    def set(self, **settings: str) -> None:
+        """Set variables of the emulator by their lower-case names, e.g. ``mig="off"``, ``faults="lost=3"``."""
+        for name, value in settings.items():
+            self._put(_PREFIX + name.upper(), value)
+
+    def _put(self, name: str, value: str) -> None:
+        self._before.setdefault(name, os.environ.get(name))
+        os.environ[name] = value
+
+    def close(self) -> None:
+        """The environment is as it was."""
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
