@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from functools import cache
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-_PREFIX: Final = "OFFPATH_GPU_EMULATOR_"
+from .gpu_emulator import PREFIX, emulator
+
 _LIBRARIES: Final = "OFFPATH_GPU_PATH"
-
-
-@cache
-def libraries() -> str:
-    """The folder of the emulator's libraries, built on first use."""
-    built = subprocess.run([ROOT / "scripts" / "gpu-emulator"], capture_output=True, text=True, check=True)
-    return built.stdout.strip()
 
 
 class Machine:
@@ -28,13 +19,13 @@ class Machine:
         folder.mkdir(mode=0o700)
         self.folder = folder
         self._before: dict[str, str | None] = {}
-        self._put(_LIBRARIES, libraries())
+        self._put(_LIBRARIES, str(emulator()))
         self.set(dir=str(folder), **settings)
 
     def set(self, **settings: str) -> None:
         """Set variables of the emulator by their lower-case names, e.g. ``mig="off"``, ``faults="lost=3"``."""
         for name, value in settings.items():
-            self._put(_PREFIX + name.upper(), value)
+            self._put(PREFIX + name.upper(), value)
 
     def _put(self, name: str, value: str) -> None:
         self._before.setdefault(name, os.environ.get(name))

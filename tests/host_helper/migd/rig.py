@@ -117,6 +117,8 @@ class Migd:
 
     def start(self, faults: str = "") -> None:
         """Start it, or start it again after its end."""
+        if self.process is not None:
+            self.process.wait(20)
         command = [sys.executable, "-P", "-m", "offpath.cli.main", "migd", "run", "--runtime-dir", str(self.folder)]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(

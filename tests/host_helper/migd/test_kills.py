@@ -93,6 +93,24 @@ def test_an_instance_that_somebody_cuts_at_the_same_place_after_the_kill_is_left
     assert lines[FOREIGN] == "foreign"
 
 
+def test_a_foreign_instance_at_the_wanted_place_never_gets_into_the_ledger(rig: Rig) -> None:
+    """Not for a moment: a kill would make it look like migd's own, because it has no compute instance."""
+    gpu = prepared(rig)
+    nvml = Nvml()
+    cut_foreign(nvml, gpu, "3g.20gb", 0, compute=False)
+    nvml.close()
+
+    def create() -> None:
+        rig.start()
+        assert rig.create("3g.20gb", 0).code == "placement_taken"
+
+    assert not killed_at("migd.intended=kill", create)
+    rig.start()
+    rig.service.settle()
+    rig.stop()
+    assert existing(gpu) == sorted([FOREIGN, ("3g.20gb", 0)])
+
+
 PLACES = [("1g.5gb", 0), ("1g.5gb", 2), ("2g.10gb", 0), ("2g.10gb", 4), ("3g.20gb", 0), ("3g.20gb", 4), ("7g.40gb", 0)]
 STEPS = st.lists(st.tuples(st.sampled_from(["create", "destroy"]), st.sampled_from(PLACES)), min_size=1, max_size=6)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import pytest
 
 from offpath.bindings.errors import DriverMissing
 from offpath.bindings.nvml.session import Nvml
-from offpath.host_helper.migd.client import XidStream
+from offpath.cli.main import main
+from offpath.host_helper.migd.client import MigdClient, XidStream
 from offpath.host_helper.migd.errors import MigdUnreachable
 
-from ...support.command import offpath
+from ...support.command import Done
 from ...support.gpu_machine import Machine
 from ...support.processes import until
 from .rig import Migd, cut_foreign, places
@@ -30,6 +32,18 @@ mig-configs:
 """
 
 
+@pytest.fixture
+def offpath(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """``offpath(words)``: a command in this process, which is quicker than one of its own."""
+
+    def run(*words: str) -> Done:
+        capsys.readouterr()
+        code = main(words)
+        return Done(code, *capsys.readouterr())
+
+    return run
+
+
 def test_a_client_survives_kills_of_migd_and_keeps_its_instances(machine: Machine, migd: Any, nvml: Nvml) -> None:
     """Killed while it waits, and in the middle of a creation and of a destruction."""
     running: Migd = migd()
@@ -42,7 +56,7 @@ def test_a_client_survives_kills_of_migd_and_keeps_its_instances(machine: Machin
     with pytest.raises(MigdUnreachable):
         client.create(gpu, "1g.5gb", 0, "0" * 32)
     assert len(places(nvml, gpu)) == 2, "an instance without a compute instance stays behind"
-    running.start("migd.stripped=kill")
+    running.start("migd.stripped=kill@2")  # the first is that of the creation undone
     made = client.create(gpu, "1g.5gb", 0, "0" * 32)
     with pytest.raises(MigdUnreachable):
         client.destroy(made.handle)
@@ -53,7 +67,9 @@ def test_a_client_survives_kills_of_migd_and_keeps_its_instances(machine: Machin
     assert "Traceback" not in running.log()
 
 
-def test_sigterm_ends_it_in_order_and_a_second_one_cannot_start_beside_it(migd: Any, machine: Machine) -> None:
+def test_sigterm_ends_it_in_order_and_a_second_one_cannot_start_beside_it(
+    migd: Any, machine: Machine, offpath: Callable[..., Done]
+) -> None:
     running: Migd = migd()
     second = offpath("migd", "run", "--runtime-dir", str(running.folder))
     assert second.code == 73
@@ -63,25 +79,39 @@ def test_sigterm_ends_it_in_order_and_a_second_one_cannot_start_beside_it(migd: 
     assert "Traceback" not in running.log()
 
 
-def test_without_a_driver_it_runs_and_says_so_and_xid_events_come_once_it_is_there(migd: Any, machine: Machine) -> None:
-    """The emulator's faults are read in migd's process: its first two sessions find no driver."""
-    machine.set(faults="nvmlInitWithFlags:1=9,xid=31@nvmlDeviceGetPciInfo_v3:2")
-    running: Migd = migd()
-    client = running.client()
-    stream = XidStream(running.path)
+def test_without_a_driver_it_runs_and_says_so_until_there_is_one(migd: Any, machine: Machine) -> None:
+    """The emulator counts the sessions of migd's process; one may be that of the Xid events."""
+    machine.set(faults=",".join(f"nvmlInitWithFlags:{n}=9" for n in range(1, 4)))
+    client = migd().client()
+    with pytest.raises(DriverMissing, match="load the NVIDIA kernel module"):
+        client.gpus()
+    assert until(lambda: has_driver(client))
+
+
+def has_driver(client: MigdClient) -> bool:
     try:
-        client.gpus()
+        return len(client.gpus().gpus) == 1
     except DriverMissing:
-        client.gpus()
-    for _ in range(3):
-        client.gpus()
-    event = until(stream.poll)
-    assert event.xid == 31
+        return False
+
+
+def test_an_xid_event_reaches_who_watches(migd: Any, machine: Machine, nvml: Nvml) -> None:
+    """It is posted again until migd's own watch has begun."""
+    stream = XidStream(migd().path)
+
+    def event() -> Any:
+        for faults in ("xid=31@nvmlDeviceGetCount", ""):  # it counts anew where the text changed between two calls
+            machine.set(faults=faults)
+            nvml.call("nvmlDeviceGetCount")
+        return stream.poll()
+
+    found = until(event, 10.0)
+    assert (found.xid, found.gpu, found.handle) == (31, nvml.gpus()[0].uuid, "")
     stream.close()
 
 
 def test_layouts_are_shown_planned_asserted_and_applied(
-    migd: Any, machine: Machine, nvml: Nvml, tmp_path: Path
+    migd: Any, machine: Machine, nvml: Nvml, tmp_path: Path, offpath: Callable[..., Done]
 ) -> None:
     running: Migd = migd()
     (tmp_path / "mig.yaml").write_text(LAYOUTS)
@@ -119,7 +149,7 @@ def test_layouts_are_shown_planned_asserted_and_applied(
     assert "1g.5gb" in mig("show", "--profiles").out
 
 
-def test_the_commands_say_when_no_migd_runs(tmp_path: Path) -> None:
+def test_the_commands_say_when_no_migd_runs(tmp_path: Path, offpath: Callable[..., Done]) -> None:
     (tmp_path / "mig.yaml").write_text(LAYOUTS)
     where = ("--runtime-dir", str(tmp_path))
     assert offpath("mig", "show", *where).code == 69

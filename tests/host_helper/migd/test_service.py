@@ -87,7 +87,7 @@ def test_an_impossible_place_is_refused_and_leaves_nothing(
 @pytest.mark.parametrize(
     "call",
     [
-        "nvmlDeviceCreateGpuInstanceWithPlacement", "nvmlGpuInstanceCreateComputeInstance",
+        "nvmlDeviceCreateGpuInstanceWithPlacement", "nvmlGpuInstanceGetInfo", "nvmlGpuInstanceCreateComputeInstance",
         "nvmlComputeInstanceGetInfo_v2", "nvmlDeviceGetMigDeviceHandleByIndex",
     ],
 )  # fmt: skip
@@ -324,6 +324,7 @@ def test_an_unheld_lease_is_destroyed_after_the_configured_time_and_not_before(r
     rig.service.expire()
     assert places(nvml, rig.gpu()) == [("1g.5gb", 0)]
     assert code(rig.ask(protocol.Destroy(handle=dropped.handle))) == "unknown_handle"
+    assert rig.service.holders.unheld_ms(dropped.handle) == -1, "nothing of it is kept"
     assert rig.ledger.get(kept.handle) is not None
 
 
