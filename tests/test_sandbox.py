@@ -17,14 +17,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from offpath.bindings.errors import DeviceError
 from offpath.host_helper import Requester
+from offpath.host_helper.migd.client import MigdClient
 
+from .support.gpu_emulator import emulator, machine
 from .support.processes import HERE, until
 from .support.toml import to_toml
 from .test_units import allowed_calls
@@ -186,6 +190,37 @@ def test_the_unit_passes_the_boots_id_because_it_hides_the_kernels_file() -> Non
     text = (UNITS / "offpathd.service").read_text()
     assert "\nProcSubset=pid\n" in text
     assert "\nEnvironment=OFFPATH_BOOT_ID=%b\n" in text
+
+
+def test_migd_cuts_instances_under_its_units_sandbox_with_two_capabilities() -> None:
+    """The GPU is emulated: which nodes a real driver needs, this cannot say."""
+    with ExitStack() as held:
+        folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="offpath-s-")))
+        folder.chmod(0o755)
+        (writable := folder / "run").mkdir(mode=0o755)
+        shutil.copy(emulator() / "libnvidia-ml.so.1", folder)  # ProtectHome= hides where it was built
+        (folder / "calls").write_text(" ".join(sorted(allowed_calls("offpath-migd.service"))))
+        held.enter_context(machine())
+        command = [sys.executable, "-P", "-m", "offpath.cli.main", "migd", "run", "--runtime-dir", str(writable)]
+        sandbox = [sys.executable, str(HERE / "sandbox_main.py"), str(UNITS / "offpath-migd.service"), str(writable)]
+        with (folder / "migd.err").open("wb") as errors:
+            process = subprocess.Popen(
+                [*sandbox, str(folder / "calls"), *command], stderr=errors,
+                env={**os.environ, "OFFPATH_GPU_PATH": str(folder)},
+            )  # fmt: skip
+        held.callback(process.wait, 20)
+        held.callback(process.terminate)
+        until(lambda: b"ready" in (folder / "migd.err").read_bytes() or process.poll() is not None)
+        with MigdClient(str(writable / "migd.sock")) as client:
+            gpu = client.gpus().gpus[0].uuid
+            made = client.create(gpu, "3g.20gb", 4)
+            with pytest.raises(DeviceError, match="nvidia-caps"):
+                client.nodes(made.handle, os.geteuid())  # no driver lists capabilities here
+            client.destroy(made.handle)
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        mask = f"{1 << 27 | 1:016x}"
+        for line in (r"Seccomp:\s+2", r"NoNewPrivs:\s+1", rf"CapBnd:\s+{mask}", rf"CapEff:\s+{mask}"):
+            assert re.search(rf"^{line}$", status, re.MULTILINE), (line, status)
 
 
 @pytest.mark.parametrize("family", [socket.AF_UNIX, socket.AF_INET])

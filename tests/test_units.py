@@ -31,12 +31,14 @@ from offpath.dpu_daemon.config import (
 from offpath.dpu_daemon.doctor.place import memlock_bytes, open_files
 from offpath.dpu_daemon.durability.inherited import LISTENING
 from offpath.dpu_daemon.durability.service_manager import ServiceManagerSettings
+from offpath.host_helper.migd.config import DEFAULT_DESTROY_WAIT_MS, DEFAULT_HOLD_MS, MigdFile
+from offpath.host_helper.migd.serve import SYSTEM_DIRECTORY
 
 from .dpu_daemon.conftest import make_cluster  # noqa: F401  (a fixture)
 from .support.cluster import MIB, Cluster
 
 ROOT = Path(__file__).resolve().parent.parent
-SERVICES = ("offpathd.service", "offpath-helper.service")
+SERVICES = ("offpathd.service", "offpath-helper.service", "offpath-migd.service")
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing and could not be installed"
 )
@@ -182,6 +184,31 @@ def test_the_unit_and_the_service_manager_agree_on_how_a_daemon_is_kept(units: P
     assert (service["StartLimitBurst"], service["StartLimitIntervalSec"]) == (["5"], ["10s"])
     assert (manager.starts, manager.starts_within_s) == (5, 10.0)
     assert int(service["TimeoutStopSec"][0].removesuffix("s")) * 1000 > LimitsTable().drain_ms
+
+
+def test_migds_unit_has_two_capabilities_no_network_and_the_devices_that_it_needs(staged: Path, units: Path) -> None:
+    service = read(units / "offpath-migd.service")
+    command, *words = service["ExecStart"][0].split()
+    assert os.access(command, os.X_OK)
+    assert words == ["-v", "migd", "run", "--config", "/etc/offpath/migd.toml"]
+    assert service["CapabilityBoundingSet"] == ["CAP_MKNOD CAP_CHOWN"]
+    assert (service["PrivateNetwork"], service["RestrictAddressFamilies"]) == (["yes"], ["AF_UNIX"])
+    assert service["DeviceAllow"][-1] == "char-nvidia-caps rwm"
+    assert f"/run/{service['RuntimeDirectory'][0]}" == SYSTEM_DIRECTORY
+    assert (staged / "etc/offpath/migd.toml").exists()
+    calls = allowed_calls("offpath-migd.service")
+    assert {"mknodat", "fchownat", "recvmsg", "ioctl", "mmap"} <= calls
+    assert not calls & {"ptrace", "mount", "setuid", "setresuid", "init_module", "reboot", "bpf"}
+
+
+def test_migds_example_is_taken_with_and_without_its_comments() -> None:
+    text = (ROOT / "systemd" / "migd.example.toml").read_text()
+    whole = re.sub(r"^# (?=[a-z_]+ = |\")", "", text, flags=re.MULTILINE)
+    for each in (text, whole):
+        MigdFile.model_validate(tomllib.loads(each))
+    assert set(tomllib.loads(whole)) == set(MigdFile.model_fields)
+    shown = tomllib.loads(whole)
+    assert (shown["hold_ms"], shown["destroy_wait_ms"]) == (DEFAULT_HOLD_MS, DEFAULT_DESTROY_WAIT_MS)
 
 
 # -- the example --------------------------------------------------------------------------------------------------

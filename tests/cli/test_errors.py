@@ -12,14 +12,17 @@ from offpath.bindings.wire.codes import Reason, Status
 from offpath.cli.errors import command
 from offpath.cli.errors.registry import families, look_up, registered
 from offpath.cli.exits import TEXT
+from offpath.host_helper.migd.protocol import CODES
 
 from ..support.command import offpath
 from ..support.sources import ROOT, product
 
 FOLDERS = ("bindings", "dpu_daemon", "host_helper", "sched", "scripts")
 ROOTS = {"OffpathError", "SchedError"}
-OTHER_FAMILIES = {"NegotiationRefused": "session", "BadArguments": "admin", "JobRefused": "admin"}
-SCANNED = {"reason", "status", "exception", "exit", "admin", "session"}
+OTHER_FAMILIES = {
+    "NegotiationRefused": "session", "BadArguments": "admin", "JobRefused": "admin", "MigdRefused": "migd"
+}  # fmt: skip
+SCANNED = {"reason", "status", "exception", "exit", "admin", "session", "migd"}
 BY_KEYWORD = {"Closing": "session", "Refused": "session", "Fault": "admin"}
 
 
@@ -75,6 +78,7 @@ def expected() -> set[tuple[str, str]]:
     known |= {("status", status.name.lower()) for status in Status}
     known |= {("exception", name) for name in exceptions()}
     known |= {("exit", str(code)) for code in TEXT}
+    known |= {("migd", code) for code in CODES}
     return known
 
 
@@ -96,6 +100,7 @@ def test_every_code_of_the_source_is_registered_and_every_registered_code_is_of_
         "exit",
         "admin",
         "session",
+        "migd",
         *(n for n in families() if n.endswith("Error")),
     }
     ours = {key for key in registered() if key[0] in scanned}

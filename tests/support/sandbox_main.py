@@ -20,6 +20,7 @@ NOBODY = 65534
 _NEWNS, _NEWNET, _NEWIPC = 0x00020000, 0x40000000, 0x08000000
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
 _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_DROP = 38, 24
+_CAPABILITIES = {"CAP_CHOWN": 0, "CAP_MKNOD": 27}
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -96,14 +97,16 @@ def limits(unit: dict[str, str]) -> None:
 
 
 def rights(unit: dict[str, str]) -> None:
-    """CapabilityBoundingSet= (empty), User=, NoNewPrivileges=."""
-    assert unit["CapabilityBoundingSet"] == ""
+    """CapabilityBoundingSet=, User= (root or another), NoNewPrivileges=."""
+    kept = {_CAPABILITIES[name] for name in unit["CapabilityBoundingSet"].split()}
     last = 40
     for capability in range(last + 1):
-        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # kernels that do not know it say so
-    os.setgroups([])
-    os.setresgid(NOBODY, NOBODY, NOBODY)
-    os.setresuid(NOBODY, NOBODY, NOBODY)
+        if capability not in kept:
+            _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # kernels that do not know it say so
+    if unit["User"] != "root":  # root has the bounding set's capabilities once it becomes the command
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
     assert is_on(unit, "NoNewPrivileges")
     call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
@@ -126,7 +129,8 @@ def main() -> None:
     call("unshare", _NEWNS | _NEWIPC | network)
     file_systems(unit, writable)
     limits(unit)
-    os.chown(writable, NOBODY, NOBODY)
+    if unit["User"] != "root":
+        os.chown(writable, NOBODY, NOBODY)
     rights(unit)
     if calls:
         confine(Path(calls).read_text().split(), deny_exec=is_on(unit, "MemoryDenyWriteExecute"))

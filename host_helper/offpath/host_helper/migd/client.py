@@ -45,8 +45,8 @@ _NVML: Final[dict[str, Callable[[str], OffpathError]]] = {
     "driver_missing": DriverMissing,
     "driver_mismatch": DriverMismatch,
     "gpu_gone": DeviceGone,
-    "library_missing": lambda text: NvmlMissing("migd", text),
-    "no_right": lambda text: NvmlDenied("migd", text),
+    "library_missing": lambda text: NvmlMissing("offpath-migd", text),
+    "no_right": lambda text: NvmlDenied("offpath-migd", text),
     "node": DeviceError,
     "ledger": DeviceError,
     "device": DeviceError,
@@ -200,9 +200,9 @@ def parse(body: bytes) -> protocol.Reply:
 def as_error(reply: protocol.Failed) -> OffpathError:
     """A refusal as an exception."""
     if reply.code == "in_use":
-        return InstanceInUse("migd", reply.detail, pids=tuple(reply.pids))
+        return InstanceInUse("offpath-migd", reply.detail, pids=tuple(reply.pids))
     make = _NVML.get(reply.code)
-    return make(f"migd: {reply.detail}") if make else MigdRefused(reply.code, reply.detail)
+    return make(f"offpath-migd: {reply.detail}") if make else MigdRefused(reply.code, reply.detail)
 
 
 class XidStream:

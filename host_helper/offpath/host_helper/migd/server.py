@@ -143,15 +143,20 @@ class MigdServer:
         if not body:  # the peer hung up; an empty packet looks the same, and is no message
             self._close(connection)
             return
+        if flags & socket.MSG_TRUNC:
+            self._refuse(connection, f"longer than {protocol.MAX_REQUEST_BYTES} bytes")
+            return
         try:
-            if flags & socket.MSG_TRUNC:
-                raise ProtocolError("message", f"longer than {protocol.MAX_REQUEST_BYTES} bytes")
             request = decode(protocol.REQUESTS, body)
         except ProtocolError as fault:
-            _send(connection.sock, protocol.failed("message", str(fault)))
-            self._close(connection)
-            return
-        self._start(connection, request)
+            self._refuse(connection, str(fault))
+        else:
+            self._start(connection, request)
+
+    def _refuse(self, connection: _Connection, why: str) -> None:
+        """Bytes that are no request end the connection."""
+        _send(connection.sock, protocol.failed("message", why))
+        self._close(connection)
 
     def _start(self, connection: _Connection, request: protocol.Request) -> None:
         caller = Caller(
