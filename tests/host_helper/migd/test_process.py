@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -64,6 +65,12 @@ def test_a_client_survives_kills_of_migd_and_keeps_its_instances(machine: Machin
         client.destroy(made.handle)
     running.start()
     client.destroy(made.handle)
+    assert not select.select([client], [], [], 0)[0]
+    running.end()
+    assert select.select([client], [], [], 20)[0], "who waits for it learns of migd's end"
+    assert not client.restore()
+    running.start()
+    assert client.restore()
     assert places(nvml, gpu) == [("3g.20gb", 4)]
     assert [line.handle for line in client.describe(gpu).instances] == [kept.handle]
     assert "Traceback" not in running.log()

@@ -126,8 +126,8 @@ class MigService:
     def owner(self, gpu: str, gpu_instance: int | None) -> Entry | None:
         """The lease on an instance, or on a whole GPU."""
         number = -1 if gpu_instance is None else gpu_instance
-        found = (entry for entry in self._ledger.entries(gpu) if entry.kind == "lease")
-        return next((entry for entry in found if entry.gpu_instance in (number, -1)), None)
+        found = (entry for entry in self._ledger.entries(gpu) if entry.kind == "lease" and entry.state == "ready")
+        return next((entry for entry in found if entry.gpu_instance == number), None)
 
     # -- requests -----------------------------------------------------------------------------------------------------
     def _list(self) -> protocol.Gpus:
