@@ -316,12 +316,17 @@ class MigService:
 
     def _settle(self, nvml: Nvml, gpu: GpuInfo) -> list[GpuInstance]:
         """The GPU's instances, once the ledger agrees with them."""
-        if self._mode(gpu) != "whole":
-            self._cutter.settle_all(nvml, gpu.uuid)
-            instances = nvml.instances(gpu.uuid)
-            self._cutter.drop_lost_borrowings(instances, gpu.uuid)
-            return instances
-        return []
+        if self._mode(gpu) == "whole":
+            return []
+        before = self._ledger.entries(gpu.uuid)
+        self._cutter.settle_all(nvml, gpu.uuid)
+        instances = nvml.instances(gpu.uuid)
+        self._cutter.drop_lost_borrowings(instances, gpu.uuid)
+        for entry in before:
+            if self._ledger.get(entry.handle) is None:
+                self._nodes.remove(gpu.minor, entry.gpu_instance, entry.compute_instance)
+                self.holders.forget(entry.handle)
+        return instances
 
     def _known(self, nvml: Nvml, uuid: str) -> GpuInfo:
         """Raises: MigdRefused: migd does not manage the GPU. DeviceGone: it does, and the GPU was lost."""
