@@ -64,7 +64,9 @@ def _of_migd(path: str) -> list[Gpu]:
     problems = []
     for line in client.gpus().gpus:
         try:
-            gpus.append(MigGpu(client, line.uuid, _OPENER, owns_client=True))
+            gpu = MigGpu(client, line.uuid, _OPENER, owns_client=True)
+            gpu.reclaim()  # leases of a helper of this user that ended
+            gpus.append(gpu)
         except OffpathError as fault:
             problems.append(str(fault))
     if not gpus:

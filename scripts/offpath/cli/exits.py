@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from offpath.bindings.errors import DaemonNotTrusted, NegotiationRefused, OffpathError, PeerGone, PlaceUnusable
+from offpath.bindings.errors import DaemonNotTrusted, OffpathError, PeerGone, PlaceUnusable, RequestRefused
 
 EX_UNAVAILABLE: Final = 69
 EX_CANTCREAT: Final = 73
@@ -37,7 +37,7 @@ def code_of(fault: OffpathError) -> int:
     if isinstance(fault, PlaceUnusable):
         return EX_CANTCREAT
     if isinstance(fault, (NotPermitted, DaemonNotTrusted)) or (
-        isinstance(fault, NegotiationRefused) and fault.code == "denied"
+        isinstance(fault, RequestRefused) and getattr(fault, "code", "") == "denied"
     ):
         return EX_NOPERM
     if type(fault).__name__ == "ConfigError":  # by name: importing its module, the daemon's, would be slow

@@ -103,7 +103,7 @@ def test_alone_it_has_the_commands_that_the_docs_give_hosts_and_no_other(
         (name,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
         assert "offpath = offpath.cli.host:main" in archive.read(name).decode()
     shown = command(python, tmp_path, "--help")
-    assert all(word in shown.stdout for word in ("helper", "keys", "doctor"))
+    assert all(word in shown.stdout for word in ("helper", "keys", "doctor", "migd", "mig"))
     assert "daemon run" not in shown.stdout
     assert command(python, tmp_path, "--version").returncode == 0
     made = command(python, tmp_path, "keys", "host-a", "--directory", str(tmp_path))
@@ -113,6 +113,10 @@ def test_alone_it_has_the_commands_that_the_docs_give_hosts_and_no_other(
     assert looked.returncode == 0, looked.stderr
     assert {("kernel", "ok"), ("package", "ok"), ("daemon", "note")} <= found
     assert command(python, tmp_path, "daemon", "run").returncode == 2
+    shown = command(python, tmp_path, "mig", "show", "--runtime-dir", str(tmp_path))
+    assert (shown.returncode, shown.stderr.count("\n")) == (69, 1), shown.stderr
+    refused = command(python, tmp_path, "migd", "run", "--gpu", "all=cut", "--runtime-dir", str(tmp_path))
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1), refused.stderr
 
 
 def test_alone_its_helper_serves_a_daemon_of_the_whole_install(

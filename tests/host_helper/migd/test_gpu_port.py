@@ -9,10 +9,12 @@ import pytest
 
 from offpath.bindings.errors import DeviceError, DeviceGone, InstanceInUse, MigModeUnusable, PlacementTaken
 from offpath.bindings.ports import InstanceMemory
+from offpath.host_helper.migd.client import MigdClient
 from offpath.host_helper.migd.gpu import InstanceIdentity, InstanceOpener, MigGpu
 
 from ...bindings.conformance import test_gpu as promises
 from ...support.gpu_machine import Machine
+from ...support.processes import until
 from .rig import Rig, Served
 
 
@@ -112,6 +114,24 @@ def test_an_instance_that_cannot_be_destroyed_stays_listed(make: Make, machine: 
     machine.set(faults="")
     gpu.destroy_instance(instance)
     assert gpu.instances() == []
+
+
+def test_leases_of_a_helper_that_ended_are_reclaimed_and_those_of_a_living_one_are_not(make: Make, rig: Rig) -> None:
+    gpu = make()
+    path = str(rig.folder / "migd.sock")
+    dead, living = MigdClient(path), MigdClient(path)
+    left = dead.create(gpu.uuid, "1g.5gb", 0)
+    kept = living.create(gpu.uuid, "1g.5gb", 1)
+    own = gpu.create_instance("1g.5gb", 2)
+    dead.close()
+    until(lambda: rig.service.holders.unheld_ms(left.handle) >= 0)
+    assert gpu.reclaim() == 0, "it may come back"
+    rig.now_ns += 10_000_000_000
+    assert gpu.reclaim() == 1
+    assert sorted(line.start for line in living.describe(gpu.uuid).instances) == [1, 2]
+    assert living.held == {kept.handle}
+    assert [number for number, _, _ in gpu.instances()] == [own]
+    living.close()
 
 
 def test_a_whole_gpu_has_one_instance(make: Make) -> None:

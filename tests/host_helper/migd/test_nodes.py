@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from offpath.bindings.nvml import cut
 from offpath.bindings.nvml.session import Nvml
 from offpath.host_helper.migd import protocol
 from offpath.host_helper.migd.nodes import CapabilityNodes, NodeUnusable
@@ -116,6 +117,35 @@ def test_the_service_makes_nodes_for_listed_users_and_removes_them_with_the_inst
     assert rig.ask(protocol.Nodes(handle=made.handle, uid=12345)).code == "denied"
     rig.ask(protocol.Destroy(handle=made.handle))
     assert os.listdir(rig.nodes.folder) == []
+
+
+@pytest.mark.usefixtures("root")
+def test_nodes_of_an_instance_that_somebody_else_destroyed_are_removed(rig: Rig, nvml: Nvml) -> None:
+    """Else the next owner of that place would share it with the last one's worker."""
+    Path(rig.nodes.devices).write_text(DEVICES)
+    Path(rig.nodes.minors).write_text(minors())
+    made = rig.create("1g.5gb", 0)
+    assert len(rig.ask(protocol.Nodes(handle=made.handle, uid=HELPER)).paths) == 2
+    cut.destroy_compute_instances(nvml, rig.gpu(), made.gpu_instance)
+    cut.destroy_gpu_instance(nvml, rig.gpu(), made.gpu_instance)
+    rig.ask(protocol.Describe(gpu=rig.gpu()))
+    assert os.listdir(rig.nodes.folder) == []
+    rig.service.holders.leave(1)
+    assert not rig.service.has_unheld()
+    assert rig.service.holders.unheld_ms(made.handle) == -1
+
+
+def test_a_node_that_cannot_be_removed_keeps_its_instance(rig: Rig, nvml: Nvml) -> None:
+    """A folder in its place stands for a file system that refuses."""
+    Path(rig.nodes.devices).write_text(DEVICES)
+    Path(rig.nodes.minors).write_text(minors())
+    made = rig.create("1g.5gb", 0)
+    node = Path(rig.nodes.folder) / f"nvidia-cap{3 + 9 * made.gpu_instance}"
+    node.mkdir(parents=True)
+    assert rig.ask(protocol.Destroy(handle=made.handle)).code == "node"
+    assert len(nvml.instances(rig.gpu())) == 1
+    node.rmdir()
+    assert isinstance(rig.ask(protocol.Destroy(handle=made.handle)), protocol.Done)
 
 
 def test_without_the_drivers_lists_the_service_says_which_is_missing(rig: Rig) -> None:

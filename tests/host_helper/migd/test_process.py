@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from offpath.bindings.errors import DriverMissing
+from offpath.bindings.errors import DriverMissing, InstanceInUse
 from offpath.bindings.nvml.session import Nvml
 from offpath.cli.main import main
 from offpath.host_helper.migd.client import MigdClient, XidStream
@@ -62,6 +65,12 @@ def test_a_client_survives_kills_of_migd_and_keeps_its_instances(machine: Machin
         client.destroy(made.handle)
     running.start()
     client.destroy(made.handle)
+    assert not select.select([client], [], [], 0)[0]
+    running.end()
+    assert select.select([client], [], [], 20)[0], "who waits for it learns of migd's end"
+    assert not client.restore()
+    running.start()
+    assert client.restore()
     assert places(nvml, gpu) == [("3g.20gb", 4)]
     assert [line.handle for line in client.describe(gpu).instances] == [kept.handle]
     assert "Traceback" not in running.log()
@@ -108,6 +117,42 @@ def test_an_xid_event_reaches_who_watches(migd: Any, machine: Machine, nvml: Nvm
     found = until(event, 10.0)
     assert (found.xid, found.gpu, found.handle) == (31, nvml.gpus()[0].uuid, "")
     stream.close()
+
+
+WORKER = """
+import ctypes, os, signal
+ctypes.CDLL(os.environ["OFFPATH_GPU_PATH"] + "/libcuda.so.1", os.RTLD_NOW | os.RTLD_GLOBAL)
+from cuda.bindings import driver
+for call, words in ((driver.cuInit, (0,)), (driver.cuDeviceGet, (0,)), (driver.cuDevicePrimaryCtxRetain, (0,))):
+    assert call(*words)[0] == 0, call
+print("computes", flush=True)
+signal.pause()
+"""
+
+
+def test_an_instance_that_a_process_computes_on_is_kept_until_its_end_and_the_process_named(
+    migd: Any, machine: Machine
+) -> None:
+    client = migd(destroy_wait_ms=20).client()
+    gpu = client.gpus().gpus[0].uuid
+    made = client.create(gpu, "3g.20gb", 0)
+    neighbour = client.create(gpu, "1g.5gb", 4)
+    worker = subprocess.Popen(
+        [sys.executable, "-c", WORKER], stdout=subprocess.PIPE, env={**os.environ, "CUDA_VISIBLE_DEVICES": made.uuid}
+    )
+    assert worker.stdout is not None
+    try:
+        assert worker.stdout.readline() == b"computes\n"
+        with pytest.raises(InstanceInUse) as refused:
+            client.destroy(made.handle)
+        assert refused.value.pids == (worker.pid,)
+        client.destroy(neighbour.handle)
+    finally:
+        worker.kill()
+        worker.wait()
+        worker.stdout.close()
+    client.destroy(made.handle)
+    assert client.describe(gpu).instances == []
 
 
 def test_layouts_are_shown_planned_asserted_and_applied(

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from offpath.bindings.errors import InstanceInUse, PlacementTaken, ProtocolError
+from offpath.bindings.errors import InstanceInUse, PlacementTaken, ProtocolError, ResourceClosed
 from offpath.bindings.nvml.session import Nvml
 from offpath.bindings.wire.control import decode, encode
 from offpath.host_helper.migd import protocol
@@ -54,8 +54,9 @@ def as_user(uid: int, body: Callable[[], str]) -> str:
     pid = os.fork()
     if pid == 0:
         try:
-            os.setresgid(uid, uid, uid)
-            os.setresuid(uid, uid, uid)
+            if uid != os.geteuid():
+                os.setresgid(uid, uid, uid)
+                os.setresuid(uid, uid, uid)
             os.write(writer, body().encode())
         except BaseException as fault:
             os.write(writer, f"raised {fault!r}".encode())
@@ -234,6 +235,21 @@ def test_a_lease_is_unheld_once_its_client_hangs_up_and_held_again_by_its_next_c
     until(lambda: served.rig.service.holders.unheld_ms(made.handle) >= 0)
     client.gpus()
     assert served.rig.service.holders.unheld_ms(made.handle) == -1
+
+
+def test_a_forked_child_may_not_use_the_connection(served: Served) -> None:
+    client = served.client()
+    client.gpus()
+
+    def body() -> str:
+        try:
+            client.gpus()
+        except ResourceClosed:
+            return "closed"
+        return "used"
+
+    assert as_user(os.geteuid(), body) == "closed"
+    assert len(client.gpus().gpus) == 1
 
 
 def test_a_second_client_cannot_take_what_a_living_one_holds(served: Served) -> None:

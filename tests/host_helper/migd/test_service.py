@@ -312,6 +312,15 @@ def test_an_instance_of_a_layout_can_be_leased_and_stays(rig: Rig, nvml: Nvml) -
     assert [line.owner for line in rig.ask(protocol.Describe(gpu=gpu)).instances] == ["layout"]
 
 
+def test_an_error_of_an_instance_is_its_leases_and_one_of_the_gpu_is_nobodys(rig: Rig, machine: Machine) -> None:
+    made = rig.create("2g.10gb", 0)
+    owner = rig.service.owner(rig.gpu(), made.gpu_instance)
+    assert owner is not None
+    assert owner.handle == made.handle
+    assert rig.service.owner(rig.gpu(), made.gpu_instance + 1) is None
+    assert rig.service.owner(rig.gpu(), None) is None
+
+
 # -- holders ----------------------------------------------------------------------------------------------------------
 def test_an_unheld_lease_is_destroyed_after_the_configured_time_and_not_before(rig: Rig, nvml: Nvml) -> None:
     rig.start(hold_ms=1000)

@@ -25,6 +25,7 @@ from offpath.bindings.errors import (
     OffpathError,
     PlacementTaken,
     ProtocolError,
+    ResourceClosed,
 )
 from offpath.bindings.sockets import connect_within
 from offpath.bindings.trust import connect_daemon
@@ -108,8 +109,10 @@ class MigdClient:
         """Send a request and wait for its reply.
 
         Raises: MigdUnreachable: no migd answers. DaemonNotTrusted: another user's process listens. MigdRefused; for
-            the driver's errors DeviceError and its subclasses.
+            the driver's errors DeviceError and its subclasses. ResourceClosed: in a forked child.
         """
+        if os.getpid() != self._pid:
+            raise ResourceClosed("a forked process must not use its parent's connection to migd")
         body = encode(request)
         try:
             reply = self._exchange(body)
@@ -121,6 +124,20 @@ class MigdClient:
         if not isinstance(reply, wanted):
             raise MigdUnreachable(f"migd answered {type(reply).__name__}, not {wanted.__name__}")
         return reply
+
+    def fileno(self) -> int:
+        """Readable between calls once migd hung up: then call `restore`. -1: there is no connection."""
+        return -1 if self._sock is None else self._sock.fileno()
+
+    def restore(self) -> bool:
+        """Connect again and hold all leases again, before they expire. False: no migd answers yet. Raises: as `call`,
+        but for MigdUnreachable."""
+        self.close()
+        try:
+            self.gpus()
+        except MigdUnreachable:
+            return False
+        return True
 
     def close(self) -> None:
         """Hang up: leases are unheld from now on. Idempotent."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grp
+import os
 import pwd
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,7 @@ class MigdFile(BaseModel):
     uids: _Users = []
     """Users that may hold instances, beside root: the helpers'."""
     operators: _Users = []
-    """Users that may change layouts, beside root."""
+    """Users that may change layouts, beside root and migd's own user."""
     node_uids: _Users = []
     """Users that device nodes may be made for, beside the caller: the workers'."""
     group: Annotated[str, Field(max_length=64)] = ""
@@ -92,7 +93,7 @@ def load_config(path: str | None, overrides: Mapping[str, Any]) -> MigdConfig:
     return MigdConfig(
         gpus={_key(key): mode for key, mode in file_.gpus.items()},
         uids=_numbers(file_.uids, where),
-        operators=_numbers(file_.operators, where),
+        operators=_numbers(file_.operators, where) | {os.geteuid()},  # whoever runs migd may do all that it can
         node_uids=_numbers(file_.node_uids, where),
         gid=_group(file_.group, where),
         hold_ms=file_.hold_ms,

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import logging
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from offpath.bindings.errors import DeviceError, DeviceGone, MigModeUnusable, PlacementTaken
+from offpath.bindings.errors import DeviceError, DeviceGone, InstanceInUse, MigModeUnusable, PlacementTaken
 from offpath.bindings.mig import MIB, GpuModel, MigProfile
 from offpath.bindings.ports import InstanceMemory
 from offpath.host_helper.migd import protocol
 from offpath.host_helper.migd.client import MigdClient, new_handle
 
+logger = logging.getLogger(__name__)
 _EMULATED: Final = "(emulated)"
 """Ends the names of the GPU emulator's devices."""
+DEFAULT_UNHELD_MS: Final = 10_000
+"""A living helper holds its leases again sooner than this after a restart of migd."""
 _MOST_PROFILES: Final = 16
 _NOT_SCHEDULED: Final = ("+gfx", "-me", ".all")
 """Parts of the names of profiles for graphics and for other divisions of the media engines."""
@@ -120,6 +125,20 @@ class MigGpu:
     def instances(self) -> list[tuple[int, str, int]]:
         """See `Gpu.instances`: those of this object."""
         return [(number, held.identity.profile, held.identity.start) for number, held in self._instances.items()]
+
+    def reclaim(self, unheld_ms: int = DEFAULT_UNHELD_MS) -> int:
+        """Destroy leases of this user on the GPU that nobody has held for ``unheld_ms``: those of a helper that ended.
+        Returns how many. One in use stays, quarantined. Raises: DeviceError, MigdUnreachable."""
+        count = 0
+        for line in self._client.describe(self.uuid).instances:
+            is_ours = line.lease_uid == os.geteuid() and line.handle not in self._client.held
+            if is_ours and line.handle and line.unheld_ms >= unheld_ms:
+                try:
+                    self._client.destroy(line.handle)
+                    count += 1
+                except InstanceInUse as fault:
+                    logger.warning("%s at %s of %s: not reclaimed: %s", line.profile, line.start, self.uuid, fault)
+        return count
 
     def close(self) -> None:
         """Give out nothing more. Instances stay leased as long as the client holds them."""

@@ -47,14 +47,21 @@ class CapabilityNodes:
         return [path for path, _ in paths]
 
     def remove(self, gpu_minor: int, gpu_instance: int, compute_instance: int) -> None:
-        """Remove both nodes: the next instance with these ids must not inherit their owner. Idempotent."""
+        """Remove both nodes: the next instance with these ids must not inherit their owner. Idempotent.
+
+        Raises: NodeUnusable: one exists and cannot be removed.
+        """
         try:
             paths = self._paths(gpu_minor, gpu_instance, compute_instance)
         except NodeUnusable:
             return  # no such capability, so no node was made for it
         for path, _ in paths:
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 os.unlink(path)
+            except FileNotFoundError:
+                continue
+            except OSError as fault:
+                raise NodeUnusable(f"{path} cannot be removed: {fault.strerror or fault}") from None
 
     def _major(self) -> int:
         found = _MAJOR.search(_read(self.devices))

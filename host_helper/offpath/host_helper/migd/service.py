@@ -126,8 +126,8 @@ class MigService:
     def owner(self, gpu: str, gpu_instance: int | None) -> Entry | None:
         """The lease on an instance, or on a whole GPU."""
         number = -1 if gpu_instance is None else gpu_instance
-        found = (entry for entry in self._ledger.entries(gpu) if entry.kind == "lease")
-        return next((entry for entry in found if entry.gpu_instance in (number, -1)), None)
+        found = (entry for entry in self._ledger.entries(gpu) if entry.kind == "lease" and entry.state == "ready")
+        return next((entry for entry in found if entry.gpu_instance == number), None)
 
     # -- requests -----------------------------------------------------------------------------------------------------
     def _list(self) -> protocol.Gpus:
@@ -316,12 +316,17 @@ class MigService:
 
     def _settle(self, nvml: Nvml, gpu: GpuInfo) -> list[GpuInstance]:
         """The GPU's instances, once the ledger agrees with them."""
-        if self._mode(gpu) != "whole":
-            self._cutter.settle_all(nvml, gpu.uuid)
-            instances = nvml.instances(gpu.uuid)
-            self._cutter.drop_lost_borrowings(instances, gpu.uuid)
-            return instances
-        return []
+        if self._mode(gpu) == "whole":
+            return []
+        before = self._ledger.entries(gpu.uuid)
+        self._cutter.settle_all(nvml, gpu.uuid)
+        instances = nvml.instances(gpu.uuid)
+        self._cutter.drop_lost_borrowings(instances, gpu.uuid)
+        for entry in before:
+            if self._ledger.get(entry.handle) is None:
+                self._nodes.remove(gpu.minor, entry.gpu_instance, entry.compute_instance)
+                self.holders.forget(entry.handle)
+        return instances
 
     def _known(self, nvml: Nvml, uuid: str) -> GpuInfo:
         """Raises: MigdRefused: migd does not manage the GPU. DeviceGone: it does, and the GPU was lost."""
