@@ -97,17 +97,15 @@ static char *without_comments(const char *text)
 {
     char *copy = malloc(strlen(text) + 1), *to = copy;
     while (copy != NULL && *text != '\0') {
-        const char *end = NULL;
-        if (strncmp(text, "//", 2) == 0)
-            end = strchr(text, '\n');
-        else if (strncmp(text, "/*", 2) == 0 && (end = strstr(text + 2, "*/")) != NULL)
-            end += 2;
-        else
+        bool is_line = strncmp(text, "//", 2) == 0, is_block = strncmp(text, "/*", 2) == 0;
+        if (!is_line && !is_block) {
             *to++ = *text++;
-        if (end != NULL)
-            text = end;
-        else if (strncmp(text, "//", 2) == 0)
+            continue;
+        }
+        const char *end = is_line ? strchr(text, '\n') : strstr(text + 2, "*/");
+        if (end == NULL)
             break;
+        text = is_line ? end : end + 2;
     }
     if (copy != NULL)
         *to = '\0';

@@ -1,0 +1,134 @@
+"""The GPU emulator as libraries: names, what they need, the C program that calls everything, and the build."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ...support.gpu_emulator import PREFIX, ROOT, emulator
+
+SOURCES = ROOT / "bindings" / "csrc" / "gpu_emulator"
+SCRIPT = ROOT / "scripts" / "gpu-emulator"
+LIBRARIES = {"libnvidia-ml.so.1": "nvml", "libcuda.so.1": "cuda"}
+OURS = {
+    "libnvidia-ml.so.1": {"gpu_emulator_xid"},
+    "libcuda.so.1": {"cuda_emulator_host_address", "cuda_emulator_calls", "cuda_emulator_queued"},
+}
+WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Wstrict-prototypes", "-Wmissing-prototypes", "-Werror"]
+LONGEST_FILE = 400
+
+
+def declared(header: str) -> set[str]:
+    """Functions that a header declares."""
+    text = (SOURCES / f"{header}.h").read_text("utf-8")
+    return set(
+        re.findall(r"^(?:nvmlReturn_t|CUresult|const char \*|void \*|uint64_t )\s?\*?(\w+)\(", text, re.MULTILINE)
+    )
+
+
+def listed(*arguments: str | Path) -> str:
+    return subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_library_exports_what_its_header_declares(library: str) -> None:
+    said = listed("nm", "--dynamic", "--defined-only", emulator() / library)
+    found = {line.split()[-1] for line in said.splitlines()}
+    assert found == declared(LIBRARIES[library]) | OURS[library]
+
+
+def test_there_are_as_many_functions_as_the_documentation_says() -> None:
+    text = (ROOT / "docs" / "hardware.md").read_text("utf-8")
+    nvml, cuda = len(declared("nvml")), len(declared("cuda") - OURS["libcuda.so.1"])
+    assert f"{nvml} functions of NVML" in text
+    assert f"{cuda} of the CUDA driver" in text
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_names_and_needs_are_the_real_ones(library: str) -> None:
+    said = listed("objdump", "-p", emulator() / library)
+    assert re.findall(r"^\s+SONAME\s+(\S+)$", said, re.MULTILINE) == [library]
+    needed = re.findall(r"^\s+NEEDED\s+(\S+)$", said, re.MULTILINE)
+    assert [name for name in needed if not re.match(r"(libc\.so|libpthread\.so|ld-linux)", name)] == []
+    assert "RPATH" not in said
+    assert "RUNPATH" not in said
+
+
+def test_every_call_of_the_headers_is_called_by_the_c_program() -> None:
+    """A call that no test calls could do anything."""
+    program = "".join(path.read_text("utf-8") for path in (SOURCES / "test").glob("*.c"))
+    every = declared("nvml") | declared("cuda")
+    assert sorted(name for name in every if not re.search(rf"\b{name}\(", program)) == []
+
+
+def test_no_file_is_longer_than_it_should_be() -> None:
+    lengths = {path.name: len(path.read_text("utf-8").splitlines()) for path in SOURCES.rglob("*.[ch]")}
+    assert {name: length for name, length in lengths.items() if length > LONGEST_FILE} == {}
+
+
+# -- the C program ----------------------------------------------------------------------------------------------------
+
+
+def all_passed(into: Path, libraries: Path, *flags: str) -> None:
+    """Compiles the program against one build of the libraries, and runs all of it."""
+    program, folder = into / "gpu-test", into / "machines"
+    folder.mkdir(mode=0o700)
+    subprocess.run(
+        [
+            "gcc", "-std=c11", "-O1", "-g", "-pthread", *WARNINGS, *flags, *sorted((SOURCES / "test").glob("*.c")),
+            "-o", program, f"-L{libraries}", *(f"-l:{library}" for library in LIBRARIES),
+        ],
+        check=True,
+    )  # fmt: skip
+    kept = {name: value for name, value in os.environ.items() if not name.startswith((PREFIX, "CUDA_"))}
+    environment = {**kept, "LD_LIBRARY_PATH": str(libraries), "CUDA_MPS_PIPE_DIRECTORY": str(folder)}
+
+    def run(*names: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [program, folder, *names], env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    names = run("--list").stdout.split()
+    assert len(names) >= 20
+    done = run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines() == [f"ok {name}" for name in names]
+
+
+def test_the_c_program_passes(tmp_path: Path) -> None:
+    all_passed(tmp_path, emulator())
+
+
+@pytest.mark.slow
+def test_the_c_program_passes_under_the_sanitizers(tmp_path: Path) -> None:
+    built = Path(listed(SCRIPT, "--sanitize").strip())
+    all_passed(tmp_path, built, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
+# -- the build --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_built_is_not_built_again() -> None:
+    again = subprocess.run(
+        [SCRIPT], env={**os.environ, "CC": "/bin/false"}, capture_output=True, text=True, check=True
+    )  # fmt: skip
+    assert again.stdout == f"{emulator()}\n"
+    assert ROOT not in emulator().parents
+    assert sorted(path.name for path in emulator().iterdir()) == sorted([*LIBRARIES, "nvidia-cuda-mps-control"])
+
+
+def test_an_unknown_option_is_refused() -> None:
+    done = subprocess.run([SCRIPT, "--anything"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (64, "")
+
+
+def test_every_model_of_the_table_is_built_in() -> None:
+    """A model that the table has and the build does not know would fail the build: of which SMs and ids are known?"""
+    table = json.loads((ROOT / "bindings/offpath/bindings/data/mig_profiles.json").read_text("utf-8"))
+    said = listed(SOURCES / "models", ROOT / "bindings/offpath/bindings/data/mig_profiles.json")
+    assert [name for name in table["gpus"] if f'{{"{name}", ' not in said] == []
