@@ -8,6 +8,7 @@ import signal
 import struct
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,11 +32,14 @@ class Gpu:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
-    fds = os.listdir("/proc/self/fd")
+    before = os.listdir("/proc/self/fd"), children()
     yield
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
-    assert os.listdir("/proc/self/fd") == fds
+    assert (os.listdir("/proc/self/fd"), children()) == before
+
+
+def children() -> str:
+    """Pids of this process's children, ended ones too."""
+    return " ".join(each.read_text() for each in Path("/proc/self/task").glob("*/children"))
 
 
 def scrubbed(act: Callable[[], int], **options: Any) -> int:
