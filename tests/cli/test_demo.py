@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offpath.bindings.build import compiled
 from offpath.cli.demo import model, samples
 from offpath.cli.demo.isolation import LaneReport
 from offpath.cli.demo.report import lane_changes, lane_openings
@@ -166,8 +167,32 @@ def test_the_demo_holds_with_copies_by_doca_and_other_host_channels(arguments: t
 
 
 @pytest.mark.slow
-def test_the_demo_notices_lanes_that_were_not_scrubbed() -> None:
-    done = demo("--jobs", "100", "--seconds", "5", "--break", "scrub", "--picture", "")
+@pytest.mark.not_fast("an installed offpath does not build the GPU emulator")
+@pytest.mark.parametrize(
+    "arguments", [(), ("--mode", "whole"), ("--copy-engine", "doca")], ids=["mig", "whole", "doca"]
+)
+def test_the_demo_holds_on_nvidias_stack(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """NVML and CUDA are emulated; offpath-migd cuts, and workers use CUDA."""
+    picture = tmp_path / "demo.svg"
+    done = demo("--gpu", "emulated-nvml", "--jobs", "100", "--seconds", "5", "--picture", str(picture), *arguments)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["jobs"], report["answered"], report["correct_fraction"]) == (100, 100, 1.0)
+    assert report["isolation_violations"] == 0
+    assert report["gpu"] == {
+        "kind": "emulated-nvml", "mode": "whole" if "whole" in arguments else "mig", "is_emulated": True,
+    }  # fmt: skip
+    assert ("whole" in report["profiles"]) is ("whole" in arguments)
+    assert "two EMULATED GPUs" in done.stderr
+    assert "emulated NVML and CUDA" in picture.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", ["emulated", "emulated-nvml"])
+def test_the_demo_notices_lanes_that_were_not_scrubbed(gpu: str) -> None:
+    if gpu != "emulated" and compiled():
+        pytest.skip("an installed offpath does not build the GPU emulator")
+    done = demo("--gpu", gpu, "--jobs", "100", "--seconds", "5", "--break", "scrub", "--picture", "")
     assert done.returncode == 1
     report = json.loads(done.stdout)
     assert report["correct_fraction"] == 1.0
@@ -213,9 +238,14 @@ def _descendants(pid: int) -> list[int]:
         (("--jobs", "0"), "at least one"),
         (("--picture", "timeline.txt"), ".svg"),
         (("--picture", "/proc/no/a.svg"), "/proc/no"),
+        (("--mode", "whole"), "--gpu emulated-nvml"),
+        (("--gpu", "cuda"), "no GPU to serve kernels on"),
     ],
 )
-def test_what_cannot_work_is_said_before_the_run(arguments: tuple[str, ...], said: str) -> None:
+def test_what_cannot_work_is_said_before_the_run(
+    arguments: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OFFPATH_GPU_PATH", "/nowhere")  # also where this machine has a GPU
     done = demo(*arguments)
     assert (done.returncode, done.stdout) == (1, "")
     assert said in done.stderr

@@ -19,6 +19,8 @@ from offpath.host_helper.channels import KINDS
 _SECONDS: Final = 20.0
 _SEED: Final = 1998
 _SLACK_S: Final = 150.0
+GPU_KINDS: Final = ("emulated", "emulated-nvml", "cuda")
+GPU_MODES: Final = ("mig", "whole")
 _PICTURES: Final = (".svg", ".png", ".pdf")
 
 
@@ -38,6 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--copy-engine", choices=["loopback", "verbs", "doca"], default="loopback", help="engine of "
                         f"copies to and from instances; {verbs}; doca is emulated where DOCA is not installed "
                         "(%(default)s)")  # fmt: skip
+    parser.add_argument("--gpu", choices=GPU_KINDS, default="emulated", help="emulated: two GPUs in host memory; "
+                        "emulated-nvml: two GPUs behind emulated NVML and CUDA, cut by offpath-migd; "
+                        "cuda: this machine's NVIDIA GPUs, whole, with a torch model (%(default)s)")  # fmt: skip
+    parser.add_argument("--mode", choices=GPU_MODES, default="mig", help="of GPUs: mig cuts instances, whole gives a "
+                        "lease the GPU (%(default)s)")  # fmt: skip
     parser.add_argument("--host-channel", choices=KINDS, default="unix", help="between helper and daemon; zmq and "
                         "comch carry no descriptors, so that loopback copies become doca's (%(default)s)")  # fmt: skip
     parser.add_argument("--netns", metavar="NAME", default="", help="run requesters in this network namespace, made "
@@ -80,7 +87,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 async def _run(arguments: argparse.Namespace) -> dict[str, Any]:
-    from offpath.cli.demo import model, place, report, samples
+    from offpath.cli.demo import gpus, model, place, report, samples
     from offpath.cli.demo.drive import DemoFailed, Drive
     from offpath.cli.demo.table import Progress
 
@@ -96,9 +103,10 @@ async def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     )  # fmt: skip
     if datapath.is_emulated:
         _echo(f"doca: an emulator of DOCA ({datapath.doca_version}), because DOCA is not installed")
+    chosen = gpus.Gpus.chosen(arguments.gpu, arguments.mode)
     with place.making(
         sorted(plan.tenants), seed=arguments.seed, seconds=arguments.seconds, jobs=arguments.jobs, break_scrub=broken,
-        datapath=datapath,
+        datapath=datapath, gpus=chosen,
     ) as made:  # fmt: skip
         _echo(f"training {len(samples.DEMANDS)} networks on {samples.TRAINED_ON} digits")
         digits = samples.load_digits()
@@ -107,13 +115,14 @@ async def _run(arguments: argparse.Namespace) -> dict[str, Any]:
             for demand, hidden in model.HIDDEN.items()
         }
         model.save(networks, made.model)
-        _echo(f"starting a daemon, a helper with two EMULATED GPUs, {len(plan.tenants)} requesters")
+        on = "this machine's GPUs" if chosen.kind == "cuda" else "two EMULATED GPUs"
+        _echo(f"starting a daemon, a helper with {on}, {len(plan.tenants)} requesters")
         try:
             async with asyncio.timeout(limit_s):
                 outcome = await Drive(made, Progress(plan)).run()
         except TimeoutError:
             raise DemoFailed(f"not done within {limit_s:g} s") from None
-    result = report.build(plan, outcome, seed=arguments.seed, break_scrub=broken)
+    result = report.build(plan, outcome, seed=arguments.seed, break_scrub=broken, is_whole=chosen.mode == "whole")
     result["trace"] = {
         "jobs": len(plan.jobs),
         "span_s": plan.span_s,
@@ -123,6 +132,7 @@ async def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     result["complaints"] = outcome.complaints
     result["provenance"] = samples.provenance()
     result["datapath"] = dataclasses.asdict(datapath)
+    result["gpu"] = {"kind": chosen.kind, "mode": chosen.mode, "is_emulated": chosen.kind != "cuda"}
     result["started_in_s"] = outcome.started_in_s
     if arguments.picture and importlib.util.find_spec("matplotlib") is None:
         _echo("no picture: matplotlib is not installed here (extra `plot`)")
@@ -130,7 +140,7 @@ async def _run(arguments: argparse.Namespace) -> dict[str, Any]:
         from offpath.cli.demo import timeline
 
         try:
-            timeline.draw(plan, outcome, result, arguments.picture)
+            timeline.draw(plan, outcome, result, chosen, arguments.picture)
         except OSError as fault:
             raise DemoFailed(f"no picture at {arguments.picture}: {fault}") from None
         result["picture"] = arguments.picture

@@ -137,6 +137,7 @@ class Drive:
                 "--runtime-dir", place.runtime, "--json", more=place.environment("dpu"),
             )  # fmt: skip
             await self._within(daemon, is_up.wait())
+            migd = await self._start_migd(tasks)
             helper = await self._start(
                 tasks, None, "the helper", "demo.serving", place.path, more=place.environment("host")
             )
@@ -161,7 +162,21 @@ class Drive:
                 raise daemon.failure()
             self.outcome.statistics = json.loads(output)
             await helper.end()
+            if migd is not None:  # after the helper, which gives its instances back
+                await migd.end()
             self.outcome.complaints = [f"{c.name}: {line}" for c in self._children for line in c.complaints]
+
+    async def _start_migd(self, tasks: asyncio.TaskGroup) -> Child | None:
+        """None: no GPU of this demo needs it."""
+        words = self._place.gpus.migd(self._place.directory)
+        if not words:
+            return None
+        is_up = asyncio.Event()
+        child = await self._start(
+            tasks, is_up, "offpath-migd", COMMAND_LINE, *words, more=self._place.environment("host")
+        )
+        await self._within(child, is_up.wait())
+        return child
 
     async def _start(
         self,

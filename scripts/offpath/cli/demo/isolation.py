@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from offpath.bindings.mig import gpu_model
+from offpath.bindings.ports import Gpu
 from offpath.host_helper.kernels import LaneContext
 
 GPU_MODEL: Final = "A100-40GB"
@@ -64,11 +64,12 @@ class LaneReport:
 class LaneAudit:
     """One lane opening, audited by its worker."""
 
-    def __init__(self, lane: LaneContext, tenants: Sequence[str]) -> None:
-        """Scan the lane before its first job."""
+    def __init__(self, lane: LaneContext, tenants: Sequence[str], gpus: Sequence[Gpu]) -> None:
+        """Scan the lane before its first job. ``gpus``: those of the helper, in its order."""
         self._lane = lane
         self._opened_ns = time.monotonic_ns()
-        self._profile = gpu_model(GPU_MODEL).profile(lane.profile)
+        self._gpu = next(number for number, gpu in enumerate(gpus) if gpu.uuid == lane.gpu)
+        self._profile = gpus[self._gpu].model.profile(lane.profile)
         self._tenant = sorted(tenants).index(lane.tenant)
         self._mark = canary(lane.tenant)
         memory = lane.memory.read(0, lane.memory.landing_bytes + lane.memory.result_bytes)
@@ -93,7 +94,7 @@ class LaneAudit:
         """The lane's report after a kernel that began at ``started_ns``."""
         lane = self._lane
         values = LaneReport(
-            gpu=int(lane.gpu.rpartition("-")[2]), start=lane.start, memory_slices=self._profile.memory_slices,
+            gpu=self._gpu, start=lane.start, memory_slices=self._profile.memory_slices,
             compute_slices=self._profile.compute_slices, lane=lane.lane, lease=lane.lease, generation=lane.generation,
             tenant=self._tenant, pid=os.getpid(), opened_ns=self._opened_ns, started_ns=started_ns,
             ended_ns=time.monotonic_ns(), scans=self._scans, leaks=self._leaks, stamps=self._stamps,

@@ -18,6 +18,7 @@ from offpath.bindings.runtime import HOST_SOCKET, NEGOTIATE_SOCKET
 from offpath.bindings.verbs.devices import ports
 from offpath.bindings.zeromq.keys import make_keys
 from offpath.cli.demo.doca import find
+from offpath.cli.demo.gpus import Gpus
 from offpath.cli.demo.samples import MAX_IMAGES, PIXELS
 from offpath.host_helper.channels import host_channel
 
@@ -102,6 +103,7 @@ class Place:
     jobs: int | None
     break_scrub: bool
     datapath: Datapath
+    gpus: Gpus
 
     @property
     def path(self) -> str:
@@ -135,10 +137,11 @@ class Place:
         )  # fmt: skip
 
     def environment(self, side: str) -> dict[str, str]:
-        """The environment of the processes of a side, ``dpu`` or ``host``, for the DOCA emulator, if used."""
+        """The environment of the processes of a side, ``dpu`` or ``host``, for the emulators that are used."""
+        gpus = self.gpus.environment(self.directory) if side == "host" else {}
         if not self.datapath.is_emulated:
-            return {}
-        return {"DOCA_EMULATOR_SIDE": side, "DOCA_EMULATOR_DIR": os.path.join(self.directory, "doca")}
+            return gpus
+        return gpus | {"DOCA_EMULATOR_SIDE": side, "DOCA_EMULATOR_DIR": os.path.join(self.directory, "doca")}
 
     @property
     def address(self) -> str:
@@ -149,7 +152,7 @@ class Place:
     def read(cls, path: str) -> Place:
         """Read what `making` wrote."""
         data = json.loads(Path(path).read_text("utf-8"))
-        return cls(**{**data, "datapath": Datapath(**data["datapath"])})
+        return cls(**{**data, "datapath": Datapath(**data["datapath"]), "gpus": Gpus(**data["gpus"])})
 
 
 def _zmq_address(directory: str) -> str:
@@ -168,7 +171,14 @@ def _zmq_table(directory: str) -> str:
 
 @contextmanager
 def making(
-    tenants: list[str], *, seed: int, seconds: float, jobs: int | None, break_scrub: bool, datapath: Datapath
+    tenants: list[str],
+    *,
+    seed: int,
+    seconds: float,
+    jobs: int | None,
+    break_scrub: bool,
+    datapath: Datapath,
+    gpus: Gpus,
 ) -> Iterator[Place]:
     """A new place, removed when the block ends."""
     parent = tempfile.gettempdir()
@@ -176,8 +186,9 @@ def making(
         prefix="offpath-demo-", dir=parent if len(parent) <= _LONGEST_PATH else "/tmp", ignore_cleanup_errors=True
     ) as directory:
         os.mkdir(os.path.join(directory, "doca"), mode=0o700)
+        gpus.prepare(directory)
         files = {name: os.path.join(directory, f"{name}.token") for name in tenants}
-        place = Place(directory, files, seed, seconds, jobs, break_scrub, datapath)
+        place = Place(directory, files, seed, seconds, jobs, break_scrub, datapath, gpus)
         config = _LEASING + _DATAPATH.format(**asdict(datapath))
         if datapath.host_channel == "zmq":
             config += _zmq_table(directory)

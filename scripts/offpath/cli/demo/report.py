@@ -41,8 +41,9 @@ def lane_changes(openings: Iterable[LaneReport]) -> int:
     return sum(a != b for owners in by_memory.values() for a, b in itertools.pairwise(owners))
 
 
-def build(plan: Plan, outcome: Outcome, *, seed: int, break_scrub: bool) -> dict[str, Any]:
-    """The report as one JSON-ready object; ``ok`` and ``faults`` are the result of the checks."""
+def build(plan: Plan, outcome: Outcome, *, seed: int, break_scrub: bool, is_whole: bool = False) -> dict[str, Any]:
+    """The report as one JSON-ready object; ``ok`` and ``faults`` are the result of the checks. ``is_whole``: leases
+    have whole GPUs, which are not cut."""
     answers = list(outcome.answers.values())
     openings = lane_openings(answers)
     order = sorted(plan.tenants)
@@ -88,7 +89,7 @@ def build(plan: Plan, outcome: Outcome, *, seed: int, break_scrub: bool) -> dict
         "seconds": round(_span_s(answers), 3),
         "lane_changes": lane_changes(openings),
         "lane_openings": len(openings),
-        "profiles": _profiles(openings),
+        "profiles": _profiles(openings, is_whole=is_whole),
         "stages_us": {stage: percentiles(a.stages[stage] for a in answers) for stage in STAGES},
         "payload_bytes": images * PIXELS * 4,
         "bytes_per_request": _per_request(outcome.statistics),
@@ -116,9 +117,9 @@ def _span_s(answers: list[Answer]) -> float:
     return (max(a.came_ns for a in answers) - min(a.sent_ns for a in answers)) / 1e9
 
 
-def _profiles(openings: list[LaneReport]) -> dict[str, int]:
+def _profiles(openings: list[LaneReport], *, is_whole: bool) -> dict[str, int]:
     """Leases by the size of their instance, in MIG's compute slices."""
-    leases = {lane.lease: f"{lane.compute_slices}g" for lane in openings}
+    leases = {lane.lease: "whole" if is_whole else f"{lane.compute_slices}g" for lane in openings}
     return {profile: list(leases.values()).count(profile) for profile in sorted(set(leases.values()))}
 
 

@@ -13,13 +13,11 @@ from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from offpath.bindings.mig import gpu_model
 from offpath.cli.demo.drive import Outcome
-from offpath.cli.demo.isolation import GPU_MODEL
+from offpath.cli.demo.gpus import Gpus
 from offpath.cli.demo.place import KEEP_WARM_MS
 from offpath.cli.demo.samples import Plan
 
-_GPUS: Final = 2
 # Okabe and Ito's palette, distinguishable for colour-blind readers
 _COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 _TICK_S: Final = 0.03
@@ -40,9 +38,9 @@ class _Held:
     ended_ns: int
 
 
-def draw(plan: Plan, outcome: Outcome, report: dict[str, Any], path: str) -> None:
+def draw(plan: Plan, outcome: Outcome, report: dict[str, Any], gpus: Gpus, path: str) -> None:
     """Write the timeline; the file's suffix gives the format. Raises: OSError: it cannot be written."""
-    slices = gpu_model(GPU_MODEL).memory_slices
+    slices = gpus.slices
     leases: dict[int, _Held] = {}
     for answer in outcome.answers.values():
         lane = answer.lane
@@ -53,11 +51,12 @@ def draw(plan: Plan, outcome: Outcome, report: dict[str, Any], path: str) -> Non
         held.opened_ns = min(held.opened_ns, lane.opened_ns)
         held.ended_ns = max(held.ended_ns, lane.ended_ns)
     figure = Figure(figsize=(13, 7.6), layout="constrained")
-    panels = figure.subplots(_GPUS, 1, sharex=True)
+    count = max((held.gpu for held in leases.values()), default=0) + 1
+    panels = figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
     seconds = max((held.ended_ns - outcome.start_ns for held in leases.values()), default=0) / 1e9
     for gpu, axes in enumerate(panels):
         axes.set(ylim=(slices, 0), xlim=(-0.1, seconds + 0.2), ylabel="memory slice")
-        axes.set_title(f"GPU {gpu} ({GPU_MODEL}, MIG mode, emulated)", loc="left", fontsize=10)
+        axes.set_title(f"GPU {gpu} ({gpus.title})", loc="left", fontsize=10)
         axes.set_yticks([n + 0.5 for n in range(slices)], [str(n) for n in range(slices)])
         axes.tick_params(axis="y", length=0)
         axes.hlines(range(1, slices), -1, seconds + 1, colors="#dddddd", linewidth=0.6, zorder=0)
