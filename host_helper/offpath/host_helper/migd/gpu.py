@@ -15,6 +15,7 @@ from offpath.bindings.mig import MIB, GpuModel, MigProfile
 from offpath.bindings.ports import InstanceMemory
 from offpath.host_helper.migd import protocol
 from offpath.host_helper.migd.client import MigdClient, new_handle
+from offpath.host_helper.migd.errors import MigdRefused
 
 logger = logging.getLogger(__name__)
 _EMULATED: Final = "(emulated)"
@@ -134,9 +135,10 @@ class MigGpu:
             is_ours = line.lease_uid == os.geteuid() and line.handle not in self._client.held
             if is_ours and line.handle and line.unheld_ms >= unheld_ms:
                 try:
+                    self._client.hold([line.handle])  # refused if its helper came back meanwhile
                     self._client.destroy(line.handle)
                     count += 1
-                except InstanceInUse as fault:
+                except (InstanceInUse, MigdRefused) as fault:
                     logger.warning("%s at %s of %s: not reclaimed: %s", line.profile, line.start, self.uuid, fault)
         return count
 
