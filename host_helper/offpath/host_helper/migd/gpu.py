@@ -15,7 +15,7 @@ from offpath.bindings.mig import MIB, GpuModel, MigProfile
 from offpath.bindings.ports import InstanceMemory
 from offpath.host_helper.migd import protocol
 from offpath.host_helper.migd.client import MigdClient, new_handle
-from offpath.host_helper.migd.errors import MigdRefused
+from offpath.host_helper.migd.errors import MigdRefused, MigdUnreachable
 
 logger = logging.getLogger(__name__)
 _EMULATED: Final = "(emulated)"
@@ -71,6 +71,7 @@ class MigGpu:
         self._opener = opener
         self._instances: dict[int, _Held] = {}
         self._numbers = itertools.count(1)
+        self._doubtful: set[str] = set()
         self._is_open = True
         found = client.describe(uuid)
         if found.gpu.problem:
@@ -84,16 +85,27 @@ class MigGpu:
         return self.model.profile(profile).memory_bytes
 
     def create_instance(self, profile: str, start: int) -> int:
-        """See `Gpu.create_instance`."""
+        """See `Gpu.create_instance`. Raises: MigModeUnusable, MigdUnreachable, MigdRefused, too."""
         self._check()
         if start not in self.model.profile(profile).starts:
             raise PlacementTaken(f"{profile} may start at {self.model.profile(profile).starts}, not at {start}")
+        self._give_up_doubtful()
         handle = new_handle()
-        made = self._client.create(self.uuid, profile, start, handle)
+        try:
+            made = self._client.create(self.uuid, profile, start, handle)
+        except MigdUnreachable:
+            self._doubtful.add(handle)
+            raise
         identity = InstanceIdentity(self.uuid, made.uuid, made.generation, profile, start, made.memory_mib * MIB)
         number = next(self._numbers)
         self._instances[number] = _Held(handle, identity)
         return number
+
+    def _give_up_doubtful(self) -> None:
+        """Destroy what a creation may have left whose reply was lost."""
+        for handle in sorted(self._doubtful):
+            self._client.destroy(handle)
+            self._doubtful.discard(handle)
 
     def identity(self, instance: int) -> InstanceIdentity:
         """What a worker needs to open the instance. Raises: DeviceError: there is none."""
