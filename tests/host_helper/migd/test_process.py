@@ -90,6 +90,23 @@ def test_a_creation_whose_reply_was_lost_leaves_its_place_free(migd: Any, machin
     assert len(places(nvml, gpu.uuid)) == 1
 
 
+def test_an_instance_whose_lease_was_lost_is_not_opened(migd: Any, machine: Machine) -> None:
+    """Its UUID is that of whatever is cut at its place next."""
+    running: Migd = migd()
+    client = running.client()
+    gpu = MigGpu(client, client.gpus().gpus[0].uuid, InstanceOpener(no_memory, no_memory))
+    instance = gpu.create_instance("3g.20gb", 4)
+    running.end()
+    (running.folder / "ledger").unlink()
+    running.start()
+    assert client.restore()
+    assert gpu.instances() == []
+    with pytest.raises(DeviceError, match="has no instance"):
+        gpu.open_instance(instance)
+    gpu.destroy_instance(instance)
+    assert [line.owner for line in client.describe(gpu.uuid).instances] == ["foreign"]
+
+
 def no_memory(identity: InstanceIdentity) -> Any:
     raise AssertionError(f"{identity} is not to be opened")
 

@@ -108,12 +108,13 @@ class MigGpu:
             self._doubtful.discard(handle)
 
     def identity(self, instance: int) -> InstanceIdentity:
-        """What a worker needs to open the instance. Raises: DeviceError: there is none."""
+        """What a worker needs to open the instance. Raises: DeviceError: there is none, or its lease was lost. Then its
+        UUID may name an instance of somebody else by now."""
         self._check()
-        try:
-            return self._instances[instance].identity
-        except KeyError:
-            raise DeviceError(f"{self.uuid} has no instance {instance}") from None
+        held = self._instances.get(instance)
+        if held is None or held.handle not in self._client.held:
+            raise DeviceError(f"{self.uuid} has no instance {instance}")
+        return held.identity
 
     def make_nodes(self, instance: int, uid: int) -> list[str]:
         """Make the instance's device nodes for the worker's uid. Raises: DeviceError, MigdRefused."""
@@ -136,8 +137,12 @@ class MigGpu:
             del self._instances[instance]
 
     def instances(self) -> list[tuple[int, str, int]]:
-        """See `Gpu.instances`: those of this object."""
-        return [(number, held.identity.profile, held.identity.start) for number, held in self._instances.items()]
+        """See `Gpu.instances`: those that this object created and its client holds."""
+        return [
+            (number, held.identity.profile, held.identity.start)
+            for number, held in self._instances.items()
+            if held.handle in self._client.held
+        ]
 
     def reclaim(self, unheld_ms: int = DEFAULT_UNHELD_MS) -> int:
         """Destroy leases of this user on the GPU that nobody has held for ``unheld_ms``: those of a helper that ended.
