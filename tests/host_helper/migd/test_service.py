@@ -372,6 +372,13 @@ def test_after_a_restart_leases_are_unheld_until_their_helper_holds_them_again(r
     assert places(nvml, rig.gpu()) == [("1g.5gb", 0)]
 
 
+def test_nothing_is_kept_of_a_lease_that_its_holder_gave_back(rig: Rig) -> None:
+    made = rig.create("1g.5gb", 0)
+    rig.ask(protocol.Destroy(handle=made.handle))
+    rig.service.holders.leave(1)
+    assert rig.service.holders.unheld_ms(made.handle) == -1
+
+
 def test_a_caller_that_ended_during_its_request_holds_nothing(rig: Rig) -> None:
     request = protocol.Create(handle=secrets.token_hex(16), gpu=rig.gpu(), profile="1g.5gb", start=0)
     rig.service.handle(request, rig.caller(alive=False))
