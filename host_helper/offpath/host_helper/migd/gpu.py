@@ -85,21 +85,32 @@ class MigGpu:
         return self.model.profile(profile).memory_bytes
 
     def create_instance(self, profile: str, start: int) -> int:
-        """See `Gpu.create_instance`. Raises: MigModeUnusable, MigdUnreachable, MigdRefused, too."""
+        """See `Gpu.create_instance`. If the place is taken, leases of a helper that ended are reclaimed first.
+
+        Raises: MigModeUnusable, MigdUnreachable, MigdRefused, too.
+        """
         self._check()
         if start not in self.model.profile(profile).starts:
             raise PlacementTaken(f"{profile} may start at {self.model.profile(profile).starts}, not at {start}")
         self._give_up_doubtful()
         handle = new_handle()
         try:
-            made = self._client.create(self.uuid, profile, start, handle)
-        except MigdUnreachable:
-            self._doubtful.add(handle)
-            raise
+            made = self._created(handle, profile, start)
+        except PlacementTaken:
+            if not self.reclaim():
+                raise
+            made = self._created(handle, profile, start)
         identity = InstanceIdentity(self.uuid, made.uuid, made.generation, profile, start, made.memory_mib * MIB)
         number = next(self._numbers)
         self._instances[number] = _Held(handle, identity)
         return number
+
+    def _created(self, handle: str, profile: str, start: int) -> protocol.Created:
+        try:
+            return self._client.create(self.uuid, profile, start, handle)
+        except MigdUnreachable:
+            self._doubtful.add(handle)
+            raise
 
     def _give_up_doubtful(self) -> None:
         """Destroy what a creation may have left whose reply was lost."""
