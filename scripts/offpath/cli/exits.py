@@ -32,7 +32,8 @@ class NotPermitted(OffpathError):
 
 def code_of(fault: OffpathError) -> int:
     """The exit code of an error."""
-    if isinstance(fault, (DaemonUnreachable, PeerGone)):
+    kind = type(fault).__name__  # by name where importing its module would be slow
+    if isinstance(fault, (DaemonUnreachable, PeerGone)) or kind == "MigdUnreachable":
         return EX_UNAVAILABLE
     if isinstance(fault, PlaceUnusable):
         return EX_CANTCREAT
@@ -40,6 +41,6 @@ def code_of(fault: OffpathError) -> int:
         isinstance(fault, RequestRefused) and getattr(fault, "code", "") == "denied"
     ):
         return EX_NOPERM
-    if type(fault).__name__ == "ConfigError":  # by name: importing its module, the daemon's, would be slow
+    if kind == "ConfigError":
         return EX_CONFIG
     return 1

@@ -48,12 +48,12 @@ def served(rig: Rig) -> Iterator[Served]:
 
 @pytest.fixture
 def migd(machine: Machine, tmp_path: Path) -> Iterator[Any]:
-    """``migd(**settings)``: a process of migd's with its client; killed at the end."""
+    """``migd(faults, **settings)``: a process of migd's with its client; killed at the end."""
     started: list[Migd] = []
 
-    def start(**settings: Any) -> Migd:
+    def start(faults: str = "", **settings: Any) -> Migd:
         folder = tmp_path / "migd"
-        started.append(Migd(machine, folder, **settings))
+        started.append(Migd(machine, folder, faults, **settings))
         return started[-1]
 
     yield start

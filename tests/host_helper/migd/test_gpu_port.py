@@ -134,6 +134,20 @@ def test_leases_of_a_helper_that_ended_are_reclaimed_and_those_of_a_living_one_a
     living.close()
 
 
+def test_a_place_that_a_helper_that_ended_still_has_is_reclaimed_when_it_is_wanted(make: Make, rig: Rig) -> None:
+    """A helper that is restarted at once finds its leases too young to be reclaimed at its start."""
+    gpu = make()
+    dead = MigdClient(str(rig.folder / "migd.sock"))
+    left = dead.create(gpu.uuid, "3g.20gb", 0)
+    dead.close()
+    until(lambda: rig.service.holders.unheld_ms(left.handle) >= 0)
+    with pytest.raises(PlacementTaken):
+        gpu.create_instance("1g.5gb", 1)
+    rig.now_ns += 10_000_000_000
+    instance = gpu.create_instance("1g.5gb", 1)
+    assert gpu.instances() == [(instance, "1g.5gb", 1)]
+
+
 def test_a_whole_gpu_has_one_instance(make: Make) -> None:
     gpu = make(mig="off", mode="whole")
     assert [profile.name for profile in gpu.model.profiles] == ["whole"]

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from offpath.bindings.errors import DriverMissing, InstanceInUse
+from offpath.bindings.errors import DeviceError, DriverMissing, InstanceInUse
 from offpath.bindings.nvml.session import Nvml
 from offpath.cli.main import main
 from offpath.host_helper.migd.client import MigdClient, XidStream
 from offpath.host_helper.migd.errors import MigdUnreachable
+from offpath.host_helper.migd.gpu import InstanceIdentity, InstanceOpener, MigGpu
 
 from ...support.command import Done
 from ...support.gpu_machine import Machine
@@ -74,6 +75,40 @@ def test_a_client_survives_kills_of_migd_and_keeps_its_instances(machine: Machin
     assert places(nvml, gpu) == [("3g.20gb", 4)]
     assert [line.handle for line in client.describe(gpu).instances] == [kept.handle]
     assert "Traceback" not in running.log()
+
+
+def test_a_creation_whose_reply_was_lost_leaves_its_place_free(migd: Any, machine: Machine, nvml: Nvml) -> None:
+    running: Migd = migd("migd.ready=kill")
+    client = running.client()
+    gpu = MigGpu(client, client.gpus().gpus[0].uuid, InstanceOpener(no_memory, no_memory))
+    with pytest.raises(DeviceError):
+        gpu.create_instance("3g.20gb", 4)
+    assert places(nvml, gpu.uuid) == [("3g.20gb", 4)]
+    running.start()
+    instance = gpu.create_instance("3g.20gb", 4)
+    assert gpu.instances() == [(instance, "3g.20gb", 4)]
+    assert len(places(nvml, gpu.uuid)) == 1
+
+
+def test_an_instance_whose_lease_was_lost_is_not_opened(migd: Any, machine: Machine) -> None:
+    """Its UUID is that of whatever is cut at its place next."""
+    running: Migd = migd()
+    client = running.client()
+    gpu = MigGpu(client, client.gpus().gpus[0].uuid, InstanceOpener(no_memory, no_memory))
+    instance = gpu.create_instance("3g.20gb", 4)
+    running.end()
+    (running.folder / "ledger").unlink()
+    running.start()
+    assert client.restore()
+    assert gpu.instances() == []
+    with pytest.raises(DeviceError, match="has no instance"):
+        gpu.open_instance(instance)
+    gpu.destroy_instance(instance)
+    assert [line.owner for line in client.describe(gpu.uuid).instances] == ["foreign"]
+
+
+def no_memory(identity: InstanceIdentity) -> Any:
+    raise AssertionError(f"{identity} is not to be opened")
 
 
 def test_sigterm_ends_it_in_order_and_a_second_one_cannot_start_beside_it(

@@ -24,7 +24,7 @@ from offpath.host_helper.migd.server import MAX_CONNECTIONS_OF_UID
 
 from ...support.gpu_machine import Machine
 from ...support.processes import until
-from .rig import HELPER, OTHER, Served, places
+from .rig import HELPER, OTHER, Rig, Served, places
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a while")
 
@@ -123,18 +123,19 @@ def test_a_second_request_waits_for_the_first(served: Served) -> None:
 
 def test_a_client_that_never_reads_is_hung_up_on_and_delays_nobody(served: Served) -> None:
     """Its own queue fills, then its next reply cannot be sent."""
+
+    def is_cut_off() -> bool:
+        try:
+            sock.send(encode(protocol.List()))
+        except BlockingIOError:
+            return False  # migd is still at its earlier requests
+        except (BrokenPipeError, ConnectionResetError):
+            return True
+        return False
+
     with served.connect() as sock:
         sock.setblocking(False)
-        sent = 0
-        for _ in range(20_000):
-            try:
-                sock.send(encode(protocol.List()))
-                sent += 1
-            except BlockingIOError:
-                if works(served) and sent > 500:
-                    break
-            except (BrokenPipeError, ConnectionResetError):
-                break
+        until(is_cut_off)
     assert works(served)
 
 
@@ -235,6 +236,21 @@ def test_a_lease_is_unheld_once_its_client_hangs_up_and_held_again_by_its_next_c
     until(lambda: served.rig.service.holders.unheld_ms(made.handle) >= 0)
     client.gpus()
     assert served.rig.service.holders.unheld_ms(made.handle) == -1
+
+
+def test_leases_of_a_client_that_ended_expire(machine: Machine, rig: Rig, nvml: Nvml) -> None:
+    rig.start(hold_ms=0)
+    served = Served(rig)
+    try:
+        ended, living = served.client(), served.client()
+        gpu = rig.gpu()
+        ended.create(gpu, "3g.20gb", 0)
+        living.create(gpu, "1g.5gb", 4)
+        ended.close()
+        until(lambda: places(nvml, gpu) == [("1g.5gb", 4)])
+        assert living.held
+    finally:
+        served.close()
 
 
 def test_a_forked_child_may_not_use_the_connection(served: Served) -> None:

@@ -337,6 +337,22 @@ def test_an_unheld_lease_is_destroyed_after_the_configured_time_and_not_before(r
     assert rig.ledger.get(kept.handle) is not None
 
 
+def test_an_expired_lease_that_is_in_use_is_tried_again_later(rig: Rig, nvml: Nvml, machine: Machine) -> None:
+    rig.start(hold_ms=1000, destroy_wait_ms=0)
+    made = rig.create("1g.5gb", 0)
+    rig.service.holders.leave(1)
+    machine.set(faults="in_use=1")
+    rig.now_ns += 1_000_000_000
+    rig.service.expire()
+    assert rig.ledger.entries()[0].state == "quarantined"
+    rig.service.expire()
+    assert len(places(nvml, rig.gpu())) == 1, "its time begins anew"
+    rig.now_ns += 1_000_000_000
+    rig.service.expire()
+    assert places(nvml, rig.gpu()) == []
+    assert rig.ledger.get(made.handle) is None
+
+
 def test_a_lease_is_held_by_one_connection_and_taken_over_after_its_end(rig: Rig) -> None:
     made = rig.create("1g.5gb", 0, connection=1)
     assert code(rig.ask(protocol.Hold(handles=[made.handle]), connection=2)) == "handle_held"
@@ -354,6 +370,13 @@ def test_after_a_restart_leases_are_unheld_until_their_helper_holds_them_again(r
     rig.now_ns += 10**10
     rig.service.expire()
     assert places(nvml, rig.gpu()) == [("1g.5gb", 0)]
+
+
+def test_nothing_is_kept_of_a_lease_that_its_holder_gave_back(rig: Rig) -> None:
+    made = rig.create("1g.5gb", 0)
+    rig.ask(protocol.Destroy(handle=made.handle))
+    rig.service.holders.leave(1)
+    assert rig.service.holders.unheld_ms(made.handle) == -1
 
 
 def test_a_caller_that_ended_during_its_request_holds_nothing(rig: Rig) -> None:

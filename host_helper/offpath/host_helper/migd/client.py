@@ -156,8 +156,11 @@ class MigdClient:
     def _exchange(self, body: bytes) -> protocol.Reply:
         if self._sock is None:
             self._sock = open_socket(self._path, self._connect)
-            if self.held:
+            try:
                 self._hold_again(self._sock)
+            except OffpathError:
+                self.close()  # the next call tries again: leases that nobody holds expire
+                raise
         return _ask(self._sock, body)
 
     def _hold_again(self, sock: socket.socket) -> None:

@@ -3,14 +3,15 @@
 OffpathError
 ├── RequestRefused
 │   └── MigdRefused          migd refuses the request; ``code`` gives the reason
-├── MigdUnreachable          no migd answers (also a PeerGone)
+├── DeviceError
+│   └── MigdUnreachable      no migd answers
 ├── LayoutInvalid            a layout file breaks a rule of its format
 └── LayoutImpossible         the layout does not fit the GPU, or the GPU is in use
 """
 
 from __future__ import annotations
 
-from offpath.bindings.errors import OffpathError, PeerGone, RequestRefused
+from offpath.bindings.errors import DeviceError, OffpathError, RequestRefused
 
 
 class MigdRefused(RequestRefused):
@@ -22,8 +23,8 @@ class MigdRefused(RequestRefused):
         self.detail = detail
 
 
-class MigdUnreachable(PeerGone):
-    """No migd listens on the socket, or it ended during the request."""
+class MigdUnreachable(DeviceError):
+    """No migd listens on the socket, or it ended during the request. Not a `PeerGone`: the daemon is still there."""
 
 
 class LayoutInvalid(OffpathError):

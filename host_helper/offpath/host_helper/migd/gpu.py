@@ -15,6 +15,7 @@ from offpath.bindings.mig import MIB, GpuModel, MigProfile
 from offpath.bindings.ports import InstanceMemory
 from offpath.host_helper.migd import protocol
 from offpath.host_helper.migd.client import MigdClient, new_handle
+from offpath.host_helper.migd.errors import MigdRefused, MigdUnreachable
 
 logger = logging.getLogger(__name__)
 _EMULATED: Final = "(emulated)"
@@ -70,6 +71,7 @@ class MigGpu:
         self._opener = opener
         self._instances: dict[int, _Held] = {}
         self._numbers = itertools.count(1)
+        self._doubtful: set[str] = set()
         self._is_open = True
         found = client.describe(uuid)
         if found.gpu.problem:
@@ -83,24 +85,47 @@ class MigGpu:
         return self.model.profile(profile).memory_bytes
 
     def create_instance(self, profile: str, start: int) -> int:
-        """See `Gpu.create_instance`."""
+        """See `Gpu.create_instance`. If the place is taken, leases of a helper that ended are reclaimed first.
+
+        Raises: MigModeUnusable, MigdUnreachable, MigdRefused, too.
+        """
         self._check()
         if start not in self.model.profile(profile).starts:
             raise PlacementTaken(f"{profile} may start at {self.model.profile(profile).starts}, not at {start}")
+        self._give_up_doubtful()
         handle = new_handle()
-        made = self._client.create(self.uuid, profile, start, handle)
+        try:
+            made = self._created(handle, profile, start)
+        except PlacementTaken:
+            if not self.reclaim():
+                raise
+            made = self._created(handle, profile, start)
         identity = InstanceIdentity(self.uuid, made.uuid, made.generation, profile, start, made.memory_mib * MIB)
         number = next(self._numbers)
         self._instances[number] = _Held(handle, identity)
         return number
 
-    def identity(self, instance: int) -> InstanceIdentity:
-        """What a worker needs to open the instance. Raises: DeviceError: there is none."""
-        self._check()
+    def _created(self, handle: str, profile: str, start: int) -> protocol.Created:
         try:
-            return self._instances[instance].identity
-        except KeyError:
-            raise DeviceError(f"{self.uuid} has no instance {instance}") from None
+            return self._client.create(self.uuid, profile, start, handle)
+        except MigdUnreachable:
+            self._doubtful.add(handle)
+            raise
+
+    def _give_up_doubtful(self) -> None:
+        """Destroy what a creation may have left whose reply was lost."""
+        for handle in sorted(self._doubtful):
+            self._client.destroy(handle)
+            self._doubtful.discard(handle)
+
+    def identity(self, instance: int) -> InstanceIdentity:
+        """What a worker needs to open the instance. Raises: DeviceError: there is none, or its lease was lost. Then its
+        UUID may name an instance of somebody else by now."""
+        self._check()
+        held = self._instances.get(instance)
+        if held is None or held.handle not in self._client.held:
+            raise DeviceError(f"{self.uuid} has no instance {instance}")
+        return held.identity
 
     def make_nodes(self, instance: int, uid: int) -> list[str]:
         """Make the instance's device nodes for the worker's uid. Raises: DeviceError, MigdRefused."""
@@ -123,8 +148,12 @@ class MigGpu:
             del self._instances[instance]
 
     def instances(self) -> list[tuple[int, str, int]]:
-        """See `Gpu.instances`: those of this object."""
-        return [(number, held.identity.profile, held.identity.start) for number, held in self._instances.items()]
+        """See `Gpu.instances`: those that this object created and its client holds."""
+        return [
+            (number, held.identity.profile, held.identity.start)
+            for number, held in self._instances.items()
+            if held.handle in self._client.held
+        ]
 
     def reclaim(self, unheld_ms: int = DEFAULT_UNHELD_MS) -> int:
         """Destroy leases of this user on the GPU that nobody has held for ``unheld_ms``: those of a helper that ended.
@@ -134,9 +163,10 @@ class MigGpu:
             is_ours = line.lease_uid == os.geteuid() and line.handle not in self._client.held
             if is_ours and line.handle and line.unheld_ms >= unheld_ms:
                 try:
+                    self._client.hold([line.handle])  # refused if its helper came back meanwhile
                     self._client.destroy(line.handle)
                     count += 1
-                except InstanceInUse as fault:
+                except (InstanceInUse, MigdRefused) as fault:
                     logger.warning("%s at %s of %s: not reclaimed: %s", line.profile, line.start, self.uuid, fault)
         return count
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
+
+ITSELF: Final = 0
+"""The number of no connection: migd's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,17 @@ class Holders:
             for handle in [each for each, holder in self._holder.items() if holder == connection]:
                 del self._holder[handle]
                 self._unheld_since[handle] = now
+
+    def take_expired(self, handle: str, after_ms: int) -> bool:
+        """Hold a lease for migd itself, if nobody has held it for ``after_ms``: no client can take it any more. Then
+        `forget` it, or give it back with `leave` of `ITSELF`."""
+        with self._lock:
+            since = self._unheld_since.get(handle)
+            if since is None or (self._now_ns() - since) // 1_000_000 < after_ms:
+                return False
+            self._holder[handle] = ITSELF
+            del self._unheld_since[handle]
+            return True
 
     def unheld_ms(self, handle: str) -> int:
         """How long nobody has held the lease; -1: a connection holds it, or it ended."""

@@ -26,7 +26,7 @@ from offpath.host_helper.migd.config import MigdConfig
 from offpath.host_helper.migd.cutter import Cutter
 from offpath.host_helper.migd.driver import Driver
 from offpath.host_helper.migd.errors import MigdRefused
-from offpath.host_helper.migd.holders import Caller, Holders
+from offpath.host_helper.migd.holders import ITSELF, Caller, Holders
 from offpath.host_helper.migd.ledger import MAX_ENTRIES, Entry, Ledger
 from offpath.host_helper.migd.nodes import CapabilityNodes, NodeUnusable
 
@@ -107,12 +107,13 @@ class MigService:
     def expire(self) -> None:
         """Destroy leases that nobody has held for the configured time."""
         for entry in self._ledger.entries():
-            if entry.kind == "lease" and self.holders.unheld_ms(entry.handle) >= self._config.hold_ms:
+            if entry.kind == "lease" and self.holders.take_expired(entry.handle, self._config.hold_ms):
                 logger.warning("%s at %s of %s: unheld, destroyed", entry.profile, entry.start, entry.gpu)
                 try:
                     self._end(entry)
                 except OffpathError as fault:
                     logger.warning("%s at %s of %s: %s", entry.profile, entry.start, entry.gpu, fault)
+                    self.holders.leave(ITSELF)
 
     def has_unheld(self) -> bool:
         """Whether `expire` may find something to destroy."""
