@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from ..host_helper.migd.rig import Migd
 from ..support.cluster import TIMEOUT, Cluster, said
 from ..support.clusters import NARROW, Make, seconds
 from ..support.gpu_machine import Machine
+from ..support.processes import until
 
 Boot = Callable[..., Machine]
 
@@ -29,6 +32,32 @@ def boot(tmp_path: Path) -> Iterator[Boot]:
     yield start
     for each in made:
         each.close()
+
+
+@pytest.fixture
+def migd(boot: Boot, tmp_path: Path) -> Iterator[Migd]:
+    """migd on a machine with one A100 in MIG mode."""
+    made = Migd(boot(models="A100-40GB", slice_bytes=str(32 << 20)), tmp_path / "migd")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def cluster(migd: Migd, make_cluster: Make) -> Cluster:
+    """Two tenants with a slice each, and a helper that has its instances of migd. It ends before migd does."""
+    made = make_cluster({"ada": NARROW, "bob": NARROW}, leasing={"keep_warm_ms": 60_000})
+    start(made, gpus="migd", migd=migd.path)
+    return made
+
+
+def instances(migd: Migd) -> list[tuple[str, int, bool]]:
+    """(profile, start, leased) of each instance that exists."""
+    client = migd.client()
+    try:
+        found = client.describe(client.gpus().gpus[0].uuid).instances
+        return sorted((each.profile, each.start, bool(each.handle)) for each in found)
+    finally:
+        client.close()
 
 
 def start(cluster: Cluster, **options: Any) -> None:
@@ -54,16 +83,48 @@ def test_a_whole_gpu_serves_one_tenant_at_a_time(make_cluster: Make, boot: Boot)
         assert (where["tenant"], where["profile"], set(where["residue"])) == (tenant, "whole", {0})
 
 
-def test_migd_cuts_an_instance_for_each_tenant(make_cluster: Make, boot: Boot, tmp_path: Path) -> None:
-    machine = boot(models="A100-40GB", slice_bytes=str(32 << 20))
-    migd = Migd(machine, tmp_path / "migd")
-    try:
-        cluster = make_cluster({"ada": NARROW, "bob": NARROW})
-        start(cluster, gpus="migd", migd=migd.path)
-        places = [echo(cluster, tenant, 120_000) for tenant in ("ada", "bob")]
-        assert [(each["tenant"], each["profile"]) for each in places] == [("ada", "1g.5gb"), ("bob", "1g.5gb")]
-        assert len({each["start"] for each in places}) == 2
-        assert {value for each in places for value in each["residue"]} == {0}
-    finally:
-        cluster.close()
-        migd.close()
+def test_migd_cuts_an_instance_for_each_tenant(cluster: Cluster, migd: Migd) -> None:
+    places = [echo(cluster, tenant, 120_000) for tenant in ("ada", "bob")]
+    assert [(each["tenant"], each["profile"]) for each in places] == [("ada", "1g.5gb"), ("bob", "1g.5gb")]
+    starts = sorted(each["start"] for each in places)
+    assert len(set(starts)) == 2
+    assert {value for each in places for value in each["residue"]} == {0}
+    assert instances(migd) == [("1g.5gb", at, True) for at in starts]
+    assert cluster.helper is not None
+    cluster.helper.finish()
+    assert instances(migd) == [], "the helper gave them back"
+
+
+def test_a_worker_killed_with_its_instance_disturbs_nobody_and_leaves_nothing(cluster: Cluster, migd: Migd) -> None:
+    """Its lease is scrubbed, although its CUDA context died with it, and cut again for the next request."""
+    before = {tenant: echo(cluster, tenant, 1000) for tenant in ("ada", "bob")}
+    with cluster.connect("bob") as bob:
+        running = bob.begin("where", seconds(1.0))
+        os.kill(before["ada"]["pid"], signal.SIGKILL)
+        again = echo(cluster, "ada", 50_000)
+        undisturbed = said(running.result(TIMEOUT))
+    assert again["lease"] != before["ada"]["lease"]
+    assert set(again["residue"]) == {0}
+    assert (undisturbed["pid"], undisturbed["lease"]) == (before["bob"]["pid"], before["bob"]["lease"])
+    until(lambda: len(instances(migd)) == 2)
+
+
+def test_migd_killed_and_started_again_disturbs_no_request(cluster: Cluster, migd: Migd) -> None:
+    first = echo(cluster, "ada", 1000)
+    migd.end()
+    assert echo(cluster, "ada", 1000)["lease"] == first["lease"], "a warm lease needs no migd"
+    migd.start()
+    assert echo(cluster, "bob", 1000)["profile"] == "1g.5gb"
+    assert echo(cluster, "ada", 1000)["pid"] == first["pid"]
+    assert len(instances(migd)) == 2
+
+
+def test_a_helper_killed_leaves_its_instances_to_the_next(cluster: Cluster, migd: Migd) -> None:
+    echo(cluster, "ada", 1000)
+    assert cluster.helper is not None
+    cluster.helper.kill()
+    (left,) = instances(migd)
+    assert left[2], "migd keeps the lease of a helper that may come back"
+    start(cluster, gpus="migd", migd=migd.path)
+    places = [echo(cluster, tenant, 1000) for tenant in ("ada", "bob")]
+    assert {value for each in places for value in each["residue"]} == {0}

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
+from offpath.bindings.cuda.driver import preload
 from offpath.bindings.cuda.instance import CudaInstance, scrub
 from offpath.bindings.cuda.whole import WholeGpu, visible
 from offpath.bindings.errors import DeviceError, NoGpu, OffpathError, OptionRefused
@@ -37,6 +38,7 @@ def find_gpus(kind: str = "auto", migd: str = "") -> list[Gpu]:
     """
     if kind not in KINDS:
         raise OptionRefused(f"{kind!r} is no kind of GPU; use {', '.join(KINDS)}")
+    preload()
     path = migd or os.path.join(runtime_directory(), SOCKET)
     if kind == "migd" or (kind == "auto" and (migd or os.path.exists(path))):
         return _of_migd(path)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 from uuid import UUID
@@ -80,6 +81,13 @@ class Driver:
         failed, name = self.api.cuGetErrorName(self.api.CUresult(code)) if code in _known(self.api) else (1, None)
         text = name.decode() if not int(failed) and name else f"result {code}"
         return CudaLost(call, text, code) if code in STICKY else CudaError(call, text, code)
+
+
+def preload() -> None:
+    """Import cuda-bindings, if it is installed, so that forked processes need not: it takes 0.1 s and 14 MiB. Loads no
+    driver and starts no thread."""
+    with suppress(ImportError):
+        importlib.import_module("cuda.bindings.driver")
 
 
 @cache
