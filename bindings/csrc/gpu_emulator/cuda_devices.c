@@ -216,6 +216,17 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
     return cuda_leave(CUDA_SUCCESS);
 }
 
+/* The first version says the GPU's also of an instance. */
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
+{
+    struct cuda_context *context;
+    ENTER(CUresult);
+    TRY(cuda_enter_device(device, &context));
+    if (uuid != NULL)
+        emu_gpu_uuid(context->place.gpu, uuid->bytes);
+    return cuda_leave(uuid != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}
+
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
     struct cuda_context *context;

@@ -114,6 +114,21 @@ def test_a_device_says_what_nvml_says(nvml: Nvml, cuda: Cuda) -> None:
     assert found == [list(names.values()), 4 * SLICE, pci.busIdLegacy, True]
 
 
+@pytest.mark.parametrize("version", [9020, 11040])
+def test_the_first_version_of_the_uuid_is_the_gpus(nvml: Nvml, cuda: Cuda, version: int) -> None:
+    device = nvml(slice_bytes=SLICE)
+    uuid = instance(device)[2]
+    asked = (
+        "ok(d.cuInit(0)); get = LIBRARY.cuGetProcAddress_v2\n"
+        "found, answer = ctypes.c_void_p(), (ctypes.c_ubyte * 16)()\n"
+        f"get(b'cuDeviceGetUuid', ctypes.byref(found), {version}, ctypes.c_uint64(0), None)\n"
+        "call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)(found.value)\n"
+        "call(answer, 0); result = bytes(answer).hex()"
+    )
+    wanted = pynvml.nvmlDeviceGetUUID(device) if version == 9020 else uuid
+    assert cuda(CUDA_VISIBLE_DEVICES=uuid).do(asked) == wanted[4:].replace("-", "")
+
+
 def test_a_whole_gpu_works_as_an_instance_does(nvml: Nvml, cuda: Cuda) -> None:
     device = nvml(mig="off", slice_bytes=SLICE)
     one = cuda(CUDA_VISIBLE_DEVICES=pynvml.nvmlDeviceGetUUID(device))
