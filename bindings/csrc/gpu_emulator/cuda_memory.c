@@ -86,7 +86,8 @@ static bool take(const struct cuda_context *context, uint64_t len, uint64_t page
     for (uint32_t i = 0; i < EMU_ALLOCATIONS; i++) {
         if (state->allocations[i].len != 0)
             continue;
-        state->allocations[i] = (struct emu_allocation){*at, len, context->client, context->place.gpu};
+        state->allocations[i] = (struct emu_allocation){*at, 0, context->client, context->place.gpu};
+        EMU_VALIDATE(state->allocations[i].len, len);
         *slot = i;
         return true;
     }

@@ -154,7 +154,8 @@ static CUresult register_client(struct cuda_context *context)
             continue;
         uint32_t pid = (uint32_t)getpid(), scrubs = state->settings.scrubs && !emu_leaves_residue();
         state->clients[i] =
-            (struct emu_client){pid, scrubs, emu_started(pid), context->place, cuda_mps.server, 0, 0, 0};
+            (struct emu_client){0, scrubs, emu_started(pid), context->place, cuda_mps.server, 0, 0, 0};
+        EMU_VALIDATE(state->clients[i].pid, pid);
         context->client = i;
         return CUDA_SUCCESS;
     }

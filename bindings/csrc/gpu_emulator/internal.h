@@ -164,6 +164,9 @@ struct emu_state {
     uint64_t generation;
 };
 
+/* Stores what makes a row of a table valid, after all else in it: a process may be killed in between. */
+#define EMU_VALIDATE(field, value) __atomic_store_n(&(field), (value), __ATOMIC_RELEASE)
+
 bool emu_open(void); /* the machine of OFFPATH_GPU_EMULATOR_DIR; false, with a line on stderr: it cannot be used */
 struct emu_state *emu_state(void); /* the machine that was opened */
 void emu_lock(void);
