@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -112,6 +113,18 @@ def test_a_device_says_what_nvml_says(nvml: Nvml, cuda: Cuda) -> None:
     )
     pci = pynvml.nvmlDeviceGetPciInfo(device)
     assert found == [list(names.values()), 4 * SLICE, pci.busIdLegacy, True]
+
+
+def test_an_instance_is_seen_by_who_may_read_its_two_nodes(nvml: Nvml, tmp_path: Path) -> None:
+    """Node numbers follow the minor number, which is 1 of the first of two GPUs."""
+    device = nvml(models="A100-40GB", gpus=2)
+    uuid = instance(device, "2g.10gb", 2)[2]  # id 4: 3 + 135 + 36, and its compute instance
+    with environment(**{PREFIX + "NODES": str(tmp_path)}):
+        assert seen(uuid)[0] == 100
+        (tmp_path / "nvidia-cap174").touch()
+        assert seen(uuid)[0] == 100
+        (tmp_path / "nvidia-cap175").touch()
+        assert seen(uuid)[0] == 0
 
 
 @pytest.mark.parametrize("version", [9020, 11040])
