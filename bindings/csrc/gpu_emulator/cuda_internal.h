@@ -151,6 +151,7 @@ void cuda_run_stream(struct cuda_stream *stream, uint64_t until);
 void cuda_run_default(struct cuda_context *context); /* and what the default stream waits for */
 void cuda_run_all(struct cuda_context *context);
 void cuda_drop_work(struct cuda_context *context);
+CUresult cuda_start_thread(void); /* that runs work by itself, if a setting asks for it */
 void cuda_free_streams(struct cuda_context *context); /* and events */
 void cuda_free_modules(struct cuda_context *context);
 void cuda_note_work(struct cuda_context *context); /* whether there is any, for who outlives this process */

@@ -106,6 +106,8 @@ static CUresult initialize(void)
     emu_unlock();
     if (result == CUDA_SUCCESS)
         result = cuda_mps_connect();
+    if (result == CUDA_SUCCESS)
+        result = cuda_start_thread();
     if (result != CUDA_SUCCESS) {
         release_places();
         return result;

@@ -185,7 +185,7 @@ void emu_release_client(uint32_t client);
 uint64_t emu_used(uint32_t gpu, uint64_t instance); /* bytes; instance 0: on the whole GPU */
 int emu_hold(const char *name);                     /* a descriptor that keeps it in use; -1: the system refuses */
 bool emu_is_held(const char *name);                 /* by any living process */
-bool emu_instance_is_exported(uint64_t instance);
+bool emu_is_exported(uint32_t gpu, uint64_t instance); /* memory of an instance; 0: of the whole GPU */
 void emu_place_name(char *name, size_t len, const struct emu_place *place); /* of its lock file */
 void emu_export_name(char *name, size_t len, uint64_t number);
 void emu_export_into_memory(const struct emu_export *export); /* what peers wrote stays in the memory */

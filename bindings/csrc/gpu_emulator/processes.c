@@ -183,13 +183,13 @@ uint64_t emu_used(uint32_t gpu, uint64_t instance)
     return used;
 }
 
-bool emu_instance_is_exported(uint64_t instance)
+bool emu_is_exported(uint32_t gpu, uint64_t instance)
 {
     struct emu_state *state = emu_state();
     char name[NAME];
     for (uint32_t i = 0; i < EMU_EXPORTS; i++) {
         const struct emu_export *export = &state->exports[i];
-        if (export->number == 0 || export->instance != instance)
+        if (export->number == 0 || export->gpu != gpu || export->instance != instance)
             continue;
         emu_export_name(name, sizeof name, export->number);
         if (emu_is_held(name))

@@ -91,3 +91,13 @@ def test_exported_memory_leaves_its_bytes_to_the_next_process(nvml: Nvml, cuda: 
     assert (
         cuda(CUDA_VISIBLE_DEVICES=uuid).do("begin(); p = ok(d.cuMemAlloc(4 << 20)); result = read(p, 8192)[-1]") == 0xAB
     )
+
+
+def test_a_whole_gpu_keeps_its_mode_while_memory_of_it_is_exported(nvml: Nvml, cuda: Cuda) -> None:
+    device = nvml(mig="off", slice_bytes=SLICE)
+    one = cuda()
+    one.do("begin(); v.p = ok(d.cuMemAlloc(4096)); v.fd = " + EXPORT.format("v.p", 4096))
+    one.do("ok(d.cuDevicePrimaryCtxRelease(0))")
+    assert pynvml.nvmlDeviceSetMigMode(device, 1) == pynvml.NVML_ERROR_IN_USE
+    one.do("os.close(v.fd)")
+    assert pynvml.nvmlDeviceSetMigMode(device, 1) == 0

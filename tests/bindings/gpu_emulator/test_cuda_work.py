@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from .conftest import Cuda, Nvml
 
 SLICE = 4 << 20
@@ -154,3 +156,20 @@ def test_calls_are_counted(nvml: Nvml, cuda: Cuda) -> None:
         "'cuLaunchKernel'), before)]"
     )
     assert cuda().do(counted) == [1, 1, 0, 2]
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_a_thread_runs_work_by_itself_and_in_order(nvml: Nvml, cuda: Cuda, seed: str) -> None:
+    nvml(mig="off", slice_bytes=SLICE)
+    one = cuda(OFFPATH_GPU_EMULATOR_ASYNC=seed)
+    by_itself = (
+        "import time; begin(); p = ok(d.cuMemAlloc(64)); s = [ok(d.cuStreamCreate(i)) for i in (0, 1)]\n"
+        "for i in range(1, 9):\n"
+        "    ok(d.cuMemsetD8Async(p, i, 8, s[0])); ok(d.cuMemsetD8Async(int(p) + 8, 2 * i, 8, s[1]))\n"
+        "end = time.monotonic() + 30\n"
+        "while LIBRARY.cuda_emulator_queued() and time.monotonic() < end:\n"
+        "    time.sleep(0.001)\n"
+        "result = [LIBRARY.cuda_emulator_queued(), list(view(p, 16))]"
+    )
+    assert one.do(by_itself) == [0, [8] * 8 + [16] * 8]
+    assert one.do("launch('offpath_fault'); result = code(d.cuCtxSynchronize())") == 700

@@ -6,11 +6,12 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from ...support.gpu_emulator import PREFIX, ROOT, emulator
+from ...support.gpu_emulator import PREFIX, ROOT, emulator, machine
 
 SOURCES = ROOT / "bindings" / "csrc" / "gpu_emulator"
 SCRIPT = ROOT / "scripts" / "gpu-emulator"
@@ -69,6 +70,27 @@ def test_every_call_of_the_headers_is_called_by_the_c_program() -> None:
 def test_no_file_is_longer_than_it_should_be() -> None:
     lengths = {path.name: len(path.read_text("utf-8").splitlines()) for path in SOURCES.rglob("*.[ch]")}
     assert {name: length for name, length in lengths.items() if length > LONGEST_FILE} == {}
+
+
+BOTH = """
+import pynvml
+from cuda.bindings import driver
+pynvml.nvmlInit()
+name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
+assert driver.cuInit(0)[0] == 0
+assert driver.cuDeviceGetName(len(name) + 1, 0)[1].decode().rstrip(chr(0)) == name
+print(name)
+"""
+
+
+def test_nvidias_packages_find_the_libraries_by_the_environment() -> None:
+    """For processes that are not ours: nobody opens the libraries for the packages."""
+    with machine(mig="off"):
+        done = subprocess.run(
+            [sys.executable, "-c", BOTH], env={**os.environ, "LD_LIBRARY_PATH": str(emulator())}, capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
+    assert done.stdout == "NVIDIA A100-SXM4-40GB (emulated)\n", done.stderr
 
 
 # -- the C program ----------------------------------------------------------------------------------------------------

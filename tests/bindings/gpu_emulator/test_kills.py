@@ -15,7 +15,7 @@ from .conftest import Nvml
 from .mig import cut, fill, instance, instances, mig_devices
 
 SLICE = 4 << 20
-KILLS = 40
+KILLS = 24
 LONGEST_MS = 30
 
 BUSY = """
