@@ -1,5 +1,5 @@
 /* libcuda: with OFFPATH_GPU_EMULATOR_ASYNC=SEED, a thread runs queued work by itself, one operation at a time, of
- * streams and after delays that the seed determines. Without it, work runs only when somebody waits or asks. */
+ * streams and after delays that the seed determines. Without it, work runs only at a synchronization, a query or a blocking copy. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <time.h>
@@ -9,7 +9,7 @@
 enum { MOST_DELAY_NS = 2000000 };
 static uint64_t seed;
 
-static uint64_t dice(void) /* splitmix64 */
+static uint64_t next_random(void) /* splitmix64 */
 {
     uint64_t z = (seed += 0x9e3779b97f4a7c15U);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
@@ -22,10 +22,10 @@ static struct cuda_stream *pick(struct cuda_context *context)
 {
     struct cuda_stream *picked = NULL;
     uint64_t count = 0;
-    if (context->standard.first != NULL && dice() % ++count == 0)
+    if (context->standard.first != NULL && next_random() % ++count == 0)
         picked = &context->standard;
     for (struct cuda_stream *stream = context->streams; stream != NULL; stream = stream->next)
-        if (stream->first != NULL && dice() % ++count == 0)
+        if (stream->first != NULL && next_random() % ++count == 0)
             picked = stream;
     return picked;
 }
@@ -46,7 +46,7 @@ static void *run(void *unused)
 {
     (void)unused;
     for (;;) {
-        struct timespec delay = {0, (long)(dice() % MOST_DELAY_NS)};
+        struct timespec delay = {0, (long)(next_random() % MOST_DELAY_NS)};
         nanosleep(&delay, NULL);
         run_one();
     }

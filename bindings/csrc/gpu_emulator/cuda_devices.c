@@ -235,7 +235,7 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
     return cuda_leave(CUDA_SUCCESS);
 }
 
-/* The first version says the GPU's also of an instance. */
+/* Version 1 returns the GPU's UUID for an instance too. */
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 {
     struct cuda_context *context;

@@ -171,7 +171,7 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t len
 
 /* -- the end of an export ------------------------------------------------------------------------------------------- */
 
-/* What the device has stays in the memory; the peers keep a file that is nobody's memory any more. */
+/* The device's bytes stay in the memory. The peers keep the file, which is detached from the memory. */
 static void drop(struct cuda_context *context, struct cuda_export *one)
 {
     emu_lock();

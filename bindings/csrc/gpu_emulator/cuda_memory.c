@@ -44,8 +44,8 @@ void *cuda_emulator_host_address(CUdeviceptr ptr)
 
 /* -- allocation ----------------------------------------------------------------------------------------------------- */
 
-/* The first gap of `len` bytes in the place's memory; under the machine's lock. Memory that another process freed is
- * handed out as it was left. */
+/* The first gap of `len` bytes in the place's memory; under the machine's lock. Memory keeps
+ * the bytes of its former owner. */
 static bool find_gap(const struct cuda_context *context, uint64_t len, uint64_t page, uint64_t *at)
 {
     const struct emu_state *state = emu_state();

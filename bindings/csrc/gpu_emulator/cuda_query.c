@@ -84,8 +84,8 @@ static const struct entry entries[] = {
     ENTRY("cuLaunchHostFunc", 13010, cuLaunchHostFunc_v2),
 };
 
-/* Succeeds for names that it does not know. Asked for what is newer than the driver, it hands out the newest that the
- * driver has, and says nothing about it. */
+/* Returns success for unknown names. For a version above the driver's it returns the newest function that the driver
+ * has, without an error. */
 CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags, int *status)
 {
     enum { FOUND = 0, NAME_NOT_FOUND = 1, VERSION_NOT_SUFFICIENT = 2, MOST_FLAGS = 2 };

@@ -69,7 +69,7 @@ bool emu_mps_is_gone(void);
 
 struct emu_profile {
     const char *name;
-    uint32_t number, id; /* asked with; created with */
+    uint32_t number, id; /* the enumerator for queries; the id for creation */
     uint32_t slices, size, most, sms, memory_mib, media, start_count, starts[EMU_STARTS];
 };
 
@@ -89,7 +89,7 @@ struct emu_settings {
     uint32_t driver, mig, pending, ordering, dma_buf, scrubs, uid_count; /* no padding: compared as bytes */
     uint64_t slice_bytes; /* 0: as a real GPU */
     uint64_t serial;
-    uint32_t uids[EMU_UIDS]; /* who may cut */
+    uint32_t uids[EMU_UIDS]; /* allowed to create and destroy instances */
 };
 
 struct emu_compute {

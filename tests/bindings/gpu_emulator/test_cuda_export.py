@@ -23,11 +23,11 @@ def test_an_export_is_made_of_whole_pages_of_one_allocation(nvml: Nvml, cuda: Cu
         "begin(); v.p = int(ok(d.cuMemAlloc(16384))); v.fds = []; "
         "D = d.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD; v.D = D"
     )
-    asked = "result = [code(d.cuMemGetHandleForAddressRange(v.p + at, n, v.D, f)) for at, n, f in {}]"
+    exported = "result = [code(d.cuMemGetHandleForAddressRange(v.p + at, n, v.D, f)) for at, n, f in {}]"
     assert one.do(
-        asked.format([(1, 4096, 0), (0, 4095, 0), (0, 0, 0), (0, 20480, 0), (16384, 4096, 0), (0, 4096, 1)])
+        exported.format([(1, 4096, 0), (0, 4095, 0), (0, 0, 0), (0, 20480, 0), (16384, 4096, 0), (0, 4096, 1)])
     ) == [1] * 5 + [801]
-    assert one.do(asked.format([(4096, 8192, 0), (4096, 8192, 0), (0, 8192, 0), (0, 4096, 0)])) == [0, 0, 801, 0]
+    assert one.do(exported.format([(4096, 8192, 0), (4096, 8192, 0), (0, 8192, 0), (0, 4096, 0)])) == [0, 0, 801, 0]
 
 
 @pytest.mark.parametrize("ordering", [0, 100])

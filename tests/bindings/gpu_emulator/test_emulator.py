@@ -38,8 +38,8 @@ def listed(*arguments: str | Path) -> str:
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_library_exports_what_its_header_declares(library: str) -> None:
-    said = listed("nm", "--dynamic", "--defined-only", emulator() / library)
-    found = {line.split()[-1] for line in said.splitlines()}
+    output = listed("nm", "--dynamic", "--defined-only", emulator() / library)
+    found = {line.split()[-1] for line in output.splitlines()}
     assert found == declared(LIBRARIES[library]) | OURS[library]
 
 
@@ -52,12 +52,12 @@ def test_there_are_as_many_functions_as_the_documentation_says() -> None:
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_names_and_needs_are_the_real_ones(library: str) -> None:
-    said = listed("objdump", "-p", emulator() / library)
-    assert re.findall(r"^\s+SONAME\s+(\S+)$", said, re.MULTILINE) == [library]
-    needed = re.findall(r"^\s+NEEDED\s+(\S+)$", said, re.MULTILINE)
+    output = listed("objdump", "-p", emulator() / library)
+    assert re.findall(r"^\s+SONAME\s+(\S+)$", output, re.MULTILINE) == [library]
+    needed = re.findall(r"^\s+NEEDED\s+(\S+)$", output, re.MULTILINE)
     assert [name for name in needed if not re.match(r"(libc\.so|libpthread\.so|ld-linux)", name)] == []
-    assert "RPATH" not in said
-    assert "RUNPATH" not in said
+    assert "RPATH" not in output
+    assert "RUNPATH" not in output
 
 
 def test_every_call_of_the_headers_is_called_by_the_c_program() -> None:
@@ -84,7 +84,7 @@ print(name)
 
 
 def test_nvidias_packages_find_the_libraries_by_the_environment() -> None:
-    """For processes that are not ours: nobody opens the libraries for the packages."""
+    """Processes outside offpath do not open the libraries before the packages do."""
     with machine(mig="off"):
         done = subprocess.run(
             [sys.executable, "-c", BOTH], env={**os.environ, "LD_LIBRARY_PATH": str(emulator())}, capture_output=True,
@@ -152,5 +152,5 @@ def test_an_unknown_option_is_refused() -> None:
 def test_every_model_of_the_table_is_built_in() -> None:
     """A model that the table has and the build does not know would fail the build: of which SMs and ids are known?"""
     table = json.loads((ROOT / "bindings/offpath/bindings/data/mig_profiles.json").read_text("utf-8"))
-    said = listed(SOURCES / "models", ROOT / "bindings/offpath/bindings/data/mig_profiles.json")
-    assert [name for name in table["gpus"] if f'{{"{name}", ' not in said] == []
+    output = listed(SOURCES / "models", ROOT / "bindings/offpath/bindings/data/mig_profiles.json")
+    assert [name for name in table["gpus"] if f'{{"{name}", ' not in output] == []

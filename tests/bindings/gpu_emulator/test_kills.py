@@ -1,4 +1,4 @@
-"""The emulated machine survives its processes: whenever one is killed, nothing of its is left and nobody waits."""
+"""The emulated machine survives SIGKILL of its processes at any point: nothing leaks and no lock stays held."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 def sweep(start: Callable[[], subprocess.Popen[str]], seed: int) -> None:
     """Processes beside each other, each killed after another while."""
-    dice = random.Random(seed)
+    randoms = random.Random(seed)
     running = [start(), start()]
     for _ in range(KILLS):
         victim = running.pop(0)
         with suppress(subprocess.TimeoutExpired):
-            victim.wait(dice.uniform(0, LONGEST_MS) / 1000)
+            victim.wait(randoms.uniform(0, LONGEST_MS) / 1000)
         kill(victim)
         running.append(start())
     for each in running:
@@ -110,11 +110,11 @@ def test_a_process_killed_at_any_point_leaves_no_memory_and_no_use(nvml: Nvml) -
 
 def test_a_cutter_killed_at_any_point_leaves_a_machine_that_can_be_cut(nvml: Nvml) -> None:
     device = nvml(slice_bytes=SLICE)
-    dice = random.Random(2)
+    randoms = random.Random(2)
     for _ in range(KILLS):
         one = begin(CUTTER, "libnvidia-ml.so.1")
         with suppress(subprocess.TimeoutExpired):
-            one.wait(dice.uniform(0, LONGEST_MS) / 1000)
+            one.wait(randoms.uniform(0, LONGEST_MS) / 1000)
         kill(one)
         assert set(instances(device)) <= {10}
     begun = begin(CUTTER, "libnvidia-ml.so.1")
