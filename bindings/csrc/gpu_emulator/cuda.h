@@ -18,6 +18,7 @@ CUresult cuDeviceGetCount(int *count);
 CUresult cuDeviceGet(CUdevice *device, int ordinal);
 CUresult cuDeviceGetName(char *name, int len, CUdevice device);
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device);
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device);
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device);
 CUresult cuDeviceGetPCIBusId(char *id, int len, CUdevice device);
@@ -29,7 +30,9 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *activ
 CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuCtxGetCurrent(CUcontext *context);
 CUresult cuCtxGetDevice(CUdevice *device);
+CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context);
 CUresult cuCtxSynchronize(void);
+CUresult cuCtxSynchronize_v2(CUcontext context);
 
 /* Memory */
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total);
@@ -74,6 +77,7 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
     unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, void **arguments, void **extra);
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *user_data);
+CUresult cuLaunchHostFunc_v2(CUstream stream, CUhostFn function, void *user_data, unsigned sync_mode);
 
 /* Beyond CUDA, for our adapter and for tests: where the CPU finds the bytes of device memory (NULL: it is none); how
  * often a function was called; copies, launches and the like that are queued and not executed. */

@@ -1,8 +1,10 @@
 /* libcuda: which devices a process sees, and what they are. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cuda_internal.h"
 
@@ -10,9 +12,26 @@ enum { FIRST_DRIVER_WITH_ALL_INSTANCES = 570, MOST_TEXT = 4096, UUID_TEXT = 64, 
 
 /* -- what CUDA_VISIBLE_DEVICES selects; under the machine's lock ---------------------------------------------------- */
 
+/* Whether this user may read the nodes of the capabilities of an instance and of its compute instance. They are
+ * numbered by the GPU's minor number: 3 + 135 minor + 9 instance, and from there 1 + compute instance. */
+static bool may_use(uint32_t gpu, const struct emu_instance *instance, const struct emu_compute *compute)
+{
+    enum { FIRST = 3, OF_GPU = 135, OF_INSTANCE = 9 };
+    const char *folder = getenv("OFFPATH_GPU_EMULATOR_NODES");
+    char path[MOST_TEXT];
+    if (folder == NULL || *folder == '\0')
+        return true;
+    uint32_t minor = emu_state()->settings.gpu_count - 1 - gpu;
+    uint32_t node = FIRST + OF_GPU * minor + OF_INSTANCE * instance->id;
+    snprintf(path, sizeof path, "%s/nvidia-cap%u", folder, node);
+    bool is_readable = faccessat(AT_FDCWD, path, R_OK, AT_EACCESS) == 0;
+    snprintf(path, sizeof path, "%s/nvidia-cap%u", folder, node + 1 + compute->id);
+    return is_readable && faccessat(AT_FDCWD, path, R_OK, AT_EACCESS) == 0;
+}
+
 static void see(uint32_t gpu, const struct emu_instance *instance, const struct emu_compute *compute)
 {
-    if (cuda.count == CUDA_DEVICES)
+    if (cuda.count == CUDA_DEVICES || (instance != NULL && !may_use(gpu, instance, compute)))
         return;
     struct emu_place place = {gpu, EMU_NONE, EMU_NONE, 0, 0};
     if (instance != NULL)
@@ -214,6 +233,17 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
     else
         emu_gpu_uuid(context->place.gpu, uuid->bytes);
     return cuda_leave(CUDA_SUCCESS);
+}
+
+/* Version 1 returns the GPU's UUID for an instance too. */
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
+{
+    struct cuda_context *context;
+    ENTER(CUresult);
+    TRY(cuda_enter_device(device, &context));
+    if (uuid != NULL)
+        emu_gpu_uuid(context->place.gpu, uuid->bytes);
+    return cuda_leave(uuid != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)

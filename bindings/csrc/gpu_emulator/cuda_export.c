@@ -63,8 +63,9 @@ static bool take_row(struct cuda_context *context, struct cuda_export *one, bool
         struct emu_export *export = &emu_state()->exports[i];
         if (export->number != 0)
             continue;
-        *export = (struct emu_export){emu_generation(), context->base + one->at, one->len, context->place.instance,
-            context->client, context->place.gpu, is_separate};
+        *export = (struct emu_export){0, context->base + one->at, one->len, context->place.instance, context->client,
+            context->place.gpu, is_separate};
+        EMU_VALIDATE(export->number, emu_generation());
         one->slot = i;
         return true;
     }
@@ -170,7 +171,7 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t len
 
 /* -- the end of an export ------------------------------------------------------------------------------------------- */
 
-/* What the device has stays in the memory; the peers keep a file that is nobody's memory any more. */
+/* The device's bytes stay in the memory. The peers keep the file, which is detached from the memory. */
 static void drop(struct cuda_context *context, struct cuda_export *one)
 {
     emu_lock();

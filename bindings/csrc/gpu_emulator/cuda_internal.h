@@ -20,7 +20,7 @@ struct cuda_export {
 
 struct cuda_allocation {
     struct cuda_allocation *next;
-    uint64_t at, len; /* in the place's memory; len as it was asked for */
+    uint64_t at, len; /* in the place's memory; len as requested */
     uint32_t slot;    /* of the machine's table */
     bool is_synchronous; /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS */
 };
@@ -151,9 +151,10 @@ void cuda_run_stream(struct cuda_stream *stream, uint64_t until);
 void cuda_run_default(struct cuda_context *context); /* and what the default stream waits for */
 void cuda_run_all(struct cuda_context *context);
 void cuda_drop_work(struct cuda_context *context);
+CUresult cuda_start_thread(void); /* runs work in the background if OFFPATH_GPU_EMULATOR_ASYNC is set */
 void cuda_free_streams(struct cuda_context *context); /* and events */
 void cuda_free_modules(struct cuda_context *context);
-void cuda_note_work(struct cuda_context *context); /* whether there is any, for who outlives this process */
+void cuda_note_work(struct cuda_context *context); /* records in the machine whether work is outstanding */
 
 /* -- MPS ------------------------------------------------------------------------------------------------------------ */
 

@@ -307,11 +307,10 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
     return cuda_leave(CUDA_SUCCESS);
 }
 
-CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *user_data)
+static CUresult launch_host_function(CUstream handle, CUhostFn function, void *user_data)
 {
     struct cuda_context *context;
     struct cuda_stream *stream;
-    ENTER(CUresult);
     TRY(cuda_enter_context(&context));
     CUresult result = function != NULL ? cuda_stream(context, handle, &stream) : CUDA_ERROR_INVALID_VALUE;
     struct cuda_work *work = result == CUDA_SUCCESS ? cuda_submit(stream, CUDA_HOST_FUNCTION) : NULL;
@@ -320,4 +319,19 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *user_data)
     work->function = function;
     work->user_data = user_data;
     return cuda_leave(CUDA_SUCCESS);
+}
+
+CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *user_data)
+{
+    ENTER(CUresult);
+    return launch_host_function(stream, function, user_data);
+}
+
+/* Blocking or spinning: no difference here. */
+CUresult cuLaunchHostFunc_v2(CUstream stream, CUhostFn function, void *user_data, unsigned sync_mode)
+{
+    enum { SPINNING = 1 };
+    ENTER(CUresult);
+    NEEDS(sync_mode <= SPINNING, CUDA_ERROR_INVALID_VALUE);
+    return launch_host_function(stream, function, user_data);
 }

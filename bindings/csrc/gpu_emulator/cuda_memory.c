@@ -44,8 +44,8 @@ void *cuda_emulator_host_address(CUdeviceptr ptr)
 
 /* -- allocation ----------------------------------------------------------------------------------------------------- */
 
-/* The first gap of `len` bytes in the place's memory; under the machine's lock. Memory that another process freed is
- * handed out as it was left. */
+/* The first gap of `len` bytes in the place's memory; under the machine's lock. Memory keeps
+ * the bytes of its former owner. */
 static bool find_gap(const struct cuda_context *context, uint64_t len, uint64_t page, uint64_t *at)
 {
     const struct emu_state *state = emu_state();
@@ -86,7 +86,8 @@ static bool take(const struct cuda_context *context, uint64_t len, uint64_t page
     for (uint32_t i = 0; i < EMU_ALLOCATIONS; i++) {
         if (state->allocations[i].len != 0)
             continue;
-        state->allocations[i] = (struct emu_allocation){*at, len, context->client, context->place.gpu};
+        state->allocations[i] = (struct emu_allocation){*at, 0, context->client, context->place.gpu};
+        EMU_VALIDATE(state->allocations[i].len, len);
         *slot = i;
         return true;
     }

@@ -84,8 +84,8 @@ static bool has_clients(uint64_t number)
     return false;
 }
 
-/* A faulty server takes no clients before the last of those that it has is gone; one that lost a client with work
- * outstanding is of no use any more. */
+/* A server in FAULT accepts no client until its last one has exited. A server that lost a client with work outstanding
+ * stays unusable. */
 static CUresult join(uint64_t number)
 {
     CUresult result = CUDA_SUCCESS;
@@ -114,7 +114,7 @@ CUresult cuda_mps_connect(void)
     int fd = connect_to_daemon();
     if (fd < 0)
         return CUDA_SUCCESS;
-    int len = snprintf(text, sizeof text, "hello %d %u", (int)getpid(), (unsigned)geteuid());
+    int len = snprintf(text, sizeof text, "register %d %u", (int)getpid(), (unsigned)geteuid());
     ssize_t got = send(fd, text, (size_t)len, MSG_NOSIGNAL) == len ? recv(fd, text, sizeof text - 1, 0) : -1;
     text[got > 0 ? got : 0] = '\0';
     if (sscanf(text, "server %llu %lf %llu", &server, &percentage, &limit) != 3 || server == 0) {

@@ -4,7 +4,8 @@
 
 #include "cuda_internal.h"
 
-/* A base name, the version of CUDA that its interface is from, the function. Newer interfaces follow older ones. */
+/* A base name, the version of CUDA that its interface is from, the function. Newer interfaces follow older ones, which
+ * may be the same: then both versions take the same arguments. */
 struct entry {
     const char *name;
     int since;
@@ -23,18 +24,24 @@ static const struct entry entries[] = {
     ENTRY("cuDeviceGet", 2000, cuDeviceGet),
     ENTRY("cuDeviceGetName", 2000, cuDeviceGetName),
     ENTRY("cuDeviceGetAttribute", 2000, cuDeviceGetAttribute),
+    ENTRY("cuDeviceGetUuid", 9020, cuDeviceGetUuid),
     ENTRY("cuDeviceGetUuid", 11040, cuDeviceGetUuid_v2),
     ENTRY("cuDeviceTotalMem", 3020, cuDeviceTotalMem_v2),
     ENTRY("cuDeviceGetPCIBusId", 4010, cuDeviceGetPCIBusId),
     ENTRY("cuDevicePrimaryCtxRetain", 7000, cuDevicePrimaryCtxRetain),
+    ENTRY("cuDevicePrimaryCtxRelease", 7000, cuDevicePrimaryCtxRelease_v2),
     ENTRY("cuDevicePrimaryCtxRelease", 11000, cuDevicePrimaryCtxRelease_v2),
+    ENTRY("cuDevicePrimaryCtxReset", 7000, cuDevicePrimaryCtxReset_v2),
     ENTRY("cuDevicePrimaryCtxReset", 11000, cuDevicePrimaryCtxReset_v2),
+    ENTRY("cuDevicePrimaryCtxSetFlags", 7000, cuDevicePrimaryCtxSetFlags_v2),
     ENTRY("cuDevicePrimaryCtxSetFlags", 11000, cuDevicePrimaryCtxSetFlags_v2),
     ENTRY("cuDevicePrimaryCtxGetState", 7000, cuDevicePrimaryCtxGetState),
     ENTRY("cuCtxSetCurrent", 4000, cuCtxSetCurrent),
     ENTRY("cuCtxGetCurrent", 4000, cuCtxGetCurrent),
     ENTRY("cuCtxGetDevice", 2000, cuCtxGetDevice),
+    ENTRY("cuCtxGetDevice", 13000, cuCtxGetDevice_v2),
     ENTRY("cuCtxSynchronize", 2000, cuCtxSynchronize),
+    ENTRY("cuCtxSynchronize", 13000, cuCtxSynchronize_v2),
     ENTRY("cuMemGetInfo", 3020, cuMemGetInfo_v2),
     ENTRY("cuMemAlloc", 3020, cuMemAlloc_v2),
     ENTRY("cuMemFree", 3020, cuMemFree_v2),
@@ -74,10 +81,11 @@ static const struct entry entries[] = {
     ENTRY("cuModuleGetFunction", 2000, cuModuleGetFunction),
     ENTRY("cuLaunchKernel", 4000, cuLaunchKernel),
     ENTRY("cuLaunchHostFunc", 10000, cuLaunchHostFunc),
+    ENTRY("cuLaunchHostFunc", 13010, cuLaunchHostFunc_v2),
 };
 
-/* Succeeds for names that it does not know. Asked for what is newer than the driver, it hands out the newest that the
- * driver has, and says nothing about it. */
+/* Returns success for unknown names. For a version above the driver's it returns the newest function that the driver
+ * has, without an error. */
 CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags, int *status)
 {
     enum { FOUND = 0, NAME_NOT_FOUND = 1, VERSION_NOT_SUFFICIENT = 2, MOST_FLAGS = 2 };

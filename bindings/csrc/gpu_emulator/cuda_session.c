@@ -46,19 +46,25 @@ CUresult cuda_enter_device(CUdevice device, struct cuda_context **context)
     return CUDA_SUCCESS;
 }
 
+/* Whether a context can be used: nothing of its own, of the GPU or of MPS has ended it. Unlocks if not. */
+static CUresult check_context(struct cuda_context *context)
+{
+    if (context->sticky == CUDA_SUCCESS && emu_state()->gpus[context->place.gpu].is_lost)
+        cuda_fail(context, CUDA_ERROR_UNKNOWN, 0);
+    if (context->sticky == CUDA_SUCCESS && emu_state()->clients[context->client].fault != 0)
+        cuda_fail(context, (CUresult)emu_state()->clients[context->client].fault, 0);
+    if (context->sticky == CUDA_SUCCESS)
+        cuda_fail(context, cuda_mps_check(), 0);
+    return context->sticky == CUDA_SUCCESS ? CUDA_SUCCESS : cuda_leave(context->sticky);
+}
+
 CUresult cuda_enter_context(struct cuda_context **context)
 {
     TRY(cuda_enter());
     if (current == NULL || current->users == 0)
         return cuda_leave(CUDA_ERROR_INVALID_CONTEXT);
     *context = current;
-    if (current->sticky == CUDA_SUCCESS && emu_state()->gpus[current->place.gpu].is_lost)
-        cuda_fail(current, CUDA_ERROR_UNKNOWN, 0);
-    if (current->sticky == CUDA_SUCCESS && emu_state()->clients[current->client].fault != 0)
-        cuda_fail(current, (CUresult)emu_state()->clients[current->client].fault, 0);
-    if (current->sticky == CUDA_SUCCESS)
-        cuda_fail(current, cuda_mps_check(), 0);
-    return current->sticky == CUDA_SUCCESS ? CUDA_SUCCESS : cuda_leave(current->sticky);
+    return check_context(current);
 }
 
 CUresult cuda_fail(struct cuda_context *context, CUresult code, uint64_t xid)
@@ -100,6 +106,8 @@ static CUresult initialize(void)
     emu_unlock();
     if (result == CUDA_SUCCESS)
         result = cuda_mps_connect();
+    if (result == CUDA_SUCCESS)
+        result = cuda_start_thread();
     if (result != CUDA_SUCCESS) {
         release_places();
         return result;
@@ -148,7 +156,8 @@ static CUresult register_client(struct cuda_context *context)
             continue;
         uint32_t pid = (uint32_t)getpid(), scrubs = state->settings.scrubs && !emu_leaves_residue();
         state->clients[i] =
-            (struct emu_client){pid, scrubs, emu_started(pid), context->place, cuda_mps.server, 0, 0, 0};
+            (struct emu_client){0, scrubs, emu_started(pid), context->place, cuda_mps.server, 0, 0, 0};
+        EMU_VALIDATE(state->clients[i].pid, pid);
         context->client = i;
         return CUDA_SUCCESS;
     }
@@ -293,13 +302,19 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *activ
 
 /* -- the current context -------------------------------------------------------------------------------------------- */
 
+static bool is_context(const struct cuda_context *context)
+{
+    for (int i = 0; i < cuda.count; i++)
+        if (context == &cuda.contexts[i] && context->users > 0)
+            return true;
+    return false;
+}
+
 CUresult cuCtxSetCurrent(CUcontext context)
 {
     ENTER(CUresult);
     TRY(cuda_enter());
-    bool is_one = context == NULL;
-    for (int i = 0; i < cuda.count; i++)
-        is_one |= context == &cuda.contexts[i] && context->users > 0;
+    bool is_one = context == NULL || is_context(context);
     if (is_one)
         current = context;
     return cuda_leave(is_one ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT);
@@ -314,21 +329,54 @@ CUresult cuCtxGetCurrent(CUcontext *context)
     return cuda_leave(context != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
-CUresult cuCtxGetDevice(CUdevice *device)
+/* Enters a call on a context that is given, or on the current one. */
+static CUresult enter_given(CUcontext given, struct cuda_context **context)
+{
+    NEEDS(given != NULL, cuda_enter_context(context));
+    TRY(cuda_enter());
+    if (!is_context(given))
+        return cuda_leave(CUDA_ERROR_INVALID_CONTEXT);
+    *context = given;
+    return check_context(given);
+}
+
+static CUresult device_of(CUcontext given, CUdevice *device)
 {
     struct cuda_context *context;
-    ENTER(CUresult);
-    TRY(cuda_enter_context(&context));
+    TRY(enter_given(given, &context));
     if (device != NULL)
         *device = (CUdevice)(context - cuda.contexts);
     return cuda_leave(device != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
-CUresult cuCtxSynchronize(void)
+CUresult cuCtxGetDevice(CUdevice *device)
+{
+    ENTER(CUresult);
+    return device_of(NULL, device);
+}
+
+CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context)
+{
+    ENTER(CUresult);
+    return device_of(context, device);
+}
+
+static CUresult synchronize(CUcontext given)
 {
     struct cuda_context *context;
-    ENTER(CUresult);
-    TRY(cuda_enter_context(&context));
+    TRY(enter_given(given, &context));
     cuda_run_all(context);
     return cuda_leave(context->sticky);
+}
+
+CUresult cuCtxSynchronize(void)
+{
+    ENTER(CUresult);
+    return synchronize(NULL);
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext context)
+{
+    ENTER(CUresult);
+    return synchronize(context);
 }

@@ -1,5 +1,5 @@
-/* libcuda: streams and events. Work is lazy: it runs when somebody waits or asks for it, never earlier, so that who
- * reads too early sees old bytes. */
+/* libcuda: streams and events. Work is lazy: it runs at a synchronization, a query or a blocking copy, so that a program
+ * that reads too early reads old bytes. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -179,7 +179,7 @@ void cuda_run_all(struct cuda_context *context)
 
 /* -- streams -------------------------------------------------------------------------------------------------------- */
 
-/* A handle of ours, or one of the two that name the default stream. */
+/* A stream of this context, or one of the two constants for the default stream. */
 CUresult cuda_stream(struct cuda_context *context, CUstream handle, struct cuda_stream **stream)
 {
     enum { LEGACY = 1, PER_THREAD = 2 };
@@ -253,7 +253,7 @@ CUresult cuStreamSynchronize(CUstream handle)
     return cuda_leave(context->sticky);
 }
 
-/* With work queued it is not ready; but to ask lets the work run, so that who asks again gets on. */
+/* Returns NOT_READY if work was queued, and runs it: the next query succeeds. */
 CUresult cuStreamQuery(CUstream handle)
 {
     struct cuda_context *context;

@@ -110,10 +110,10 @@ enum emu_cut emu_cut(uint32_t gpu, const struct emu_profile *profile, uint32_t s
     uint32_t id = instance_id(model, profile, start);
     struct emu_instance *instance = &emu_state()->gpus[gpu].instances[id];
     memset(instance, 0, sizeof *instance);
-    instance->generation = emu_generation();
     instance->id = id;
     instance->profile = (uint32_t)(profile - model->profiles);
     instance->start = start;
+    EMU_VALIDATE(instance->generation, emu_generation());
     *made = instance;
     return EMU_CUT;
 }
@@ -187,7 +187,8 @@ enum emu_cut emu_cut_compute(uint32_t gpu, struct emu_instance *instance, uint32
     while (instance->compute[id].generation != 0)
         id++;
     uint32_t index = free_index(gpu);
-    instance->compute[id] = (struct emu_compute){emu_generation(), id, profile, start, slices, index};
+    instance->compute[id] = (struct emu_compute){0, id, profile, start, slices, index};
+    EMU_VALIDATE(instance->compute[id].generation, emu_generation());
     *made = &instance->compute[id];
     return EMU_CUT;
 }

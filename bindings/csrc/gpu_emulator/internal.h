@@ -69,7 +69,7 @@ bool emu_mps_is_gone(void);
 
 struct emu_profile {
     const char *name;
-    uint32_t number, id; /* asked with; created with */
+    uint32_t number, id; /* the enumerator for queries; the id for creation */
     uint32_t slices, size, most, sms, memory_mib, media, start_count, starts[EMU_STARTS];
 };
 
@@ -89,7 +89,7 @@ struct emu_settings {
     uint32_t driver, mig, pending, ordering, dma_buf, scrubs, uid_count; /* no padding: compared as bytes */
     uint64_t slice_bytes; /* 0: as a real GPU */
     uint64_t serial;
-    uint32_t uids[EMU_UIDS]; /* who may cut */
+    uint32_t uids[EMU_UIDS]; /* allowed to create and destroy instances */
 };
 
 struct emu_compute {
@@ -164,6 +164,9 @@ struct emu_state {
     uint64_t generation;
 };
 
+/* Stores what makes a row of a table valid, after all else in it: a process may be killed in between. */
+#define EMU_VALIDATE(field, value) __atomic_store_n(&(field), (value), __ATOMIC_RELEASE)
+
 bool emu_open(void); /* the machine of OFFPATH_GPU_EMULATOR_DIR; false, with a line on stderr: it cannot be used */
 struct emu_state *emu_state(void); /* the machine that was opened */
 void emu_lock(void);
@@ -182,7 +185,7 @@ void emu_release_client(uint32_t client);
 uint64_t emu_used(uint32_t gpu, uint64_t instance); /* bytes; instance 0: on the whole GPU */
 int emu_hold(const char *name);                     /* a descriptor that keeps it in use; -1: the system refuses */
 bool emu_is_held(const char *name);                 /* by any living process */
-bool emu_instance_is_exported(uint64_t instance);
+bool emu_is_exported(uint32_t gpu, uint64_t instance); /* memory of an instance; 0: of the whole GPU */
 void emu_place_name(char *name, size_t len, const struct emu_place *place); /* of its lock file */
 void emu_export_name(char *name, size_t len, uint64_t number);
 void emu_export_into_memory(const struct emu_export *export); /* what peers wrote stays in the memory */

@@ -138,7 +138,7 @@ nvmlReturn_t nvmlComputeInstanceDestroy(nvmlComputeInstance_t computeInstance)
 
 /* -- events --------------------------------------------------------------------------------------------------------- */
 
-/* Which GPUs a set listens to, and the first event that it has not handed out. */
+/* The registered GPUs of a set, and the first event that it has not delivered. */
 struct event_set {
     struct nvml_handle *handle; /* NULL: free */
     uint32_t gpus, next;
@@ -194,7 +194,7 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, uint64_t eventTypes, 
     return NVML_SUCCESS;
 }
 
-/* The next event of a GPU of the set; whether there is one. Skips what was overwritten before it was asked for. */
+/* The next event of a GPU of the set; whether there is one. Events that were overwritten before delivery are skipped. */
 static bool take_event(struct event_set *set, struct emu_event *event)
 {
     bool found = false;

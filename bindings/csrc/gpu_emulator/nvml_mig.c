@@ -27,7 +27,7 @@ static bool is_in_use(const struct nvml_target *target)
     struct emu_place whole = {target->gpu, EMU_NONE, EMU_NONE, 0, 0};
     char name[NAME];
     emu_place_name(name, sizeof name, &whole);
-    bool is_used = emu_is_held(name);
+    bool is_used = emu_is_held(name) || emu_is_exported(target->gpu, 0);
     for (uint32_t i = 0; i < EMU_INSTANCES; i++)
         is_used |= target->state->instances[i].generation != 0;
     return is_used;
@@ -319,7 +319,7 @@ nvmlReturn_t nvmlGpuInstanceDestroy(nvmlGpuInstance_t gpuInstance)
     TRY(nvml_enter_instance(gpuInstance, &target));
     if (!emu_may_cut())
         return nvml_leave(NVML_ERROR_NO_PERMISSION);
-    bool is_used = emu_instance_is_exported(target.instance->generation) || emu_refuses_to_destroy();
+    bool is_used = emu_is_exported(target.gpu, target.instance->generation) || emu_refuses_to_destroy();
     for (uint32_t i = 0; i < EMU_COMPUTE; i++)
         is_used |= target.instance->compute[i].generation != 0;
     if (is_used)

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,24 +14,40 @@
 
 enum { MOST_STAT = 1024, START_TIME_FIELD = 22, NAME = 64 };
 
-uint64_t emu_started(uint32_t pid)
+/* The text of /proc/PID/stat; false: there is none, or it is hidden from this process. */
+static bool read_stat(uint32_t pid, char text[MOST_STAT])
 {
-    char path[NAME], text[MOST_STAT];
+    char path[NAME];
     snprintf(path, sizeof path, "/proc/%u/stat", pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return 0;
-    ssize_t got = read(fd, text, sizeof text - 1);
+        return false;
+    ssize_t got = read(fd, text, MOST_STAT - 1);
     close(fd);
-    if (got <= 0)
+    text[got > 0 ? got : 0] = '\0';
+    return got > 0;
+}
+
+uint64_t emu_started(uint32_t pid)
+{
+    char text[MOST_STAT];
+    if (!read_stat(pid, text))
         return 0;
-    text[got] = '\0';
     char *field = strrchr(text, ')'); /* the name of the process may contain anything */
     if (field == NULL || field[1] != ' ' || field[2] == 'Z' || field[2] == 'X')
         return 0;
     for (int i = 2; i < START_TIME_FIELD && field != NULL; i++)
         field = strchr(field + 1, ' ');
     return field != NULL ? strtoull(field + 1, NULL, 10) : 0;
+}
+
+/* A process whose /proc entry is hidden lives as long as it can be signalled. */
+static bool is_alive(const struct emu_client *client)
+{
+    char text[MOST_STAT];
+    if (!read_stat(client->pid, text))
+        return kill((pid_t)client->pid, 0) == 0 || errno != ESRCH;
+    return emu_started(client->pid) == client->started;
 }
 
 void emu_place_name(char *name, size_t len, const struct emu_place *place)
@@ -161,7 +178,7 @@ void emu_reap(void)
     struct emu_state *state = emu_state();
     for (uint32_t i = 0; i < EMU_CLIENTS; i++) {
         struct emu_client *client = &state->clients[i];
-        if (client->pid != 0 && emu_started(client->pid) != client->started)
+        if (client->pid != 0 && !is_alive(client))
             emu_release_client(i);
     }
     drop_closed_exports();
@@ -183,13 +200,13 @@ uint64_t emu_used(uint32_t gpu, uint64_t instance)
     return used;
 }
 
-bool emu_instance_is_exported(uint64_t instance)
+bool emu_is_exported(uint32_t gpu, uint64_t instance)
 {
     struct emu_state *state = emu_state();
     char name[NAME];
     for (uint32_t i = 0; i < EMU_EXPORTS; i++) {
         const struct emu_export *export = &state->exports[i];
-        if (export->number == 0 || export->instance != instance)
+        if (export->number == 0 || export->gpu != gpu || export->instance != instance)
             continue;
         emu_export_name(name, sizeof name, export->number);
         if (emu_is_held(name))

@@ -7,7 +7,7 @@
 
 #include "internal.h"
 
-static void say(const char *format, va_list args)
+static void print_line(const char *format, va_list args)
 {
     char text[512];
     vsnprintf(text, sizeof text, format, args);
@@ -19,7 +19,7 @@ void emu_log(const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    say(format, args);
+    print_line(format, args);
     va_end(args);
 }
 

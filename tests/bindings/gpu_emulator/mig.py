@@ -11,7 +11,7 @@ NUMBERS = range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT)
 
 
 def profiles(device: Any) -> dict[str, Any]:
-    """Name → what NVML says of the profile."""
+    """Name → NVML's profile information."""
     found = {}
     for number in NUMBERS:
         try:
@@ -45,7 +45,7 @@ WHOLE = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
 
 
 def fill(device: Any, instance: Any, slices: int | None = None) -> Any:
-    """A compute instance, of all slices unless it says how many."""
+    """A compute instance, of all slices unless ``slices`` is given."""
     if slices is None:
         slices = next(
             p.sliceCount for p in profiles(device).values() if p.id == pynvml.nvmlGpuInstanceGetInfo(instance).profileId

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -49,7 +50,7 @@ def seen(visible: str | None) -> Any:
 
 
 @pytest.mark.parametrize("driver", [535, 570])
-def test_a_process_sees_what_it_is_told_to(nvml: Nvml, driver: int) -> None:
+def test_a_process_sees_the_devices_that_the_variable_names(nvml: Nvml, driver: int) -> None:
     device = nvml(models="A100-40GB", gpus=2, driver=driver)
     other = pynvml.nvmlDeviceGetHandleByIndex(1)
     assert pynvml.nvmlDeviceSetMigMode(other, 0) == 0
@@ -101,7 +102,7 @@ def test_an_import_then_a_fork_then_init_works(nvml: Nvml, cuda: Cuda) -> None:
     assert cuda().do(forked) == 7
 
 
-def test_a_device_says_what_nvml_says(nvml: Nvml, cuda: Cuda) -> None:
+def test_a_device_has_the_attributes_that_nvml_reports(nvml: Nvml, cuda: Cuda) -> None:
     device = nvml(models="H100-80GB", slice_bytes=SLICE, ordering=200, dma_buf=0)
     uuid = instance(device, "3g.40gb", 4)[2]
     names = {16: 60, 75: 9, 76: 0, 118: 200, 124: 0, 133: 0, 41: 1, 117: 1}
@@ -112,6 +113,33 @@ def test_a_device_says_what_nvml_says(nvml: Nvml, cuda: Cuda) -> None:
     )
     pci = pynvml.nvmlDeviceGetPciInfo(device)
     assert found == [list(names.values()), 4 * SLICE, pci.busIdLegacy, True]
+
+
+def test_an_instance_is_seen_by_who_may_read_its_two_nodes(nvml: Nvml, tmp_path: Path) -> None:
+    """Node numbers follow the minor number, which is 1 of the first of two GPUs."""
+    device = nvml(models="A100-40GB", gpus=2)
+    uuid = instance(device, "2g.10gb", 2)[2]  # id 4: 3 + 135 + 36, and its compute instance
+    with environment(**{PREFIX + "NODES": str(tmp_path)}):
+        assert seen(uuid)[0] == 100
+        (tmp_path / "nvidia-cap174").touch()
+        assert seen(uuid)[0] == 100
+        (tmp_path / "nvidia-cap175").touch()
+        assert seen(uuid)[0] == 0
+
+
+@pytest.mark.parametrize("version", [9020, 11040])
+def test_the_first_version_of_the_uuid_is_the_gpus(nvml: Nvml, cuda: Cuda, version: int) -> None:
+    device = nvml(slice_bytes=SLICE)
+    uuid = instance(device)[2]
+    called = (
+        "ok(d.cuInit(0)); get = LIBRARY.cuGetProcAddress_v2\n"
+        "found, answer = ctypes.c_void_p(), (ctypes.c_ubyte * 16)()\n"
+        f"get(b'cuDeviceGetUuid', ctypes.byref(found), {version}, ctypes.c_uint64(0), None)\n"
+        "call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)(found.value)\n"
+        "call(answer, 0); result = bytes(answer).hex()"
+    )
+    wanted = pynvml.nvmlDeviceGetUUID(device) if version == 9020 else uuid
+    assert cuda(CUDA_VISIBLE_DEVICES=uuid).do(called) == wanted[4:].replace("-", "")
 
 
 def test_a_whole_gpu_works_as_an_instance_does(nvml: Nvml, cuda: Cuda) -> None:
@@ -225,7 +253,7 @@ def test_an_instance_is_in_use_until_its_last_process_dies_or_leaves_it(nvml: Nv
         pynvml.nvmlComputeInstanceDestroy(held[1])
     two.kill()
     destroy(*held[:2])
-    assert one.do("result = code(d.cuDevicePrimaryCtxRetain(0))") == 46, "the instance is gone"
+    assert one.do("result = code(d.cuDevicePrimaryCtxRetain(0))") == 46, "the instance was destroyed"
 
 
 STICKY = (
@@ -258,7 +286,7 @@ def test_a_fatal_error_shows_at_the_next_wait_and_stays(
     event = pynvml.nvmlEventSetWait_v2(events, 1000)
     assert (event.eventData, event.gpuInstanceId, event.computeInstanceId) == (xid, 4, 0)
     two = cuda(CUDA_VISIBLE_DEVICES=held[2])
-    assert two.do("begin(); result = code(d.cuMemAlloc(64))") == 0, "nobody else's"
+    assert two.do("begin(); result = code(d.cuMemAlloc(64))") == 0, "other processes continue"
 
 
 def test_illegal_addresses_are_the_kernels_faults(nvml: Nvml, cuda: Cuda) -> None:
@@ -287,7 +315,7 @@ def test_entry_points_are_handed_out_as_the_real_library_does(nvml: Nvml, driver
     library = load("libcuda.so.1")
     get = library.cuGetProcAddress_v2
 
-    def ask(name: str, version: int, wants_status: bool = True) -> tuple[int, bool, int]:
+    def query(name: str, version: int, wants_status: bool = True) -> tuple[int, bool, int]:
         pointer, status = ctypes.c_void_p(7), ctypes.c_int(-1)
         code = get(
             name.encode(),
@@ -299,12 +327,12 @@ def test_entry_points_are_handed_out_as_the_real_library_does(nvml: Nvml, driver
         return code, bool(pointer.value), status.value
 
     with environment():
-        assert ask("cuMemAlloc", 3020) == (0, True, 0)
-        assert ask("cuMemAlloc", 13050) == (0, True, 0)
-        assert ask("cuMemAlloc", 2000) == (0, False, 2), "known, but asked too old"
-        assert ask("cuMemAlloc_v2", 12000) == (0, False, 1), "a name with its suffix is unknown"
-        assert ask("cuNoSuchCall", 12000) == (0, False, 1)
-        assert ask("cuNoSuchCall", 12000, wants_status=False) == (0, False, -1)
+        assert query("cuMemAlloc", 3020) == (0, True, 0)
+        assert query("cuMemAlloc", 13050) == (0, True, 0)
+        assert query("cuMemAlloc", 2000) == (0, False, 2), "known, but the requested version is too old"
+        assert query("cuMemAlloc_v2", 12000) == (0, False, 1), "a name with its suffix is unknown"
+        assert query("cuNoSuchCall", 12000) == (0, False, 1)
+        assert query("cuNoSuchCall", 12000, wants_status=False) == (0, False, -1)
         first, second = ctypes.c_void_p(), ctypes.c_void_p()
         get(b"cuEventElapsedTime", ctypes.byref(first), 12000, ctypes.c_uint64(0), None)
         get(b"cuEventElapsedTime", ctypes.byref(second), 12080, ctypes.c_uint64(0), None)

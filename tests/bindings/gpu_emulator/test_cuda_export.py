@@ -23,11 +23,11 @@ def test_an_export_is_made_of_whole_pages_of_one_allocation(nvml: Nvml, cuda: Cu
         "begin(); v.p = int(ok(d.cuMemAlloc(16384))); v.fds = []; "
         "D = d.CUmemRangeHandleType.CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD; v.D = D"
     )
-    asked = "result = [code(d.cuMemGetHandleForAddressRange(v.p + at, n, v.D, f)) for at, n, f in {}]"
+    exported = "result = [code(d.cuMemGetHandleForAddressRange(v.p + at, n, v.D, f)) for at, n, f in {}]"
     assert one.do(
-        asked.format([(1, 4096, 0), (0, 4095, 0), (0, 0, 0), (0, 20480, 0), (16384, 4096, 0), (0, 4096, 1)])
+        exported.format([(1, 4096, 0), (0, 4095, 0), (0, 0, 0), (0, 20480, 0), (16384, 4096, 0), (0, 4096, 1)])
     ) == [1] * 5 + [801]
-    assert one.do(asked.format([(4096, 8192, 0), (4096, 8192, 0), (0, 8192, 0), (0, 4096, 0)])) == [0, 0, 801, 0]
+    assert one.do(exported.format([(4096, 8192, 0), (4096, 8192, 0), (0, 8192, 0), (0, 4096, 0)])) == [0, 0, 801, 0]
 
 
 @pytest.mark.parametrize("ordering", [0, 100])
@@ -91,3 +91,13 @@ def test_exported_memory_leaves_its_bytes_to_the_next_process(nvml: Nvml, cuda: 
     assert (
         cuda(CUDA_VISIBLE_DEVICES=uuid).do("begin(); p = ok(d.cuMemAlloc(4 << 20)); result = read(p, 8192)[-1]") == 0xAB
     )
+
+
+def test_a_whole_gpu_keeps_its_mode_while_memory_of_it_is_exported(nvml: Nvml, cuda: Cuda) -> None:
+    device = nvml(mig="off", slice_bytes=SLICE)
+    one = cuda()
+    one.do("begin(); v.p = ok(d.cuMemAlloc(4096)); v.fd = " + EXPORT.format("v.p", 4096))
+    one.do("ok(d.cuDevicePrimaryCtxRelease(0))")
+    assert pynvml.nvmlDeviceSetMigMode(device, 1) == pynvml.NVML_ERROR_IN_USE
+    one.do("os.close(v.fd)")
+    assert pynvml.nvmlDeviceSetMigMode(device, 1) == 0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from .conftest import Cuda, Nvml
 
 SLICE = 4 << 20
 
 
-def test_work_runs_when_somebody_waits_or_asks(nvml: Nvml, cuda: Cuda) -> None:
+def test_work_runs_at_a_wait_or_a_query(nvml: Nvml, cuda: Cuda) -> None:
     nvml(mig="off", slice_bytes=SLICE)
     one = cuda()
     one.do("begin(); v.p = ok(d.cuMemAlloc(64)); v.s = ok(d.cuStreamCreate(1)); v.t = ok(d.cuStreamCreate(1))")
@@ -20,11 +22,11 @@ def test_work_runs_when_somebody_waits_or_asks(nvml: Nvml, cuda: Cuda) -> None:
     assert one.do(early.format(2)) == [1, 1]
     assert one.do("result = [code(d.cuStreamQuery(v.s)), code(d.cuStreamQuery(v.s)), view(v.p, 1)[0]]") == [600, 0, 2]
     assert one.do(early.format(3)) == [2, 1]
-    asked = (
+    queried = (
         "e = ok(d.cuEventCreate(0)); ok(d.cuEventRecord(e, v.s)); ok(d.cuMemsetD8Async(v.p, 4, 64, v.s))\n"
         "result = [code(d.cuEventQuery(e)), code(d.cuEventQuery(e)), view(v.p, 1)[0], LIBRARY.cuda_emulator_queued()]"
     )
-    assert one.do(asked) == [600, 0, 3, 1], "up to the event, and not beyond"
+    assert one.do(queried) == [600, 0, 3, 1], "up to the event, and not beyond"
     assert one.do("result = read(v.p, 1)[0]") == 3, "a blocking copy does not wait for a non-blocking stream"
     assert one.do("ok(d.cuCtxSynchronize()); result = view(v.p, 1)[0]") == 4
 
@@ -128,9 +130,9 @@ def test_a_module_is_ptx_with_kernels_that_the_emulator_has(nvml: Nvml, cuda: Cu
     one.process.stdin.write(
         json.dumps(f"d.cuModuleLoadData('{head}.entry offpath_spin(.param .u32 n) {{ ret; }}'.encode())") + "\n"
     )  # type: ignore[union-attr]
-    said = one.end()
+    stderr = one.end()
     assert one.process.returncode == -6
-    assert 'offpath_spin has the parameters "I" in PTX, but "Q" here' in said
+    assert 'offpath_spin has the parameters "I" in PTX, but "Q" here' in stderr
 
 
 def test_a_host_function_runs_in_order_and_calls_no_cuda(nvml: Nvml, cuda: Cuda) -> None:
@@ -154,3 +156,20 @@ def test_calls_are_counted(nvml: Nvml, cuda: Cuda) -> None:
         "'cuLaunchKernel'), before)]"
     )
     assert cuda().do(counted) == [1, 1, 0, 2]
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_a_thread_runs_work_by_itself_and_in_order(nvml: Nvml, cuda: Cuda, seed: str) -> None:
+    nvml(mig="off", slice_bytes=SLICE)
+    one = cuda(OFFPATH_GPU_EMULATOR_ASYNC=seed)
+    by_itself = (
+        "import time; begin(); p = ok(d.cuMemAlloc(64)); s = [ok(d.cuStreamCreate(i)) for i in (0, 1)]\n"
+        "for i in range(1, 9):\n"
+        "    ok(d.cuMemsetD8Async(p, i, 8, s[0])); ok(d.cuMemsetD8Async(int(p) + 8, 2 * i, 8, s[1]))\n"
+        "end = time.monotonic() + 30\n"
+        "while LIBRARY.cuda_emulator_queued() and time.monotonic() < end:\n"
+        "    time.sleep(0.001)\n"
+        "result = [LIBRARY.cuda_emulator_queued(), list(view(p, 16))]"
+    )
+    assert one.do(by_itself) == [0, [8] * 8 + [16] * 8]
+    assert one.do("launch('offpath_fault'); result = code(d.cuCtxSynchronize())") == 700

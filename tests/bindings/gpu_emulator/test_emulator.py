@@ -6,11 +6,12 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from ...support.gpu_emulator import PREFIX, ROOT, emulator
+from ...support.gpu_emulator import PREFIX, ROOT, emulator, machine
 
 SOURCES = ROOT / "bindings" / "csrc" / "gpu_emulator"
 SCRIPT = ROOT / "scripts" / "gpu-emulator"
@@ -37,8 +38,8 @@ def listed(*arguments: str | Path) -> str:
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_library_exports_what_its_header_declares(library: str) -> None:
-    said = listed("nm", "--dynamic", "--defined-only", emulator() / library)
-    found = {line.split()[-1] for line in said.splitlines()}
+    output = listed("nm", "--dynamic", "--defined-only", emulator() / library)
+    found = {line.split()[-1] for line in output.splitlines()}
     assert found == declared(LIBRARIES[library]) | OURS[library]
 
 
@@ -51,12 +52,12 @@ def test_there_are_as_many_functions_as_the_documentation_says() -> None:
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_names_and_needs_are_the_real_ones(library: str) -> None:
-    said = listed("objdump", "-p", emulator() / library)
-    assert re.findall(r"^\s+SONAME\s+(\S+)$", said, re.MULTILINE) == [library]
-    needed = re.findall(r"^\s+NEEDED\s+(\S+)$", said, re.MULTILINE)
+    output = listed("objdump", "-p", emulator() / library)
+    assert re.findall(r"^\s+SONAME\s+(\S+)$", output, re.MULTILINE) == [library]
+    needed = re.findall(r"^\s+NEEDED\s+(\S+)$", output, re.MULTILINE)
     assert [name for name in needed if not re.match(r"(libc\.so|libpthread\.so|ld-linux)", name)] == []
-    assert "RPATH" not in said
-    assert "RUNPATH" not in said
+    assert "RPATH" not in output
+    assert "RUNPATH" not in output
 
 
 def test_every_call_of_the_headers_is_called_by_the_c_program() -> None:
@@ -69,6 +70,27 @@ def test_every_call_of_the_headers_is_called_by_the_c_program() -> None:
 def test_no_file_is_longer_than_it_should_be() -> None:
     lengths = {path.name: len(path.read_text("utf-8").splitlines()) for path in SOURCES.rglob("*.[ch]")}
     assert {name: length for name, length in lengths.items() if length > LONGEST_FILE} == {}
+
+
+BOTH = """
+import pynvml
+from cuda.bindings import driver
+pynvml.nvmlInit()
+name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
+assert driver.cuInit(0)[0] == 0
+assert driver.cuDeviceGetName(len(name) + 1, 0)[1].decode().rstrip(chr(0)) == name
+print(name)
+"""
+
+
+def test_nvidias_packages_find_the_libraries_by_the_environment() -> None:
+    """Processes outside offpath do not open the libraries before the packages do."""
+    with machine(mig="off"):
+        done = subprocess.run(
+            [sys.executable, "-c", BOTH], env={**os.environ, "LD_LIBRARY_PATH": str(emulator())}, capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
+    assert done.stdout == "NVIDIA A100-SXM4-40GB (emulated)\n", done.stderr
 
 
 # -- the C program ----------------------------------------------------------------------------------------------------
@@ -130,5 +152,5 @@ def test_an_unknown_option_is_refused() -> None:
 def test_every_model_of_the_table_is_built_in() -> None:
     """A model that the table has and the build does not know would fail the build: of which SMs and ids are known?"""
     table = json.loads((ROOT / "bindings/offpath/bindings/data/mig_profiles.json").read_text("utf-8"))
-    said = listed(SOURCES / "models", ROOT / "bindings/offpath/bindings/data/mig_profiles.json")
-    assert [name for name in table["gpus"] if f'{{"{name}", ' not in said] == []
+    output = listed(SOURCES / "models", ROOT / "bindings/offpath/bindings/data/mig_profiles.json")
+    assert [name for name in table["gpus"] if f'{{"{name}", ' not in output] == []

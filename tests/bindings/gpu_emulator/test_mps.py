@@ -69,18 +69,18 @@ def control(folder: Path) -> Control:
     """``control(*commands)``: a daemon that runs, and what it answers."""
     assert run("-d").returncode == 0
 
-    def ask(*commands: str) -> str:
+    def answers(*commands: str) -> str:
         done = run(commands="".join(f"{each}\n" for each in commands))
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    return ask
+    return answers
 
 
 # -- the control program ----------------------------------------------------------------------------------------------
 
 
-def test_without_a_daemon_the_program_says_so(folder: Path) -> None:
+def test_without_a_daemon_the_program_fails(folder: Path) -> None:
     done = run(commands="get_server_list\n")
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "Cannot find MPS control daemon process\n")
 
@@ -146,7 +146,7 @@ def test_a_client_has_the_lower_percentage_and_the_limit(nvml: Nvml, cuda: Cuda,
     assert len(clients) == 4
 
 
-def test_a_process_without_a_daemon_runs_without_mps_and_says_nothing(nvml: Nvml, cuda: Cuda, folder: Path) -> None:
+def test_a_process_without_a_daemon_runs_without_mps_silently(nvml: Nvml, cuda: Cuda, folder: Path) -> None:
     nvml(models="H100-80GB", mig="off", slice_bytes=SLICE)
     assert cuda(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="10").do(ATTRIBUTES) == [0, SMS]
     assert run("-d").returncode == 0
@@ -154,7 +154,7 @@ def test_a_process_without_a_daemon_runs_without_mps_and_says_nothing(nvml: Nvml
     assert cuda().do(ATTRIBUTES) == [1, SMS]
 
 
-def test_a_fault_reaches_all_clients_of_the_server_and_nobody_else(nvml: Nvml, cuda: Cuda, control: Control) -> None:
+def test_a_fault_reaches_all_clients_of_the_server_and_no_others(nvml: Nvml, cuda: Cuda, control: Control) -> None:
     device = nvml(slice_bytes=SLICE)
     shared, alone = instance(device, "2g.10gb", 0)[2], instance(device, "2g.10gb", 2)[2]
     one, two = (cuda(CUDA_VISIBLE_DEVICES=shared) for _ in range(2))
@@ -167,13 +167,13 @@ def test_a_fault_reaches_all_clients_of_the_server_and_nobody_else(nvml: Nvml, c
     late = cuda(CUDA_VISIBLE_DEVICES=shared)
     assert late.do("result = code(d.cuInit(0))") == 807
     one.kill()
-    assert late.do("result = code(d.cuInit(0))") == 807, "until all have gone"
+    assert late.do("result = code(d.cuInit(0))") == 807, "until all have exited"
     two.kill()
     assert late.do(BEGIN + "\n" + ALIVE) == [0, 0]
 
 
 @pytest.mark.parametrize("is_idle", [True, False])
-def test_a_client_killed_at_work_leaves_a_server_of_no_use(
+def test_a_client_killed_with_work_outstanding_leaves_an_unusable_server(
     nvml: Nvml, cuda: Cuda, control: Control, folder: Path, is_idle: bool
 ) -> None:
     nvml(mig="off", slice_bytes=SLICE)
@@ -187,7 +187,7 @@ def test_a_client_killed_at_work_leaves_a_server_of_no_use(
         assert late.do(BEGIN + "\n" + ALIVE) == [0, 0]
 
 
-def test_a_terminated_client_is_told_and_others_go_on(nvml: Nvml, cuda: Cuda, control: Control) -> None:
+def test_a_terminated_client_gets_810_and_others_continue(nvml: Nvml, cuda: Cuda, control: Control) -> None:
     nvml(mig="off", slice_bytes=SLICE)
     one, two = cuda(), cuda()
     for each in (one, two):
@@ -204,6 +204,6 @@ def test_the_end_of_the_daemon_ends_its_clients(nvml: Nvml, cuda: Cuda, control:
     one.do(BEGIN)
     with_signal(folder, signal.SIGKILL)
     assert one.do("result = code(d.cuCtxSynchronize())") == 806
-    assert run("-d").returncode == 0, "what a killed daemon left is in nobody's way"
+    assert run("-d").returncode == 0, "files of a killed daemon are no obstacle"
     assert one.do("result = code(d.cuCtxSynchronize())") == 806
     assert cuda().do(BEGIN + "\n" + ALIVE) == [0, 0]

@@ -48,7 +48,7 @@ def test_nothing_answers_before_init_or_after_the_last_shutdown(nvml: Nvml) -> N
         pynvml.nvmlDeviceGetName(device)  # of the former session
 
 
-def test_the_machine_is_what_the_environment_says(nvml: Nvml) -> None:
+def test_the_machine_is_what_the_environment_sets(nvml: Nvml) -> None:
     nvml(models="H100-80GB,A30-24GB", gpus=3, driver=535)
     devices = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
     assert [pynvml.nvmlDeviceGetName(d) for d in devices] == [
@@ -284,9 +284,9 @@ def test_handles_of_another_kind_are_invalid(nvml: Nvml) -> None:
 def test_with_mig_off_nothing_is_cut(nvml: Nvml) -> None:
     device = nvml(models="A100-40GB", mig="off")
     assert pynvml.nvmlDeviceGetMigMode(device) == [0, 0]
-    assert profiles(device) == {}, "the versioned call says nothing with MIG off"
+    assert profiles(device) == {}, "the versioned call is not supported with MIG off"
     info = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device, 0, version=1)
-    assert placements(device, info.id) == [(start, 1) for start in range(7)], "but placements are always said"
+    assert placements(device, info.id) == [(start, 1) for start in range(7)], "placements are returned in either mode"
     with pytest.raises(pynvml.NVMLError_NotSupported):
         pynvml.nvmlDeviceCreateGpuInstance(device, info.id)
     assert mig_devices(device) == {}
@@ -389,7 +389,7 @@ def test_an_old_session_may_see_mig_devices_that_others_destroyed(nvml: Nvml, st
             with pytest.raises(pynvml.NVMLError_InvalidArgument):
                 pynvml.nvmlDeviceGetUUID(mig)
             assert mig_devices(device) == {}
-        assert instances(device) == {}, "instances are asked of the driver"
+        assert instances(device) == {}, "the driver lists no instance"
 
 
 def test_a_machine_is_made_once(nvml: Nvml) -> None:
@@ -406,7 +406,7 @@ def test_a_machine_is_made_once(nvml: Nvml) -> None:
 # -- events and faults ------------------------------------------------------------------------------------------------
 
 
-def test_an_xid_reaches_every_set_that_asked_for_the_gpu(nvml: Nvml) -> None:
+def test_an_xid_reaches_every_set_that_registered_the_gpu(nvml: Nvml) -> None:
     device = nvml(gpus=2)
     assert pynvml.nvmlDeviceGetSupportedEventTypes(device) == pynvml.nvmlEventTypeXidCriticalError
     sets = [pynvml.nvmlEventSetCreate() for _ in range(2)]
@@ -415,7 +415,7 @@ def test_an_xid_reaches_every_set_that_asked_for_the_gpu(nvml: Nvml) -> None:
         with pytest.raises(pynvml.NVMLError_Timeout):
             pynvml.nvmlEventSetWait_v2(each, 0)
     xid = load("libnvidia-ml.so.1").gpu_emulator_xid
-    xid(1, 0xFFFFFFFF, 0xFFFFFFFF, 31)  # not asked for
+    xid(1, 0xFFFFFFFF, 0xFFFFFFFF, 31)  # not registered
     xid(0, 9, 0, 94)
     for each in sets:
         event = pynvml.nvmlEventSetWait_v2(each, 1000)
@@ -446,7 +446,7 @@ def test_a_call_fails_at_its_turn(nvml: Nvml) -> None:
             pynvml.nvmlDeviceGetCount()
 
 
-def test_destruction_is_refused_as_often_as_the_fault_says(nvml: Nvml) -> None:
+def test_destruction_is_refused_as_often_as_the_fault_sets(nvml: Nvml) -> None:
     device = nvml()
     instance = cut(device, "7g.40gb", 0)
     with environment(**{PREFIX + "FAULTS": "in_use=2"}):
@@ -456,7 +456,7 @@ def test_destruction_is_refused_as_often_as_the_fault_says(nvml: Nvml) -> None:
         pynvml.nvmlGpuInstanceDestroy(instance)
 
 
-def test_a_lost_gpu_is_lost_for_all_and_says_so(nvml: Nvml) -> None:
+def test_a_lost_gpu_is_lost_for_all_processes_and_posts_an_xid(nvml: Nvml) -> None:
     device = nvml()
     events = pynvml.nvmlEventSetCreate()
     pynvml.nvmlDeviceRegisterEvents(device, 8, events)
@@ -502,8 +502,8 @@ def test_a_wrong_setting_ends_the_process_with_a_line(name: str, value: str) -> 
                 sys.executable, [sys.executable, "-IS", "-c", f"import ctypes; ctypes.CDLL({library!r}).nvmlInit_v2()"]
             )
         os.close(write)
-        with os.fdopen(read) as said:
-            text = said.read()
+        with os.fdopen(read) as pipe:
+            text = pipe.read()
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGABRT
     assert text.startswith(f"gpu-emulator: {PREFIX}{name}: ")
     assert len(text.splitlines()) == 1

@@ -60,6 +60,10 @@ static void contexts_follow_their_rules(void)
     OK(cuCtxGetCurrent(&same));
     CHECK(context == same);
     OK(cuCtxGetDevice(&device));
+    OK(cuCtxGetDevice_v2(&device, context));
+    EXPECT(cuCtxGetDevice_v2(&device, (CUcontext)&context), CUDA_ERROR_INVALID_CONTEXT);
+    OK(cuCtxSynchronize_v2(NULL));
+    OK(cuCtxSynchronize_v2(context));
     CHECK(device == 0);
     CHECK(in_child(use_after_fork) == 7);
     OK(cuDevicePrimaryCtxRelease_v2(0));
@@ -82,6 +86,7 @@ static void devices_answer_what_they_are(void)
     OK(cuDeviceGetName(text, sizeof text, 0));
     CHECK(strcmp(text, "NVIDIA A100-SXM4-40GB (emulated)") == 0);
     EXPECT(cuDeviceGetName(text, 0, 0), CUDA_ERROR_INVALID_VALUE);
+    OK(cuDeviceGetUuid(&uuid, 0));
     OK(cuDeviceGetUuid_v2(&uuid, 0));
     EXPECT(cuDeviceGetUuid_v2(&uuid, 9), CUDA_ERROR_INVALID_DEVICE);
     OK(cuDeviceTotalMem_v2(&bytes, 0));
@@ -260,6 +265,7 @@ static void kernels_run_late_and_in_order(void)
     OK(launch(kernel("offpath_zero_check"), NULL, (void *[]){&on_x, &len, &counter}));
     OK(cuLaunchHostFunc(NULL, host_function, &called));
     EXPECT(cuLaunchHostFunc(NULL, NULL, NULL), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(cuLaunchHostFunc_v2(NULL, host_function, &called, 2), CUDA_ERROR_INVALID_VALUE);
     CHECK(called == 0);
     OK(cuMemcpyDtoH_v2(y, on_y, sizeof y));
     OK(cuMemcpyDtoH_v2(&count, counter, sizeof count));

@@ -50,27 +50,27 @@ static pid_t forked(void)
 
 void dies(void (*wrong)(void), int number, const char *text)
 {
-    int said[2], status;
-    char heard[8192];
+    int output[2], status;
+    char text_read[8192];
     size_t len = 0;
-    CHECK(pipe(said) == 0);
+    CHECK(pipe(output) == 0);
     pid_t pid = forked();
     if (pid == 0) {
-        dup2(said[1], STDERR_FILENO);
-        close(said[0]);
-        close(said[1]);
+        dup2(output[1], STDERR_FILENO);
+        close(output[0]);
+        close(output[1]);
         signal(number, SIG_DFL); /* a sanitizer would report it and exit */
         wrong();
         _exit(0);
     }
-    close(said[1]);
-    for (ssize_t got; (got = read(said[0], heard + len, sizeof heard - 1 - len)) > 0;)
+    close(output[1]);
+    for (ssize_t got; (got = read(output[0], text_read + len, sizeof text_read - 1 - len)) > 0;)
         len += (size_t)got;
-    heard[len] = '\0';
-    close(said[0]);
+    text_read[len] = '\0';
+    close(output[0]);
     CHECK(waitpid(pid, &status, 0) == pid);
-    if (!WIFSIGNALED(status) || WTERMSIG(status) != number || strstr(heard, text) == NULL) {
-        fprintf(stderr, "status %x instead of signal %d and \"%s\"; it said: %s\n", (unsigned)status, number, text, heard);
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != number || strstr(text_read, text) == NULL) {
+        fprintf(stderr, "status %x instead of signal %d and \"%s\"; output: %s\n", (unsigned)status, number, text, text_read);
         exit(1);
     }
 }

@@ -16,7 +16,7 @@ void expect(int got, int wanted, const char *call, const char *file, int line);
 #define EXPECT(call, code) expect((int)(call), (int)(code), #call, __FILE__, __LINE__)
 #define OK(call) EXPECT(call, 0)
 
-/* Runs `wrong` in a child, which must end by this signal and say this on stderr. */
+/* Runs `wrong` in a child, which must end by this signal with this text on stderr. */
 void dies(void (*wrong)(void), int signal, const char *text);
 /* Runs `body` in a child that must end well; what it returns. */
 int in_child(int (*body)(void));

@@ -74,7 +74,7 @@ static int leave_a_pattern(void)
     CUdeviceptr ptr = memory(SLICE);
     OK(cuMemsetD8_v2(ptr, 0xab, SLICE));
     OK(cuCtxSynchronize());
-    _exit(3); /* without any goodbye */
+    _exit(3); /* no cleanup */
 }
 
 static void what_a_process_leaves_is_found_by_the_next(void)
