@@ -136,6 +136,21 @@ def test_an_instance_is_cut_listed_and_destroyed_in_its_order(nvml: Nvml) -> Non
     assert nvml.instances(gpu) == []
 
 
+@pytest.mark.parametrize(("times", "is_listed"), [(1, True), (2, True), (3, False)])
+def test_an_instance_that_vanishes_while_it_is_listed_is_no_error(
+    nvml: Nvml, machine: Machine, times: int, is_listed: bool
+) -> None:
+    """The list is made anew: to leave out what did not answer could leave out what is there."""
+    gpu = gpu_of(nvml)
+    cut.create_gpu_instance(nvml, gpu, nvml.profiles(gpu)[0], 0)
+    machine.set(faults=",".join(f"nvmlGpuInstanceGetInfo:{n}=2" for n in range(1, times + 1)))
+    if is_listed:
+        assert len(nvml.instances(gpu)) == 1
+    else:
+        with pytest.raises(NvmlError):
+            nvml.instances(gpu)
+
+
 def test_an_unprivileged_process_may_look_and_not_cut(nvml: Nvml, machine: Machine) -> None:
     gpu = gpu_of(nvml)
     profile = nvml.profiles(gpu)[0]

@@ -20,6 +20,7 @@ _PROFILES: Final = 32
 _COMPUTE_PROFILES: Final = 16
 _MOST_PLACEMENTS: Final = 64
 _MOST_INSTANCES: Final = 64
+_LISTINGS: Final = 3
 _MOST_GPUS: Final = 64
 _MIB: Final = 1 << 20
 _PREFIX: Final = "MIG "
@@ -85,6 +86,16 @@ class Nvml:
 
     def instances(self, gpu: str) -> list[GpuInstance]:
         """The GPU instances that exist, by start. Raises: DeviceError."""
+        for _ in range(_LISTINGS - 1):
+            try:
+                return self._instances(gpu)
+            except NvmlError as fault:
+                # Somebody else destroyed an instance between its listing and a question about it.
+                if fault.code not in (_check.INVALID_ARGUMENT, _check.NOT_FOUND):
+                    raise
+        return self._instances(gpu)
+
+    def _instances(self, gpu: str) -> list[GpuInstance]:
         handle = self.device(gpu)
         found: list[GpuInstance] = []
         for profile in self.profiles(gpu):
