@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from offpath.bindings.wire.codes import Reason, Status
+from offpath.host_helper import RequestFailed
+
 from ..host_helper.migd.rig import Migd
 from ..support.cluster import TIMEOUT, Cluster, said
 from ..support.clusters import NARROW, Make, seconds
@@ -107,6 +110,28 @@ def test_a_worker_killed_with_its_instance_disturbs_nobody_and_leaves_nothing(cl
     assert set(again["residue"]) == {0}
     assert (undisturbed["pid"], undisturbed["lease"]) == (before["bob"]["pid"], before["bob"]["lease"])
     until(lambda: len(instances(migd)) == 2)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "detail"), [("gpu-fault", "CUDA_ERROR_ILLEGAL_ADDRESS"), ("gpu-glutton", "CUDA_ERROR_OUT_OF_MEMORY")]
+)
+def test_a_kernel_that_fails_on_the_gpu_fails_its_job_and_nobody_elses(
+    cluster: Cluster, kernel: str, detail: str
+) -> None:
+    """A fault ends its worker, because CUDA refuses every further call of the process."""
+    before = {tenant: echo(cluster, tenant, 1000) for tenant in ("ada", "bob")}
+    with cluster.connect("ada") as ada, cluster.connect("bob") as bob:
+        running = bob.begin("where", seconds(0.5))
+        with pytest.raises(RequestFailed, match=detail) as failed:
+            ada.submit(kernel, seconds(0), timeout=TIMEOUT)
+        assert (failed.value.status, failed.value.reason) == (Status.FAILED, Reason.KERNEL_RAISED)
+        assert said(running.result(TIMEOUT))["lease"] == before["bob"]["lease"]
+    if kernel == "gpu-glutton":
+        return  # its memory is its lease's until that ends
+    after = echo(cluster, "ada", 50_000)
+    assert after["lease"] != before["ada"]["lease"]
+    assert set(after["residue"]) == {0}
+    assert echo(cluster, "bob", 1000)["pid"] == before["bob"]["pid"]
 
 
 def test_migd_killed_and_started_again_disturbs_no_request(cluster: Cluster, migd: Migd) -> None:

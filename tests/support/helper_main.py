@@ -17,6 +17,7 @@ import numpy as np
 from clocks import shift_clocks  # the script's own folder is first on sys.path
 from numpy.typing import NDArray
 
+from offpath.bindings.cuda.driver import load
 from offpath.bindings.errors import DeviceError
 from offpath.bindings.loopback.gpu import EmulatedGpu, EmulatedLane
 from offpath.bindings.ports import MemoryExport
@@ -152,6 +153,36 @@ def cursed(path: Array) -> None:
     with open(path.tobytes().decode(), "a") as file:
         file.write("launched\n")
     os.kill(os.getpid(), 9)
+
+
+FAULT = b"""
+.version 6.0
+.target sm_52
+.address_size 64
+.visible .entry offpath_fault()
+{
+    .reg .b64 %rd<2>;
+    mov.u64 %rd1, 0;
+    st.global.u64 [%rd1], %rd1;
+    ret;
+}
+\0"""
+
+
+@helper.kernel("gpu-fault", demand=14)
+def gpu_fault(array: Array) -> Array:
+    """Launches a kernel on the GPU that writes to address 0, and does not wait for it."""
+    driver = load()
+    function = driver.call("cuModuleGetFunction", driver.call("cuModuleLoadData", FAULT), b"offpath_fault")
+    driver.call("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
+    return array
+
+
+@helper.kernel("gpu-glutton", demand=14)
+def gpu_glutton(array: Array) -> Array:
+    """Allocates on the GPU until nothing is left."""
+    while True:
+        load().call("cuMemAlloc", 2 << 20)
 
 
 def lying(export: Any, once: str) -> Any:

@@ -101,6 +101,9 @@ class Worker:
                 self._serve(connection)
             except PeerGone:
                 pass
+            except DeviceGone as fault:  # of a kernel, which is its tenant's affair; the supervisor replaces the lease
+                logger.warning("worker of lease %d lane %d: %s", order.lease, self._lane_number, fault)
+                raise SystemExit(1) from None
             except OffpathError as fault:  # logged before the close, after which the daemon may kill it
                 logger.error("worker of lease %d lane %d: %s", order.lease, self._lane_number, fault)
                 raise SystemExit(1) from None

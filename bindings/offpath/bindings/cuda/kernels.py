@@ -108,11 +108,12 @@ class ZeroCheck:
 
     def _is_read_as_zero(self, pointer: int, nbytes: int) -> bool:
         self._driver.call("cuStreamSynchronize", self._stream)
-        zeros = bytes(_PIECE_BYTES)
-        room = (ctypes.c_char * _PIECE_BYTES)()
+        zeros = memoryview(bytes(_PIECE_BYTES))
+        room = (ctypes.c_uint8 * _PIECE_BYTES)()
+        view = memoryview(room).cast("B")
         for start in range(0, nbytes, _PIECE_BYTES):
             size = min(_PIECE_BYTES, nbytes - start)
             self._driver.call("cuMemcpyDtoH", ctypes.addressof(room), pointer + start, size)
-            if memoryview(room)[:size] != memoryview(zeros)[:size]:
+            if view[:size] != zeros[:size]:
                 return False
         return True
