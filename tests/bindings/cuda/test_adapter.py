@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterator
+import random
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +34,6 @@ FAULT = b"""
     ret;
 }
 \0"""
-
-
-@pytest.fixture
-def boot(tmp_path: Path) -> Iterator[Callable[..., Machine]]:
-    """``boot(**settings)``: an emulated machine with one whole H100, or what the settings say."""
-    made: list[Machine] = []
-
-    def start(**settings: str) -> Machine:
-        values = {"mig": "off", "models": "H100-80GB", "slice_bytes": str(4 << 20), **settings}
-        made.append(Machine(tmp_path / "machine", **values))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.close()
 
 
 def in_worker(act: Callable[[str], Any]) -> str:
@@ -253,4 +240,75 @@ def test_a_scrub_that_clears_nothing_is_found(boot: Callable[..., Machine], has_
         return len(found)
 
     assert in_worker(act) == "6"
-    assert os.path.exists("/proc/self/fd")
+
+
+def test_payloads_and_results_pass_through_host_memory_which_a_scrub_clears_too(boot: Callable[..., Machine]) -> None:
+    """For copy engines that map memory; longer than the bounce buffer."""
+    boot()
+    nbytes = (5 << 20) // 2
+    content = random.Random(3).randbytes(nbytes)
+
+    def act(uuid: str) -> Any:
+        memory = CudaInstance(uuid)
+        lane = memory.reserve(0, 1, nbytes, 8192)
+        export = lane.export()
+        with mmap.mmap(export.fds[0], lane.landing_bytes + lane.result_bytes) as peer:
+            peer[:nbytes] = content
+            lane.acquire(nbytes)
+            taken = lane.read(0, nbytes) == content, lane.checksum(nbytes) == zlib.crc32(content)
+            lane.gather(lane.landing_bytes, lane.pointer, 8192)
+            lane.publish(8192)
+            given = peer[lane.landing_bytes : lane.landing_bytes + 8192] == content[:8192]
+            lane.scrub()
+            is_clean = not any(peer[:])
+        memory.close()
+        return taken, given, is_clean
+
+    assert in_worker(act) == str(((True, True), True, True))
+
+
+def test_a_closed_instance_leaves_no_descriptor(boot: Callable[..., Machine]) -> None:
+    """An open dma-buf would keep the instance in use."""
+    boot()
+
+    def act(uuid: str) -> Any:
+        def use() -> None:
+            memory = CudaInstance(uuid)
+            lane = memory.reserve(0, 1, 4096, 4096)
+            lane.dmabuf()
+            lane.export()
+            lane.scrub()
+            memory.close()
+            memory.close()
+
+        use()
+        before = len(os.listdir("/proc/self/fd"))
+        use()
+        return len(os.listdir("/proc/self/fd")) - before
+
+    assert in_worker(act) == "0"
+
+
+def test_a_worker_sees_the_one_device_that_it_was_given(boot: Callable[..., Machine]) -> None:
+    boot(gpus="2")
+    for found in whole.visible():
+        seen = forked.call(lambda uuid=found.uuid: str(uuid_of(Context(uuid))), "the worker", BOUND_S)
+        assert f"GPU-{seen}" == found.uuid
+
+
+def uuid_of(context: Context) -> object:
+    return context.driver.uuid(context.driver.call("cuCtxGetDevice"))
+
+
+def test_a_lane_is_not_reached_beyond_its_end(boot: Callable[..., Machine]) -> None:
+    """Its block is larger: the driver's pages are."""
+    boot()
+
+    def act(uuid: str) -> Any:
+        lane = CudaInstance(uuid).reserve(0, 1, 4096, 4096)
+        for reach in (lambda: lane.read(8192, 1), lambda: lane.write(8191, b"xx"), lambda: lane.gather(8192, 0, 1)):
+            with pytest.raises(DeviceError, match="outside the lane"):
+                reach()
+        return "refused"
+
+    assert in_worker(act) == "refused"
