@@ -10,6 +10,7 @@ GROUPS: Final[dict[str, str]] = {
     "helper": "serve kernels on a GPU's host",
     "migd": "serve MIG instances of a GPU's host",
     "mig": "list MIG instances, and apply layouts of them",
+    "gpu": "check an NVIDIA GPU",
     "request": "submit, list, explain and cancel requests",
     "lease": "list leases, or propose moves",
     "controller": "run the controller of INA sharing, or print its status",
@@ -56,6 +57,8 @@ EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("mig", "plan"): ("offpath mig plan -f mig.yaml -c all-1g.5gb   # changes nothing",),
     ("mig", "assert"): ("offpath mig assert -f mig.yaml -c all-1g.5gb",),
     ("mig", "apply"): ("offpath mig apply -f mig.yaml -c all-1g.5gb",),
+    ("gpu",): ("offpath gpu check --quick",),
+    ("gpu", "check"): ("offpath gpu check --json > gpu.json", "offpath gpu check --only 1,5,12"),
     ("keys",): ("offpath keys host-a --directory /etc/offpath/zmq",),
     ("request",): ("offpath request list", "offpath request explain 1/42"),
     ("request", "submit"): (

@@ -28,6 +28,7 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("mig", "plan"): ("mig.plan", "show what a MIG layout file would change (changes nothing)"),
     ("mig", "assert"): ("mig.check", "check that a MIG layout file is applied (exit code 0 or 1)"),
     ("mig", "apply"): ("mig.apply", "apply a MIG layout file, never to leased instances"),
+    ("gpu", "check"): ("gpu_check.command", "check this machine's NVIDIA GPU, its libraries and offpath on them"),
     ("keys",): ("commands.keys", "make a key pair for the host channel over ZeroMQ"),
     ("daemon", "drain"): ("commands.daemon_drain", "finish accepted requests, accept no new ones"),
     ("request", "submit"): ("commands.request_submit", "submit one request and print its answer"),
