@@ -45,7 +45,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 _SLOW = (
     "tests/bindings/conformance/test_copy_engine.py", "tests/bindings/conformance/test_host_channel.py",
-    "tests/bindings/doca/", "tests/bindings/zeromq/", "tests/cli/test_demo.py", "tests/cli/test_networks.py",
+    "tests/bindings/doca/", "tests/bindings/zeromq/", "tests/cli/test_demo.py", "tests/cli/test_gpu_check.py",
+    "tests/cli/test_networks.py",
     "tests/cli/test_simulate_figures.py", "tests/cli/test_simulate_mina.py",
     "tests/dpu_daemon/controller/", "tests/dpu_daemon/switch/",
     "tests/dpu_daemon/test_comch_channel.py", "tests/dpu_daemon/test_doca_copies.py",

@@ -1,4 +1,4 @@
-"""Requests end to end on NVIDIA's stack (migd, NVML, CUDA), which the GPU emulator stands in for."""
+"""Requests end to end on NVIDIA's stack (migd, NVML, CUDA): the GPU emulator's, and for a whole GPU a real one's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from ..support.cluster import TIMEOUT, Cluster, said
 from ..support.clusters import NARROW, Make, seconds
 from ..support.gpu_machine import Machine
 from ..support.processes import until
+from ..support.real_gpu import real_gpu
 
+pytestmark = pytest.mark.gpu
 Boot = Callable[..., Machine]
 
 
@@ -78,7 +80,8 @@ def echo(cluster: Cluster, tenant: str, nbytes: int) -> dict[str, Any]:
 
 
 def test_a_whole_gpu_serves_one_tenant_at_a_time(make_cluster: Make, boot: Boot) -> None:
-    boot(mig="off", models="H100-80GB", slice_bytes=str(8 << 20))
+    if real_gpu() is None:
+        boot(mig="off", models="H100-80GB", slice_bytes=str(8 << 20))
     cluster = make_cluster({"ada": {}, "bob": {}})
     start(cluster, gpus="cuda")
     for tenant in ("ada", "bob", "ada"):

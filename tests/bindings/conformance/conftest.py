@@ -14,15 +14,33 @@ import pytest
 from .channel_rigs import ChannelRig, ComchChannelRig, LoopbackChannelRig, ZmqChannelRig
 from .copy_rigs import CopyRig, DocaCopyRig, LoopbackCopyRig, VerbsCopyRig
 from .fabric_rigs import FabricRig, LoopbackFabricRig, VerbsFabricRig, WindowedFabricRig
-from .gpu_rigs import LoopbackGpuRig, NvidiaGpuRig, NvidiaMachine, nvidia_machine
+from .gpu_rigs import LoopbackGpuRig, NvidiaGpuRig, NvidiaMachine, WholeGpuRig, WholeMachine, nvidia_machine
 from .matrix import Matrix
 
 _MATRIX = pytest.StashKey[Matrix]()
+_OF_ONE_INSTANCE = {
+    "test_a_lane_is_read_and_written_inside_its_bounds_only",
+    "test_what_is_elsewhere_on_the_device_is_gathered_and_fetched",
+    "test_a_lanes_checksum_is_that_of_its_payload",
+    "test_a_lane_scrub_proves_every_byte_of_the_lane",
+    "test_after_acquire_a_kernel_sees_what_peers_wrote",
+    "test_an_identity_is_not_given_twice",
+    "test_a_closed_gpu_is_gone",
+}
+"""The promises that a GPU which is never cut can keep."""
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every instance of migd's costs a file and three processes' turns: the many placements only in the full size."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A whole GPU has one instance. Every instance of migd's costs a file and three processes' turns: the many
+    placements only in the full size."""
+    senseless = [
+        item for item in items
+        if "[nvidia-whole" in item.name and getattr(item, "originalname", "") not in _OF_ONE_INSTANCE
+    ]  # fmt: skip
+    if senseless:
+        config.hook.pytest_deselected(items=senseless)
+        items[:] = [item for item in items if item not in senseless]
     for item in items:
         name = getattr(item, "originalname", "")
         if "[nvidia" in item.name and name.startswith(("test_exactly_", "test_a_gpu_has_as_many_")):
@@ -97,9 +115,23 @@ def nvidia(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NvidiaMachine]:
         yield made
 
 
-@pytest.fixture(params=["loopback", "nvidia"])
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> WholeMachine:
+    return WholeMachine(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("loopback", id="loopback"),
+        pytest.param("nvidia", id="nvidia", marks=pytest.mark.gpu),
+        pytest.param("whole", id="nvidia-whole", marks=pytest.mark.gpu),
+    ]
+)
 def gpu_rig(request: pytest.FixtureRequest) -> Iterator[LoopbackGpuRig]:
-    is_loopback = request.param == "loopback"
-    rig = LoopbackGpuRig() if is_loopback else NvidiaGpuRig(request.getfixturevalue("nvidia"))
+    if request.param == "loopback":
+        rig = LoopbackGpuRig()
+    else:
+        machine = request.getfixturevalue(request.param)
+        rig = WholeGpuRig(machine) if request.param == "whole" else NvidiaGpuRig(machine)
     yield rig
     rig.close()

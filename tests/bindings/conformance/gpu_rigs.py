@@ -12,12 +12,15 @@ from typing import Any
 
 from offpath.bindings import forked
 from offpath.bindings.cuda.instance import CudaInstance, scrub
+from offpath.bindings.cuda.whole import PROFILE, WholeGpu, visible
 from offpath.bindings.loopback.gpu import EmulatedGpu
 from offpath.bindings.ports import Gpu, InstanceMemory, MemoryExport
 from offpath.host_helper.migd.gpu import InstanceIdentity, InstanceOpener, MigGpu
 
 from ...host_helper.migd.rig import Migd
+from ...support.doca import environment
 from ...support.gpu_machine import Machine
+from ...support.real_gpu import SYSTEM, real_gpu
 from ...support.remote_memory import RemoteMemory
 from .copy_rigs import LoopbackCopyRig
 
@@ -133,3 +136,61 @@ def nvidia_machine(folder: Path) -> Iterator[Any]:
         yield made
     finally:
         made.close()
+
+
+class WholeMachine:
+    """This machine's GPU with the system's libraries; without one, an emulated GPU with MIG off."""
+
+    def __init__(self, folder: Path) -> None:
+        self.environment = dict(SYSTEM)
+        found = real_gpu()
+        if found is None:
+            machine = Machine(folder / "machine", models="H100-80GB", mig="off", slice_bytes=str(_SLICE_BYTES))
+            self.environment = {name: value for name, value in os.environ.items() if name.startswith("OFFPATH_GPU_")}
+            machine.close()
+            with environment(**self.environment):
+                (found,) = visible()
+        self.found = found
+
+
+class OnlyInstance(WholeGpu):
+    """A whole GPU for tests that name some profile: its one instance is what they get, with its memory in another
+    process."""
+
+    def __init__(self, machine: WholeMachine) -> None:
+        super().__init__(machine.found)
+        self._environment = machine.environment
+        self.opened: list[RemoteMemory] = []
+
+    def create_instance(self, profile: str, start: int) -> int:
+        return super().create_instance(PROFILE, 0)
+
+    def open_instance(self, instance: int) -> Any:
+        self._check(instance)
+
+        def make() -> InstanceMemory:
+            os.environ.update(self._environment)
+            return CudaInstance(self.uuid)
+
+        self.opened.append(RemoteMemory(make))
+        return self.opened[-1]
+
+
+class WholeGpuRig(LoopbackGpuRig):
+    """A GPU that nobody cuts: the promises about lanes, on hardware where there is some."""
+
+    def __init__(self, machine: WholeMachine) -> None:
+        super().__init__()
+        self._machine = machine
+        self._gpus: list[OnlyInstance] = []
+
+    def gpu(self, model: str = "", *, delayed_visibility: bool = False) -> Gpu:
+        """Whatever model there is. Payloads pass through host memory: invisible until `acquire`."""
+        self._gpus.append(OnlyInstance(self._machine))
+        self._held.append(self._gpus[-1])
+        return self._gpus[-1]
+
+    def close(self) -> None:
+        for memory in (memory for gpu in self._gpus for memory in gpu.opened):
+            memory.kill()
+        super().close()

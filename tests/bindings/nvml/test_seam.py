@@ -30,6 +30,8 @@ from offpath.bindings.nvml.session import Nvml
 
 from ...support.gpu_machine import Machine
 
+pytestmark = pytest.mark.gpu
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _the_emulator_keeps_a_folder_open(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -13,6 +13,16 @@ from offpath.bindings.nvml.session import Nvml
 from ...support.gpu_machine import Machine
 from .rig import Migd, Rig, Served
 
+_FOLDER = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What uses an emulated machine belongs to the tier of GPUs."""
+    for item in items:
+        if item.path.parent == _FOLDER and "machine" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.gpu)
+
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 NAMES: Final = {
     "daemon": "daemon",
+    "gpu": "gpu.benchmark",
     "gpu-policy": "gpu_policy",
     "ina": "ina",
     "ina-live": "ina_live",

@@ -22,8 +22,8 @@ from typing import Any, Final
 import orjson
 
 from offpath.bindings.errors import DeviceError, OffpathError
-from offpath.cli.gpu_check.figures import in_child
-from offpath.cli.gpu_check.kernels import PTX
+from offpath.cli.bench.gpu.kernels import PTX
+from offpath.cli.bench.gpu.setting import in_child
 
 PATH_VARIABLE: Final = "OFFPATH_GPU_PATH"
 MISSING: Final = "missing"
@@ -135,7 +135,9 @@ def record(path: str) -> None:
         codes = replay(section)
         if len(codes) != len(section.calls):
             raise OffpathError(f"{section.name}: the emulator ended at {section.calls[len(codes)]}")
-        each["calls"] = [[name, arguments, code] for (name, arguments, _), code in zip(section.calls, codes, strict=True)]
+        each["calls"] = [
+            [name, arguments, code] for (name, arguments, _), code in zip(section.calls, codes, strict=True)
+        ]
     with open(path, "w", encoding="utf-8") as file:
         file.write(_text(found))
 

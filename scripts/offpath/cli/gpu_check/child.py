@@ -1,7 +1,8 @@
-"""One check in its own process: NUMBER DESCRIPTOR SETTING. Figures go to the descriptor, logs to standard error."""
+"""One check in its own process: MODULE FUNCTION DESCRIPTOR SETTING. Figures go to the descriptor, logs to stderr."""
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import signal
@@ -11,19 +12,16 @@ from types import FrameType
 import orjson
 
 from offpath.bindings.errors import OffpathError
-from offpath.cli.gpu_check.figures import Figures, NotPossible, Setting
-from offpath.cli.gpu_check.plan import CHECKS
+from offpath.cli.bench.gpu.setting import Setting
+from offpath.cli.gpu_check.figures import Figures, NotPossible
 from offpath.cli.local.child import end_with_parent
 
 
-def main(number: int, fd: int, setting: Setting) -> None:
+def main(module: str, function: str, fd: int, setting: Setting) -> None:
     """Run the check; its last line says how it ended."""
-    check = CHECKS[number]
     end = {"end": "done", "why": ""}
     try:
-        if check.needs_device and not setting.uuid:
-            raise NotPossible(setting.problem)
-        check.load()(setting, Figures(fd))
+        getattr(importlib.import_module(module), function)(setting, Figures(fd))
     except NotPossible as reason:
         end = {"end": "not possible", "why": str(reason)}
     except OffpathError as fault:
@@ -39,4 +37,4 @@ if __name__ == "__main__":
     end_with_parent()
     signal.signal(signal.SIGTERM, _stop)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
-    main(int(sys.argv[1]), int(sys.argv[2]), Setting(**orjson.loads(sys.argv[3])))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Setting(**orjson.loads(sys.argv[4])))

@@ -1,5 +1,4 @@
-"""Check 12: codes of the recorded calls beside the emulator's, and a kernel that faults: code, Xid, time to the next.
-"""
+"""Check 12: codes of the recorded calls beside the emulator's, and a faulting kernel: its code, Xid and successor."""
 
 from __future__ import annotations
 
@@ -11,11 +10,12 @@ from typing import Any, Final
 from offpath.bindings.errors import DeviceError
 from offpath.bindings.nvml.events import XidEvents
 from offpath.bindings.nvml.session import Nvml
+from offpath.cli.bench.gpu.device import Device, code_of
+from offpath.cli.bench.gpu.kernels import EMPTY, FAULT
+from offpath.cli.bench.gpu.setting import Setting
 from offpath.cli.bench.measure import end, fork
 from offpath.cli.gpu_check.call_script import Section, read, replay
-from offpath.cli.gpu_check.device import Device, code_of
-from offpath.cli.gpu_check.figures import Figures, Setting
-from offpath.cli.gpu_check.kernels import EMPTY, FAULT
+from offpath.cli.gpu_check.figures import Figures
 
 _XID_MS: Final = 5000
 _READY_S: Final = 10.0

@@ -14,10 +14,11 @@ from typing import Any, Final
 
 import orjson
 
-from offpath.bindings.errors import OptionRefused
+from offpath.bindings.errors import DeviceError, OptionRefused
+from offpath.bindings.nvml.session import Nvml
+from offpath.cli.bench.gpu.setting import Setting, find
 from offpath.cli.bench.measure import machine
 from offpath.cli.gpu_check import runner
-from offpath.cli.gpu_check.figures import Setting
 from offpath.cli.gpu_check.plan import CHECKS
 from offpath.cli.gpu_check.runner import FAILED, NOT_POSSIBLE, Outcome
 
@@ -33,12 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """0: no check failed. 1: one failed, or none was possible."""
+    """0: no check failed. 1: one failed, or there is no GPU."""
     chosen = _chosen(arguments.only)
     out = sys.stderr if arguments.json else sys.stdout
     began = time.monotonic()
-    setting = runner.find(is_quick=arguments.quick)
+    setting = find(is_quick=arguments.quick)
     print(_title(setting), file=out, flush=True)
+    awake = _stay_awake()
     outcomes = []
     for number in chosen:
         check = CHECKS[number]
@@ -48,12 +50,23 @@ def main(arguments: argparse.Namespace) -> int:
         else:
             outcomes.append(runner.run(check, setting, min(check.limit_s, left_s)))
         print("\n".join(_lines(outcomes[-1], setting)), file=out, flush=True)
+    if awake is not None:
+        awake.close()
     seconds = round(time.monotonic() - began, 1)
     counts = {status: sum(each.status == status for each in outcomes) for status in (runner.OK, FAILED, NOT_POSSIBLE)}
     print(f"{', '.join(f'{n} {status}' for status, n in counts.items())}; {seconds} s", file=out, flush=True)
     if arguments.json:
         sys.stdout.write(orjson.dumps(_document(setting, outcomes, seconds)).decode() + "\n")
-    return 1 if counts[FAILED] or not counts[runner.OK] else 0
+    return 1 if counts[FAILED] or not setting.uuid else 0
+
+
+def _stay_awake() -> Nvml | None:
+    """A session of NVML: without a client a driver without persistence mode shuts the GPU down, and each process of the
+    checks would wait for its start. The checks' processes are started, not forked, and do not inherit it."""
+    try:
+        return Nvml()
+    except DeviceError:
+        return None
 
 
 def _chosen(text: str) -> list[int]:

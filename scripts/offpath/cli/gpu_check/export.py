@@ -7,8 +7,9 @@ import os
 import socket
 from typing import Any, Final
 
-from offpath.cli.gpu_check.device import Device, code_of
-from offpath.cli.gpu_check.figures import Figures, NotPossible, Setting, in_child
+from offpath.cli.bench.gpu.device import Device, code_of
+from offpath.cli.bench.gpu.setting import Setting, in_child
+from offpath.cli.gpu_check.figures import Figures, NotPossible
 
 _MIB: Final = 1 << 20
 _BLOCK: Final = 8 * _MIB
@@ -27,7 +28,9 @@ _RANGES: Final = {
 def export(setting: Setting, figures: Figures) -> None:
     """The matrix of ranges, flags, and what outlives memory and process."""
     if not in_child("attributes", lambda: _exports(setting)):
-        raise NotPossible("the device exports no dma-buf (attribute 124): the proprietary kernel modules, or an old one")
+        raise NotPossible(
+            "the device exports no dma-buf (attribute 124): the proprietary kernel modules, or an old one"
+        )
     figures.attempt("ranges", lambda: _ranges(setting, figures))
     figures.attempt("memory that is not one allocation", lambda: _odd_memory(setting, figures))
     figures.attempt("a descriptor after its memory", lambda: _after_free(setting, figures))

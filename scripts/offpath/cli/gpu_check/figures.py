@@ -1,40 +1,21 @@
-"""What a check knows of its GPU, and how it reports: each figure is written at once, so that a kill loses none."""
+"""How a check reports: each figure is written at once, so that a kill loses none."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 
-from offpath.bindings import forked
 from offpath.bindings.errors import DeviceError, OffpathError
+from offpath.cli.bench.gpu.setting import ATTEMPT_S, in_child
 
-_ATTEMPT_S: Final = 30.0
 _MOST_TEXT: Final = 600
 
 
 class NotPossible(OffpathError):
     """This machine cannot do what the check needs; the text says what is missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """The GPU that is checked. ``uuid``: empty if CUDA shows none, for the reason in ``problem``. ``nbytes``: its
-    memory. ``is_quick``: small counts."""
-
-    uuid: str
-    name: str
-    nbytes: int
-    is_emulated: bool
-    is_quick: bool
-    problem: str = ""
-
-    def count(self, full: int, quick: int) -> int:
-        """How often to do something: always ``quick`` on the emulator, whose times say nothing."""
-        return quick if self.is_quick or self.is_emulated else full
 
 
 class Figures:
@@ -51,7 +32,7 @@ class Figures:
         """A promise that the check verifies; the check fails if one is not met."""
         self._write({"expectation": name, "is_met": bool(is_met), "detail": str(detail)[:_MOST_TEXT]})
 
-    def attempt(self, name: str, function: Callable[[], Any], limit_s: float = _ATTEMPT_S) -> Any:
+    def attempt(self, name: str, function: Callable[[], Any], limit_s: float = ATTEMPT_S) -> Any:
         """The result of ``function`` in a forked process, where it may use CUDA; None if it failed, which is an
         expectation not met. The calling process must have used no CUDA itself."""
         try:
@@ -62,8 +43,3 @@ class Figures:
 
     def _write(self, line: dict[str, Any]) -> None:
         os.write(self._fd, orjson.dumps(line) + b"\n")
-
-
-def in_child(what: str, function: Callable[[], Any], limit_s: float = _ATTEMPT_S) -> Any:
-    """``function`` in a forked process; its result must be JSON. Raises: DeviceError: see `forked.call`."""
-    return orjson.loads(forked.call(lambda: orjson.dumps(function()).decode(), what, limit_s))

@@ -1,5 +1,4 @@
-"""Check 3: CUDA beside fork. The helper's processes rely on it: they import CUDA's packages, fork, and only then use it.
-"""
+"""Check 3: CUDA beside fork. The helper relies on it: it imports CUDA's packages, forks, and only then uses it."""
 
 from __future__ import annotations
 
@@ -7,9 +6,9 @@ import os
 from typing import Any
 
 from offpath.bindings.cuda.driver import NOT_INITIALIZED, load
-from offpath.cli.gpu_check.device import Device, code_of
-from offpath.cli.gpu_check.figures import Figures, Setting
-
+from offpath.cli.bench.gpu.device import Device, code_of
+from offpath.cli.bench.gpu.setting import Setting
+from offpath.cli.gpu_check.figures import Figures
 
 
 def forks(setting: Setting, figures: Figures) -> None:

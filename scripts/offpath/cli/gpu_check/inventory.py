@@ -11,8 +11,9 @@ from offpath.bindings.cuda.driver import load
 from offpath.bindings.errors import DeviceError, NvmlError, OffpathError
 from offpath.bindings.mig import GpuModel, gpu_models
 from offpath.bindings.nvml.session import Nvml
-from offpath.cli.gpu_check.device import Device, code_of
-from offpath.cli.gpu_check.figures import Figures, NotPossible, Setting
+from offpath.cli.bench.gpu.device import Device, code_of
+from offpath.cli.bench.gpu.setting import Setting
+from offpath.cli.gpu_check.figures import Figures, NotPossible
 
 _PROFILES: Final = 32
 _MOST_PLACEMENTS: Final = 64
@@ -80,7 +81,7 @@ def _profiles(nvml: Nvml, gpu: str, model: GpuModel | None, figures: Figures) ->
             found[name] = facts
             figures.add(f"profile {name}", facts)
     for version, refused in codes.items():
-        figures.add(f"codes of {version}", {str(number): code for number, code in refused.items()})
+        figures.add(f"codes of {version}", {str(number): code for number, code in refused.items() if code})
     if found and model:
         differences = list(_differences(found, model))
         figures.add("differences from mig_profiles.json", differences)
@@ -92,15 +93,14 @@ def _info(nvml: Nvml, version: str, handle: Any, number: int, codes: dict[int, i
         if version.endswith("V"):
             made = nvml.module.c_nvmlGpuInstanceProfileInfo_v2_t()
             function = nvml.module._nvmlGetFunctionPointer("nvmlDeviceGetGpuInstanceProfileInfoV")
-            code = int(function(handle, ctypes.c_uint(number), ctypes.byref(made)))
-            if code:
-                codes[number] = code
-                return None
-            return made
+            codes[number] = int(function(handle, ctypes.c_uint(number), ctypes.byref(made)))
+            return None if codes[number] else made
         return nvml.call("nvmlDeviceGetGpuInstanceProfileInfo", handle, number)
     except NvmlError as fault:
         codes[number] = fault.code
-        return None
+    except nvml.module.NVMLError as fault:  # the library lacks `…V`
+        codes[number] = int(fault.value)
+    return None
 
 
 def _facts(

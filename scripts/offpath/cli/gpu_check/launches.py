@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from offpath.bindings.errors import CudaMissing
-from offpath.cli.gpu_check.device import Device
-from offpath.cli.gpu_check.figures import Figures, Setting, in_child
-from offpath.cli.gpu_check.kernels import EMPTY, SPIN
-from offpath.cli.gpu_check.serving import KERNEL_MS, Serving, median
+from offpath.cli.bench.gpu.device import Device
+from offpath.cli.bench.gpu.direct import BAR, direct_us
+from offpath.cli.bench.gpu.kernels import EMPTY
+from offpath.cli.bench.gpu.serving import KERNEL_MS, Serving, median
+from offpath.cli.bench.gpu.setting import Setting, in_child
+from offpath.cli.gpu_check.figures import Figures
 
-BAR: Final = 1.10
-"""Most that a request with a kernel of 4 ms may take, over a direct launch."""
-_MS: Final = 1_000_000
 _WARM: Final = 20
 _LIMIT_S: Final = 60.0
 _PAYLOAD: Final = np.zeros(4096, np.uint8)
@@ -27,37 +27,24 @@ _GEQ: Final = 0
 
 # -- check 9 ----------------------------------------------------------------------------------------------------------
 def launch(setting: Setting, figures: Figures) -> None:
-    """A kernel of 0, 1 and 4 ms: launched and awaited directly, and as a request of 4 KiB."""
-    for is_spinning in (False, True):
+    """A kernel of 0, 1 and 4 ms: launched and awaited directly, and as a request of 4 KiB. Quick: without polling."""
+    counts = {kernel_ms: setting.count(400 if kernel_ms else 2000, 10) for kernel_ms in KERNEL_MS}
+    for is_spinning in (False,) if setting.is_quick else (False, True):
         word = "spinning" if is_spinning else "blocking"
-        direct = in_child("direct launches", lambda: direct_us(setting, is_spinning), _LIMIT_S)  # noqa: B023
-        for kernel_ms in KERNEL_MS:
-            figures.add(f"{word}: direct, {kernel_ms} ms", direct[str(kernel_ms)], "µs")
+        direct = in_child("direct launches", partial(direct_us, setting, counts, is_spinning=is_spinning), _LIMIT_S)
         serving = Serving(setting, 1 << 20, is_spinning=is_spinning)
         try:
-            for kernel_ms in KERNEL_MS:
-                count = setting.count(400 if kernel_ms else 2000, 10)
+            for kernel_ms, count in counts.items():
                 serving.times_us(f"k{kernel_ms}", _PAYLOAD, min(count, _WARM))
                 taken = median(serving.times_us(f"k{kernel_ms}", _PAYLOAD, count))
-                figures.add(f"{word}: request, {kernel_ms} ms", taken, "µs")
                 over = taken / direct[str(kernel_ms)]
+                figures.add(f"{word}: direct, {kernel_ms} ms", direct[str(kernel_ms)], "µs")
+                figures.add(f"{word}: request, {kernel_ms} ms", taken, "µs")
                 figures.add(f"{word}: request over direct, {kernel_ms} ms", over)
                 if kernel_ms == max(KERNEL_MS) and not setting.is_emulated:
                     figures.expect(f"{word}: at most {BAR} of a direct launch at {kernel_ms} ms", over <= BAR, over)
         finally:
             serving.close()
-
-
-def direct_us(setting: Setting, is_spinning: bool) -> dict[str, float]:
-    """Median time of a launch and its wait, by the kernel's milliseconds."""
-    device = Device(setting, is_spinning=is_spinning)
-    found = {}
-    for kernel_ms in KERNEL_MS:
-        kernel = device.kernel(SPIN, kernel_ms * _MS)
-        count = setting.count(400 if kernel_ms else 2000, 10)
-        taken = [device.timed(kernel.launch) * 1e6 for _ in range(count + min(count, _WARM))]
-        found[str(kernel_ms)] = median(taken[-count:])
-    return found
 
 
 # -- check 10 ---------------------------------------------------------------------------------------------------------
@@ -67,7 +54,7 @@ def empty_kernels(setting: Setting, figures: Figures) -> None:
     figures.add("MINA, figure of the paper: alone", 2.23, "µs")
     for name, (full, body) in _SERIES.items():
         count = setting.count(full, 100)
-        taken = figures.attempt(name, lambda: _measure(setting, body, count), _LIMIT_S)  # noqa: B023
+        taken = figures.attempt(name, partial(_measure, setting, body, count), _LIMIT_S)
         if isinstance(taken, float):
             figures.add(f"{name}, n={count}", round(taken, 3), "µs each")
         elif taken is not None:
@@ -130,11 +117,11 @@ def _address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-def _nothing(_: Any) -> None:
-    return
+def _return(_: int | None) -> None:
+    """A host function that does nothing."""
 
 
+_nothing = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_return)
 _SERIES: Final[dict[str, tuple[int, Callable[[Device, int], None]]]] = {
     "empty kernels alone": (1_000_000, _alone),
     "with a host function in C": (200_000, _with_c),

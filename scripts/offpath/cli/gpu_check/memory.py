@@ -14,9 +14,10 @@ from offpath.bindings.cuda.driver import OUT_OF_MEMORY
 from offpath.bindings.cuda.instance import scrub
 from offpath.bindings.cuda.kernels import WORD_BYTES, ZeroCheck
 from offpath.bindings.errors import CudaError, DeviceError
+from offpath.cli.bench.gpu.device import Device
+from offpath.cli.bench.gpu.setting import Setting, in_child
 from offpath.cli.bench.measure import end, fork
-from offpath.cli.gpu_check.device import Device
-from offpath.cli.gpu_check.figures import Figures, Setting, in_child
+from offpath.cli.gpu_check.figures import Figures
 
 _MIB: Final = 1 << 20
 _SIZES: Final = (1, 16, 256, 4096, 32_768)

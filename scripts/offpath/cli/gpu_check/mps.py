@@ -13,7 +13,8 @@ import orjson
 
 from offpath.bindings.cuda.driver import OUT_OF_MEMORY
 from offpath.bindings.errors import DeviceError
-from offpath.cli.gpu_check.figures import Figures, Setting
+from offpath.cli.bench.gpu.setting import Setting
+from offpath.cli.gpu_check.figures import Figures
 from offpath.cli.gpu_check.mps_control import PIPES, Client, Control
 from offpath.cli.local.child import command, environment
 
@@ -45,7 +46,7 @@ def mps(setting: Setting, figures: Figures) -> None:
 
 
 def _answers(setting: Setting, control: Control, figures: Figures) -> None:
-    for text in _COMMANDS:
+    for text in _COMMANDS[:3] if setting.is_quick else _COMMANDS:
         code, out, err = control.run(commands=f"{text}\n")
         figures.add(f"answer: {text}", [code, out or err])
     figures.add("answer: -d again", list(control.run("-d")))

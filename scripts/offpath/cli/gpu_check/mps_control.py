@@ -18,10 +18,11 @@ import orjson
 
 from offpath.bindings.cuda.driver import PATH_VARIABLE, VISIBLE_VARIABLE
 from offpath.bindings.errors import CudaError, CudaLost, DeviceError, OffpathError
+from offpath.cli.bench.gpu.device import Device, code_of
+from offpath.cli.bench.gpu.kernels import EMPTY, FAULT, SPIN
+from offpath.cli.bench.gpu.setting import Setting
 from offpath.cli.bench.measure import end, fork
-from offpath.cli.gpu_check.device import Device, code_of
-from offpath.cli.gpu_check.figures import NotPossible, Setting
-from offpath.cli.gpu_check.kernels import EMPTY, FAULT, SPIN
+from offpath.cli.gpu_check.figures import NotPossible
 
 PROGRAM: Final = "nvidia-cuda-mps-control"
 PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
@@ -41,6 +42,7 @@ class Control:
             raise NotPossible(f"{PROGRAM} is not installed")
         self.program: str = found
         self.folder = tempfile.mkdtemp(prefix="opmps-")  # short: it holds sockets
+        self._is_running = False
         self.environment: Final = {PIPES: self.folder, LOGS: self.folder, VISIBLE_VARIABLE: setting.uuid}
 
     def __enter__(self) -> Control:
@@ -58,9 +60,13 @@ class Control:
         code, out, err = self.run("-d")
         if code:
             raise DeviceError(f"{PROGRAM} -d: code {code}: {out} {err}")
+        self._is_running = True
 
     def stop(self) -> None:
         """Quit; then kill what is left of it: processes that have its directory in their environment."""
+        if not self._is_running:
+            return
+        self._is_running = False
         with suppress(DeviceError):
             self.run(commands="quit -t 2\n")
         for pid in self._left():
@@ -91,11 +97,15 @@ class Control:
         found = []
         for name in filter(str.isdigit, os.listdir("/proc")):
             with suppress(OSError):
-                with open(f"/proc/{name}/cmdline", "rb") as words, open(f"/proc/{name}/environ", "rb") as variables:
-                    is_daemon = b"nvidia-cuda-mps" in words.read()
-                    if is_daemon and mark in variables.read().split(b"\0"):
-                        found.append(int(name))
+                words, variables = (_bytes_of(f"/proc/{name}/{file}") for file in ("cmdline", "environ"))
+                if b"nvidia-cuda-mps" in words and mark in variables.split(b"\0"):
+                    found.append(int(name))
         return found
+
+
+def _bytes_of(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 class Client:

@@ -14,9 +14,7 @@ from typing import IO, Any, Final
 
 import orjson
 
-from offpath.bindings.cuda.whole import visible
-from offpath.bindings.errors import DeviceError
-from offpath.cli.gpu_check.figures import Setting
+from offpath.cli.bench.gpu.setting import Setting
 from offpath.cli.gpu_check.plan import Check
 from offpath.cli.local.child import ONE_THREAD, start
 
@@ -66,26 +64,18 @@ class Outcome:
             self.status = FAILED
 
 
-def find(*, is_quick: bool) -> Setting:
-    """The first GPU or MIG instance that CUDA shows this user."""
-    try:
-        found = visible()
-    except DeviceError as fault:
-        return Setting("", "", 0, bool(os.environ.get("OFFPATH_GPU_PATH")), is_quick, str(fault))
-    if not found:
-        return Setting("", "", 0, False, is_quick, "CUDA shows no device")
-    return Setting(found[0].uuid, found[0].name, found[0].nbytes, found[0].is_emulated, is_quick)
-
-
 def run(check: Check, setting: Setting, limit_s: float) -> Outcome:
     """Run a check for at most ``limit_s``, and end everything that it has started."""
     outcome = Outcome(check)
+    if check.needs_device and not setting.uuid:
+        outcome.status, outcome.why = NOT_POSSIBLE, setting.problem
+        return outcome
     began = time.monotonic()
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     with tempfile.TemporaryFile() as log:
         try:
             process = start(
-                "gpu_check.child", str(check.number), str(writing), orjson.dumps(asdict(setting)).decode(),
+                "gpu_check.child", check.module, check.function, str(writing), orjson.dumps(asdict(setting)).decode(),
                 more=ONE_THREAD, pass_fds=(writing,), start_new_session=True, stdin=subprocess.DEVNULL, stdout=log,
                 stderr=log,
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Check 6: torch and cupy see a lane's bytes without a copy. `UUID LIBRARY` as a program: it ends with tensors alive."""
+"""Check 6: torch and cupy see a lane's bytes without a copy. `UUID LIBRARY` as a program ends with tensors alive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import orjson
 
 from offpath.bindings.cuda.instance import CudaInstance
 from offpath.bindings.cuda.lane import CudaLane
-from offpath.cli.gpu_check.figures import Figures, NotPossible, Setting
+from offpath.cli.bench.gpu.setting import Setting
+from offpath.cli.gpu_check.figures import Figures, NotPossible
 from offpath.cli.local.child import command, environment
 from offpath.host_helper.results import store
 from offpath.host_helper.tensors import LaneTensor

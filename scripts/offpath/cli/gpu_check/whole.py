@@ -1,4 +1,4 @@
-"""Check 2: a whole GPU served by daemon, helper and worker, with many jobs, a killed worker, and nothing left behind."""
+"""Check 2: a whole GPU served by daemon, helper and worker, many jobs, a killed worker, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Final
 import numpy as np
 
 from offpath.bindings.errors import OffpathError
-from offpath.cli.gpu_check.device import Device
-from offpath.cli.gpu_check.figures import Figures, Setting, in_child
-from offpath.cli.gpu_check.serving import Serving, median
+from offpath.cli.bench.gpu.device import Device
+from offpath.cli.bench.gpu.serving import Serving, median
+from offpath.cli.bench.gpu.setting import Setting, in_child
+from offpath.cli.gpu_check.figures import Figures
 
 _PAYLOAD_BYTES: Final = 4096
 _ENDED_S: Final = 10.0

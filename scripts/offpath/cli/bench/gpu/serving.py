@@ -17,9 +17,9 @@ from offpath.bindings.cuda.driver import load
 from offpath.bindings.cuda.instance import CudaInstance
 from offpath.bindings.cuda.whole import Visible, WholeGpu
 from offpath.cli.bench.daemon_process import DaemonProcess
+from offpath.cli.bench.gpu.kernels import SPIN, DeviceCode, Kernel
+from offpath.cli.bench.gpu.setting import Setting
 from offpath.cli.bench.measure import children, end, fork
-from offpath.cli.gpu_check.figures import Setting
-from offpath.cli.gpu_check.kernels import SPIN, DeviceCode, Kernel
 from offpath.host_helper.helper import Helper
 from offpath.host_helper.requester import Requester
 from offpath.host_helper.tensors import LaneTensor

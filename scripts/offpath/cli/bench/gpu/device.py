@@ -8,8 +8,8 @@ from typing import Any
 
 from offpath.bindings.cuda.context import Context
 from offpath.bindings.errors import CudaError, CudaLost
-from offpath.cli.gpu_check.figures import Setting
-from offpath.cli.gpu_check.kernels import DeviceCode, Kernel
+from offpath.cli.bench.gpu.kernels import DeviceCode, Kernel
+from offpath.cli.bench.gpu.setting import Setting
 
 
 class Device:
