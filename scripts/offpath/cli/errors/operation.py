@@ -73,6 +73,7 @@ ENTRIES: Final = (
             "put the host's .pub file into the daemon's `zmq.allowed` and reload it; compare `--server-key`",
         ),
         ("NotBuilt", "a benchmark's C program cannot be built", "install a C compiler; its text gives the reason"),
+        ("NotPossible", "a check of `offpath gpu check` lacks what it needs", "its text names what is missing"),
         ("HostChannelError", "the host channel's carrier is misconfigured", "its text gives the reason"),
         ("ZmqMissing", "pyzmq is not installed", 'pip install "offpath[daemon]", or pyzmq alone'),
         (

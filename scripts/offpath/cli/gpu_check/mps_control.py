@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import orjson
 
@@ -75,14 +75,16 @@ class Control:
 
     def run(self, *arguments: str, commands: str = "") -> tuple[int, str, str]:
         """(code, standard output, standard error) of the control program. Raises: DeviceError: no answer."""
-        try:
-            done = subprocess.run(
-                [self.program, *arguments], input=commands, env={**os.environ, **self.environment},
-                capture_output=True, text=True, timeout=_ANSWER_S, check=False,
-            )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired) as fault:
-            raise DeviceError(f"{PROGRAM}: {fault}") from fault
-        return done.returncode, done.stdout.strip(), done.stderr.strip()
+        # Into files: a daemon that keeps a pipe open would never let it end.
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as error:
+            try:
+                done = subprocess.run(
+                    [self.program, *arguments], input=commands.encode(), env={**os.environ, **self.environment},
+                    stdout=out, stderr=error, timeout=_ANSWER_S, check=False,
+                )  # fmt: skip
+            except (OSError, subprocess.TimeoutExpired) as fault:
+                raise DeviceError(f"{PROGRAM}: {fault}") from fault
+            return done.returncode, _text_of(out), _text_of(error)
 
     def logs(self) -> dict[str, str]:
         """The last lines of its logs."""
@@ -101,6 +103,11 @@ class Control:
                 if b"nvidia-cuda-mps" in words and mark in variables.split(b"\0"):
                     found.append(int(name))
         return found
+
+
+def _text_of(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode("utf-8", "replace").strip()
 
 
 def _bytes_of(path: str) -> bytes:

@@ -32,7 +32,7 @@ CHECKS: Final = {
         Check(7, "scrub", f"{_PACKAGE}.memory", "scrubs", 60),
         Check(8, "residue of a killed process", f"{_PACKAGE}.memory", "residue", 60),
         Check(9, "launch through a worker", f"{_PACKAGE}.launches", "launch", 70),
-        Check(10, "empty kernels and host functions", f"{_PACKAGE}.launches", "empty_kernels", 60),
+        Check(10, "empty kernels and host functions", f"{_PACKAGE}.launches", "empty_kernels", 80),
         Check(11, "MPS", f"{_PACKAGE}.mps", "mps", 110),
         Check(12, "codes of recorded calls", f"{_PACKAGE}.codes", "codes", 60),
     )
