@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from offpath.bindings.cuda.kernels import PTX as ZERO_CHECK
+from offpath.cli.bench.gpu import benchmark
 from offpath.cli.bench.gpu.kernels import PARAMETERS, PTX
-from offpath.cli.bench.gpu.setting import Setting
+from offpath.cli.bench.gpu.setting import Setting, find
 from offpath.cli.gpu_check import runner
 from offpath.cli.gpu_check.call_script import read, replay
 from offpath.cli.gpu_check.codes import differences
@@ -85,6 +87,18 @@ def test_a_request_allocates_nothing_and_switches_no_context(machine: Machine) -
     }
     assert {bar["value"] for bar in found["bars"]} == {0.0}
     assert "EMULATED" in done.err
+
+
+def test_on_a_gpu_each_latency_is_over_the_direct_one_of_its_block(machine: Machine) -> None:
+    """What runs on a GPU only, on an emulated one: its rows, and not their times."""
+    report = benchmark.times(replace(find(is_quick=True), is_emulated=False))
+    assert list(report.data["launches"]) == ["0 ms", "1 ms", "4 ms"]
+    assert list(report.data["copies"]) == ["600 KB", "19.66 MB"]
+    for row in (report.data["launches"] | report.data["copies"]).values():
+        assert row["over"]["blocks"] == 3
+        assert min(row["direct_us"], row["request_us"], row["over"]["min"]) > 0
+    (bar,) = report.bars
+    assert (bar.bound, bar.value) == (1.10, report.data["launches"]["4 ms"]["over"]["median"])
 
 
 # -- what a check's process does --------------------------------------------------------------------------------------

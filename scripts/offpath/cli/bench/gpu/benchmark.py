@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> Report:
     if not setting.uuid:
         raise NoGpu(f"no GPU to measure: {setting.problem}")
     here = machine()  # before forks
-    report = _counts(setting) if setting.is_emulated else _times(setting)
+    report = _counts(setting) if setting.is_emulated else times(setting)
     report.data |= {
         "benchmark": "gpu", "quick": arguments.quick, "machine": here, "gpu": setting.name,
         "is_emulated": setting.is_emulated,
@@ -76,7 +76,8 @@ def _difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]
 
 
 # -- a GPU: times -----------------------------------------------------------------------------------------------------
-def _times(setting: Setting) -> Report:
+def times(setting: Setting) -> Report:
+    """Latencies beside direct calls, with the bar. Raises: OffpathError."""
     blocks = 3 if setting.is_quick else 7
     serving = Serving(setting, max(COPIES.values()))
     try:
