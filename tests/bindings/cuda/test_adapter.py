@@ -21,6 +21,7 @@ from offpath.bindings.errors import CudaError, CudaLost, DeviceError
 
 from ...support.gpu_machine import Machine
 
+pytestmark = pytest.mark.gpu
 BOUND_S = 30.0
 FAULT = b"""
 .version 6.0

@@ -18,6 +18,7 @@ from offpath.bindings.errors import OffpathError
 
 from . import test_adapter as tests
 
+pytestmark = pytest.mark.gpu
 Patch = Callable[[object, str, object], None]
 Test = Callable[[Any], None]
 BUGS: dict[str, tuple[Callable[[Patch], None], Test]] = {}

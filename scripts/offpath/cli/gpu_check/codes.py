@@ -17,8 +17,8 @@ from offpath.cli.bench.measure import end, fork
 from offpath.cli.gpu_check.call_script import Section, read, replay
 from offpath.cli.gpu_check.figures import Figures
 
-_XID_MS: Final = 5000
-_READY_S: Final = 10.0
+_XID_MS: Final = 15_000
+_READY_S: Final = 20.0
 
 
 def codes(setting: Setting, figures: Figures) -> None:

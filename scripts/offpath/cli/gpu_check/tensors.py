@@ -33,10 +33,14 @@ def tensors(setting: Setting, figures: Figures) -> None:
     if not found:
         raise NotPossible("neither torch nor cupy is installed")
     for name in found:
-        done = subprocess.run(
-            command("gpu_check.tensors", setting.uuid, name), env=environment(), capture_output=True, text=True,
-            timeout=_LIMIT_S / len(found), check=False,
-        )  # fmt: skip
+        try:
+            done = subprocess.run(
+                command("gpu_check.tensors", setting.uuid, name), env=environment(), capture_output=True, text=True,
+                timeout=_LIMIT_S / len(found), check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as late:
+            figures.expect(name, False, late)
+            continue
         for line in done.stdout.splitlines():
             if line.startswith("{"):
                 (what, value), *_ = orjson.loads(line).items()

@@ -16,7 +16,7 @@ from offpath.cli.bench.gpu.setting import Setting, in_child
 from offpath.cli.gpu_check.figures import Figures
 
 _PAYLOAD_BYTES: Final = 4096
-_ENDED_S: Final = 10.0
+_ENDED_S: Final = 30.0
 _SLACK_BYTES: Final = 32 << 20
 """Less than a context takes."""
 
