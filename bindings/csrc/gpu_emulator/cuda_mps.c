@@ -63,25 +63,28 @@ static uint64_t own_limit(uint64_t of_daemon)
 
 /* -- the server, a row of the machine's table ----------------------------------------------------------------------- */
 
-static struct emu_server *row(uint64_t number)
-{
-    struct emu_server *unused = NULL;
-    for (uint32_t i = 0; i < EMU_SERVERS; i++) {
-        struct emu_server *server = &emu_state()->servers[i];
-        if (server->number == number)
-            return server;
-        if (server->number == 0 && unused == NULL)
-            unused = server;
-    }
-    return unused;
-}
-
 static bool has_clients(uint64_t number)
 {
     for (uint32_t i = 0; i < EMU_CLIENTS; i++)
         if (emu_state()->clients[i].pid != 0 && emu_state()->clients[i].server == number)
             return true;
     return false;
+}
+
+/* The server's row, else an unused one, else that of a server without clients. */
+static struct emu_server *row(uint64_t number)
+{
+    struct emu_server *unused = NULL, *idle = NULL;
+    for (uint32_t i = 0; i < EMU_SERVERS; i++) {
+        struct emu_server *server = &emu_state()->servers[i];
+        if (server->number == number)
+            return server;
+        if (server->number == 0 && unused == NULL)
+            unused = server;
+        if (idle == NULL && !has_clients(server->number))
+            idle = server;
+    }
+    return unused != NULL ? unused : idle;
 }
 
 /* A server in FAULT accepts no client until its last one has exited. A server that lost a client with work outstanding
@@ -94,7 +97,7 @@ static CUresult join(uint64_t number)
     struct emu_server *server = row(number);
     if (server == NULL)
         emu_strict("MPS", "more than %d servers", EMU_SERVERS);
-    if (server->number == 0)
+    if (server->number != number)
         *server = (struct emu_server){number, EMU_SERVER_ACTIVE};
     if (server->state == EMU_SERVER_FAULT && !has_clients(number))
         server->state = EMU_SERVER_ACTIVE;
