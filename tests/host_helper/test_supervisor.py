@@ -82,7 +82,7 @@ def test_a_worker_that_lives_is_not_waited_for_because_it_got_a_dead_ones_descri
     made = Supervisor("host", LoopbackConnector("/nowhere/host.sock"), [], table)
     with subprocess.Popen(["sleep", "60"]) as worker:
         pidfd = os.pidfd_open(worker.pid)
-        held: Any = SimpleNamespace(workers={pidfd: worker.pid})
+        held: Any = SimpleNamespace(workers={pidfd: worker.pid}, mps=None)
         made._instances[1] = held
         reaping = threading.Thread(target=made._reap, args=(None, pidfd))
         reaping.start()

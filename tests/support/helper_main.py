@@ -18,7 +18,7 @@ from clocks import shift_clocks  # the script's own folder is first on sys.path
 from numpy.typing import NDArray
 
 from offpath.bindings.cuda.driver import load
-from offpath.bindings.errors import DeviceError
+from offpath.bindings.errors import CudaError, CudaLost, DeviceError
 from offpath.bindings.loopback.gpu import EmulatedGpu, EmulatedLane
 from offpath.bindings.ports import MemoryExport
 from offpath.bindings.verbs.lane import VerbsLaneExporter
@@ -147,6 +147,20 @@ def tally_file() -> int:
     return os.open(os.environ["OFFPATH_TEST_TALLY"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
+@helper.kernel("share", demand=14)
+def share(nbytes: Array) -> Array:
+    """What this process has of its NVIDIA GPU: whether under MPS, its multiprocessors; the result of allocating."""
+    driver = load()
+    device = driver.call("cuDeviceGet", 0)
+    try:
+        driver.call("cuMemFree", driver.call("cuMemAlloc", int(nbytes[0])))
+        allocated = 0
+    except CudaError as fault:
+        allocated = fault.code
+    found = {"mps": driver.attribute(device, 133), "sms": driver.attribute(device, 16), "allocated": allocated}
+    return text({**found, "pid": os.getpid(), "lane": current_lane().lane, "lease": current_lane().lease})
+
+
 @helper.kernel("cursed", demand=14)
 def cursed(path: Array) -> None:
     """Appends a line to the file, then dies of SIGKILL."""
@@ -176,6 +190,19 @@ def gpu_fault(array: Array) -> Array:
     function = driver.call("cuModuleGetFunction", driver.call("cuModuleLoadData", FAULT), b"offpath_fault")
     driver.call("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
     return array
+
+
+@helper.kernel("gpu-fault-noted", demand=14)
+def gpu_fault_noted(path: Array) -> Array:
+    """Appends a line to the file, then does as `gpu_fault`, and fails with an error that is not offpath's."""
+    with open(path.tobytes().decode(), "a") as file:
+        file.write("launched\n")
+    gpu_fault(path)
+    try:
+        load().call("cuCtxSynchronize")
+    except CudaLost as fault:
+        raise RuntimeError("a library's own error") from fault
+    return path.copy()
 
 
 @helper.kernel("gpu-glutton", demand=14)

@@ -207,6 +207,18 @@ class NoGpu(DeviceError):
     """A helper finds no GPU that it can use, and has no model to emulate."""
 
 
+class MpsError(DeviceError):
+    """A lease's MPS control daemon did not start, or did not accept a setting."""
+
+
+class MpsMissing(MpsError):
+    """MPS is required, and this machine has no nvidia-cuda-mps-control."""
+
+
+class MpsNotInForce(MpsError):
+    """A worker runs without MPS, or with another share of the GPU than its own. CUDA itself does not report that."""
+
+
 class DriverMissing(DeviceGone):
     """No NVIDIA kernel driver is loaded (NVML code 9)."""
 

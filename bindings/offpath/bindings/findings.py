@@ -36,6 +36,7 @@ CODES: Final[dict[str, str]] = {
     "build": "whether the request path's mechanics run in C",
     "plugin": "whether the policy plug-in of the configuration starts",
     "gpu": "on a host, the GPUs that a helper would serve; else those that a daemon serves; emulated ones are named",
+    "mps": "on a host, whether NVIDIA's control program for MPS is found",
     "rdma": "whether this machine has RDMA devices",
     "rdma-port": "whether an RDMA port is up",
     "rdma-gid": "the address that an RDMA port can be connected to by",

@@ -20,6 +20,7 @@ from offpath.bindings.runtime import HOST_SOCKET
 from offpath.bindings.trust import connect_daemon
 from offpath.bindings.verbs.devices import ports
 from offpath.host_helper.gpus import NO_GPU_ADVICE, find_gpus
+from offpath.host_helper.mps import PROGRAM, find_program
 
 _PACKAGES: Final = (
     ("numpy", Severity.ERROR, "kernels and requesters exchange its arrays: pip install numpy"),
@@ -49,6 +50,7 @@ def check_host(directory: str, doca_path: str = "") -> Iterator[Finding]:
     yield check_build()
     yield _daemon(os.path.join(directory, HOST_SOCKET))
     yield check_gpu()
+    yield check_mps()
     found = ports()
     if found:
         yield ok("rdma", ", ".join(map(str, found)))
@@ -79,6 +81,16 @@ def check_gpu(find: Callable[[], Sequence[Gpu]] = find_gpus) -> Finding:
     if is_emulated:
         return Finding("gpu", Severity.WARNING, named, "no GPU computes: NVIDIA's libraries here are emulators")
     return ok("gpu", named)
+
+
+def check_mps() -> Finding:
+    """Whether NVIDIA's control program for MPS is here."""
+    if found := find_program():
+        return ok("mps", found)
+    return Finding(
+        "mps", Severity.NOTE, f"no {PROGRAM}: lanes of a lease take turns on their GPU",
+        "for `offpath helper run --mps on`: install the driver's compute utilities",
+    )  # fmt: skip
 
 
 def _pidfds() -> Finding:

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 
 from offpath.bindings.doca.lane import HostDevice
@@ -19,6 +20,7 @@ from offpath.bindings.verbs.devices import choose
 from offpath.host_helper.channels import host_channel
 from offpath.host_helper.gpus import NO_GPU_ADVICE, emulated_gpus, find_gpus
 from offpath.host_helper.kernels import KernelTable, LaneContext, current_lane
+from offpath.host_helper.mps import CudaGpu, open_mps
 from offpath.host_helper.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -35,6 +37,7 @@ class Helper(KernelTable):
         *,
         gpus: Sequence[Gpu] | str = "auto",
         migd: str = "",
+        mps: str = "off",
         emulate: Sequence[str] = (),
         slice_bytes: int = DEFAULT_SLICE_BYTES,
         delayed_visibility: bool = False,
@@ -56,6 +59,9 @@ class Helper(KernelTable):
             gpus: GPU ports to offer, or where to find NVIDIA GPUs: "migd", "cuda", or "auto", the first of both that is
                 there (`offpath.host_helper.gpus.KINDS`).
             migd: path of offpath-migd's socket. Default: in ``$OFFPATH_MIGD_DIR``, else in /run/offpath-migd.
+            mps: whether the lanes of a lease on an NVIDIA GPU share it by MPS, each with the percentage of its
+                multiprocessors that its kernels need, or take turns: "on", "off", or "auto", on where the control
+                program is found (docs/gpu.md).
             emulate: models of GPUs to emulate in the place of ``gpus``, in host memory and on this host's CPU. Log
                 lines, `offpath top`, metrics and requesters are told that these GPUs are emulated.
             slice_bytes: scale of an emulated GPU: bytes per memory slice.
@@ -75,8 +81,8 @@ class Helper(KernelTable):
                 daemon, loses it, or cannot join.
             break_scrub: a planted fault: workers confirm scrubs that they did not do.
 
-        Raises: NoGpu: this machine has no GPU that can be used, and ``emulate`` is empty. ValueError: no kernel is
-        registered.
+        Raises: NoGpu: this machine has no GPU that can be used, and ``emulate`` is empty. MpsMissing: ``mps`` is "on",
+        and the control program is not found. ValueError: no kernel is registered.
         """
         if not self.kernels:
             raise ValueError("a helper without kernels serves nothing: register one with @helper.kernel(...)")
@@ -91,32 +97,37 @@ class Helper(KernelTable):
                 "%d threads run already (often a BLAS pool: set OPENBLAS_NUM_THREADS=1); workers are forked from here",
                 threads,
             )
-        offered: Sequence[Gpu]
-        if emulate:
-            offered = emulated_gpus(emulate, slice_bytes=slice_bytes, delayed_visibility=delayed_visibility)
-        else:
-            offered = find_gpus(gpus, migd) if isinstance(gpus, str) else gpus
-        if not offered:
-            raise NoGpu(f"no GPU to serve kernels on: none was given. {NO_GPU_ADVICE}")
-        connector = host_channel(path=channel) if channel is None or isinstance(channel, str) else channel
-        supervisor = Supervisor(
-            _host_name(), connector, offered, self,
-            break_scrub=break_scrub, rdma=partial(choose, device=rdma_device, netdev=rdma_netdev, near=rdma_near),
-            doca=HostDevice(doca_device, doca_path),
-            state_files=_default_folder(channel) if state_files is None else state_files,
-            log_line=log_line,
-        )  # fmt: skip
-        log_line(self._offer(offered))
-        if emulated := ", ".join(gpu.uuid for gpu in offered if gpu.is_emulated):
-            log_line(f"EMULATED: {emulated}: this host's CPU computes, and no GPU")
-        before = {s: signal.signal(s, lambda *_: supervisor.stop()) for s in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            supervisor.run()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        with ExitStack() as stack:
+            # First: control daemons that a killed helper left keep their instances in use.
+            has_cuda = isinstance(gpus, str) or any(isinstance(gpu, CudaGpu) for gpu in gpus)
+            daemons = open_mps(mps, is_cuda=has_cuda and not emulate)
+            if daemons is not None:
+                stack.callback(daemons.close)
+            offered: Sequence[Gpu]
+            if emulate:
+                offered = emulated_gpus(emulate, slice_bytes=slice_bytes, delayed_visibility=delayed_visibility)
+            else:
+                offered = find_gpus(gpus, migd) if isinstance(gpus, str) else gpus
             for gpu in offered:
-                gpu.close()
+                stack.callback(gpu.close)
+            if not offered:
+                raise NoGpu(f"no GPU to serve kernels on: none was given. {NO_GPU_ADVICE}")
+            connector = host_channel(path=channel) if channel is None or isinstance(channel, str) else channel
+            supervisor = Supervisor(
+                _host_name(), connector, offered, self,
+                break_scrub=break_scrub, rdma=partial(choose, device=rdma_device, netdev=rdma_netdev, near=rdma_near),
+                doca=HostDevice(doca_device, doca_path),
+                state_files=_default_folder(channel) if state_files is None else state_files,
+                mps=daemons, log_line=log_line,
+            )  # fmt: skip
+            log_line(self._offer(offered))
+            if emulated := ", ".join(gpu.uuid for gpu in offered if gpu.is_emulated):
+                log_line(f"EMULATED: {emulated}: this host's CPU computes, and no GPU")
+            if mps != "off":
+                log_line(f"MPS: {'a control daemon for each lease' if daemons is not None else 'none on this machine'}")
+            for number in (signal.SIGTERM, signal.SIGINT):
+                stack.callback(signal.signal, number, signal.signal(number, lambda *_: supervisor.stop()))
+            supervisor.run()
 
     def _offer(self, gpus: Sequence[Gpu]) -> str:
         """The kernels and the GPUs, in one line."""

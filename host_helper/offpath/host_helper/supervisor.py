@@ -43,6 +43,7 @@ from offpath.bindings.verbs.lane import VerbsLaneExporter
 from offpath.bindings.wire import control
 from offpath.host_helper.ina.watch import StateFileWatch
 from offpath.host_helper.kernels import KernelTable
+from offpath.host_helper.mps import LeaseMps, Mps
 from offpath.host_helper.relay import Relay
 from offpath.host_helper.scrubbing import scrub as scrub_instance
 from offpath.host_helper.worker import Worker
@@ -63,6 +64,7 @@ class _Instance:
     exporter: Callable[[Lane], LaneExporter]
     workers: dict[int, tuple[int, int]] = field(default_factory=dict)
     """pidfd → pid, lane"""
+    mps: LeaseMps | None = None
 
 
 class Supervisor:
@@ -70,7 +72,8 @@ class Supervisor:
 
     ``rdma`` finds the port over which the lanes are reachable if the daemon copies by RDMA; called for each order.
     ``doca``: the device for a daemon that copies by DOCA. ``state_files``: the folder of the state files of ranks that
-    share trees; empty: no ranks are watched. ``log_line`` receives a line when the supervisor joins a daemon, loses it,
+    share trees; empty: no ranks are watched. ``mps``: starts a control daemon for each lease whose GPU can be shared by
+    MPS; None: none. ``log_line`` receives a line when the supervisor joins a daemon, loses it,
     or cannot join; repeats are suppressed.
     """
 
@@ -85,6 +88,7 @@ class Supervisor:
         rdma: Callable[[], Choice] = choose,
         doca: HostDevice | None = None,
         state_files: str = "",
+        mps: Mps | None = None,
         log_line: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._log_line = log_line
@@ -97,6 +101,7 @@ class Supervisor:
         self._rdma = rdma
         self._doca = doca or HostDevice()
         self._state_files = StateFileWatch(state_files) if state_files else None
+        self._mps = mps
         self._is_welcome = False
         self._instances: dict[int, _Instance] = {}
         self._quarantined: list[tuple[Gpu, int]] = []
@@ -289,7 +294,7 @@ class Supervisor:
         elif isinstance(order, control.CloseInstance):
             self._close(connection, order)
         elif isinstance(order, control.KillWorker):
-            self._kill(order)
+            self._kill(connection, order)
         elif isinstance(order, control.Ping):
             self._send(connection, control.Pong(number=order.number))
         elif isinstance(order, control.InaEpoch | control.InaAsk):
@@ -317,6 +322,8 @@ class Supervisor:
         try:
             if order.scrub_first:
                 scrub_instance(gpu, instance)
+            if self._mps is not None:
+                self._start_mps(self._mps, held)
             for lane in range(order.lanes):
                 self._fork(connection, held, lane)
         except (OffpathError, OSError) as fault:
@@ -325,6 +332,13 @@ class Supervisor:
             logger.warning("lease %d: %s", order.lease, fault)
             self._drop(order.lease, scrub=True)
             self._send(connection, _failed(order, str(fault)))
+
+    def _start_mps(self, mps: Mps, held: _Instance) -> None:
+        """Raises: MpsError, DeviceError."""
+        demands = [kernel.demand for kernel in self._table.kernels.values()]
+        held.mps = mps.start(held.order, held.gpu, held.instance, demands)
+        if held.mps is not None:
+            self._selector.register(held.mps.daemon.pidfd, selectors.EVENT_READ)
 
     def _exporter(self, order: control.OpenInstance) -> Callable[[Lane], LaneExporter]:
         """Creates what gives the daemon's copy engine access to a lane; the worker opens the device after the fork.
@@ -373,8 +387,10 @@ class Supervisor:
         worker = Worker(
             held.order, lane, held.gpu, held.instance, self._table, self._kernel_ids,
             break_scrub=self._break_scrub, pid=os.getpid(), linger_s=self._linger_s, exporter=held.exporter,
+            mps=held.mps.share if held.mps is not None else None,
         )  # fmt: skip
         worker.serve(self._connector)
+        worker.close()
 
     def _close(self, connection: HostConnection, order: control.CloseInstance) -> None:
         held = self._instances.get(order.lease)
@@ -387,10 +403,14 @@ class Supervisor:
         done = control.InstanceClosed(lease=order.lease, generation=order.generation, scrubbed_bytes=scrubbed)
         self._send(connection, done)
 
-    def _kill(self, order: control.KillWorker) -> None:
-        """The worker is reaped like any other; the daemon sees its channel close."""
+    def _kill(self, connection: HostConnection, order: control.KillWorker) -> None:
+        """The worker is reaped like any other; the daemon sees its channel close. Under MPS the others may be left in
+        an undefined state, so all end."""
         held = self._instances.get(order.lease)
         if held is None or held.order.generation != order.generation:
+            return
+        if held.mps is not None:
+            self._end_lanes(connection, held, f"lane {order.lane} is killed on the daemon's order")
             return
         for pid in [pid for pid, lane in held.workers.values() if lane == order.lane]:
             logger.warning("lease %d lane %d: killing worker %d on the daemon's order", order.lease, order.lane, pid)
@@ -401,10 +421,7 @@ class Supervisor:
         Returns the bytes scrubbed; 0 reports to the daemon that the scrub did not happen.
         """
         held = self._instances.pop(lease)
-        for pid, _ in held.workers.values():
-            os.kill(pid, signal.SIGKILL)
-        for pidfd in list(held.workers):
-            self._forget(held, pidfd)
+        self._end_workers(held)
         scrubbed = 0
         if scrub and not self._break_scrub:
             try:
@@ -442,22 +459,54 @@ class Supervisor:
         if (failed := self._retry_quarantined()) is not None:
             raise failed
 
+    def _end_workers(self, held: _Instance) -> None:
+        """SIGKILL, announced to MPS if it is there, whose daemon ends too: a scrub or another tenant comes next."""
+        if held.mps is not None:
+            held.mps.daemon.terminate(pid for pid, _ in held.workers.values())
+        for pid, _ in held.workers.values():
+            os.kill(pid, signal.SIGKILL)
+        for pidfd in list(held.workers):
+            self._forget(held, pidfd)
+        if held.mps is not None:
+            self._selector.unregister(held.mps.daemon.pidfd)
+            held.mps.daemon.stop()
+            held.mps = None
+
+    def _end_lanes(self, connection: HostConnection | None, held: _Instance, why: str) -> None:
+        """End all lanes of a lease under MPS; the daemon then closes it. After the unclean end of one client the state
+        of its server and of the other clients is undefined."""
+        order = held.order
+        logger.warning("lease %d: %s; all its lanes end, for they share MPS", order.lease, why)
+        lanes = [lane for _, lane in held.workers.values()]
+        self._end_workers(held)
+        for lane in lanes:
+            self._report_death(connection, order, lane)
+
+    def _report_death(self, connection: HostConnection | None, order: control.OpenInstance, lane: int) -> None:
+        if connection is not None:  # else the next hello reports the lanes that remain
+            died = control.WorkerDied(lease=order.lease, lane=lane, generation=order.generation)
+            self._send(connection, died)
+
     def _reap(self, connection: HostConnection | None, pidfd: int) -> None:
-        """Reap a worker that ended by itself. The daemon saw its channel close, unless the worker had none yet.
+        """Reap a worker that ended by itself. The daemon saw its channel close, unless the worker had none yet. The end
+        of an MPS control daemon, and under MPS that of a worker that did not exit in order, ends the lease's lanes.
 
         An order of the same turn may have closed this descriptor, and a worker forked since may have got its number.
         That worker lives, and waiting for it would block forever.
         """
         for held in self._instances.values():
             if pidfd in held.workers:
-                if os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if ended is None:
                     return
                 lane = held.workers[pidfd][1]
                 self._forget(held, pidfd)
-                order = held.order
-                if connection is not None:  # else the next hello reports the lanes that remain
-                    died = control.WorkerDied(lease=order.lease, lane=lane, generation=order.generation)
-                    self._send(connection, died)
+                self._report_death(connection, held.order, lane)
+                if held.mps is not None and (ended.si_code, ended.si_status) != (os.CLD_EXITED, 0):
+                    self._end_lanes(connection, held, f"the worker of lane {lane} ended out of order")
+                return
+            if held.mps is not None and pidfd == held.mps.daemon.pidfd and held.mps.daemon.has_ended():
+                self._end_lanes(connection, held, "its MPS control daemon ended")
                 return
 
     def _forget(self, held: _Instance, pidfd: int) -> None:

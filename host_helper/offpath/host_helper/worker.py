@@ -12,8 +12,10 @@ from collections.abc import Callable
 from typing import Final
 
 from offpath.bindings import faults
+from offpath.bindings.cuda.share import MpsShare
 from offpath.bindings.errors import (
     DaemonNotTrusted,
+    DeviceError,
     DeviceGone,
     HostChannelError,
     OffpathError,
@@ -27,6 +29,7 @@ from offpath.bindings.wire import control, host
 from offpath.bindings.wire.header import FLAG_PAYLOAD_CRC
 from offpath.host_helper.arguments import Arguments, call_on_stream
 from offpath.host_helper.kernels import KernelTable, LaneContext, LaneMemory, call_kernel, enter_lane
+from offpath.host_helper.mps import require
 from offpath.host_helper.raised import Raised, summary
 from offpath.host_helper.results import Stored, store
 
@@ -38,7 +41,7 @@ class Worker:
     """One lane. ``break_scrub`` is a planted fault for demo and tests: scrubs are confirmed without being done.
 
     ``exporter`` creates the object that gives the order's copy engine access to the lane; nothing is opened before the
-    first export.
+    first export. ``mps``: the lane's share of the instance under MPS; None: lanes take turns.
     """
 
     def __init__(
@@ -54,10 +57,17 @@ class Worker:
         pid: int,
         linger_s: float = 0.0,
         exporter: Callable[[Lane], LaneExporter] = LoopbackLaneExporter,
+        mps: MpsShare | None = None,
     ) -> None:
+        """Raises: MpsNotInForce, DeviceError."""
         self._order = order
         self._lane_number = lane
+        self._is_under_mps = mps is not None
+        if mps is not None:
+            mps.enter()
         self._memory = gpu.open_instance(instance)
+        if mps is not None:
+            require(self._memory, mps)
         self._lane: Lane = self._memory.reserve(lane, order.lanes, order.landing_bytes, order.result_bytes)
         self._exporter = exporter(self._lane)
         self._table = table
@@ -113,6 +123,11 @@ class Worker:
                 return
             lost_at = time.monotonic()
 
+    def close(self) -> None:
+        """Under MPS: release the context, so that the process does not end as a client at work. Raises: DeviceError."""
+        if self._is_under_mps:
+            self._memory.close()
+
     def _serve(self, connection: HostEnd) -> None:
         """Serve one connection until it closes. Raises: PeerGone."""
         hello = control.WorkerHello(
@@ -127,6 +142,9 @@ class Worker:
             message = connection.wait_message()
             if message[0] == host.KIND_LAUNCH:
                 self._last_result = self._run(message)
+                if self._is_device_lost and self._is_under_mps:
+                    # A fault of any client reaches all, so this kernel may be without fault: its outcome is unknown.
+                    raise DeviceGone("a fault under MPS; this process cannot use its device any more")
                 if faults.armed:
                     faults.hit("worker.result")
                 connection.send(self._last_result)
@@ -188,7 +206,7 @@ class Worker:
                 started = time.monotonic_ns()
                 status, tensors, inline, nbytes, is_inline = self._compute(launch)
             except Exception as fault:  # boundary to user code: report it, keep serving unless the device failed
-                self._is_device_lost = isinstance(fault, DeviceGone)
+                self._is_device_lost = isinstance(fault, DeviceGone) or self._has_lost_device()
                 finished = time.monotonic_ns()
                 status, inline = host.RESULT_KERNEL_RAISED, _text(summary(fault))
                 tensors, nbytes, is_inline = b"", len(inline), True
@@ -199,6 +217,16 @@ class Worker:
         return host.pack_result(
             launch.job, launch.generation, status, started, finished, nbytes, is_inline, tensors, inline
         )
+
+    def _has_lost_device(self) -> bool:
+        """Whether the device fails after a kernel's exception, which may be a library's own for a device's fault."""
+        try:
+            self._lane.synchronize()
+        except DeviceGone:
+            return True
+        except DeviceError as fault:
+            logger.warning("lease %d lane %d: %s", self._order.lease, self._lane_number, fault)
+        return False
 
     def _compute(self, launch: host.Launch) -> Stored:
         checked = bool(launch.flags & FLAG_PAYLOAD_CRC)

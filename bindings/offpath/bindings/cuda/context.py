@@ -15,7 +15,9 @@ logger = logging.getLogger(__name__)
 _UUID: Final = re.compile(r"(?:GPU|MIG)-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})")
 _BLOCKING_SYNC: Final = 4  # CU_CTX_SCHED_BLOCKING_SYNC: the CPU sleeps while it waits for the GPU
 _SPIN: Final = 1
-_MULTIPROCESSORS, _MPS = 16, 133
+MULTIPROCESSORS: Final = 16
+"""Number of the device attribute; under MPS those that are enabled."""
+_MPS: Final = 133
 _DMA_BUF, _FLUSH_OPTIONS, _WRITES_ORDERING = 124, 117, 118
 _ORDERED_BY_OWNER: Final = 100
 _FLUSH_BY_HOST: Final = 1
@@ -49,7 +51,7 @@ class Context:
         self.exports_dmabuf = bool(self._attribute(_DMA_BUF))
         self.needs_flush = self._attribute(_WRITES_ORDERING) < _ORDERED_BY_OWNER
         self.can_flush = bool(self._attribute(_FLUSH_OPTIONS) & _FLUSH_BY_HOST)
-        self.multiprocessors = self._attribute(_MULTIPROCESSORS)
+        self.multiprocessors = self._attribute(MULTIPROCESSORS)
         self.is_under_mps = bool(self._attribute(_MPS))
 
     def memory(self) -> tuple[int, int]:

@@ -23,9 +23,9 @@ LIBRARY: Final = "libcuda.so.1"
 NOT_INITIALIZED: Final = 3
 NOT_SUPPORTED: Final = 801
 OUT_OF_MEMORY: Final = 2
-STICKY: Final = frozenset({46, 214, 220, 226, 700, 702, 710, *range(714, 720), 721, 810, 999})
+STICKY: Final = frozenset({46, 214, 220, 226, 700, 702, 710, *range(714, 720), 721, 806, 810, 999})
 """Results after which every call of the process fails: contained and other memory errors, faults and time-outs of
-kernels, a terminated MPS client, a device that is unavailable (CUDA driver API, CUresult)."""
+kernels, an MPS server that is gone, a terminated MPS client, an unavailable device (CUDA driver API, CUresult)."""
 
 
 class Driver:

@@ -9,6 +9,7 @@ from offpath.bindings.cuda.context import Context
 from offpath.bindings.cuda.driver import OUT_OF_MEMORY
 from offpath.bindings.cuda.kernels import ZeroCheck
 from offpath.bindings.cuda.lane import BLOCK_UNIT, CudaLane
+from offpath.bindings.cuda.share import MpsShare
 from offpath.bindings.errors import CudaError, DeviceError
 from offpath.bindings.memory.region import round_to_page
 
@@ -23,6 +24,10 @@ class CudaInstance:
         """Raises: see `Context`."""
         self._context = Context(uuid, is_spinning=is_spinning)
         self._lanes: list[CudaLane] = []
+
+    def require(self, share: MpsShare) -> None:
+        """Check that this process has its share under MPS. Raises: MpsNotInForce."""
+        share.check(self._context)
 
     def reserve(self, lane: int, lanes: int, landing_bytes: int, result_bytes: int) -> CudaLane:
         """See `InstanceMemory.reserve`. Each worker allocates its own lane; all of them must fit."""

@@ -96,6 +96,11 @@ class WholeGpu:
         self._state.instance = next(self._numbers)
         return self._state.instance
 
+    def visible_device(self, instance: int) -> str:
+        """What CUDA_VISIBLE_DEVICES names the instance. Raises: DeviceError: there is none."""
+        self._check(instance)
+        return self.uuid
+
     def open_instance(self, instance: int) -> CudaInstance:
         """See `Gpu.open_instance`."""
         self._check(instance)

@@ -127,6 +127,10 @@ class MigGpu:
             raise DeviceError(f"{self.uuid} has no instance {instance}")
         return held.identity
 
+    def visible_device(self, instance: int) -> str:
+        """What CUDA_VISIBLE_DEVICES names the instance. Raises: DeviceError: there is none."""
+        return self.identity(instance).visible
+
     def make_nodes(self, instance: int, uid: int) -> list[str]:
         """Make the instance's device nodes for the worker's uid. Raises: DeviceError, MigdRefused."""
         self.identity(instance)

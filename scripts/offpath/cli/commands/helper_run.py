@@ -25,6 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "the first of both that is there")  # fmt: skip
     parser.add_argument("--migd", metavar="PATH", default="", help="socket of offpath-migd "
                         "(default: /run/offpath-migd/migd.sock)")  # fmt: skip
+    parser.add_argument("--mps", choices=("auto", "on", "off"), default="off", help="whether the lanes of a lease "
+                        "on an NVIDIA GPU share it by MPS; auto: where the control program is found "
+                        "(default: off)")  # fmt: skip
     parser.add_argument("--emulate", nargs="+", default=[], metavar="MODEL", help="models of GPUs to emulate instead, "
                         "e.g. A100-40GB: this host's CPU computes")  # fmt: skip
     parser.add_argument("--slice-bytes", type=int, default=DEFAULT_SLICE_BYTES, help="emulated bytes per memory slice")
@@ -75,6 +78,7 @@ def main(arguments: argparse.Namespace) -> int:
         ),
         gpus=arguments.gpus,
         migd=arguments.migd,
+        mps=arguments.mps,
         emulate=arguments.emulate,
         slice_bytes=arguments.slice_bytes,
         delayed_visibility=arguments.delayed_visibility,

@@ -30,6 +30,7 @@ _FIXES: Final = {
     "package": "`pip install 'offpath[daemon]'`",
     "plugin": "install the package that has the entry point, fix it, or name another policy",
     "gpu": "`offpath helper run FILE --emulate A100-40GB` emulates a GPU; docs/hosts.md says where it is named so",
+    "mps": "install the driver's compute utilities; `--mps off` needs none",
     "rdma": "load the card's driver; loopback needs none",
     "rdma-port": "`ip link set NETDEV up`; then check its cable and switch",
     "rdma-gid": "`ip addr add ADDRESS dev NETDEV`: it needs an IPv4 address",

@@ -201,6 +201,21 @@ ENTRIES: Final = (
             "a helper finds no GPU that it can use, and has no model to emulate",
             "`offpath doctor --host`; to emulate a GPU, start the helper with `--emulate A100-40GB`",
         ),
+        (
+            "MpsError",
+            "a lease's MPS control daemon did not start, or did not accept a setting",
+            "its text has the reason; docs/gpu.md, MPS; `--mps off` runs leases without it",
+        ),
+        (
+            "MpsMissing",
+            "MPS is required, and this machine has no nvidia-cuda-mps-control",
+            "install the driver's compute utilities, or start the helper with `--mps auto` or `--mps off`",
+        ),
+        (
+            "MpsNotInForce",
+            "a worker runs without MPS, or with another share of the GPU than its own; all lanes of its lease end",
+            "see control.log in the lease's MPS directory; docs/gpu.md, MPS",
+        ),
         ("VerbsError", "a call of the verbs library failed; its text names it", "`offpath doctor`, `ibv_devinfo -v`"),
         (
             "VerbsMissing",
