@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from offpath.bindings.wire.codes import Reason, Status
-from offpath.host_helper import RequestFailed
+from offpath.host_helper import Options, RequestFailed
 
 from ..host_helper.migd.rig import Migd
 from ..support.cluster import TIMEOUT, Cluster, said
@@ -22,6 +22,7 @@ from ..support.processes import until
 from ..support.real_gpu import real_gpu
 
 pytestmark = pytest.mark.gpu
+AGAIN = Options(is_idempotent=True)
 Boot = Callable[..., Machine]
 
 
@@ -49,8 +50,8 @@ def migd(boot: Boot, tmp_path: Path) -> Iterator[Migd]:
 
 @pytest.fixture
 def cluster(migd: Migd, make_cluster: Make) -> Cluster:
-    """Two tenants with a slice each, and a helper that has its instances of migd. It ends before migd does."""
-    made = make_cluster({"ada": NARROW, "bob": NARROW}, leasing={"keep_warm_ms": 60_000})
+    """Two tenants with a slice and one worker each, and a helper with migd's instances, which ends before migd does."""
+    made = make_cluster({"ada": NARROW, "bob": NARROW}, leasing={"keep_warm_ms": 60_000, "lanes": 1})
     start(made, gpus="migd", migd=migd.path)
     return made
 
@@ -70,12 +71,13 @@ def start(cluster: Cluster, **options: Any) -> None:
 
 
 def echo(cluster: Cluster, tenant: str, nbytes: int) -> dict[str, Any]:
-    """Equal bytes there and back, then where a kernel of this tenant runs."""
+    """Equal bytes there and back, then where a kernel of this tenant runs. Idempotent, because a lane's worker may have
+    ended a moment ago: until the daemon knows, a request on it has an unknown outcome."""
     payload = np.random.default_rng(nbytes).integers(0, 256, nbytes, np.uint8)
     with cluster.connect(tenant) as requester:
         for _ in range(3):
-            assert np.array_equal(requester.submit("echo", [payload], timeout=TIMEOUT).array, payload)
-        where: dict[str, Any] = said(requester.submit("where", seconds(0), timeout=TIMEOUT))
+            assert np.array_equal(requester.submit("echo", [payload], options=AGAIN, timeout=TIMEOUT).array, payload)
+        where: dict[str, Any] = said(requester.submit("where", seconds(0), options=AGAIN, timeout=TIMEOUT))
     return where
 
 

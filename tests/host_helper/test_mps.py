@@ -6,6 +6,7 @@ import os
 import selectors
 import signal
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,11 +46,13 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 @pytest.fixture
-def root(machine: Machine, tmp_path: Path) -> Iterator[Path]:
-    """Where helpers have their control daemons; none is left at the end."""
-    path = tmp_path / "m"
-    yield path
-    assert end_all(path) == []
+def root(machine: Machine) -> Iterator[Path]:
+    """Where helpers have their control daemons; none is left at the end. Sockets' paths are short: ``tmp_path`` of a
+    parallel run is not."""
+    with tempfile.TemporaryDirectory(prefix="offpath-") as folder:
+        path = Path(folder) / "m"
+        yield path
+        assert end_all(path) == []
 
 
 def order(lease: int = 1, lanes: int = 4) -> control.OpenInstance:
