@@ -126,7 +126,7 @@ def test_a_message_that_is_none_is_answered_with_a_code(cluster: Cluster, sent: 
 
 
 def test_silent_peers_make_room_for_those_that_ask_and_leave_no_descriptor_behind(cluster: Cluster) -> None:
-    before = cluster.daemon.open_fds()
+    before = cluster.daemon.fds_at_rest()
     silent = [connect(cluster) for _ in range(3 * PEERS)]
     assert is_serving(cluster)
     try:
@@ -149,7 +149,7 @@ def test_a_peer_that_asks_nothing_more_is_let_go(cluster: Cluster) -> None:
 
 def test_a_peer_that_asks_and_never_reads_is_one_connection_and_no_more(cluster: Cluster) -> None:
     asked = frame(control.encode(admin.StatisticsRequest()))
-    before = cluster.daemon.open_fds()
+    before = cluster.daemon.fds_at_rest()
     with connect(cluster) as greedy:
         greedy.setblocking(False)
         sent = 0

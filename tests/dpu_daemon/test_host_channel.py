@@ -121,7 +121,7 @@ def test_a_user_that_is_not_listed_is_hung_up_on(make_cluster: Make) -> None:
     os.chmod(cluster.folder, 0o711)
     os.chmod(cluster.run_folder, 0o711)
     os.chmod(cluster.channel, 0o666)
-    before = cluster.daemon.open_fds()
+    before = cluster.daemon.fds_at_rest()
     os.seteuid(65534)
     try:
         with FakeHost(cluster) as fake:

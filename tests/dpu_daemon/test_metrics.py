@@ -159,7 +159,7 @@ def test_a_copy_engine_that_copies_no_more_is_not_healthy_although_nobody_sent_a
 def test_slow_and_silent_http_peers_hold_nothing_for_long(make_cluster: Make) -> None:
     cluster, port = watched(make_cluster, {"ada": {}})
     assert get(port, "/healthz")[0] == 200
-    before = cluster.daemon.open_fds()
+    before = cluster.daemon.fds_at_rest()
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
     with contextlib.ExitStack() as held:
         for sock in silent:

@@ -261,7 +261,7 @@ def fill_queue(folder: Path) -> None:
 @pytest.mark.slow
 def test_nothing_of_ended_sessions_stays_with_a_service_manager_that_stood_still(make_cluster: Make) -> None:
     cluster = make_cluster({"alpha": {"max_sessions": 100, "max_bytes": 1 << 30}}, keep={"watchdog_s": 0})
-    before = cluster.daemon.open_fds()
+    before = cluster.daemon.fds_at_rest()
     sizes = {"slots": 1, "payload_bytes": 4096, "result_bytes": 4096}
     requesters = [cluster.connect("alpha", **sizes) for _ in range(60)]
     until(lambda: all(requester.is_durable() for requester in requesters))

@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -157,19 +157,6 @@ def outcome(pending: Pending) -> str:
     return "COMPLETED"
 
 
-def at_rest(count: Callable[[], int]) -> int:
-    """The number, once it has stayed for half a second: of a session that was just made some sockets still close."""
-    seen = [-1]
-
-    def has_stayed() -> bool:
-        seen.append(count())
-        time.sleep(0.05)
-        return len(set(seen[-10:])) == 1
-
-    until(has_stayed)
-    return seen[-1]
-
-
 @pytest.mark.slow
 def test_a_host_that_lies_is_dropped_and_an_honest_one_served(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
@@ -181,7 +168,7 @@ def test_a_host_that_lies_is_dropped_and_an_honest_one_served(
     until(lambda: " lost: " in cluster.daemon.errors)  # its descriptors are closed before they are counted
     with contextlib.ExitStack() as held:
         requesters = [held.enter_context(cluster.connect(name, slots=1)) for name in TENANTS]
-        fds = at_rest(cluster.daemon.open_fds)
+        fds = cluster.daemon.fds_at_rest()
         pending = [requester.begin("echo", [np.ones(8)]) for requester in requesters]
         for _ in range(ROUNDS):
             liar.live()

@@ -35,7 +35,7 @@ def soaking() -> Iterator[tuple[Cluster, dict[str, Process], int]]:
     daemon to which nobody is connected."""
     cluster = Cluster({name: {"max_share": 42, "max_jobs": 5, "max_sessions": 4} for name in TENANTS})
     try:
-        idle = cluster.daemon.open_fds()
+        idle = cluster.daemon.fds_at_rest()
         cluster.start_helper()
         tenants = {}
         for n, name in enumerate(TENANTS):

@@ -81,6 +81,18 @@ class Process:
     def open_fds(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
+    def fds_at_rest(self) -> int:
+        """`open_fds`, once it has stayed for half a second: of sessions that began or ended, sockets still close."""
+        seen = [-1]
+
+        def has_stayed() -> bool:
+            seen.append(self.open_fds())
+            time.sleep(0.05)
+            return len(set(seen[-10:])) == 1
+
+        until(has_stayed)
+        return seen[-1]
+
     def rss_anon(self) -> int:
         """Bytes of its own memory: heap and stacks, without files and shared regions."""
         found = re.search(r"^RssAnon:\s+(\d+) kB$", Path(f"/proc/{self.pid}/status").read_text(), re.MULTILINE)

@@ -36,7 +36,7 @@ class Siege:
         except BaseException:
             self.cluster.kill()
             raise
-        self._fds = self.cluster.daemon.open_fds()
+        self._fds = self.cluster.daemon.fds_at_rest()
         self._completed = 0
 
     def before(self) -> None:
