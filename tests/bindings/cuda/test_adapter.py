@@ -17,7 +17,7 @@ from offpath.bindings.cuda import whole
 from offpath.bindings.cuda.context import Context
 from offpath.bindings.cuda.driver import STICKY, load
 from offpath.bindings.cuda.instance import CudaInstance, scrub
-from offpath.bindings.errors import CudaError, CudaLost, DeviceError
+from offpath.bindings.errors import CudaError, CudaLost, DeviceError, OffpathError
 
 from ...support.gpu_machine import Machine
 
@@ -40,7 +40,14 @@ FAULT = b"""
 def in_worker(act: Callable[[str], Any]) -> str:
     """``act`` of the first GPU's UUID in a process of its own, as a worker is. This process never uses CUDA."""
     (found,) = whole.visible()
-    return forked.call(lambda: str(act(found.uuid)), "the worker", BOUND_S)
+
+    def run() -> str:
+        try:
+            return str(act(found.uuid))
+        except (AssertionError, pytest.fail.Exception) as fault:
+            raise OffpathError(f"assertion in the worker: {fault}") from fault
+
+    return forked.call(run, "the worker", BOUND_S)
 
 
 def test_looking_for_gpus_uses_no_driver_in_this_process(boot: Callable[..., Machine]) -> None:
@@ -177,21 +184,21 @@ def test_memory_that_is_not_there_is_a_typed_error_with_both_figures(boot: Calla
 
 
 def test_a_scrub_finds_what_another_process_left_and_proves_all_of_it(boot: Callable[..., Machine]) -> None:
-    """The emulated driver hands memory out as the last process left it."""
-    boot()
+    """The emulated driver hands memory out as the last process left it. A scrub gets it in two pieces."""
+    boot(slice_bytes=str(6 << 20))
 
     def leave(uuid: str) -> int:
-        lane = CudaInstance(uuid).reserve(0, 1, 16 << 20, 4096)
-        lane.write(0, b"\xaa" * (16 << 20))
+        lane = CudaInstance(uuid).reserve(0, 1, 40 << 20, 4096)
+        lane.write(0, b"\xaa" * (40 << 20))
         return lane.landing_bytes
 
     def look(uuid: str) -> int:
-        lane = CudaInstance(uuid).reserve(0, 1, 24 << 20, 4096)
-        return (24 << 20) - lane.read(0, 24 << 20).count(0)
+        lane = CudaInstance(uuid).reserve(0, 1, 40 << 20, 4096)
+        return (40 << 20) - lane.read(0, 40 << 20).count(0)
 
-    assert in_worker(leave) == str(16 << 20)
+    assert in_worker(leave) == str(40 << 20)
     assert int(in_worker(look)) > 0, "without a scrub the next process reads it"
-    assert in_worker(scrub) == str(32 << 20)
+    assert in_worker(scrub) == str(48 << 20)
     assert in_worker(look) == "0"
 
 
