@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from offpath.bindings.mig import GpuModel
 from offpath.bindings.wire.header import RequestHeader
@@ -349,6 +349,11 @@ class HostConnector(Protocol):
 
 
 # -- GPU ----------------------------------------------------------------------------------------------------------
+DEVICE_CPU: Final = 1
+DEVICE_CUDA: Final = 2
+"""DLPack's device types of host memory and of an NVIDIA GPU's."""
+
+
 class Lane(Protocol):
     """A landing buffer and result half in one instance's memory, reserved by the process that launches on it."""
 

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from offpath.bindings.ports import Lane
+from offpath.bindings.ports import DEVICE_CPU, Lane
 from offpath.bindings.wire import host
 from offpath.bindings.wire.header import DTYPE_CODES, DTYPES, Tensor, unpack_tensors
 from offpath.host_helper.dtypes import NO_NUMPY_TYPE, numpy_dtype
 from offpath.host_helper.kernels import Kernel, call_kernel
-from offpath.host_helper.tensors import DEVICE_CPU, LaneTensor
+from offpath.host_helper.tensors import LaneTensor
 
 _KEPT: Final = 64
 

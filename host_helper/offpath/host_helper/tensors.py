@@ -10,8 +10,8 @@ import ctypes
 import math
 from typing import Any, Final
 
-DEVICE_CPU: Final = 1
-DEVICE_CUDA: Final = 2
+from offpath.bindings.ports import DEVICE_CPU, DEVICE_CUDA
+
 _NO_TYPE_STRING: Final = ""
 # dtype -> (DLPack type code, bits, lanes, array-interface type string)
 _TYPES: Final = {

@@ -12,7 +12,7 @@ from offpath.bindings.cuda.context import Context
 from offpath.bindings.cuda.kernels import ZeroCheck
 from offpath.bindings.errors import DeviceError
 from offpath.bindings.memory.region import Region, round_to_page
-from offpath.bindings.ports import MemoryExport
+from offpath.bindings.ports import DEVICE_CPU, DEVICE_CUDA, MemoryExport
 
 BLOCK_UNIT: Final = 2 << 20
 """The driver backs memory with pages of 2 MiB."""
@@ -20,7 +20,6 @@ BOUNCE_BYTES: Final = 1 << 20
 _LEGACY_STREAM: Final = 1
 _DMA_BUF_FD: Final = 1
 _SYNC_MEMOPS: Final = 6
-_DEVICE_CPU, _DEVICE_CUDA = 1, 2
 
 
 class CudaLane:
@@ -50,7 +49,7 @@ class CudaLane:
     @property
     def device(self) -> tuple[int, int]:
         """See `Lane.device`: the process sees one device."""
-        return (_DEVICE_CPU, 0) if self._driver.is_emulated else (_DEVICE_CUDA, 0)
+        return (DEVICE_CPU, 0) if self._driver.is_emulated else (DEVICE_CUDA, 0)
 
     @property
     def stream(self) -> int:
