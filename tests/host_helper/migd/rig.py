@@ -193,7 +193,7 @@ class Served:
         return self._clients[-1]
 
     def connect(self) -> socket.socket:
-        """A connection without a client's manners."""
+        """A plain connection, for what a client does not send."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sock.settimeout(20)
         sock.connect(self.path)

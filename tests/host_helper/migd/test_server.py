@@ -195,8 +195,8 @@ def test_two_helpers_do_not_reach_each_others_instances(served: Served, nvml: Nv
 
     create = protocol.Create(handle=handle, gpu=gpu, profile="1g.5gb", start=0)
     assert as_user(HELPER, ask(create)) == "created"
-    stranger = ask(protocol.Destroy(handle=handle), create, protocol.Nodes(handle=handle, uid=OTHER))
-    assert as_user(OTHER, stranger) == "denied handle_taken denied"
+    foreign = ask(protocol.Destroy(handle=handle), create, protocol.Nodes(handle=handle, uid=OTHER))
+    assert as_user(OTHER, foreign) == "denied handle_taken denied"
     lay = protocol.Lay(handle=secrets.token_hex(16), gpu=gpu, profile="1g.5gb", start=1)
     assert as_user(HELPER, ask(lay)) == "denied"
     assert places(nvml, gpu) == [("1g.5gb", 0)]

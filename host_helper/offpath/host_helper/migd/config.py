@@ -93,7 +93,7 @@ def load_config(path: str | None, overrides: Mapping[str, Any]) -> MigdConfig:
     return MigdConfig(
         gpus={_key(key): mode for key, mode in file_.gpus.items()},
         uids=_numbers(file_.uids, where),
-        operators=_numbers(file_.operators, where) | {os.geteuid()},  # whoever runs migd may do all that it can
+        operators=_numbers(file_.operators, where) | {os.geteuid()},  # migd's own user is an operator
         node_uids=_numbers(file_.node_uids, where),
         gid=_group(file_.group, where),
         hold_ms=file_.hold_ms,
