@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> Report:
     """Raises: NoGpu: CUDA shows no device. OffpathError: daemon or helper do not start."""
     setting = find(is_quick=arguments.quick)
     if not setting.uuid:
-        raise NoGpu(f"no GPU to measure: {setting.problem}")
+        raise NoGpu(f"no GPU to measure: {setting.problem}; without one: ./scripts/bench gpu --emulated")
     here = machine()  # before forks
     report = _counts(setting) if setting.is_emulated else times(setting)
     report.data |= {
