@@ -16,7 +16,7 @@ from offpath.host_helper import Options, RequestFailed
 
 from ..host_helper.migd.rig import Migd
 from ..support.cluster import TIMEOUT, Cluster, said
-from ..support.clusters import NARROW, Make, seconds
+from ..support.clusters import NARROW, Make, path_array, seconds
 from ..support.gpu_machine import Machine
 from ..support.processes import until
 from ..support.real_gpu import real_gpu
@@ -147,6 +147,37 @@ def test_migd_killed_and_started_again_disturbs_no_request(cluster: Cluster, mig
     assert echo(cluster, "bob", 1000)["profile"] == "1g.5gb"
     assert echo(cluster, "ada", 1000)["pid"] == first["pid"]
     assert len(instances(migd)) == 2
+
+
+def test_an_idle_helper_holds_its_leases_again_after_a_restart_of_migd(cluster: Cluster, migd: Migd) -> None:
+    """No order of the daemon brings it to that."""
+    lease = echo(cluster, "ada", 1000)["lease"]
+    migd.end()
+    migd.start()
+    client = migd.client()
+    gpu = client.gpus().gpus[0].uuid
+    until(lambda: [each.unheld_ms for each in client.describe(gpu).instances] == [-1])
+    client.close()
+    assert echo(cluster, "ada", 1000)["lease"] == lease
+
+
+def test_an_xid_of_the_whole_gpu_ends_its_leases_and_one_of_a_process_ends_none(cluster: Cluster, migd: Migd) -> None:
+    """After Xid 79 the GPU needs a reset: its jobs have an unknown outcome, and no new instance is opened on it."""
+    assert cluster.helper is not None
+    helper, path = cluster.helper, cluster.folder / "mark"
+    with cluster.connect("ada") as ada:
+        running = ada.begin("mark", path_array(path))
+        until(lambda: path.exists() and path.read_text())
+        migd.machine.post_xid(31)
+        until(lambda: "Xid 31 (GPU memory page fault)" in helper.errors)
+        assert not running.done
+        migd.machine.post_xid(79)
+        with pytest.raises(RequestFailed) as failed:
+            running.result(TIMEOUT)
+        assert (failed.value.status, failed.value.reason) == (Status.OUTCOME_UNKNOWN, Reason.WORKER_LOST)
+        with pytest.raises(RequestFailed):
+            ada.submit("echo", [np.zeros(8)], options=Options(budget_ms=500), timeout=TIMEOUT)
+    until(lambda: "needs a reset after Xid 79 (GPU has fallen off the bus)" in helper.errors)
 
 
 def test_a_helper_killed_leaves_its_instances_to_the_next(cluster: Cluster, migd: Migd) -> None:

@@ -6,7 +6,10 @@ import os
 from pathlib import Path
 from typing import Final
 
-from .gpu_emulator import PREFIX, emulator
+from offpath.bindings import forked
+from offpath.bindings.nvml.session import Nvml
+
+from .gpu_emulator import PREFIX, emulator, load
 
 _LIBRARIES: Final = "OFFPATH_GPU_PATH"
 
@@ -26,6 +29,18 @@ class Machine:
         """Set variables of the emulator by their lower-case names, e.g. ``mig="off"``, ``faults="lost=3"``."""
         for name, value in settings.items():
             self._put(PREFIX + name.upper(), value)
+
+    def post_xid(self, xid: int, gpu: int = 0) -> None:
+        """An Xid event of a whole GPU, which the driver would post."""
+        nobody = 0xFFFF_FFFF
+
+        def driver() -> str:
+            session = Nvml()
+            load("libnvidia-ml.so.1").gpu_emulator_xid(gpu, nobody, nobody, xid)
+            session.close()
+            return "posted"
+
+        forked.call(driver, "the driver", 20)
 
     def _put(self, name: str, value: str) -> None:
         self._before.setdefault(name, os.environ.get(name))

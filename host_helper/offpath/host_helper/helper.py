@@ -20,6 +20,8 @@ from offpath.bindings.verbs.devices import choose
 from offpath.host_helper.channels import host_channel
 from offpath.host_helper.gpus import NO_GPU_ADVICE, emulated_gpus, find_gpus
 from offpath.host_helper.kernels import KernelTable, LaneContext, current_lane
+from offpath.host_helper.migd.gpu import MigGpu
+from offpath.host_helper.migd.watch import MigdWatch
 from offpath.host_helper.mps import CudaGpu, open_mps
 from offpath.host_helper.supervisor import Supervisor
 
@@ -110,6 +112,10 @@ class Helper(KernelTable):
                 offered = find_gpus(gpus, migd) if isinstance(gpus, str) else gpus
             for gpu in offered:
                 stack.callback(gpu.close)
+            migd_client = next((gpu.client for gpu in offered if isinstance(gpu, MigGpu)), None)
+            watch = MigdWatch(migd_client) if migd_client is not None else None
+            if watch is not None:
+                stack.callback(watch.close)
             if not offered:
                 raise NoGpu(f"no GPU to serve kernels on: none was given. {NO_GPU_ADVICE}")
             connector = host_channel(path=channel) if channel is None or isinstance(channel, str) else channel
@@ -118,7 +124,7 @@ class Helper(KernelTable):
                 break_scrub=break_scrub, rdma=partial(choose, device=rdma_device, netdev=rdma_netdev, near=rdma_near),
                 doca=HostDevice(doca_device, doca_path),
                 state_files=_default_folder(channel) if state_files is None else state_files,
-                mps=daemons, log_line=log_line,
+                mps=daemons, migd=watch, log_line=log_line,
             )  # fmt: skip
             log_line(self._offer(offered))
             if emulated := ", ".join(gpu.uuid for gpu in offered if gpu.is_emulated):

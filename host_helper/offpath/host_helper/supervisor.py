@@ -43,7 +43,11 @@ from offpath.bindings.verbs.lane import VerbsLaneExporter
 from offpath.bindings.wire import control
 from offpath.host_helper.ina.watch import StateFileWatch
 from offpath.host_helper.kernels import KernelTable
+from offpath.host_helper.migd.protocol import Xid
+from offpath.host_helper.migd.watch import MigdWatch
+from offpath.host_helper.migd.xids import GPU_LOST, name_of
 from offpath.host_helper.mps import LeaseMps, Mps
+from offpath.host_helper.quarantine import Quarantine
 from offpath.host_helper.relay import Relay
 from offpath.host_helper.scrubbing import scrub as scrub_instance
 from offpath.host_helper.worker import Worker
@@ -73,8 +77,8 @@ class Supervisor:
     ``rdma`` finds the port over which the lanes are reachable if the daemon copies by RDMA; called for each order.
     ``doca``: the device for a daemon that copies by DOCA. ``state_files``: the folder of the state files of ranks that
     share trees; empty: no ranks are watched. ``mps``: starts a control daemon for each lease whose GPU can be shared by
-    MPS; None: none. ``log_line`` receives a line when the supervisor joins a daemon, loses it,
-    or cannot join; repeats are suppressed.
+    MPS; None: none. ``migd``: watches the migd that cuts the GPUs' instances. ``log_line`` receives a line when the
+    supervisor joins a daemon, loses it, or cannot join; repeats are suppressed.
     """
 
     def __init__(
@@ -89,6 +93,7 @@ class Supervisor:
         doca: HostDevice | None = None,
         state_files: str = "",
         mps: Mps | None = None,
+        migd: MigdWatch | None = None,
         log_line: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._log_line = log_line
@@ -102,14 +107,16 @@ class Supervisor:
         self._doca = doca or HostDevice()
         self._state_files = StateFileWatch(state_files) if state_files else None
         self._mps = mps
+        self._migd = migd
         self._is_welcome = False
         self._instances: dict[int, _Instance] = {}
-        self._quarantined: list[tuple[Gpu, int]] = []
-        """Instances whose scrub failed, kept until a later scrub succeeds, so that their memory is not reused."""
+        self._quarantine = Quarantine()
         self._kernel_ids: dict[str, int] = {}
         self._selector = selectors.DefaultSelector()
         self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector.register(self._stop_read, selectors.EVENT_READ)
+        if migd is not None:
+            self._selector.register(migd.fileno(), selectors.EVENT_READ)
         self._stopping = False
         self._in_child = False
         self._incarnation = secrets.token_urlsafe(24)
@@ -221,11 +228,17 @@ class Supervisor:
         """Wait for the next attempt, and reap workers that die meanwhile."""
         end = time.monotonic() + seconds
         while not self._stopping and (left := end - time.monotonic()) > 0:
-            for key, _ in self._selector.select(left):
+            for key, _ in self._selector.select(min(left, self._pause_s() or left)):
                 if key.fd == self._stop_read:
                     os.read(self._stop_read, 64)
                 else:
                     self._reap(None, key.fd)
+            self._look_at_migd(None)
+
+    def _pause_s(self) -> float | None:
+        """How long a wait for events may last; None: for ever."""
+        pauses = [each.pause_s for each in (self._state_files, self._migd) if each is not None]
+        return min((pause for pause in pauses if pause is not None), default=None)
 
     # -- the daemon's channel -------------------------------------------------------------------------------------
     def _serve(self, connection: HostConnection) -> None:
@@ -249,9 +262,7 @@ class Supervisor:
         self._is_welcome = False
         try:
             while not self._stopping:
-                for key, _ in self._selector.select(
-                    self._state_files.pause_s if self._state_files is not None else None
-                ):
+                for key, _ in self._selector.select(self._pause_s()):
                     if key.fd == connection.fileno():
                         while (received := connection.receive()) is not None:
                             self._order(connection, received[0])
@@ -259,6 +270,7 @@ class Supervisor:
                         os.read(self._stop_read, 64)  # if it was the stop signal, its handler has run by the next turn
                     else:
                         self._reap(connection, key.fd)
+                self._look_at_migd(connection)
                 if self._state_files is not None and self._is_welcome:
                     self._forward(connection, self._state_files.changes())
         finally:
@@ -304,11 +316,30 @@ class Supervisor:
             self._linger_s = 0.0
             raise PeerGone(f"{order.code}: {order.detail}" if self._is_welcome else order.detail)
 
+    # -- migd -----------------------------------------------------------------------------------------------------
+    def _look_at_migd(self, connection: HostConnection | None) -> None:
+        for event in self._migd.poll() if self._migd is not None else ():
+            self._on_xid(connection, event)
+
+    def _on_xid(self, connection: HostConnection | None, event: Xid) -> None:
+        """After an event that makes the whole GPU untrustworthy its workers end and no instance is opened on it. After
+        others the worker that met the error reports it."""
+        gpu, what = self._gpus.get(event.gpu), name_of(event.xid)
+        if gpu is None:
+            return
+        leases = [lease for lease, held in self._instances.items() if held.gpu is gpu]
+        logger.warning("%s: %s; leases on it: %s", event.gpu, what, ", ".join(map(str, leases)) or "none")
+        if event.xid in GPU_LOST:
+            self._quarantine.add_gpu(event.gpu, what)
+            for lease in leases:
+                self._end_lanes(connection, self._instances[lease], f"{what} on {event.gpu}")
+
     # -- instances ------------------------------------------------------------------------------------------------
     def _open(self, connection: HostConnection, order: control.OpenInstance) -> None:
-        self._retry_quarantined()
+        self._quarantine.retry()
         try:
             gpu = self._gpus[order.gpu]
+            self._quarantine.check(order.gpu)
             exporter = self._exporter(order)
             instance = gpu.create_instance(order.profile, order.start)
         except (OffpathError, KeyError) as fault:
@@ -357,6 +388,8 @@ class Supervisor:
             status = 1
             try:
                 connection.close()
+                if self._migd is not None:
+                    self._migd.close()  # this process's copies of its connections
                 self._become_worker(held, lane)
                 status = 0
             except KeyboardInterrupt:
@@ -428,7 +461,7 @@ class Supervisor:
                 scrubbed = scrub_instance(held.gpu, held.instance)
             except OffpathError as fault:
                 logger.error("lease %d: scrub failed, instance quarantined: %s", lease, fault)
-                self._quarantined.append((held.gpu, held.instance))
+                self._quarantine.add(held.gpu, held.instance)
                 return 0
         if faults.armed:
             faults.hit("helper.scrub")
@@ -436,27 +469,14 @@ class Supervisor:
             held.gpu.destroy_instance(held.instance)
         except OffpathError as fault:
             logger.error("lease %d: the instance stays, and is quarantined: %s", lease, fault)
-            self._quarantined.append((held.gpu, held.instance))
+            self._quarantine.add(held.gpu, held.instance)
         return scrubbed
-
-    def _retry_quarantined(self) -> OffpathError | None:
-        """Retry the scrub of quarantined instances. Returns the last failure, if one remains."""
-        failed: OffpathError | None = None
-        for gpu, instance in list(self._quarantined):
-            try:
-                scrub_instance(gpu, instance)
-                gpu.destroy_instance(instance)
-            except OffpathError as fault:
-                failed = fault
-                continue
-            self._quarantined.remove((gpu, instance))
-        return failed
 
     def _drop_all(self) -> None:
         """Drop all instances with a scrub. Raises: DeviceError: one could not be scrubbed; the others were."""
         for lease in list(self._instances):
             self._drop(lease, scrub=True)
-        if (failed := self._retry_quarantined()) is not None:
+        if (failed := self._quarantine.retry()) is not None:
             raise failed
 
     def _end_workers(self, held: _Instance) -> None:
@@ -473,10 +493,10 @@ class Supervisor:
             held.mps = None
 
     def _end_lanes(self, connection: HostConnection | None, held: _Instance, why: str) -> None:
-        """End all lanes of a lease under MPS; the daemon then closes it. After the unclean end of one client the state
-        of its server and of the other clients is undefined."""
+        """End all lanes of a lease; the daemon then closes it. Under MPS, because after the unclean end of one client
+        the state of its server and of the other clients is undefined."""
         order = held.order
-        logger.warning("lease %d: %s; all its lanes end, for they share MPS", order.lease, why)
+        logger.warning("lease %d: %s; all its lanes end", order.lease, why)
         lanes = [lane for _, lane in held.workers.values()]
         self._end_workers(held)
         for lane in lanes:

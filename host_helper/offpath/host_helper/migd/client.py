@@ -6,8 +6,10 @@ connects again, holds its leases again, and repeats the request once.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
+import select
 import socket
 from collections.abc import Callable
 from types import TracebackType
@@ -68,6 +70,10 @@ class MigdClient:
         self._connect = connect
         self._sock: socket.socket | None = None
         self._pid = os.getpid()
+        self.connection = 0
+        """Counts the connections that were made."""
+        self.on_close: Callable[[int], None] = lambda fd: None
+        """Called before a connection's descriptor is closed, but not in forked children."""
         self.held: set[str] = set()
         """Handles of the leases that this client holds."""
 
@@ -126,22 +132,34 @@ class MigdClient:
         return reply
 
     def fileno(self) -> int:
-        """Readable between calls once migd hung up: then call `restore`. -1: there is no connection."""
+        """Readable between calls once migd hung up. -1: there is no connection."""
         return -1 if self._sock is None else self._sock.fileno()
 
-    def restore(self) -> bool:
-        """Connect again and hold all leases again, before they expire. False: no migd answers yet. Raises: as `call`,
-        but for MigdUnreachable."""
-        self.close()
-        try:
+    def has_hung_up(self) -> bool:
+        """Whether migd ended the connection since the last call, or there is none. Not during a call."""
+        if self._sock is None:
+            return True
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return bool(poll.poll(0))  # between calls migd sends nothing but its end
+
+    def restore(self) -> None:
+        """Connect again, if migd hung up, and hold all leases again before they expire. Raises: as `call`."""
+        if self.has_hung_up():
+            self.close()
             self.gpus()
-        except MigdUnreachable:
-            return False
-        return True
+
+    def watch(self) -> XidStream:
+        """The Xid events of migd's GPUs. Raises: MigdUnreachable, MigdRefused, DaemonNotTrusted."""
+        return XidStream(self._path, connect=self._connect)
 
     def close(self) -> None:
-        """Hang up: leases are unheld from now on. Idempotent."""
+        """Hang up: leases are unheld from now on. In a forked child: close its copy of the connection. Idempotent."""
         if self._sock is not None:
+            if os.getpid() == self._pid:
+                self.on_close(self._sock.fileno())
+                with contextlib.suppress(OSError):  # migd went first
+                    self._sock.shutdown(socket.SHUT_RDWR)  # forked children may hold copies of it
             self._sock.close()
             self._sock = None
 
@@ -156,6 +174,7 @@ class MigdClient:
     def _exchange(self, body: bytes) -> protocol.Reply:
         if self._sock is None:
             self._sock = open_socket(self._path, self._connect)
+            self.connection += 1
             try:
                 self._hold_again(self._sock)
             except OffpathError:

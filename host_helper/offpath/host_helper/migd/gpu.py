@@ -66,7 +66,8 @@ class MigGpu:
         """Several GPUs share one client. ``owns_client``: `close` closes it, for all of them. Raises:
         MigModeUnusable, DeviceError, MigdRefused, MigdUnreachable."""
         self.uuid = uuid
-        self._client = client
+        self.client = client
+        """Shared by all GPUs of this migd."""
         self._owns_client = owns_client
         self._opener = opener
         self._instances: dict[int, _Held] = {}
@@ -107,7 +108,7 @@ class MigGpu:
 
     def _created(self, handle: str, profile: str, start: int) -> protocol.Created:
         try:
-            return self._client.create(self.uuid, profile, start, handle)
+            return self.client.create(self.uuid, profile, start, handle)
         except MigdUnreachable:
             self._doubtful.add(handle)
             raise
@@ -115,7 +116,7 @@ class MigGpu:
     def _give_up_doubtful(self) -> None:
         """Destroy what a creation may have left whose reply was lost."""
         for handle in sorted(self._doubtful):
-            self._client.destroy(handle)
+            self.client.destroy(handle)
             self._doubtful.discard(handle)
 
     def identity(self, instance: int) -> InstanceIdentity:
@@ -123,7 +124,7 @@ class MigGpu:
         UUID may name an instance of somebody else by now."""
         self._check()
         held = self._instances.get(instance)
-        if held is None or held.handle not in self._client.held:
+        if held is None or held.handle not in self.client.held:
             raise DeviceError(f"{self.uuid} has no instance {instance}")
         return held.identity
 
@@ -134,7 +135,7 @@ class MigGpu:
     def make_nodes(self, instance: int, uid: int) -> list[str]:
         """Make the instance's device nodes for the worker's uid. Raises: DeviceError, MigdRefused."""
         self.identity(instance)
-        return self._client.nodes(self._instances[instance].handle, uid)
+        return self.client.nodes(self._instances[instance].handle, uid)
 
     def open_instance(self, instance: int) -> InstanceMemory:
         """See `Gpu.open_instance`."""
@@ -148,7 +149,7 @@ class MigGpu:
         """See `Gpu.destroy_instance`. Raises: InstanceInUse: it is quarantined, and stays listed."""
         held = self._instances.get(instance)
         if held is not None:
-            self._client.destroy(held.handle)
+            self.client.destroy(held.handle)
             del self._instances[instance]
 
     def instances(self) -> list[tuple[int, str, int]]:
@@ -156,19 +157,19 @@ class MigGpu:
         return [
             (number, held.identity.profile, held.identity.start)
             for number, held in self._instances.items()
-            if held.handle in self._client.held
+            if held.handle in self.client.held
         ]
 
     def reclaim(self, unheld_ms: int = DEFAULT_UNHELD_MS) -> int:
         """Destroy leases of this user on the GPU that nobody has held for ``unheld_ms``: those of a helper that ended.
         Returns how many. One in use stays, quarantined. Raises: DeviceError, MigdUnreachable."""
         count = 0
-        for line in self._client.describe(self.uuid).instances:
-            is_ours = line.lease_uid == os.geteuid() and line.handle not in self._client.held
+        for line in self.client.describe(self.uuid).instances:
+            is_ours = line.lease_uid == os.geteuid() and line.handle not in self.client.held
             if is_ours and line.handle and line.unheld_ms >= unheld_ms:
                 try:
-                    self._client.hold([line.handle])  # refused if its helper came back meanwhile
-                    self._client.destroy(line.handle)
+                    self.client.hold([line.handle])  # refused if its helper came back meanwhile
+                    self.client.destroy(line.handle)
                     count += 1
                 except (InstanceInUse, MigdRefused) as fault:
                     logger.warning("%s at %s of %s: not reclaimed: %s", line.profile, line.start, self.uuid, fault)
@@ -178,7 +179,7 @@ class MigGpu:
         """Give out nothing more. Instances stay leased as long as the client holds them."""
         self._is_open = False
         if self._owns_client:
-            self._client.close()
+            self.client.close()
 
     def _check(self) -> None:
         if not self._is_open:

@@ -1,0 +1,42 @@
+"""What a helper must not give to anyone: instances whose scrub failed, and GPUs that need a reset."""
+
+from __future__ import annotations
+
+from offpath.bindings.errors import DeviceGone, OffpathError
+from offpath.bindings.ports import Gpu
+from offpath.host_helper.scrubbing import scrub
+
+
+class Quarantine:
+    """Instances stay here, so that their memory is not reused, until a later scrub succeeds. A GPU stays for good."""
+
+    def __init__(self) -> None:
+        self._instances: list[tuple[Gpu, int]] = []
+        self._gpus: dict[str, str] = {}
+
+    def add(self, gpu: Gpu, instance: int) -> None:
+        """Keep an instance whose scrub or destruction failed."""
+        self._instances.append((gpu, instance))
+
+    def add_gpu(self, uuid: str, why: str) -> None:
+        """Use a GPU no more in this process."""
+        self._gpus[uuid] = why
+
+    def check(self, uuid: str) -> None:
+        """Raises: DeviceGone: this GPU is in quarantine."""
+        if uuid in self._gpus:
+            raise DeviceGone(f"{uuid} needs a reset after {self._gpus[uuid]}; then restart the helper")
+
+    def retry(self) -> OffpathError | None:
+        """Retry the scrub of the instances. Returns the last failure, if one remains."""
+        failed: OffpathError | None = None
+        for gpu, instance in list(self._instances):
+            try:
+                self.check(gpu.uuid)
+                scrub(gpu, instance)
+                gpu.destroy_instance(instance)
+            except OffpathError as fault:
+                failed = fault
+                continue
+            self._instances.remove((gpu, instance))
+        return failed
