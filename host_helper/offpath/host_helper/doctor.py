@@ -19,6 +19,7 @@ from offpath.bindings.ports import Gpu
 from offpath.bindings.runtime import HOST_SOCKET
 from offpath.bindings.trust import connect_daemon
 from offpath.bindings.verbs.devices import ports
+from offpath.host_helper.doctor_gpu import check_driver, check_mig
 from offpath.host_helper.gpus import NO_GPU_ADVICE, find_gpus
 from offpath.host_helper.mps import PROGRAM, find_program
 
@@ -51,6 +52,8 @@ def check_host(directory: str, doca_path: str = "") -> Iterator[Finding]:
     yield _daemon(os.path.join(directory, HOST_SOCKET))
     yield check_gpu()
     yield check_mps()
+    yield from check_driver()
+    yield from check_mig()
     found = ports()
     if found:
         yield ok("rdma", ", ".join(map(str, found)))
