@@ -15,6 +15,7 @@ from typing import Any
 from offpath.bindings.wire import admin
 from offpath.cli.admin_client import AdminClient
 
+from ..host_helper.migd.rig import Migd
 from ..support.carriers import Carrier
 from ..support.cluster import Cluster, pids_of
 from ..support.processes import BOUND_S, Process, until
@@ -43,9 +44,10 @@ class Node:
 
     def __init__(
         self, seed: int, *, daemon: dict[str, str] | None = None, helper: dict[str, str] | None = None,
-        requester: dict[str, str] | None = None, channel: str = "", **durability: Any,
+        requester: dict[str, str] | None = None, channel: str = "", migd: Migd | None = None, **durability: Any,
     ) -> None:  # fmt: skip
-        """``channel``: it joins helper and daemon, and DOCA's emulator copies; else all is loopback."""
+        """``channel``: it joins helper and daemon, and DOCA's emulator copies; else all is loopback. ``migd``: it cuts
+        the helper's instances, on emulators of NVML and CUDA; else the GPU is loopback's."""
         self.random = Random(seed)
         self.seed = seed
         self.dead: set[str] = set()
@@ -64,7 +66,10 @@ class Node:
             "OFFPATH_TEST_TALLY": str(self.cluster.folder / "tally"),
             **(carrier.environment("host") if carrier else {}), **(helper or {}),
         }  # fmt: skip
-        self._helper_options = carrier.options() if carrier else {}
+        self._helper_options: dict[str, Any] = carrier.options() if carrier else {}
+        self._migd = migd
+        if migd is not None:
+            self._helper_options |= {"emulate": [], "gpus": "migd", "migd": migd.path}
         self._born = time.monotonic()
         self._names = 0
         self.requesters: dict[str, Process] = {}
@@ -113,6 +118,10 @@ class Node:
             assert helper is not None
             if workers := pids_of(helper):
                 os.kill(self.random.choice(workers), signal.SIGKILL)
+        elif victim == "migd":
+            assert self._migd is not None
+            self._migd.end()
+            self._migd.start()
         elif victim == "helper":
             assert self.cluster.helper is not None
             self.cluster.helper.kill()

@@ -7,6 +7,7 @@ twice (counted inside the kernel, in a file); no lease is left to a dead tenant;
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -14,7 +15,9 @@ import pytest
 from offpath.bindings.faults import POINTS
 
 from ..conftest import SIZE
+from ..host_helper.migd.rig import Migd
 from ..support.evidence import keep
+from ..support.gpu_machine import Machine
 from ..support.processes import until
 from .sweep import Node, balance, percentiles
 
@@ -24,6 +27,8 @@ MOMENTS = {"quick": 1, "ci": 3, "full": 50}[SIZE]
 """Of each victim. With the fault points below CI kills 20 times."""
 SAMPLE = {"quick": 1, "ci": 2, "full": 10}[SIZE]
 """Of each victim, with other carriers."""
+GPU_SAMPLE = {"quick": 1, "ci": 1, "full": 5}[SIZE]
+"""Of each victim and of migd, on emulators of NVIDIA's libraries."""
 POINTS_IN_CI = 8
 LATEST = {
     # How many visits of a point a run of some seconds has at the least.
@@ -94,6 +99,39 @@ def test_kill_sample_with_copies_by_doca(channel: str) -> None:
         f"kill_sample_doca_{channel}.txt",
         f"kill sample, copies by doca (emulated), host channel {channel}, seed {SEED + 2}: {SAMPLE} kills each of"
         f" {', '.join(VICTIMS)}, in one life of the node\n"
+        f"requests begun {len(books.begun)}, ended {dict(books.statuses())}, launches {sum(books.launches.values())}",
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_kill_sample_with_instances_of_migd(tmp_path: Path) -> None:
+    """The same guarantees where NVML cuts instances and CUDA runs the kernels (both emulated), and migd dies too."""
+    machine = Machine(tmp_path / "machine", models="A100-40GB", slice_bytes=str(8 << 20))
+    migd = Migd(machine, tmp_path / "migd")
+    node = None
+    try:
+        node = Node(SEED + 3, migd=migd)
+        kills = [*VICTIMS, "migd"] * GPU_SAMPLE
+        node.random.shuffle(kills)
+        for victim in kills:
+            node.work()
+            node.kill(victim)
+        node.work()
+        books = node.settle()
+        balance(books, node.dead, may_be_unknown=True)
+        client = migd.client()
+        (gpu,) = client.gpus().gpus
+        assert client.describe(gpu.uuid).instances == [], "all were given back"
+    finally:
+        if node is not None:
+            node.kill_all()
+        migd.close()
+        machine.close()
+    keep(
+        "kill_sample_migd.txt",
+        f"kill sample, NVML and CUDA emulated, seed {SEED + 3}: {GPU_SAMPLE} kills each of {', '.join(VICTIMS)}, migd,"
+        f" in one life of the node\n"
         f"requests begun {len(books.begun)}, ended {dict(books.statuses())}, launches {sum(books.launches.values())}",
     )
 
