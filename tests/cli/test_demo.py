@@ -169,7 +169,7 @@ def test_the_demo_holds_with_copies_by_doca_and_other_host_channels(arguments: t
 @pytest.mark.slow
 @pytest.mark.not_fast("an installed offpath does not build the GPU emulator")
 @pytest.mark.parametrize(
-    "arguments", [(), ("--mode", "whole"), ("--copy-engine", "doca")], ids=["mig", "whole", "doca"]
+    "arguments", [(), ("--mode", "whole", "--mps"), ("--copy-engine", "doca")], ids=["mig", "whole", "doca"]
 )
 def test_the_demo_holds_on_nvidias_stack(arguments: tuple[str, ...], tmp_path: Path) -> None:
     """NVML and CUDA are emulated; offpath-migd cuts, and workers use CUDA."""
@@ -181,6 +181,7 @@ def test_the_demo_holds_on_nvidias_stack(arguments: tuple[str, ...], tmp_path: P
     assert report["isolation_violations"] == 0
     assert report["gpu"] == {
         "kind": "emulated-nvml", "mode": "whole" if "whole" in arguments else "mig", "is_emulated": True,
+        "has_mps": "--mps" in arguments,
     }  # fmt: skip
     assert ("whole" in report["profiles"]) is ("whole" in arguments)
     assert "two EMULATED GPUs" in done.stderr
@@ -239,6 +240,7 @@ def _descendants(pid: int) -> list[int]:
         (("--picture", "timeline.txt"), ".svg"),
         (("--picture", "/proc/no/a.svg"), "/proc/no"),
         (("--mode", "whole"), "--gpu emulated-nvml"),
+        (("--mps",), "--mps needs"),
         (("--gpu", "cuda"), "no GPU to serve kernels on"),
     ],
 )

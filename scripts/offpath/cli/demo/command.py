@@ -45,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         "cuda: this machine's NVIDIA GPUs, whole, with a torch model (%(default)s)")  # fmt: skip
     parser.add_argument("--mode", choices=GPU_MODES, default="mig", help="of GPUs: mig cuts instances, whole gives a "
                         "lease the GPU (%(default)s)")  # fmt: skip
+    parser.add_argument("--mps", action="store_true", help="share a lease's GPU by MPS: needs --gpu emulated-nvml or "
+                        "cuda")  # fmt: skip
     parser.add_argument("--host-channel", choices=KINDS, default="unix", help="between helper and daemon; zmq and "
                         "comch carry no descriptors, so that loopback copies become doca's (%(default)s)")  # fmt: skip
     parser.add_argument("--netns", metavar="NAME", default="", help="run requesters in this network namespace, made "
@@ -103,7 +105,7 @@ async def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     )  # fmt: skip
     if datapath.is_emulated:
         _echo(f"doca: an emulator of DOCA ({datapath.doca_version}), because DOCA is not installed")
-    chosen = gpus.Gpus.chosen(arguments.gpu, arguments.mode)
+    chosen = gpus.Gpus.chosen(arguments.gpu, arguments.mode, has_mps=arguments.mps)
     with place.making(
         sorted(plan.tenants), seed=arguments.seed, seconds=arguments.seconds, jobs=arguments.jobs, break_scrub=broken,
         datapath=datapath, gpus=chosen,
@@ -132,7 +134,9 @@ async def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     result["complaints"] = outcome.complaints
     result["provenance"] = samples.provenance()
     result["datapath"] = dataclasses.asdict(datapath)
-    result["gpu"] = {"kind": chosen.kind, "mode": chosen.mode, "is_emulated": chosen.kind != "cuda"}
+    result["gpu"] = {
+        "kind": chosen.kind, "mode": chosen.mode, "is_emulated": chosen.kind != "cuda", "has_mps": chosen.has_mps
+    }  # fmt: skip
     result["started_in_s"] = outcome.started_in_s
     if arguments.picture and importlib.util.find_spec("matplotlib") is None:
         _echo("no picture: matplotlib is not installed here (extra `plot`)")

@@ -26,24 +26,28 @@ _MIGD: Final = "migd"
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """``kind`` and ``mode``: of `KINDS` and `MODES`. ``libraries``: the folder of the GPU emulator, if used."""
+    """``kind`` and ``mode``: of `KINDS` and `MODES`. ``libraries``: the folder of the GPU emulator, if used.
+    ``has_mps``: the lanes of a lease share its GPU by MPS."""
 
     kind: str = "emulated"
     mode: str = "mig"
     libraries: str = ""
+    has_mps: bool = False
 
     @classmethod
-    def chosen(cls, kind: str, mode: str) -> Gpus:
-        """Raises: OptionRefused: a kind without this mode, or without torch. NoGpu: CUDA shows none. DeviceError: the
-        emulator cannot be built."""
+    def chosen(cls, kind: str, mode: str, *, has_mps: bool = False) -> Gpus:
+        """Raises: OptionRefused: a kind without this mode, without MPS, or without torch. NoGpu: CUDA shows none.
+        DeviceError: the emulator cannot be built."""
         if kind == "emulated" and mode != "mig":
             raise OptionRefused("--mode whole needs --gpu emulated-nvml or --gpu cuda")
+        if kind == "emulated" and has_mps:
+            raise OptionRefused("--mps needs --gpu emulated-nvml or --gpu cuda")
         if kind == "cuda":
             find_gpus("cuda")
             if find_spec("torch") is None:
                 raise OptionRefused("--gpu cuda computes with torch: pip install 'offpath[train]'")
-            return cls(kind, "whole")
-        return cls(kind, mode, _emulator() if kind == "emulated-nvml" else "")
+            return cls(kind, "whole", has_mps=has_mps)
+        return cls(kind, mode, _emulator() if kind == "emulated-nvml" else "", has_mps)
 
     @property
     def slices(self) -> int:
@@ -56,13 +60,15 @@ class Gpus:
         if self.kind == "cuda":
             return "whole GPU"
         mode = "MIG mode" if self.mode == "mig" else "whole GPU"
-        return f"{GPU_MODEL}, {mode}, emulated" + (" NVML and CUDA" if self.libraries else "")
+        shared = ", shared by MPS" if self.has_mps else ""
+        return f"{GPU_MODEL}, {mode}, emulated" + (f" NVML and CUDA{shared}" if self.libraries else "")
 
     def environment(self, directory: str) -> dict[str, str]:
-        """What the processes of the host's side need to use the emulator."""
+        """What the processes of the host's side need to use the emulator, and where MPS has its directories."""
         if not self.libraries:
-            return {}
+            return {"RUNTIME_DIRECTORY": directory} if self.has_mps else {}
         return {
+            "RUNTIME_DIRECTORY": directory,
             "OFFPATH_GPU_PATH": self.libraries,
             "OFFPATH_GPU_EMULATOR_DIR": os.path.join(directory, "gpus"),
             "OFFPATH_GPU_EMULATOR_MODELS": f"{GPU_MODEL},{GPU_MODEL}",

@@ -81,6 +81,7 @@ def main(path: str) -> None:
     Server(place, gpus).helper.run(
         place.connector(), gpus=gpus, break_scrub=place.break_scrub,
         rdma_device=place.datapath.host_device or None, doca_path=place.datapath.doca_path,
+        mps="on" if place.gpus.has_mps else "off",
     )  # fmt: skip
 
 
