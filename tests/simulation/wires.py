@@ -74,6 +74,9 @@ class SimEngine:
     def invite(self) -> None:
         return None
 
+    def attach(self, memory: Memory, connection: Any, landing_bytes: int) -> None:
+        """The engine copies by itself."""
+
     def reaches(self, memory: Memory) -> bool:
         return memory not in self.lost
 

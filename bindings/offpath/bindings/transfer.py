@@ -22,7 +22,7 @@ from typing import Any, Final, Generic, Protocol, Self, TypeVar
 from offpath.bindings.errors import DeviceError, RegionError, ResourceClosed
 from offpath.bindings.memory.region import Region
 from offpath.bindings.memory.registry import Closable, Registration, Registry
-from offpath.bindings.ports import CopyCompletion, Memory
+from offpath.bindings.ports import CopyCompletion, HostConnection, Memory
 
 IN_PLACE_BYTES: Final = 64 << 10
 """Up to this size the CPU copies between two local memories: a device request costs more."""
@@ -257,6 +257,9 @@ class SegmentedCopyEngine(ABC, Generic[Route]):
         """Process completions; wait at most ``timeout_s`` for the first."""
 
     # -- the engine ---------------------------------------------------------------------------------------------------
+    def attach(self, memory: Memory, connection: HostConnection, landing_bytes: int) -> None:
+        """See `CopyEngine.attach`: a device needs no worker."""
+
     def reaches(self, memory: Memory) -> bool:
         """See `CopyEngine.reaches`."""
         return not (isinstance(memory, self._kind) and memory.failure)

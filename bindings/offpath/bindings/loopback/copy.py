@@ -16,7 +16,7 @@ from typing import Final
 from offpath.bindings.errors import RegionError, ResourceClosed
 from offpath.bindings.memory.region import Region
 from offpath.bindings.native import copy
-from offpath.bindings.ports import CopyCompletion, Invitation, Memory, MemoryExport
+from offpath.bindings.ports import CopyCompletion, HostConnection, Invitation, Memory, MemoryExport
 
 INLINE_BYTES: Final = 1 << 20
 
@@ -38,6 +38,9 @@ class LoopbackCopyEngine:
     def invite(self) -> Invitation | None:
         """See `CopyEngine.invite`: the descriptor suffices."""
         return None
+
+    def attach(self, memory: Memory, connection: HostConnection, landing_bytes: int) -> None:
+        """See `CopyEngine.attach`: a mapping needs no worker."""
 
     def reaches(self, memory: Memory) -> bool:
         """See `CopyEngine.reaches`: mappings do not fail."""

@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = "verbs needs an RDMA device: ./scripts/rxe-vm"
     parser.add_argument("--fabric", choices=["loopback", "verbs"], default="loopback", help="carrier of requests; "
                         f"{verbs} (%(default)s)")  # fmt: skip
-    parser.add_argument("--copy-engine", choices=["loopback", "verbs", "doca"], default="loopback", help="engine of "
-                        f"copies to and from instances; {verbs}; doca is emulated where DOCA is not installed "
-                        "(%(default)s)")  # fmt: skip
+    parser.add_argument("--copy-engine", choices=["loopback", "verbs", "doca", "cuda"], default="loopback",
+                        help=f"engine of copies to and from instances; {verbs}; doca is emulated where DOCA is not "
+                        "installed; cuda: workers copy from the slots to their GPU (%(default)s)")  # fmt: skip
     parser.add_argument("--gpu", choices=GPU_KINDS, default="emulated", help="emulated: two GPUs in host memory; "
                         "emulated-nvml: two GPUs behind emulated NVML and CUDA, cut by offpath-migd; "
                         "cuda: this machine's NVIDIA GPUs, whole, with a torch model (%(default)s)")  # fmt: skip
