@@ -33,10 +33,16 @@ class Payloads:
         self._lane = lane
         self._name = name
         self._regions: dict[int, _Region] = {}
-        self._pinned_bytes = 0
+        self.pinned_bytes = 0
+        """Of the regions that are pinned."""
         self._has_warned = False
         self._loaded = 0
         """Bytes of the payload that was copied last and not launched."""
+
+    @property
+    def count(self) -> int:
+        """Regions that are mapped."""
+        return len(self._regions)
 
     def handle(self, message: bytes, fds: tuple[int, ...]) -> None:
         """Carry out a message. Takes ownership of ``fds``.
@@ -80,8 +86,8 @@ class Payloads:
 
     def _pin(self, memory: BorrowedMemory) -> bool:
         """False: it is not pinned. Raises: DeviceGone."""
-        if self._pinned_bytes + memory.nbytes > regions.MOST_PINNED_BYTES:
-            self._warn(f"{memory.nbytes} bytes beside {self._pinned_bytes} exceed {regions.MOST_PINNED_BYTES}")
+        if self.pinned_bytes + memory.nbytes > regions.MOST_PINNED_BYTES:
+            self._warn(f"{memory.nbytes} bytes beside {self.pinned_bytes} exceed {regions.MOST_PINNED_BYTES}")
             return False
         try:
             self._lane.pin(memory.address, memory.nbytes)
@@ -90,7 +96,7 @@ class Payloads:
         except DeviceError as fault:  # RLIMIT_MEMLOCK, no memory, a driver that pins no such mapping
             self._warn(str(fault))
             return False
-        self._pinned_bytes += memory.nbytes
+        self.pinned_bytes += memory.nbytes
         return True
 
     def _warn(self, why: str) -> None:
@@ -105,7 +111,7 @@ class Payloads:
             raise HostMessageError("no_region", str(number))
         self._lane.synchronize()  # a copy out of it may be in flight
         if region.is_pinned:
-            self._pinned_bytes -= region.memory.nbytes
+            self.pinned_bytes -= region.memory.nbytes
             self._lane.unpin(region.memory.address)
         region.memory.close()
 
