@@ -90,6 +90,10 @@ class CopyEngine(Protocol):
     """Total bytes copied since creation."""
 
     @property
+    def bytes_by_cpu(self) -> int:
+        """Of these, bytes that this process's own CPU copied."""
+
+    @property
     def ends_in_use(self) -> EndsInUse | None:
         """Shared with a fabric that also has queue pairs. None: the engine has no queue pairs."""
 

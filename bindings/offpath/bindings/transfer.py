@@ -228,6 +228,8 @@ class SegmentedCopyEngine(ABC, Generic[Route]):
     def __init__(self, kind: type[Route]) -> None:
         """``kind``: the class of this engine's routes."""
         self.bytes_copied = 0
+        self.bytes_by_cpu = 0
+        """See `CopyEngine.bytes_by_cpu`: small copies between local memories."""
         self._kind = kind
         self._routes: list[Route] = []
         self._done: deque[CopyCompletion] = deque()
@@ -282,6 +284,7 @@ class SegmentedCopyEngine(ABC, Generic[Route]):
         if isinstance(source, Region) and isinstance(target, Region) and nbytes <= IN_PLACE_BYTES:
             ctypes.memmove(target.address + target_offset, source.address + source_offset, nbytes)
             self.bytes_copied += nbytes
+            self.bytes_by_cpu += nbytes
             return CopyCompletion(token, None)
         copy = Copy(token, nbytes)
         try:

@@ -63,18 +63,21 @@ class WorkerLane:
 
 
 class CudaCopyEngine(LoopbackCopyEngine):
-    """Implements `offpath.bindings.ports.CopyEngine`. Copies that involve no landing buffer are `LoopbackCopyEngine`'s.
-
-    ``bytes_ordered``: those that workers copy, of ``bytes_copied``.
-    """
+    """Implements `offpath.bindings.ports.CopyEngine`. Copies that involve no landing buffer are those of
+    `LoopbackCopyEngine`."""
 
     def __init__(self, inline_bytes: int = INLINE_BYTES) -> None:
         super().__init__(inline_bytes)
-        self.bytes_ordered = 0
+        self._bytes_by_workers = 0
         self._numbers = count(1)
         self._regions: dict[Region, int] = {}
         """Number of each region that was sent to a worker, until it is closed. Numbers do not repeat."""
         self._lanes: list[WorkerLane] = []
+
+    @property
+    def bytes_by_cpu(self) -> int:
+        """See `CopyEngine.bytes_by_cpu`: results."""
+        return self.bytes_copied - self._bytes_by_workers
 
     def import_memory(self, export: MemoryExport, invitation: Invitation | None = None) -> Memory:
         """See `CopyEngine.import_memory`: the result half of a lane, exported by `ResultExporter`."""
@@ -121,7 +124,7 @@ class CudaCopyEngine(LoopbackCopyEngine):
                 os.eventfd_write(self._event, 1)
                 return None
             self.bytes_copied += nbytes
-            self.bytes_ordered += nbytes
+            self._bytes_by_workers += nbytes
         return CopyCompletion(token, None)
 
     def _order(self, source: Region, source_offset: int, target: WorkerLane, at: int, nbytes: int) -> None:

@@ -35,6 +35,11 @@ class LoopbackCopyEngine:
         self._closed = False
         self.bytes_copied = 0
 
+    @property
+    def bytes_by_cpu(self) -> int:
+        """See `CopyEngine.bytes_by_cpu`: all of them."""
+        return self.bytes_copied
+
     def invite(self) -> Invitation | None:
         """See `CopyEngine.invite`: the descriptor suffices."""
         return None
