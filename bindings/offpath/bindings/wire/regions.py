@@ -26,13 +26,12 @@ READ_SLOTS: Final = "read"
 WRITE_SLOTS: Final = "write"
 """How a worker must map requesters' memory to pin it, as its lane's export says."""
 
-# kind, zero, zero, zero, zero, region, offset in the region, offset in the landing buffer, bytes
-_COPY = struct.Struct("<BBBBIQQQQ")
-# kind, flags, zero, zero, zero, region, bytes
-_REGION = struct.Struct("<BBBBIQQ")
-# kind, zero, zero, zero, zero, region
-_DROP = struct.Struct("<BBBBIQ")
-_WRITABLE: Final = 1
+# kind, zero, zero, zero, region, offset in the region, offset in the landing buffer, bytes
+_COPY = struct.Struct("<BBHIQQQQ")
+# kind, is writable, zero, zero, region, bytes
+_REGION = struct.Struct("<BBHIQQ")
+# kind, zero, zero, zero, region
+_DROP = struct.Struct("<BBHIQ")
 
 
 class RegionCopy(NamedTuple):
@@ -61,17 +60,17 @@ class RegionDrop(NamedTuple):
 
 def pack_copy(region: int, offset: int, at: int, nbytes: int) -> bytes:
     """See `RegionCopy`."""
-    return _COPY.pack(KIND_COPY, 0, 0, 0, 0, region, offset, at, nbytes)
+    return _COPY.pack(KIND_COPY, 0, 0, 0, region, offset, at, nbytes)
 
 
 def pack_region(region: int, nbytes: int, is_writable: bool) -> bytes:
     """See `RegionOffer`."""
-    return _REGION.pack(KIND_REGION, _WRITABLE if is_writable else 0, 0, 0, 0, region, nbytes)
+    return _REGION.pack(KIND_REGION, is_writable, 0, 0, region, nbytes)
 
 
 def pack_drop(region: int) -> bytes:
     """See `RegionDrop`."""
-    return _DROP.pack(KIND_DROP, 0, 0, 0, 0, region)
+    return _DROP.pack(KIND_DROP, 0, 0, 0, region)
 
 
 def parse(message: bytes) -> RegionCopy | RegionOffer | RegionDrop:
@@ -79,13 +78,13 @@ def parse(message: bytes) -> RegionCopy | RegionOffer | RegionDrop:
     form = {KIND_COPY: _COPY, KIND_REGION: _REGION, KIND_DROP: _DROP}.get(message[0] if message else 0)
     if form is None or len(message) != form.size:
         raise HostMessageError("region_message", f"kind {message[0] if message else None}, {len(message)} bytes")
-    kind, flags, zero, zero2, zero3, region, *numbers = form.unpack(message)
-    if zero or zero2 or zero3 or flags > (_WRITABLE if kind == KIND_REGION else 0):
+    kind, flag, zero, zero2, region, *numbers = form.unpack(message)
+    if zero or zero2 or flag > (kind == KIND_REGION):
         raise HostMessageError("region_message", "reserved bytes")
     if kind == KIND_DROP:
         return RegionDrop(region)
     if not 0 < numbers[-1] <= MOST_REGION_BYTES:
         raise HostMessageError("region_bytes", str(numbers[-1]))
     if kind == KIND_REGION:
-        return RegionOffer(region, numbers[0], bool(flags))
+        return RegionOffer(region, numbers[0], bool(flag))
     return RegionCopy(region, *numbers)

@@ -111,5 +111,5 @@ class Copies:
 
     @property
     def bytes_by_cpu(self) -> int:
-        """Of these, bytes that this process's CPU moved. Health checks are small copies, which the CPU makes."""
+        """Of these, bytes that this process's CPU moved; an engine whose device copies moves few."""
         return max(0, self.engine.bytes_by_cpu - self.own_bytes)
