@@ -86,12 +86,12 @@ def boot(tmp_path: Path) -> Iterator[Callable[..., Machine]]:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("settings", [{}, {"read_only_pins": "0"}, {"faults": "cuMemHostRegister:3=2"}])
+@pytest.mark.parametrize("settings", [{}, {"read_only_pins": "0", "faults": "cuMemHostRegister:3=2"}])
 def test_payloads_and_results_of_any_size_reach_a_gpu(
     make_cluster: Make, boot: Callable[..., Machine], settings: dict[str, str]
 ) -> None:
-    """Also where the driver pins no read-only mappings, and where it has no memory to pin the slots: one line says so,
-    and no request fails."""
+    """Also where the driver pins no read-only mappings, and has no memory to pin the second session's slots: one line
+    says so, and no request fails."""
     boot(**settings)
     cluster = make_cluster({"ada": {}}, leasing={"lanes": 1, "keep_warm_ms": 60_000}, **CUDA)
     helper = cluster.start_helper(emulate=[], gpus="cuda")

@@ -99,6 +99,23 @@ def test_kill_sample_with_copies_by_doca(channel: str) -> None:
 
 
 @pytest.mark.slow
+def test_kill_sample_with_copies_by_workers() -> None:
+    """Workers killed with slots mapped, daemons killed with copies ordered: payloads are sent again, none twice."""
+    node = Node(SEED + 3, copy_engine="cuda")
+    try:
+        kills = list(VICTIMS) * SAMPLE
+        node.random.shuffle(kills)
+        for victim in kills:
+            node.work()
+            node.kill(victim)
+        node.work()
+        books = node.settle()
+        balance(books, node.dead, may_be_unknown=True)
+    finally:
+        node.kill_all()
+
+
+@pytest.mark.slow
 def test_kill_sweep_of_the_daemon_alone_leaves_nothing_unknown() -> None:
     """Helper and workers live on: whoever launched a kernel knows what became of it."""
     node = Node(SEED + 1, adopt_ms=10_000)
