@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from offpath.bindings.wire.codes import Reason
+from offpath.dpu_daemon.config import ConfigError, parse_config
 from offpath.dpu_daemon.hosts.payloads import Payloads
 from offpath.host_helper import Options, Requester, RequestFailed
 
@@ -189,3 +190,11 @@ def test_a_daemon_that_is_killed_sends_the_sessions_memory_again(make_cluster: M
         assert echoed(requester, 2 * MIB)
         assert before <= set(workers(cluster)), "it ran on"
         assert all(len(mapped(pid)) <= 1 for pid in workers(cluster))
+
+
+@pytest.mark.parametrize(("key", "value"), [("host_channel", "zmq"), ("host_channel", "comch"), ("fabric", "verbs")])
+def test_it_needs_requesters_and_workers_on_this_machine(key: str, value: str) -> None:
+    tables: dict[str, Any] = {"tenant": [{"name": "ada"}]}
+    with pytest.raises(ConfigError, match=rf"datapath\.{key}: the copy engine cuda needs (unix|loopback)"):
+        parse_config({**tables, "datapath": {"copy_engine": "cuda", key: value}}, "test")
+    assert parse_config({**tables, **CUDA}, "test").datapath.copy_engine == "cuda"

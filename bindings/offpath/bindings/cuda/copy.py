@@ -50,7 +50,8 @@ class WorkerLane:
         self.results.close()
 
     def send(self, message: bytes, fds: tuple[int, ...] = ()) -> None:
-        """Raises: PeerGone: the worker is gone or has stopped reading; it is not reached any more."""
+        """Raises: PeerGone: the worker is gone or has stopped reading; it is not reached any more. OSError: ``fds``
+        could not be sent."""
         if self.failure or self.connection is None:
             raise PeerGone(self.failure or "the lane has no worker")
         try:
@@ -59,6 +60,10 @@ class WorkerLane:
             self.failure = "the worker reads nothing"
         except PeerGone as gone:
             self.failure = str(gone)
+        except OSError as fault:
+            if fds:
+                raise
+            self.failure = str(fault)
         raise PeerGone(self.failure)
 
 

@@ -13,7 +13,7 @@ import signal
 import sys
 from typing import Any, Final
 
-from offpath.bindings.errors import OffpathError
+from offpath.bindings.errors import OffpathError, OptionRefused
 from offpath.host_helper.channels import KINDS
 
 _SECONDS: Final = 20.0
@@ -57,6 +57,8 @@ def main(arguments: argparse.Namespace) -> int:
     """Run the demo. 0: all checks passed; 1: one failed, and stderr has the reason."""
     if arguments.jobs is not None and arguments.jobs < 1:
         raise OffpathError("--jobs: at least one")
+    if arguments.copy_engine == "cuda" and (arguments.host_channel, arguments.fabric) != ("unix", "loopback"):
+        raise OptionRefused("--copy-engine cuda needs the host channel unix and the fabric loopback")
     if arguments.host_channel != "unix" and arguments.copy_engine == "loopback":
         arguments.copy_engine = "doca"
         _echo(f"copy engine doca: the loopback engine needs descriptors, which {arguments.host_channel} does not carry")
