@@ -83,7 +83,7 @@ def test_where_it_was_exercised_is_where_its_rig_runs(port: str) -> None:
     assert card[0] == "all of it, on a card"
     assert [cell for cell in card[1:-1] if cell not in (NEVER, "–")] == []
     for adapter, cell in zip(adapters, card[1:-1], strict=True):
-        assert (cell == NEVER) is (adapter in ("doca", "comch", "verbs", "nvidia")), adapter
+        assert (cell == NEVER) is (adapter in ("doca", "comch", "verbs", "nvidia", "cuda")), adapter
 
 
 def test_the_commands_of_the_bring_up_are_commands_of_ours() -> None:

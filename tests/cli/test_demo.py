@@ -169,7 +169,9 @@ def test_the_demo_holds_with_copies_by_doca_and_other_host_channels(arguments: t
 @pytest.mark.slow
 @pytest.mark.not_fast("an installed offpath does not build the GPU emulator")
 @pytest.mark.parametrize(
-    "arguments", [(), ("--mode", "whole", "--mps"), ("--copy-engine", "doca")], ids=["mig", "whole", "doca"]
+    "arguments",
+    [(), ("--mode", "whole", "--mps"), ("--copy-engine", "doca"), ("--copy-engine", "cuda")],
+    ids=["mig", "whole", "doca", "cuda"],
 )
 def test_the_demo_holds_on_nvidias_stack(arguments: tuple[str, ...], tmp_path: Path) -> None:
     """NVML and CUDA are emulated; offpath-migd cuts, and workers use CUDA."""
@@ -242,6 +244,7 @@ def _descendants(pid: int) -> list[int]:
         (("--mode", "whole"), "--gpu emulated-nvml"),
         (("--mps",), "--mps needs"),
         (("--gpu", "cuda"), "no GPU to serve kernels on"),
+        (("--copy-engine", "cuda", "--host-channel", "zmq"), "the host channel unix"),
     ],
 )
 def test_what_cannot_work_is_said_before_the_run(

@@ -81,10 +81,12 @@ def test_a_request_allocates_nothing_and_switches_no_context(machine: Machine) -
     assert done.code == 0, done.err
     found = done.document
     assert found["is_emulated"] is True
-    assert found["calls_per_request"] == {
-        size: {"cuMemcpyHtoDAsync_v2": 1.0, "cuLaunchKernel": 1.0, "cuStreamSynchronize": 3.0}
-        for size in ("4 KiB", "600 KB", "19.66 MB")
-    }
+    sizes = {"4 KiB": 4096.0, "600 KB": 614_400.0, "19.66 MB": 19_660_800.0}
+    calls = {"cuMemcpyHtoDAsync_v2": 1.0, "cuLaunchKernel": 1.0, "cuStreamSynchronize": 3.0}
+    assert found["calls_per_request"] == {engine: dict.fromkeys(sizes, calls) for engine in ("loopback", "cuda")}
+    copied = found["cpu_copied_bytes_per_request"]
+    assert copied["cuda"] == dict.fromkeys(sizes, 0.0), "the worker copies out of the slot"
+    assert all(copied["loopback"][size] >= nbytes for size, nbytes in sizes.items())
     assert {bar["value"] for bar in found["bars"]} == {0.0}
     assert "EMULATED" in done.err
 
@@ -93,7 +95,7 @@ def test_on_a_gpu_each_latency_is_over_the_direct_one_of_its_block(machine: Mach
     """What runs on a GPU only, on an emulated one: its rows, and not their times."""
     report = benchmark.times(replace(find(is_quick=True), is_emulated=False))
     assert list(report.data["launches"]) == ["0 ms", "1 ms", "4 ms"]
-    assert list(report.data["copies"]) == ["600 KB", "19.66 MB"]
+    assert list(report.data["copies"]) == ["600 KB", "19.66 MB", "600 KB, cuda", "19.66 MB, cuda"]
     for row in (report.data["launches"] | report.data["copies"]).values():
         assert row["over"]["blocks"] == 3
         assert min(row["direct_us"], row["request_us"], row["over"]["min"]) > 0

@@ -82,7 +82,7 @@ def test_what_is_in_a_gpus_memory_is_never_read_by_the_host() -> None:
     assert not hasattr(on_gpu, "__array_interface__")
     assert np.asarray(on_gpu).dtype == object  # numpy found nothing that it could read
     assert on_gpu.__cuda_array_interface__ == {
-        "shape": (4,), "typestr": "<f4", "data": (0x7000_0000_0000, False), "version": 3, "stream": None,
+        "shape": (4,), "typestr": "<f4", "data": (0x7000_0000_0000, False), "version": 3, "stream": 77,
     }  # fmt: skip
     assert on_gpu.as_bytes().device == (2, 0)
     assert not hasattr(tensor("float32", (4,))[1], "__cuda_array_interface__")

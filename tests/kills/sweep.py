@@ -44,10 +44,12 @@ class Node:
 
     def __init__(
         self, seed: int, *, daemon: dict[str, str] | None = None, helper: dict[str, str] | None = None,
-        requester: dict[str, str] | None = None, channel: str = "", migd: Migd | None = None, **durability: Any,
+        requester: dict[str, str] | None = None, channel: str = "", copy_engine: str = "", migd: Migd | None = None,
+        **durability: Any,
     ) -> None:  # fmt: skip
-        """``channel``: it joins helper and daemon, and DOCA's emulator copies; else all is loopback. ``migd``: it cuts
-        the helper's instances, on emulators of NVML and CUDA; else the GPU is loopback's."""
+        """``channel``: it joins helper and daemon, and DOCA's emulator copies; else all is loopback, but a
+        ``copy_engine`` that is named. ``migd``: it cuts the helper's instances, on emulators of NVML and CUDA; else the
+        GPU is loopback's."""
         self.random = Random(seed)
         self.seed = seed
         self.dead: set[str] = set()
@@ -55,12 +57,13 @@ class Node:
         settings = {"resume_ttl_s": 4, "adopt_ms": 1500, "journal_mib": 1, **durability}
         narrow = {"max_share": 14, "profile": "1g.5gb"}
         self._carried = tempfile.TemporaryDirectory(prefix="offpath-c-")
+        tables: dict[str, Any] = {"datapath": {"copy_engine": copy_engine}} if copy_engine else {}
         carrier = Carrier(Path(self._carried.name), channel) if channel else None
         self.cluster = Cluster(
             dict.fromkeys(TENANTS, narrow), keep={"starts": 0, "watchdog_s": 0},
             environment={**(carrier.environment("dpu") if carrier else {}), **(daemon or {})},
             durability=settings, leasing={"keep_warm_ms": 500, "landing_bytes": 8192, "result_bytes": 8192},
-            **(carrier.tables() if carrier else {}),
+            **(carrier.tables() if carrier else tables),
         )  # fmt: skip
         self._helper_environment = {
             "OFFPATH_TEST_TALLY": str(self.cluster.folder / "tally"),

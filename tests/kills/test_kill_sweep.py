@@ -19,7 +19,7 @@ from ..host_helper.migd.rig import Migd
 from ..support.evidence import keep
 from ..support.gpu_machine import Machine
 from ..support.processes import until
-from .sweep import Node, balance, percentiles
+from .sweep import Books, Node, balance, percentiles
 
 SEED = 2_611
 VICTIMS = ("worker", "helper", "requester", "daemon")
@@ -58,11 +58,9 @@ def test_the_sample_is_as_large_as_it_says() -> None:
     assert kills >= {"quick": 6, "ci": 20, "full": 220}[SIZE]
 
 
-@pytest.mark.slow
-def test_kill_sweep_at_seeded_moments() -> None:
-    node = Node(SEED)
+def survive(node: Node, kills: list[str]) -> Books:
+    """Kill them in an order of the node's seed, under load; then every promise holds."""
     try:
-        kills = list(VICTIMS) * MOMENTS
         node.random.shuffle(kills)
         for victim in kills:
             node.work()
@@ -70,8 +68,15 @@ def test_kill_sweep_at_seeded_moments() -> None:
         node.work()
         books = node.settle()
         balance(books, node.dead, may_be_unknown=True)
+        return books
     finally:
         node.kill_all()
+
+
+@pytest.mark.slow
+def test_kill_sweep_at_seeded_moments() -> None:
+    node = Node(SEED)
+    books = survive(node, list(VICTIMS) * MOMENTS)
     keep(
         "kill_sweep.txt",
         f"kill sweep, seed {SEED}: {MOMENTS} kills each of {', '.join(VICTIMS)}, in one life of the node\n"
@@ -84,17 +89,7 @@ def test_kill_sweep_at_seeded_moments() -> None:
 def test_kill_sample_with_copies_by_doca(channel: str) -> None:
     """The same guarantees where neither pidfd nor descriptor goes from the host to the daemon."""
     node = Node(SEED + 2, channel=channel)
-    try:
-        kills = list(VICTIMS) * SAMPLE
-        node.random.shuffle(kills)
-        for victim in kills:
-            node.work()
-            node.kill(victim)
-        node.work()
-        books = node.settle()
-        balance(books, node.dead, may_be_unknown=True)
-    finally:
-        node.kill_all()
+    books = survive(node, list(VICTIMS) * SAMPLE)
     keep(
         f"kill_sample_doca_{channel}.txt",
         f"kill sample, copies by doca (emulated), host channel {channel}, seed {SEED + 2}: {SAMPLE} kills each of"
@@ -109,31 +104,26 @@ def test_kill_sample_with_instances_of_migd(tmp_path: Path) -> None:
     """The same guarantees where NVML cuts instances and CUDA runs the kernels (both emulated), and migd dies too."""
     machine = Machine(tmp_path / "machine", models="A100-40GB", slice_bytes=str(8 << 20))
     migd = Migd(machine, tmp_path / "migd")
-    node = None
     try:
-        node = Node(SEED + 3, migd=migd)
-        kills = [*VICTIMS, "migd"] * GPU_SAMPLE
-        node.random.shuffle(kills)
-        for victim in kills:
-            node.work()
-            node.kill(victim)
-        node.work()
-        books = node.settle()
-        balance(books, node.dead, may_be_unknown=True)
+        books = survive(Node(SEED + 4, migd=migd), [*VICTIMS, "migd"] * GPU_SAMPLE)
         client = migd.client()
         (gpu,) = client.gpus().gpus
         assert client.describe(gpu.uuid).instances == [], "all were given back"
     finally:
-        if node is not None:
-            node.kill_all()
         migd.close()
         machine.close()
     keep(
         "kill_sample_migd.txt",
-        f"kill sample, NVML and CUDA emulated, seed {SEED + 3}: {GPU_SAMPLE} kills each of {', '.join(VICTIMS)}, migd,"
+        f"kill sample, NVML and CUDA emulated, seed {SEED + 4}: {GPU_SAMPLE} kills each of {', '.join(VICTIMS)}, migd,"
         f" in one life of the node\n"
         f"requests begun {len(books.begun)}, ended {dict(books.statuses())}, launches {sum(books.launches.values())}",
     )
+
+
+@pytest.mark.slow
+def test_kill_sample_with_copies_by_workers() -> None:
+    """Workers killed with slots mapped, daemons killed with copies ordered: payloads are sent again, none twice."""
+    survive(Node(SEED + 3, copy_engine="cuda"), list(VICTIMS) * SAMPLE)
 
 
 @pytest.mark.slow

@@ -68,11 +68,14 @@ class SimEngine:
         self.flights: dict[int, Flight] = {}
         self.lost: set[Memory] = set()
         """Lanes whose way there has failed for good."""
-        self.bytes_copied = 0
+        self.bytes_copied = self.bytes_by_cpu = 0
         self.ends_in_use = None
 
     def invite(self) -> None:
         return None
+
+    def attach(self, memory: Memory, connection: Any, landing_bytes: int) -> None:
+        """The engine copies by itself."""
 
     def reaches(self, memory: Memory) -> bool:
         return memory not in self.lost

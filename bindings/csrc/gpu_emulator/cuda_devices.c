@@ -286,7 +286,7 @@ static int constant(int attribute)
 
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 {
-    enum { SMS = 16, BUS = 33, MAJOR = 75, MINOR = 76, ORDERING = 118, DMA_BUF = 124, MPS = 133 };
+    enum { SMS = 16, BUS = 33, MAJOR = 75, MINOR = 76, ORDERING = 118, READ_ONLY_PINS = 113, DMA_BUF = 124, MPS = 133 };
     struct cuda_context *context;
     ENTER(CUresult);
     TRY(cuda_enter_device(device, &context));
@@ -312,6 +312,9 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
         break;
     case DMA_BUF:
         *value = (int)settings->dma_buf;
+        break;
+    case READ_ONLY_PINS:
+        *value = (int)settings->read_only_pins;
         break;
     case MPS:
         *value = cuda_mps.link >= 0;

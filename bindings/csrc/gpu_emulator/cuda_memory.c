@@ -1,5 +1,7 @@
 /* libcuda: device memory, pinned host memory, and attributes of pointers. */
 #define _GNU_SOURCE
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -264,6 +266,25 @@ CUresult cuMemFreeHost(void *bytes)
     return cuda_leave(context->sticky);
 }
 
+/* Whether the mapping that begins at or before `at` may be written. */
+static bool is_writable(uintptr_t at)
+{
+    enum { WRITE = 1 };
+    FILE *maps = fopen("/proc/self/maps", "re");
+    if (maps == NULL)
+        return true;
+    char *line = NULL, access[8] = "";
+    size_t room = 0;
+    bool found = false;
+    uintptr_t first, end;
+    while (!found && getline(&line, &room, maps) > 0)
+        found = sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s", &first, &end, access) == 3 && first <= at && at < end;
+    free(line);
+    fclose(maps);
+    return found && access[WRITE] == 'w';
+}
+
+/* Memory that is mapped read-only needs the flag, and a device that supports it. */
 CUresult cuMemHostRegister_v2(void *bytes, size_t len, unsigned flags)
 {
     enum { PORTABLE = 1, DEVICE_MAP = 2, IO_MEMORY = 4, READ_ONLY = 8 };
@@ -273,13 +294,37 @@ CUresult cuMemHostRegister_v2(void *bytes, size_t len, unsigned flags)
     uintptr_t at = (uintptr_t)bytes;
     if (bytes == NULL || len == 0 || at + len < at || (flags & ~(unsigned)(PORTABLE | DEVICE_MAP | READ_ONLY)) != 0)
         return cuda_leave((flags & IO_MEMORY) != 0 ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE);
+    if ((flags & READ_ONLY) != 0 && emu_state()->settings.read_only_pins == 0)
+        return cuda_leave(CUDA_ERROR_NOT_SUPPORTED);
     if (overlaps(at, len))
         return cuda_leave(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     unsigned char mapped;
     uintptr_t page = at / (uintptr_t)sysconf(_SC_PAGESIZE) * (uintptr_t)sysconf(_SC_PAGESIZE);
-    if (mincore((void *)page, 1, &mapped) != 0)
+    if (mincore((void *)page, 1, &mapped) != 0 || ((flags & READ_ONLY) == 0 && !is_writable(at)))
         return cuda_leave(CUDA_ERROR_INVALID_VALUE);
     return cuda_leave(pin(bytes, len, false));
+}
+
+static bool uses(const struct cuda_stream *stream, const struct pinned *memory)
+{
+    for (const struct cuda_work *work = stream->first; work != NULL; work = work->next) {
+        uintptr_t from = (uintptr_t)work->from, to = (uintptr_t)work->to;
+        if (work->kind == CUDA_COPY && (from - memory->at < memory->len || to - memory->at < memory->len))
+            return true;
+    }
+    return false;
+}
+
+/* NVIDIA promises no wait for copies that use the memory, so whoever has not waited is wrong. */
+static void refuse_if_used(const struct cuda_context *context, const void *bytes)
+{
+    for (const struct pinned *one = pinned; one != NULL; one = one->next) {
+        bool is_used = uses(&context->standard, one);
+        for (const struct cuda_stream *stream = context->streams; stream != NULL; stream = stream->next)
+            is_used = is_used || uses(stream, one);
+        if (one->at == (uintptr_t)bytes && is_used)
+            emu_strict("cuMemHostUnregister", "a copy that was not waited for uses the memory");
+    }
 }
 
 CUresult cuMemHostUnregister(void *bytes)
@@ -287,6 +332,7 @@ CUresult cuMemHostUnregister(void *bytes)
     struct cuda_context *context;
     ENTER(CUresult);
     TRY(cuda_enter_context(&context));
+    refuse_if_used(context, bytes);
     cuda_run_all(context);
     struct pinned *one = unpin(bytes, false);
     free(one);

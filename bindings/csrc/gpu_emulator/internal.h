@@ -89,6 +89,7 @@ struct emu_settings {
     uint32_t driver, mig, pending, ordering, dma_buf, scrubs, uid_count; /* no padding: compared as bytes */
     uint64_t slice_bytes; /* 0: as a real GPU */
     uint64_t serial;
+    uint64_t read_only_pins;
     uint32_t uids[EMU_UIDS]; /* allowed to create and destroy instances */
 };
 

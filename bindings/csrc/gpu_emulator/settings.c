@@ -106,6 +106,7 @@ static void set_defaults(struct emu_settings *settings)
     settings->mig = settings->pending = 1;
     settings->ordering = DEFAULT_ORDERING;
     settings->dma_buf = 1;
+    settings->read_only_pins = 1;
     settings->slice_bytes = DEFAULT_SLICE_BYTES;
     settings->serial = 1;
     settings->uid_count = geteuid() == 0 ? 1 : 2;
@@ -134,6 +135,7 @@ void emu_read_settings(struct emu_settings *settings, const struct emu_settings 
     settings->driver = one_of(PREFIX "DRIVER", settings->driver, drivers, sizeof drivers / sizeof *drivers);
     settings->ordering = one_of(PREFIX "ORDERING", settings->ordering, orderings, sizeof orderings / sizeof *orderings);
     settings->dma_buf = (uint32_t)emu_setting(PREFIX "DMA_BUF", settings->dma_buf, 0, 1);
+    settings->read_only_pins = emu_setting(PREFIX "READ_ONLY_PINS", settings->read_only_pins, 0, 1);
     settings->scrubs = (uint32_t)emu_setting(PREFIX "SCRUB", settings->scrubs, 0, 1);
     settings->serial = emu_setting(PREFIX "SERIAL", settings->serial, 0, UINT64_MAX);
     if ((text = text_of(PREFIX "MIG")) != NULL)

@@ -90,6 +90,10 @@ class CopyEngine(Protocol):
     """Total bytes copied since creation."""
 
     @property
+    def bytes_by_cpu(self) -> int:
+        """Of these, bytes that this process's own CPU copied."""
+
+    @property
     def ends_in_use(self) -> EndsInUse | None:
         """Shared with a fabric that also has queue pairs. None: the engine has no queue pairs."""
 
@@ -108,6 +112,10 @@ class CopyEngine(Protocol):
         no part of it can be reached.
         """
 
+    def attach(self, memory: Memory, connection: HostConnection, landing_bytes: int) -> None:
+        """``memory`` was exported by the worker behind ``connection``, as a landing buffer of this size and a result
+        half. For engines whose copies the worker makes; the others ignore it. Does not block."""
+
     def reaches(self, memory: Memory) -> bool:
         """False: copies with this imported memory fail until it is exported and imported again."""
 
@@ -115,7 +123,8 @@ class CopyEngine(Protocol):
         self, token: int, source: Memory, source_offset: int, target: Memory, target_offset: int, nbytes: int
     ) -> CopyCompletion | None:
         """Start a copy; at least one side is local memory. The completion is returned at once (small copies, and copies
-        that cannot start) or by `poll`, never both. After the completion the copy writes nothing more.
+        that cannot start) or by `poll`, never both. After the completion the copy writes nothing more, or only before
+        whatever the worker of the target lane does next.
 
         Does not block. Not idempotent. Raises: RegionError: out of bounds or closed; nothing was copied.
         """
@@ -409,11 +418,32 @@ class Lane(Protocol):
         """Wait until the lane's kernels have ended. Raises: DeviceGone: one of them failed, and the process must
         end."""
 
+    @property
+    def pins_read_only(self) -> bool:
+        """`pin` takes memory that this process may only read. False: it must be mapped writable."""
+
+    def pin(self, address: int, nbytes: int) -> None:
+        """Lock a mapping of this process in memory, so that the device copies out of it directly. Not idempotent.
+        Raises: DeviceError: it cannot be pinned; `load` copies out of it all the same, more slowly."""
+
+    def unpin(self, address: int) -> None:
+        """Undo `pin`, after the copies out of it have ended (`synchronize`). Raises: DeviceError."""
+
+    def load(self, at: int, address: int, nbytes: int) -> None:
+        """Start to copy ``nbytes`` at ``address`` of this process into the landing buffer at ``at``. Where a device
+        copies it does not wait: what is launched on `stream` next comes after the copy, and the source must stay until
+        `synchronize`. Kernels see the bytes after `acquire`. Raises: as `read`."""
+
+    def export_results(self) -> MemoryExport:
+        """Export the result half alone to an engine that maps host memory, where this process itself copies payloads
+        by `load`."""
+
     def export(self) -> MemoryExport:
         """Export landing buffer and result half, in this order and contiguous, to the DPU's copy engine."""
 
     def acquire(self, nbytes: int) -> None:
-        """Make peer writes to the first ``nbytes`` of the landing buffer visible. Call before every launch."""
+        """Make peer writes and `load`s to the first ``nbytes`` of the landing buffer visible, at least to kernels on
+        `stream`. Call before every launch."""
 
     def publish(self, nbytes: int) -> None:
         """Make the first ``nbytes`` of the result half visible to peers. Call before sending such a result."""

@@ -22,7 +22,7 @@ from typing import Any, Final, Generic, Protocol, Self, TypeVar
 from offpath.bindings.errors import DeviceError, RegionError, ResourceClosed
 from offpath.bindings.memory.region import Region
 from offpath.bindings.memory.registry import Closable, Registration, Registry
-from offpath.bindings.ports import CopyCompletion, Memory
+from offpath.bindings.ports import CopyCompletion, HostConnection, Memory
 
 IN_PLACE_BYTES: Final = 64 << 10
 """Up to this size the CPU copies between two local memories: a device request costs more."""
@@ -228,6 +228,8 @@ class SegmentedCopyEngine(ABC, Generic[Route]):
     def __init__(self, kind: type[Route]) -> None:
         """``kind``: the class of this engine's routes."""
         self.bytes_copied = 0
+        self.bytes_by_cpu = 0
+        """See `CopyEngine.bytes_by_cpu`: small copies between local memories."""
         self._kind = kind
         self._routes: list[Route] = []
         self._done: deque[CopyCompletion] = deque()
@@ -257,6 +259,9 @@ class SegmentedCopyEngine(ABC, Generic[Route]):
         """Process completions; wait at most ``timeout_s`` for the first."""
 
     # -- the engine ---------------------------------------------------------------------------------------------------
+    def attach(self, memory: Memory, connection: HostConnection, landing_bytes: int) -> None:
+        """See `CopyEngine.attach`: a device needs no worker."""
+
     def reaches(self, memory: Memory) -> bool:
         """See `CopyEngine.reaches`."""
         return not (isinstance(memory, self._kind) and memory.failure)
@@ -279,6 +284,7 @@ class SegmentedCopyEngine(ABC, Generic[Route]):
         if isinstance(source, Region) and isinstance(target, Region) and nbytes <= IN_PLACE_BYTES:
             ctypes.memmove(target.address + target_offset, source.address + source_offset, nbytes)
             self.bytes_copied += nbytes
+            self.bytes_by_cpu += nbytes
             return CopyCompletion(token, None)
         copy = Copy(token, nbytes)
         try:

@@ -144,12 +144,14 @@ class Daemon:
 
     def statistics(self) -> dict[str, int]:
         """Counters since the start. ``header_bytes_read`` and ``answer_bytes_written`` are the only bytes of requests
-        and results that the daemon's CPU touches; ``dma_bytes`` are moved by the copy engine."""
+        and results that the daemon's CPU touches; ``dma_bytes`` are moved by the copy engine;
+        of these, ``cpu_copied_bytes`` by the daemon's CPU."""
         counters = Counter(self.counters)
         for session in self.requests.sessions.by_number.values():
             counters["header_bytes_read"] += session.fabric.header_bytes_read
             counters["answer_bytes_written"] += session.fabric.answer_bytes_written
         counters["dma_bytes"] = self.requests.copies.bytes_copied
+        counters["cpu_copied_bytes"] = self.requests.copies.bytes_by_cpu
         counters["spins"] = self.requests.book_loop.spinner.spins
         counters["spin_hits"] = self.requests.book_loop.spinner.hits
         for state, count in self.requests.answers.ended.items():

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import uvloop
 
+from offpath.bindings.cuda.copy import CudaCopyEngine
 from offpath.bindings.doca.channel import ComchListener
 from offpath.bindings.doca.copy import DocaCopyEngine
 from offpath.bindings.doca.device import Ability, open_device
@@ -129,6 +130,8 @@ async def _plugin(config: DaemonConfig) -> tuple[PluginProcess | None, PluginErr
 
 def copy_engine(config: DaemonConfig) -> CopyEngine | None:
     """The configured copy engine; None: the daemon's default. Raises: VerbsError, DocaError: no suitable device."""
+    if config.datapath.copy_engine == "cuda":
+        return CudaCopyEngine()
     if config.datapath.copy_engine == "doca":
         return DocaCopyEngine(open_device(load(config.doca.path), Ability.COPY, config.doca.device))
     if config.datapath.copy_engine != "verbs":

@@ -36,7 +36,7 @@ from offpath.bindings.errors import (
     OptionRefused,
     PeerGone,
 )
-from offpath.bindings.loopback.lane import LoopbackLaneExporter
+from offpath.bindings.loopback.lane import LoopbackLaneExporter, ResultExporter
 from offpath.bindings.ports import Gpu, HostConnection, HostConnector, Lane, LaneExporter
 from offpath.bindings.verbs.devices import Choice, choose
 from offpath.bindings.verbs.lane import VerbsLaneExporter
@@ -377,6 +377,8 @@ class Supervisor:
         """
         if order.copy_engine == "doca":
             return partial(DocaLaneExporter, self._doca)
+        if order.copy_engine == "cuda":
+            return ResultExporter
         return partial(VerbsLaneExporter, self._rdma()) if order.copy_engine == "verbs" else LoopbackLaneExporter
 
     def _fork(self, connection: HostConnection, held: _Instance, lane: int) -> None:

@@ -79,8 +79,9 @@ class LaneTensor:
     """``shape`` elements of ``dtype`` at ``pointer``, C order. The memory is the lane's: valid until the kernel
     returns. Every array made from it keeps ``owner`` alive.
 
-    ``device``: DLPack's device type and number of the memory. ``stream``: on a GPU, the handle of the CUDA stream whose
-    work the caller waits for before it takes the kernel's result; 0 in host memory.
+    ``device``: DLPack's device type and number of the memory. ``stream``: on a GPU, the handle of the CUDA stream that
+    may still be copying the bytes, and whose work the caller waits for before it takes the kernel's result; 0 in host
+    memory. Work on another stream than it and the default one must wait for it.
     """
 
     def __init__(
@@ -126,8 +127,7 @@ class LaneTensor:
         such dtype."""
         if self.device[0] != DEVICE_CUDA:
             raise AttributeError("the tensor is in host memory")
-        # The bytes are ready before the kernel is called: a consumer has no stream to wait for.
-        return {**self._interface(), "stream": None}
+        return {**self._interface(), "stream": self.stream or None}
 
     def _interface(self) -> dict[str, Any]:
         typestr = _TYPES[self.dtype][3]
@@ -139,8 +139,8 @@ class LaneTensor:
         return self.device
 
     def __dlpack__(self, *, dl_device: tuple[int, int] | None = None, copy: bool | None = None, **_: Any) -> Any:
-        """A DLPack capsule (unversioned ``dltensor``, which numpy, torch and cupy accept) over the same bytes. They are
-        ready before the kernel is called, so the consumer's stream has nothing to wait for.
+        """A DLPack capsule (unversioned ``dltensor``, which numpy, torch and cupy accept) over the same bytes. On a GPU
+        they are ready on ``stream`` and on the default stream, one of which is the consumer's while a kernel is called.
 
         Raises: BufferError: a copy or another device was requested.
         """

@@ -7,6 +7,8 @@ a launch takes one hop. It never outlives its supervisor or its channel.
 from __future__ import annotations
 
 import logging
+import os
+import select
 import time
 from collections.abc import Callable
 from typing import Final
@@ -23,13 +25,14 @@ from offpath.bindings.errors import (
     PeerGone,
 )
 from offpath.bindings.loopback.lane import LoopbackLaneExporter
-from offpath.bindings.native import parse_launch
+from offpath.bindings.native import parse_launch, wait
 from offpath.bindings.ports import Gpu, HostConnector, HostEnd, Lane, LaneExporter, MemoryExport
-from offpath.bindings.wire import control, host
+from offpath.bindings.wire import control, host, regions
 from offpath.bindings.wire.header import FLAG_PAYLOAD_CRC
 from offpath.host_helper.arguments import Arguments, call_on_stream
 from offpath.host_helper.kernels import KernelTable, LaneContext, LaneMemory, call_kernel, enter_lane
 from offpath.host_helper.mps import require
+from offpath.host_helper.payloads import Payloads
 from offpath.host_helper.raised import Raised, summary
 from offpath.host_helper.results import Stored, store
 
@@ -81,6 +84,8 @@ class Worker:
         self._last_job = 0
         self._last_result = b""
         self._arguments = Arguments(self._lane)
+        self._payloads = Payloads(self._lane, f"lease {order.lease} lane {lane}")
+        self._copies_payloads = order.copy_engine == "cuda"
 
     def serve(self, connector: HostConnector) -> None:
         """Connect, offer the lane, then run launches. When the channel closes, reconnect for as long as the supervisor
@@ -126,6 +131,7 @@ class Worker:
     def close(self) -> None:
         """Under MPS: release the context, so that the process does not end as a client at work. Raises: DeviceError."""
         if self._is_under_mps:
+            self._payloads.clear()
             self._memory.close()
 
     def _serve(self, connection: HostEnd) -> None:
@@ -135,11 +141,12 @@ class Worker:
             last_job=self._last_job, has_result=bool(self._last_result),
         )  # fmt: skip
         connection.send(control.encode(hello))
+        self._payloads.clear()
         self._offer(connection)
         if self._last_result:
             connection.send(self._last_result)
         while True:
-            message = connection.wait_message()
+            message = self._wait(connection) if self._copies_payloads else connection.wait_message()
             if message[0] == host.KIND_LAUNCH:
                 self._last_result = self._run(message)
                 if self._is_device_lost and self._is_under_mps:
@@ -152,6 +159,21 @@ class Worker:
                     raise DeviceGone("the device failed under a kernel; this process cannot use it any more")
             else:
                 self._control(connection, message)
+
+    def _wait(self, connection: HostEnd) -> bytes:
+        """The next message that is not of the copy engine `cuda`, whose messages may bring descriptors. Raises: as
+        `HostEnd.wait_message`; as `Payloads.handle`."""
+        while True:
+            received = connection.receive()
+            if received is None:
+                wait(connection.fileno(), select.POLLIN, None)
+                continue
+            message, fds = received
+            if message[0] not in regions.KINDS:
+                for fd in fds:
+                    os.close(fd)
+                return message
+            self._payloads.handle(message, fds)
 
     def _offer(self, connection: HostEnd) -> None:
         export = self._export(connection)
@@ -195,6 +217,8 @@ class Worker:
     def _run(self, message: bytes) -> bytes:
         """Run one launch; always returns a result. A kernel's exception fails the job, not the worker."""
         launch = parse_launch(message)
+        if self._copies_payloads and launch.generation == self._order.generation:
+            self._payloads.take(launch.payload_bytes)
         self._last_job, self._last_result = launch.job, b""
         if faults.armed:
             faults.hit("worker.launch")

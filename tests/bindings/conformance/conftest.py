@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from .channel_rigs import ChannelRig, ComchChannelRig, LoopbackChannelRig, ZmqChannelRig
-from .copy_rigs import CopyRig, DocaCopyRig, LoopbackCopyRig, VerbsCopyRig
+from .copy_rigs import CopyRig, CudaCopyRig, DocaCopyRig, LoopbackCopyRig, VerbsCopyRig
 from .fabric_rigs import FabricRig, LoopbackFabricRig, VerbsFabricRig, WindowedFabricRig
 from .gpu_rigs import LoopbackGpuRig, NvidiaGpuRig, NvidiaMachine, WholeGpuRig, WholeMachine, nvidia_machine
 from .matrix import Matrix
@@ -69,6 +69,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 @pytest.fixture(
     params=[
         pytest.param(LoopbackCopyRig, id="loopback"),
+        pytest.param(CudaCopyRig, id="cuda"),
+        pytest.param(partial(CudaCopyRig, "target"), id="cuda-to-lane"),
+        pytest.param(partial(CudaCopyRig, "source"), id="cuda-from-lane"),
         pytest.param(DocaCopyRig, id="doca"),
         pytest.param(partial(DocaCopyRig, "target"), id="doca-to-lane"),
         pytest.param(partial(DocaCopyRig, "source"), id="doca-from-lane"),

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from typing import Any
 
+from offpath.bindings.cuda.copy import CudaCopyEngine
 from offpath.bindings.doca.copy import DocaCopyEngine
 from offpath.bindings.doca.device import Ability, open_device
 from offpath.bindings.doca.load import load
@@ -19,6 +20,7 @@ from offpath.bindings.verbs.domain import Device
 from offpath.bindings.verbs.lane import VerbsLaneExporter
 
 from ...support.doca import HostProcess, emulator, on_the_dpu
+from ...support.worker_lane import PAGE, WorkerEnd
 
 
 class CopyRig(ABC):
@@ -33,6 +35,9 @@ class CopyRig(ABC):
 
     can_be_written = True
     """Imported memory; else it can be read."""
+
+    completes_at_once = False
+    """Copies of any size: they are ordered before all that the lane's worker does next."""
 
     def __init__(self) -> None:
         self._held: list[Any] = []
@@ -256,3 +261,77 @@ class DocaCopyRig(CopyRig):
         if self._host is not None:
             self._host.close()
         self._undo.close()
+
+
+class _Attached(CudaCopyEngine):
+    """Knows a lane's worker as soon as it has imported the lane, as the daemon does."""
+
+    def __init__(self, rig: CudaCopyRig) -> None:
+        super().__init__(rig.inline_limit)
+        self._rig = rig
+
+    def import_memory(self, export: MemoryExport, invitation: Invitation | None = None) -> Memory:
+        memory = super().import_memory(export, invitation)
+        worker = self._rig.last
+        assert worker is not None
+        self.attach(memory, worker.channel, self._rig.landing_bytes)
+        return memory
+
+
+class CudaCopyRig(LoopbackCopyRig):
+    """What lies in another process lies in a lane of an emulated GPU. It can be the source or the target of copies, or
+    neither: all memory is ours then. The lane's worker copies only when the rig reads: as late as a worker can."""
+
+    long_bytes = 4 << 20
+
+    def __init__(self, far: str = "") -> None:
+        super().__init__()
+        self._far = far
+        self.can_be_written = far != "source"
+        self.completes_at_once = far == "target"
+        self.last: WorkerEnd | None = None
+        """Whose lane was exported last."""
+        self.landing_bytes = 0
+        self._backing: dict[Memory, WorkerEnd] = {}
+        self._engine: CudaCopyEngine | None = None
+
+    def engine(self) -> CopyEngine:
+        self._engine = _Attached(self)
+        self._held.append(self._engine)
+        return self._engine
+
+    def source(self, content: bytes) -> Memory:
+        return self.lane(content) if self._far == "source" else self.memory(content)
+
+    def target(self, content: bytes) -> Memory:
+        return self.lane(content) if self._far == "target" else self.memory(content)
+
+    def lane(self, content: bytes) -> Memory:
+        """Imported memory that holds ``content``."""
+        assert self._engine is not None
+        backing = self.memory(content)
+        memory = self._engine.import_memory(self.export(backing))
+        self._held.append(memory)
+        self._backing[memory] = self._backing[backing]
+        return memory
+
+    def export(self, memory: Memory, invitation: Invitation | None = None) -> MemoryExport:
+        """A lane with its content in the landing buffer, or, where the source is far, in the result half."""
+        assert isinstance(memory, Region)
+        halves = (PAGE, memory.nbytes) if self._far == "source" else (memory.nbytes, PAGE)
+        self.last = worker = WorkerEnd(*halves)
+        self._held.append(worker)
+        self._backing[memory] = worker
+        is_source = self._far == "source"
+        worker.lane.write(worker.lane.landing_bytes if is_source else 0, memory.view)
+        self.landing_bytes = 0 if is_source else worker.lane.landing_bytes
+        return worker.export()
+
+    def nonsense(self, descriptor: dict[str, Any]) -> list[dict[str, Any]]:
+        slots = [{**descriptor, "slots": value} for value in ("", "all", 1, None)]
+        others = [{"slots": "read", **each} for each in super().nonsense(descriptor)]
+        return [{name: descriptor[name] for name in ("offset", "nbytes")}, *slots, *others]
+
+    def read(self, memory: Memory, offset: int, nbytes: int) -> bytes:
+        worker = self._backing.get(memory)
+        return super().read(memory, offset, nbytes) if worker is None else worker.read(offset, nbytes)

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from offpath.bindings import ports
 from offpath.bindings.ina import frames as ina
 from offpath.bindings.loopback import fabric
-from offpath.bindings.wire import admin, codes, control, header, host
+from offpath.bindings.wire import admin, codes, control, header, host, regions
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "docs" / "protocol.md", *sorted((ROOT / "docs" / "protocol").glob("*.md"))]
@@ -107,12 +107,27 @@ def make_geometry(name: str, value: int) -> bytes:
     return fabric._GEOMETRY.pack(*(value if each == name else 0 for each in names))
 
 
+def make_region_copy(name: str, value: int) -> bytes:
+    return regions.pack_copy(**{each: value if each == name else 0 for each in regions.RegionCopy._fields})
+
+
+def make_region_offer(name: str, value: int) -> bytes:
+    return regions.pack_region(**{each: value if each == name else 0 for each in regions.RegionOffer._fields})
+
+
+def make_region_drop(name: str, value: int) -> bytes:
+    return regions.pack_drop(**{name: value})
+
+
 STRUCTS: dict[str, tuple[struct.Struct, Callable[[str, int], bytes]]] = {
     "request": (header._REQUEST, make_request),
     "answer": (header._ANSWER, make_answer),
     "tensor": (header._TENSOR, make_tensor),
     "launch": (host._LAUNCH, make_launch),
     "result": (host._RESULT, make_result),
+    "region_copy": (regions._COPY, make_region_copy),
+    "region_offer": (regions._REGION, make_region_offer),
+    "region_drop": (regions._DROP, make_region_drop),
     "geometry": (fabric._GEOMETRY, make_geometry),
 }
 # fields that the packer fills itself: name -> bytes
@@ -124,6 +139,9 @@ FIXED: dict[tuple[str, str], bytes] = {
     ("tensor", "ndim"): b"\5",
     ("launch", "kind"): b"\1",
     ("result", "kind"): b"\2",
+    ("region_copy", "kind"): b"\3",
+    ("region_offer", "kind"): b"\4",
+    ("region_drop", "kind"): b"\5",
 }
 
 
@@ -145,14 +163,14 @@ def test_each_named_field_lies_where_the_table_says(name: str) -> None:
             assert made[offset : offset + size] == FIXED[name, field]
         elif field in ("reserved", "crc", "tensor_count"):
             continue
-        elif size == 1 and field == "is_inline":
+        elif size == 1 and field in ("is_inline", "is_writable"):
             assert make(field, 1)[offset] == 1
         else:
             assert make(field, number(offset, size))[offset : offset + size] == pattern(offset, size), field
 
 
 def first_named(name: str) -> list[str]:
-    skip = {"magic", "version", "reserved", "crc", "tensor_count", "kind", "ndim", "flags", "is_inline"}
+    skip = {"magic", "version", "reserved", "crc", "tensor_count", "kind", "ndim", "flags", "is_inline", "is_writable"}
     return [row["field"] for row in TABLES[f"struct {name}"] if row["field"] not in skip]
 
 

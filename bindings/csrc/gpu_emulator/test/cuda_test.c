@@ -185,6 +185,12 @@ static void memory_is_checked(void)
     EXPECT(cuMemHostRegister_v2(host, 0, 0), CUDA_ERROR_INVALID_VALUE);
     EXPECT(cuMemHostRegister_v2(host, 1, 64), CUDA_ERROR_INVALID_VALUE);
     OK(cuMemHostUnregister(host));
+    void *fixed = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(fixed != MAP_FAILED);
+    EXPECT(cuMemHostRegister_v2(fixed, 4096, 0), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemHostRegister_v2(fixed, 4096, 8));
+    OK(cuMemHostUnregister(fixed));
+    munmap(fixed, 4096);
     EXPECT(cuMemHostUnregister(host), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
@@ -307,6 +313,21 @@ static void ptx_with_other_parameters_ends_the_process(void)
     dies(load_with_other_parameters, SIGABRT, "offpath_spin has the parameters");
 }
 
+static void unregister_under_a_copy(void)
+{
+    static char host[4096];
+    use_whole_gpu();
+    CUdeviceptr ptr = memory(sizeof host);
+    cuMemHostRegister_v2(host, sizeof host, 0);
+    cuMemcpyHtoDAsync_v2(ptr, host, sizeof host, NULL);
+    cuMemHostUnregister(host);
+}
+
+static void memory_in_use_by_a_copy_is_not_unregistered(void)
+{
+    dies(unregister_under_a_copy, SIGABRT, "a copy that was not waited for");
+}
+
 static void a_fault_is_sticky(void)
 {
     nvmlDevice_t gpu = open_nvml();
@@ -343,6 +364,7 @@ const struct test cuda_tests[] = {
     {"copies_and_memsets_run_late", copies_and_memsets_run_late},
     {"kernels_run_late_and_in_order", kernels_run_late_and_in_order},
     {"ptx_with_other_parameters_ends_the_process", ptx_with_other_parameters_ends_the_process},
+    {"memory_in_use_by_a_copy_is_not_unregistered", memory_in_use_by_a_copy_is_not_unregistered},
     {"a_fault_is_sticky", a_fault_is_sticky},
     {NULL, NULL},
 };

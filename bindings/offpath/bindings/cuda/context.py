@@ -19,6 +19,7 @@ MULTIPROCESSORS: Final = 16
 """Number of the device attribute; under MPS those that are enabled."""
 _MPS: Final = 133
 _DMA_BUF, _FLUSH_OPTIONS, _WRITES_ORDERING = 124, 117, 118
+_READ_ONLY_PINS: Final = 113
 _ORDERED_BY_OWNER: Final = 100
 _FLUSH_BY_HOST: Final = 1
 
@@ -51,6 +52,8 @@ class Context:
         self.exports_dmabuf = bool(self._attribute(_DMA_BUF))
         self.needs_flush = self._attribute(_WRITES_ORDERING) < _ORDERED_BY_OWNER
         self.can_flush = bool(self._attribute(_FLUSH_OPTIONS) & _FLUSH_BY_HOST)
+        self.pins_read_only = bool(self._attribute(_READ_ONLY_PINS))
+        """Host memory can be registered that is mapped read-only."""
         self.multiprocessors = self._attribute(MULTIPROCESSORS)
         self.is_under_mps = bool(self._attribute(_MPS))
 

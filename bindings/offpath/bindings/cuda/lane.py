@@ -20,6 +20,7 @@ BOUNCE_BYTES: Final = 1 << 20
 _LEGACY_STREAM: Final = 1
 _DMA_BUF_FD: Final = 1
 _SYNC_MEMOPS: Final = 6
+_REGISTER_READ_ONLY: Final = 8
 
 
 class CudaLane:
@@ -37,6 +38,10 @@ class CudaLane:
         self._bounce = self._base = self._fd = 0
         self._check: ZeroCheck | None = None
         self._staging: Region | None = None
+        self._staged_from = 0
+        """Where in the lane the staging memory begins: the landing buffer, or the result half."""
+        self._is_loaded = False
+        """A `load` was started and not waited for."""
         self._stream: Any = self._call("cuStreamCreate", 0)  # ordered with the legacy default stream
         self._base = int(self._call("cuMemAlloc", self._block_bytes))
         self.pointer = context.add_block(self._base, self._block_bytes)
@@ -74,10 +79,41 @@ class CudaLane:
         """See `Lane.export`: to a copy engine that maps host memory. It cannot reach a GPU, so from the first export on
         payloads pass through pinned host memory, from which `acquire` takes them, and results likewise. Raises:
         DeviceError, RegionError: no memory for it."""
+        return self._stage(0)
+
+    def export_results(self) -> MemoryExport:
+        """See `Lane.export_results`: pinned host memory, to which `publish` brings results. Raises: as `export`."""
+        return self._stage(self.landing_bytes)
+
+    def _stage(self, start: int) -> MemoryExport:
         if self._staging is None:
-            self._staging = Region.create("offpath-staging", self._nbytes)
+            self._staging = Region.create("offpath-staging", self._nbytes - start)
+            self._staged_from = start
             self._call("cuMemHostRegister", self._staging.address, self._staging.nbytes, 0)
-        return MemoryExport({"offset": 0, "nbytes": self._nbytes}, (self._staging.fd,))
+        elif start != self._staged_from:
+            raise DeviceError("a lane is exported to one kind of copy engine")
+        return MemoryExport({"offset": 0, "nbytes": self._nbytes - start}, (self._staging.fd,))
+
+    @property
+    def pins_read_only(self) -> bool:
+        """See `Lane.pins_read_only`."""
+        return self._context.pins_read_only
+
+    def pin(self, address: int, nbytes: int) -> None:
+        """See `Lane.pin`."""
+        self._call("cuMemHostRegister", address, nbytes, _REGISTER_READ_ONLY if self.pins_read_only else 0)
+
+    def unpin(self, address: int) -> None:
+        """See `Lane.unpin`."""
+        self._call("cuMemHostUnregister", address)
+
+    def load(self, at: int, address: int, nbytes: int) -> None:
+        """See `Lane.load`. The driver reads memory that is not pinned before the call returns."""
+        self._check_range(at, nbytes)
+        if at + nbytes > self.landing_bytes:
+            raise DeviceError(f"{nbytes} bytes at {at} are outside the landing buffer's {self.landing_bytes}")
+        self._call("cuMemcpyHtoDAsync", self._base + at, address, nbytes, self._stream)
+        self._is_loaded = True
 
     def read(self, at: int, nbytes: int) -> bytes:
         """See `Lane.read`."""
@@ -122,10 +158,15 @@ class CudaLane:
         self._call("cuStreamSynchronize", self._driver.api.CUstream(_LEGACY_STREAM))
 
     def acquire(self, nbytes: int) -> None:
-        """See `Lane.acquire`."""
-        if self._staging is None:
+        """See `Lane.acquire`. A `load` needs no wait before kernels on the lane's stream. The emulator's kernels are
+        the host's code and on no stream."""
+        if self._is_loaded:
+            self._is_loaded = False
+            if not self.stream:
+                self._call("cuStreamSynchronize", self._stream)
+        elif self._staging is None:
             self._context.flush_peer_writes()
-        elif nbytes:
+        elif nbytes and not self._staged_from:
             nbytes = min(nbytes, self.landing_bytes)
             self._call("cuMemcpyHtoDAsync", self._base, self._staging.address, nbytes, self._stream)
             self._call("cuStreamSynchronize", self._stream)
@@ -134,7 +175,8 @@ class CudaLane:
         """See `Lane.publish`. Peers that reach the GPU's memory read it where finished kernels and copies left it."""
         if self._staging is not None and nbytes:
             at, nbytes = self.landing_bytes, min(nbytes, self.result_bytes)
-            self._call("cuMemcpyDtoHAsync", self._staging.address + at, self._base + at, nbytes, self._stream)
+            staged = self._staging.address + at - self._staged_from
+            self._call("cuMemcpyDtoHAsync", staged, self._base + at, nbytes, self._stream)
             self._call("cuStreamSynchronize", self._stream)
 
     def scrub(self) -> int:

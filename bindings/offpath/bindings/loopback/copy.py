@@ -16,7 +16,7 @@ from typing import Final
 from offpath.bindings.errors import RegionError, ResourceClosed
 from offpath.bindings.memory.region import Region
 from offpath.bindings.native import copy
-from offpath.bindings.ports import CopyCompletion, Invitation, Memory, MemoryExport
+from offpath.bindings.ports import CopyCompletion, HostConnection, Invitation, Memory, MemoryExport
 
 INLINE_BYTES: Final = 1 << 20
 
@@ -35,9 +35,17 @@ class LoopbackCopyEngine:
         self._closed = False
         self.bytes_copied = 0
 
+    @property
+    def bytes_by_cpu(self) -> int:
+        """See `CopyEngine.bytes_by_cpu`: all of them."""
+        return self.bytes_copied
+
     def invite(self) -> Invitation | None:
         """See `CopyEngine.invite`: the descriptor suffices."""
         return None
+
+    def attach(self, memory: Memory, connection: HostConnection, landing_bytes: int) -> None:
+        """See `CopyEngine.attach`: a mapping needs no worker."""
 
     def reaches(self, memory: Memory) -> bool:
         """See `CopyEngine.reaches`: mappings do not fail."""

@@ -155,12 +155,14 @@ class EmulatedLane:
 
     device: Final = (1, 0)
     stream: Final = 0
+    pins_read_only: Final = True
 
     def __init__(self, fd: int, offset: int, landing_bytes: int, result_bytes: int, delayed: bool) -> None:
         self.offset = offset
         self.landing_bytes = landing_bytes
         self.result_bytes = result_bytes
         self._region = Region(fd, offset, landing_bytes + result_bytes)
+        self._pinned: set[int] = set()
         # Peers write here while visibility is delayed; they read the result half after `publish`.
         self._peer_side = Region.create("offpath-peer-side", landing_bytes + result_bytes) if delayed else None
 
@@ -206,6 +208,30 @@ class EmulatedLane:
         if at < 0 or nbytes < 0 or at + nbytes > self._region.nbytes:
             raise DeviceError(f"{nbytes} bytes at {at} are outside the lane's {self._region.nbytes}")
         return self._region.view[at : at + nbytes]
+
+    def pin(self, address: int, nbytes: int) -> None:
+        """See `Lane.pin`: nothing copies but this process, which needs no pinned memory."""
+        if address in self._pinned:
+            raise DeviceError("the memory is pinned")
+        self._pinned.add(address)
+
+    def unpin(self, address: int) -> None:
+        """See `Lane.unpin`."""
+        if address not in self._pinned:
+            raise DeviceError("the memory is not pinned")
+        self._pinned.remove(address)
+
+    def load(self, at: int, address: int, nbytes: int) -> None:
+        """See `Lane.load`: as a peer writes, so that `acquire` is needed where visibility is delayed."""
+        if at < 0 or nbytes < 0 or at + nbytes > self.landing_bytes:
+            raise DeviceError(f"{nbytes} bytes at {at} are outside the landing buffer's {self.landing_bytes}")
+        ctypes.memmove(self.peer_pointer + at, address, nbytes)
+
+    def export_results(self) -> MemoryExport:
+        """See `Lane.export_results`. The lane keeps ownership of the descriptor in ``fds``."""
+        whole = self.export()
+        offset = int(whole.descriptor["offset"]) + self.landing_bytes
+        return MemoryExport({"offset": offset, "nbytes": self.result_bytes}, whole.fds)
 
     def export(self) -> MemoryExport:
         """See `Lane.export`. The lane keeps ownership of the descriptor in ``fds``."""

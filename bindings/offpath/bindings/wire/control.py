@@ -319,7 +319,7 @@ class OpenInstance(_Message):
     result_bytes: U64
     scrub_first: bool
     token: Token = Field(repr=False)
-    copy_engine: Literal["loopback", "verbs", "doca"] = "loopback"
+    copy_engine: Literal["loopback", "verbs", "doca", "cuda"] = "loopback"
 
 
 class InstanceFailed(_Message):

@@ -38,6 +38,7 @@ def semantic_faults(config: DaemonConfig) -> Iterator[Fault]:
     yield from _sizes(config)
     yield from _addresses(config)
     yield from _host_channel(config)
+    yield from _worker_copies(config)
     for key in ("server_key_file", "key_file", "host"):
         if config.ina.controller and not getattr(config.ina, key):
             yield Fault(f"ina.{key}", "required if ina.controller is set")
@@ -170,6 +171,16 @@ def _host_channel(config: DaemonConfig) -> Iterator[Fault]:
     for key in ("bind", "key_file", "allowed"):
         if not getattr(config.zmq, key):
             yield Fault(f"zmq.{key}", "required for the host channel zmq")
+
+
+def _worker_copies(config: DaemonConfig) -> Iterator[Fault]:
+    """The copy engine `cuda` sends workers the descriptors of requesters' memory on this machine."""
+    if config.datapath.copy_engine != "cuda":
+        return
+    for key, needed in (("fabric", "loopback"), ("host_channel", "unix")):
+        if getattr(config.datapath, key) != needed:
+            text = f"the copy engine cuda needs {needed}: workers map the requesters' memory, which no other carries"
+            yield Fault(f"datapath.{key}", text)
 
 
 def warnings(config: DaemonConfig, memory_bytes: int | None = None) -> tuple[Fault, ...]:

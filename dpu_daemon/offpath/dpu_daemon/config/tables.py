@@ -129,7 +129,7 @@ class DatapathTable(_Table):
     """``[datapath]``: transport of requests, and the copy engine between the DPU and the host's instances."""
 
     fabric: Literal["loopback", "verbs"] = "loopback"
-    copy_engine: Literal["loopback", "verbs", "doca"] = "loopback"
+    copy_engine: Literal["loopback", "verbs", "doca", "cuda"] = "loopback"
     host_channel: Literal["unix", "zmq", "comch"] = "unix"
     """Transport of helper and workers: the socket in the runtime directory; ZeroMQ, see `ZmqTable`; or DOCA Comch, see
     `DocaTable`."""

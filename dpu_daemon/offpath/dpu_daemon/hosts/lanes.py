@@ -84,7 +84,7 @@ class Lanes:
         pacing: Pacing,
         counters: Counter[str],
         mint: Callable[[int, int], str],
-        copy_engine: Literal["loopback", "verbs", "doca"],
+        copy_engine: Literal["loopback", "verbs", "doca", "cuda"],
     ) -> None:
         """``mint`` returns the token of a lease and generation; ``copy_engine`` is the name that workers receive."""
         self.orders: dict[int, Order] = {}
@@ -279,6 +279,7 @@ class Lanes:
                 close_all(fds)
                 raise ProtocolError("lane_size", f"{ready.landing_bytes}+{ready.result_bytes}")
             memory = self._engine.import_memory(MemoryExport(ready.export, fds), link.invitation)
+            self._engine.attach(memory, link.connection, ready.landing_bytes)
             if memory.nbytes < ready.landing_bytes + ready.result_bytes:
                 memory.close()
                 raise RegionError("the exported range is smaller than declared")

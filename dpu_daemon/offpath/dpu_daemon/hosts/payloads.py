@@ -5,6 +5,7 @@ On the request path: no task, no log line.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from offpath.bindings import faults
@@ -15,6 +16,8 @@ from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.copies import Copies
 from offpath.dpu_daemon.requests.inflight import JobRef, LaneConnection
 from offpath.sched.jobs import commands, events
+
+logger = logging.getLogger(__name__)
 
 
 class Payloads:
@@ -39,6 +42,11 @@ class Payloads:
         if (command.lease, command.lane) in self._awaited:
             return  # posted when its worker has reattached and sent its pending result
         if link is None or link.memory is None:  # every Copy must end in a CopyDone, or the lease never drains
+            self._book_loop.defer(events.CopyDone(command.job, command.attempt, error=True))
+            return
+        if self._lanes.orders[command.lease].command.tenant != ref.session.tenant:
+            # The book never plans it. An engine whose workers copy would give this worker the session's memory.
+            logger.critical("job %d of %s was bound to a lease of another tenant", ref.job, ref.session.tenant)
             self._book_loop.defer(events.CopyDone(command.job, command.attempt, error=True))
             return
         link.ref = ref

@@ -33,6 +33,10 @@ PLAIN: Final[dict[str, tuple[str, str]]] = {
     "offpath_expired_running": ("expired_running", "Requests that expired during their kernel, which kept its lane."),
     "offpath_violations": ("violations", "Messages, doorbells and headers that violated the protocol."),
     "offpath_copied_bytes": ("dma_bytes", "Bytes the copy engine moved for requests and results."),
+    "offpath_cpu_copied_bytes": (
+        "cpu_copied_bytes",
+        "Bytes of payloads and results that the daemon's CPU copied.",
+    ),
     "offpath_header_read_bytes": ("header_bytes_read", "Bytes of request headers that the daemon's CPU read."),
     "offpath_answer_written_bytes": ("answer_bytes_written", "Bytes of answers that the daemon's CPU wrote."),
     "offpath_scrubbed_bytes": ("scrubbed_bytes", "Bytes of instance memory confirmed as zero."),

@@ -108,3 +108,8 @@ class Copies:
     def bytes_copied(self) -> int:
         """Bytes moved for requests."""
         return self.engine.bytes_copied - self.own_bytes
+
+    @property
+    def bytes_by_cpu(self) -> int:
+        """Of these, bytes that this process's CPU moved; an engine whose device copies moves few."""
+        return max(0, self.engine.bytes_by_cpu - self.own_bytes)

@@ -50,6 +50,11 @@ class DaemonProcess:
         return self._process.pid
 
     @property
+    def runtime(self) -> str:
+        """Its runtime directory."""
+        return self._runtime
+
+    @property
     def host_socket(self) -> str:
         """Where its helper connects."""
         return os.path.join(self._runtime, "host.sock")

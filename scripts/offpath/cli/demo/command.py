@@ -13,7 +13,7 @@ import signal
 import sys
 from typing import Any, Final
 
-from offpath.bindings.errors import OffpathError
+from offpath.bindings.errors import OffpathError, OptionRefused
 from offpath.host_helper.channels import KINDS
 
 _SECONDS: Final = 20.0
@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = "verbs needs an RDMA device: ./scripts/rxe-vm"
     parser.add_argument("--fabric", choices=["loopback", "verbs"], default="loopback", help="carrier of requests; "
                         f"{verbs} (%(default)s)")  # fmt: skip
-    parser.add_argument("--copy-engine", choices=["loopback", "verbs", "doca"], default="loopback", help="engine of "
-                        f"copies to and from instances; {verbs}; doca is emulated where DOCA is not installed "
-                        "(%(default)s)")  # fmt: skip
+    parser.add_argument("--copy-engine", choices=["loopback", "verbs", "doca", "cuda"], default="loopback",
+                        help=f"engine of copies to and from instances; {verbs}; doca is emulated where DOCA is not "
+                        "installed; cuda: workers copy from the slots to their GPU (%(default)s)")  # fmt: skip
     parser.add_argument("--gpu", choices=GPU_KINDS, default="emulated", help="emulated: two GPUs in host memory; "
                         "emulated-nvml: two GPUs behind emulated NVML and CUDA, cut by offpath-migd; "
                         "cuda: this machine's NVIDIA GPUs, whole, with a torch model (%(default)s)")  # fmt: skip
@@ -59,6 +59,8 @@ def main(arguments: argparse.Namespace) -> int:
     """Run the demo. 0: all checks passed; 1: one failed, and stderr has the reason."""
     if arguments.jobs is not None and arguments.jobs < 1:
         raise OffpathError("--jobs: at least one")
+    if arguments.copy_engine == "cuda" and (arguments.host_channel, arguments.fabric) != ("unix", "loopback"):
+        raise OptionRefused("--copy-engine cuda needs the host channel unix and the fabric loopback")
     if arguments.host_channel != "unix" and arguments.copy_engine == "loopback":
         arguments.copy_engine = "doca"
         _echo(f"copy engine doca: the loopback engine needs descriptors, which {arguments.host_channel} does not carry")

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from offpath.bindings.cuda.driver import load
 from offpath.bindings.cuda.instance import CudaInstance
 from offpath.bindings.cuda.whole import Visible, WholeGpu
+from offpath.bindings.wire import admin
+from offpath.cli.admin_client import AdminClient
 from offpath.cli.bench.daemon_process import DaemonProcess
 from offpath.cli.bench.gpu.kernels import SPIN, DeviceCode, Kernel
 from offpath.cli.bench.gpu.setting import Setting
@@ -43,11 +45,13 @@ class SpinningGpu(WholeGpu):
 class Serving:
     """One lane of one lease. The process that makes it must not have used CUDA: it forks the helper."""
 
-    def __init__(self, setting: Setting, payload_bytes: int, *, is_spinning: bool = False) -> None:
-        """Raises: OffpathError: daemon or helper do not start."""
+    def __init__(
+        self, setting: Setting, payload_bytes: int, *, is_spinning: bool = False, engine: str = "loopback"
+    ) -> None:
+        """``engine``: the daemon's copy engine. Raises: OffpathError: daemon or helper do not start."""
         tables = (
             f"[leasing]\nlanes = 1\nmax_lanes = 1\nkeep_warm_ms = 600000\nlanding_bytes = {payload_bytes}\n"
-            f"result_bytes = {_SLACK_BYTES}\n"
+            f'result_bytes = {_SLACK_BYTES}\n[datapath]\ncopy_engine = "{engine}"\n'
         )
         self._daemon = DaemonProcess({_TENANT: ""}, tables, core=None)
         channel = self._daemon.host_socket
@@ -79,6 +83,11 @@ class Serving:
         """How often the worker has called each function of the driver. Only on the emulator, which counts."""
         found: dict[str, int] = json.loads(self.submit("calls", np.zeros(64, np.uint8)).tobytes())
         return found
+
+    def bytes_by_cpu(self) -> int:
+        """Bytes of payloads and results that the daemon's CPU has copied."""
+        with AdminClient(self._daemon.runtime) as client:
+            return client.query(admin.StatisticsRequest(), admin.Statistics).counters["cpu_copied_bytes"]
 
     def workers(self) -> list[int]:
         """Pids of the helper's workers."""
