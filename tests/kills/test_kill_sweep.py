@@ -9,10 +9,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from offpath.bindings.faults import POINTS
+from offpath.host_helper.migd.gpu import InstanceIdentity, InstanceOpener, MigGpu
 
 from ..conftest import SIZE
 from ..host_helper.migd.rig import Migd
@@ -56,6 +58,10 @@ def test_the_sample_is_as_large_as_it_says() -> None:
     assert set(LATEST) == HERE
     kills = MOMENTS * len(VICTIMS) + len(chosen_points())
     assert kills >= {"quick": 6, "ci": 20, "full": 220}[SIZE]
+
+
+def unused(identity: InstanceIdentity) -> Any:
+    raise AssertionError(f"{identity} was opened")
 
 
 def survive(node: Node, kills: list[str]) -> Books:
@@ -108,7 +114,10 @@ def test_kill_sample_with_instances_of_migd(tmp_path: Path) -> None:
         books = survive(Node(SEED + 4, migd=migd), [*VICTIMS, "migd"] * GPU_SAMPLE)
         client = migd.client()
         (gpu,) = client.gpus().gpus
-        assert client.describe(gpu.uuid).instances == [], "all were given back"
+        left = client.describe(gpu.uuid).instances
+        assert all(line.unheld_ms > 0 and not line.pids for line in left), "what a killed helper held, used by nobody"
+        MigGpu(client, gpu.uuid, InstanceOpener(unused, unused)).reclaim(0)  # as the next helper does after 10 s
+        assert client.describe(gpu.uuid).instances == []
     finally:
         migd.close()
         machine.close()

@@ -6,9 +6,10 @@ import ctypes
 from functools import cache
 from typing import Final
 
-from offpath.bindings.cuda.driver import LIBRARY, PATH_VARIABLE
+from offpath.bindings.cuda.driver import LIBRARY
 from offpath.bindings.cuda.whole import Visible, visible
 from offpath.bindings.errors import DeviceError
+from offpath.bindings.gpu_folder import PATH_VARIABLE
 
 from .doca import environment
 

@@ -16,10 +16,10 @@ import shutil
 from collections.abc import Sequence
 from typing import Final, Protocol, runtime_checkable
 
-from offpath.bindings.cuda.driver import PATH_VARIABLE
 from offpath.bindings.cuda.instance import CudaInstance
 from offpath.bindings.cuda.share import MpsShare, count_multiprocessors
 from offpath.bindings.errors import DeviceError, MpsMissing, MpsNotInForce, OffpathError, OptionRefused
+from offpath.bindings.gpu_folder import gpu_folder
 from offpath.bindings.mig import MIB
 from offpath.bindings.ports import Gpu, InstanceMemory
 from offpath.bindings.runtime import make_runtime_directory, runtime_directory
@@ -113,7 +113,7 @@ def require(memory: InstanceMemory, share: MpsShare) -> None:
 
 def find_program() -> str:
     """The path of NVIDIA's control program; empty: this machine has none."""
-    folder = os.environ.get(PATH_VARIABLE, "")
+    folder = gpu_folder()
     return shutil.which(PROGRAM, path=folder or None) or ""
 
 

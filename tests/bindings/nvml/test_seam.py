@@ -21,10 +21,11 @@ from offpath.bindings.errors import (
     NvmlMissing,
     PlacementTaken,
 )
+from offpath.bindings.gpu_folder import PATH_VARIABLE
 from offpath.bindings.nvml import cut
 from offpath.bindings.nvml._check import failure
 from offpath.bindings.nvml.events import XidEvents
-from offpath.bindings.nvml.load import PATH_VARIABLE, load
+from offpath.bindings.nvml.load import load
 from offpath.bindings.nvml.records import MigMode
 from offpath.bindings.nvml.session import Nvml
 

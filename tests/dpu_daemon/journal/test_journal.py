@@ -146,7 +146,7 @@ def test_a_journal_of_another_boot_or_another_build_is_started_anew() -> None:
 def test_a_retired_journal_is_not_gone_on_with() -> None:
     writer = written(3)
     writer.journal.retire()
-    assert open_journal(writer.storage, BOOT)[1] is None
+    assert open_journal(writer.storage, BOOT)[1:] == (None, "none was left")
 
 
 def test_hostile_bytes_give_typed_errors_only() -> None:

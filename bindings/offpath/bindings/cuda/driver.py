@@ -16,8 +16,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from offpath.bindings.errors import CudaError, CudaLost, CudaMissing
+from offpath.bindings.gpu_folder import PATH_VARIABLE, gpu_folder
 
-PATH_VARIABLE: Final = "OFFPATH_GPU_PATH"
 VISIBLE_VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
 LIBRARY: Final = "libcuda.so.1"
 NOT_INITIALIZED: Final = 3
@@ -102,7 +102,7 @@ def load() -> Driver:
         functions = importlib.import_module("cuda.bindings.driver")
     except ImportError as fault:
         raise CudaMissing("import cuda.bindings", f"{fault}: pip install 'offpath[gpu]'") from fault
-    folder = os.environ.get(PATH_VARIABLE, "")
+    folder = gpu_folder()
     try:
         # By its name both this and cuda-bindings then find the same library, wherever it came from.
         library = ctypes.CDLL(os.path.join(folder, LIBRARY), os.RTLD_NOW | os.RTLD_GLOBAL)

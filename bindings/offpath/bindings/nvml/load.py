@@ -9,16 +9,15 @@ from functools import cache
 from typing import Any, Final
 
 from offpath.bindings.errors import NvmlMissing
+from offpath.bindings.gpu_folder import PATH_VARIABLE, gpu_folder
 
-PATH_VARIABLE: Final = "OFFPATH_GPU_PATH"
-"""Names a folder with libnvidia-ml.so.1, and libcuda.so.1 for workers; unset: the system's libraries."""
 LIBRARY: Final = "libnvidia-ml.so.1"
 
 
 def load(path: str = "") -> Any:
     """The module ``pynvml``, bound to the library in the folder ``path``, else in the environment's folder, else to the
     system's library. Once a library is loaded, the process keeps it. Raises: NvmlMissing."""
-    folder = path or os.environ.get(PATH_VARIABLE, "")
+    folder = path or gpu_folder()
     if folder:
         _preload(os.path.join(os.path.abspath(folder), LIBRARY))
     return _module()

@@ -22,10 +22,10 @@ from typing import Any, Final
 import orjson
 
 from offpath.bindings.errors import DeviceError, OffpathError
+from offpath.bindings.gpu_folder import gpu_folder
 from offpath.cli.bench.gpu.kernels import PTX
 from offpath.cli.bench.gpu.setting import in_child
 
-PATH_VARIABLE: Final = "OFFPATH_GPU_PATH"
 MISSING: Final = "missing"
 """In the place of a code: the library has no such function."""
 _LIBRARIES: Final = {"cu": "libcuda.so.1", "nvml": "libnvidia-ml.so.1"}
@@ -94,7 +94,7 @@ class _Player:
     def _library(self, name: str) -> ctypes.CDLL:
         file = next(file for prefix, file in _LIBRARIES.items() if name.startswith(prefix))
         if file not in self._libraries:
-            path = os.path.join(os.environ.get(PATH_VARIABLE, ""), file)
+            path = os.path.join(gpu_folder(), file)
             try:
                 self._libraries[file] = ctypes.CDLL(path, os.RTLD_NOW | os.RTLD_GLOBAL)
             except OSError as fault:

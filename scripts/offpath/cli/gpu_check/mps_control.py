@@ -16,8 +16,9 @@ from typing import IO, Any, Final
 
 import orjson
 
-from offpath.bindings.cuda.driver import PATH_VARIABLE, VISIBLE_VARIABLE
+from offpath.bindings.cuda.driver import VISIBLE_VARIABLE
 from offpath.bindings.errors import CudaError, CudaLost, DeviceError, OffpathError
+from offpath.bindings.gpu_folder import gpu_folder
 from offpath.cli.bench.gpu.device import Device, code_of
 from offpath.cli.bench.gpu.kernels import EMPTY, FAULT, SPIN
 from offpath.cli.bench.gpu.setting import Setting
@@ -36,7 +37,7 @@ class Control:
 
     def __init__(self, setting: Setting) -> None:
         """Raises: NotPossible: no control program."""
-        folder = os.environ.get(PATH_VARIABLE, "")
+        folder = gpu_folder()
         found = os.path.join(folder, PROGRAM) if folder else shutil.which(PROGRAM)
         if not found or not os.path.exists(found):
             raise NotPossible(f"{PROGRAM} is not installed")

@@ -293,6 +293,8 @@ def open_journal(storage: Storage, boot: str) -> tuple[Ring, Replayed | None, st
     Raises: JournalCorrupt, ReplayDiverged: the journal belongs to this boot and build but is damaged; an operator must
     decide.
     """
+    if not any(bytes(storage.view()[:HEADER_PAGE])):
+        return Ring.fresh(storage, new_identity(boot)), None, "none was left"
     try:
         ring = Ring.opened(storage)
         if ring.identity.boot != boot:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,9 +9,9 @@ from typing import Any, Final
 import orjson
 
 from offpath.bindings import forked
-from offpath.bindings.cuda.driver import PATH_VARIABLE
 from offpath.bindings.cuda.whole import visible
 from offpath.bindings.errors import DeviceError
+from offpath.bindings.gpu_folder import gpu_folder
 
 ATTEMPT_S: Final = 30.0
 
@@ -39,7 +38,7 @@ def find(*, is_quick: bool) -> Setting:
     try:
         found = visible()
     except DeviceError as fault:
-        return Setting("", "", 0, bool(os.environ.get(PATH_VARIABLE)), is_quick, str(fault))
+        return Setting("", "", 0, bool(gpu_folder()), is_quick, str(fault))
     if not found:
         return Setting("", "", 0, False, is_quick, "CUDA shows no device")
     return Setting(found[0].uuid, found[0].name, found[0].nbytes, found[0].is_emulated, is_quick)
