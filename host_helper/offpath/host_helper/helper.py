@@ -18,6 +18,7 @@ from offpath.bindings.ports import Gpu, HostConnector
 from offpath.bindings.runtime import INA_FOLDER, runtime_directory
 from offpath.bindings.verbs.devices import choose
 from offpath.host_helper.channels import host_channel
+from offpath.host_helper.demands import check_models
 from offpath.host_helper.gpus import NO_GPU_ADVICE, emulated_gpus, find_gpus
 from offpath.host_helper.kernels import KernelTable, LaneContext, current_lane
 from offpath.host_helper.mps import CudaGpu, open_mps
@@ -112,6 +113,7 @@ class Helper(KernelTable):
                 stack.callback(gpu.close)
             if not offered:
                 raise NoGpu(f"no GPU to serve kernels on: none was given. {NO_GPU_ADVICE}")
+            check_models(self.kernels.values(), offered)
             connector = host_channel(path=channel) if channel is None or isinstance(channel, str) else channel
             supervisor = Supervisor(
                 _host_name(), connector, offered, self,
@@ -131,7 +133,7 @@ class Helper(KernelTable):
 
     def _offer(self, gpus: Sequence[Gpu]) -> str:
         """The kernels and the GPUs, in one line."""
-        served = ", ".join(f"{kernel.name} ({kernel.demand} %)" for kernel in self.kernels.values())
+        served = ", ".join(f"{kernel.name} ({kernel.needs_text()})" for kernel in self.kernels.values())
         emulated = ", EMULATED"
         on = ", ".join(f"{gpu.uuid} ({gpu.model.name}{emulated if gpu.is_emulated else ''})" for gpu in gpus)
         return f"serves {served} on {on}"

@@ -36,6 +36,8 @@ class Reason(IntEnum):
     DEADLINE_UNREACHABLE = 22
     NO_INSTANCE_FITS = 23
     TENANT_SHARE_LIMIT = 24
+    NO_GPU_MODEL = 25
+    NO_INSTANCE_MEMORY = 26
     # events before the end
     DEADLINE_PASSED = 40
     CANCELLED_BY_REQUESTER = 41
