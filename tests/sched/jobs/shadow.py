@@ -27,6 +27,7 @@ from offpath.sched.jobs.records import MS, BookSettings, TenantSpec
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
 
 from ..gpus import is_legal
+from .shadow_admission import is_permitted, least_held, refusal, renew
 from .shadow_kernels import ShadowKernels
 from .shadow_records import Needs, Occupant, ShadowJob, ShadowLease, promise
 
@@ -116,7 +117,7 @@ class Shadow:
                 self.offered = event.gpus
                 self.offered_kernels.joined(event.kernels, self.now_ns)
                 self.seen["stranded"] += len(self.stranded())
-                self._renew()
+                renew(self)
                 self._expect_withdrawn()
             case events.HelperLost():
                 if event.helper == self.helper:
@@ -154,15 +155,6 @@ class Shadow:
             self.most_jobs[name] = max(self.most_jobs.get(name, 0), spec.max_jobs)
         self._expect_withdrawn()
 
-    def _renew(self) -> None:
-        """What waits needs what its kernel needs now; a plain R stays as accepted."""
-        for job in self.live.values():
-            kernel = self.kernels.get(job.event.kernel)
-            if job.phase == "queued" and kernel is not None:
-                asked = job.event.share or (0 if kernel.models else job.share)
-                was, job.needs = job.needs, kernel.asked(asked, self.tenants[job.tenant].max_demand)
-                self.seen["needs renewed"] += was != job.needs
-
     def _expect_withdrawn(self) -> None:
         for job in self.live.values():
             if job.phase == "queued" and self._is_withdrawn(job):
@@ -170,29 +162,10 @@ class Shadow:
 
     def _is_withdrawn(self, job: ShadowJob) -> bool:
         """Its tenant was removed, or may not hold any more what it would take, or no GPU has that."""
-        least = self._least_held(job)
+        least = least_held(self, job)
+        if not is_permitted(self, job):
+            return True
         return job.event.session in self.leaving or not least or least > self.tenants[job.tenant].max_share
-
-    def _least_held(self, job: ShadowJob) -> int:
-        """The share of the smallest instance for it and for all lanes of a lease; 0: there is none."""
-        return min(self._holding(job, memory_bytes=job.needs.memory_bytes), default=0)
-
-    def _holding(self, job: ShadowJob, *, memory_bytes: int) -> list[int]:
-        """The shares of all instances that hold it."""
-        buffers = self.settings.landing_bytes + self.settings.result_bytes
-        room = max(self.settings.lanes * buffers, memory_bytes + buffers if memory_bytes else 0)
-        return [
-            gpu.alpha(profile)
-            for gpu in self.offered
-            for profile in gpu.profiles
-            if profile.memory_bytes >= room and 0 < job.needs.share_on(gpu.model) <= gpu.alpha(profile)
-        ]
-
-    def _lacking(self, job: ShadowJob) -> EndReason:
-        if not any(job.needs.share_on(gpu.model) for gpu in self.offered if job.needs.models or job.share):
-            return EndReason.NO_GPU_MODEL if job.needs.models else EndReason.NO_INSTANCE_FITS
-        is_memory = bool(self._holding(job, memory_bytes=0))
-        return EndReason.NO_INSTANCE_MEMORY if is_memory else EndReason.NO_INSTANCE_FITS
 
     def _lease_fact(self, event: LeaseEvent) -> None:
         lease = self.leases.get(event.lease)
@@ -344,27 +317,13 @@ class Shadow:
         return tenant not in self.sessions.values() and not has_lease
 
     def _judge_admission(self, job: ShadowJob, commands: tuple[Command, ...]) -> None:
-        event, spec = job.event, self.tenants[job.tenant]
+        event = job.event
         mine = sum(other.tenant == job.tenant for other in self.live.values()) - 1
         expired = {c.job for c in commands if isinstance(c, Answer) and c.state is JobState.EXPIRED}
         mine -= sum(self.jobs[one].tenant == job.tenant for one in expired)
-        held = self._least_held(job)
-        reasons = (
-            (event.session in self.leaving, EndReason.TENANT_REMOVED),
-            (event.request_id <= self.last_id[event.session], EndReason.DUPLICATE_ID),
-            (event.kernel not in self.kernels, EndReason.UNKNOWN_KERNEL),
-            (job.share > 100 and job.share % 100 == 0, EndReason.GANG_UNSUPPORTED),
-            (not 1 <= job.share <= 100, EndReason.BAD_DEMAND),
-            (job.share > spec.max_demand or held > spec.max_share, EndReason.TENANT_SHARE_LIMIT),
-            (event.payload_bytes > self.settings.landing_bytes, EndReason.PAYLOAD_TOO_LARGE),
-            (not held, self._lacking(job)),
-            (self.is_draining, EndReason.DRAINING),
-            (mine >= spec.max_jobs, EndReason.TENANT_QUEUE_FULL),
-            (len(self.live) - 1 - len(expired) >= self.settings.max_jobs, EndReason.DAEMON_FULL),
-        )
+        right = refusal(self, job, mine, len(self.live) - 1 - len(expired))
         self.last_id[event.session] = max(self.last_id[event.session], event.request_id)
         said = next((c.reason for c in commands if isinstance(c, Answer) and c.job == event.job), EndReason.NONE)
-        right = next((reason for is_so, reason in reasons if is_so), EndReason.NONE)
         if said is EndReason.DEADLINE_UNREACHABLE:
             is_guess = job.tenant in self.served
             promise(right is EndReason.NONE, f"job {event.job} is refused for {right}")
@@ -394,6 +353,7 @@ class Shadow:
         lease, job = self._lane_of(command)
         promise(job.phase == "queued", f"{command}: the job is {job.phase}")
         promise(job.event.kernel in self.kernels, f"{command}: nobody serves its kernel")
+        promise(is_permitted(self, job), f"{command}: its tenant may not call its kernel")
         promise(command.attempt > job.attempt, f"{command}: the attempt is not new")
         promise(command.lane not in lease.lanes, f"{command}: its previous job has not left the lane")
         promise(not lease.lost, f"{command}: the lease drains")

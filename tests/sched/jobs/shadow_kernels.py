@@ -16,6 +16,8 @@ class ShadowKernels:
 
     def __init__(self) -> None:
         self.served: dict[int, Needs] = {}
+        self.names: dict[int, str] = {}
+        """Of every kernel that ever was."""
         self.gone: dict[int, int] = {}
         self.forgotten: set[int] = set()
         self.overdue: list[int] = []
@@ -24,6 +26,7 @@ class ShadowKernels:
         former = set(self.served)
         self.served.clear()
         self.served.update((each.kernel, Needs(each.share, each.models, each.memory_bytes)) for each in kernels)
+        self.names.update((kernel.kernel, kernel.name) for kernel in kernels)
         promise(not self.served.keys() & self.forgotten, "the world gives no number twice")
         for number in former - self.served.keys():
             self.gone.setdefault(number, now_ns)

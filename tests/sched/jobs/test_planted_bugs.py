@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from offpath.sched.gpu.geometry import GpuGeometry, Held, Profile
 from offpath.sched.gpu.greedy import GreedyFirstFit
 from offpath.sched.gpu.policy import LeaseView, Opening
+from offpath.sched.jobs import reload
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.commands import EndSession
 from offpath.sched.jobs.demands import Instances
@@ -414,6 +416,17 @@ def keeps_what_the_last_helper_s_kernels_needed(patch: Patch) -> None:
     patch(Kernels, "renew_demands", lambda self, kernels: None)
 
 
+@planted("may not call|had to be answered")
+def keeps_queued_what_a_reload_forbids(patch: Patch) -> None:
+    right = reload.withdraw
+
+    def lenient(*arguments: Any) -> EndReason | None:
+        reason = right(*arguments)
+        return None if reason is EndReason.KERNEL_NOT_PERMITTED else reason
+
+    patch(reload, "withdraw", lenient)
+
+
 @planted("refusal")
 def says_that_memory_lacks_where_the_model_does(patch: Patch) -> None:
     patch(Instances, "lacking", lambda self, demand: EndReason.NO_INSTANCE_MEMORY)
@@ -455,4 +468,4 @@ def test_without_a_planted_bug_the_same_seeds_find_nothing() -> None:
 
 def test_no_planted_bug_was_lost() -> None:
     """A bug that is taken out is taken out here too, knowingly."""
-    assert len(BUGS) == 42
+    assert len(BUGS) == 43

@@ -24,7 +24,9 @@ from .shadow_records import ShadowLease, Violation, promise
 
 STEPS = 200
 TENANTS = ("ada", "bob", "cyd", "dee")
-KERNELS = tuple(events.Kernel(number, share) for number, share in ((1, 14), (2, 30), (3, 57), (4, 100)))
+KERNELS = tuple(
+    events.Kernel(number, share, f"kernel-{number}") for number, share in ((1, 14), (2, 30), (3, 57), (4, 100))
+)
 SHARES = (0, 0, 0, 5, 10, 14, 14, 20, 28, 42, 50, 57, 100)
 PINS = ("1g.5gb", 0), ("2g.10gb", 4), ("3g.20gb", 0), ("1g.5gb", 6)
 ALPHAS = {profile.name: a100().alpha(profile) for profile in a100().profiles}
@@ -125,6 +127,7 @@ class World:
         """The GPUs are of two models. Without pins: one on the only GPU of a model would keep jobs waiting forever."""
         if self.is_mixed:
             self.setup = replace(self.setup, pins=())
+        self.setup = replace(self.setup, tenants=self._with_rights(self.setup.tenants))
         self.numbers = {kernel.kernel: kernel.kernel for kernel in KERNELS}
         self.last_number = len(KERNELS)
         self.book = self.setup.book()
@@ -324,7 +327,19 @@ class World:
         )
         if self.is_fickle:
             settings = self._with_a_limit(settings)
-        return events.ConfigChanged(draw_tenants(random, names, pins), settings, () if self.is_mixed else pins)
+        tenants = self._with_rights(draw_tenants(random, names, pins))
+        return events.ConfigChanged(tenants, settings, () if self.is_mixed else pins)
+
+    def _with_rights(self, tenants: tuple[TenantSpec, ...]) -> tuple[TenantSpec, ...]:
+        """Some may call some kernels only."""
+        if not self.is_picky:
+            return tenants
+        names = [kernel.name for kernel in KERNELS]
+        drawn = [tuple(self.needs.sample(names, self.needs.choice((0, 2, 3)))) for _ in tenants]
+        return tuple(
+            replace(spec, kernels=kernels if self.needs.random() < 0.3 else None)
+            for spec, kernels in zip(tenants, drawn, strict=True)
+        )
 
     def _with_a_limit(self, settings: BookSettings) -> BookSettings:
         return replace(settings, kernel_gone_ns=self.offers.choice((0, 1, 5, 100, 2_000)) * MS)

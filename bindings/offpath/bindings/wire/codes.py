@@ -38,6 +38,7 @@ class Reason(IntEnum):
     TENANT_SHARE_LIMIT = 24
     NO_GPU_MODEL = 25
     NO_INSTANCE_MEMORY = 26
+    KERNEL_NOT_PERMITTED = 27
     # events before the end
     DEADLINE_PASSED = 40
     CANCELLED_BY_REQUESTER = 41

@@ -26,6 +26,8 @@ def refuse(job: Job, session: Session, tenant: Tenant, ledger: Ledger, instances
         return EndReason.DUPLICATE_ID
     if job.kernel not in ledger.kernels:
         return EndReason.UNKNOWN_KERNEL
+    if not ledger.may_call(tenant, job.kernel):
+        return EndReason.KERNEL_NOT_PERMITTED
     if share > 100:
         return EndReason.GANG_UNSUPPORTED if share % 100 == 0 else EndReason.BAD_DEMAND
     if share < 1:
@@ -48,11 +50,15 @@ def refuse(job: Job, session: Session, tenant: Tenant, ledger: Ledger, instances
     return EndReason.NONE
 
 
-def withdraw(job: Job, session: Session | None, tenant: Tenant, instances: Instances | None) -> EndReason | None:
+def withdraw(
+    job: Job, session: Session | None, tenant: Tenant, ledger: Ledger, instances: Instances | None
+) -> EndReason | None:
     """Return why an accepted job without a lane must not get one, or None: rights and GPUs may have changed.
     ``instances`` None: no GPU is known, so this check is skipped."""
     if session is None or session.is_leaving:
         return EndReason.TENANT_REMOVED
+    if not ledger.may_call(tenant, job.kernel):
+        return EndReason.KERNEL_NOT_PERMITTED
     least = instances.least_fraction(job.demand) if instances is not None else 0
     if not least and instances is not None:
         return instances.lacking(job.demand)

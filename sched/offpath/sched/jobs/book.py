@@ -413,7 +413,7 @@ class JobBook:
         tenant = ledger.tenants[job.demand.tenant]
         if job.kernel not in ledger.known:
             return EndReason.KERNEL_GONE
-        return withdraw(job, ledger.sessions.get(job.session), tenant, self.leasing.known_instances)
+        return withdraw(job, ledger.sessions.get(job.session), tenant, ledger, self.leasing.known_instances)
 
     # -- helper and leases ----------------------------------------------------------------------------------------
     def _helper_joined(self, event: events.HelperJoined, now_ns: int) -> None:

@@ -183,6 +183,7 @@ _END_CAUSE = {
     EndReason.SESSION_CLOSED: Cause.REQUESTER,
     EndReason.BAD_HEADER: Cause.REQUEST,
     EndReason.UNKNOWN_KERNEL: Cause.REQUEST,
+    EndReason.KERNEL_NOT_PERMITTED: Cause.REQUEST,
     EndReason.BAD_DEMAND: Cause.REQUEST,
     EndReason.DUPLICATE_ID: Cause.REQUEST,
     EndReason.PAYLOAD_CHECKSUM: Cause.REQUEST,
@@ -268,6 +269,10 @@ _ENDS: dict[EndReason, tuple[str, tuple[Unblocker, ...]]] = {
     EndReason.NO_INSTANCE_FITS: (
         "no instance of any GPU here holds its demand and a lane's memory",
         (Unblocker.OTHER_REQUEST, Unblocker.HELPER_JOINS, Unblocker.CONFIGURATION),
+    ),
+    EndReason.KERNEL_NOT_PERMITTED: (
+        "its tenant may not call its kernel",
+        (Unblocker.CONFIGURATION, Unblocker.OTHER_REQUEST),
     ),
     EndReason.NO_GPU_MODEL: (
         "no GPU here is of a model that its kernel accepts",

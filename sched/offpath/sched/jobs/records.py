@@ -20,7 +20,8 @@ class TenantSpec:
 
     ``weight`` splits contended GPUs. ``max_jobs``: jobs accepted and unanswered. ``max_share``: sum of α of its leases,
     in percent of a GPU (250 = two and a half GPUs). ``max_demand``: the largest R of a request. ``profile``: the MIG
-    profile of leases that are opened on a need; None selects the smallest that holds R.
+    profile of leases that are opened on a need; None selects the smallest that holds R. ``kernels``: names of those
+    that it may call; None: all.
     """
 
     name: str
@@ -29,6 +30,7 @@ class TenantSpec:
     max_share: int = 100_000
     max_demand: int = 100
     profile: str | None = None
+    kernels: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,11 @@ ENTRIES: Final = (
             "request less, or lower `leasing.lanes` × (`landing_bytes` + `result_bytes`)",
         ),
         (
+            "kernel_not_permitted",
+            "the configuration does not permit its tenant this kernel",
+            "use a permitted kernel, or add it to the tenant's `kernels`",
+        ),
+        (
             "no_gpu_model",
             "no GPU of the helper is of a model that its kernel accepts",
             "run the helper on such a GPU, or add the model to the kernel's `demand`",
