@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from offpath.bindings.ports import Lane
 from offpath.host_helper.demands import parse_demand, parse_memory
@@ -33,10 +33,11 @@ MAX_KERNELS: Final = 32
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """A registered kernel. ``demand`` R in percent of a GPU, the least of ``models``, which has R by GPU model if R
-    depends on it or not every model is accepted. ``memory_bytes``: device memory that its worker needs besides the
-    lane, 0 if not stated. ``pre`` and ``post`` are the CPU-side work around it
-    (Conspirator's third helper task). ``pre`` gets the input tensors and returns the kernel's arguments; ``post`` gets
-    the kernel's result and returns the request's result. ``tensors``: one of `TENSORS`.
+    depends on it or not every model is accepted. ``is_auto``: its R is to be taken from measurements
+    (`offpath.host_helper.rightsizing`), and ``demand`` is 100 until then. ``memory_bytes``: device memory that its
+    worker needs besides the lane, 0 if not stated. ``pre`` and ``post`` are the CPU-side work around it (Conspirator's
+    third helper task). ``pre`` gets the input tensors and returns the kernel's arguments; ``post`` gets the kernel's
+    result and returns the request's result. ``tensors``: one of `TENSORS`.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Kernel:
     tensors: str
     models: Mapping[str, int] = field(default_factory=dict)
     memory_bytes: int = 0
+    is_auto: bool = False
 
     def needs_text(self) -> str:
         """What it needs, in a few words."""
@@ -134,7 +136,7 @@ class KernelTable:
         self,
         name: str,
         *,
-        demand: int | Mapping[str, int] = 100,
+        demand: int | Mapping[str, int] | Literal["auto"] = 100,
         memory: str | int | None = None,
         pre: KernelFunction | None = None,
         post: KernelFunction | None = None,
@@ -145,7 +147,7 @@ class KernelTable:
         Args:
             demand: R, percent of a GPU that the kernel needs, 1..100; or R by GPU model, for a kernel that runs on
                 these models only: ``{"A100-40GB": 14, "H100-80GB": 10}``. Names are those of offpath's table, or those
-                that `Helper.run` prints for its GPUs.
+                that `Helper.run` prints for its GPUs. "auto": as measured, from the file given to `Helper.run`.
             memory: device memory that a worker needs to run the kernel, besides the lane's buffers: weights, workspace,
                 CUDA's context. ``"6GiB"``, ``"512MiB"`` or bytes. No worker runs the kernel with less. None: not known,
                 any instance is taken.
@@ -164,7 +166,8 @@ class KernelTable:
         if len(self.kernels) >= MAX_KERNELS:
             raise ValueError(f"kernel {name!r}: a helper offers {MAX_KERNELS} kernels at most")
         try:
-            (share, models), memory_bytes = parse_demand(demand), parse_memory(memory)
+            share, models = parse_demand(demand) if demand != "auto" else (100, {})
+            memory_bytes = parse_memory(memory)
         except ValueError as fault:
             raise ValueError(f"kernel {name!r}: {fault}") from None
         if name in self.kernels:
@@ -175,7 +178,9 @@ class KernelTable:
             raise ValueError(f"kernel {name!r}: tensors={tensors!r}, but {tensors} is not installed here")
 
         def register(function: _F) -> _F:
-            self.kernels[name] = Kernel(name, function, share, pre, post, tensors, models, memory_bytes)
+            self.kernels[name] = Kernel(
+                name, function, share, pre, post, tensors, models, memory_bytes, demand == "auto"
+            )
             return function
 
         return register
