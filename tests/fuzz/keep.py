@@ -139,6 +139,7 @@ def messages(name: str) -> list[Any]:
     end = control.QueuePairEnd(
         qp_num=(1 << 24) - 1, psn=1, gid="::ffff:10.99.0.1", mtu=5, doorbells=64, memory=most, rkey=(1 << 32) - 1
     )
+    models = [control.ModelDemand(model=f"{'m' * 60}-{n}", demand=14) for n in range(control.MAX_MODELS)]
     every: dict[str, list[Any]] = {
         "control_to_daemon": [
             control.Hello(tenant="ada", token=token, slots=16, payload_bytes=1 << 20, result_bytes=4096),
@@ -163,6 +164,8 @@ def messages(name: str) -> list[Any]:
             control.GpuOffer(
                 uuid="GPU-1", model="A100-40GB", is_emulated=True, compute_slices=7, memory_slices=8, profiles=profiles
             ),
+            control.KernelNeeds(name="echo", memory_bytes=6 << 30, models=models[:2]),
+            control.KernelNeeds(name="e" * 64, memory_bytes=1 << 50, models=models),
             control.WorkerHello(lease=1, lane=0, pid=1, token=token),
             control.InstanceFailed(lease=1, generation=1, detail="no"),
             control.LaneReady(

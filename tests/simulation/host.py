@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from offpath.bindings.errors import OffpathError, PeerGone
 from offpath.bindings.wire import control, host
+from offpath.host_helper.demands import needs
 from offpath.host_helper.kernels import KernelTable
 from offpath.host_helper.supervisor import _failed, _gpu_offer
 from offpath.host_helper.worker import Worker
@@ -301,11 +302,14 @@ class SimHelper:
         self._end = HostEnd(world, self.pid, self.wake)
         self._end.is_full = self.is_silent
         kernels = [control.KernelOffer(name=k.name, demand=k.demand) for k in self.table.kernels.values()]
+        needed = needs(self.table.kernels.values(), world.gpus)
         hello = control.HelperHello(
             name="sim", pid=self.pid, kernels=kernels, gpu_count=len(world.gpus), incarnation=f"incarnation-{self.pid}",
-            held_count=len(self.instances),
+            held_count=len(self.instances), needs_count=len(needed),
         )  # fmt: skip
         self._end.send(control.encode(hello))
+        for message in needed:
+            self._end.send(control.encode(message))
         for gpu in world.gpus:
             self._end.send(control.encode(_gpu_offer(gpu)))
         for lease, held in self.instances.items():

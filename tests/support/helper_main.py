@@ -257,6 +257,9 @@ if __name__ == "__main__":
         EmulatedGpu.scrub_instance = failing(EmulatedGpu.scrub_instance, times)  # type: ignore[method-assign]
     if once := options.pop("break_link", ""):
         VerbsLaneExporter.export = lying(VerbsLaneExporter.export, once)  # type: ignore[method-assign]
+    for kernel, needs in options.pop("needs", {}).items():
+        former = helper.kernels.pop(kernel)
+        helper.kernel(kernel, **needs)(former.function)
     for kernel in options.pop("without", ()):
         del helper.kernels[kernel]
     kind = next((kind for kind in ("zmq", "comch") if kind in options), "")

@@ -7,6 +7,7 @@ Source: data/mig_profiles.json, which states its provenance. The GPU port report
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -14,6 +15,9 @@ from importlib import resources
 from offpath.bindings.errors import DeviceError
 
 MIB = 1 << 20
+_GB = re.compile(r"[0-9]+GB")
+_SIZE_SLACK = 0.1
+"""Drivers keep some of a GPU's memory; two sizes of one GPU differ by more than this part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +74,26 @@ def gpu_model(name: str) -> GpuModel:
         return gpu_models()[name]
     except KeyError:
         raise DeviceError(f"no GPU model {name!r}; the table has {', '.join(gpu_models())}") from None
+
+
+def is_named(reported: str, name: str, nbytes: int) -> bool:
+    """True if the GPU that its driver reports as ``reported`` (with dashes for blanks) is the table's model ``name``.
+
+    ``NVIDIA-A100-SXM4-40GB`` is an ``A100-40GB``. A name without a size, such as ``NVIDIA-H100-PCIe``, is the table's
+    model of that family, or the one of them whose memory is about ``nbytes``. A MIG instance is no model: R is a
+    percentage of a GPU.
+    """
+    if name not in gpu_models() or "MIG" in (words := reported.split("-")):
+        return reported == name
+    family, size = name.split("-")
+    sizes = [word for word in words if _GB.fullmatch(word)]
+    if family not in words:
+        return False
+    if sizes:
+        return size in sizes
+    alike = {
+        each.name: each.profiles[-1].memory_bytes
+        for each in gpu_models().values()
+        if each.name.startswith(f"{family}-")
+    }
+    return len(alike) == 1 or abs(alike[name] - nbytes) <= _SIZE_SLACK * alike[name]

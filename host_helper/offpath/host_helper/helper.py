@@ -18,11 +18,13 @@ from offpath.bindings.ports import Gpu, HostConnector
 from offpath.bindings.runtime import INA_FOLDER, runtime_directory
 from offpath.bindings.verbs.devices import choose
 from offpath.host_helper.channels import host_channel
+from offpath.host_helper.demands import check_models
 from offpath.host_helper.gpus import NO_GPU_ADVICE, emulated_gpus, find_gpus
 from offpath.host_helper.kernels import KernelTable, LaneContext, current_lane
 from offpath.host_helper.migd.gpu import MigGpu
 from offpath.host_helper.migd.watch import MigdWatch
 from offpath.host_helper.mps import CudaGpu, open_mps
+from offpath.host_helper.rightsizing import read_demands, right_sized
 from offpath.host_helper.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ class Helper(KernelTable):
         gpus: Sequence[Gpu] | str = "auto",
         migd: str = "",
         mps: str = "off",
+        demands: str = "",
         emulate: Sequence[str] = (),
         slice_bytes: int = DEFAULT_SLICE_BYTES,
         delayed_visibility: bool = False,
@@ -64,6 +67,8 @@ class Helper(KernelTable):
             mps: whether the lanes of a lease on an NVIDIA GPU share it by MPS, each with the percentage of its
                 multiprocessors that its kernels need, or take turns: "on", "off", or "auto", on where the control
                 program is found (docs/gpu.md).
+            demands: a file of measured demands, for kernels that are registered with ``demand="auto"``
+                (`offpath kernel profile`).
             emulate: models of GPUs to emulate in the place of ``gpus``, in host memory and on this host's CPU. Log
                 lines, `offpath top`, metrics and requesters are told that these GPUs are emulated.
             slice_bytes: scale of an emulated GPU: bytes per memory slice.
@@ -84,7 +89,8 @@ class Helper(KernelTable):
             break_scrub: a planted fault: workers confirm scrubs that they did not do.
 
         Raises: NoGpu: this machine has no GPU that can be used, and ``emulate`` is empty. MpsMissing: ``mps`` is "on",
-        and the control program is not found. ValueError: no kernel is registered.
+        and the control program is not found. ValueError: no kernel is registered, one
+        names an unknown GPU model, or one has ``demand="auto"`` and was not measured.
         """
         if not self.kernels:
             raise ValueError("a helper without kernels serves nothing: register one with @helper.kernel(...)")
@@ -118,6 +124,8 @@ class Helper(KernelTable):
                 stack.callback(watch.close)
             if not offered:
                 raise NoGpu(f"no GPU to serve kernels on: none was given. {NO_GPU_ADVICE}")
+            self.kernels = right_sized(self.kernels, offered, read_demands(demands) if demands else None)
+            check_models(self.kernels.values(), offered)
             connector = host_channel(path=channel) if channel is None or isinstance(channel, str) else channel
             supervisor = Supervisor(
                 _host_name(), connector, offered, self,
@@ -137,7 +145,7 @@ class Helper(KernelTable):
 
     def _offer(self, gpus: Sequence[Gpu]) -> str:
         """The kernels and the GPUs, in one line."""
-        served = ", ".join(f"{kernel.name} ({kernel.demand} %)" for kernel in self.kernels.values())
+        served = ", ".join(f"{kernel.name} ({kernel.needs_text()})" for kernel in self.kernels.values())
         emulated = ", EMULATED"
         on = ", ".join(f"{gpu.uuid} ({gpu.model.name}{emulated if gpu.is_emulated else ''})" for gpu in gpus)
         return f"serves {served} on {on}"

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import contextvars
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from offpath.bindings.ports import Lane
+from offpath.host_helper.demands import parse_demand, parse_memory
 
 KernelFunction = Callable[..., Any]
 _F = TypeVar("_F", bound=KernelFunction)
@@ -31,9 +32,12 @@ MAX_KERNELS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A registered kernel. ``demand`` R in percent of a GPU; ``pre`` and ``post`` are the CPU-side work around it
-    (Conspirator's third helper task). ``pre`` gets the input tensors and returns the kernel's arguments; ``post`` gets
-    the kernel's result and returns the request's result. ``tensors``: one of `TENSORS`.
+    """A registered kernel. ``demand`` R in percent of a GPU, the least of ``models``, which has R by GPU model if R
+    depends on it or not every model is accepted. ``is_auto``: its R is to be taken from measurements
+    (`offpath.host_helper.rightsizing`), and ``demand`` is 100 until then. ``memory_bytes``: device memory that its
+    worker needs besides the lane, 0 if not stated. ``pre`` and ``post`` are the CPU-side work around it (Conspirator's
+    third helper task). ``pre`` gets the input tensors and returns the kernel's arguments; ``post`` gets the kernel's
+    result and returns the request's result. ``tensors``: one of `TENSORS`.
     """
 
     name: str
@@ -42,6 +46,14 @@ class Kernel:
     pre: KernelFunction | None
     post: KernelFunction | None
     tensors: str
+    models: Mapping[str, int] = field(default_factory=dict)
+    memory_bytes: int = 0
+    is_auto: bool = False
+
+    def needs_text(self) -> str:
+        """What it needs, in a few words."""
+        shares = ", ".join(f"{share} % of {model}" for model, share in self.models.items()) or f"{self.demand} %"
+        return f"{shares}, {self.memory_bytes >> 20} MiB" if self.memory_bytes else shares
 
 
 class LaneMemory:
@@ -124,7 +136,8 @@ class KernelTable:
         self,
         name: str,
         *,
-        demand: int = 100,
+        demand: int | Mapping[str, int] | Literal["auto"] = 100,
+        memory: str | int | None = None,
         pre: KernelFunction | None = None,
         post: KernelFunction | None = None,
         tensors: str = "numpy",
@@ -132,14 +145,19 @@ class KernelTable:
         """Register the decorated function under ``name``.
 
         Args:
-            demand: R, percent of a GPU that the kernel needs, 1..100.
+            demand: R, percent of a GPU that the kernel needs, 1..100; or R by GPU model, for a kernel that runs on
+                these models only: ``{"A100-40GB": 14, "H100-80GB": 10}``. Names are those of offpath's table, or those
+                that `Helper.run` prints for its GPUs. "auto": as measured, from the file given to `Helper.run`.
+            memory: device memory that a worker needs to run the kernel, besides the lane's buffers: weights, workspace,
+                CUDA's context. ``"6GiB"``, ``"512MiB"`` or bytes. No worker runs the kernel with less. None: not known,
+                any instance is taken.
             pre, post: CPU-side work before and after the kernel, see `Kernel`.
             tensors: what the function gets. "numpy": numpy arrays over the lane's memory; where that is a GPU's, copies
                 of it. "torch", "cupy": tensors of that library over the lane's memory, on the lane's device and stream.
                 "pointer": `LaneTensor`s, for code that creates its own tensors (``torch.from_dlpack``).
 
-        Raises: ValueError: a demand out of range, a duplicate or invalid name, an unknown ``tensors`` or one whose
-        library is not installed, or more kernels than a helper may offer.
+        Raises: ValueError: a demand or a memory out of range, a duplicate or invalid name, an unknown ``tensors`` or
+        one whose library is not installed, or more kernels than a helper may offer.
         """
         if not _NAME.fullmatch(name):
             raise ValueError(
@@ -147,8 +165,11 @@ class KernelTable:
             )
         if len(self.kernels) >= MAX_KERNELS:
             raise ValueError(f"kernel {name!r}: a helper offers {MAX_KERNELS} kernels at most")
-        if not 1 <= demand <= 100:
-            raise ValueError(f"kernel {name!r}: demand {demand} is not a percentage of a GPU (1..100)")
+        try:
+            share, models = parse_demand(demand) if demand != "auto" else (100, {})
+            memory_bytes = parse_memory(memory)
+        except ValueError as fault:
+            raise ValueError(f"kernel {name!r}: {fault}") from None
         if name in self.kernels:
             raise ValueError(f"kernel {name!r} is registered already")
         if tensors not in TENSORS:
@@ -157,7 +178,9 @@ class KernelTable:
             raise ValueError(f"kernel {name!r}: tensors={tensors!r}, but {tensors} is not installed here")
 
         def register(function: _F) -> _F:
-            self.kernels[name] = Kernel(name, function, demand, pre, post, tensors)
+            self.kernels[name] = Kernel(
+                name, function, share, pre, post, tensors, models, memory_bytes, demand == "auto"
+            )
             return function
 
         return register

@@ -41,6 +41,7 @@ from offpath.bindings.ports import Gpu, HostConnection, HostConnector, Lane, Lan
 from offpath.bindings.verbs.devices import Choice, choose
 from offpath.bindings.verbs.lane import VerbsLaneExporter
 from offpath.bindings.wire import control
+from offpath.host_helper.demands import needs, share_on
 from offpath.host_helper.ina.watch import StateFileWatch
 from offpath.host_helper.kernels import KernelTable
 from offpath.host_helper.migd.protocol import Xid
@@ -242,6 +243,7 @@ class Supervisor:
 
     # -- the daemon's channel -------------------------------------------------------------------------------------
     def _serve(self, connection: HostConnection) -> None:
+        needed = needs(self._table.kernels.values(), list(self._gpus.values()))
         self._send(
             connection,
             control.HelperHello(
@@ -251,8 +253,11 @@ class Supervisor:
                 gpu_count=len(self._gpus),
                 incarnation=self._incarnation,
                 held_count=len(self._instances),
+                needs_count=len(needed),
             ),
         )
+        for message in needed:
+            self._send(connection, message)
         for gpu in self._gpus.values():
             self._send(connection, _gpu_offer(gpu))
         for lease, held in self._instances.items():
@@ -366,7 +371,7 @@ class Supervisor:
 
     def _start_mps(self, mps: Mps, held: _Instance) -> None:
         """Raises: MpsError, DeviceError."""
-        demands = [kernel.demand for kernel in self._table.kernels.values()]
+        demands = [share for each in self._table.kernels.values() if (share := share_on(each, held.gpu))]
         held.mps = mps.start(held.order, held.gpu, held.instance, demands)
         if held.mps is not None:
             self._selector.register(held.mps.daemon.pidfd, selectors.EVENT_READ)
@@ -551,6 +556,7 @@ def _gpu_offer(gpu: Gpu) -> control.GpuOffer:
             control.ProfileInfo(
                 name=p.name, compute_slices=p.compute_slices, memory_slices=p.memory_slices,
                 memory_bytes=gpu.profile_bytes(p.name), starts=list(p.starts), max_instances=p.max_instances,
+                rated_bytes=p.memory_bytes,
             )
             for p in model.profiles
         ],

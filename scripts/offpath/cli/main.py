@@ -23,6 +23,10 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("config", "check"): ("commands.config_check", "report all faults of a configuration (exit code 78 if any)"),
     ("config", "show"): ("commands.config_show", "print the configuration in force, value by value"),
     ("helper", "run"): ("commands.helper_run", "serve kernels from a Python file to the daemon"),
+    ("kernel", "profile"): (
+        "commands.kernel_profile",
+        "measure a kernel on all sizes of instances, and offer its demand",
+    ),
     ("migd", "run"): ("commands.migd_run", "serve MIG instances of this host to helpers (privileged)"),
     ("mig", "show"): ("mig.show", "list GPUs, MIG instances and their owners"),
     ("mig", "plan"): ("mig.plan", "show what a MIG layout file would change (changes nothing)"),

@@ -71,7 +71,16 @@ def test_it_is_thin(wheel: Path) -> None:
     assert parts == {"bindings", "cli", "host_helper", "sched"}
     assert {name for name in names if name.startswith("offpath/sched/") and "/protocol/" not in name} == {
         f"offpath/sched/{name}"
-        for name in ("__init__.py", "py.typed", "errors.py", "ina/__init__.py", "ina/decision.py", "ina/patterns.py")
+        for name in (
+            "__init__.py",
+            "py.typed",
+            "errors.py",
+            "gpu/__init__.py",
+            "gpu/rightsizing.py",
+            "ina/__init__.py",
+            "ina/decision.py",
+            "ina/patterns.py",
+        )
     }
     assert "offpath/bindings/data/mig_profiles.json" in names
 

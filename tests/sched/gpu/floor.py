@@ -23,6 +23,7 @@ class Floor:
         self.policy = policy
         self.jobs: dict[int, tuple[Demand, Placement]] = {}
         self.leases: dict[int, Held] = {}
+        self.models = {gpu.gpu: gpu.model for gpu in gpus}
         self._next = 1
         for gpu in gpus:
             policy.gpu_added(gpu)
@@ -35,7 +36,10 @@ class Floor:
                 return None
             lease = self._next
             self._next += 1
-            view = LeaseView(lease, demand.tenant, plan.gpu, plan.profile, plan.start, plan.alpha, LANES, 1 << 20)
+            view = LeaseView(
+                lease, demand.tenant, plan.gpu, plan.profile, plan.start, plan.alpha, LANES, 1 << 20,
+                self.models[plan.gpu],
+            )  # fmt: skip
             self.policy.lease_planned(view)
             self.policy.lease_opened(lease)
             self.leases[lease] = Held(view, set())

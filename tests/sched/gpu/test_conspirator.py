@@ -72,7 +72,7 @@ def compare(seed: int) -> tuple[int, int]:
         tenant, share = random.choice(tenants), random.choice(shares)
         model = random.choice(models) if random.random() < 0.2 else ""
         expected = plain.assign(job, tenant, share, [model] if model else ())
-        assert floor.assign(Demand(job, tenant, share, 0, model)) == expected, (seed, job)
+        assert floor.assign(Demand(job, tenant, share, 0, ((model, share),) if model else ())) == expected, (seed, job)
         if expected is not None:
             live.append(job)
             placed += 1

@@ -147,7 +147,7 @@ def never_finds_the_third_gpu(patch: Patch) -> None:
 @planted(compare)
 def forgets_the_model_that_a_job_asks_for(patch: Patch) -> None:
     mask = IndexedPolicy.mask
-    patch(IndexedPolicy, "mask", lambda self, demand, wanted: mask(self, replace(demand, model=""), wanted))
+    patch(IndexedPolicy, "mask", lambda self, demand, wanted: mask(self, replace(demand, models=()), wanted))
 
 
 @planted(compare)

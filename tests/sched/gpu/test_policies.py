@@ -61,7 +61,12 @@ class Story:
 
     def submit(self) -> str:
         share = self.random.choice((1, 10, 14, 25, 33, 50, 57, 81, 100))
-        demand = Demand(self.number(), self.random.choice("abc"), share, self.random.choice((0, MIB)))
+        models = tuple((gpu.model, self.random.choice((share, 14, 50))) for gpu in self.gpus.values())
+        models = tuple(dict(models if self.random.random() < 0.3 else ()).items())
+        demand = Demand(
+            self.number(), self.random.choice("abc"), min((each for _, each in models), default=share),
+            self.random.choice((0, MIB)), models, self.random.choice((0, 0, 1, 2_400, 4_900, 10_000, 30_000)) * MIB,
+        )  # fmt: skip
         placed = self.policy.place(demand, self.now_ns)
         if isinstance(placed, Placement):
             self.jobs[demand.job] = demand, placed
@@ -70,8 +75,16 @@ class Story:
         if not isinstance(plan, LeasePlan):
             return f"refused {placed}, {plan}"
         lease = self.number()
-        view = LeaseView(lease, demand.tenant, plan.gpu, plan.profile, plan.start, plan.alpha, 2, MIB)
-        assert plan.alpha >= share
+        spec = self.gpus[plan.gpu]
+        profile = spec.profile(plan.profile)
+        assert profile is not None
+        assert plan.alpha >= demand.share_on(spec.model) > 0
+        assert profile.memory_bytes >= demand.memory_bytes
+        lanes = self.random.choice((1, 2)) if demand.memory_bytes else 2
+        view = LeaseView(
+            lease, demand.tenant, plan.gpu, plan.profile, plan.start, plan.alpha, lanes, MIB, spec.model,
+            profile.memory_bytes // lanes,
+        )  # fmt: skip
         self.policy.lease_planned(view)
         self.views[lease] = view
         if self.random.random() < 0.9:
@@ -83,7 +96,7 @@ class Story:
         if not self.jobs:
             return "nothing"
         demand, placed = self.jobs.pop(self.random.choice(list(self.jobs)))
-        self.policy.release(placed, demand.share, self.now_ns)
+        self.policy.release(placed, demand.share_on(self.views[placed.lease].model), self.now_ns)
         if not any(p.lease == placed.lease for _, p in self.jobs.values()) and self.random.random() < 0.5:
             self.drop(placed.lease)
         return f"ended {placed}"
@@ -102,11 +115,11 @@ class Story:
     def drop(self, lease: int) -> None:
         gone = [job for job, (_, placed) in self.jobs.items() if placed.lease == lease]
         self.policy.lease_lost(lease)
-        del self.views[lease]
+        model = self.views.pop(lease).model
         self.open.discard(lease)
         for job in gone:
             demand, placed = self.jobs.pop(job)
-            self.policy.release(placed, demand.share, self.now_ns)  # the book says it in this order
+            self.policy.release(placed, demand.share_on(model), self.now_ns)  # the book says it in this order
 
     def swap_gpu(self) -> str:
         if self.random.random() < 0.8:
@@ -134,9 +147,14 @@ class Story:
         for lease, view in self.views.items():
             mine = [(demand, placed) for demand, placed in self.jobs.values() if placed.lease == lease]
             assert {demand.tenant for demand, _ in mine} <= {view.tenant}
-            assert all(demand.share <= view.alpha and 0 <= placed.lane < view.lanes for demand, placed in mine)
+            shares = [demand.share_on(self.gpus[view.gpu].model) for demand, _ in mine]
+            assert all(0 < share <= view.alpha for share in shares)
+            assert all(0 <= placed.lane < view.lanes for _, placed in mine)
+            profile = self.gpus[view.gpu].profile(view.profile)
+            assert profile is not None
+            assert all(demand.memory_bytes * view.lanes <= profile.memory_bytes for demand, _ in mine)
             if not any(placed.is_prefetch for _, placed in mine):
-                assert sum(demand.share for demand, _ in mine) <= view.alpha
+                assert sum(shares) <= view.alpha
 
 
 def keeps_the_rules(kind: type[Policy], seed: str) -> None:

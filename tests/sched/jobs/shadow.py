@@ -27,8 +27,9 @@ from offpath.sched.jobs.records import MS, BookSettings, TenantSpec
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
 
 from ..gpus import is_legal
+from .shadow_admission import is_permitted, least_held, refusal, renew
 from .shadow_kernels import ShadowKernels
-from .shadow_records import Occupant, ShadowJob, ShadowLease, promise
+from .shadow_records import Needs, Occupant, ShadowJob, ShadowLease, promise
 
 LeaseEvent = events.LaneReady | events.InstanceFailed | events.WorkerLost | events.LaneScrubbed | events.InstanceClosed
 RETRYABLE = (EndReason.TENANT_QUEUE_FULL, EndReason.DAEMON_FULL, EndReason.DRAINING)
@@ -92,8 +93,10 @@ class Shadow:
                     if job.event.session == event.session:
                         self._expect(job, JobState.CANCELLED)
             case events.JobSubmitted():
-                share = event.share or self.kernels.get(event.kernel, 0)
-                job = ShadowJob(event, self.sessions[event.session], share, len(self.jobs), way=[now_ns])
+                tenant = self.sessions[event.session]
+                kernel = self.kernels.get(event.kernel, Needs(0))
+                needs = kernel.asked(event.share, self.tenants[tenant].max_demand)
+                job = ShadowJob(event, tenant, needs, len(self.jobs), way=[now_ns])
                 self.jobs[event.job] = self.live[event.job] = self._submitted = job
                 self.uncredited[event.session].add(event.job)
                 self._taken.update({event.credit} - self.live.keys())
@@ -114,6 +117,7 @@ class Shadow:
                 self.offered = event.gpus
                 self.offered_kernels.joined(event.kernels, self.now_ns)
                 self.seen["stranded"] += len(self.stranded())
+                renew(self)
                 self._expect_withdrawn()
             case events.HelperLost():
                 if event.helper == self.helper:
@@ -158,14 +162,10 @@ class Shadow:
 
     def _is_withdrawn(self, job: ShadowJob) -> bool:
         """Its tenant was removed, or may not hold any more what it would take, or no GPU has that."""
-        least = self._least_held(job)
+        least = least_held(self, job)
+        if not is_permitted(self, job):
+            return True
         return job.event.session in self.leaving or not least or least > self.tenants[job.tenant].max_share
-
-    def _least_held(self, job: ShadowJob) -> int:
-        """The share of the smallest instance for it and for all lanes of a lease; 0: there is none."""
-        room = self.settings.lanes * (self.settings.landing_bytes + self.settings.result_bytes)
-        alphas = [g.alpha(p) for g in self.offered for p in g.profiles if p.memory_bytes >= room]
-        return min((alpha for alpha in alphas if alpha >= job.share), default=0)
 
     def _lease_fact(self, event: LeaseEvent) -> None:
         lease = self.leases.get(event.lease)
@@ -317,27 +317,13 @@ class Shadow:
         return tenant not in self.sessions.values() and not has_lease
 
     def _judge_admission(self, job: ShadowJob, commands: tuple[Command, ...]) -> None:
-        event, spec = job.event, self.tenants[job.tenant]
+        event = job.event
         mine = sum(other.tenant == job.tenant for other in self.live.values()) - 1
         expired = {c.job for c in commands if isinstance(c, Answer) and c.state is JobState.EXPIRED}
         mine -= sum(self.jobs[one].tenant == job.tenant for one in expired)
-        held = self._least_held(job)
-        reasons = (
-            (event.session in self.leaving, EndReason.TENANT_REMOVED),
-            (event.request_id <= self.last_id[event.session], EndReason.DUPLICATE_ID),
-            (event.kernel not in self.kernels, EndReason.UNKNOWN_KERNEL),
-            (job.share > 100 and job.share % 100 == 0, EndReason.GANG_UNSUPPORTED),
-            (not 1 <= job.share <= 100, EndReason.BAD_DEMAND),
-            (job.share > spec.max_demand or held > spec.max_share, EndReason.TENANT_SHARE_LIMIT),
-            (event.payload_bytes > self.settings.landing_bytes, EndReason.PAYLOAD_TOO_LARGE),
-            (not held, EndReason.NO_INSTANCE_FITS),
-            (self.is_draining, EndReason.DRAINING),
-            (mine >= spec.max_jobs, EndReason.TENANT_QUEUE_FULL),
-            (len(self.live) - 1 - len(expired) >= self.settings.max_jobs, EndReason.DAEMON_FULL),
-        )
+        right = refusal(self, job, mine, len(self.live) - 1 - len(expired))
         self.last_id[event.session] = max(self.last_id[event.session], event.request_id)
         said = next((c.reason for c in commands if isinstance(c, Answer) and c.job == event.job), EndReason.NONE)
-        right = next((reason for is_so, reason in reasons if is_so), EndReason.NONE)
         if said is EndReason.DEADLINE_UNREACHABLE:
             is_guess = job.tenant in self.served
             promise(right is EndReason.NONE, f"job {event.job} is refused for {right}")
@@ -367,10 +353,14 @@ class Shadow:
         lease, job = self._lane_of(command)
         promise(job.phase == "queued", f"{command}: the job is {job.phase}")
         promise(job.event.kernel in self.kernels, f"{command}: nobody serves its kernel")
+        promise(is_permitted(self, job), f"{command}: its tenant may not call its kernel")
         promise(command.attempt > job.attempt, f"{command}: the attempt is not new")
         promise(command.lane not in lease.lanes, f"{command}: its previous job has not left the lane")
         promise(not lease.lost, f"{command}: the lease drains")
-        promise(job.share <= lease.alpha, f"{command}: R exceeds α")
+        share = lease.share_of(job)
+        promise(share > 0, f"{command}: {job.needs} does not fit {lease.opened} on {lease.model}")
+        self.seen["memory stated"] += job.needs.memory_bytes > 0
+        self.seen["R by model"] += bool(job.needs.models)
         first = min(
             (other for other in self.live.values() if other.is_queued_like(job) and other.event.kernel in self.kernels),
             key=lambda other: (-other.event.priority, other.order),
@@ -378,9 +368,9 @@ class Shadow:
         promise(first is job, f"{command}: job {first.event.job} was before it")
         job.goes_on("copying", self.now_ns)
         job.attempt = command.attempt
-        lease.lanes[command.lane] = Occupant(job, command.attempt)
+        lease.lanes[command.lane] = Occupant(job, command.attempt, share)
         lease.flying.add((command.job, command.attempt))
-        if lease.running_share + job.share > lease.alpha:
+        if lease.running_share + share > lease.alpha:
             self.seen["prefetch"] += 1
 
     def _judge_launch(self, command: Launch) -> None:
@@ -391,8 +381,8 @@ class Shadow:
         assert occupant is not None
         promise(occupant.attempt == command.attempt and occupant.phase == "waiting", f"{command}: before its CopyDone")
         promise(command.kernel in self.kernels, f"{command}: nobody serves its kernel")
-        promise((command.share, command.kernel) == (job.share, job.event.kernel), f"{command}: not what was asked for")
-        promise(lease.running_share + job.share <= lease.alpha, f"{command}: the sum of R exceeds α")
+        promise((command.share, command.kernel) == (occupant.share, job.event.kernel), f"{command}: not what was asked")
+        promise(lease.running_share + occupant.share <= lease.alpha, f"{command}: the sum of R exceeds α")
         lease.waiting.remove(occupant)
         occupant.goes_on("running", self.now_ns)
         job.launches += 1
@@ -437,13 +427,16 @@ class Shadow:
         assert profile is not None
         promise(command.generation > self.generation, f"{command}: generations rise")
         self.generation = command.generation
-        new = ShadowLease(command, gpu.alpha(profile), range(command.start, command.start + profile.memory_slices))
+        slices = range(command.start, command.start + profile.memory_slices)
+        new = ShadowLease(command, gpu.alpha(profile), slices, gpu.model, profile.memory_bytes)
         there = [held for held in self.leases.values() if held.opened.gpu == command.gpu]
         for held in there:
             promise(not set(held.slices) & set(new.slices), f"{command}: overlaps lease {held.opened.lease}")
         cut = [(held.opened.profile, held.opened.start) for held in (*there, new)]
         promise(is_legal(gpu, cut), f"{command}: MIG forbids {cut}")
-        promise(new.has_allowed_lanes(self.settings, profile.memory_bytes), "lanes fit")
+        has_memory = any(kernel.memory_bytes for kernel in self.kernels.values())
+        promise(new.has_allowed_lanes(self.settings, may_be_few=has_memory), "lanes fit")
+        self.seen["fewer lanes for memory"] += command.lanes < self.settings.lanes
         dirty = {self.dirty[command.gpu, s] for s in new.slices if (command.gpu, s) in self.dirty}
         promise(command.scrub_first or not dirty, f"{command}: what {dirty} left there was never confirmed scrubbed")
         held_share = sum(held.alpha for held in self.leases.values() if held.opened.tenant == command.tenant)
@@ -544,14 +537,14 @@ class Shadow:
         held = book.ledger.leases[lease.opened.lease]
         promise(held.running_share == lease.running_share <= lease.alpha, f"{name}: running share")
         if lease.waiting:
-            share = lease.waiting[0].job.share
+            share = lease.waiting[0].share
             promise(lease.running_share + share > lease.alpha, f"{name}: a copied job waits although there is share")
         self._after_limits(book, lease, held.state)
         was, self.states[lease.opened.lease] = self.states.get(lease.opened.lease, LeaseState.CREATING), held.state
         self.seen[f"lease {held.state.value}"] += 1
         if held.state is LeaseState.WARM:
             is_free = len(lease.lanes) < lease.opened.lanes
-            stuck = [job.event.job for job in queued if is_free and job.share <= lease.alpha]
+            stuck = [job.event.job for job in queued if is_free and lease.share_of(job)]
             promise(not stuck, f"{name} has a free lane for the queued jobs {stuck}")
             if not held.is_pinned and not lease.lanes:
                 next_ns = book.next_deadline_ns()

@@ -8,14 +8,16 @@ from offpath.sched.jobs import events
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.service import KERNELS, ServiceTimes
 
-from .shadow_records import promise
+from .shadow_records import Needs, promise
 
 
 class ShadowKernels:
-    """``served`` by the helper that is or was here last, with their share; ``gone``: since when nobody serves one."""
+    """``served`` by the helper that is or was here last, with their needs; ``gone``: since when nobody serves one."""
 
     def __init__(self) -> None:
-        self.served: dict[int, int] = {}
+        self.served: dict[int, Needs] = {}
+        self.names: dict[int, str] = {}
+        """Of every kernel that ever was."""
         self.gone: dict[int, int] = {}
         self.forgotten: set[int] = set()
         self.overdue: list[int] = []
@@ -23,7 +25,8 @@ class ShadowKernels:
     def joined(self, kernels: tuple[events.Kernel, ...], now_ns: int) -> None:
         former = set(self.served)
         self.served.clear()
-        self.served.update((kernel.kernel, kernel.share) for kernel in kernels)
+        self.served.update((each.kernel, Needs(each.share, each.models, each.memory_bytes)) for each in kernels)
+        self.names.update((kernel.kernel, kernel.name) for kernel in kernels)
         promise(not self.served.keys() & self.forgotten, "the world gives no number twice")
         for number in former - self.served.keys():
             self.gone.setdefault(number, now_ns)

@@ -19,13 +19,33 @@ def promise(kept: bool, text: str) -> None:
         raise Violation(text)
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Of a kernel, or of a job. ``models``: R by GPU model; empty: ``share`` on all. ``memory_bytes``: without the
+    lane's buffers; 0: not stated."""
+
+    share: int
+    models: tuple[tuple[str, int], ...] = ()
+    memory_bytes: int = 0
+
+    def share_on(self, model: str) -> int:
+        return dict(self.models).get(model, 0) if self.models else self.share
+
+    def asked(self, share: int, most: int) -> Needs:
+        """Those of a job. ``share``: R in the request, 0 for none; ``most``: what its tenant may request."""
+        models = tuple((model, share or on_model) for model, on_model in self.models)
+        models = tuple(each for each in models if each[1] <= most) or models
+        least = min((on_model for _, on_model in models), default=share or self.share)
+        return Needs(least, models, self.memory_bytes)
+
+
 @dataclass(slots=True, eq=False)
 class ShadowJob:
     """``phase``: queued, copying, waiting (copied, no share yet), running, answered."""
 
     event: events.JobSubmitted
     tenant: str
-    share: int
+    needs: Needs
     order: int
     phase: str = "queued"
     attempt: int = -1
@@ -57,7 +77,12 @@ class ShadowJob:
 
     def is_queued_like(self, other: ShadowJob) -> bool:
         """It is queued, for its tenant and demand."""
-        return self.phase == "queued" and (self.tenant, self.share) == (other.tenant, other.share)
+        return self.phase == "queued" and (self.tenant, self.needs) == (other.tenant, other.needs)
+
+    @property
+    def share(self) -> int:
+        """R, the least where it depends on the GPU's model."""
+        return self.needs.share
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +91,8 @@ class Occupant:
 
     job: ShadowJob
     attempt: int
+    share: int
+    """R on the GPU of its lane."""
     phase: str = "copying"
 
     def goes_on(self, phase: str, now_ns: int) -> None:
@@ -92,6 +119,9 @@ class ShadowLease:
     opened: OpenLease
     alpha: int
     slices: range
+    model: str
+    memory_bytes: int
+    """Of the whole instance."""
     ready: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
     asked: set[int] = field(default_factory=set)
@@ -104,17 +134,24 @@ class ShadowLease:
     since_ns: int = 0
     """CREATING since then; from the first ScrubLane on: SCRUBBING since then."""
 
-    def has_allowed_lanes(self, settings: BookSettings, memory_bytes: int) -> bool:
-        """As many as the settings allow, and no more than the instance holds."""
+    def has_allowed_lanes(self, settings: BookSettings, *, may_be_few: bool) -> bool:
+        """As many as the settings allow, and no more than the instance holds. ``may_be_few``: kernels that state their
+        memory are served."""
         lanes, order = self.opened.lanes, self.opened
-        return (
-            settings.lanes <= lanes <= max(settings.lanes, settings.max_lanes)
-            and lanes * (order.landing_bytes + order.result_bytes) <= memory_bytes
-        )
+        return (1 if may_be_few else settings.lanes) <= lanes <= max(settings.lanes, settings.max_lanes) and lanes * (
+            order.landing_bytes + order.result_bytes
+        ) <= self.memory_bytes
+
+    def share_of(self, job: ShadowJob) -> int:
+        """R of the job here; 0: it may never be in a lane of this lease. Lanes share the memory equally."""
+        share, memory = job.needs.share_on(self.model), job.needs.memory_bytes
+        buffers = self.opened.landing_bytes + self.opened.result_bytes
+        has_memory = not memory or self.opened.lanes * (memory + buffers) <= self.memory_bytes
+        return share if share <= self.alpha and has_memory else 0
 
     @property
     def running_share(self) -> int:
-        return sum(o.job.share for o in self.lanes.values() if o.phase == "running")
+        return sum(o.share for o in self.lanes.values() if o.phase == "running")
 
     @property
     def is_serving(self) -> bool:

@@ -34,6 +34,8 @@ REACHED = {
     "tenant removed", "tenant gone", "tenant added while it leaves", "session told", "tenant_removed",
     "kill an overrun", "kill a lingerer", "kill at the drain limit", "kernel_overran",
     "kernel_gone", "stranded",
+    "memory stated", "R by model", "needs renewed", "fewer lanes for memory", "no_gpu_model", "no_instance_memory",
+    "kernel_not_permitted",
     "no_instance_fits", "daemon_full", "deadline_unreachable", "tenant_share_limit", "copy_failed", "kernel_raised",
 }  # fmt: skip
 """RETRY_SAFE is not among them: the book itself never loses a payload; only replay after a crash may say it."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from offpath.sched.gpu.geometry import GpuGeometry, Held, Profile
 from offpath.sched.gpu.greedy import GreedyFirstFit
-from offpath.sched.gpu.policy import Opening
+from offpath.sched.gpu.policy import LeaseView, Opening
+from offpath.sched.jobs import reload
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.commands import EndSession
+from offpath.sched.jobs.demands import Instances
 from offpath.sched.jobs.kernels import Kernels
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
@@ -374,6 +377,61 @@ def watches_only_the_first_kernel_of_a_lease(patch: Patch) -> None:
     patch(Ledger, "watch", once)
 
 
+@planted("does not fit")
+def places_without_looking_at_memory(patch: Patch) -> None:
+    view = LeaseView.__init__
+
+    def roomy(self: LeaseView, *args: object, **named: object) -> None:
+        view(self, *args[:-1], 1 << 60)  # type: ignore[arg-type]
+
+    patch(LeaseView, "__init__", roomy)
+
+
+@planted("does not fit")
+def shares_a_lease_s_memory_among_more_lanes_than_it_holds(patch: Patch) -> None:
+    open_ = Leasing._lanes
+    patch(Leasing, "_lanes", lambda self, plan, need: open_(self, plan, (need[0], 0)))
+    view = LeaseView.__init__
+
+    def alone(self: LeaseView, *args: object) -> None:
+        view(self, *args[:-1], args[-1] * args[6])  # type: ignore[arg-type, operator]
+
+    patch(LeaseView, "__init__", alone)
+
+
+@planted("not what was asked")
+def launches_with_the_least_share_of_all_models(patch: Patch) -> None:
+    place = JobBook._place
+
+    def least(self: JobBook, job: Job, tenant: Tenant, now_ns: int) -> bool:
+        is_placed = place(self, job, tenant, now_ns)
+        job.share = job.demand.share
+        return is_placed
+
+    patch(JobBook, "_place", least)
+
+
+@planted("does not fit|never get an answer|had to be answered|free lane for the queued|was before it")
+def keeps_what_the_last_helper_s_kernels_needed(patch: Patch) -> None:
+    patch(Kernels, "renew_demands", lambda self, kernels: None)
+
+
+@planted("may not call|had to be answered")
+def keeps_queued_what_a_reload_forbids(patch: Patch) -> None:
+    right = reload.withdraw
+
+    def lenient(*arguments: Any) -> EndReason | None:
+        reason = right(*arguments)
+        return None if reason is EndReason.KERNEL_NOT_PERMITTED else reason
+
+    patch(reload, "withdraw", lenient)
+
+
+@planted("refusal")
+def says_that_memory_lacks_where_the_model_does(patch: Patch) -> None:
+    patch(Instances, "lacking", lambda self, demand: EndReason.NO_INSTANCE_MEMORY)
+
+
 def find(seeds: range) -> tuple[int, str] | None:
     """The first seed that finds something, and what."""
     for seed in seeds:
@@ -410,4 +468,4 @@ def test_without_a_planted_bug_the_same_seeds_find_nothing() -> None:
 
 def test_no_planted_bug_was_lost() -> None:
     """A bug that is taken out is taken out here too, knowingly."""
-    assert len(BUGS) == 37
+    assert len(BUGS) == 43

@@ -87,7 +87,7 @@ def test_of_more_kinds_than_a_forecast_reads_it_reads_the_same_ones_after_a_rest
 def test_a_snapshot_whose_queues_are_not_what_its_tenant_counts_is_refused() -> None:
     data = snapshot(with_many_kinds(3).book)
     ((_, queues, *_),) = data["tenants"]
-    queues[0][1].pop()
+    queues[0].pop()
     with pytest.raises(PlainError, match="do not match"):
         restore(data)
 

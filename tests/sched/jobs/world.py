@@ -24,7 +24,9 @@ from .shadow_records import ShadowLease, Violation, promise
 
 STEPS = 200
 TENANTS = ("ada", "bob", "cyd", "dee")
-KERNELS = tuple(events.Kernel(number, share) for number, share in ((1, 14), (2, 30), (3, 57), (4, 100)))
+KERNELS = tuple(
+    events.Kernel(number, share, f"kernel-{number}") for number, share in ((1, 14), (2, 30), (3, 57), (4, 100))
+)
 SHARES = (0, 0, 0, 5, 10, 14, 14, 20, 28, 42, 50, 57, 100)
 PINS = ("1g.5gb", 0), ("2g.10gb", 4), ("3g.20gb", 0), ("1g.5gb", 6)
 ALPHAS = {profile.name: a100().alpha(profile) for profile in a100().profiles}
@@ -118,6 +120,14 @@ class World:
         """Helpers serve other kernels than those before them."""
         if self.is_fickle:
             self.setup = replace(self.setup, settings=self._with_a_limit(self.setup.settings))
+        self.needs = Random(f"{seed} needs")
+        self.is_picky = self.needs.random() < 0.4
+        """Kernels state memory and models, each helper's its own."""
+        self.is_mixed = self.is_picky and self.needs.random() < 0.5
+        """The GPUs are of two models. Without pins: one on the only GPU of a model would keep jobs waiting forever."""
+        if self.is_mixed:
+            self.setup = replace(self.setup, pins=())
+        self.setup = replace(self.setup, tenants=self._with_rights(self.setup.tenants))
         self.numbers = {kernel.kernel: kernel.kernel for kernel in KERNELS}
         self.last_number = len(KERNELS)
         self.book = self.setup.book()
@@ -317,7 +327,19 @@ class World:
         )
         if self.is_fickle:
             settings = self._with_a_limit(settings)
-        return events.ConfigChanged(draw_tenants(random, names, pins), settings, pins)
+        tenants = self._with_rights(draw_tenants(random, names, pins))
+        return events.ConfigChanged(tenants, settings, () if self.is_mixed else pins)
+
+    def _with_rights(self, tenants: tuple[TenantSpec, ...]) -> tuple[TenantSpec, ...]:
+        """Some may call some kernels only."""
+        if not self.is_picky:
+            return tenants
+        names = [kernel.name for kernel in KERNELS]
+        drawn = [tuple(self.needs.sample(names, self.needs.choice((0, 2, 3)))) for _ in tenants]
+        return tuple(
+            replace(spec, kernels=kernels if self.needs.random() < 0.3 else None)
+            for spec, kernels in zip(tenants, drawn, strict=True)
+        )
 
     def _with_a_limit(self, settings: BookSettings) -> BookSettings:
         return replace(settings, kernel_gone_ns=self.offers.choice((0, 1, 5, 100, 2_000)) * MS)
@@ -403,6 +425,8 @@ class World:
     def _join_now(self, *, is_whole: bool = False) -> events.Event:
         make = a30 if self.random.random() < 0.15 else a100
         gpus = (make("gpu-0"), make("gpu-1"))
+        if self.is_mixed:
+            gpus = (make("gpu-0"), a30("gpu-1"))
         return events.HelperJoined(self._number("helper"), gpus, self._served(is_whole))
 
     def _served(self, is_whole: bool) -> tuple[events.Kernel, ...]:
@@ -415,7 +439,19 @@ class World:
             if self.numbers[kernel.kernel] in kernels.forgotten:
                 self.last_number += 1
                 self.numbers[kernel.kernel] = self.last_number
-        return tuple(replace(kernel, kernel=self.numbers[kernel.kernel]) for kernel in served)
+        return tuple(replace(self._drawn(kernel), kernel=self.numbers[kernel.kernel]) for kernel in served)
+
+    def _drawn(self, kernel: events.Kernel) -> events.Kernel:
+        """The kernel with the memory and models that this helper states."""
+        if not self.is_picky:
+            return kernel
+        others = self.needs.choice((10, 50, 100))
+        models = self.needs.choice(
+            ((), (), (("A100-40GB", kernel.share), ("A30-24GB", others)), (("A30-24GB", kernel.share),))
+        )
+        memory = self.needs.choice((0, 1, 2_000, 4_800, 9_000, 19_000, 39_000, 50_000)) * MIB
+        return replace(kernel, share=min((each for _, each in models), default=kernel.share), models=models,
+                       memory_bytes=memory)  # fmt: skip
 
     def _lose_helper(self) -> events.Event | None:
         if self.random.random() < 0.2:

@@ -2,9 +2,9 @@
 
 Negotiation. Requester → daemon: Hello, Redeem, Goodbye. Daemon → requester: Welcome, Redeemed, Refused, Kernels,
 Durable, Closing. Host channel, rare messages (the frequent ones are structs in `wire.host`). Host → daemon:
-HelperHello, GpuOffer, InstanceHeld, WorkerHello, InstanceFailed, LaneReady, LaneScrubbed, InstanceClosed, WorkerDied,
-InaStates, Pong, Goodbye. Daemon → host: HostWelcome, HostKernels, OpenInstance, InviteLane, ScrubLane, CloseInstance,
-KillWorker, InaEpoch, InaAsk, Ping, Closing.
+HelperHello, GpuOffer, KernelNeeds, InstanceHeld, WorkerHello, InstanceFailed, LaneReady, LaneScrubbed, InstanceClosed,
+WorkerDied, InaStates, Pong, Goodbye. Daemon → host: HostWelcome, HostKernels, OpenInstance, InviteLane, ScrubLane,
+CloseInstance, KillWorker, InaEpoch, InaAsk, Ping, Closing.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ MAX_KERNELS: Final = 256
 """Kernel names that a daemon stores at most; a welcome with that many fits a frame."""
 MAX_OFFERED: Final = 32
 """Kernels of one helper."""
+MAX_MODELS: Final = 32
+"""GPU models of one kernel: those that a developer names, and as many under the names that drivers report."""
 MAX_HELD: Final = 256
 """Instances that a reconnecting helper may hold. Their numbers alone, or its kernels' numbers, fit one host-channel
 message."""
@@ -235,8 +237,29 @@ class KernelOffer(_Message):
     demand: Demand
 
 
+class ModelDemand(_Message):
+    """A GPU model that a kernel runs on, as GpuOffers name it, and its R in percent of that model."""
+
+    model: Name
+    demand: Demand
+
+
+class KernelNeeds(_Message):
+    """What a kernel of the HelperHello needs besides its R. One per kernel that needs more, after HelperHello.
+
+    ``memory_bytes``: device memory of its worker besides the lane's buffers; 0: not stated. ``models``: those that it
+    runs on, each once, with R in the place of the offer's; empty: all models.
+    """
+
+    kind: Literal["kernel_needs"] = "kernel_needs"
+    name: Name
+    memory_bytes: MemoryBytes = 0
+    models: Annotated[list[ModelDemand], Field(max_length=MAX_MODELS)] = []
+
+
 class ProfileInfo(_Message):
-    """One MIG profile's geometry as the GPU port reports it (units: slices, bytes)."""
+    """One MIG profile's geometry as the GPU port reports it (units: slices, bytes). ``rated_bytes``: the memory of a
+    real instance, where an emulated one has less; 0: as ``memory_bytes``."""
 
     name: Name
     compute_slices: Slices
@@ -244,6 +267,7 @@ class ProfileInfo(_Message):
     memory_bytes: MemoryBytes
     starts: list[Start]
     max_instances: Annotated[int, Field(ge=1, le=16)]
+    rated_bytes: MemoryBytes = 0
 
 
 class GpuOffer(_Message):
@@ -260,8 +284,9 @@ class GpuOffer(_Message):
 
 
 class HelperHello(_Message):
-    """First message of a helper's supervisor. ``incarnation`` identifies the process. A reconnecting one sends
-    ``held_count`` InstanceHeld messages, one for each instance that it still has."""
+    """First message of a helper's supervisor. ``incarnation`` identifies the process. ``needs_count`` KernelNeeds and
+    ``gpu_count`` GpuOffers follow. A reconnecting helper sends ``held_count`` InstanceHeld messages, one for each
+    instance that it still has."""
 
     kind: Literal["helper_hello"] = "helper_hello"
     version: U16 = PROTOCOL_VERSION
@@ -271,6 +296,7 @@ class HelperHello(_Message):
     gpu_count: Annotated[int, Field(ge=0, le=16)]
     incarnation: Annotated[str, Field(max_length=64)] = ""
     held_count: Annotated[int, Field(ge=0, le=MAX_HELD)] = 0
+    needs_count: Annotated[int, Field(ge=0, le=MAX_OFFERED)] = 0
 
 
 class HostWelcome(_Message):
@@ -471,6 +497,7 @@ ToRequester = Annotated[Welcome | Redeemed | Refused | Kernels | Durable | Closi
 HostToDaemon = Annotated[
     HelperHello
     | GpuOffer
+    | KernelNeeds
     | InstanceHeld
     | WorkerHello
     | InstanceFailed
@@ -497,6 +524,7 @@ HOST_TO_DAEMON: Final[
     TypeAdapter[
         HelperHello
         | GpuOffer
+        | KernelNeeds
         | InstanceHeld
         | WorkerHello
         | InstanceFailed

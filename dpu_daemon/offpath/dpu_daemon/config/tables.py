@@ -26,6 +26,10 @@ SomeMilliseconds = Annotated[int, Field(ge=1, le=_MOST_MS)]
 Address = Annotated[str, StringConstraints(pattern=r"^.+:[0-9]{1,5}$")]
 TenantName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 
+KernelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/+-]{0,63}$")]
+_MOST_NAMED: Final = 256
+"""Kernels that a tenant's rights can name, see `offpath.sched.jobs.kernels.MOST_KERNELS`."""
+
 LINGER_MS: Final = 2000
 """How long a kernel may continue after its job was cancelled or, with ``on_expiry = "kill"``, expired; then its worker
 is killed."""
@@ -49,6 +53,12 @@ class TenantTable(_Table):
     max_share: Annotated[int, Field(ge=14, le=1_000_000)] = 100_000
     max_demand: Annotated[int, Field(ge=1, le=100)] = 100
     profile: str | None = None
+    kernels: Annotated[list[KernelName], Field(max_length=_MOST_NAMED)] | None = None
+    """Those that it may call; null: all, also later ones."""
+
+    def permitted(self) -> tuple[str, ...] | None:
+        """The kernels as the job book uses them."""
+        return None if self.kernels is None else tuple(self.kernels)
 
 
 class LeaseTable(_Table):
@@ -214,7 +224,8 @@ class DaemonConfig(_Table):
     def tenant_specs(self) -> tuple[TenantSpec, ...]:
         """The tenants as the job book uses them."""
         return tuple(
-            TenantSpec(t.name, t.weight, t.max_jobs, t.max_share, t.max_demand, t.profile) for t in self.tenant
+            TenantSpec(t.name, t.weight, t.max_jobs, t.max_share, t.max_demand, t.profile, t.permitted())
+            for t in self.tenant
         )
 
     def book_settings(self) -> BookSettings:

@@ -15,7 +15,7 @@ from offpath.sched.jobs import commands
 
 @dataclass(slots=True, eq=False)
 class HelperLink:
-    """The helper's supervisor: its channel and its hello and offers."""
+    """The helper's supervisor: its channel and its hello and offers. ``needs``: of its kernels, by name."""
 
     number: int
     connection: HostConnection
@@ -23,6 +23,7 @@ class HelperLink:
     gpus: list[GpuSpec] = field(default_factory=list)
     emulated: dict[str, bool] = field(default_factory=dict)
     """Whether a GPU is emulated, by its uuid."""
+    needs: dict[str, control.KernelNeeds] = field(default_factory=dict)
     held: list[control.InstanceHeld] = field(default_factory=list)
     is_joined: bool = False
     heartbeat: Heartbeat | None = None
@@ -30,6 +31,13 @@ class HelperLink:
     """A message did not reach it: no further message may be sent."""
     outbox: list[BaseModel] | None = None
     """Messages queued until its welcome is sent; None: messages are sent at once."""
+
+    @property
+    def is_complete(self) -> bool:
+        """True if everything that its hello announces has arrived."""
+        hello = self.hello
+        has_kernels = len(self.needs) >= hello.needs_count
+        return has_kernels and len(self.gpus) >= hello.gpu_count and len(self.held) >= hello.held_count
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from offpath.dpu_daemon.hosts.heartbeat import Heartbeat
 from offpath.dpu_daemon.hosts.helper_link import HelperLink
 from offpath.dpu_daemon.hosts.kernels import KernelRegistry
 from offpath.dpu_daemon.hosts.lanes import Lanes, unwatch
-from offpath.dpu_daemon.hosts.offers import gpu_spec
+from offpath.dpu_daemon.hosts.offers import check_needs, gpu_spec, kernel_of
 from offpath.dpu_daemon.hosts.reattach import Reattachment
 from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.copies import Copies
@@ -115,6 +115,10 @@ class HostSide:
             helper.gpus.append(gpu_spec(message, helper.gpus))
             helper.emulated[message.uuid] = message.is_emulated
             self._join_if_complete(helper)
+        elif isinstance(message, control.KernelNeeds) and not helper.is_joined:
+            check_needs(message, helper.hello, helper.needs)
+            helper.needs[message.name] = message
+            self._join_if_complete(helper)
         elif isinstance(message, control.Pong) and helper.heartbeat is not None:
             helper.heartbeat.answered(message)
         elif isinstance(message, control.WorkerDied):
@@ -151,7 +155,7 @@ class HostSide:
         return is_asked and not closed.scrubbed_bytes
 
     def _join_if_complete(self, helper: HelperLink) -> None:
-        if len(helper.gpus) < helper.hello.gpu_count or len(helper.held) < helper.hello.held_count:
+        if not helper.is_complete:
             return
         try:
             ids = self.kernels.learn(helper.hello.kernels, is_emulated=any(helper.emulated.values()))
@@ -186,7 +190,7 @@ class HostSide:
             ", ".join(ids),
             extra={"code": "helper_joined"},
         )
-        kernels = tuple(events.Kernel(ids[k.name], k.demand, k.name) for k in helper.hello.kernels)
+        kernels = tuple(kernel_of(k, helper.needs.get(k.name), ids[k.name]) for k in helper.hello.kernels)
         joined = events.HelperJoined(helper.number, tuple(helper.gpus), kernels, helper.hello.incarnation)
         helper.outbox = []
         self._book_loop.dispatch(joined)

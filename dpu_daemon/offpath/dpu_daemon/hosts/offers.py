@@ -1,10 +1,13 @@
-"""Validates a helper's GPU offers."""
+"""Validates what a helper offers: its GPUs, and what its kernels need."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from offpath.bindings.errors import ProtocolError
 from offpath.bindings.wire import control
 from offpath.sched.gpu.geometry import GpuSpec, Profile
+from offpath.sched.jobs import events
 
 
 def gpu_spec(offer: control.GpuOffer, known: list[GpuSpec]) -> GpuSpec:
@@ -17,7 +20,30 @@ def gpu_spec(offer: control.GpuOffer, known: list[GpuSpec]) -> GpuSpec:
         if p.compute_slices > offer.compute_slices or any(s + p.memory_slices > offer.memory_slices for s in p.starts):
             raise ProtocolError("gpu_offer", f"{p.name} is larger than its GPU")
     profiles = tuple(
-        Profile(p.name, p.compute_slices, p.memory_slices, p.memory_bytes, tuple(p.starts), p.max_instances)
+        Profile(
+            p.name, p.compute_slices, p.memory_slices, p.memory_bytes, tuple(p.starts), p.max_instances, p.rated_bytes
+        )
         for p in offer.profiles
     )
     return GpuSpec(offer.uuid, offer.model, offer.compute_slices, offer.memory_slices, profiles)
+
+
+def check_needs(
+    needs: control.KernelNeeds, hello: control.HelperHello, known: Mapping[str, control.KernelNeeds]
+) -> None:
+    """Raises: ProtocolError: of a kernel that the helper does not serve, a second time, or with one model twice."""
+    if needs.name not in {offer.name for offer in hello.kernels}:
+        raise ProtocolError("kernel_needs", f"{needs.name} is not among the helper's kernels")
+    if needs.name in known:
+        raise ProtocolError("kernel_needs", f"{needs.name} was described before")
+    if len({each.model for each in needs.models}) < len(needs.models):
+        raise ProtocolError("kernel_needs", f"{needs.name} names a GPU model twice")
+
+
+def kernel_of(offer: control.KernelOffer, needs: control.KernelNeeds | None, number: int) -> events.Kernel:
+    """The kernel as the job book knows it. R by model replaces the offer's R."""
+    if needs is None:
+        return events.Kernel(number, offer.demand, offer.name)
+    models = tuple(sorted((each.model, each.demand) for each in needs.models))
+    share = min((each.demand for each in needs.models), default=offer.demand)
+    return events.Kernel(number, share, offer.name, models, needs.memory_bytes)

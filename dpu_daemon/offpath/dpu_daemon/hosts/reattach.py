@@ -9,6 +9,7 @@ from typing import Protocol
 
 from offpath.dpu_daemon.config import DurabilityTable
 from offpath.dpu_daemon.hosts.helper_link import HelperLink, Order
+from offpath.dpu_daemon.hosts.offers import kernel_of
 from offpath.dpu_daemon.hosts.patience import Patience
 from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.inflight import LaneConnection
@@ -103,8 +104,11 @@ class Reattachment:
         """The leases that the helper keeps, if it is the one that the book knows. None: it is another process, which
         holds none of this daemon's leases."""
         book = self._book
-        served = {(kernel.name, kernel.share) for kernel in book.ledger.kernels.values()}
-        is_same = served == {(offer.name, offer.demand) for offer in helper.hello.kernels}
+        served = set(book.ledger.kernels.values())
+        numbers = {kernel.name: kernel.kernel for kernel in served}
+        is_same = served == {
+            kernel_of(offer, helper.needs.get(offer.name), numbers.get(offer.name, 0)) for offer in helper.hello.kernels
+        }
         if not is_same or helper.hello.incarnation != self.helper or tuple(helper.gpus) != tuple(book.leasing.gpus):
             self._forget_helper()
             return None

@@ -234,9 +234,7 @@ class Recovery:
         else:
             link.ref = ref
             daemon.requests.book_loop.repeat(
-                commands.Launch(
-                    job.job, job.attempt, link.lease, link.lane, link.generation, job.kernel, job.demand.share
-                )
+                commands.Launch(job.job, job.attempt, link.lease, link.lane, link.generation, job.kernel, job.share)
             )
 
 

@@ -9,7 +9,7 @@ from offpath.sched.gpu.conspirator import ConspiratorPaper
 from offpath.sched.gpu.firstfit import FirstFit
 from offpath.sched.gpu.geometry import GpuSpec, Profile
 from offpath.sched.gpu.indexed import IndexedPolicy
-from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, Refusal
+from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, Refusal, share_in
 from offpath.sched.gpu.rooms import Warm
 
 
@@ -42,7 +42,7 @@ class FirstFitPolicy(IndexedPolicy):
         """Never wait for a new lease while an open one has room."""
         own = self.choose(demand)
         if own is not None:
-            return self.take(own, demand.share)
+            return self.take(own, share_in(demand, own.view))
         return self.refused(demand)
 
     def choose(self, demand: Demand) -> Warm | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from offpath.sched.gpu.indexed import NO_LEASE, STARTS, IndexedPolicy
-from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, Refusal
+from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, Refusal, share_in
 
 
 class ConspiratorPaper(IndexedPolicy):
@@ -30,7 +30,7 @@ class ConspiratorPaper(IndexedPolicy):
             plan = self.cut(self.by_slot[slot], mask)
             if plan is not None and slot * STARTS + plan.start < own.position:
                 return NO_LEASE
-        return self.take(own, demand.share)
+        return self.take(own, share_in(demand, own.view))
 
     def plan(self, demand: Demand, now_ns: int, opening: Opening) -> LeasePlan | Refusal:
         """The first GPU's smallest fraction that holds the demand (or is the requested ``profile``)."""

@@ -18,7 +18,8 @@ Slice = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One MIG profile: the slices it takes, its memory in bytes, and its legal starts."""
+    """One MIG profile: the slices it takes, its memory in bytes, and its legal starts. ``rated_bytes``: the memory of a
+    real instance, where an emulated one has less; 0: as ``memory_bytes``."""
 
     name: str
     compute_slices: int
@@ -26,6 +27,12 @@ class Profile:
     memory_bytes: int
     starts: tuple[int, ...]
     max_instances: int
+    rated_bytes: int = 0
+
+    @property
+    def job_bytes(self) -> int:
+        """The memory that jobs' demands are compared with. Lanes are reserved from ``memory_bytes``."""
+        return self.rated_bytes or self.memory_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,12 +133,13 @@ class GreedyFirstFit:
         leases = self._by_tenant.get(demand.tenant)
         if leases is None:
             return _NO_LEASE
-        share = demand.share
         prefetch: _Warm | None = None
+        share = held = demand.share
         refusal = _DEMAND
         for warm in leases:
             view = warm.view
-            if view.alpha < share or (demand.model and self._gpus[view.gpu].spec.model != demand.model):
+            share = demand.share_on(view.model) if demand.models else demand.share
+            if not 0 < share <= view.alpha or demand.memory_bytes > view.lane_bytes:
                 continue
             if view.landing_bytes < demand.payload_bytes:
                 refusal = _MEMORY
@@ -150,9 +151,9 @@ class GreedyFirstFit:
                 warm.placed_share += share
                 return Placement(view.lease, warm.free_lanes.pop(), False)
             if prefetch is None or warm.placed_share * prefetch.view.alpha < prefetch.placed_share * view.alpha:
-                prefetch = warm
+                prefetch, held = warm, share
         if prefetch is not None:
-            prefetch.placed_share += share
+            prefetch.placed_share += held
             return Placement(prefetch.view.lease, prefetch.free_lanes.pop(), True)
         return refusal
 
@@ -169,9 +170,7 @@ class GreedyFirstFit:
             return _NO_GPU
         is_known = False
         for name, geometry in self._gpus.items():
-            if demand.model not in ("", geometry.spec.model):
-                continue
-            for candidate in candidates(geometry.spec, demand.share, opening.lease_bytes, opening.profile):
+            for candidate in candidates(geometry.spec, demand, opening.lease_bytes, opening.profile):
                 is_known = True
                 start = geometry.first_start(candidate, opening.assume_free, opening.reserved)
                 if start is not None:
@@ -179,10 +178,17 @@ class GreedyFirstFit:
         return _GEOMETRY if is_known else _NO_PROFILE
 
 
-def candidates(spec: GpuSpec, share: int, lease_bytes: int, wanted: str | None) -> list[Profile]:
-    """Profiles that hold share and lanes, in Table 3's order; media-engine variants ("+me") only if requested by
+def candidates(spec: GpuSpec, demand: Demand, lease_bytes: int, wanted: str | None) -> list[Profile]:
+    """Profiles that hold the demand and lanes, in Table 3's order; media-engine variants ("+me") only if requested by
     name."""
-    fitting = [p for p in spec.profiles if spec.alpha(p) >= share and p.memory_bytes >= lease_bytes]
+    share = demand.share_on(spec.model)
+    fitting = [
+        profile
+        for profile in spec.profiles
+        if 0 < share <= spec.alpha(profile)
+        and profile.memory_bytes >= lease_bytes
+        and profile.job_bytes >= demand.memory_bytes
+    ]
     named = [p for p in fitting if p.name == wanted]
     if wanted is not None and named:
         return named

@@ -7,7 +7,7 @@ the order it joined, start of the instance), encoded as one number.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
@@ -16,6 +16,7 @@ from offpath.sched.gpu.firstfit import FirstFit
 from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Profile
 from offpath.sched.gpu.policy import (
     Demand,
+    DemandKind,
     LeasePlan,
     LeaseView,
     Obstacle,
@@ -25,6 +26,7 @@ from offpath.sched.gpu.policy import (
     Refusal,
     Unblocker,
     WarmState,
+    share_in,
 )
 from offpath.sched.gpu.rooms import Rooms, Warm
 
@@ -54,8 +56,8 @@ class Gpu:
     """Percent of its compute slices that are free."""
 
 
-Kind = tuple[str, str, int, int]
-"""Model and name, α in percent, bytes: the properties of an instance that matter to a demand."""
+Kind = tuple[str, str, int, int, int]
+"""Model and name, α in percent, bytes for lanes and for jobs: the properties of an instance that matter to a demand."""
 
 
 class IndexedPolicy:
@@ -76,7 +78,9 @@ class IndexedPolicy:
         self._open: dict[str, int] = {}
         self._joined = 0
         self._kinds: dict[Kind, int] = {}
-        self._masks: dict[tuple[int, str, int, str | None], int] = {}
+        self._offering: Counter[int] = Counter()
+        """Number of GPUs that offer a kind, by its bit."""
+        self._masks: dict[tuple[DemandKind, int, str | None], int] = {}
         self.lease_bytes = 0
         """Value of the last plan."""
         self._tables: dict[tuple[str, int, int, tuple[Profile, ...]], int] = {}
@@ -119,11 +123,9 @@ class IndexedPolicy:
         if spec.memory_slices > STARTS:
             raise IllegalPlacement(f"{spec.gpu}: {spec.memory_slices} slices; {STARTS} at most")
         offered = sorted(self.offered(spec), key=lambda p: (p.compute_slices, p.memory_slices, "+" in p.name))
-        kinds = [
-            (self._kinds.setdefault((spec.model, p.name, spec.alpha(p), p.memory_bytes), len(self._kinds)), p)
-            for p in offered
-        ]
+        kinds = [(self._kinds.setdefault(_kind(spec, profile), len(self._kinds)), profile) for profile in offered]
         self._masks.clear()
+        self._offering.update(bit for bit, _ in kinds)
         table = spec.model, spec.compute_slices, spec.memory_slices, spec.profiles  # a name is not unique
         gpu = Gpu(slot, GpuGeometry(spec), kinds, self._tables.setdefault(table, len(self._tables)))
         self.gpus[spec.gpu] = self.by_slot[slot] = gpu
@@ -138,10 +140,12 @@ class IndexedPolicy:
         gone = self.gpus.pop(gpu, None)
         if gone is not None:
             del self.by_slot[gone.slot]
+            self._masks.clear()
+            self._offering.subtract(bit for bit, _ in gone.kinds)
             self.free.put(gone.slot, 0)
             self.refiled(gone.slot, gone.level, gone.level, 0)
         if not self.gpus:  # else memory would grow with each helper with other GPUs
-            for memory in (self._kinds, self._masks, self._tables, self._legal):
+            for memory in (self._kinds, self._offering, self._masks, self._tables, self._legal):
                 memory.clear()
 
     def _look(self, gpu: Gpu) -> None:
@@ -229,14 +233,14 @@ class IndexedPolicy:
         position = rooms.first(mask)
         while position is not None:
             warm = self.at[position]
-            if warm.view.landing_bytes >= demand.payload_bytes and self.suits(demand, warm):
+            if self.suits(demand, warm) and (not demand.models or warm.room() >= share_in(demand, warm.view)):
                 return warm
             position = rooms.first(mask, position + 1)
         return None
 
     def suits(self, demand: Demand, warm: Warm) -> bool:
-        """True if the lease is on a GPU of the model that the demand requires, if any."""
-        return not demand.model or self.gpus[warm.view.gpu].geometry.spec.model == demand.model
+        """True if a lane of the lease can hold the demand: by fraction, payload, memory and the GPU's model."""
+        return share_in(demand, warm.view) > 0
 
     def take(self, warm: Warm, share: int) -> Placement:
         """Take a lane of the lease and its share, for a job that may start as soon as it is copied."""
@@ -250,13 +254,13 @@ class IndexedPolicy:
         warm = self.leases.get(lease)
         if warm is None or not warm.is_open or lane not in warm.free_lanes or warm.view.tenant != demand.tenant:
             return None
-        is_large = warm.view.alpha >= demand.share and warm.view.landing_bytes >= demand.payload_bytes
-        if not is_large or not self.suits(demand, warm):
+        if not self.suits(demand, warm):
             return None
+        share = share_in(demand, warm.view)
         warm.free_lanes.remove(lane)
         warm.free_lanes.append(lane)
-        is_prefetch = warm.placed_share + demand.share > warm.view.alpha
-        return replace(self.take(warm, demand.share), is_prefetch=is_prefetch)
+        is_prefetch = warm.placed_share + share > warm.view.alpha
+        return replace(self.take(warm, share), is_prefetch=is_prefetch)
 
     def release(self, placement: Placement, share: int, now_ns: int) -> None:
         """See `Policy.release`."""
@@ -280,13 +284,16 @@ class IndexedPolicy:
     def mask(self, demand: Demand, wanted: str | None) -> int:
         """Mask of the kinds of instances that hold the demand and, in total, `lease_bytes` of lanes; those with media
         engines ("+me") only if ``wanted``."""
-        key = (demand.share, demand.model, self.lease_bytes, wanted)
+        key = (demand.kind, self.lease_bytes, wanted)
         mask = self._masks.get(key)
         if mask is None:
             fitting = [
                 (kind, bit)
                 for kind, bit in self._kinds.items()
-                if kind[0] == (demand.model or kind[0]) and kind[2] >= demand.share and kind[3] >= self.lease_bytes
+                if self._offering[bit]
+                and 0 < demand.share_on(kind[0]) <= kind[2]
+                and kind[3] >= self.lease_bytes
+                and kind[4] >= demand.memory_bytes
             ]
             named = [bit for kind, bit in fitting if kind[1] == wanted]
             mask = sum(1 << bit for bit in named or [bit for kind, bit in fitting if "+" not in kind[1]])
@@ -340,3 +347,7 @@ class IndexedPolicy:
         if not self.gpus:
             return NO_GPU
         return GEOMETRY if mask else NO_PROFILE
+
+
+def _kind(spec: GpuSpec, profile: Profile) -> Kind:
+    return spec.model, profile.name, spec.alpha(profile), profile.memory_bytes, profile.job_bytes

@@ -11,7 +11,7 @@ from typing import ClassVar
 from offpath.sched.gpu.exact import Place
 from offpath.sched.gpu.indexed import NO_LEASE, STARTS
 from offpath.sched.gpu.oldest_gpu_first import OldestGpuFirst
-from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, Refusal
+from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, Refusal, share_in
 
 
 class Migrating(OldestGpuFirst):
@@ -36,11 +36,12 @@ class Migrating(OldestGpuFirst):
         if warm is None or not warm.is_open:
             return NO_LEASE
         del self._directed[demand.job]
-        has_room = warm.view.alpha - warm.placed_share >= demand.share
+        share = share_in(demand, warm.view)
+        has_room = 0 < share <= warm.view.alpha - warm.placed_share
         if warm.view.tenant != demand.tenant or not warm.free_lanes or not has_room:
             return super().place(demand, now_ns)
         self._advance(now_ns)
-        return self._taken(warm, self.take(warm, demand.share))
+        return self._taken(warm, self.take(warm, share))
 
     def plan(self, demand: Demand, now_ns: int, opening: Opening) -> LeasePlan | Refusal:
         """The directed instance, else as `OldestGpuFirst`."""

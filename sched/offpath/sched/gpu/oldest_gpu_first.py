@@ -18,7 +18,7 @@ from typing import ClassVar, Final
 
 from offpath.sched.gpu.firstfit import FirstFit
 from offpath.sched.gpu.indexed import ALL_ROOMS, DEMAND, LANES, NO_LEASE, STARTS, IndexedPolicy
-from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, PolicyState, Refusal
+from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, PolicyState, Refusal, share_in
 from offpath.sched.gpu.rooms import Rooms, Warm
 
 _FIRST_NS: Final = 60 * 10**9
@@ -124,13 +124,13 @@ class OldestGpuFirst(IndexedPolicy):
             return NO_LEASE
         own = self.first_in(rooms, self.room_mask(demand), demand)
         if own is not None:
-            return self._taken(own, self.take(own, demand.share))
+            return self._taken(own, self.take(own, share_in(demand, own.view)))
         if rooms.first(ALL_ROOMS) is None:  # no lane is free: what a busy tenant's next job meets
             return LANES if self.has_open_lease(demand.tenant) else NO_LEASE
         if self._prefetch:
             own = self._least_loaded(rooms, demand)
             if own is not None:
-                return self._taken(own, replace(self.take(own, demand.share), is_prefetch=True))
+                return self._taken(own, replace(self.take(own, share_in(demand, own.view)), is_prefetch=True))
         return DEMAND
 
     def _least_loaded(self, rooms: Rooms, demand: Demand) -> Warm | None:
@@ -141,9 +141,8 @@ class OldestGpuFirst(IndexedPolicy):
             if position is None:
                 break
             warm = self.at[position]
-            fits = warm.view.alpha >= demand.share and warm.view.landing_bytes >= demand.payload_bytes
             is_less = best is None or warm.placed_share * best.view.alpha < best.placed_share * warm.view.alpha
-            if fits and is_less and self.suits(demand, warm):
+            if is_less and self.suits(demand, warm):
                 best = warm
             position = rooms.first(ALL_ROOMS, position + 1)
         return best

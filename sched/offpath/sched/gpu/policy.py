@@ -51,6 +51,11 @@ class Refusal:
     unblocked_by: tuple[Unblocker, ...]
 
 
+ModelShares = tuple[tuple[str, int], ...]
+"""GPU models, each with R in percent of it."""
+DemandKind = tuple[int, int, ModelShares]
+
+
 @record
 class Placement:
     """A lane of a lease; ``is_prefetch``: its share is in use, so the job is copied now and launched later."""
@@ -62,19 +67,40 @@ class Placement:
 
 @record
 class Demand:
-    """A job as policies see it: no payload, no session. ``share`` is R in percent of a GPU; ``model`` the only GPU
-    model it runs on, if restricted."""
+    """A job as policies see it: no payload, no session. ``share`` is R in percent of a GPU, or the least of ``models``.
+
+    ``models``: the GPU models that it runs on, each with R in percent of that model; empty: all, with ``share``.
+    ``memory_bytes``: device memory that its worker needs in all, including the lane's buffers; 0: not known.
+    """
 
     job: int
     tenant: str
     share: int
     payload_bytes: int
-    model: str = ""
+    models: ModelShares = ()
+    memory_bytes: int = 0
+
+    @property
+    def is_restricted(self) -> bool:
+        """True if more than its share and payload decide which instances it fits."""
+        return bool(self.models or self.memory_bytes)
+
+    @property
+    def kind(self) -> DemandKind:
+        """Jobs of one kind fit the same instances. Ordered by R."""
+        return self.share, self.memory_bytes, self.models
+
+    def share_on(self, model: str) -> int:
+        """R on a GPU of this model; 0: it does not run there."""
+        if not self.models:
+            return self.share
+        return next((share for name, share in self.models if name == model), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
-    """A lease as policies see it; ``alpha`` in percent of its GPU."""
+    """A lease as policies see it; ``alpha`` in percent of its GPU, which is of ``model``. ``lane_bytes``: the part of
+    the instance's memory that each lane's worker may use, buffers included."""
 
     lease: int
     tenant: str
@@ -84,6 +110,16 @@ class LeaseView:
     alpha: int
     lanes: int
     landing_bytes: int
+    model: str = ""
+    lane_bytes: int = 0
+
+
+def share_in(demand: Demand, view: LeaseView) -> int:
+    """R of the demand on the lease's GPU; 0: no lane of the lease can ever hold it."""
+    share = demand.share_on(view.model) if demand.models else demand.share
+    if share > view.alpha or demand.payload_bytes > view.landing_bytes or demand.memory_bytes > view.lane_bytes:
+        return 0
+    return share
 
 
 @dataclass(frozen=True, slots=True)

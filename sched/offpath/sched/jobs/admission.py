@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-
+from offpath.sched.jobs.demands import Instances
 from offpath.sched.jobs.forecast import is_unreachable, work_ns
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import MS, Job, Session, Tenant
@@ -15,13 +14,10 @@ _MIN_RETRY_MS = 1
 _MAX_RETRY_MS = 5_000
 
 
-def refuse(
-    job: Job, session: Session, tenant: Tenant, ledger: Ledger, alphas: tuple[int, ...], now_ns: int
-) -> EndReason:
+def refuse(job: Job, session: Session, tenant: Tenant, ledger: Ledger, instances: Instances, now_ns: int) -> EndReason:
     """Return why this job is not accepted, or NONE.
 
-    ``alphas``: the fractions of instances large enough for a lease's lanes, ascending, on the GPUs of the current or
-    last helper. Before the first helper no kernel is known.
+    ``instances``: those of the GPUs of the current or last helper. Before the first helper no kernel is known.
     """
     share = job.demand.share
     if session.is_leaving:
@@ -30,17 +26,19 @@ def refuse(
         return EndReason.DUPLICATE_ID
     if job.kernel not in ledger.kernels:
         return EndReason.UNKNOWN_KERNEL
+    if not ledger.may_call(tenant, job.kernel):
+        return EndReason.KERNEL_NOT_PERMITTED
     if share > 100:
         return EndReason.GANG_UNSUPPORTED if share % 100 == 0 else EndReason.BAD_DEMAND
     if share < 1:
         return EndReason.BAD_DEMAND
-    least = _least(share, alphas)
+    least = instances.least_fraction(job.demand)
     if share > tenant.spec.max_demand or least > tenant.spec.max_share:
         return EndReason.TENANT_SHARE_LIMIT
     if job.demand.payload_bytes > ledger.settings.landing_bytes:
         return EndReason.PAYLOAD_TOO_LARGE
     if not least:
-        return EndReason.NO_INSTANCE_FITS
+        return instances.lacking(job.demand)
     if ledger.is_draining:
         return EndReason.DRAINING
     if tenant.jobs >= tenant.spec.max_jobs:
@@ -52,23 +50,21 @@ def refuse(
     return EndReason.NONE
 
 
-def withdraw(job: Job, session: Session | None, tenant: Tenant, alphas: tuple[int, ...] | None) -> EndReason | None:
-    """Return why an accepted job without a lane must not get one, or None: rights and GPUs may have changed. ``alphas``
-    None: no GPU is known, so this check is skipped."""
+def withdraw(
+    job: Job, session: Session | None, tenant: Tenant, ledger: Ledger, instances: Instances | None
+) -> EndReason | None:
+    """Return why an accepted job without a lane must not get one, or None: rights and GPUs may have changed.
+    ``instances`` None: no GPU is known, so this check is skipped."""
     if session is None or session.is_leaving:
         return EndReason.TENANT_REMOVED
-    least = _least(job.demand.share, alphas or ())
-    if not least and alphas is not None:
-        return EndReason.NO_INSTANCE_FITS
+    if not ledger.may_call(tenant, job.kernel):
+        return EndReason.KERNEL_NOT_PERMITTED
+    least = instances.least_fraction(job.demand) if instances is not None else 0
+    if not least and instances is not None:
+        return instances.lacking(job.demand)
     if least > tenant.spec.max_share:
         return EndReason.TENANT_SHARE_LIMIT
     return None
-
-
-def _least(share: int, alphas: tuple[int, ...]) -> int:
-    """The smallest fraction that holds the share; 0 if none does."""
-    at = bisect_left(alphas, share)
-    return alphas[at] if at < len(alphas) else 0
 
 
 def retry_after_ms(tenant: Tenant, reason: EndReason, now_ns: int) -> int:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from offpath.sched.gpu.policy import Demand, Placement, Policy
+from offpath.sched.gpu.policy import DemandKind, Placement, Policy
 from offpath.sched.jobs import events
 from offpath.sched.jobs.admission import refuse, retry_after_ms, withdraw
 from offpath.sched.jobs.commands import Answer, Command, Copy, Launch
+from offpath.sched.jobs.demands import demand_of
 from offpath.sched.jobs.drain import Draining
 from offpath.sched.jobs.kernels import Kernels
 from offpath.sched.jobs.leasing import Leasing
@@ -161,18 +162,16 @@ class JobBook:
         if event.credit:
             self._delivered(event.credit)
         ledger.last_job = max(ledger.last_job, event.job)
-        share, model = event.share, ""
         kernel = ledger.kernels.get(event.kernel)
-        if kernel is not None:
-            share, model = share or kernel.share, kernel.model
+        demand = demand_of(event.job, kernel, tenant.spec, ledger.settings, event.share, event.payload_bytes)
         job = Job(
-            event.job, event.session, event.request_id,
-            Demand(event.job, session.tenant, share, event.payload_bytes, model), event.kernel, event.priority,
-            event.deadline_ns, event.is_idempotent, now_ns, origin=event.origin,
+            event.job, event.session, event.request_id, demand, event.kernel, event.priority,
+            event.deadline_ns, event.is_idempotent, now_ns, origin=event.origin, share=demand.share,
+            asked_share=event.share,
         )  # fmt: skip
         ledger.jobs[event.job] = job
         session.jobs[event.job] = job
-        refused = refuse(job, session, tenant, ledger, self.leasing.alphas, now_ns)
+        refused = refuse(job, session, tenant, ledger, self.leasing.instances, now_ns)
         session.last_request_id = max(session.last_request_id, event.request_id)
         tenant.jobs += 1
         ledger.unanswered += 1
@@ -182,7 +181,7 @@ class JobBook:
         if event.deadline_ns:
             ledger.timers.arm(event.deadline_ns, ("job", event.job))
         # A job behind a queue of the same demand cannot be placed. A queue of another demand does not block it.
-        if share in tenant.queues or not self._place(job, tenant, now_ns):
+        if demand.kind in tenant.queues or not self._place(job, tenant, now_ns):
             self._enqueue(job, tenant, now_ns)
 
     def _place(self, job: Job, tenant: Tenant, now_ns: int) -> bool:
@@ -195,7 +194,9 @@ class JobBook:
         job.state = JobState.COPYING  # PLACED and COPYING coincide: the copy starts with the placement
         job.is_copying = True
         job.placed_ns = now_ns
-        self.ledger.leases[placement.lease].jobs[job.job] = job
+        lease = self.ledger.leases[placement.lease]
+        lease.jobs[job.job] = job
+        job.share = job.demand.share_on(lease.view.model) if job.demand.models else job.demand.share
         self.ledger.out.append(Copy(job.job, job.attempt, placement.lease, placement.lane))
         return True
 
@@ -204,10 +205,10 @@ class JobBook:
         if job.kernel not in self.ledger.kernels:  # no helper could run it, and it would block the queue
             tenant.stranded[job.job] = job
             return
-        share = job.demand.share
-        queue = tenant.queues.get(share)
+        kind = job.demand.kind
+        queue = tenant.queues.get(kind)
         if queue is None:
-            queue = tenant.queues[share] = JobHeap()
+            queue = tenant.queues[kind] = JobHeap()
         queue.push(job)
         tenant.came(job)
         self.leasing.need(tenant, now_ns)
@@ -216,14 +217,14 @@ class JobBook:
         """Remove a job from the queue out of order; its state has already changed."""
         if tenant.stranded.pop(job.job, None) is not None:
             return
-        share = job.demand.share
+        kind = job.demand.kind
         tenant.went(job)
-        tenant.queues[share].removed()
-        self._tidy(tenant, share)
+        tenant.queues[kind].removed()
+        self._tidy(tenant, kind)
 
-    def _tidy(self, tenant: Tenant, share: int) -> None:
-        if not len(tenant.queues[share]):
-            del tenant.queues[share]
+    def _tidy(self, tenant: Tenant, kind: DemandKind) -> None:
+        if not len(tenant.queues[kind]):
+            del tenant.queues[kind]
         if not tenant.queued:
             self.leasing.need_met(tenant)
 
@@ -235,9 +236,9 @@ class JobBook:
                 heads.sort(key=lambda job: (-job.priority, job.accepted_ns, job.job))
             for job in heads:
                 if self._place(job, tenant, now_ns):
-                    tenant.queues[job.demand.share].pop()
+                    tenant.queues[job.demand.kind].pop()
                     tenant.went(job)
-                    self._tidy(tenant, job.demand.share)
+                    self._tidy(tenant, job.demand.kind)
                     break
             else:
                 return
@@ -257,7 +258,7 @@ class JobBook:
             self._end(job, JobState.FAILED, EndReason.COPY_FAILED, now_ns)
         else:
             job.copied_ns = now_ns
-            if lease.running_share + job.demand.share <= lease.view.alpha and not lease.waiting:
+            if lease.running_share + job.share <= lease.view.alpha and not lease.waiting:
                 self._launch(job, lease, now_ns)
             else:
                 lease.waiting.append(job)
@@ -268,13 +269,13 @@ class JobBook:
         job.is_running = True
         job.launched_ns = now_ns
         job.launches += 1
-        lease.running_share += job.demand.share
+        lease.running_share += job.share
         if kernel_ns := self.ledger.settings.kernel_ns:
             self.ledger.watch(lease, now_ns + kernel_ns)
         self.ledger.out.append(
             Launch(
                 job.job, job.attempt, job.placement.lease, job.placement.lane, lease.generation, job.kernel,
-                job.demand.share,
+                job.share,
             )
         )  # fmt: skip
 
@@ -371,10 +372,10 @@ class JobBook:
         del lease.jobs[job.job]
         if job in lease.waiting:
             lease.waiting.remove(job)
-        ledger.policy.release(placement, job.demand.share, now_ns)
+        ledger.policy.release(placement, job.share, now_ns)
         while lease.waiting:
             waiting = lease.waiting[0]
-            if waiting.is_due(now_ns) or lease.running_share + waiting.demand.share > lease.view.alpha:
+            if waiting.is_due(now_ns) or lease.running_share + waiting.share > lease.view.alpha:
                 break
             if self._losing is not None and self._is_losing(waiting):
                 break  # do not launch on what the current event reports as lost
@@ -412,11 +413,12 @@ class JobBook:
         tenant = ledger.tenants[job.demand.tenant]
         if job.kernel not in ledger.known:
             return EndReason.KERNEL_GONE
-        return withdraw(job, ledger.sessions.get(job.session), tenant, self.leasing.known_alphas)
+        return withdraw(job, ledger.sessions.get(job.session), tenant, ledger, self.leasing.known_instances)
 
     # -- helper and leases ----------------------------------------------------------------------------------------
     def _helper_joined(self, event: events.HelperJoined, now_ns: int) -> None:
         self.leasing.helper_joined(event.helper, event.gpus, event.origin)
+        self.kernels.renew_demands(event.kernels)
         self.reload.end_queued(now_ns)  # queued jobs may not fit any of these GPUs
         self.kernels.joined(event.kernels, now_ns)
         self.leasing.round(now_ns)
@@ -461,7 +463,7 @@ class JobBook:
         job.is_running = False
         lease = self.ledger.leases.get(job.placement.lease) if job.placement is not None else None
         if lease is not None:
-            lease.running_share -= job.demand.share
+            lease.running_share -= job.share
 
     def _lane_ready(self, event: events.LaneReady, now_ns: int) -> None:
         lease = self.ledger.lease_of(event.lease, event.generation)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from offpath.sched.gpu.geometry import GpuSpec
+from offpath.sched.gpu.policy import ModelShares
 from offpath.sched.jobs.records import BookSettings, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import EndReason
 from offpath.sched.record import record
@@ -97,13 +98,17 @@ class ResultArrived:
 
 @record
 class Kernel:
-    """A kernel that helpers serve: id, demand R in percent of a GPU, name (opaque to the book). ``model``: the GPU
-    model it is restricted to, if any."""
+    """A kernel that helpers serve: id, demand R in percent of a GPU, name (opaque to the book).
+
+    ``models``: the GPU models that it runs on, each with its R (``share`` is then the least of these); empty: all.
+    ``memory_bytes``: device memory that its worker needs besides the lane's buffers; 0: not known.
+    """
 
     kernel: int
     share: int
     name: str = ""
-    model: str = ""
+    models: ModelShares = ()
+    memory_bytes: int = 0
 
 
 @record

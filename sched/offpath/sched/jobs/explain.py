@@ -11,11 +11,12 @@ from typing import Final
 
 from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.gpu.policy import Demand, Unblocker
+from offpath.sched.jobs.demands import demand_of
 from offpath.sched.jobs.forecast import ends_in_ns, ends_on_lane_in_ns, is_unreachable
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.limits import launch_due_ns
 from offpath.sched.jobs.obstacles import Cause, Hold, holder_of, no_profile, obstacles
-from offpath.sched.jobs.records import MS, Job, Tenant
+from offpath.sched.jobs.records import MS, Job, Tenant, TenantSpec
 from offpath.sched.jobs.states import EndReason, JobState
 from offpath.sched.record import record
 
@@ -96,7 +97,7 @@ def _on_a_lane(job: Job, ledger: Ledger, now_ns: int) -> Explanation:
     running = [each.job for each in lease.jobs.values() if each.is_running]
     text = (
         f"{lease.running_share} of the lease's {lease.view.alpha} % are in use by {_jobs(running)}, "
-        f"this job needs {job.demand.share}"
+        f"this job needs {job.share}"
     )
     hold = Hold(Cause.SHARE, text, (Unblocker.JOB_ENDS,), (holder_of(lease),), ())
     return Explanation(f"its payload has waited for {_ms(now_ns - job.copied_ns)} in {place}", (hold,), ahead, left)
@@ -151,14 +152,17 @@ def explain_end(ended: Ended, ledger: Ledger, gpus: tuple[GpuSpec, ...], now_ns:
     where = f"{ended.state.name} after {_ms(ended.stages[5])}"
     if ended.reason is EndReason.NONE:
         return Explanation(where, (), 0, None)
-    if ended.reason is EndReason.NO_INSTANCE_FITS:
-        hold = no_profile(ended.share, ledger.settings, gpus)
+    if ended.reason in _NO_INSTANCE:
+        kernel, spec = ledger.kernels.get(ended.kernel), TenantSpec(ended.tenant)
+        demand = demand_of(ended.job, kernel, spec, ledger.settings, ended.share, ended.payload_bytes)
+        hold = no_profile(demand, ledger.settings, gpus)
         if hold is not None:
             return Explanation(where, (hold,), 0, None)
     text, unblockers = _end_text(ended, ledger, now_ns)
     return Explanation(where, (Hold(_END_CAUSE.get(ended.reason, Cause.FAULT), text, unblockers, (), ()),), 0, None)
 
 
+_NO_INSTANCE: Final = (EndReason.NO_INSTANCE_FITS, EndReason.NO_GPU_MODEL, EndReason.NO_INSTANCE_MEMORY)
 _END_CAUSE = {
     EndReason.PAYLOAD_TOO_LARGE: Cause.MEMORY,
     EndReason.TENANT_QUEUE_FULL: Cause.QUOTA,
@@ -167,6 +171,8 @@ _END_CAUSE = {
     EndReason.DEADLINE_UNREACHABLE: Cause.DEADLINE,
     EndReason.DEADLINE_PASSED: Cause.DEADLINE,
     EndReason.NO_INSTANCE_FITS: Cause.NO_PROFILE,
+    EndReason.NO_GPU_MODEL: Cause.NO_PROFILE,
+    EndReason.NO_INSTANCE_MEMORY: Cause.MEMORY,
     EndReason.GANG_UNSUPPORTED: Cause.NO_PROFILE,
     EndReason.HELPER_LOST: Cause.HELPER,
     EndReason.WORKER_LOST: Cause.HELPER,
@@ -177,6 +183,7 @@ _END_CAUSE = {
     EndReason.SESSION_CLOSED: Cause.REQUESTER,
     EndReason.BAD_HEADER: Cause.REQUEST,
     EndReason.UNKNOWN_KERNEL: Cause.REQUEST,
+    EndReason.KERNEL_NOT_PERMITTED: Cause.REQUEST,
     EndReason.BAD_DEMAND: Cause.REQUEST,
     EndReason.DUPLICATE_ID: Cause.REQUEST,
     EndReason.PAYLOAD_CHECKSUM: Cause.REQUEST,
@@ -262,6 +269,18 @@ _ENDS: dict[EndReason, tuple[str, tuple[Unblocker, ...]]] = {
     EndReason.NO_INSTANCE_FITS: (
         "no instance of any GPU here holds its demand and a lane's memory",
         (Unblocker.OTHER_REQUEST, Unblocker.HELPER_JOINS, Unblocker.CONFIGURATION),
+    ),
+    EndReason.KERNEL_NOT_PERMITTED: (
+        "its tenant may not call its kernel",
+        (Unblocker.CONFIGURATION, Unblocker.OTHER_REQUEST),
+    ),
+    EndReason.NO_GPU_MODEL: (
+        "no GPU here is of a model that its kernel accepts",
+        (Unblocker.HELPER_JOINS,),
+    ),
+    EndReason.NO_INSTANCE_MEMORY: (
+        "no instance here that holds its demand has the memory that its kernel needs",
+        (Unblocker.HELPER_JOINS, Unblocker.CONFIGURATION),
     ),
     EndReason.TENANT_SHARE_LIMIT: ("its demand exceeds its tenant's rights", (Unblocker.CONFIGURATION,)),
     EndReason.CANCELLED_BY_REQUESTER: ("its requester cancelled it", (Unblocker.SAME_REQUEST,)),

@@ -13,6 +13,7 @@ from collections import Counter
 from itertools import chain, islice
 from typing import Final
 
+from offpath.sched.gpu.policy import Demand, share_in
 from offpath.sched.jobs.records import Job, Lease, Tenant
 from offpath.sched.jobs.service import typical_ns
 from offpath.sched.jobs.states import FIRST_TERMINAL, LeaseState
@@ -66,10 +67,11 @@ class _Abreast(dict[int, int]):
 class _Line:
     """A lease, with the schedule of the jobs that precede the job in question. Times in ns from now."""
 
-    __slots__ = ("alpha", "free", "room", "running", "start_ns")
+    __slots__ = ("alpha", "free", "room", "running", "start_ns", "view")
 
     def __init__(self, lease: Lease, paces: _Paces, until: Job | None = None) -> None:
         """``until``: of the jobs that wait on the lease for share, count only those before this one."""
+        self.view = lease.view
         self.alpha = self.room = lease.view.alpha
         self.free = lease.view.lanes
         self.start_ns = 0
@@ -78,13 +80,13 @@ class _Line:
         jobs = lease.jobs.values()
         for job in jobs:
             if job.is_running:
-                self._run(paces.left_ns(job), job.demand.share)
+                self._run(paces.left_ns(job), job.share)
         coming = [job for job in jobs if not job.is_running and job not in lease.waiting and job is not until]
         for job in chain(lease.waiting, coming):
             if job is until:
                 break
             if job.state < FIRST_TERMINAL:  # an answered one leaves when its copy ends
-                self.seat(job, paces)
+                self.seat(job, job.share, paces)
 
     def earliest_ns(self, share: int) -> int:
         """Time at which a job of ``share`` ≤ α can start after the scheduled jobs."""
@@ -96,9 +98,14 @@ class _Line:
             free, room = free + 1, room + held
         return start_ns
 
-    def seat(self, job: Job, paces: _Paces) -> None:
-        """Schedule the job at its earliest start, unless it has expired by then."""
-        share = job.demand.share
+    def holds(self, demand: Demand) -> int:
+        """R of the demand on the lease's GPU; 0: the lease cannot hold it."""
+        if demand.is_restricted:
+            return share_in(demand, self.view)
+        return demand.share if demand.share <= self.alpha else 0
+
+    def seat(self, job: Job, share: int, paces: _Paces) -> None:
+        """Schedule the job, which needs ``share`` here, at its earliest start, unless it has expired by then."""
         start_ns = self.earliest_ns(share)
         if job.is_due(paces.now_ns + start_ns):
             return
@@ -118,7 +125,8 @@ class _Line:
 def is_unreachable(job: Job, tenant: Tenant, now_ns: int) -> bool:
     """True if the job, submitted now, would certainly end after its deadline.
 
-    False while its kernel's run time is unknown or a lane that could run it is idle. Takes about 5 µs. If the deadline
+    False while its kernel's run time is unknown, a lane that could run it is idle, or more than R decides where it
+    fits. Takes about 5 µs. If the deadline
     is neither far nor clearly too short, adds about 1 µs per job on a lane and about 1 µs per (job ahead, lease) pair,
     the latter up to 0.4 ms.
     """
@@ -127,7 +135,7 @@ def is_unreachable(job: Job, tenant: Tenant, now_ns: int) -> bool:
         return True
     paces = _Paces(tenant, now_ns)
     service_ns = paces[job.kernel]
-    if not service_ns or job.demand.model:
+    if not service_ns or job.demand.is_restricted:
         return False
     share, latest_ns = job.demand.share, budget_ns - service_ns
     leases = [lease for lease in tenant.leases.values() if lease.state in _USABLE]
@@ -147,7 +155,7 @@ def ends_in_ns(job: Job, tenant: Tenant, now_ns: int) -> int | None:
     """Time until a queued or new job would end, in ns from now; None if unknown or without a lease for it."""
     paces = _Paces(tenant, now_ns)
     leases = [lease for lease in tenant.leases.values() if lease.state in _USABLE]
-    is_there = any(held.view.alpha >= job.demand.share and held.state is LeaseState.WARM for held in leases)
+    is_there = any(share_in(job.demand, held.view) and held.state is LeaseState.WARM for held in leases)
     if not paces[job.kernel] or not is_there:
         return None
     return _start_ns(job, tenant, leases, paces) + paces[job.kernel]
@@ -160,7 +168,7 @@ def ends_on_lane_in_ns(job: Job, lease: Lease, tenant: Tenant, now_ns: int) -> i
         return None
     if job.is_running:
         return paces.left_ns(job) or None
-    return _Line(lease, paces, until=job).earliest_ns(job.demand.share) + paces[job.kernel]
+    return _Line(lease, paces, until=job).earliest_ns(job.share) + paces[job.kernel]
 
 
 def work_ns(tenant: Tenant, now_ns: int) -> int:
@@ -177,7 +185,7 @@ def work_ns(tenant: Tenant, now_ns: int) -> int:
         total_ns = total_ns * tenant.queued // counted
     for lease in leases:
         for job in lease.jobs.values():
-            total_ns += paces.left_ns(job) // abreast[job.demand.share]
+            total_ns += paces.left_ns(job) // abreast[job.share]
     return total_ns
 
 
@@ -185,7 +193,7 @@ def _is_idle_for(share: int, lease: Lease) -> bool:
     """True if a lane and enough share are free: the job could start now."""
     if lease.state is not LeaseState.WARM or len(lease.jobs) >= lease.view.lanes:
         return False
-    return sum(job.demand.share for job in lease.jobs.values()) + share <= lease.view.alpha
+    return sum(job.share for job in lease.jobs.values()) + share <= lease.view.alpha
 
 
 def _all_in_a_row_ns(tenant: Tenant, leases: list[Lease], priority: int, paces: _Paces) -> int:
@@ -199,12 +207,12 @@ def _all_in_a_row_ns(tenant: Tenant, leases: list[Lease], priority: int, paces: 
 def _work_ends_ns(tenant: Tenant, leases: list[Lease], share: int, priority: int, paces: _Paces) -> int:
     """Lower bound for the start of a job of ``share`` and ``priority``.
 
-    By that time every job ahead that is not larger has started, unless it expired, and only what runs at that moment
-    remains of them: Σ R · service ≤ Σ α · (start + the longest service).
+    By that time every job ahead that is not larger has started, unless it expired or fits fewer instances, and only
+    what runs at that moment remains of them: Σ R · service ≤ Σ α · (start + the longest service).
     """
     work = longest_ns = 0
-    for (queued, kernel, held, may_expire), count in islice(tenant.waiting.items(), _CLASSES):
-        if queued >= priority and held <= share and not may_expire:
+    for (queued, kernel, held, is_uncertain), count in islice(tenant.waiting.items(), _CLASSES):
+        if queued >= priority and held <= share and not is_uncertain:
             work += count * held * paces[kernel]
             longest_ns = max(longest_ns, paces[kernel])
     return work // sum(lease.view.alpha for lease in leases) - longest_ns
@@ -220,17 +228,19 @@ def _start_ns(job: Job, tenant: Tenant, leases: list[Lease], paces: _Paces, enou
         for rank, accepted_ns, number, ahead in islice(turns, _SEATED // len(lines)):
             if (rank, accepted_ns, number) >= turn:
                 break
-            line = _earliest(lines, ahead.demand.share)
+            if ahead.demand.is_restricted and enough_ns < _NEVER_NS:
+                continue  # where it runs is not certain, so it may not delay this job
+            line = _earliest(lines, ahead.demand)
             if line is not None:
-                line.seat(ahead, paces)
+                line.seat(ahead, line.holds(ahead.demand), paces)
                 if ahead.demand.share <= share and line.start_ns > enough_ns:
                     return line.start_ns  # later jobs of at least this size start later
-    return min(line.earliest_ns(share) for line in lines if line.alpha >= share)
+    return min(line.earliest_ns(need) for line in lines if (need := line.holds(job.demand)))
 
 
-def _earliest(lines: list[_Line], share: int) -> _Line | None:
-    """Lease where a job of ``share`` can start first, or None."""
+def _earliest(lines: list[_Line], demand: Demand) -> _Line | None:
+    """Lease where a job of this demand can start first, or None."""
     if len(lines) == 1:
-        return lines[0] if lines[0].alpha >= share else None
-    fitting = [line for line in lines if line.alpha >= share]
-    return min(fitting, key=lambda line: line.earliest_ns(share), default=None)
+        return lines[0] if lines[0].holds(demand) else None
+    fitting = [line for line in lines if line.holds(demand)]
+    return min(fitting, key=lambda line: line.earliest_ns(line.holds(demand)), default=None)

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from offpath.sched.gpu.policy import Demand
 from offpath.sched.jobs import events
+from offpath.sched.jobs.demands import demand_of
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import Job, JobHeap, KnownKernel, Tenant
@@ -41,6 +43,33 @@ class Kernels:
         for tenant in ledger.tenants.values():
             self._sort(tenant, now_ns)
         self._bound(now_ns)
+
+    def renew_demands(self, kernels: tuple[events.Kernel, ...]) -> None:
+        """Queued jobs need what their kernels need now: they were accepted under what a former helper stated. R of a
+        kernel without a table of models stays as accepted."""
+        served = {kernel.kernel: kernel for kernel in kernels}
+        for tenant in self._ledger.tenants.values():
+            for job in [job for queue in tenant.queues.values() for job in queue.waiting()]:
+                if (demand := self._renewed(job, served, tenant)) is not None:
+                    tenant.went(job)
+                    tenant.queues[job.demand.kind].removed()
+                    if not len(tenant.queues[job.demand.kind]):
+                        del tenant.queues[job.demand.kind]
+                    job.attempt += 1  # its entry in the former queue is void
+                    job.demand, job.share = demand, demand.share
+                    tenant.queues.setdefault(demand.kind, JobHeap()).push(job)
+                    tenant.came(job)
+            for job in tenant.stranded.values():
+                job.demand = self._renewed(job, served, tenant) or job.demand
+
+    def _renewed(self, job: Job, served: dict[int, events.Kernel], tenant: Tenant) -> Demand | None:
+        """The job's present demand; None: it is as accepted, or its kernel is not served."""
+        kernel, was = served.get(job.kernel), job.demand
+        if kernel is None:
+            return None
+        asked_share = job.asked_share or (0 if kernel.models else was.share)
+        demand = demand_of(job.job, kernel, tenant.spec, self._ledger.settings, asked_share, was.payload_bytes)
+        return demand if demand.kind != was.kind else None
 
     def lost(self, now_ns: int) -> None:
         """The helper is gone. Jobs for its kernels are accepted and queued until the kernels are forgotten."""
@@ -85,7 +114,7 @@ class Kernels:
         tenant.queues.clear()
         waiting = sorted([*staying, *back], key=lambda job: job.job)
         for job in waiting:
-            tenant.queues.setdefault(job.demand.share, JobHeap()).push(job)
+            tenant.queues.setdefault(job.demand.kind, JobHeap()).push(job)
         if waiting:
             self._leasing.need(tenant, now_ns)
         else:

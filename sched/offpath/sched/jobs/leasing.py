@@ -9,13 +9,15 @@ tenant with a larger one.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from offpath.sched.errors import IllegalPlacement
-from offpath.sched.gpu.geometry import GpuSpec, Slice
-from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Obstacle, Opening, Refusal, Unblocker
+from offpath.sched.gpu.geometry import GpuSpec, Profile, Slice
+from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Obstacle, Opening, Refusal, Unblocker, share_in
 from offpath.sched.jobs.commands import CloseLease, KillLane, OpenLease, ScrubLane
+from offpath.sched.jobs.demands import Instances, demand_of, instances_of
 from offpath.sched.jobs.ledger import Ledger
-from offpath.sched.jobs.records import MS, Job, Lease, PinnedLease, Tenant
+from offpath.sched.jobs.records import MS, Job, Lease, PinnedLease, Tenant, TenantSpec
 from offpath.sched.jobs.states import LeaseState
 
 _OPENING = (LeaseState.PLANNED, LeaseState.CREATING)
@@ -23,6 +25,9 @@ _LEAVING = (LeaseState.DRAINING, LeaseState.SCRUBBING)
 FAILURES_TO_REPORT = 8
 LARGEST_LEASE = 0xFFFF_FFFF
 """The header of an answer has 32 bits for the lease number."""
+Need = tuple[int, int]
+"""R in percent of the GPU, 0 if not known, and bytes of memory that each lane of a lease must have for a job."""
+_ANYBODY: Final = TenantSpec("")
 _OPENING_FAILED = Refusal((Obstacle.OPENING_FAILED,), (Unblocker.LEASE_OPENS, Unblocker.HELPER_JOINS))
 _QUOTA = Refusal((Obstacle.QUOTA,), (Unblocker.LEASE_CLOSES, Unblocker.CONFIGURATION))
 
@@ -38,7 +43,8 @@ class Leasing:
         self._gpus: dict[str, GpuSpec] = {}
         self.dirty: set[Slice] = set()
         self.pinned: dict[PinnedLease, int] = {}
-        self.alphas: tuple[int, ...] = ()
+        self.instances = Instances()
+        """Those of the current or last helper's GPUs."""
 
     @property
     def gpus(self) -> list[GpuSpec]:
@@ -50,9 +56,9 @@ class Leasing:
         self._gpus = {gpu.gpu: gpu for gpu in gpus}
 
     @property
-    def known_alphas(self) -> tuple[int, ...] | None:
-        """The fractions that leases may have; None if no GPU is known."""
-        return self.alphas if self.alphas or self._gpus else None
+    def known_instances(self) -> Instances | None:
+        """The instances that leases may have; None if no GPU is known."""
+        return self.instances if self.instances.alphas or self._gpus else None
 
     # -- helper ---------------------------------------------------------------------------------------------------
     def helper_joined(self, helper: int, gpus: tuple[GpuSpec, ...], origin: str) -> None:
@@ -62,8 +68,7 @@ class Leasing:
         self.gpus = list(gpus)
         for gpu in gpus:
             self._ledger.policy.gpu_added(gpu)
-        room = self._lease_bytes()
-        self.alphas = tuple(sorted({g.alpha(p) for g in gpus for p in g.profiles if p.memory_bytes >= room}))
+        self.instances = instances_of(gpus, self._lease_bytes())
         for tenant in self._ledger.tenants.values():
             tenant.retry_open_ns = 0  # openings that failed with the last helper may succeed with this one
 
@@ -276,13 +281,13 @@ class Leasing:
     def _serve(self, tenant: Tenant, age_ns: int, now_ns: int, reserved: set[Slice]) -> None:
         """Open a lease for the largest waiting demand that fits; make room for the largest that does not."""
         tenant.room = set()
-        for share in sorted(tenant.queues, reverse=True):
-            head = tenant.queues[share].peek()
+        for kind in sorted(tenant.queues, reverse=True):
+            head = tenant.queues[kind].peek()
             if head is None:
                 continue
             plan = self._plan(head.demand, tenant, now_ns, frozenset(), reserved | tenant.room)
             if isinstance(plan, LeasePlan):
-                self._open(tenant, plan, now_ns, share, is_pinned=False)
+                self._open(tenant, plan, now_ns, self._need_on(plan, head.demand), is_pinned=False)
                 return
             head.refusal = plan
             if not tenant.room:
@@ -328,7 +333,8 @@ class Leasing:
         settings = self._ledger.settings
         warm = [held for held in self._ledger.leases.values() if held.state is LeaseState.WARM and not held.is_pinned]
         others = [held for held in warm if held.view.tenant != tenant.spec.name]
-        small = [held for held in warm if held.view.tenant == tenant.spec.name and held.view.alpha < head.demand.share]
+        own = [held for held in warm if held.view.tenant == tenant.spec.name]
+        small = [held for held in own if not share_in(head.demand, held.view)]
         if age_ns >= settings.grow_after_ns:
             since = now_ns - settings.grow_after_ns
             idle = [held for held in (*others, *small) if not held.jobs and held.idle_since_ns <= since]
@@ -369,8 +375,7 @@ class Leasing:
                 reserved |= self._slices(plan)  # leases opened in the meantime hold the share
                 continue
             try:
-                least = min((kernel.share for kernel in self._ledger.kernels.values()), default=None)
-                self.pinned[pin] = self._open(tenant, plan, now_ns, least, is_pinned=True)
+                self.pinned[pin] = self._open(tenant, plan, now_ns, self._need_of_all(plan), is_pinned=True)
             except IllegalPlacement:
                 reserved |= self._slices(plan)  # a leaving lease still holds them, or no GPU can hold the pin
         return reserved
@@ -394,13 +399,14 @@ class Leasing:
         self.next_lease = number % LARGEST_LEASE + 1
         return number
 
-    def _open(self, tenant: Tenant, plan: LeasePlan, now_ns: int, share: int | None, *, is_pinned: bool) -> int:
-        """``share``: R of the jobs that the lease is for, which sets the number of its lanes; None: unknown."""
+    def _open(self, tenant: Tenant, plan: LeasePlan, now_ns: int, need: Need, *, is_pinned: bool) -> int:
+        """``need``: of the jobs that the lease is for, which sets the number of its lanes."""
         settings = self._ledger.settings
         lease_id = self._number()
+        lanes, gpu = self._lanes(plan, need), self._gpus[plan.gpu]
         view = LeaseView(
-            lease_id, tenant.spec.name, plan.gpu, plan.profile, plan.start, plan.alpha,
-            self._lanes(plan, share), settings.landing_bytes,
+            lease_id, tenant.spec.name, plan.gpu, plan.profile, plan.start, plan.alpha, lanes, settings.landing_bytes,
+            gpu.model, self._profile(plan).job_bytes // lanes,
         )  # fmt: skip
         lease = Lease(view, self._ledger.next_generation(), is_pinned)
         self._ledger.policy.lease_planned(view)
@@ -456,9 +462,13 @@ class Leasing:
 
     # -- clean and dirty slices -----------------------------------------------------------------------------------
     def _slices(self, held: LeaseView | LeasePlan) -> set[Slice]:
+        slices = self._profile(held).memory_slices
+        return {(held.gpu, slice_) for slice_ in range(held.start, held.start + slices)}
+
+    def _profile(self, held: LeaseView | LeasePlan) -> Profile:
         profile = self._gpus[held.gpu].profile(held.profile)
         assert profile is not None, "leases are planned from the GPU's own profiles"
-        return {(held.gpu, slice_) for slice_ in range(held.start, held.start + profile.memory_slices)}
+        return profile
 
     def _mark_dirty(self, lease: Lease) -> None:
         self.dirty |= self._slices(lease.view)
@@ -467,17 +477,33 @@ class Leasing:
         """Mark clean: if requested, the helper scrubbed the instance before its workers reserved their lanes."""
         self.dirty -= self._slices(lease.view)
 
-    def _lanes(self, plan: LeasePlan, share: int | None) -> int:
+    def _lanes(self, plan: LeasePlan, need: Need) -> int:
         """A lane for each job that fits the lease's share at once, and one to copy the next into meanwhile; as many as
-        the instance's memory holds. `_lease_bytes` made sure that the least number fits."""
-        settings = self._ledger.settings
-        if share is None or settings.max_lanes <= settings.lanes:
-            return settings.lanes
-        profile = self._gpus[plan.gpu].profile(plan.profile)
-        assert profile is not None, "leases are planned from the GPU's own profiles"
-        useful = min(plan.alpha // share + 1, settings.max_lanes)
-        lane_bytes = settings.landing_bytes + settings.result_bytes
-        return max(settings.lanes, min(useful, profile.memory_bytes // lane_bytes) if lane_bytes else useful)
+        the instance's memory holds. `_lease_bytes` made sure that the least number fits.
+
+        Lanes share the instance's memory equally, whatever runs in them. Jobs that state their memory get fewer lanes,
+        down to one, so that each lane's part is enough for one of them."""
+        settings, profile = self._ledger.settings, self._profile(plan)
+        share, memory_bytes = need
+        lanes = settings.lanes
+        if share and settings.max_lanes > settings.lanes:
+            useful = min(plan.alpha // share + 1, settings.max_lanes)
+            lane_bytes = settings.landing_bytes + settings.result_bytes
+            lanes = max(lanes, min(useful, profile.memory_bytes // lane_bytes) if lane_bytes else useful)
+        return max(1, min(lanes, profile.job_bytes // memory_bytes)) if memory_bytes else lanes
+
+    def _need_on(self, plan: LeasePlan, demand: Demand) -> Need:
+        return demand.share_on(self._gpus[plan.gpu].model), demand.memory_bytes
+
+    def _need_of_all(self, plan: LeasePlan) -> Need:
+        """The least share and the greatest memory of the kernels that can run on the instance at all."""
+        demands = [
+            demand_of(0, kernel, _ANYBODY, self._ledger.settings, 0, 0) for kernel in self._ledger.kernels.values()
+        ]
+        needs = [self._need_on(plan, demand) for demand in demands]
+        nbytes = self._profile(plan).job_bytes
+        able = [(share, memory) for share, memory in needs if 0 < share <= plan.alpha and memory <= nbytes]
+        return min((share for share, _ in able), default=0), max((memory for _, memory in able), default=0)
 
     def _lease_bytes(self) -> int:
         settings = self._ledger.settings

@@ -64,6 +64,11 @@ class Ledger:
         held = self.leases.get(lease)
         return held if held is not None and held.generation == generation else None
 
+    def may_call(self, tenant: Tenant, kernel: int) -> bool:
+        """True if the tenant may call the kernel, or if the kernel is not known."""
+        permitted = tenant.spec.kernels
+        return permitted is None or kernel not in self.known or self.known[kernel].name in permitted
+
     def is_still_running(self, job: int) -> bool:
         """True if the job was answered but its kernel still occupies its lane."""
         held = self.leaving.get(job)

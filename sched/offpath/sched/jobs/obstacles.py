@@ -6,7 +6,7 @@ from enum import Enum
 
 from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Profile, Slice
 from offpath.sched.gpu.greedy import candidates
-from offpath.sched.gpu.policy import Unblocker
+from offpath.sched.gpu.policy import Demand, Unblocker, share_in
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import MS, BookSettings, Job, Lease, Tenant
 from offpath.sched.jobs.states import FIRST_TERMINAL, LeaseState
@@ -109,14 +109,13 @@ def _end_without_server(job: Job, ledger: Ledger, now_ns: int) -> str:
 
 def _lanes(job: Job, tenant: Tenant) -> list[Hold]:
     """Obstacles on the tenant's warm leases: too small, or full."""
-    share = job.demand.share
     warm = [held for held in tenant.leases.values() if held.state is LeaseState.WARM]
-    fitting = [held for held in warm if held.view.alpha >= share]
+    fitting = [held for held in warm if share_in(job.demand, held.view)]
     if fitting:
         running = [each for held in fitting for each in held.jobs.values() if each.is_running]
         answered = sum(each.state >= FIRST_TERMINAL for each in running)
         lanes = sum(held.view.lanes for held in fitting)
-        held_by = f"its tenant's {len(fitting)} lease(s) that hold {share} %"
+        held_by = f"its tenant's {len(fitting)} lease(s) that hold {need_text(job.demand)}"
         text = f"all {lanes} lanes of {held_by} are taken, {len(running)} run"
         if answered:
             text += f", {answered} of these for requests that have expired or were cancelled"
@@ -125,14 +124,15 @@ def _lanes(job: Job, tenant: Tenant) -> list[Hold]:
         ]
     if warm:
         most = max(held.view.alpha for held in warm)
-        text = f"it needs {share} %, its tenant's largest lease has {most} %"
+        text = f"it needs {need_text(job.demand)}, its tenant's largest lease has {most} %"
+        if job.demand.memory_bytes:
+            text += f" and at most {max(held.view.lane_bytes for held in warm)} bytes for each lane"
         return [Hold(Cause.DEMAND, text, (Unblocker.LEASE_OPENS,), tuple(map(holder_of, warm)), ())]
     return []
 
 
 def _lease(job: Job, tenant: Tenant, ledger: Ledger, gpus: tuple[GpuSpec, ...], now_ns: int) -> list[Hold]:
     """Obstacles to a further lease: already opening, not allowed, or no free place."""
-    share = job.demand.share
     opening = [held for held in tenant.leases.values() if held.state in _OPENING]
     if opening:
         text = f"lease {opening[0].view.lease} of its tenant is being opened"
@@ -143,7 +143,7 @@ def _lease(job: Job, tenant: Tenant, ledger: Ledger, gpus: tuple[GpuSpec, ...], 
         return [Hold(Cause.PAUSE, text, (Unblocker.TIME,), (), ())]
     settings = ledger.settings
     room = settings.lanes * (settings.landing_bytes + settings.result_bytes)
-    wanted = [(gpu, profile) for gpu in gpus for profile in candidates(gpu, share, room, tenant.spec.profile)]
+    wanted = [(gpu, profile) for gpu in gpus for profile in candidates(gpu, job.demand, room, tenant.spec.profile)]
     least = min(gpu.alpha(profile) for gpu, profile in wanted)
     if tenant.held_share + least > tenant.spec.max_share:
         own = tuple(map(holder_of, tenant.leases.values()))
@@ -155,19 +155,34 @@ def _lease(job: Job, tenant: Tenant, ledger: Ledger, gpus: tuple[GpuSpec, ...], 
     return _place(job, tenant, ledger, wanted)
 
 
-def no_profile(share: int, settings: BookSettings, gpus: tuple[GpuSpec, ...]) -> Hold | None:
-    """Return the obstacle if no instance has enough compute, or enough memory for the lanes; None if one fits or no GPU
-    is known."""
+def need_text(demand: Demand) -> str:
+    """What the demand needs of an instance."""
+    shares = " or ".join([f"{share} % of {model}" for model, share in demand.models]) or f"{demand.share} %"
+    return f"{shares} with {demand.memory_bytes} bytes of memory" if demand.memory_bytes else shares
+
+
+def no_profile(demand: Demand, settings: BookSettings, gpus: tuple[GpuSpec, ...]) -> Hold | None:
+    """Return the obstacle if no GPU is of the right model, or no instance has enough compute, or enough memory for the
+    lanes or the job; None if one fits or no GPU is known."""
     lanes = settings.lanes
     room = lanes * (settings.landing_bytes + settings.result_bytes)
-    if not gpus or any(candidates(gpu, share, room, None) for gpu in gpus):
+    if not gpus or any(candidates(gpu, demand, room, None) for gpu in gpus):
         return None
-    large = [(p.memory_bytes, p.name, gpu.model) for gpu in gpus for p in gpu.profiles if gpu.alpha(p) >= share]
+    accepted = [(gpu, demand.share_on(gpu.model)) for gpu in gpus if demand.share_on(gpu.model)]
+    if not accepted:
+        there = ", ".join(sorted({gpu.model for gpu in gpus}))
+        text = f"it needs {need_text(demand)}; the GPUs here are {there}"
+        return Hold(Cause.NO_PROFILE, text, (Unblocker.HELPER_JOINS,), (), ())
+    large = [(p, gpu) for gpu, share in accepted for p in gpu.profiles if gpu.alpha(p) >= share]
     if not large:
-        most = max((gpu.alpha(p) for gpu in gpus for p in gpu.profiles), default=0)
-        text = f"it needs {share} %, the largest profile here has {most} %"
+        most = max((gpu.alpha(p) for gpu, _ in accepted for p in gpu.profiles), default=0)
+        text = f"it needs {need_text(demand)}, the largest profile here has {most} %"
         return Hold(Cause.NO_PROFILE, text, (Unblocker.OTHER_REQUEST, Unblocker.HELPER_JOINS), (), ())
-    nbytes, name, model = max(large)
+    if not any(p.job_bytes >= demand.memory_bytes for p, _ in large):
+        nbytes, name, model = max((p.job_bytes, p.name, gpu.model) for p, gpu in large)
+        text = f"it needs {need_text(demand)}, the largest suitable instance here ({name} of {model}) has {nbytes}"
+        return Hold(Cause.MEMORY, text, (Unblocker.HELPER_JOINS,), (), ())
+    nbytes, name, model = max((p.memory_bytes, p.name, gpu.model) for p, gpu in large)
     text = f"{lanes} lanes take {room} bytes of an instance, the largest suitable one ({name} of {model}) has {nbytes}"
     return Hold(Cause.MEMORY, text, (Unblocker.CONFIGURATION, Unblocker.HELPER_JOINS), (), ())
 

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from offpath.sched.gpu.geometry import Slice
-from offpath.sched.gpu.policy import Demand, LeaseView, Placement, Refusal
+from offpath.sched.gpu.policy import Demand, DemandKind, LeaseView, Placement, Refusal
 from offpath.sched.jobs.service import ServiceTimes
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 
@@ -20,7 +20,8 @@ class TenantSpec:
 
     ``weight`` splits contended GPUs. ``max_jobs``: jobs accepted and unanswered. ``max_share``: sum of α of its leases,
     in percent of a GPU (250 = two and a half GPUs). ``max_demand``: the largest R of a request. ``profile``: the MIG
-    profile of leases that are opened on a need; None selects the smallest that holds R.
+    profile of leases that are opened on a need; None selects the smallest that holds R. ``kernels``: names of those
+    that it may call; None: all.
     """
 
     name: str
@@ -29,6 +30,7 @@ class TenantSpec:
     max_share: int = 100_000
     max_demand: int = 100
     profile: str | None = None
+    kernels: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,8 @@ class KnownKernel:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One request. Times are 0 until set. ``attempt`` rises each time it goes back to the queue."""
+    """One request. Times are 0 until set. ``attempt`` rises each time it goes back to the queue. ``share``: R on the
+    GPU of its lane, or of its last lane. ``asked_share``: R in the request, 0 for its kernel's."""
 
     job: int
     session: int
@@ -118,6 +121,8 @@ class Job:
     refusal: Refusal | None = None
     reason: EndReason = EndReason.NONE
     origin: int = 0
+    share: int = 0
+    asked_share: int = 0
 
     def is_due(self, now_ns: int) -> bool:
         """True if the deadline has passed: answer the job, do not start it."""
@@ -183,16 +188,16 @@ class Lease:
 
 @dataclass(slots=True, eq=False)
 class Tenant:
-    """A tenant's queue and holdings. ``queues`` has one heap per demand R, so that a large job that waits for a
+    """A tenant's queue and holdings. ``queues`` has one heap per kind of demand, so that a large job that waits for a
     large lease does not block small ones. ``room``: slices that are being cleared for its next lease. ``failures``:
     leases in a row that could not be opened. ``outgoing``: sessions of a removed tenant that still wait for answers;
     they keep that state if the tenant is added again. ``need_timer_ns``: when its need is checked next, 0 for never.
-    ``service``: run times of its kernels, by kernel. ``waiting``: count of queued jobs by (priority, kernel, R, has
-    a deadline). ``stranded``: queued jobs, by number, of kernels that no helper serves; they are in no queue and not
-    in ``waiting``."""
+    ``service``: run times of its kernels, by kernel. ``waiting``: count of queued jobs by (priority, kernel, R, may be
+    overtaken: it has a deadline, or needs more of an instance than R). ``stranded``: queued jobs, by number, of kernels
+    that no helper serves; they are in no queue and not in ``waiting``."""
 
     spec: TenantSpec
-    queues: dict[int, JobHeap] = field(default_factory=dict)
+    queues: dict[DemandKind, JobHeap] = field(default_factory=dict)
     queued: int = 0
     jobs: int = 0
     held_share: int = 0
@@ -212,13 +217,13 @@ class Tenant:
 
     def came(self, job: Job) -> None:
         """Count a job as queued."""
-        kind = job.priority, job.kernel, job.demand.share, job.deadline_ns > 0
+        kind = job.priority, job.kernel, job.demand.share, job.deadline_ns > 0 or job.demand.is_restricted
         self.waiting[kind] = self.waiting.get(kind, 0) + 1
         self.queued += 1
 
     def went(self, job: Job) -> None:
         """Count a job as no longer queued."""
-        kind = job.priority, job.kernel, job.demand.share, job.deadline_ns > 0
+        kind = job.priority, job.kernel, job.demand.share, job.deadline_ns > 0 or job.demand.is_restricted
         self.queued -= 1
         if self.waiting[kind] == 1:
             del self.waiting[kind]

@@ -134,7 +134,7 @@ class Reload:
         queued = [job for job in ledger.jobs.values() if job.state is JobState.QUEUED]
         for job in queued:
             tenant = ledger.tenants[job.demand.tenant]
-            reason = withdraw(job, ledger.sessions.get(job.session), tenant, self._leasing.known_alphas)
+            reason = withdraw(job, ledger.sessions.get(job.session), tenant, ledger, self._leasing.known_instances)
             if reason is not None:
                 self._end(job, JobState.CANCELLED, reason, now_ns)
         for tenant in ledger.departing.values():

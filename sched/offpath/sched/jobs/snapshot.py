@@ -28,6 +28,7 @@ from offpath.sched.gpu.policy import (
 from offpath.sched.gpu.registry import make
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
+from offpath.sched.jobs.demands import Instances
 from offpath.sched.jobs.records import (
     BookSettings,
     Job,
@@ -69,7 +70,7 @@ _LEASING: Final[dict[str, Any]] = {
     "gpus": list[GpuSpec],
     "dirty": set[Slice],
     "pinned": dict[PinnedLease, int],
-    "alphas": tuple[int, ...],
+    "instances": Instances,
 }
 
 
@@ -91,7 +92,7 @@ def snapshot(book: JobBook) -> dict[str, Any]:
         "tenants": [
             [
                 _own(tenant),
-                [[share, queue.queued()] for share, queue in tenant.queues.items()],
+                [queue.queued() for queue in tenant.queues.values()],
                 list(tenant.leases),
                 list(tenant.outgoing),
                 list(tenant.stranded),
@@ -145,8 +146,8 @@ def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> Job
         ledger.leases[lease.view.lease] = lease
     for tenant, queues, leases, outgoing, stranded in tenants:
         waiting, tenant.waiting, tenant.queued = tenant.waiting, {}, 0
-        for share, numbers in queues:
-            tenant.queues[share] = heap = JobHeap()
+        for numbers in queues:
+            tenant.queues[jobs[numbers[0]].demand.kind] = heap = JobHeap()
             for number in numbers:
                 if jobs[number].state is not JobState.QUEUED:
                     raise PlainError(f"job {number} is in a queue but {jobs[number].state.name}")
@@ -169,7 +170,7 @@ def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> Job
 def schema() -> str:
     """Digest of everything that a journal's meaning depends on; it detects journals of incompatible builds."""
     kinds = [*_POINTERS, KnownKernel, BookSettings, PinnedLease, TenantSpec, GpuSpec, PolicyState, Demand, ServiceTimes]
-    kinds += [Answer, Placement, LeasePlan, Refusal]  # part of a `PluginDecision`
+    kinds += [Instances, Answer, Placement, LeasePlan, Refusal]  # part of a `PluginDecision`
     named = [value for module in (events, commands) for value in vars(module).values()]
     kinds += [kind for kind in named if isinstance(kind, type) and is_dataclass(kind)]
     lines = {f"{kind.__name__}: {own_hints(kind)}" for kind in kinds}

@@ -59,6 +59,9 @@ class EndReason(Enum):
     DAEMON_RESTARTED = "daemon_restarted"
     KERNEL_OVERRAN = "kernel_overran"
     CANCELLED_BY_OPERATOR = "cancelled_by_operator"
+    NO_GPU_MODEL = "no_gpu_model"
+    NO_INSTANCE_MEMORY = "no_instance_memory"
+    KERNEL_NOT_PERMITTED = "kernel_not_permitted"
 
 
 class LeaseState(Enum):

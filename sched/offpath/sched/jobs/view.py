@@ -90,7 +90,7 @@ def job_record(job: Job, now_ns: int) -> JobRecord:
     """One job."""
     placement = job.placement
     return JobRecord(
-        job.job, job.session, job.request_id, job.demand.tenant, job.kernel, job.demand.share, job.priority,
+        job.job, job.session, job.request_id, job.demand.tenant, job.kernel, job.share, job.priority,
         job.demand.payload_bytes, job.state, _is_waiting_for_share(job),
         now_ns - job.accepted_ns, job.deadline_ns - now_ns if job.deadline_ns else None,
         placement.lease if placement is not None else 0, placement.lane if placement is not None else 0, job.attempt,

@@ -18,7 +18,7 @@ from offpath.sched.gpu.exact import LiveJob, Place
 from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.gpu.migrating import Migrating
 from offpath.sched.gpu.plugin import Advisor, PluginDecision, gateway_of
-from offpath.sched.gpu.policy import Policy
+from offpath.sched.gpu.policy import ModelShares, Policy
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.records import BookSettings, TenantSpec
@@ -29,7 +29,6 @@ from offpath.sched.sim.devices import PAPER, DeviceModel
 from offpath.sched.sim.workload import Stream, TraceJob, tenants_of
 
 _HELPER: Final = 1
-_ANY: Final = 1
 _FOREVER: Final = 1 << 62
 
 
@@ -95,8 +94,8 @@ class Cluster:
         self.book = JobBook(specs, policy, settings or paper_settings(lanes))
         self._sessions = {name: number for number, name in enumerate(tenants, start=1)}
         self._requests = dict.fromkeys(self._sessions.values(), 0)
-        models = sorted({job.model for job in stream.jobs} - {""})
-        self._kernels = {"": _ANY, **{model: n for n, model in enumerate(models, start=_ANY + 1)}}
+        needs = dict.fromkeys(_kernel_of(job) for job in stream.jobs)
+        self._kernels = {need: n for n, need in enumerate(needs, start=1)}
         self._leases: dict[int, commands.OpenLease] = {}
         self._events: deque[events.Event] = deque()
         self._is_busy = False
@@ -114,7 +113,9 @@ class Cluster:
         gateway_of(self.book.ledger.decisions).arriving = advisor
         for name, number in self._sessions.items():
             self._apply(events.SessionOpened(number, name, 1 << 40))
-        kernels = tuple(events.Kernel(n, 100, model or "any", model) for model, n in self._kernels.items())
+        kernels = tuple(
+            events.Kernel(n, 100, f"kernel-{n}", models, memory) for (models, memory), n in self._kernels.items()
+        )
         self._apply(events.HelperJoined(_HELPER, tuple(gpus), kernels))
         if advisor is not None:
             self._apply(events.PluginStarted())
@@ -132,7 +133,8 @@ class Cluster:
             lease = self._leases.get(running.lease)
             if lease is not None:
                 place = lease.gpu, lease.profile, lease.start
-                found.append(LiveJob(job, running.tenant, running.share, running.model, place=place))
+                memory = self.stream.jobs[running.row].memory_bytes
+                found.append(LiveJob(job, running.tenant, running.share, running.model, memory, place=place))
         return found
 
     # -- events ---------------------------------------------------------------------------------------------------
@@ -149,13 +151,19 @@ class Cluster:
             self._migrating.direct(job, place)
         session = self._sessions[running.tenant]
         self._requests[session] += 1
-        kernel = self._kernels[running.model]
-        self._apply(events.JobSubmitted(job, session, self._requests[session], kernel, running.share, 0, 0, 0, False))
+        row = self.stream.jobs[running.row]
+        kernel = self._kernels[_kernel_of(row)]
+        share = 0 if row.models else running.share  # else the job's R replaces those of the models
+        self._apply(events.JobSubmitted(job, session, self._requests[session], kernel, share, 0, 0, 0, False))
 
     def _consolidate(self) -> None:
         jobs = self.live()
         used = {job.place[0] for job in jobs if job.place is not None}
-        movable = {job.job for job in jobs if not self.jobs[job.job].has_moved}
+        movable = {
+            job.job
+            for job in jobs
+            if not (self.jobs[job.job].has_moved or self.stream.jobs[self.jobs[job.job].row].models)
+        }
         for job, place in consolidate([self._specs[gpu] for gpu in sorted(used)], jobs, movable).items():
             running = self.jobs[job]
             left_ns = running.end_ns - self.core.now_ns
@@ -258,3 +266,8 @@ class Cluster:
         profile = spec.profile(lease.profile)
         assert profile is not None
         return spec.alpha(profile)
+
+
+def _kernel_of(row: TraceJob) -> tuple[ModelShares, int]:
+    """The models and memory of the row's kernel. With a single model the row's own R holds."""
+    return row.models or (((row.model, 100),) if row.model else ()), row.memory_bytes

@@ -17,6 +17,7 @@ from offpath.sched.gpu.plugin import Advisor
 from offpath.sched.gpu.registry import make_simulated
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
+from offpath.sched.jobs.demands import demand_of
 from offpath.sched.jobs.records import BookSettings, TenantSpec
 from offpath.sched.jobs.states import JobState
 from offpath.sched.sim.accounting import GpuHours
@@ -87,10 +88,15 @@ class Recording:
         self.last_ns = max(self.last_ns, now_ns)
         if isinstance(value, events.JobSubmitted):
             kernel = self._kernels.get(value.kernel)
-            share = value.share or (kernel.share if kernel is not None else 0)
             tenant = self._tenant.get(value.session)
-            if tenant is not None and 1 <= share <= 100:
-                self._jobs[value.job] = TraceJob(now_ns, 0, tenant, share)
+            if tenant is not None:
+                rights = self._rights.get(tenant) or TenantSpec(tenant)
+                need = demand_of(value.job, kernel, rights, self._settings, value.share, value.payload_bytes)
+                memory = kernel.memory_bytes if kernel is not None else 0
+                if 1 <= need.share <= 100:
+                    self._jobs[value.job] = TraceJob(
+                        now_ns, 0, tenant, need.share, models=need.models, memory_bytes=memory
+                    )
         elif isinstance(value, events.ResultArrived):
             self._ran[value.job] = max(0, value.finished_ns - value.started_ns)
         elif isinstance(value, commands.Answer) and value.state is JobState.COMPLETED:

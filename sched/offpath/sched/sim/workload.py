@@ -13,6 +13,8 @@ from itertools import accumulate, pairwise
 from random import Random
 from typing import Final
 
+from offpath.sched.gpu.policy import ModelShares
+
 SECOND_NS: Final = 10**9
 HOUR_S: Final = 3_600.0
 
@@ -20,13 +22,16 @@ HOUR_S: Final = 3_600.0
 @dataclass(frozen=True, slots=True)
 class TraceJob:
     """A row: ``share`` is R in percent of a GPU; above 100 it is a gang of that many whole GPUs. ``model``: the only
-    GPU model it runs on, if restricted."""
+    GPU model it runs on, if restricted. ``models``: the GPU models it runs on, each with its R, in the place of
+    ``share``. ``memory_bytes``: of the device, that its worker needs besides the lane's buffers."""
 
     submit_ns: int
     duration_ns: int
     tenant: str
     share: int
     model: str = ""
+    models: ModelShares = ()
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,16 @@ import os
 import runpy
 import sys
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from offpath.bindings.errors import OffpathError
 from offpath.bindings.loopback.gpu import DEFAULT_SLICE_BYTES
 from offpath.bindings.runtime import HOST_SOCKET, INA_FOLDER, local_socket, runtime_directory
 from offpath.cli.pin import pin
 from offpath.host_helper.channels import KINDS, host_channel
+
+if TYPE_CHECKING:
+    from offpath.host_helper.helper import Helper
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mps", choices=("auto", "on", "off"), default="off", help="whether the lanes of a lease "
                         "on an NVIDIA GPU share it by MPS; auto: where the control program is found "
                         "(default: off)")  # fmt: skip
+    parser.add_argument("--demands", metavar="FILE", default="", help="measured demands of kernels with "
+                        "demand=\"auto\", written by `offpath kernel profile --write`")  # fmt: skip
     parser.add_argument("--emulate", nargs="+", default=[], metavar="MODEL", help="models of GPUs to emulate instead, "
                         "e.g. A100-40GB: this host's CPU computes")  # fmt: skip
     parser.add_argument("--slice-bytes", type=int, default=DEFAULT_SLICE_BYTES, help="emulated bytes per memory slice")
@@ -56,13 +61,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
     pin(arguments.cpu)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before BLAS is loaded: no threads before a fork
-    from offpath.host_helper.helper import Helper  # after the line above, because it imports numpy
-
-    helper = _load(arguments.file).get("helper")
-    if not isinstance(helper, Helper):
-        raise OffpathError(f"{arguments.file} defines no `helper = Helper()`")
-    if not helper.kernels:
-        raise OffpathError(f"{arguments.file} registers no kernel with @helper.kernel(...)")
+    helper = load_helper(arguments.file)
     # --runtime-dir does not choose it: the unit's command has that, and a drop-in sets the channel by environment.
     channel = arguments.host_channel or os.environ.get("OFFPATH_HELPER_HOST_CHANNEL") or "unix"
     helper.run(
@@ -79,6 +78,7 @@ def main(arguments: argparse.Namespace) -> int:
         gpus=arguments.gpus,
         migd=arguments.migd,
         mps=arguments.mps,
+        demands=arguments.demands,
         emulate=arguments.emulate,
         slice_bytes=arguments.slice_bytes,
         delayed_visibility=arguments.delayed_visibility,
@@ -92,6 +92,18 @@ def main(arguments: argparse.Namespace) -> int:
         log_line=lambda line: print(f"offpath helper: {line}", file=sys.stderr, flush=True),
     )
     return 0
+
+
+def load_helper(path: str) -> Helper:
+    """The helper that the file defines. Raises: OffpathError: it has none, or none with kernels."""
+    from offpath.host_helper.helper import Helper  # late, because it imports numpy
+
+    helper = _load(path).get("helper")
+    if not isinstance(helper, Helper):
+        raise OffpathError(f"{path} defines no `helper = Helper()`")
+    if not helper.kernels:
+        raise OffpathError(f"{path} registers no kernel with @helper.kernel(...)")
+    return helper
 
 
 def _load(path: str) -> dict[str, Any]:

@@ -62,6 +62,21 @@ ENTRIES: Final = (
             "request less, or lower `leasing.lanes` × (`landing_bytes` + `result_bytes`)",
         ),
         (
+            "kernel_not_permitted",
+            "the configuration does not permit its tenant this kernel",
+            "use a permitted kernel, or add it to the tenant's `kernels`",
+        ),
+        (
+            "no_gpu_model",
+            "no GPU of the helper is of a model that its kernel accepts",
+            "run the helper on such a GPU, or add the model to the kernel's `demand`",
+        ),
+        (
+            "no_instance_memory",
+            "no instance that holds its demand has the memory that its kernel needs",
+            "run the helper on a larger GPU, or lower the kernel's `memory`; `offpath request explain ID` has sizes",
+        ),
+        (
             "tenant_share_limit",
             "its demand exceeds the tenant's `max_demand`, or the smallest instance for it `max_share`",
             "request less, or raise the tenant's limits",

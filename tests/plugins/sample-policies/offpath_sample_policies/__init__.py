@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from offpath.sched.gpu.indexed import IndexedPolicy
-from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, Refusal
+from offpath.sched.gpu.policy import Demand, LeasePlan, Opening, Placement, Refusal, share_in
 
 
 class WorstFit(IndexedPolicy):
@@ -14,7 +14,7 @@ class WorstFit(IndexedPolicy):
     def place(self, demand: Demand, now_ns: int) -> Placement | Refusal:
         """The tenant's first lease with room."""
         room = self.first_room(demand)
-        return self.take(room, demand.share) if room is not None else self.refused(demand)
+        return self.take(room, share_in(demand, room.view)) if room is not None else self.refused(demand)
 
     def plan(self, demand: Demand, now_ns: int, opening: Opening) -> LeasePlan | Refusal:
         """The smallest instance that holds the demand, on the emptiest GPU with a place for it."""

@@ -1,0 +1,112 @@
+"""What kernels need of a GPU: R per model and memory, from the decorator to the messages for the daemon.
+
+GPU models have names in offpath's table (``A100-40GB``) and names that drivers report (``NVIDIA-A100-SXM4-40GB``).
+Kernels may use both. The daemon compares names as reported, so this module translates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Protocol
+
+from offpath.bindings.errors import OptionRefused
+from offpath.bindings.mig import gpu_models, is_named
+from offpath.bindings.ports import Gpu
+from offpath.bindings.wire import control
+
+MAX_MODELS: Final = 16
+"""GPU models that one kernel can name."""
+MAX_MEMORY: Final = 1 << 50
+_UNITS: Final = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZE: Final = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,3})?) ?([KMGT]iB|B|)")
+_MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,63}")
+
+
+class Needy(Protocol):
+    """A kernel, as far as this module is concerned: see `offpath.host_helper.kernels.Kernel`."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def demand(self) -> int:
+        """R in percent of a GPU, the least of ``models``."""
+
+    @property
+    def models(self) -> Mapping[str, int]:
+        """R by GPU model; empty: ``demand`` on all models."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Device memory of its worker; 0: not stated."""
+
+
+def parse_memory(memory: str | int | None) -> int:
+    """Bytes of ``6GiB``, ``512 MiB``, ``1.5GiB`` or a number of bytes; 0 for None. Raises: ValueError."""
+    if memory is None:
+        return 0
+    matched = _SIZE.fullmatch(str(memory)) if not isinstance(memory, bool) else None
+    if matched is None:
+        raise ValueError(f"memory {str(memory)[:32]!r} is not a size: use bytes, or a number with KiB, MiB, GiB or TiB")
+    nbytes = int(float(matched[1]) * _UNITS[matched[2]])
+    if not 0 < nbytes <= MAX_MEMORY:
+        raise ValueError(f"memory {str(memory)[:32]!r} is not between 1 byte and 1024 TiB")
+    return nbytes
+
+
+def parse_demand(demand: int | Mapping[str, int]) -> tuple[int, dict[str, int]]:
+    """R, the least if it depends on the model, and R by model. Raises: ValueError."""
+    if not isinstance(demand, Mapping):
+        _check_share(demand)
+        return demand, {}
+    models = dict(demand)
+    if not 1 <= len(models) <= MAX_MODELS:
+        raise ValueError(f"demand names {len(models)} GPU models; 1 to {MAX_MODELS} are possible")
+    for model, share in models.items():
+        if not isinstance(model, str) or not _MODEL.fullmatch(model):
+            raise ValueError(f"demand: {str(model)[:64]!r} is no name of a GPU model")
+        _check_share(share)
+    return min(models.values()), models
+
+
+def _check_share(share: object) -> None:
+    if not isinstance(share, int) or isinstance(share, bool) or not 1 <= share <= 100:
+        raise ValueError(f"demand {str(share)[:32]} is not a percentage of a GPU (1..100)")
+
+
+def check_models(kernels: Iterable[Needy], gpus: Sequence[Gpu]) -> None:
+    """Raises: OptionRefused: a kernel names a model that neither the table nor one of the GPUs has."""
+    known = {*gpu_models(), *(gpu.model.name for gpu in gpus)}
+    for kernel in kernels:
+        if unknown := sorted(set(kernel.models) - known):
+            raise OptionRefused(
+                f"kernel {kernel.name!r}: demand names {', '.join(unknown)}, which is no known GPU model; "
+                f"known: {', '.join(sorted(known))}"
+            )
+
+
+def share_on(kernel: Needy, gpu: Gpu) -> int:
+    """R of the kernel on this GPU; 0: it does not run there."""
+    if not kernel.models:
+        return kernel.demand
+    nbytes = max(profile.memory_bytes for profile in gpu.model.profiles)
+    exact = kernel.models.get(gpu.model.name)
+    shares = [share for model, share in kernel.models.items() if is_named(gpu.model.name, model, nbytes)]
+    return exact or max(shares, default=0)
+
+
+def needs(kernels: Iterable[Needy], gpus: Sequence[Gpu]) -> list[control.KernelNeeds]:
+    """The messages about kernels that need more than R. Models that none of these GPUs is stay under their own names,
+    so that the daemon can say what is lacking."""
+    messages = []
+    for kernel in kernels:
+        if not kernel.models and not kernel.memory_bytes:
+            continue
+        models = {gpu.model.name: share for gpu in gpus if kernel.models and (share := share_on(kernel, gpu))}
+        if kernel.models:
+            models = {**kernel.models, **models}
+        demands = [control.ModelDemand(model=model, demand=share) for model, share in models.items()]
+        messages.append(control.KernelNeeds(name=kernel.name, memory_bytes=kernel.memory_bytes, models=demands))
+    return messages

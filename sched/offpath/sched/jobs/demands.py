@@ -1,0 +1,79 @@
+"""What a job needs of a GPU: its share R on each model, and its worker's memory. Both are its kernel's.
+
+A request may name another R than its kernel's; that R then holds on every model that the kernel accepts. Memory and
+models are never the request's: a requester does not know what the kernel loads.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from offpath.sched.gpu.geometry import GpuSpec
+from offpath.sched.gpu.policy import Demand
+from offpath.sched.jobs.events import Kernel
+from offpath.sched.jobs.records import BookSettings, TenantSpec
+from offpath.sched.jobs.states import EndReason
+
+InstanceKind = tuple[str, int, int]
+"""A kind of instance: its GPU's model, its fraction α in percent, its memory in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instances:
+    """The kinds of instances that leases may have. ``alphas``: their fractions, ascending. ``models``: of all GPUs,
+    also of those without such an instance."""
+
+    kinds: tuple[InstanceKind, ...] = ()
+    alphas: tuple[int, ...] = ()
+    models: tuple[str, ...] = ()
+
+    def least_fraction(self, demand: Demand) -> int:
+        """The smallest fraction of an instance that holds the demand, in percent; 0 if none does."""
+        if not demand.is_restricted:
+            at = bisect_left(self.alphas, demand.share)
+            return self.alphas[at] if at < len(self.alphas) else 0
+        holding = [
+            alpha
+            for model, alpha, nbytes in self.kinds
+            if 0 < demand.share_on(model) <= alpha and nbytes >= demand.memory_bytes
+        ]
+        return min(holding, default=0)
+
+    def lacking(self, demand: Demand) -> EndReason:
+        """Why none of them holds the demand: the GPU's model, the fraction, or the memory."""
+        if not any(demand.share_on(model) for model in self.models) and demand.models:
+            return EndReason.NO_GPU_MODEL
+        if any(0 < demand.share_on(model) <= alpha for model, alpha, _ in self.kinds):
+            return EndReason.NO_INSTANCE_MEMORY
+        return EndReason.NO_INSTANCE_FITS
+
+
+def instances_of(gpus: Sequence[GpuSpec], lease_bytes: int) -> Instances:
+    """The instances of these GPUs that hold ``lease_bytes`` of lanes."""
+    kinds = {
+        (gpu.model, gpu.alpha(profile), profile.job_bytes)
+        for gpu in gpus
+        for profile in gpu.profiles
+        if profile.memory_bytes >= lease_bytes
+    }
+    alphas = {alpha for _, alpha, _ in kinds}
+    return Instances(tuple(sorted(kinds)), tuple(sorted(alphas)), tuple(sorted({gpu.model for gpu in gpus})))
+
+
+def demand_of(
+    job: int, kernel: Kernel | None, tenant: TenantSpec, settings: BookSettings, asked_share: int, payload_bytes: int
+) -> Demand:
+    """The demand of a job. ``asked_share``: R in the request, 0 for the kernel's. Models on which R exceeds what the
+    tenant may request are left out, unless all would be."""
+    share = asked_share or (kernel.share if kernel is not None else 0)
+    if kernel is None or not (kernel.models or kernel.memory_bytes):
+        return Demand(job, tenant.name, share, payload_bytes)
+    models = tuple([(model, asked_share or on_model) for model, on_model in kernel.models])
+    allowed = tuple([each for each in models if each[1] <= tenant.max_demand]) or models
+    if allowed:
+        share = min(on_model for _, on_model in allowed)
+    buffers = settings.landing_bytes + settings.result_bytes
+    memory_bytes = kernel.memory_bytes + buffers if kernel.memory_bytes else 0
+    return Demand(job, tenant.name, share, payload_bytes, allowed, memory_bytes)
