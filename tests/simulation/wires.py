@@ -77,6 +77,11 @@ class SimEngine:
     def attach(self, memory: Memory, connection: Any, landing_bytes: int) -> None:
         """The engine copies by itself."""
 
+    keeps_back = False
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
     def reaches(self, memory: Memory) -> bool:
         return memory not in self.lost
 

@@ -32,10 +32,11 @@ class WorkerEnd:
         return MemoryExport(made.descriptor, tuple(os.dup(fd) for fd in made.fds))
 
     def drain(self) -> int:
-        """Carry out the waiting messages; returns how many."""
+        """Carry out the waiting messages; returns how many packets there were."""
         count = 0
+        self.channel.flush()
         while (received := self.end.receive()) is not None:
-            self.payloads.handle(*received)
+            assert self.payloads.handle(*received) == b""
             count += 1
         return count
 

@@ -116,6 +116,14 @@ class CopyEngine(Protocol):
         """``memory`` was exported by the worker behind ``connection``, as a landing buffer of this size and a result
         half. For engines whose copies the worker makes; the others ignore it. Does not block."""
 
+    @property
+    def keeps_back(self) -> bool:
+        """`post` may keep back what it tells a worker, to join it with the caller's next message to this worker. Call
+        `flush` in the loop's next turn, in case there is none."""
+
+    def flush(self) -> None:
+        """Send what `post` kept back. Does not block."""
+
     def reaches(self, memory: Memory) -> bool:
         """False: copies with this imported memory fail until it is exported and imported again."""
 

@@ -222,6 +222,8 @@ class SegmentedCopyEngine(ABC, Generic[Route]):
     `fileno` is an epoll, in which the adapter registers its event sources.
     """
 
+    keeps_back: Final = False
+    """See `CopyEngine.keeps_back`."""
     _undo: ExitStack
     """What `close` undoes; set by the adapter."""
 
@@ -261,6 +263,9 @@ class SegmentedCopyEngine(ABC, Generic[Route]):
     # -- the engine ---------------------------------------------------------------------------------------------------
     def attach(self, memory: Memory, connection: HostConnection, landing_bytes: int) -> None:
         """See `CopyEngine.attach`: a device needs no worker."""
+
+    def flush(self) -> None:
+        """See `CopyEngine.flush`: nothing is kept back."""
 
     def reaches(self, memory: Memory) -> bool:
         """See `CopyEngine.reaches`."""

@@ -44,23 +44,31 @@ class Payloads:
         """Regions that are mapped."""
         return len(self._regions)
 
-    def handle(self, message: bytes, fds: tuple[int, ...]) -> None:
-        """Carry out a message. Takes ownership of ``fds``.
+    def handle(self, message: bytes, fds: tuple[int, ...]) -> bytes:
+        """Carry out the messages of this engine at the start of ``message``; returns what follows them, which may be
+        nothing. Takes ownership of ``fds``.
 
         Raises: HostMessageError: it breaks the protocol. RegionError: the memory cannot be mapped. DeviceError: the
         device failed.
         """
         try:
-            order = regions.parse(message)
-            if isinstance(order, regions.RegionOffer):
-                self._map(order, fds)
-            elif isinstance(order, regions.RegionDrop):
-                self._drop(order.region)
-            else:
-                self._copy(order)
+            while message and message[0] in regions.KINDS:
+                first, message = regions.split(message)
+                self._carry_out(regions.parse(first), fds)
+            return message
         finally:
             for fd in fds:
                 os.close(fd)
+
+    def _carry_out(
+        self, order: regions.RegionCopy | regions.RegionOffer | regions.RegionDrop, fds: tuple[int, ...]
+    ) -> None:
+        if isinstance(order, regions.RegionOffer):
+            self._map(order, fds)
+        elif isinstance(order, regions.RegionDrop):
+            self._drop(order.region)
+        else:
+            self._copy(order)
 
     def take(self, nbytes: int) -> None:
         """A launch on ``nbytes`` of payload follows. Raises: HostMessageError: its payload was not copied."""

@@ -7,7 +7,6 @@ a launch takes one hop. It never outlives its supervisor or its channel.
 from __future__ import annotations
 
 import logging
-import os
 import select
 import time
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from offpath.bindings.errors import (
 from offpath.bindings.loopback.lane import LoopbackLaneExporter
 from offpath.bindings.native import parse_launch, wait
 from offpath.bindings.ports import Gpu, HostConnector, HostEnd, Lane, LaneExporter, MemoryExport
-from offpath.bindings.wire import control, host, regions
+from offpath.bindings.wire import control, host
 from offpath.bindings.wire.header import FLAG_PAYLOAD_CRC
 from offpath.host_helper.arguments import Arguments, call_on_stream
 from offpath.host_helper.kernels import KernelTable, LaneContext, LaneMemory, call_kernel, enter_lane
@@ -164,16 +163,10 @@ class Worker:
         """The next message that is not of the copy engine `cuda`, whose messages may bring descriptors. Raises: as
         `HostEnd.wait_message`; as `Payloads.handle`."""
         while True:
+            wait(connection.fileno(), select.POLLIN, None)
             received = connection.receive()
-            if received is None:
-                wait(connection.fileno(), select.POLLIN, None)
-                continue
-            message, fds = received
-            if message[0] not in regions.KINDS:
-                for fd in fds:
-                    os.close(fd)
+            if received is not None and (message := self._payloads.handle(*received)):
                 return message
-            self._payloads.handle(message, fds)
 
     def _offer(self, connection: HostEnd) -> None:
         export = self._export(connection)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,3 +39,13 @@ def test_any_bytes_are_a_message_or_a_typed_error(kind: int, rest: bytes) -> Non
         regions.RegionDrop: regions.pack_drop,
     }[type(found)]
     assert again(*found) == message, "nothing in it was ignored"
+
+
+@pytest.mark.parametrize("message", [b"", b"\x01" + bytes(39), b"\x06" + bytes(39), regions.pack_drop(1) + b"\0"])
+def test_what_is_none_of_them_is_an_error(message: bytes) -> None:
+    with pytest.raises(HostMessageError, match="region_message"):
+        regions.parse(message)
+
+
+def test_what_follows_a_message_in_its_packet_is_left() -> None:
+    assert regions.split(regions.pack_copy(1, 2, 3, 4) + b"{}") == (regions.pack_copy(1, 2, 3, 4), b"{}")

@@ -2,9 +2,10 @@
 
 Only the worker has a context on its GPU or MIG instance. So the engine sends it the session's memory once, which the
 worker maps and pins, and then the place of each payload. The worker starts the copy on its lane's stream, where the
-kernel follows. A copy is complete for the engine when its message is sent: whatever the worker does next on the lane,
-a launch, a scrub or the end, comes after the copy in the order of channel and stream. Nobody waits for it; that it has
-ended is known with the kernel's result.
+kernel follows. A copy is complete for the engine once its message is in the channel: whatever the worker does next on
+the lane, a launch, a scrub or the end, comes after the copy in the order of channel and stream. Nobody waits for it;
+that it has ended is known with the kernel's result. Copy and launch usually travel in one packet, which wakes the
+worker once.
 
 Large results are copied out of the lane's result half, which the worker brings to host memory, as `loopback` does: a
 descriptor of the answers would give a worker the answers of all slots, also after a request has expired.
@@ -18,6 +19,7 @@ from functools import partial
 from itertools import count
 
 from offpath.bindings.errors import OffpathError, PeerGone, RegionError, ResourceClosed
+from offpath.bindings.loopback.channel import LoopbackConnection
 from offpath.bindings.loopback.copy import INLINE_BYTES, LoopbackCopyEngine
 from offpath.bindings.memory.region import Region
 from offpath.bindings.ports import CopyCompletion, HostConnection, Invitation, Memory, MemoryExport
@@ -32,7 +34,7 @@ class WorkerLane:
         self.results = results
         self.landing_bytes = 0
         self.is_writable = is_writable
-        self.connection: HostConnection | None = None
+        self.connection: LoopbackConnection | None = None
         self.held: OrderedDict[int, int] = OrderedDict()
         """Bytes of the regions that the worker holds, by number; the last used one is the last."""
         self.failure = ""
@@ -49,13 +51,30 @@ class WorkerLane:
         self.held.clear()
         self.results.close()
 
+    def hold(self, message: bytes) -> None:
+        """Put ``message`` in front of the next one to the worker. Raises: PeerGone: as `send`."""
+        self._worker().held += message
+
+    def flush(self) -> None:
+        """Send what is held. What a full queue does not take stays held, for the next message."""
+        if self.connection is not None and not self.is_closed and not self.failure:
+            try:
+                self.connection.flush()
+            except (PeerGone, OSError) as fault:
+                self.failure = str(fault)
+
+    def _worker(self) -> LoopbackConnection:
+        """Raises: PeerGone."""
+        if self.failure or self.connection is None:
+            raise PeerGone(self.failure or "the lane has no worker")
+        return self.connection
+
     def send(self, message: bytes, fds: tuple[int, ...] = ()) -> None:
         """Raises: PeerGone: the worker is gone or has stopped reading; it is not reached any more. OSError: ``fds``
         could not be sent."""
-        if self.failure or self.connection is None:
-            raise PeerGone(self.failure or "the lane has no worker")
+        connection = self._worker()
         try:
-            if self.connection.send(message, fds):
+            if connection.send(message, fds):
                 return
             self.failure = "the worker reads nothing"
         except PeerGone as gone:
@@ -71,8 +90,12 @@ class CudaCopyEngine(LoopbackCopyEngine):
     """Implements `offpath.bindings.ports.CopyEngine`. Copies that involve no landing buffer are those of
     `LoopbackCopyEngine`."""
 
+    keeps_back = True
+    """See `CopyEngine.keeps_back`."""
+
     def __init__(self, inline_bytes: int = INLINE_BYTES) -> None:
         super().__init__(inline_bytes)
+        self._held_back: list[WorkerLane] = []
         self._bytes_by_workers = 0
         self._numbers = count(1)
         self._regions: dict[Region, int] = {}
@@ -100,9 +123,15 @@ class CudaCopyEngine(LoopbackCopyEngine):
 
     def attach(self, memory: Memory, connection: HostConnection, landing_bytes: int) -> None:
         """See `CopyEngine.attach`."""
-        if isinstance(memory, WorkerLane):
+        if isinstance(memory, WorkerLane) and isinstance(connection, LoopbackConnection):
             memory.connection = connection
             memory.landing_bytes = landing_bytes
+
+    def flush(self) -> None:
+        """See `CopyEngine.flush`. A worker that is gone is found by the next message to it, or by its connection."""
+        held_back, self._held_back = self._held_back, []
+        for lane in held_back:
+            lane.flush()
 
     def reaches(self, memory: Memory) -> bool:
         """See `CopyEngine.reaches`."""
@@ -142,7 +171,8 @@ class CudaCopyEngine(LoopbackCopyEngine):
             target.held.move_to_end(number)
         else:
             self._offer(source, number, target)
-        target.send(regions.pack_copy(number, source_offset, at, nbytes))
+        target.hold(regions.pack_copy(number, source_offset, at, nbytes))
+        self._held_back.append(target)
 
     def _offer(self, source: Region, number: int, target: WorkerLane) -> None:
         """Send the memory, after those that were not used for longest if the worker holds too much."""

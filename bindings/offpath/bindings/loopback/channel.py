@@ -35,6 +35,8 @@ class LoopbackConnection:
         self._sock = sock
         self._end = end_of(sock)
         """The socket as `offpath.bindings.native` takes it."""
+        self.held = b""
+        """A message that `send` puts in front of the next one, in one packet, so that the peer wakes up once."""
         try:
             self._pid, self.peer_uid, _ = peer_credentials(sock)
             self._pidfd = peer_pidfd(sock)
@@ -63,6 +65,18 @@ class LoopbackConnection:
             raise HostMessageError("empty", "the peer would read it as a hang-up")
         if len(message) > MAX_MESSAGE_BYTES:
             raise HostMessageError("too_long", str(len(message)))
+        if self.held:
+            if len(self.held) + len(message) > MAX_MESSAGE_BYTES:
+                return self.flush() and self.send(message, fds)
+            message, held, self.held = self.held + message, self.held, b""
+            try:
+                was_sent = self.send(message, fds)
+            except BaseException:
+                self.held = held
+                raise
+            if not was_sent:
+                self.held = held
+            return was_sent
         try:
             if fds:
                 send_with_fds(self._sock, message, fds, socket.MSG_DONTWAIT)
@@ -75,6 +89,15 @@ class LoopbackConnection:
                 raise PeerGone(f"host channel: {fault.strerror}") from None
             raise
         return True
+
+    def flush(self) -> bool:
+        """Send what is held. False: the peer's queue is full, and it stays held. Raises: PeerGone."""
+        message, self.held = self.held, b""
+        return not message or self.send(message) or self._hold(message)
+
+    def _hold(self, message: bytes) -> bool:
+        self.held = message
+        return False
 
     def receive(self) -> tuple[bytes, tuple[int, ...]] | None:
         """See `HostConnection.receive`."""

@@ -25,6 +25,8 @@ class LoopbackCopyEngine:
     """Implements `offpath.bindings.ports.CopyEngine`. ``bytes_copied`` counts the emulated DMA."""
 
     ends_in_use: Final = None
+    keeps_back: bool = False
+    """See `CopyEngine.keeps_back`."""
 
     def __init__(self, inline_bytes: int = INLINE_BYTES) -> None:
         self._inline_bytes = inline_bytes
@@ -46,6 +48,9 @@ class LoopbackCopyEngine:
 
     def attach(self, memory: Memory, connection: HostConnection, landing_bytes: int) -> None:
         """See `CopyEngine.attach`: a mapping needs no worker."""
+
+    def flush(self) -> None:
+        """See `CopyEngine.flush`: nothing is kept back."""
 
     def reaches(self, memory: Memory) -> bool:
         """See `CopyEngine.reaches`: mappings do not fail."""

@@ -58,6 +58,9 @@ class RegionDrop(NamedTuple):
     region: int
 
 
+_FORMS: Final = {KIND_COPY: _COPY, KIND_REGION: _REGION, KIND_DROP: _DROP}
+
+
 def pack_copy(region: int, offset: int, at: int, nbytes: int) -> bytes:
     """See `RegionCopy`."""
     return _COPY.pack(KIND_COPY, 0, 0, 0, region, offset, at, nbytes)
@@ -73,9 +76,15 @@ def pack_drop(region: int) -> bytes:
     return _DROP.pack(KIND_DROP, 0, 0, 0, region)
 
 
+def split(message: bytes) -> tuple[bytes, bytes]:
+    """The message of this kind at the start of ``message``, which another one may follow, and what follows it."""
+    size = _FORMS[message[0]].size
+    return message[:size], message[size:]
+
+
 def parse(message: bytes) -> RegionCopy | RegionOffer | RegionDrop:
     """Raises: HostMessageError: wrong kind, length or reserved bytes, or a length that no region has."""
-    form = {KIND_COPY: _COPY, KIND_REGION: _REGION, KIND_DROP: _DROP}.get(message[0] if message else 0)
+    form = _FORMS.get(message[0] if message else 0)
     if form is None or len(message) != form.size:
         raise HostMessageError("region_message", f"kind {message[0] if message else None}, {len(message)} bytes")
     kind, flag, zero, zero2, region, *numbers = form.unpack(message)

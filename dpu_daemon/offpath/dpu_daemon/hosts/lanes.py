@@ -325,6 +325,10 @@ class Lanes:
         except PeerGone:
             return False
 
+    def flush_soon(self) -> None:
+        """Have the copy engine send what no message to a worker takes along in this turn."""
+        self._loop.call_soon(self._engine.flush)
+
     def request_proof(self, link: LaneConnection, number: int) -> bool:
         """Ping a worker to prove that it is alive; its pong goes to `WorkerReports.proven`."""
         return self.to_worker(link, control.encode(control.Ping(number=number)))

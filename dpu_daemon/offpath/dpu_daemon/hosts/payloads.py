@@ -58,6 +58,8 @@ class Payloads:
         if done is None:
             self._copies.started(token, link.lease, self._landed, (ref, command.attempt, link))
         else:
+            if self._engine.keeps_back:
+                self._lanes.flush_soon()
             self._book_loop.defer(events.CopyDone(command.job, command.attempt, done.error is not None))
 
     def _landed(self, copied: tuple[JobRef, int, LaneConnection], done: CopyCompletion) -> None:
