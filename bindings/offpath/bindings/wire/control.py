@@ -31,6 +31,8 @@ MAX_KERNELS: Final = 256
 """Kernel names that a daemon stores at most; a welcome with that many fits a frame."""
 MAX_OFFERED: Final = 32
 """Kernels of one helper."""
+MAX_HELPERS: Final = 16
+"""Helpers of a daemon. Its status, with a line for each, then fits a frame."""
 MAX_HELD: Final = 256
 """Instances that a reconnecting helper may hold. Their numbers alone, or its kernels' numbers, fit one host-channel
 message."""
@@ -43,6 +45,10 @@ _HIDING: Final = ConfigDict(hide_input_in_errors=True)
 """Refused input may hold a token, so errors do not show it."""
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/+-]*$")]
+HelperName = Annotated[str, StringConstraints(min_length=1, max_length=32, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+"""A helper's name. It contains no "/", which separates it from the GPU's in a `GpuIdentity`."""
+GpuIdentity = Annotated[str, StringConstraints(min_length=1, max_length=97, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/+-]*$")]
+"""A GPU in the daemon: the names of its helper and of the GPU there, as ``helper/GPU-0``."""
 Token = Annotated[str, StringConstraints(min_length=16, max_length=256, pattern=r"^[A-Za-z0-9_-]+$")]
 """A token made by the daemon or the helper."""
 TenantToken = Annotated[
@@ -260,12 +266,13 @@ class GpuOffer(_Message):
 
 
 class HelperHello(_Message):
-    """First message of a helper's supervisor. ``incarnation`` identifies the process. A reconnecting one sends
-    ``held_count`` InstanceHeld messages, one for each instance that it still has."""
+    """First message of a helper's supervisor. ``name`` identifies the helper among those of the daemon,
+    ``incarnation`` its process. A reconnecting one sends ``held_count`` InstanceHeld messages, one for each instance
+    that it still has."""
 
     kind: Literal["helper_hello"] = "helper_hello"
     version: U16 = PROTOCOL_VERSION
-    name: Name
+    name: HelperName
     pid: U32
     kernels: Annotated[list[KernelOffer], Field(min_length=1, max_length=MAX_OFFERED)]
     gpu_count: Annotated[int, Field(ge=0, le=16)]

@@ -1,4 +1,4 @@
-"""Data of the helper's connection and of the instances ordered from it."""
+"""Data of a helper's connection and of the instances ordered from it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from offpath.sched.jobs import commands
 
 @dataclass(slots=True, eq=False)
 class HelperLink:
-    """The helper's supervisor: its channel and its hello and offers."""
+    """A helper's supervisor: its channel and its hello and offers. ``number``: its generation."""
 
     number: int
     connection: HostConnection
     hello: control.HelperHello
     gpus: list[GpuSpec] = field(default_factory=list)
     emulated: dict[str, bool] = field(default_factory=dict)
-    """Whether a GPU is emulated, by its uuid."""
+    """Whether a GPU is emulated, by its identity."""
     held: list[control.InstanceHeld] = field(default_factory=list)
     is_joined: bool = False
     heartbeat: Heartbeat | None = None
@@ -30,6 +30,11 @@ class HelperLink:
     """A message did not reach it: no further message may be sent."""
     outbox: list[BaseModel] | None = None
     """Messages queued until its welcome is sent; None: messages are sent at once."""
+
+    @property
+    def name(self) -> str:
+        """The helper's name, which no other connected helper has."""
+        return self.hello.name
 
 
 @dataclass(slots=True)

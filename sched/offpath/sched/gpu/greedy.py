@@ -25,6 +25,7 @@ from offpath.sched.gpu.policy import (
     Refusal,
     Unblocker,
     WarmState,
+    runs_on,
 )
 
 _NO_LEASE = Refusal((Obstacle.NO_LEASE,), (Unblocker.LEASE_OPENS,))
@@ -133,12 +134,12 @@ class GreedyFirstFit:
         leases = self._by_tenant.get(demand.tenant)
         if leases is None:
             return _NO_LEASE
-        share = demand.share
+        share, is_restricted = demand.share, demand.is_restricted
         prefetch: _Warm | None = None
         refusal = _DEMAND
         for warm in leases:
             view = warm.view
-            if view.alpha < share or (demand.model and self._gpus[view.gpu].spec.model != demand.model):
+            if view.alpha < share or (is_restricted and not runs_on(demand, self._gpus[view.gpu].spec)):
                 continue
             if view.landing_bytes < demand.payload_bytes:
                 refusal = _MEMORY
@@ -169,7 +170,7 @@ class GreedyFirstFit:
             return _NO_GPU
         is_known = False
         for name, geometry in self._gpus.items():
-            if demand.model not in ("", geometry.spec.model):
+            if not runs_on(demand, geometry.spec):
                 continue
             for candidate in candidates(geometry.spec, demand.share, opening.lease_bytes, opening.profile):
                 is_known = True

@@ -51,6 +51,11 @@ class Refusal:
     unblocked_by: tuple[Unblocker, ...]
 
 
+HelperNames = tuple[str, ...]
+"""Names of helpers, sorted."""
+DemandKind = tuple[int, HelperNames]
+
+
 @record
 class Placement:
     """A lane of a lease; ``is_prefetch``: its share is in use, so the job is copied now and launched later."""
@@ -63,13 +68,29 @@ class Placement:
 @record
 class Demand:
     """A job as policies see it: no payload, no session. ``share`` is R in percent of a GPU; ``model`` the only GPU
-    model it runs on, if restricted."""
+    model it runs on, if restricted; ``helpers`` the only helpers whose GPUs can run it, if not all can."""
 
     job: int
     tenant: str
     share: int
     payload_bytes: int
     model: str = ""
+    helpers: HelperNames = ()
+
+    @property
+    def is_restricted(self) -> bool:
+        """True if more than its share and payload decide which instances it fits."""
+        return bool(self.model or self.helpers)
+
+    @property
+    def kind(self) -> DemandKind:
+        """Jobs of one kind fit the same instances. Ordered by R."""
+        return self.share, self.helpers
+
+
+def runs_on(demand: Demand, spec: GpuSpec) -> bool:
+    """True if the GPU is of the demand's model, and its helper serves the job's kernel."""
+    return demand.model in ("", spec.model) and (not demand.helpers or spec.helper in demand.helpers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ def refuse(
 ) -> EndReason:
     """Return why this job is not accepted, or NONE.
 
-    ``alphas``: the fractions of instances large enough for a lease's lanes, ascending, on the GPUs of the current or
-    last helper. Before the first helper no kernel is known.
+    ``alphas``: the fractions of instances large enough for a lease's lanes, ascending, on the GPUs of the present or
+    former helpers that serve its kernel. Before the first helper no kernel is known.
     """
     share = job.demand.share
     if session.is_leaving:

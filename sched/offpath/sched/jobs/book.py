@@ -8,8 +8,9 @@ the two loops.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from offpath.sched.gpu.policy import Demand, Placement, Policy
+from offpath.sched.gpu.policy import Demand, DemandKind, Placement, Policy
 from offpath.sched.jobs import events
 from offpath.sched.jobs.admission import refuse, retry_after_ms, withdraw
 from offpath.sched.jobs.commands import Answer, Command, Copy, Launch
@@ -161,18 +162,18 @@ class JobBook:
         if event.credit:
             self._delivered(event.credit)
         ledger.last_job = max(ledger.last_job, event.job)
-        share, model = event.share, ""
+        share, model, helpers = event.share, "", ledger.helpers.only_on.get(event.kernel, ())
         kernel = ledger.kernels.get(event.kernel)
         if kernel is not None:
             share, model = share or kernel.share, kernel.model
         job = Job(
             event.job, event.session, event.request_id,
-            Demand(event.job, session.tenant, share, event.payload_bytes, model), event.kernel, event.priority,
+            Demand(event.job, session.tenant, share, event.payload_bytes, model, helpers), event.kernel, event.priority,
             event.deadline_ns, event.is_idempotent, now_ns, origin=event.origin,
         )  # fmt: skip
         ledger.jobs[event.job] = job
         session.jobs[event.job] = job
-        refused = refuse(job, session, tenant, ledger, self.leasing.alphas, now_ns)
+        refused = refuse(job, session, tenant, ledger, ledger.helpers.alphas[helpers], now_ns)
         session.last_request_id = max(session.last_request_id, event.request_id)
         tenant.jobs += 1
         ledger.unanswered += 1
@@ -182,7 +183,8 @@ class JobBook:
         if event.deadline_ns:
             ledger.timers.arm(event.deadline_ns, ("job", event.job))
         # A job behind a queue of the same demand cannot be placed. A queue of another demand does not block it.
-        if share in tenant.queues or not self._place(job, tenant, now_ns):
+        is_behind = tenant.queues and job.demand.kind in tenant.queues
+        if is_behind or not self._place(job, tenant, now_ns):
             self._enqueue(job, tenant, now_ns)
 
     def _place(self, job: Job, tenant: Tenant, now_ns: int) -> bool:
@@ -204,10 +206,10 @@ class JobBook:
         if job.kernel not in self.ledger.kernels:  # no helper could run it, and it would block the queue
             tenant.stranded[job.job] = job
             return
-        share = job.demand.share
-        queue = tenant.queues.get(share)
+        kind = job.demand.kind
+        queue = tenant.queues.get(kind)
         if queue is None:
-            queue = tenant.queues[share] = JobHeap()
+            queue = tenant.queues[kind] = JobHeap()
         queue.push(job)
         tenant.came(job)
         self.leasing.need(tenant, now_ns)
@@ -216,14 +218,13 @@ class JobBook:
         """Remove a job from the queue out of order; its state has already changed."""
         if tenant.stranded.pop(job.job, None) is not None:
             return
-        share = job.demand.share
         tenant.went(job)
-        tenant.queues[share].removed()
-        self._tidy(tenant, share)
+        tenant.queues[job.demand.kind].removed()
+        self._tidy(tenant, job.demand.kind)
 
-    def _tidy(self, tenant: Tenant, share: int) -> None:
-        if not len(tenant.queues[share]):
-            del tenant.queues[share]
+    def _tidy(self, tenant: Tenant, kind: DemandKind) -> None:
+        if not len(tenant.queues[kind]):
+            del tenant.queues[kind]
         if not tenant.queued:
             self.leasing.need_met(tenant)
 
@@ -235,9 +236,9 @@ class JobBook:
                 heads.sort(key=lambda job: (-job.priority, job.accepted_ns, job.job))
             for job in heads:
                 if self._place(job, tenant, now_ns):
-                    tenant.queues[job.demand.share].pop()
+                    tenant.queues[job.demand.kind].pop()
                     tenant.went(job)
-                    self._tidy(tenant, job.demand.share)
+                    self._tidy(tenant, job.demand.kind)
                     break
             else:
                 return
@@ -392,7 +393,9 @@ class JobBook:
         if isinstance(event, events.WorkerLost):
             assert job.placement is not None
             return (job.placement.lease, job.placement.lane) == (event.lease, event.lane)
-        return event is not None
+        assert job.placement is not None and event is not None
+        lost, lease = self.ledger.helpers.connection(event.helper), self.ledger.leases[job.placement.lease]
+        return lost is not None and any(gpu.gpu == lease.view.gpu for gpu in lost.gpus)
 
     def _requeue(self, job: Job, now_ns: int) -> None:
         """Queue the job again in its former position: its kernel did not start, and its payload is still in the
@@ -403,6 +406,7 @@ class JobBook:
             self._end(job, JobState.CANCELLED, reason, now_ns)
             return
         job.attempt += 1
+        job.demand = replace(job.demand, helpers=self.ledger.helpers.only_on.get(job.kernel, ()))
         self._enqueue(job, tenant, now_ns)
         self._route(tenant, now_ns)  # another lease may have a free lane, and no event would trigger routing
 
@@ -412,19 +416,22 @@ class JobBook:
         tenant = ledger.tenants[job.demand.tenant]
         if job.kernel not in ledger.known:
             return EndReason.KERNEL_GONE
-        return withdraw(job, ledger.sessions.get(job.session), tenant, self.leasing.known_alphas)
+        return withdraw(job, ledger.sessions.get(job.session), tenant, ledger.helpers.known_alphas(job.kernel))
 
     # -- helper and leases ----------------------------------------------------------------------------------------
     def _helper_joined(self, event: events.HelperJoined, now_ns: int) -> None:
-        self.leasing.helper_joined(event.helper, event.gpus, event.origin)
+        self.leasing.helper_joined(event)
         self.reload.end_queued(now_ns)  # queued jobs may not fit any of these GPUs
         self.kernels.joined(event.kernels, now_ns)
         self.leasing.round(now_ns)
 
     def _helper_lost(self, event: events.HelperLost, now_ns: int) -> None:
-        if event.helper == self.leasing.helper:
-            self.kernels.lost(now_ns)
-        for lease in self.leasing.helper_lost(event.helper):
+        gone = self.ledger.helpers.lost(event.helper)
+        if gone is None:
+            return
+        leases = self.leasing.helper_lost(gone)
+        self.kernels.lost(now_ns)
+        for lease in leases:
             for job in list(lease.jobs.values()):
                 self._lose(job, EndReason.HELPER_LOST, now_ns)
             lease.jobs.clear()

@@ -127,7 +127,7 @@ def is_unreachable(job: Job, tenant: Tenant, now_ns: int) -> bool:
         return True
     paces = _Paces(tenant, now_ns)
     service_ns = paces[job.kernel]
-    if not service_ns or job.demand.model:
+    if not service_ns or job.demand.is_restricted:
         return False
     share, latest_ns = job.demand.share, budget_ns - service_ns
     leases = [lease for lease in tenant.leases.values() if lease.state in _USABLE]
@@ -220,6 +220,8 @@ def _start_ns(job: Job, tenant: Tenant, leases: list[Lease], paces: _Paces, enou
         for rank, accepted_ns, number, ahead in islice(turns, _SEATED // len(lines)):
             if (rank, accepted_ns, number) >= turn:
                 break
+            if ahead.demand.is_restricted:
+                continue  # it may wait for other leases
             line = _earliest(lines, ahead.demand.share)
             if line is not None:
                 line.seat(ahead, paces)

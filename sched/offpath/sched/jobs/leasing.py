@@ -12,8 +12,10 @@ from collections.abc import Iterable
 
 from offpath.sched.errors import IllegalPlacement
 from offpath.sched.gpu.geometry import GpuSpec, Slice
-from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Obstacle, Opening, Refusal, Unblocker
+from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Obstacle, Opening, Refusal, Unblocker, runs_on
+from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import CloseLease, KillLane, OpenLease, ScrubLane
+from offpath.sched.jobs.helpers import Helper
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import MS, Job, Lease, PinnedLease, Tenant
 from offpath.sched.jobs.states import LeaseState
@@ -33,58 +35,52 @@ class Leasing:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.next_lease = 1
-        self.helper = 0
-        self.origin = ""
         self._gpus: dict[str, GpuSpec] = {}
         self.dirty: set[Slice] = set()
         self.pinned: dict[PinnedLease, int] = {}
-        self.alphas: tuple[int, ...] = ()
 
     @property
     def gpus(self) -> list[GpuSpec]:
-        """The helper's GPUs, in its order."""
+        """The GPUs of all helpers: by helper as these joined, then in the helper's order."""
         return list(self._gpus.values())
 
-    @gpus.setter
-    def gpus(self, gpus: list[GpuSpec]) -> None:
-        self._gpus = {gpu.gpu: gpu for gpu in gpus}
-
-    @property
-    def known_alphas(self) -> tuple[int, ...] | None:
-        """The fractions that leases may have; None if no GPU is known."""
-        return self.alphas if self.alphas or self._gpus else None
-
-    # -- helper ---------------------------------------------------------------------------------------------------
-    def helper_joined(self, helper: int, gpus: tuple[GpuSpec, ...], origin: str) -> None:
+    # -- helpers --------------------------------------------------------------------------------------------------
+    def helper_joined(self, event: events.HelperJoined) -> None:
         """Add the helper's GPUs. The next round opens the pinned leases, then serves waiting tenants."""
-        self.helper = helper
-        self.origin = origin
-        self.gpus = list(gpus)
-        for gpu in gpus:
-            self._ledger.policy.gpu_added(gpu)
         room = self._lease_bytes()
-        self.alphas = tuple(sorted({g.alpha(p) for g in gpus for p in g.profiles if p.memory_bytes >= room}))
+        alphas = {gpu.alpha(p) for gpu in event.gpus for p in gpu.profiles if p.memory_bytes >= room}
+        helper = self._ledger.helpers.joined(event, tuple(sorted(alphas)))
+        self.know_gpus()
+        for gpu in helper.gpus:
+            self._ledger.policy.gpu_added(gpu)
         for tenant in self._ledger.tenants.values():
             tenant.retry_open_ns = 0  # openings that failed with the last helper may succeed with this one
 
-    def helper_lost(self, helper: int) -> list[Lease]:
-        """Forget the helper's GPUs and leases. Returns the leases; the book ends or requeues their jobs.
+    def know_gpus(self) -> None:
+        """The helpers changed, or were restored."""
+        self._gpus = {gpu.gpu: gpu for helper in self._ledger.helpers.connected for gpu in helper.gpus}
+
+    def helper_lost(self, helper: Helper) -> list[Lease]:
+        """Forget the GPUs and the leases of the helper, as it was. Returns the leases; the book ends or requeues their
+        jobs.
 
         Their slices count as dirty until the next instance there is scrubbed.
         """
-        if helper != self.helper:
-            return []
-        lost = list(self._ledger.leases.values())
+        gone = {gpu.gpu for gpu in helper.gpus}
+        lost = [lease for lease in self._ledger.leases.values() if lease.view.gpu in gone]
         for lease in lost:
             self._mark_dirty(lease)
             self._forget(lease)
-        for gpu in self.gpus:
+        for gpu in helper.gpus:
             self._ledger.policy.gpu_removed(gpu.gpu)
         for tenant in self._ledger.backlogged.values():
-            tenant.room = set()
-        self.gpus = []
-        self.helper = 0
+            tenant.room = {slice_ for slice_ in tenant.room if slice_[0] not in gone}
+        self.know_gpus()
         return lost
+
+    def helper_of(self, lease: Lease) -> int:
+        """The number of the helper that holds the lease."""
+        return self._ledger.helpers.by_name[self._gpus[lease.view.gpu].helper].number
 
     # -- lease life cycle -----------------------------------------------------------------------------------------
     def lane_ready(self, lease: Lease, lane: int, now_ns: int) -> bool:
@@ -147,7 +143,7 @@ class Leasing:
 
     def kill_lane(self, lease: Lease, lane: int) -> None:
         """Have the lane's worker killed; the caller then counts the lane as lost."""
-        self._ledger.out.append(KillLane(lease.view.lease, lane, lease.generation, self.helper))
+        self._ledger.out.append(KillLane(lease.view.lease, lane, lease.generation, self.helper_of(lease)))
 
     def give_up(self, lease: Lease) -> None:
         """Cancel the opening of a lease that is not WARM yet: the helper ends its workers and scrubs."""
@@ -276,13 +272,13 @@ class Leasing:
     def _serve(self, tenant: Tenant, age_ns: int, now_ns: int, reserved: set[Slice]) -> None:
         """Open a lease for the largest waiting demand that fits; make room for the largest that does not."""
         tenant.room = set()
-        for share in sorted(tenant.queues, reverse=True):
-            head = tenant.queues[share].peek()
+        for kind in sorted(tenant.queues, reverse=True):
+            head = tenant.queues[kind].peek()
             if head is None:
                 continue
             plan = self._plan(head.demand, tenant, now_ns, frozenset(), reserved | tenant.room)
             if isinstance(plan, LeasePlan):
-                self._open(tenant, plan, now_ns, share, is_pinned=False)
+                self._open(tenant, plan, now_ns, head.demand.share, is_pinned=False)
                 return
             head.refusal = plan
             if not tenant.room:
@@ -328,7 +324,8 @@ class Leasing:
         settings = self._ledger.settings
         warm = [held for held in self._ledger.leases.values() if held.state is LeaseState.WARM and not held.is_pinned]
         others = [held for held in warm if held.view.tenant != tenant.spec.name]
-        small = [held for held in warm if held.view.tenant == tenant.spec.name and held.view.alpha < head.demand.share]
+        own = [held for held in warm if held.view.tenant == tenant.spec.name]
+        small = [held for held in own if not self._holds(held.view, head.demand)]
         if age_ns >= settings.grow_after_ns:
             since = now_ns - settings.grow_after_ns
             idle = [held for held in (*others, *small) if not held.jobs and held.idle_since_ns <= since]
@@ -349,15 +346,19 @@ class Leasing:
         if now_ns - head.accepted_ns >= settings.reclaim_after_ns:
             yield from [held for held in small if held.jobs and now_ns - held.opened_ns >= settings.min_hold_ns]
 
+    def _holds(self, view: LeaseView, demand: Demand) -> bool:
+        """True if the lease is large enough for the demand, and on a GPU that can run it."""
+        return view.alpha >= demand.share and runs_on(demand, self._gpus[view.gpu])
+
     # -- opening and closing --------------------------------------------------------------------------------------
     def _open_pins(self, now_ns: int) -> set[Slice]:
         """Returns the slices of pinned leases that could not be opened: reserved for them."""
         reserved: set[Slice] = set()
-        gpus = self.gpus if self._ledger.pins else []
         for pin in self._ledger.pins:
-            if self.pinned.get(pin) in self._ledger.leases or pin.gpu_index >= len(gpus):
+            helper = self._ledger.helpers.by_name.get(pin.helper)
+            if self.pinned.get(pin) in self._ledger.leases or helper is None or pin.gpu_index >= len(helper.gpus):
                 continue
-            gpu = gpus[pin.gpu_index]
+            gpu = helper.gpus[pin.gpu_index]
             profile = gpu.profile(pin.profile)
             tenant = self._ledger.tenants.get(pin.tenant)
             if profile is None or profile.memory_bytes < self._lease_bytes() or tenant is None or tenant.is_leaving:
@@ -369,7 +370,7 @@ class Leasing:
                 reserved |= self._slices(plan)  # leases opened in the meantime hold the share
                 continue
             try:
-                least = min((kernel.share for kernel in self._ledger.kernels.values()), default=None)
+                least = min((kernel.share for kernel in helper.kernels), default=None)
                 self.pinned[pin] = self._open(tenant, plan, now_ns, least, is_pinned=True)
             except IllegalPlacement:
                 reserved |= self._slices(plan)  # a leaving lease still holds them, or no GPU can hold the pin
@@ -418,13 +419,15 @@ class Leasing:
         """The command that opens the lease; a shell that lost it may issue it again."""
         view, settings = lease.view, self._ledger.settings
         return OpenLease(
-            view.lease, lease.generation, self.helper, view.tenant, view.gpu, view.profile, view.start, view.lanes,
+            view.lease, lease.generation, self.helper_of(lease), view.tenant, view.gpu, view.profile, view.start,
+            view.lanes,
             view.landing_bytes, settings.result_bytes, scrub_first=bool(self._slices(view) & self.dirty),
         )  # fmt: skip
 
     def closing(self, lease: Lease) -> CloseLease:
         """The command that closes the lease; may also be issued again."""
-        return CloseLease(lease.view.lease, lease.generation, self.helper, scrub=bool(lease.lost - lease.scrubbed))
+        scrub = bool(lease.lost - lease.scrubbed)
+        return CloseLease(lease.view.lease, lease.generation, self.helper_of(lease), scrub)
 
     def _scrub(self, lease: Lease, now_ns: int) -> None:
         lease.state = LeaseState.SCRUBBING

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from offpath.sched.gpu.geometry import Slice
-from offpath.sched.gpu.policy import Demand, LeaseView, Placement, Refusal
+from offpath.sched.gpu.policy import Demand, DemandKind, LeaseView, Placement, Refusal
 from offpath.sched.jobs.service import ServiceTimes
 from offpath.sched.jobs.states import EndReason, JobState, LeaseState
 
@@ -33,12 +33,14 @@ class TenantSpec:
 
 @dataclass(frozen=True, slots=True)
 class PinnedLease:
-    """A lease from configuration: opened when a helper joins, never closed for idleness or for another tenant."""
+    """A lease from configuration: opened when the helper joins, never closed for idleness or for another tenant.
+    ``gpu_index``: position in the order of the helper's GPUs."""
 
     tenant: str
     gpu_index: int
     profile: str
     start: int
+    helper: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,16 +185,16 @@ class Lease:
 
 @dataclass(slots=True, eq=False)
 class Tenant:
-    """A tenant's queue and holdings. ``queues`` has one heap per demand R, so that a large job that waits for a
+    """A tenant's queue and holdings. ``queues`` has one heap per kind of demand, so that a large job that waits for a
     large lease does not block small ones. ``room``: slices that are being cleared for its next lease. ``failures``:
     leases in a row that could not be opened. ``outgoing``: sessions of a removed tenant that still wait for answers;
     they keep that state if the tenant is added again. ``need_timer_ns``: when its need is checked next, 0 for never.
-    ``service``: run times of its kernels, by kernel. ``waiting``: count of queued jobs by (priority, kernel, R, has
-    a deadline). ``stranded``: queued jobs, by number, of kernels that no helper serves; they are in no queue and not
-    in ``waiting``."""
+    ``service``: run times of its kernels, by kernel. ``waiting``: count of queued jobs by (priority, kernel, R, may be
+    overtaken: it has a deadline, or not every GPU can run it). ``stranded``: queued jobs, by number, of kernels that no
+    helper has; they are in no queue and not in ``waiting``."""
 
     spec: TenantSpec
-    queues: dict[int, JobHeap] = field(default_factory=dict)
+    queues: dict[DemandKind, JobHeap] = field(default_factory=dict)
     queued: int = 0
     jobs: int = 0
     held_share: int = 0
@@ -212,13 +214,13 @@ class Tenant:
 
     def came(self, job: Job) -> None:
         """Count a job as queued."""
-        kind = job.priority, job.kernel, job.demand.share, job.deadline_ns > 0
+        kind = job.priority, job.kernel, job.demand.share, job.deadline_ns > 0 or job.demand.is_restricted
         self.waiting[kind] = self.waiting.get(kind, 0) + 1
         self.queued += 1
 
     def went(self, job: Job) -> None:
         """Count a job as no longer queued."""
-        kind = job.priority, job.kernel, job.demand.share, job.deadline_ns > 0
+        kind = job.priority, job.kernel, job.demand.share, job.deadline_ns > 0 or job.demand.is_restricted
         self.queued -= 1
         if self.waiting[kind] == 1:
             del self.waiting[kind]

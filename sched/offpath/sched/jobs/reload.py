@@ -134,7 +134,8 @@ class Reload:
         queued = [job for job in ledger.jobs.values() if job.state is JobState.QUEUED]
         for job in queued:
             tenant = ledger.tenants[job.demand.tenant]
-            reason = withdraw(job, ledger.sessions.get(job.session), tenant, self._leasing.known_alphas)
+            alphas = ledger.helpers.known_alphas(job.kernel)
+            reason = withdraw(job, ledger.sessions.get(job.session), tenant, alphas)
             if reason is not None:
                 self._end(job, JobState.CANCELLED, reason, now_ns)
         for tenant in ledger.departing.values():
