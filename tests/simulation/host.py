@@ -149,6 +149,8 @@ class SimWorker:
         world = self.world
         launch = host.parse_launch(message)
         promise(self.running is None, f"{self} gets a launch while a kernel runs")
+        is_served = launch.kernel_id in self._worker._kernels
+        promise(is_served, f"{self} gets a launch of kernel {launch.kernel_id}, which its helper does not serve")
         request = world.judge.launch_came(self, launch.job, launch.generation)
         world.log("%s starts job %s: %s", self, launch.job, request)
         self._last = request
