@@ -45,7 +45,7 @@ _HIDING: Final = ConfigDict(hide_input_in_errors=True)
 """Refused input may hold a token, so errors do not show it."""
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/+-]*$")]
-HelperName = Annotated[str, StringConstraints(min_length=1, max_length=32, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+HelperName = Annotated[str, StringConstraints(min_length=1, max_length=32, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 """A helper's name. It contains no "/", which separates it from the GPU's in a `GpuIdentity`."""
 GpuIdentity = Annotated[str, StringConstraints(min_length=1, max_length=97, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/+-]*$")]
 """A GPU in the daemon: the names of its helper and of the GPU there, as ``helper/GPU-0``."""
