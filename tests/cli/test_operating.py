@@ -184,7 +184,7 @@ def test_leases_and_the_picture_of_top_show_who_holds_what(cluster: Cluster) -> 
         assert top["status"]["has_helper"] is True
         plain = query(cluster, "top", "--once", "--interval", "0.1").out
         assert ("cyd" in plain, "\x1b" in plain) == (True, False), "no terminal, no terminal codes"
-        assert "GPU-0 (A100-40GB, EMULATED): " in plain
+        assert "helper/GPU-0 (A100-40GB, EMULATED): " in plain
         pending.cancel()
 
 
@@ -194,7 +194,7 @@ def test_an_answer_from_an_emulated_gpu_and_the_doctor_say_so(cluster: Cluster) 
     assert "echo: computed on an EMULATED GPU" in done.err.splitlines()
     found = [each for each in query(cluster, "doctor", "--json").document if each["code"] == "gpu"]
     assert [each["severity"] for each in found] == ["warning"]
-    assert "EMULATED GPUs: GPU-0 (A100-40GB)" in found[0]["what"]
+    assert "EMULATED GPUs: helper/GPU-0 (A100-40GB)" in found[0]["what"]
 
 
 def test_top_does_not_count_what_is_copied_ahead_as_running(cluster: Cluster) -> None:

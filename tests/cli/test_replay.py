@@ -141,7 +141,7 @@ def test_whatif_asks_another_policy_of_a_real_journal(story: tuple[Cluster, Coun
 def test_whatif_compares_gpus_by_their_place_and_not_by_the_spelling_of_their_names(
     story: tuple[Cluster, Counter[str], Path],
 ) -> None:
-    """The helper calls its GPU GPU-0, a fleet asked for by --gpus calls the same one gpu-0."""
+    """The daemon calls the GPU helper/GPU-0, a fleet asked for by --gpus calls the same one gpu-0."""
     copy = story[2]
     done = offpath("whatif", str(copy), "--gpus", "1:A100-40GB", "--json")
     assert done.code == 0, done.err

@@ -72,7 +72,7 @@ def test_the_tables_reach_the_book_in_its_own_units(write: Write) -> None:
     )
     config = load_config(path)
     assert config.tenant_specs() == (TenantSpec("ada", 5, 6, 250, 50, "2g.10gb"),)
-    assert config.pins() == (PinnedLease("ada", 0, "1g.5gb", 6),)
+    assert config.pins() == (PinnedLease("ada", 0, "1g.5gb", 6, "helper"),)
     assert config.allowed_host_uids() == {7, os.getuid()}
     settings = config.book_settings()
     assert (settings.lanes, settings.landing_bytes, settings.result_bytes, settings.max_jobs) == (3, 8192, 4096, 99)

@@ -44,13 +44,13 @@ def test_an_open_session_and_the_operator_follow_from_helper_to_helper(make_clus
         with FakeHost(cluster) as fake:
             join(fake, real=False)
             until(lambda: ada.is_emulated("echo") is False)
-            assert shown(cluster) == {"real": False}
+            assert shown(cluster) == {"fake/real": False}
             assert ada.is_emulated("other") is None
         until(lambda: not status(cluster).has_helper)
         with FakeHost(cluster) as fake:
             join(fake, real=False, cheap=True)  # an answer may come from either
             until(lambda: ada.is_emulated("echo") is True)
-            assert shown(cluster) == {"real": False, "cheap": True}
+            assert shown(cluster) == {"fake/real": False, "fake/cheap": True}
             with cluster.connect("ada") as late:
                 assert {kernel.name: kernel.is_emulated for kernel in late.welcome.kernels} == {"echo": True}
         until(lambda: "joined: 2 GPUs (1 EMULATED), kernels echo" in cluster.daemon.errors)

@@ -135,8 +135,9 @@ def test_a_user_that_is_not_listed_is_hung_up_on(make_cluster: Make) -> None:
 def test_a_second_helper_is_turned_away_while_the_first_serves(cluster: Cluster) -> None:
     with FakeHost(cluster) as first, FakeHost(cluster) as second:
         assert first.join().generation > 0
-        second.send(control.HelperHello(name="other", pid=1, kernels=[_KERNEL], gpu_count=0))
-        assert second.turned_away() == "helper 'fake' serves this daemon already"
+        second.send(control.HelperHello(name="fake", pid=1, kernels=[_KERNEL], gpu_count=0))
+        why = "a helper 'fake' serves this daemon already; start this one with another --name"
+        assert second.turned_away() == why
         with cluster.connect("ada", slots=1) as requester:
             pending = requester.begin("echo", [np.ones(1)])
             answer_one(first, first.open_lanes()[1])

@@ -191,7 +191,7 @@ async def test_a_full_queue_that_nobody_empties_is_no_flood(tmp_path: Path, monk
 async def test_a_deadline_that_was_forgotten_is_found(tmp_path: Path) -> None:
     """A job with a deadline waits for a lease that no helper opens; then the daemon's timer is lost."""
     async with checked(tmp_path) as (daemon, _, check):
-        daemon.requests.book_loop.dispatch(events.HelperJoined(1, (a100(),), (events.Kernel(1, 14),)))
+        daemon.requests.book_loop.dispatch(events.HelperJoined(1, (a100("helper/gpu-0"),), (events.Kernel(1, 14),)))
         daemon.requests.book_loop.dispatch(events.SessionOpened(1, "alpha", 1))
         daemon.requests.book_loop.dispatch(
             events.JobSubmitted(1, 1, 1, 1, 0, 0, daemon.requests.now_ns() + 10_000_000_000, 8, False)

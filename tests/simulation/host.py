@@ -6,6 +6,7 @@ and the result. A dead process sends nothing more; what it sent before is still 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from offpath.bindings.errors import OffpathError, PeerGone
@@ -19,6 +20,7 @@ from .channels import HostEnd
 from .gpu import SimGpu
 from .judge import Request
 from .promises import promise
+from .setup import HELPER
 
 if TYPE_CHECKING:
     from .world import World
@@ -105,7 +107,7 @@ class SimWorker:
             world.is_daemon_dying
             or self.order.generation in world.closing
             or self.helper.is_cut_off()
-            or not world.daemon.host.has_helper()  # a restarted daemon gave up waiting for it
+            or not self.helper.has_joined()  # a restarted daemon gave up waiting for it
             or self.order.lease not in world.daemon.requests.book.ledger.leases
             or self.is_liar
             or world.engine.has_lost(self._worker._lane)
@@ -148,6 +150,8 @@ class SimWorker:
         world = self.world
         launch = host.parse_launch(message)
         promise(self.running is None, f"{self} gets a launch while a kernel runs")
+        is_served = launch.kernel_id in self._worker._kernels
+        promise(is_served, f"{self} gets a launch of kernel {launch.kernel_id}, which its helper does not serve")
         request = world.judge.launch_came(self, launch.job, launch.generation)
         world.log("%s starts job %s: %s", self, launch.job, request)
         self._last = request
@@ -262,8 +266,10 @@ class _Instance:
 class SimHelper:
     """One process of the supervisor, from its start to its death. Handles one order at a time; some take long."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, name: str) -> None:
         self.world = world
+        self.name = name
+        self.gpus = world.gpus_of[name]
         self.pid = world.new_pid()
         self.key = ("helper", self.pid)
         self.is_alive = True
@@ -281,10 +287,11 @@ class SimHelper:
         self._unreaped: list[SimWorker] = []
         """Dead workers that it has not noticed yet."""
         self.table = KernelTable()
-        for name, demand in KERNELS:
-            self.table.kernel(name, demand=demand, tensors="pointer")(world.kernel(name))
+        for kernel, demand in KERNELS:
+            if name == HELPER or kernel in world.setup.second_kernels:
+                self.table.kernel(kernel, demand=demand, tensors="pointer")(world.kernel(kernel))
         self._end: HostEnd | None = None
-        for gpu in world.gpus:  # a new process finds no instance of its own; memory is as the last one left it
+        for gpu in self.gpus:  # a new process finds no instance of its own; memory is as the last one left it
             for instance in list(gpu.tenancies):
                 gpu.destroy_instance(instance)
         world.loop.after(world.short_ns(), self.key, self._connect)
@@ -302,22 +309,29 @@ class SimHelper:
         self._end = HostEnd(world, self.pid, self.wake)
         self._end.is_full = self.is_silent
         kernels = [control.KernelOffer(name=k.name, demand=k.demand) for k in self.table.kernels.values()]
-        needed = needs(self.table.kernels.values(), world.gpus)
+        needed = needs(self.table.kernels.values(), self.gpus)
         hello = control.HelperHello(
-            name="sim", pid=self.pid, kernels=kernels, gpu_count=len(world.gpus), incarnation=f"incarnation-{self.pid}",
-            held_count=len(self.instances), needs_count=len(needed),
+            name=self.name, pid=self.pid, kernels=kernels, gpu_count=len(self.gpus),
+            incarnation=f"incarnation-{self.pid}", held_count=len(self.instances), needs_count=len(needed),
         )  # fmt: skip
         self._end.send(control.encode(hello))
         for message in needed:
             self._end.send(control.encode(message))
-        for gpu in world.gpus:
+        for gpu in self.gpus:
             self._end.send(control.encode(_gpu_offer(gpu)))
         for lease, held in self.instances.items():
             lanes = sorted(worker.lane for worker in held.workers)
             held_now = control.InstanceHeld(lease=lease, generation=held.order.generation, lanes=lanes)
             self._end.send(control.encode(held_now))
         world.channel.connect(self._end)
-        world.log("helper %s connects", self.pid)
+        world.log("helper %s connects", self)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.pid})"
+
+    def has_joined(self) -> bool:
+        """True while the daemon serves a helper of its name."""
+        return any(helper.name == self.name for helper in self.world.daemon.host.joined())
 
     def is_cut_off(self) -> bool:
         """True when daemon and helper have lost each other: its workers go too."""
@@ -394,7 +408,7 @@ class SimHelper:
         if self.is_alive and not self.is_silent:
             self._drop_all()
             self.die()
-            self.world.loop.after(self.world.short_ns(20), ("world",), self.world._new_helper)
+            self.world.loop.after(self.world.short_ns(20), ("world",), partial(self.world.new_helper, self.name))
 
     def _reap(self) -> None:
         """As `Supervisor._reap`: a dead worker leaves its instance, and the daemon is told if it can be."""
@@ -456,7 +470,7 @@ class SimHelper:
 
     def _open(self, order: control.OpenInstance) -> None:
         world = self.world
-        gpu = next((gpu for gpu in world.gpus if gpu.uuid == order.gpu), None)
+        gpu = next((gpu for gpu in self.gpus if gpu.uuid == order.gpu), None)
         promise(gpu is not None, f"an instance on {order.gpu} is ordered, which was not offered")
         assert gpu is not None
         if world.happens("create_fails"):
@@ -532,7 +546,7 @@ class SimHelper:
         """The process is killed; its workers go with it (PR_SET_PDEATHSIG). Nobody scrubs anything."""
         if not self.is_alive:
             return
-        self.world.log("helper %s dies", self.pid)
+        self.world.log("helper %s dies", self)
         self.is_alive = False
         self.world.loop.outside.pop(self.key, None)
         workers = self.workers()

@@ -11,6 +11,9 @@ from .gpu import ROOM
 
 MS = 1_000_000
 TENANTS = ("ada", "bob", "cyd", "dee")
+HELPER = "sim"
+SECOND = "sim-b"
+"""Its GPU has the same name as that of the first."""
 FAULTS = {
     "copy_fails": 0.1,
     "late_copies": 0.3,
@@ -72,6 +75,9 @@ class Setup:
     kernels: tuple[str, ...] = KERNEL_MIXES[0]
     idempotent: float = 0.3
     cancels: float = 0.1
+    helpers: int = 1
+    second_kernels: tuple[str, ...] = ()
+    """What the second helper serves; the first serves all kernels."""
     plugin_fault: float | None = None
     """A policy plug-in decides, of whose answers this part is none; None: there is no plug-in."""
 
@@ -143,7 +149,7 @@ def draw_setup(random: Random) -> Setup:
             }
         )
     if random.random() < 0.25 and setup.model.startswith("A100"):
-        setup.pins.append({"tenant": setup.tenants[0]["name"], "profile": "1g.5gb", "start": 6})
+        setup.pins.append({"tenant": setup.tenants[0]["name"], "profile": "1g.5gb", "start": 6, "helper": HELPER})
     setup.leasing = {
         "lanes": random.choice((1, 1, 2, 3)),
         "landing_bytes": ROOM,
@@ -172,6 +178,10 @@ def draw_setup(random: Random) -> Setup:
     setup.kernel_ns = random.choice((10_000, MS, 20 * MS))
     aside = Random(repr(random.getstate()[1][:8]))  # what is drawn from here on is no other for it
     setup.plugin_fault = aside.choice((None,) * 6 + (0.0, 0.02))
+    setup.helpers = aside.choice((1, 1, 2))
+    setup.second_kernels = tuple(name for name in ("small", "half", "whole", "raises") if aside.random() < 0.6)
+    if not setup.second_kernels:
+        setup.helpers = 1
     return setup
 
 

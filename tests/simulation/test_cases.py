@@ -77,10 +77,10 @@ def orders_heard(world: World) -> list[control.OpenInstance]:
     ordered: list[control.OpenInstance] = []
     to_helper = world.daemon.host.to_helper
 
-    def heard(message: control.OpenInstance) -> None:
+    def heard(number: int, message: control.OpenInstance) -> None:
         if isinstance(message, control.OpenInstance):
             ordered.append(message)
-        to_helper(message)
+        to_helper(number, message)
 
     world.daemon.host.to_helper = heard  # type: ignore[method-assign, assignment]
     return ordered

@@ -12,6 +12,7 @@ import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 from typing import Any, Protocol
 
@@ -42,7 +43,7 @@ from .judge import Judge, Request, result_of
 from .plugin import POLICY, SimPlugin
 from .promises import promise
 from .requesters import SimRequester
-from .setup import TENANTS, Setup, Terms, draw_setup, draw_terms
+from .setup import HELPER, SECOND, TENANTS, Setup, Terms, draw_setup, draw_terms
 from .simloop import SimLoop
 from .survivors import IDENTITY, DaemonKilled, SimManager, SimStorage
 from .wires import (
@@ -122,7 +123,7 @@ class World:
         self.slots_given = 0
         self._strikes: dict[str, Callable[[], None]] = {
             "helper_dies": self._kill_helper,
-            "helper_leaves": lambda: self.helper.leave(),
+            "helper_leaves": lambda: self._some_helper().leave(),
             "worker_killed": self._kill_worker,
             "helper_silent": lambda: self._silence(is_full=False),
             "helper_full": lambda: self._silence(is_full=True),
@@ -134,15 +135,18 @@ class World:
             "spurious": self.loop.wake_somebody,
         }
         self._striking = sum(self.setup.faults.get(name, 0.0) for name in self._strikes)
-        self.gpus = [SimGpu(self, "gpu-0", self.setup.model)]
-        self.lanes_possible = self.setup.leasing["lanes"] * 8
+        names = [HELPER, SECOND][: self.setup.helpers]
+        self.gpus_of = {name: [SimGpu(self, "gpu-0", self.setup.model)] for name in names}
+        self.gpus = [gpu for gpus in self.gpus_of.values() for gpu in gpus]
+        self.lanes_possible = self.setup.leasing["lanes"] * 8 * len(names)
+        self.counts["two_helpers"] = len(names) - 1
         self.judge = Judge(self)
         self.channel: SimChannelListener | None = None
         self.loop.executor[LoopbackFabricSession] = self._make_fabric
         self.is_made = False
         self.start_daemon()
         self.is_made = True
-        self.helper = SimHelper(self)
+        self.helpers = {name: SimHelper(self, name) for name in names}
         number = 0
         self.requesters: list[SimRequester] = []
         for is_hostile, count in ((False, self.setup.requesters), (True, self.setup.hostile)):
@@ -312,6 +316,14 @@ class World:
         self.slots_given += session.slot_count
         self.log("%s enters session %s", requester.name, number)
 
+    @property
+    def helper(self) -> SimHelper:
+        """The process of the first helper."""
+        return self.helpers[HELPER]
+
+    def _some_helper(self) -> SimHelper:
+        return self.helper if len(self.helpers) == 1 else self.random.choice(list(self.helpers.values()))
+
     # -- what the actors ask of the world -------------------------------------------------------------------------
     def log(self, text: str, *args: object) -> None:
         """A line of the trace, when one is kept."""
@@ -424,8 +436,9 @@ class World:
         self.log("... of %s ms", pause / MS)
 
     def _kill_helper(self) -> None:
-        self.helper.die()
-        self.loop.after(self.short_ns(20), ("world",), self._new_helper)
+        helper = self._some_helper()
+        helper.die()
+        self.loop.after(self.short_ns(20), ("world",), partial(self.new_helper, helper.name))
 
     def _kill_between(self) -> None:
         if self.setup.is_durable and self.channel is not None:
@@ -433,22 +446,23 @@ class World:
             self.kill_daemon()
 
     def _kill_worker(self) -> None:
-        workers = self.helper.workers()
+        workers = [worker for helper in self.helpers.values() for worker in helper.workers()]
         if workers:
             self.random.choice(workers).die()
 
-    def _new_helper(self) -> None:
-        if not self.helper.is_alive:
-            self.helper = SimHelper(self)
+    def new_helper(self, name: str) -> None:
+        """The next process of a helper that has died."""
+        if not self.helpers[name].is_alive:
+            self.helpers[name] = SimHelper(self, name)
 
     def _silence(self, *, is_full: bool) -> None:
-        helper = self.helper
+        helper = self._some_helper()
         helper.be_silent(True, is_full=is_full)
         self.loop.after(self.short_ns(100), ("world",), lambda: helper.be_silent(False))
 
     def _hang_helper(self) -> None:
         """It does nothing any more, until somebody kills it. By then the daemon must have noticed."""
-        helper, late_ns, since_ns = self.helper, self.late_ns, self.loop.now_ns
+        helper, late_ns, since_ns = self._some_helper(), self.late_ns, self.loop.now_ns
         config = self.config
         limits = config.limits
         allowed_ms = max(limits.helper_ms, limits.scrub_ms) + limits.helper_ms
@@ -463,7 +477,7 @@ class World:
             promise(not helper.is_alive or may_stay or helper.is_cut_off(), "the daemon keeps a helper that hangs")
             if helper.is_alive:
                 helper.die()
-                self._new_helper()
+                self.new_helper(helper.name)
 
         self.loop.after(int(self.random.choice((0.5, 2.0)) * allowed_ms * MS), ("world",), killed)
 
@@ -484,7 +498,7 @@ class World:
                 (
                     control.encode(
                         control.HelperHello(
-                            name="twin", pid=1, kernels=[control.KernelOffer(name="x", demand=14)], gpu_count=0
+                            name=HELPER, pid=1, kernels=[control.KernelOffer(name="x", demand=14)], gpu_count=0
                         )
                     ),
                 )
@@ -499,7 +513,7 @@ class World:
 
     def helper_is_served(self) -> bool:
         """True when an intruder cannot take the helper's place."""
-        return self.daemon.host.has_helper() and not self.helper.is_cut_off() and self.are_faults_on
+        return self.helper.has_joined() and not self.helper.is_cut_off() and self.are_faults_on
 
     # -- a schedule -----------------------------------------------------------------------------------------------
     def step(self) -> bool:
@@ -545,10 +559,10 @@ class World:
         self.are_faults_on = False
         self.may_lose_sessions = True
         self._reload(Terms.of(self.setup))
-        self.helper.is_hung = False
-        self.helper.be_silent(False)
-        if not self.helper.is_alive:
-            self._new_helper()
+        for name, helper in self.helpers.items():
+            helper.is_hung = False
+            helper.be_silent(False)
+            self.new_helper(name)
         for end in self.intruders:
             end.close(is_death=True)
         for requester in self.requesters:

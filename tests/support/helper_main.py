@@ -262,6 +262,8 @@ if __name__ == "__main__":
         helper.kernel(kernel, **needs)(former.function)
     for kernel in options.pop("without", ()):
         del helper.kernels[kernel]
+    if names := options.pop("only", ()):
+        helper.kernels = {name: helper.kernels[name] for name in names}
     kind = next((kind for kind in ("zmq", "comch") if kind in options), "")
     way = host_channel(kind, **options.pop(kind)) if kind else channel
     helper.run(way, **{"emulate": ["A100-40GB"], **options})

@@ -6,13 +6,13 @@ import logging
 import os
 import re
 import signal
-import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from typing import Final
 
 from offpath.bindings.doca.lane import HostDevice
-from offpath.bindings.errors import NoGpu
+from offpath.bindings.errors import NoGpu, OptionRefused
 from offpath.bindings.loopback.gpu import DEFAULT_SLICE_BYTES
 from offpath.bindings.ports import Gpu, HostConnector
 from offpath.bindings.runtime import INA_FOLDER, runtime_directory
@@ -29,6 +29,7 @@ from offpath.host_helper.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
 
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 __all__ = ["Helper", "LaneContext", "current_lane", "host_channel"]
 
 
@@ -39,6 +40,7 @@ class Helper(KernelTable):
         self,
         channel: str | HostConnector | None = None,
         *,
+        name: str = "",
         gpus: Sequence[Gpu] | str = "auto",
         migd: str = "",
         mps: str = "off",
@@ -61,6 +63,9 @@ class Helper(KernelTable):
         Args:
             channel: path of the daemon's host socket, or a connector (`host_channel`); default: the socket in the
                 runtime directory.
+            name: identifies this helper among those of the daemon: 1 to 32 letters, digits and ._-, starting with a
+                letter or digit. Default: ``$OFFPATH_HELPER_NAME``, else "helper". A daemon accepts one helper of each
+                name.
             gpus: GPU ports to offer, or where to find NVIDIA GPUs: "migd", "cuda", or "auto", the first of both that is
                 there (`offpath.host_helper.gpus.KINDS`).
             migd: path of offpath-migd's socket. Default: in ``$OFFPATH_MIGD_DIR``, else in /run/offpath-migd.
@@ -89,9 +94,10 @@ class Helper(KernelTable):
             break_scrub: a planted fault: workers confirm scrubs that they did not do.
 
         Raises: NoGpu: this machine has no GPU that can be used, and ``emulate`` is empty. MpsMissing: ``mps`` is "on",
-        and the control program is not found. ValueError: no kernel is registered, one
-        names an unknown GPU model, or one has ``demand="auto"`` and was not measured.
+        and the control program is not found. OptionRefused: the name. ValueError: no kernel is registered, one names an
+        unknown GPU model, or one has ``demand="auto"`` and was not measured.
         """
+        name = helper_name(name)
         if not self.kernels:
             raise ValueError("a helper without kernels serves nothing: register one with @helper.kernel(...)")
         if realtime:
@@ -128,7 +134,7 @@ class Helper(KernelTable):
             check_models(self.kernels.values(), offered)
             connector = host_channel(path=channel) if channel is None or isinstance(channel, str) else channel
             supervisor = Supervisor(
-                _host_name(), connector, offered, self,
+                name, connector, offered, self,
                 break_scrub=break_scrub, rdma=partial(choose, device=rdma_device, netdev=rdma_netdev, near=rdma_near),
                 doca=HostDevice(doca_device, doca_path),
                 state_files=_default_folder(channel) if state_files is None else state_files,
@@ -155,6 +161,11 @@ def _default_folder(channel: str | HostConnector | None) -> str:
     return os.path.join(os.path.dirname(channel) if isinstance(channel, str) else runtime_directory(), INA_FOLDER)
 
 
-def _host_name() -> str:
-    """The host's name for the daemon's log, cut to what a message may carry. (A host without a name reads "(none)".)"""
-    return re.sub("[^A-Za-z0-9.-]", "", socket.gethostname()).strip(".-")[:40] or "host"
+def helper_name(given: str, environment: Mapping[str, str] = os.environ) -> str:
+    """The helper's name: ``given``, or that of the environment, or the default. Raises: OptionRefused."""
+    name = given or environment.get("OFFPATH_HELPER_NAME", "") or "helper"
+    if not _NAME.fullmatch(name):
+        raise OptionRefused(
+            f"helper name {name[:64]!r}: 1 to 32 letters, digits and ._-, starting with a letter or digit"
+        )
+    return name

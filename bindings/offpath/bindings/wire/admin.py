@@ -11,11 +11,15 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from offpath.bindings.wire.control import (
+    MAX_HELPERS,
+    MAX_OFFERED,
     PROTOCOL_VERSION,
     U8,
     U16,
     U32,
     U64,
+    GpuIdentity,
+    HelperName,
     Lanes,
     LeaseNumber,
     Name,
@@ -118,14 +122,24 @@ class DrainRequest(_Message):
 
 
 class GpuLine(_Message):
-    """A GPU of the helper, and how much of it is leased. ``is_emulated`` null: its helper has not returned since the
+    """A GPU of a helper, and how much of it is leased. ``is_emulated`` null: its helper has not returned since the
     daemon's process started."""
 
-    gpu: Name
+    gpu: GpuIdentity
     model: Name
     is_emulated: bool | None
     compute_slices: Slices
     held_share: U32
+
+
+class HelperLine(_Message):
+    """A helper that has joined. ``generation``: of its connection; it rises with each that joins."""
+
+    name: HelperName
+    generation: U64
+    kernels: Annotated[list[Name], Field(max_length=MAX_OFFERED)]
+    gpus: U32
+    leases: U32
 
 
 class Status(_Message):
@@ -141,6 +155,7 @@ class Status(_Message):
     is_last_good: bool
     drain_ms: U32
     has_helper: bool
+    helpers: Annotated[list[HelperLine], Field(max_length=MAX_HELPERS)]
     gpus: list[GpuLine]
     kernels: list[Name]
     tenants: U32
@@ -194,7 +209,7 @@ class HolderLine(_Message):
 
     lease: LeaseNumber
     tenant: Annotated[str, Field(max_length=64)]
-    gpu: Name
+    gpu: GpuIdentity
     profile: Name
     start: Start
     state: Name
@@ -204,7 +219,7 @@ class HolderLine(_Message):
 class StartLine(_Message):
     """A legal start of a suitable profile, and the leases that block it."""
 
-    gpu: Name
+    gpu: GpuIdentity
     profile: Name
     start: Start
     leases: list[LeaseNumber]
@@ -247,7 +262,7 @@ class LeaseLine(_Message):
     lease: LeaseNumber
     generation: U64
     tenant: Name
-    gpu: Name
+    gpu: GpuIdentity
     profile: Name
     start: Start
     alpha: U16

@@ -33,6 +33,8 @@ MAX_OFFERED: Final = 32
 """Kernels of one helper."""
 MAX_MODELS: Final = 32
 """GPU models of one kernel: those that a developer names, and as many under the names that drivers report."""
+MAX_HELPERS: Final = 16
+"""Helpers of a daemon. Its status, with a line for each, then fits a frame."""
 MAX_HELD: Final = 256
 """Instances that a reconnecting helper may hold. Their numbers alone, or its kernels' numbers, fit one host-channel
 message."""
@@ -45,6 +47,10 @@ _HIDING: Final = ConfigDict(hide_input_in_errors=True)
 """Refused input may hold a token, so errors do not show it."""
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/+-]*$")]
+HelperName = Annotated[str, StringConstraints(min_length=1, max_length=32, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+"""A helper's name. It contains no "/", which separates it from the GPU's in a `GpuIdentity`."""
+GpuIdentity = Annotated[str, StringConstraints(min_length=1, max_length=97, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/+-]*$")]
+"""A GPU in the daemon: the names of its helper and of the GPU there, as ``helper/GPU-0``."""
 Token = Annotated[str, StringConstraints(min_length=16, max_length=256, pattern=r"^[A-Za-z0-9_-]+$")]
 """A token made by the daemon or the helper."""
 TenantToken = Annotated[
@@ -284,13 +290,13 @@ class GpuOffer(_Message):
 
 
 class HelperHello(_Message):
-    """First message of a helper's supervisor. ``incarnation`` identifies the process. ``needs_count`` KernelNeeds and
-    ``gpu_count`` GpuOffers follow. A reconnecting helper sends ``held_count`` InstanceHeld messages, one for each
-    instance that it still has."""
+    """First message of a helper's supervisor. ``name`` identifies the helper among those of the daemon,
+    ``incarnation`` its process. ``needs_count`` KernelNeeds and ``gpu_count`` GpuOffers follow. A reconnecting helper
+    sends ``held_count`` InstanceHeld messages, one for each instance that it still has."""
 
     kind: Literal["helper_hello"] = "helper_hello"
     version: U16 = PROTOCOL_VERSION
-    name: Name
+    name: HelperName
     pid: U32
     kernels: Annotated[list[KernelOffer], Field(min_length=1, max_length=MAX_OFFERED)]
     gpu_count: Annotated[int, Field(ge=0, le=16)]

@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+from offpath.bindings.wire.control import MAX_HELPERS, HelperName
 from offpath.sched.gpu.plugin import PREFIX
 from offpath.sched.gpu.registry import POLICIES
 from offpath.sched.jobs.records import MS, BookSettings, PinnedLease, TenantSpec
@@ -62,9 +63,10 @@ class TenantTable(_Table):
 
 
 class LeaseTable(_Table):
-    """``[[lease]]``: a lease that opens when the helper joins and stays open."""
+    """``[[lease]]``: a lease that opens when its helper joins and stays open. ``gpu``: in that helper's order."""
 
     tenant: TenantName
+    helper: HelperName = "helper"
     gpu: Annotated[int, Field(ge=0, le=15)] = 0
     profile: str
     start: Annotated[int, Field(ge=0, le=15)] = 0
@@ -219,6 +221,9 @@ class DaemonConfig(_Table):
     ina: InaTable = InaTable()
     operation: OperationTable = OperationTable()
     host_uids: Annotated[list[Uid], Field(max_length=1024)] = []
+    helper_names: Annotated[list[HelperName], Field(max_length=64)] = []
+    """Names under which helpers may join; none: any name."""
+    max_helpers: Annotated[int, Field(ge=1, le=MAX_HELPERS)] = 8
     max_jobs: Annotated[int, Field(ge=1, le=1 << 20)] = 65536
 
     def tenant_specs(self) -> tuple[TenantSpec, ...]:
@@ -253,7 +258,9 @@ class DaemonConfig(_Table):
 
     def pins(self) -> tuple[PinnedLease, ...]:
         """Leases that the book opens without a request."""
-        return tuple(PinnedLease(lease.tenant, lease.gpu, lease.profile, lease.start) for lease in self.lease)
+        return tuple(
+            PinnedLease(lease.tenant, lease.gpu, lease.profile, lease.start, lease.helper) for lease in self.lease
+        )
 
     def allowed_host_uids(self) -> frozenset[int]:
         """Uids that may connect as a helper: the daemon's own and the listed ones."""

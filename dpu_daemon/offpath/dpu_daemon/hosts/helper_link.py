@@ -1,4 +1,4 @@
-"""Data of the helper's connection and of the instances ordered from it."""
+"""Data of a helper's connection and of the instances ordered from it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from offpath.sched.jobs import commands
 
 @dataclass(slots=True, eq=False)
 class HelperLink:
-    """The helper's supervisor: its channel and its hello and offers. ``needs``: of its kernels, by name."""
+    """A helper's supervisor: its channel, its hello and its offers. ``number``: its generation. ``needs``: of its
+    kernels, by name."""
 
     number: int
     connection: HostConnection
     hello: control.HelperHello
     gpus: list[GpuSpec] = field(default_factory=list)
     emulated: dict[str, bool] = field(default_factory=dict)
-    """Whether a GPU is emulated, by its uuid."""
+    """Whether a GPU is emulated, by its identity."""
     needs: dict[str, control.KernelNeeds] = field(default_factory=dict)
     held: list[control.InstanceHeld] = field(default_factory=list)
     is_joined: bool = False
@@ -38,6 +39,11 @@ class HelperLink:
         hello = self.hello
         has_kernels = len(self.needs) >= hello.needs_count
         return has_kernels and len(self.gpus) >= hello.gpu_count and len(self.held) >= hello.held_count
+
+    @property
+    def name(self) -> str:
+        """The helper's name, which no other connected helper has."""
+        return self.hello.name
 
 
 @dataclass(slots=True)

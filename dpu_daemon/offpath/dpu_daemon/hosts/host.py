@@ -1,4 +1,4 @@
-"""Serves the host channel and the helper's supervisor; `lanes` serves the helper's workers."""
+"""Serves the host channel and the helpers' supervisors; `lanes` serves the helpers' workers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Final
 
 from pydantic import BaseModel
 
@@ -20,17 +21,19 @@ from offpath.dpu_daemon.hosts.heartbeat import Heartbeat
 from offpath.dpu_daemon.hosts.helper_link import HelperLink
 from offpath.dpu_daemon.hosts.kernels import KernelRegistry
 from offpath.dpu_daemon.hosts.lanes import Lanes, unwatch
-from offpath.dpu_daemon.hosts.offers import check_needs, gpu_spec, kernel_of
+from offpath.dpu_daemon.hosts.offers import check_needs, gpu_spec, identity, kernel_of
 from offpath.dpu_daemon.hosts.reattach import Reattachment
 from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.copies import Copies
 from offpath.sched.jobs import events
 
 logger = logging.getLogger(__name__)
+MAX_GPUS: Final = 32
+"""Of all helpers. The daemon's status, with a line for each, then fits a frame."""
 
 
 class HostSide:
-    """Owns the host channel and the helper. One helper at a time: a DPU belongs to one host."""
+    """Owns the host channel and the helpers: one connection for each helper's name."""
 
     def __init__(
         self,
@@ -54,14 +57,15 @@ class HostSide:
         self._is_durable = is_durable
         self._loop = asyncio.get_running_loop()
         self.listener = listener
-        self._helper: HelperLink | None = None
+        self._helpers: dict[str, HelperLink] = {}
+        """By name, in the order in which they connected."""
         self.helpers_seen = 0
-        self.emulated: dict[str, bool] = {}
-        """Whether a GPU of the last helper is emulated, by its uuid; empty until one has joined this process."""
+        """The largest number that a helper was given."""
         self._closing_connections: set[HostConnection] = set()
         """Connections to lost helpers; copies into their memory may still be in flight."""
         self.on_ina: Callable[[control.InaStates | None], None] = lambda states: None
-        """Called with the helper's report about its ranks, and with None when it has joined."""
+        """Called with the reports about ranks of the helper that joined first, and with None when that is another."""
+        self._ina_helper: HelperLink | None = None
         self.pending = PendingConnections(
             listener, self._accept_helper, self._accept_worker, on_contact=reattachment.seen, count=self._count
         )
@@ -70,25 +74,42 @@ class HostSide:
         self._counters[what] += 1
 
     def restore(self) -> None:
-        """Resume a former process's book: expect its helper and its workers to reattach."""
-        self.helpers_seen = self._book_loop.book.leasing.helper
+        """Resume a former process's book: expect its helpers and its workers to reattach."""
+        self.helpers_seen = self._book_loop.book.ledger.helpers.last
         self.reattachment.restore()
 
-    # -- the helper -----------------------------------------------------------------------------------------------
+    # -- helpers --------------------------------------------------------------------------------------------------
+    def _why_not(self, hello: control.HelperHello) -> str:
+        """Why the helper may not join; empty: it may."""
+        config = self._settings.config
+        if config.helper_names and hello.name not in config.helper_names:
+            return f"helper {hello.name!r} is not in the daemon's helper_names"
+        if hello.name in self._helpers:
+            return f"a helper {hello.name!r} serves this daemon already; start this one with another --name"
+        names = self._helpers.keys() | self.reattachment.helpers.keys()
+        if hello.name not in names and len(names) >= config.max_helpers:
+            return f"{len(names)} helpers serve this daemon already, as many as its max_helpers allows"
+        gpus = sum(helper.hello.gpu_count for helper in self._helpers.values())
+        gpus += sum(len(each.gpus) for each in self.reattachment.helpers.values() if each.name != hello.name)
+        if gpus + hello.gpu_count > MAX_GPUS:
+            return f"its {hello.gpu_count} GPUs and the {gpus} of other helpers are more than {MAX_GPUS}"
+        return ""
+
     def _accept_helper(self, connection: HostConnection, hello: control.HelperHello) -> None:
-        if self._helper is not None:
-            self.pending.turn_away(connection, f"helper {self._helper.hello.name!r} serves this daemon already")
+        if why_not := self._why_not(hello):
+            self.pending.turn_away(connection, why_not)
             return
         self.pending.known(connection)
         self.helpers_seen += 1
-        self._helper = helper = HelperLink(self.helpers_seen, connection, hello)
+        self._helpers[hello.name] = helper = HelperLink(self.helpers_seen, connection, hello)
         self._loop.add_reader(connection.fileno(), self._from_helper, helper)
         if connection.death_fileno() >= 0:
             self._loop.add_reader(connection.death_fileno(), self._helper_gone, helper, "its process ended")
         self._join_if_complete(helper)
 
     def _accept_worker(self, connection: HostConnection, hello: control.WorkerHello) -> None:
-        is_foreign = self._helper is not None and connection.peer != self._helper.connection.peer
+        helper = self._numbered(self.lanes.helper_of(hello.lease))
+        is_foreign = helper is not None and connection.peer != helper.connection.peer
         if self.lanes.is_closing(hello):
             self.pending.turn_away(connection, "its lease is closing", is_expected=True)
         elif is_foreign or not self.lanes.expects(hello):
@@ -112,8 +133,9 @@ class HostSide:
 
     def _helper_sent(self, helper: HelperLink, message: BaseModel) -> None:
         if isinstance(message, control.GpuOffer) and not helper.is_joined:
-            helper.gpus.append(gpu_spec(message, helper.gpus))
-            helper.emulated[message.uuid] = message.is_emulated
+            self._offered_twice(message)
+            helper.gpus.append(gpu_spec(message, helper.name, helper.gpus))
+            helper.emulated[identity(helper.name, message.uuid)] = message.is_emulated
             self._join_if_complete(helper)
         elif isinstance(message, control.KernelNeeds) and not helper.is_joined:
             check_needs(message, helper.hello, helper.needs)
@@ -121,30 +143,47 @@ class HostSide:
             self._join_if_complete(helper)
         elif isinstance(message, control.Pong) and helper.heartbeat is not None:
             helper.heartbeat.answered(message)
-        elif isinstance(message, control.WorkerDied):
-            self.lanes.on_worker_died(message)
+        elif isinstance(message, control.WorkerDied | control.InstanceFailed | control.InstanceClosed):
+            self._about_lease(helper, message)
         elif isinstance(message, control.Goodbye):
             self._helper_gone(helper, "it ends", is_orderly=True)
         elif isinstance(message, control.InaStates) and helper.is_joined:
-            self.on_ina(message)
+            if helper is self._ina_helper:
+                self.on_ina(message)
         elif isinstance(message, control.InstanceHeld) and not helper.is_joined:
             helper.held.append(message)
             self._join_if_complete(helper)
+        else:
+            self._helper_gone(helper, f"it sent an unexpected {type(message).__name__}")
+
+    def _offered_twice(self, offer: control.GpuOffer) -> None:
+        """Raises: ProtocolError: another helper offers the GPU; both would place instances on it. Only emulated GPUs of
+        several helpers may have one name."""
+        for other in self._helpers.values():
+            if other.emulated.get(identity(other.name, offer.uuid)) is False and not offer.is_emulated:
+                raise ProtocolError("gpu_offer", f"{offer.uuid} is offered by helper {other.name!r} already")
+
+    def _about_lease(
+        self, helper: HelperLink, message: control.WorkerDied | control.InstanceFailed | control.InstanceClosed
+    ) -> None:
+        """The helper reports on a lease. It may do so only on its own."""
+        if self.lanes.is_anothers(helper.number, message.lease, message.generation):
+            self._helper_gone(helper, f"it reported on lease {message.lease}, which another helper holds")
+        elif isinstance(message, control.WorkerDied):
+            self.lanes.on_worker_died(message)
         elif isinstance(message, control.InstanceFailed):
             logger.warning(
                 "lease %d could not be opened: %s", message.lease, message.detail, extra={"code": "lease_failed"}
             )
             self.lanes.end_order(message.lease)
             self._book_loop.dispatch(events.InstanceFailed(message.lease, message.generation))
-        elif isinstance(message, control.InstanceClosed):
+        else:
             self.lanes.end_order(message.lease)
             self._counters["scrubbed_bytes"] += message.scrubbed_bytes
             if self._is_unscrubbed(message):
                 self._book_loop.dispatch(events.InstanceFailed(message.lease, message.generation))
             else:
                 self._book_loop.dispatch(events.InstanceClosed(message.lease, message.generation))
-        else:
-            self._helper_gone(helper, f"it sent an unexpected {type(message).__name__}")
 
     def _is_unscrubbed(self, closed: control.InstanceClosed) -> bool:
         """True if the instance had to be scrubbed and was not: the helper dropped it before the request, and a copy may
@@ -158,40 +197,40 @@ class HostSide:
         if not helper.is_complete:
             return
         try:
-            ids = self.kernels.learn(helper.hello.kernels, is_emulated=any(helper.emulated.values()))
+            is_emulated = any(helper.emulated.values())
+            ids = self.kernels.learn(helper.name, helper.hello.kernels, is_emulated=is_emulated)
         except ProtocolError as fault:
             self._helper_gone(helper, str(fault))
             return
         helper.is_joined = True
-        self.emulated = helper.emulated
         helper.heartbeat = Heartbeat(
-            lambda: self._settings.config.limits, self.to_helper, self.lanes.is_changing,
-            lambda why: self._helper_gone(helper, why),
+            lambda: self._settings.config.limits, partial(self._send, helper),
+            lambda: self.lanes.is_changing(helper.number), lambda why: self._helper_gone(helper, why),
         )  # fmt: skip
-        keep = self.reattachment.come_back(helper) if self.reattachment.helper else None
+        keep = self.reattachment.come_back(helper)
         durability = self._settings.config.durability
         longest_ms = max(durability.adopt_ms, durability.adopt_max_ms)  # the longest time that the next process waits
         linger_ms = durability.adopt_ms + longest_ms if self._is_durable() else 0
         welcome = control.HostWelcome(generation=helper.number, kernel_ids=ids, keep=keep or [], linger_ms=linger_ms)
         if keep is not None:
             for message in host_welcome_messages(welcome):
-                self.to_helper(message)
-            self.helpers_seen = helper.number
-            self.on_ina(None)
+                self._send(helper, message)
+            self._choose_ina_helper()
             self.reattachment.reconcile(helper, set(keep))
             self.kernels.changed()
             return
-        self.lanes.gpu_names = [gpu.gpu for gpu in helper.gpus]
         logger.info(
             "helper %s joined: %d GPUs (%d EMULATED), kernels %s",
-            helper.hello.name,
+            helper.name,
             len(helper.gpus),
             sum(helper.emulated.values()),
             ", ".join(ids),
             extra={"code": "helper_joined"},
         )
         kernels = tuple(kernel_of(k, helper.needs.get(k.name), ids[k.name]) for k in helper.hello.kernels)
-        joined = events.HelperJoined(helper.number, tuple(helper.gpus), kernels, helper.hello.incarnation)
+        joined = events.HelperJoined(
+            helper.number, tuple(helper.gpus), kernels, helper.hello.incarnation, helper.name
+        )  # fmt: skip
         helper.outbox = []
         self._book_loop.dispatch(joined)
         orders, helper.outbox = helper.outbox, None
@@ -199,30 +238,30 @@ class HostSide:
             *host_welcome_messages(welcome),
             *orders,
         ):  # the kernels' numbers are in the journal before they are sent to any peer
-            self.to_helper(message)
-        self.on_ina(None)
+            self._send(helper, message)
+        self._choose_ina_helper()
         self.kernels.changed()
 
     def _helper_gone(self, helper: HelperLink, why: str, *, is_orderly: bool = False) -> None:
-        if self._helper is not helper:
+        if self._helpers.get(helper.name) is not helper:
             return
         if is_orderly:
-            logger.info("helper %s is shutting down", helper.hello.name, extra={"code": "helper_ends"})
-            self.lanes.dismiss_workers()
+            logger.info("helper %s is shutting down", helper.name, extra={"code": "helper_ends"})
+            self.lanes.dismiss_workers(helper.number)
         else:
-            logger.warning("helper %s lost: %s", helper.hello.name, why, extra={"code": "helper_lost"})
-        self._helper = None
+            logger.warning("helper %s lost: %s", helper.name, why, extra={"code": "helper_lost"})
+        del self._helpers[helper.name]
         if helper.heartbeat is not None:
             helper.heartbeat.stop()
         unwatch(helper.connection)
-        if helper.is_joined:  # else it owns nothing, and another helper may be awaited
-            self.lanes.drop_all()
-            self.lanes.awaited.clear()
+        leases = self.lanes.leases_of(helper.number)
+        self.lanes.drop_helper(helper.number)
         # Close the connection after the last copy: the helper may scrub its memory once it sees the close.
         self._closing_connections.add(helper.connection)
-        self._copies.when_landed(self._copies.leases(), partial(self._part, helper.connection))
+        self._copies.when_landed(leases, partial(self._part, helper.connection))
         if helper.is_joined:
             self._book_loop.dispatch(events.HelperLost(helper.number))
+            self._choose_ina_helper()
 
     def _part(self, connection: HostConnection) -> None:
         self._closing_connections.discard(connection)
@@ -230,25 +269,48 @@ class HostSide:
 
     def limits_changed(self) -> None:
         """Apply changed limits from now on."""
-        if self._helper is not None and self._helper.heartbeat is not None:
-            self._helper.heartbeat.look_again()
+        for helper in self._helpers.values():
+            if helper.heartbeat is not None:
+                helper.heartbeat.look_again()
+
+    def joined(self) -> list[HelperLink]:
+        """The helpers that have joined."""
+        return [helper for helper in self._helpers.values() if helper.is_joined]
 
     def has_helper(self) -> bool:
         """True while a helper has joined."""
-        return self._helper is not None and self._helper.is_joined
+        return any(helper.is_joined for helper in self._helpers.values())
+
+    def emulated(self) -> dict[str, bool]:
+        """Whether a GPU is emulated, by its identity; of the helpers that have joined this process."""
+        return {gpu: each for helper in self.joined() for gpu, each in helper.emulated.items()}
+
+    def _numbered(self, number: int) -> HelperLink | None:
+        """The connected helper of this number."""
+        return next((helper for helper in self._helpers.values() if helper.number == number), None)
+
+    def _choose_ina_helper(self) -> None:
+        """A helper joined or was lost: one of them watches the ranks, the one that joined first."""
+        former, self._ina_helper = self._ina_helper, next(iter(self.joined()), None)
+        if self._ina_helper is not None and self._ina_helper is not former:
+            self.on_ina(None)
 
     def notify_helper(self, message: control.InaEpoch | control.InaAsk) -> bool:
-        """Send a message that does not concern leases. False: no helper has joined, and the message is not sent."""
-        if not self.has_helper():
+        """Send a message about ranks. False: no helper has joined, and the message is not sent."""
+        if self._ina_helper is None:
             return False
-        self.to_helper(message)
+        self._send(self._ina_helper, message)
         return True
 
-    def to_helper(self, message: BaseModel) -> None:
-        """Send the message if a helper is connected; queued until the helper's welcome is sent."""
-        helper = self._helper
-        if helper is None or helper.is_lost:
-            return  # HelperLost is on its way to the book, which forgets these leases
+    def to_helper(self, number: int, message: BaseModel) -> None:
+        """Send the message if the helper of this number is connected; queued until its welcome is sent."""
+        helper = self._numbered(number)
+        if helper is not None:
+            self._send(helper, message)
+
+    def _send(self, helper: HelperLink, message: BaseModel) -> None:
+        if helper.is_lost:
+            return  # HelperLost is on its way to the book, which forgets its leases
         if helper.outbox is not None:
             helper.outbox.append(message)
             return
@@ -266,17 +328,17 @@ class HostSide:
         for connection in self._closing_connections:
             connection.close()
         self.lanes.close()
-        if self._helper is not None:
-            if self._helper.heartbeat is not None:
-                self._helper.heartbeat.stop()
+        for helper in self._helpers.values():
+            if helper.heartbeat is not None:
+                helper.heartbeat.stop()
             if is_final:
                 with contextlib.suppress(PeerGone):
-                    self._helper.connection.send(
+                    helper.connection.send(
                         control.encode(control.Closing(code="daemon_ends", detail="the daemon is shutting down"))
                     )
-            unwatch(self._helper.connection)
-            self._helper.connection.close()
-            self._helper = None
+            unwatch(helper.connection)
+            helper.connection.close()
+        self._helpers.clear()
 
 
 def host_welcome_messages(welcome: control.HostWelcome) -> Iterator[BaseModel]:

@@ -22,11 +22,11 @@ class KernelRegistry:
         self.on_changed: list[Callable[[], None]] = []
         self._ledger = ledger
         self._names = {known.kernel: known.name for known in ledger.known.values()}
-        self._emulated: dict[str, bool] = {}
-        """By name, of kernels that a helper has offered to this process: the journal does not record it."""
+        self._emulated: dict[str, dict[str, bool]] = {}
+        """By kernel and helper, of those that were offered to this process: the journal does not record it."""
 
-    def learn(self, offers: Sequence[KernelOffer], *, is_emulated: bool) -> dict[str, int]:
-        """Returns the numbers of a helper's kernels: known ones, or new ones. ``is_emulated``: a GPU of it is.
+    def learn(self, helper: str, offers: Sequence[KernelOffer], *, is_emulated: bool) -> dict[str, int]:
+        """Returns the numbers of the helper's kernels: known ones, or new ones. ``is_emulated``: a GPU of it is.
 
         Raises: ProtocolError: no number is left; only a new lineage of the journal has more.
         """
@@ -38,8 +38,14 @@ class KernelRegistry:
         if last > _LARGEST:
             raise ProtocolError("kernels", f"no number above {_LARGEST} is left for a new kernel name")
         ids = {offer.name: known[offer.name] for offer in offers}
-        self._emulated = {name: each for name, each in self._emulated.items() if name in known}
-        self._emulated.update(dict.fromkeys(ids, is_emulated))
+        former = self._ledger.helpers.by_name
+        self._emulated = {
+            name: {by: each for by, each in helpers.items() if by in former and by != helper}
+            for name, helpers in self._emulated.items()
+            if name in known
+        }
+        for name in ids:
+            self._emulated.setdefault(name, {})[helper] = is_emulated
         self._names.update((number, name) for name, number in ids.items())
         for number in list(self._names)[:-_MOST_FORMER]:
             del self._names[number]
@@ -54,10 +60,18 @@ class KernelRegistry:
         """All kernels that are not forgotten, for the welcome."""
         return [
             KernelInfo(
-                name=each.name, kernel_id=each.kernel, demand=each.share, is_emulated=self._emulated.get(each.name)
+                name=each.name, kernel_id=each.kernel, demand=each.share, is_emulated=self._is_emulated(each.name)
             )
             for each in self._ledger.known.values()
         ]  # fmt: skip
+
+    def _is_emulated(self, name: str) -> bool | None:
+        """Whether a helper that may run it has emulated GPUs: those that are connected, or else the former ones. None:
+        none of them was connected to this process."""
+        offered = self._emulated.get(name, {})
+        connected = {helper.name for helper in self._ledger.helpers.connected}
+        those = [each for by, each in offered.items() if by in connected] or list(offered.values())
+        return any(those) if those else None
 
     def name(self, number: int) -> str:
         """The kernel's name for display; also of a forgotten kernel while this process remembers it."""

@@ -21,6 +21,7 @@ from offpath.bindings.ports import HostConnection, MemoryExport
 from offpath.bindings.wire import control, host
 from offpath.dpu_daemon.hosts.handshakes import close_all
 from offpath.dpu_daemon.hosts.helper_link import Order
+from offpath.dpu_daemon.hosts.offers import own_name, owner
 from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.copies import Copies
 from offpath.dpu_daemon.requests.inflight import LaneConnection
@@ -46,11 +47,10 @@ class WorkerReports(Protocol):
 
 
 class Returning(Protocol):
-    """After a restart: the helper and the workers that are expected to reattach."""
+    """After a restart: the helpers and the workers that are expected to reattach."""
 
-    @property
-    def helper(self) -> str:
-        """The helper's incarnation; empty: none is expected."""
+    def awaits(self, number: int) -> bool:
+        """True if the helper of this number is expected."""
 
     def seen(self) -> None:
         """A sign of life of a peer that may be an expected one."""
@@ -63,10 +63,10 @@ class Returning(Protocol):
 
 
 class HelperEnd(Protocol):
-    """Sends messages to the helper."""
+    """Sends messages to the helpers."""
 
-    def to_helper(self, message: BaseModel) -> None:
-        """Send the message if a helper is connected."""
+    def to_helper(self, number: int, message: BaseModel) -> None:
+        """Send the message if the helper of this number is connected."""
 
 
 class Lanes:
@@ -92,10 +92,11 @@ class Lanes:
         """The connected workers, by lease and lane."""
         self.awaited: set[tuple[int, int]] = set()
         """After a restart: lanes whose workers are expected to reattach."""
-        self.gpu_names: list[str] = []
-        """GPU UUIDs in the helper's order."""
+        self._former: dict[int, str] = {}
+        """Leases of lost helpers that may still be copied into, with the helpers' names."""
         self._book_loop = book_loop
         self._ledger = book_loop.book.ledger
+        self._leasing = book_loop.book.leasing
         self._copies = copies
         self._engine = copies.engine
         self._pacing = pacing
@@ -132,27 +133,32 @@ class Lanes:
         lease = self._ledger.lease_of(command.lease, command.generation)
         if lease is None or lease.is_closing:
             return  # forgotten with its helper, or given up, before it was ordered
-        if former := self._copies.leases() - self.orders.keys():
-            # Wait for copies into lanes of a lost helper: the new instance may reuse that memory.
+        name = owner(command.gpu)
+        unordered = self._copies.leases() - self.orders.keys()
+        if former := {lease for lease in unordered if self._former.get(lease, name) == name}:
+            # Wait for copies into lanes of the helper before it was lost: the new instance may reuse that memory.
             # (For copies into a draining lease, the book waits.)
             self._copies.when_landed(former, partial(self.open_lease, command))
             return
-        if self._returning.helper:
+        if self._returning.awaits(command.helper):
             return  # ordered when the helper has reattached
         order = self.expect(command)
         self._helper.to_helper(
+            command.helper,
             control.OpenInstance(
-                lease=command.lease, generation=command.generation, tenant=command.tenant, gpu=command.gpu,
+                lease=command.lease, generation=command.generation, tenant=command.tenant, gpu=own_name(command.gpu),
                 profile=command.profile, start=command.start, lanes=command.lanes,
                 landing_bytes=command.landing_bytes, result_bytes=command.result_bytes,
                 scrub_first=command.scrub_first, token=order.token, copy_engine=self._copy_engine,
-            )
+            ),
         )  # fmt: skip
 
     def expect(self, command: commands.OpenLease) -> Order:
         """Let the lease's workers connect from now on."""
         token = self._mint(command.lease, command.generation)
-        index = self.gpu_names.index(command.gpu) if command.gpu in self.gpu_names else 0
+        helper = self._ledger.helpers.connection(command.helper)
+        names = [gpu.gpu for gpu in helper.gpus] if helper is not None else []
+        index = names.index(command.gpu) if command.gpu in names else 0
         self.orders[command.lease] = order = Order(command, token, index)
         return order
 
@@ -167,7 +173,8 @@ class Lanes:
         if command.lease in self.orders:
             self.orders[command.lease].is_closing = True
         self._helper.to_helper(
-            control.CloseInstance(lease=command.lease, generation=command.generation, scrub=command.scrub)
+            command.helper,
+            control.CloseInstance(lease=command.lease, generation=command.generation, scrub=command.scrub),
         )
 
     def scrub_lane(self, command: commands.ScrubLane) -> None:
@@ -190,7 +197,7 @@ class Lanes:
             extra={"code": "worker_killed"},
         )
         self._helper.to_helper(
-            control.KillWorker(lease=command.lease, lane=command.lane, generation=command.generation)
+            command.helper, control.KillWorker(lease=command.lease, lane=command.lane, generation=command.generation)
         )
 
     def end_order(self, lease: int) -> None:
@@ -203,12 +210,28 @@ class Lanes:
         order = self.orders.get(lease)
         return order.gpu_index if order is not None else 0
 
-    def is_changing(self) -> bool:
-        """True while an instance is being opened or closed."""
+    def is_changing(self, number: int) -> bool:
+        """True while an instance of the helper of this number is being opened or closed."""
         return any(
             order.is_closing or any((lease, lane) not in self.links for lane in range(order.command.lanes))
             for lease, order in self.orders.items()
+            if order.command.helper == number
         )
+
+    def leases_of(self, number: int) -> set[int]:
+        """The leases that are ordered from the helper of this number."""
+        return {lease for lease, order in self.orders.items() if order.command.helper == number}
+
+    def is_anothers(self, number: int, lease: int, generation: int) -> bool:
+        """True if another helper than that of this number holds the lease."""
+        order, held = self.orders.get(lease), self._ledger.lease_of(lease, generation)
+        is_ordered_elsewhere = order is not None and order.command.helper != number
+        return is_ordered_elsewhere or (held is not None and self._leasing.helper_of(held) != number)
+
+    def helper_of(self, lease: int) -> int:
+        """The number of the helper that the lease is ordered from; 0: it is not ordered."""
+        order = self.orders.get(lease)
+        return order.command.helper if order is not None else 0
 
     # -- workers --------------------------------------------------------------------------------------------------
     def is_closing(self, hello: control.WorkerHello) -> bool:
@@ -384,16 +407,22 @@ class Lanes:
         elif link.connection.death_fileno() < 0 or link.connection.has_ended():
             self.worker_gone(link, f"it may have ended: {why}")
 
-    def dismiss_workers(self) -> None:
+    def dismiss_workers(self, number: int) -> None:
         """Notify the workers that their helper ends them; otherwise they would reconnect and be refused."""
         closing = control.encode(control.Closing(code="helper_ends", detail="the helper is shutting down"))
         for link in self.links.values():
-            self.to_worker(link, closing)
+            if self.helper_of(link.lease) == number:
+                self.to_worker(link, closing)
 
-    def drop_all(self) -> None:
-        """The helper is gone, with all its workers and instances."""
-        self.close()
-        self.orders.clear()
+    def drop_helper(self, number: int) -> None:
+        """The helper of this number is gone, with all its workers and instances."""
+        copied = self._copies.leases()
+        self._former = {lease: name for lease, name in self._former.items() if lease in copied}
+        for lease in self.leases_of(number):
+            if lease in copied:
+                self._former[lease] = owner(self.orders[lease].command.gpu)
+            self.awaited -= {key for key in self.awaited if key[0] == lease}
+            self.end_order(lease)
 
     def _drop_lanes(self, lease: int) -> None:
         for link in [link for link in self.links.values() if link.lease == lease]:

@@ -10,9 +10,25 @@ from offpath.sched.gpu.geometry import GpuSpec, Profile
 from offpath.sched.jobs import events
 
 
-def gpu_spec(offer: control.GpuOffer, known: list[GpuSpec]) -> GpuSpec:
-    """The offer as a `GpuSpec`. Raises: ProtocolError: no GPU can have this geometry; it could not be tracked."""
-    if any(gpu.gpu == offer.uuid for gpu in known):
+def identity(helper: str, uuid: str) -> str:
+    """The GPU's name in the daemon: hosts may name their GPUs alike."""
+    return f"{helper}/{uuid}"
+
+
+def owner(gpu: str) -> str:
+    """The name of the helper in a GPU's `identity`."""
+    return gpu.partition("/")[0]
+
+
+def own_name(gpu: str) -> str:
+    """The GPU's name on its host."""
+    return gpu.partition("/")[2]
+
+
+def gpu_spec(offer: control.GpuOffer, helper: str, known: list[GpuSpec]) -> GpuSpec:
+    """The offer of this helper as a `GpuSpec`. Raises: ProtocolError: no GPU can have this geometry; it could not be
+    tracked."""
+    if any(own_name(gpu.gpu) == offer.uuid for gpu in known):
         raise ProtocolError("gpu_offer", f"{offer.uuid} was offered before")
     if len({p.name for p in offer.profiles}) < len(offer.profiles):
         raise ProtocolError("gpu_offer", "two profiles of one name")
@@ -25,7 +41,8 @@ def gpu_spec(offer: control.GpuOffer, known: list[GpuSpec]) -> GpuSpec:
         )
         for p in offer.profiles
     )
-    return GpuSpec(offer.uuid, offer.model, offer.compute_slices, offer.memory_slices, profiles)
+    gpu = identity(helper, offer.uuid)
+    return GpuSpec(gpu, offer.model, offer.compute_slices, offer.memory_slices, profiles, helper)
 
 
 def check_needs(

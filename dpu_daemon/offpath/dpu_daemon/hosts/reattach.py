@@ -1,4 +1,4 @@
-"""Reattaches the helper and the workers that the book knows after a daemon restart."""
+"""Reattaches the helpers and the workers that the book knows after a daemon restart."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from offpath.dpu_daemon.hosts.patience import Patience
 from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.inflight import LaneConnection
 from offpath.sched.jobs import commands, events
+from offpath.sched.jobs.helpers import Helper
 from offpath.sched.jobs.records import Lease
 from offpath.sched.jobs.states import LeaseState
 
@@ -25,7 +26,6 @@ class Orders(Protocol):
 
     awaited: set[tuple[int, int]]
     orders: dict[int, Order]
-    gpu_names: list[str]
 
     def expect(self, command: commands.OpenLease) -> Order:
         """Let the lease's workers connect from now on."""
@@ -42,12 +42,12 @@ class Orders(Protocol):
     def kill_lane(self, command: commands.KillLane) -> None:
         """Have the helper kill a worker."""
 
-    def drop_all(self) -> None:
-        """Disconnect every worker, forget every order."""
+    def drop_helper(self, number: int) -> None:
+        """Disconnect every worker of the helper, forget every order."""
 
 
 class Reattachment:
-    """Waits for the helper and the workers of the former process; does nothing if there was no former process."""
+    """Waits for the helpers and the workers of the former process; does nothing if there was no former process."""
 
     def __init__(
         self,
@@ -65,29 +65,27 @@ class Reattachment:
         self._durability = durability
         self._copies_in_flight = copies_in_flight
         self._on_given_up = on_given_up
-        self.helper = ""
-        """The incarnation of the awaited helper; empty: none is awaited."""
+        self.helpers: dict[str, Helper] = {}
+        """The awaited helpers, by name."""
         self._loop = asyncio.get_running_loop()
         self._patience: Patience | None = None
         self.on_lane_back: Callable[[LaneConnection], None] = lambda link: None
 
     def restore(self) -> None:
-        """Resume a former process's book: expect its helper and its workers to reattach."""
+        """Resume a former process's book: expect its helpers and its workers to reattach."""
         leasing, leases = self._book.leasing, self._book.ledger.leases
-        self._orders.gpu_names = [gpu.gpu for gpu in leasing.gpus]
         for number, lease in leases.items():
             self._orders.expect(leasing.opening(lease))
             if not lease.is_closing:
                 self._orders.awaited |= {(number, lane) for lane in range(lease.view.lanes) if lane not in lease.lost}
-        if leasing.helper:
-            self.helper = leasing.origin or "unknown"
+        self.helpers = {helper.name: helper for helper in self._book.ledger.helpers.connected}
         each_s, most_s = self._durability.adopt_ms / 1e3, self._durability.adopt_max_ms / 1e3
         self._patience = Patience(self._loop.time(), each_s, most_s)
         self._look()
 
     def seen(self) -> None:
-        """A sign that the helper or a worker is reattaching: a connection, a hello, an offer."""
-        if self._patience is not None and (self.helper or self._orders.awaited):
+        """A sign that a helper or a worker is reattaching: a connection, a hello, an offer."""
+        if self._patience is not None and (self.helpers or self._orders.awaited):
             self._patience.seen(self._loop.time())
 
     def _look(self) -> None:
@@ -100,35 +98,47 @@ class Reattachment:
         else:
             self._loop.call_later(wait_s, self._look)
 
+    def awaits(self, number: int) -> bool:
+        """True if the helper of this number is awaited."""
+        return any(helper.number == number for helper in self.helpers.values())
+
     def come_back(self, helper: HelperLink) -> list[int] | None:
-        """The leases that the helper keeps, if it is the one that the book knows. None: it is another process, which
-        holds none of this daemon's leases."""
-        book = self._book
-        served = set(book.ledger.kernels.values())
-        numbers = {kernel.name: kernel.kernel for kernel in served}
-        is_same = served == {
+        """The leases that the helper keeps, if it is an awaited one. None: it is another, or another process of its
+        name, which holds none of this daemon's leases."""
+        awaited = self.helpers.get(helper.name)
+        if awaited is None:
+            return None
+        numbers = {kernel.name: kernel.kernel for kernel in awaited.kernels}
+        is_same = set(awaited.kernels) == {
             kernel_of(offer, helper.needs.get(offer.name), numbers.get(offer.name, 0)) for offer in helper.hello.kernels
         }
-        if not is_same or helper.hello.incarnation != self.helper or tuple(helper.gpus) != tuple(book.leasing.gpus):
-            self._forget_helper()
+        incarnation = awaited.origin or "unknown"
+        if not is_same or helper.hello.incarnation != incarnation or tuple(helper.gpus) != awaited.gpus:
+            self._forget_helper(awaited)
             return None
-        self.helper = ""
-        helper.number = book.leasing.helper
+        del self.helpers[helper.name]
+        helper.number = awaited.number
         held = {(one.lease, one.generation) for one in helper.held}
-        return [number for number, lease in book.ledger.leases.items() if (number, lease.generation) in held]
+        return [number for number, lease in self._leases_of(helper.number) if (number, lease.generation) in held]
+
+    def _leases_of(self, number: int) -> list[tuple[int, Lease]]:
+        """The leases that the helper of this number holds."""
+        leases = self._book.ledger.leases.items()
+        return [(lease, held) for lease, held in leases if self._book.leasing.helper_of(held) == number]
 
     def reconcile(self, helper: HelperLink, kept: set[int]) -> None:
         """Repeat the orders that may not have arrived; report leases and lanes that did not survive."""
         book, dispatch, orders = self._book, self._dispatch, self._orders
+        leases = self._leases_of(helper.number)
         logger.info(
             "helper %s reattached with %d of %d leases",
-            helper.hello.name,
+            helper.name,
             len(kept),
-            len(book.ledger.leases),
+            len(leases),
             extra={"code": "helper_back"},
         )
         alive = {(one.lease, lane) for one in helper.held for lane in one.lanes}
-        for number, lease in list(book.ledger.leases.items()):
+        for number, lease in leases:
             if lease.is_closing:
                 orders.close_lease(book.leasing.closing(lease))
                 continue
@@ -162,19 +172,18 @@ class Reattachment:
             self._dispatch(events.CopyDone(job, attempt, error=True))
 
     def _stop_waiting(self) -> None:
-        """Count the helper and workers that have not reattached as lost."""
-        if self.helper:
-            self._forget_helper()
+        """Count the helpers and workers that have not reattached as lost."""
+        for helper in list(self.helpers.values()):
+            self._forget_helper(helper)
         for key in sorted(self._orders.awaited):
             self.lane_missing(key)
         self._on_given_up()
 
-    def _forget_helper(self) -> None:
-        """The helper that the book knows will not reattach."""
-        self.helper = ""
-        self._orders.awaited.clear()
-        self._orders.drop_all()
-        self._dispatch(events.HelperLost(self._book.leasing.helper))
+    def _forget_helper(self, helper: Helper) -> None:
+        """The helper, which the book knows, will not reattach."""
+        del self.helpers[helper.name]
+        self._orders.drop_helper(helper.number)
+        self._dispatch(events.HelperLost(helper.number))
 
     def lane_is_back(self, link: LaneConnection) -> None:
         """The worker has reattached and sent its pending result."""

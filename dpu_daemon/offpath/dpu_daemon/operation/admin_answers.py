@@ -79,9 +79,10 @@ class Answers:
         held: Counter[str] = Counter()
         for lease in ledger.leases.values():
             held[lease.view.gpu] += lease.view.alpha
+        emulated = daemon.host.emulated()
         gpus = [
             admin.GpuLine(
-                gpu=g.gpu, model=g.model, is_emulated=daemon.host.emulated.get(g.gpu),
+                gpu=g.gpu, model=g.model, is_emulated=emulated.get(g.gpu),
                 compute_slices=g.compute_slices, held_share=held[g.gpu],
             )
             for g in daemon.requests.book.leasing.gpus
@@ -90,11 +91,23 @@ class Answers:
             release=self._release, lineage=daemon.identity.lineage, pid=os.getpid(),
             uptime_ms=(daemon.requests.now_ns() - self._started_ns) // MS, is_draining=daemon.is_draining,
             is_last_good=daemon.settings.is_last_good,
-            drain_ms=daemon.settings.config.limits.drain_ms, has_helper=daemon.host.has_helper(), gpus=gpus,
+            drain_ms=daemon.settings.config.limits.drain_ms, has_helper=daemon.host.has_helper(),
+            helpers=self._helper_lines(), gpus=gpus,
             kernels=[info.name for info in daemon.host.kernels.infos()], tenants=len(ledger.tenants),
             sessions=len(ledger.sessions), leases=len(ledger.leases), unanswered=ledger.unanswered,
             queued=sum(tenant.backlog for tenant in ledger.tenants.values()), leaving=len(ledger.leaving),
         )  # fmt: skip
+
+    def _helper_lines(self) -> list[admin.HelperLine]:
+        """The helpers that have joined this process."""
+        lanes = self._daemon.host.lanes
+        return [
+            admin.HelperLine(
+                name=helper.name, generation=helper.number, kernels=[kernel.name for kernel in helper.hello.kernels],
+                gpus=len(helper.gpus), leases=len(lanes.leases_of(helper.number)),
+            )
+            for helper in self._daemon.host.joined()
+        ]  # fmt: skip
 
     def _drain(self, request: admin.DrainRequest) -> admin.Drained:
         self._daemon.drain(request.is_on)

@@ -73,6 +73,8 @@ class Snapshot:
     leases: dict[tuple[str, str], int] = field(default_factory=dict)
     running_share: dict[str, int] = field(default_factory=dict)
     emulated: dict[str, bool] = field(default_factory=dict)
+    helpers: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Generation and leases."""
     latency: dict[str, Buckets] = field(default_factory=dict)
     stages: dict[str, Buckets] = field(default_factory=dict)
     lag_s: float = 0.0
@@ -111,7 +113,11 @@ def take(daemon: Daemon, lag_s: float, uptime_s: float) -> Snapshot:
         paused_ns={tenant: turns.paused_ns for tenant, turns in daemon.requests.pacing.turns.items()},
         leases=dict(leases),
         running_share=running,
-        emulated={gpu: each for gpu, each in daemon.host.emulated.items() if gpu in running},
+        emulated={gpu: each for gpu, each in daemon.host.emulated().items() if gpu in running},
+        helpers={
+            helper.name: (helper.number, len(daemon.host.lanes.leases_of(helper.number)))
+            for helper in daemon.host.joined()
+        },
         latency={tenant: (h.counts(), h.sum_ns) for tenant, h in stats.latency.items()},
         stages={stage: (h.counts(), h.sum_ns) for stage, h in zip(STAGES, stats.stages, strict=True)},
         lag_s=lag_s,
@@ -221,7 +227,15 @@ def _levels(now: Snapshot) -> Iterator[Metric]:
     )
     for gpu, is_emulated in now.emulated.items():
         emulated.add_metric([gpu], float(is_emulated))
-    return iter((unanswered, queued, sessions, held, most, leases, running, emulated))
+    generation = GaugeMetricFamily(
+        "offpath_helper_generation", "Generation of a helper that has joined; it rises with each join.",
+        labels=["helper"],
+    )  # fmt: skip
+    by_helper = GaugeMetricFamily("offpath_helper_leases", "Leases on a helper's GPUs.", labels=["helper"])
+    for name, (number, count) in now.helpers.items():
+        generation.add_metric([name], number)
+        by_helper.add_metric([name], count)
+    return iter((unanswered, queued, sessions, held, most, leases, running, emulated, generation, by_helper))
 
 
 def _histogram(name: str, text: str, label: str, series: dict[str, Buckets]) -> Metric:

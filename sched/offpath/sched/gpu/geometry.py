@@ -37,13 +37,14 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
-    """One GPU in MIG mode, as reported by its helper."""
+    """One GPU in MIG mode, as reported by its helper, whose name is ``helper``."""
 
     gpu: str
     model: str
     compute_slices: int
     memory_slices: int
     profiles: tuple[Profile, ...]
+    helper: str = ""
 
     def profile(self, name: str) -> Profile | None:
         """The profile of that name, or None."""

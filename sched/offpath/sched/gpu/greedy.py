@@ -25,6 +25,7 @@ from offpath.sched.gpu.policy import (
     Refusal,
     Unblocker,
     WarmState,
+    runs_on,
 )
 
 _NO_LEASE = Refusal((Obstacle.NO_LEASE,), (Unblocker.LEASE_OPENS,))
@@ -141,6 +142,8 @@ class GreedyFirstFit:
             share = demand.share_on(view.model) if demand.models else demand.share
             if not 0 < share <= view.alpha or demand.memory_bytes > view.lane_bytes:
                 continue
+            if demand.helpers and view.helper not in demand.helpers:
+                continue
             if view.landing_bytes < demand.payload_bytes:
                 refusal = _MEMORY
                 continue
@@ -181,7 +184,7 @@ class GreedyFirstFit:
 def candidates(spec: GpuSpec, demand: Demand, lease_bytes: int, wanted: str | None) -> list[Profile]:
     """Profiles that hold the demand and lanes, in Table 3's order; media-engine variants ("+me") only if requested by
     name."""
-    share = demand.share_on(spec.model)
+    share = demand.share_on(spec.model) if runs_on(demand, spec) else 0
     fitting = [
         profile
         for profile in spec.profiles

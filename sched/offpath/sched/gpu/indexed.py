@@ -41,6 +41,8 @@ NO_PROFILE: Final = Refusal((Obstacle.NO_PROFILE,), (Unblocker.HELPER_JOINS, Unb
 GEOMETRY: Final = Refusal((Obstacle.GEOMETRY, Obstacle.TENANT_CLASH), (Unblocker.LEASE_CLOSES, Unblocker.HELPER_JOINS))
 NOW: Final = Opening()
 _CACHED: Final = 4096
+_MOST_BITS: Final = 512
+"""Bits given to kinds of instances, of present and former GPUs, after which the present ones are numbered anew."""
 
 
 @dataclass(slots=True)
@@ -56,8 +58,9 @@ class Gpu:
     """Percent of its compute slices that are free."""
 
 
-Kind = tuple[str, str, int, int, int]
-"""Model and name, α in percent, bytes for lanes and for jobs: the properties of an instance that matter to a demand."""
+Kind = tuple[str, str, int, int, int, str]
+"""Model and name, α in percent, bytes for lanes and for jobs, the GPU's helper: the properties of an instance that
+matter to a demand."""
 
 
 class IndexedPolicy:
@@ -78,12 +81,13 @@ class IndexedPolicy:
         self._open: dict[str, int] = {}
         self._joined = 0
         self._kinds: dict[Kind, int] = {}
-        self._offering: Counter[int] = Counter()
-        """Number of GPUs that offer a kind, by its bit."""
+        """The bits of the kinds that present GPUs have."""
+        self._gpus_with: Counter[Kind] = Counter()
+        self._next_bit = self._next_table = 0
         self._masks: dict[tuple[DemandKind, int, str | None], int] = {}
         self.lease_bytes = 0
         """Value of the last plan."""
-        self._tables: dict[tuple[str, int, int, tuple[Profile, ...]], int] = {}
+        self._tables: dict[tuple[str, str, int, int, tuple[Profile, ...]], int] = {}
         self._legal: OrderedDict[tuple[int, tuple[tuple[str, int], ...]], int] = OrderedDict()
 
     # -- state ----------------------------------------------------------------------------------------------------
@@ -122,14 +126,42 @@ class IndexedPolicy:
     def _add(self, spec: GpuSpec, slot: int) -> None:
         if spec.memory_slices > STARTS:
             raise IllegalPlacement(f"{spec.gpu}: {spec.memory_slices} slices; {STARTS} at most")
-        offered = sorted(self.offered(spec), key=lambda p: (p.compute_slices, p.memory_slices, "+" in p.name))
-        kinds = [(self._kinds.setdefault(_kind(spec, profile), len(self._kinds)), profile) for profile in offered]
-        self._masks.clear()
-        self._offering.update(bit for bit, _ in kinds)
-        table = spec.model, spec.compute_slices, spec.memory_slices, spec.profiles  # a name is not unique
-        gpu = Gpu(slot, GpuGeometry(spec), kinds, self._tables.setdefault(table, len(self._tables)))
+        gpu = Gpu(slot, GpuGeometry(spec), [], 0)
+        self._number(gpu)
         self.gpus[spec.gpu] = self.by_slot[slot] = gpu
         self._look(gpu)
+
+    def _number(self, gpu: Gpu) -> None:
+        """Assign bits to its kinds of instances."""
+        spec = gpu.geometry.spec
+        offered = sorted(self.offered(spec), key=lambda p: (p.compute_slices, p.memory_slices, "+" in p.name))
+        gpu.kinds = [(self._bit(_kind(spec, profile)), profile) for profile in offered]
+        self._masks.clear()
+        table = spec.model, spec.helper, spec.compute_slices, spec.memory_slices, spec.profiles  # names are not unique
+        if table not in self._tables:
+            self._next_table += 1
+            self._tables[table] = self._next_table
+        gpu.table = self._tables[table]
+
+    def _bit(self, kind: Kind) -> int:
+        """The bit of the kind, which one more GPU has."""
+        self._gpus_with[kind] += 1
+        bit = self._kinds.get(kind)
+        if bit is None:
+            bit = self._kinds[kind] = self._next_bit
+            self._next_bit += 1
+        return bit
+
+    def _unnumber(self, gone: Gpu) -> None:
+        """Forget the kinds that no other GPU has, and what was derived from their bits."""
+        for _, profile in gone.kinds:
+            kind = _kind(gone.geometry.spec, profile)
+            self._gpus_with[kind] -= 1
+            if not self._gpus_with[kind]:
+                del self._gpus_with[kind], self._kinds[kind]
+        if not any(other.table == gone.table for other in self.gpus.values()):
+            self._tables = {table: number for table, number in self._tables.items() if number != gone.table}
+        self._masks.clear()
 
     def offered(self, spec: GpuSpec) -> list[Profile]:
         """The instances that this policy creates."""
@@ -140,13 +172,16 @@ class IndexedPolicy:
         gone = self.gpus.pop(gpu, None)
         if gone is not None:
             del self.by_slot[gone.slot]
-            self._masks.clear()
-            self._offering.subtract(bit for bit, _ in gone.kinds)
             self.free.put(gone.slot, 0)
             self.refiled(gone.slot, gone.level, gone.level, 0)
-        if not self.gpus:  # else memory would grow with each helper with other GPUs
-            for memory in (self._kinds, self._offering, self._masks, self._tables, self._legal):
+            self._unnumber(gone)
+        if not self.gpus or self._next_bit > _MOST_BITS:  # else memory would grow with each helper with other GPUs
+            for memory in (self._kinds, self._masks, self._tables, self._legal, self._gpus_with):
                 memory.clear()
+            self._next_bit = 0
+            for other in self.gpus.values():
+                self._number(other)
+                self._look(other)
 
     def _look(self, gpu: Gpu) -> None:
         """Update the index after a change of the GPU's instances."""
@@ -290,10 +325,10 @@ class IndexedPolicy:
             fitting = [
                 (kind, bit)
                 for kind, bit in self._kinds.items()
-                if self._offering[bit]
-                and 0 < demand.share_on(kind[0]) <= kind[2]
+                if 0 < demand.share_on(kind[0]) <= kind[2]
                 and kind[3] >= self.lease_bytes
                 and kind[4] >= demand.memory_bytes
+                and (not demand.helpers or kind[5] in demand.helpers)
             ]
             named = [bit for kind, bit in fitting if kind[1] == wanted]
             mask = sum(1 << bit for bit in named or [bit for kind, bit in fitting if "+" not in kind[1]])
@@ -350,4 +385,4 @@ class IndexedPolicy:
 
 
 def _kind(spec: GpuSpec, profile: Profile) -> Kind:
-    return spec.model, profile.name, spec.alpha(profile), profile.memory_bytes, profile.job_bytes
+    return spec.model, profile.name, spec.alpha(profile), profile.memory_bytes, profile.job_bytes, spec.helper

@@ -53,7 +53,9 @@ class Refusal:
 
 ModelShares = tuple[tuple[str, int], ...]
 """GPU models, each with R in percent of it."""
-DemandKind = tuple[int, int, ModelShares]
+HelperNames = tuple[str, ...]
+"""Names of helpers, sorted."""
+DemandKind = tuple[int, int, ModelShares, HelperNames]
 
 
 @record
@@ -71,6 +73,7 @@ class Demand:
 
     ``models``: the GPU models that it runs on, each with R in percent of that model; empty: all, with ``share``.
     ``memory_bytes``: device memory that its worker needs in all, including the lane's buffers; 0: not known.
+    ``helpers``: the only helpers whose GPUs can run it; empty: all can.
     """
 
     job: int
@@ -79,16 +82,17 @@ class Demand:
     payload_bytes: int
     models: ModelShares = ()
     memory_bytes: int = 0
+    helpers: HelperNames = ()
 
     @property
     def is_restricted(self) -> bool:
         """True if more than its share and payload decide which instances it fits."""
-        return bool(self.models or self.memory_bytes)
+        return bool(self.models or self.memory_bytes or self.helpers)
 
     @property
     def kind(self) -> DemandKind:
         """Jobs of one kind fit the same instances. Ordered by R."""
-        return self.share, self.memory_bytes, self.models
+        return self.share, self.memory_bytes, self.models, self.helpers
 
     def share_on(self, model: str) -> int:
         """R on a GPU of this model; 0: it does not run there."""
@@ -99,8 +103,8 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
-    """A lease as policies see it; ``alpha`` in percent of its GPU, which is of ``model``. ``lane_bytes``: the part of
-    the instance's memory that each lane's worker may use, buffers included."""
+    """A lease as policies see it; ``alpha`` in percent of its GPU, which is of ``model`` and of the helper ``helper``.
+    ``lane_bytes``: the part of the instance's memory that each lane's worker may use, buffers included."""
 
     lease: int
     tenant: str
@@ -112,6 +116,12 @@ class LeaseView:
     landing_bytes: int
     model: str = ""
     lane_bytes: int = 0
+    helper: str = ""
+
+
+def runs_on(demand: Demand, spec: GpuSpec) -> bool:
+    """True if the GPU is of a model that the demand accepts, and its helper serves the job's kernel."""
+    return demand.share_on(spec.model) > 0 and (not demand.helpers or spec.helper in demand.helpers)
 
 
 def share_in(demand: Demand, view: LeaseView) -> int:
@@ -119,7 +129,7 @@ def share_in(demand: Demand, view: LeaseView) -> int:
     share = demand.share_on(view.model) if demand.models else demand.share
     if share > view.alpha or demand.payload_bytes > view.landing_bytes or demand.memory_bytes > view.lane_bytes:
         return 0
-    return share
+    return 0 if demand.helpers and view.helper not in demand.helpers else share
 
 
 @dataclass(frozen=True, slots=True)

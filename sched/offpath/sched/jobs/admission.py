@@ -17,7 +17,8 @@ _MAX_RETRY_MS = 5_000
 def refuse(job: Job, session: Session, tenant: Tenant, ledger: Ledger, instances: Instances, now_ns: int) -> EndReason:
     """Return why this job is not accepted, or NONE.
 
-    ``instances``: those of the GPUs of the current or last helper. Before the first helper no kernel is known.
+    ``instances``: those of the GPUs of the present or former helpers that serve its kernel. Before the first helper no
+    kernel is known.
     """
     share = job.demand.share
     if session.is_leaving:

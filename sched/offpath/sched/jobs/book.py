@@ -8,6 +8,7 @@ the two loops.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from offpath.sched.gpu.policy import DemandKind, Placement, Policy
 from offpath.sched.jobs import events
@@ -162,8 +163,11 @@ class JobBook:
         if event.credit:
             self._delivered(event.credit)
         ledger.last_job = max(ledger.last_job, event.job)
+        helpers = ledger.helpers.only_on.get(event.kernel, ())
         kernel = ledger.kernels.get(event.kernel)
-        demand = demand_of(event.job, kernel, tenant.spec, ledger.settings, event.share, event.payload_bytes)
+        demand = demand_of(
+            event.job, kernel, tenant.spec, ledger.settings, event.share, event.payload_bytes, helpers
+        )  # fmt: skip
         job = Job(
             event.job, event.session, event.request_id, demand, event.kernel, event.priority,
             event.deadline_ns, event.is_idempotent, now_ns, origin=event.origin, share=demand.share,
@@ -171,7 +175,7 @@ class JobBook:
         )  # fmt: skip
         ledger.jobs[event.job] = job
         session.jobs[event.job] = job
-        refused = refuse(job, session, tenant, ledger, self.leasing.instances, now_ns)
+        refused = refuse(job, session, tenant, ledger, ledger.helpers.instances[helpers], now_ns)
         session.last_request_id = max(session.last_request_id, event.request_id)
         tenant.jobs += 1
         ledger.unanswered += 1
@@ -181,7 +185,8 @@ class JobBook:
         if event.deadline_ns:
             ledger.timers.arm(event.deadline_ns, ("job", event.job))
         # A job behind a queue of the same demand cannot be placed. A queue of another demand does not block it.
-        if demand.kind in tenant.queues or not self._place(job, tenant, now_ns):
+        is_behind = tenant.queues and demand.kind in tenant.queues
+        if is_behind or not self._place(job, tenant, now_ns):
             self._enqueue(job, tenant, now_ns)
 
     def _place(self, job: Job, tenant: Tenant, now_ns: int) -> bool:
@@ -393,7 +398,9 @@ class JobBook:
         if isinstance(event, events.WorkerLost):
             assert job.placement is not None
             return (job.placement.lease, job.placement.lane) == (event.lease, event.lane)
-        return event is not None
+        assert job.placement is not None and event is not None
+        lost, lease = self.ledger.helpers.connection(event.helper), self.ledger.leases[job.placement.lease]
+        return lost is not None and any(gpu.gpu == lease.view.gpu for gpu in lost.gpus)
 
     def _requeue(self, job: Job, now_ns: int) -> None:
         """Queue the job again in its former position: its kernel did not start, and its payload is still in the
@@ -404,6 +411,7 @@ class JobBook:
             self._end(job, JobState.CANCELLED, reason, now_ns)
             return
         job.attempt += 1
+        job.demand = replace(job.demand, helpers=self.ledger.helpers.only_on.get(job.kernel, ()))
         self._enqueue(job, tenant, now_ns)
         self._route(tenant, now_ns)  # another lease may have a free lane, and no event would trigger routing
 
@@ -413,20 +421,24 @@ class JobBook:
         tenant = ledger.tenants[job.demand.tenant]
         if job.kernel not in ledger.known:
             return EndReason.KERNEL_GONE
-        return withdraw(job, ledger.sessions.get(job.session), tenant, ledger, self.leasing.known_instances)
+        instances = ledger.helpers.known_instances(job.kernel)
+        return withdraw(job, ledger.sessions.get(job.session), tenant, ledger, instances)
 
     # -- helper and leases ----------------------------------------------------------------------------------------
     def _helper_joined(self, event: events.HelperJoined, now_ns: int) -> None:
-        self.leasing.helper_joined(event.helper, event.gpus, event.origin)
-        self.kernels.renew_demands(event.kernels)
+        self.leasing.helper_joined(event)
+        self.kernels.renew_demands()
         self.reload.end_queued(now_ns)  # queued jobs may not fit any of these GPUs
         self.kernels.joined(event.kernels, now_ns)
         self.leasing.round(now_ns)
 
     def _helper_lost(self, event: events.HelperLost, now_ns: int) -> None:
-        if event.helper == self.leasing.helper:
-            self.kernels.lost(now_ns)
-        for lease in self.leasing.helper_lost(event.helper):
+        gone = self.ledger.helpers.lost(event.helper)
+        if gone is None:
+            return
+        leases = self.leasing.helper_lost(gone)
+        self.kernels.lost(now_ns)
+        for lease in leases:
             for job in list(lease.jobs.values()):
                 self._lose(job, EndReason.HELPER_LOST, now_ns)
             lease.jobs.clear()

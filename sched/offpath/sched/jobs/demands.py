@@ -7,11 +7,11 @@ models are never the request's: a requester does not know what the kernel loads.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from offpath.sched.gpu.geometry import GpuSpec
-from offpath.sched.gpu.policy import Demand
+from offpath.sched.gpu.policy import Demand, HelperNames
 from offpath.sched.jobs.events import Kernel
 from offpath.sched.jobs.records import BookSettings, TenantSpec
 from offpath.sched.jobs.states import EndReason
@@ -50,6 +50,16 @@ class Instances:
         return EndReason.NO_INSTANCE_FITS
 
 
+def union(of_helpers: Iterable[Instances]) -> Instances:
+    """The instances of several helpers."""
+    each = list(of_helpers)
+    return Instances(
+        tuple(sorted({kind for one in each for kind in one.kinds})),
+        tuple(sorted({alpha for one in each for alpha in one.alphas})),
+        tuple(sorted({model for one in each for model in one.models})),
+    )
+
+
 def instances_of(gpus: Sequence[GpuSpec], lease_bytes: int) -> Instances:
     """The instances of these GPUs that hold ``lease_bytes`` of lanes."""
     kinds = {
@@ -63,17 +73,19 @@ def instances_of(gpus: Sequence[GpuSpec], lease_bytes: int) -> Instances:
 
 
 def demand_of(
-    job: int, kernel: Kernel | None, tenant: TenantSpec, settings: BookSettings, asked_share: int, payload_bytes: int
-) -> Demand:
+    job: int, kernel: Kernel | None, tenant: TenantSpec, settings: BookSettings, asked_share: int, payload_bytes: int,
+    helpers: HelperNames = (),
+) -> Demand:  # fmt: skip
     """The demand of a job. ``asked_share``: R in the request, 0 for the kernel's. Models on which R exceeds what the
-    tenant may request are left out, unless all would be."""
+    tenant may request are left out, unless all would be. ``helpers``: the only ones that serve the kernel, if not all
+    do."""
     share = asked_share or (kernel.share if kernel is not None else 0)
     if kernel is None or not (kernel.models or kernel.memory_bytes):
-        return Demand(job, tenant.name, share, payload_bytes)
+        return Demand(job, tenant.name, share, payload_bytes, helpers=helpers)
     models = tuple([(model, asked_share or on_model) for model, on_model in kernel.models])
     allowed = tuple([each for each in models if each[1] <= tenant.max_demand]) or models
     if allowed:
         share = min(on_model for _, on_model in allowed)
     buffers = settings.landing_bytes + settings.result_bytes
     memory_bytes = kernel.memory_bytes + buffers if kernel.memory_bytes else 0
-    return Demand(job, tenant.name, share, payload_bytes, allowed, memory_bytes)
+    return Demand(job, tenant.name, share, payload_bytes, allowed, memory_bytes, helpers)

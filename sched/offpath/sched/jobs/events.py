@@ -113,17 +113,20 @@ class Kernel:
 
 @record
 class HelperJoined:
-    """A helper offers GPUs, which hold no instance, and kernels. ``origin``: the shell's identifier of its process."""
+    """A helper offers GPUs, which hold no instance, and kernels. ``helper``: a new number, larger than all before.
+    ``origin``: the shell's identifier of its process. ``name``: no connected helper has it; one that had it before is
+    the same helper."""
 
     helper: int
     gpus: tuple[GpuSpec, ...]
     kernels: tuple[Kernel, ...]
     origin: str = ""
+    name: str = ""
 
 
 @record
 class HelperLost:
-    """The helper's process or channel ended; its workers and instances are gone."""
+    """The helper's process or channel ended; its workers and instances are gone. Those of other helpers are not."""
 
     helper: int
 

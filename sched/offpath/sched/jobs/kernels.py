@@ -1,4 +1,4 @@
-"""Tracks which kernels exist, which helper serves them, and what happens to jobs of kernels without a helper.
+"""Tracks which kernels exist, and what happens to jobs of kernels when helpers come and go.
 
 A kernel's number is never reused for another name: the book, and so the journal, keeps the largest number it has seen.
 A name without a helper stays known for `BookSettings.kernel_gone_ns`, so a helper that returns finds its jobs and their
@@ -8,6 +8,7 @@ numbers. After that the name is forgotten and its queued jobs end.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from offpath.sched.gpu.policy import Demand
@@ -32,25 +33,22 @@ class Kernels:
         self._end = end
 
     def joined(self, kernels: tuple[events.Kernel, ...], now_ns: int) -> None:
-        """Set the kernels that the helper serves. Queued jobs of other kernels are set aside, so that they block no
-        queue; jobs of kernels that are served again return to their former position."""
+        """A helper that is recorded already serves these kernels. Queued jobs of kernels that no helper has are set
+        aside, so that they block no queue; jobs of kernels that are served again return to their former position."""
         ledger = self._ledger
-        ledger.kernels = {kernel.kernel: kernel for kernel in kernels}
         for kernel in kernels:
             ledger.last_kernel = max(ledger.last_kernel, kernel.kernel)
-            ledger.known[kernel.kernel] = KnownKernel(kernel.kernel, kernel.name, kernel.share)
-        self._without_server([known for known in ledger.known.values() if known.kernel not in ledger.kernels], now_ns)
-        for tenant in ledger.tenants.values():
-            self._sort(tenant, now_ns)
+            share = ledger.kernels[kernel.kernel].share
+            ledger.known[kernel.kernel] = KnownKernel(kernel.kernel, kernel.name, share)
+        self._servers_changed(now_ns)
         self._bound(now_ns)
 
-    def renew_demands(self, kernels: tuple[events.Kernel, ...]) -> None:
+    def renew_demands(self) -> None:
         """Queued jobs need what their kernels need now: they were accepted under what a former helper stated. R of a
         kernel without a table of models stays as accepted."""
-        served = {kernel.kernel: kernel for kernel in kernels}
         for tenant in self._ledger.tenants.values():
             for job in [job for queue in tenant.queues.values() for job in queue.waiting()]:
-                if (demand := self._renewed(job, served, tenant)) is not None:
+                if (demand := self._renewed(job, tenant)) is not None:
                     tenant.went(job)
                     tenant.queues[job.demand.kind].removed()
                     if not len(tenant.queues[job.demand.kind]):
@@ -60,20 +58,28 @@ class Kernels:
                     tenant.queues.setdefault(demand.kind, JobHeap()).push(job)
                     tenant.came(job)
             for job in tenant.stranded.values():
-                job.demand = self._renewed(job, served, tenant) or job.demand
+                job.demand = self._renewed(job, tenant) or job.demand
 
-    def _renewed(self, job: Job, served: dict[int, events.Kernel], tenant: Tenant) -> Demand | None:
-        """The job's present demand; None: it is as accepted, or its kernel is not served."""
-        kernel, was = served.get(job.kernel), job.demand
+    def _renewed(self, job: Job, tenant: Tenant) -> Demand | None:
+        """The job's present demand; None: it is as it was, or its kernel is not known."""
+        ledger, was = self._ledger, job.demand
+        kernel = ledger.kernels.get(job.kernel)
         if kernel is None:
             return None
         asked_share = job.asked_share or (0 if kernel.models else was.share)
-        demand = demand_of(job.job, kernel, tenant.spec, self._ledger.settings, asked_share, was.payload_bytes)
+        helpers = ledger.helpers.only_on.get(job.kernel, ())
+        demand = demand_of(job.job, kernel, tenant.spec, ledger.settings, asked_share, was.payload_bytes, helpers)
         return demand if demand.kind != was.kind else None
 
     def lost(self, now_ns: int) -> None:
-        """The helper is gone. Jobs for its kernels are accepted and queued until the kernels are forgotten."""
-        self._without_server(list(self._ledger.known.values()), now_ns)
+        """A helper is gone. Jobs for its kernels are accepted and queued until the kernels are forgotten."""
+        self._servers_changed(now_ns)
+
+    def _servers_changed(self, now_ns: int) -> None:
+        served = self._ledger.helpers.served()
+        self._without_server([known for known in self._ledger.known.values() if known.kernel not in served], now_ns)
+        for tenant in self._ledger.tenants.values():
+            self._sort(tenant, now_ns)
 
     def timer(self, number: int, now_ns: int) -> None:
         """Forget, in one pass, all kernels that have been without a helper for too long."""
@@ -98,14 +104,21 @@ class Kernels:
             self._ledger.timers.arm(when_ns, ("kernel", known.kernel))
 
     def _sort(self, tenant: Tenant, now_ns: int) -> None:
-        """Move jobs of served kernels into the queues and set the others aside."""
-        served = self._ledger.kernels
-        away = [job for queue in tenant.queues.values() for job in queue.waiting() if job.kernel not in served]
+        """Move jobs into the queues of the helpers that have their kernels, and set the others aside."""
+        served, only_on = self._ledger.kernels, self._ledger.helpers.only_on
+        queued = [job for queue in tenant.queues.values() for job in queue.waiting()]
+        away = [job for job in queued if job.kernel not in served]
+        staying = [job for job in queued if job.kernel in served]
+        moving = [job for job in staying if job.demand.helpers != only_on.get(job.kernel, ())]
         back = [job for job in tenant.stranded.values() if job.kernel in served]
-        if not away and not back:
+        if not away and not back and not moving:
             return
-        staying = [job for queue in tenant.queues.values() for job in queue.waiting() if job.kernel in served]
+        for job in moving:
+            tenant.went(job)
+            job.demand = replace(job.demand, helpers=only_on.get(job.kernel, ()))
+            tenant.came(job)
         for job in back:
+            job.demand = replace(job.demand, helpers=only_on.get(job.kernel, ()))
             del tenant.stranded[job.job]
             tenant.came(job)
         for job in sorted(away, key=lambda job: job.job):
@@ -132,6 +145,6 @@ class Kernels:
         ledger = self._ledger
         for number in numbers:
             del ledger.known[number]
-            ledger.kernels.pop(number, None)
+        ledger.helpers.forget(numbers)
         for job in [job for job in ledger.jobs.values() if job.state is JobState.QUEUED and job.kernel in numbers]:
             self._end(job, JobState.CANCELLED, EndReason.KERNEL_GONE, now_ns)

@@ -14,8 +14,10 @@ from typing import Final
 from offpath.sched.errors import IllegalPlacement
 from offpath.sched.gpu.geometry import GpuSpec, Profile, Slice
 from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Obstacle, Opening, Refusal, Unblocker, share_in
+from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import CloseLease, KillLane, OpenLease, ScrubLane
-from offpath.sched.jobs.demands import Instances, demand_of, instances_of
+from offpath.sched.jobs.demands import demand_of, instances_of
+from offpath.sched.jobs.helpers import Helper
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import MS, Job, Lease, PinnedLease, Tenant, TenantSpec
 from offpath.sched.jobs.states import LeaseState
@@ -38,58 +40,50 @@ class Leasing:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.next_lease = 1
-        self.helper = 0
-        self.origin = ""
         self._gpus: dict[str, GpuSpec] = {}
         self.dirty: set[Slice] = set()
         self.pinned: dict[PinnedLease, int] = {}
-        self.instances = Instances()
-        """Those of the current or last helper's GPUs."""
 
     @property
     def gpus(self) -> list[GpuSpec]:
-        """The helper's GPUs, in its order."""
+        """The GPUs of all helpers: by helper as these joined, then in the helper's order."""
         return list(self._gpus.values())
 
-    @gpus.setter
-    def gpus(self, gpus: list[GpuSpec]) -> None:
-        self._gpus = {gpu.gpu: gpu for gpu in gpus}
-
-    @property
-    def known_instances(self) -> Instances | None:
-        """The instances that leases may have; None if no GPU is known."""
-        return self.instances if self.instances.alphas or self._gpus else None
-
-    # -- helper ---------------------------------------------------------------------------------------------------
-    def helper_joined(self, helper: int, gpus: tuple[GpuSpec, ...], origin: str) -> None:
+    # -- helpers --------------------------------------------------------------------------------------------------
+    def helper_joined(self, event: events.HelperJoined) -> None:
         """Add the helper's GPUs. The next round opens the pinned leases, then serves waiting tenants."""
-        self.helper = helper
-        self.origin = origin
-        self.gpus = list(gpus)
-        for gpu in gpus:
+        helper = self._ledger.helpers.joined(event, instances_of(event.gpus, self._lease_bytes()))
+        self.know_gpus()
+        for gpu in helper.gpus:
             self._ledger.policy.gpu_added(gpu)
-        self.instances = instances_of(gpus, self._lease_bytes())
         for tenant in self._ledger.tenants.values():
             tenant.retry_open_ns = 0  # openings that failed with the last helper may succeed with this one
 
-    def helper_lost(self, helper: int) -> list[Lease]:
-        """Forget the helper's GPUs and leases. Returns the leases; the book ends or requeues their jobs.
+    def know_gpus(self) -> None:
+        """The helpers changed, or were restored."""
+        self._gpus = {gpu.gpu: gpu for helper in self._ledger.helpers.connected for gpu in helper.gpus}
+
+    def helper_lost(self, helper: Helper) -> list[Lease]:
+        """Forget the GPUs and the leases of the helper, as it was. Returns the leases; the book ends or requeues their
+        jobs.
 
         Their slices count as dirty until the next instance there is scrubbed.
         """
-        if helper != self.helper:
-            return []
-        lost = list(self._ledger.leases.values())
+        gone = {gpu.gpu for gpu in helper.gpus}
+        lost = [lease for lease in self._ledger.leases.values() if lease.view.gpu in gone]
         for lease in lost:
             self._mark_dirty(lease)
             self._forget(lease)
-        for gpu in self.gpus:
+        for gpu in helper.gpus:
             self._ledger.policy.gpu_removed(gpu.gpu)
         for tenant in self._ledger.backlogged.values():
-            tenant.room = set()
-        self.gpus = []
-        self.helper = 0
+            tenant.room = {slice_ for slice_ in tenant.room if slice_[0] not in gone}
+        self.know_gpus()
         return lost
+
+    def helper_of(self, lease: Lease) -> int:
+        """The number of the helper that holds the lease."""
+        return self._ledger.helpers.by_name[self._gpus[lease.view.gpu].helper].number
 
     # -- lease life cycle -----------------------------------------------------------------------------------------
     def lane_ready(self, lease: Lease, lane: int, now_ns: int) -> bool:
@@ -152,7 +146,7 @@ class Leasing:
 
     def kill_lane(self, lease: Lease, lane: int) -> None:
         """Have the lane's worker killed; the caller then counts the lane as lost."""
-        self._ledger.out.append(KillLane(lease.view.lease, lane, lease.generation, self.helper))
+        self._ledger.out.append(KillLane(lease.view.lease, lane, lease.generation, self.helper_of(lease)))
 
     def give_up(self, lease: Lease) -> None:
         """Cancel the opening of a lease that is not WARM yet: the helper ends its workers and scrubs."""
@@ -359,11 +353,11 @@ class Leasing:
     def _open_pins(self, now_ns: int) -> set[Slice]:
         """Returns the slices of pinned leases that could not be opened: reserved for them."""
         reserved: set[Slice] = set()
-        gpus = self.gpus if self._ledger.pins else []
         for pin in self._ledger.pins:
-            if self.pinned.get(pin) in self._ledger.leases or pin.gpu_index >= len(gpus):
+            helper = self._ledger.helpers.by_name.get(pin.helper)
+            if self.pinned.get(pin) in self._ledger.leases or helper is None or pin.gpu_index >= len(helper.gpus):
                 continue
-            gpu = gpus[pin.gpu_index]
+            gpu = helper.gpus[pin.gpu_index]
             profile = gpu.profile(pin.profile)
             tenant = self._ledger.tenants.get(pin.tenant)
             if profile is None or profile.memory_bytes < self._lease_bytes() or tenant is None or tenant.is_leaving:
@@ -375,7 +369,8 @@ class Leasing:
                 reserved |= self._slices(plan)  # leases opened in the meantime hold the share
                 continue
             try:
-                self.pinned[pin] = self._open(tenant, plan, now_ns, self._need_of_all(plan), is_pinned=True)
+                need = self._need_of_all(plan, helper.kernels)
+                self.pinned[pin] = self._open(tenant, plan, now_ns, need, is_pinned=True)
             except IllegalPlacement:
                 reserved |= self._slices(plan)  # a leaving lease still holds them, or no GPU can hold the pin
         return reserved
@@ -406,7 +401,7 @@ class Leasing:
         lanes, gpu = self._lanes(plan, need), self._gpus[plan.gpu]
         view = LeaseView(
             lease_id, tenant.spec.name, plan.gpu, plan.profile, plan.start, plan.alpha, lanes, settings.landing_bytes,
-            gpu.model, self._profile(plan).job_bytes // lanes,
+            gpu.model, self._profile(plan).job_bytes // lanes, gpu.helper,
         )  # fmt: skip
         lease = Lease(view, self._ledger.next_generation(), is_pinned)
         self._ledger.policy.lease_planned(view)
@@ -424,13 +419,14 @@ class Leasing:
         """The command that opens the lease; a shell that lost it may issue it again."""
         view, settings = lease.view, self._ledger.settings
         return OpenLease(
-            view.lease, lease.generation, self.helper, view.tenant, view.gpu, view.profile, view.start, view.lanes,
-            view.landing_bytes, settings.result_bytes, scrub_first=bool(self._slices(view) & self.dirty),
+            view.lease, lease.generation, self.helper_of(lease), view.tenant, view.gpu, view.profile, view.start,
+            view.lanes, view.landing_bytes, settings.result_bytes, scrub_first=bool(self._slices(view) & self.dirty),
         )  # fmt: skip
 
     def closing(self, lease: Lease) -> CloseLease:
         """The command that closes the lease; may also be issued again."""
-        return CloseLease(lease.view.lease, lease.generation, self.helper, scrub=bool(lease.lost - lease.scrubbed))
+        scrub = bool(lease.lost - lease.scrubbed)
+        return CloseLease(lease.view.lease, lease.generation, self.helper_of(lease), scrub)
 
     def _scrub(self, lease: Lease, now_ns: int) -> None:
         lease.state = LeaseState.SCRUBBING
@@ -495,11 +491,9 @@ class Leasing:
     def _need_on(self, plan: LeasePlan, demand: Demand) -> Need:
         return demand.share_on(self._gpus[plan.gpu].model), demand.memory_bytes
 
-    def _need_of_all(self, plan: LeasePlan) -> Need:
-        """The least share and the greatest memory of the kernels that can run on the instance at all."""
-        demands = [
-            demand_of(0, kernel, _ANYBODY, self._ledger.settings, 0, 0) for kernel in self._ledger.kernels.values()
-        ]
+    def _need_of_all(self, plan: LeasePlan, kernels: tuple[events.Kernel, ...]) -> Need:
+        """The least share and the greatest memory of those kernels that can run on the instance at all."""
+        demands = [demand_of(0, kernel, _ANYBODY, self._ledger.settings, 0, 0) for kernel in kernels]
         needs = [self._need_on(plan, demand) for demand in demands]
         nbytes = self._profile(plan).job_bytes
         able = [(share, memory) for share, memory in needs if 0 < share <= plan.alpha and memory <= nbytes]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from offpath.sched.gpu.policy import DecisionPort, Policy
 from offpath.sched.gpu.registry import decision_port
-from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import Command
+from offpath.sched.jobs.helpers import Helpers
 from offpath.sched.jobs.records import BookSettings, Job, KnownKernel, Lease, PinnedLease, Session, Tenant, TenantSpec
 from offpath.sched.jobs.states import FIRST_TERMINAL
 from offpath.sched.jobs.timers import Key, Timers
@@ -30,8 +30,9 @@ class Ledger:
         self.leaving: dict[int, Job] = {}
         """Answered jobs on a lane that still copies or runs; their credit may have returned already."""
         self.leases: dict[int, Lease] = {}
-        self.kernels: dict[int, events.Kernel] = {}
-        """Kernels of the connected helper, or of the last one: jobs for these are accepted."""
+        self.helpers = Helpers()
+        self.kernels = self.helpers.kernels
+        """Kernels of connected helpers, and of former ones until they are forgotten: jobs for these are accepted."""
         self.known: dict[int, KnownKernel] = {}
         """Every kernel that is not forgotten."""
         self.last_kernel = 0

@@ -6,7 +6,7 @@ from enum import Enum
 
 from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Profile, Slice
 from offpath.sched.gpu.greedy import candidates
-from offpath.sched.gpu.policy import Demand, Unblocker, share_in
+from offpath.sched.gpu.policy import Demand, Unblocker, runs_on, share_in
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import MS, BookSettings, Job, Lease, Tenant
 from offpath.sched.jobs.states import FIRST_TERMINAL, LeaseState
@@ -91,9 +91,14 @@ def obstacles(job: Job, tenant: Tenant, ledger: Ledger, gpus: tuple[GpuSpec, ...
     if job.kernel not in ledger.kernels:
         known = ledger.known.get(job.kernel)
         name = f"kernel {known.name or job.kernel}" if known is not None else "its kernel"
-        text = f"the helper does not serve {name}" + _end_without_server(job, ledger, now_ns)
+        text = f"no helper serves {name}" + _end_without_server(job, ledger, now_ns)
         return (Hold(Cause.KERNEL, text, (Unblocker.HELPER_JOINS,), (), ()),)
-    return (*_lanes(job, tenant), *_lease(job, tenant, ledger, gpus, now_ns))
+    gpus = tuple([gpu for gpu in gpus if runs_on(job.demand, gpu)])
+    if not gpus:
+        awaited = ", ".join(job.demand.helpers)
+        text = f"no connected helper serves its kernel; awaited: {awaited}" + _end_without_server(job, ledger, now_ns)
+        return (Hold(Cause.KERNEL, text, (Unblocker.HELPER_JOINS,), (), ()),)
+    return (*_lanes(job, tenant, gpus), *_lease(job, tenant, ledger, gpus, now_ns))
 
 
 def _end_without_server(job: Job, ledger: Ledger, now_ns: int) -> str:
@@ -107,9 +112,10 @@ def _end_without_server(job: Job, ledger: Ledger, now_ns: int) -> str:
     )
 
 
-def _lanes(job: Job, tenant: Tenant) -> list[Hold]:
+def _lanes(job: Job, tenant: Tenant, gpus: tuple[GpuSpec, ...]) -> list[Hold]:
     """Obstacles on the tenant's warm leases: too small, or full."""
-    warm = [held for held in tenant.leases.values() if held.state is LeaseState.WARM]
+    can_run_it = {gpu.gpu for gpu in gpus}
+    warm = [held for held in tenant.leases.values() if held.state is LeaseState.WARM and held.view.gpu in can_run_it]
     fitting = [held for held in warm if share_in(job.demand, held.view)]
     if fitting:
         running = [each for held in fitting for each in held.jobs.values() if each.is_running]

@@ -35,12 +35,14 @@ class TenantSpec:
 
 @dataclass(frozen=True, slots=True)
 class PinnedLease:
-    """A lease from configuration: opened when a helper joins, never closed for idleness or for another tenant."""
+    """A lease from configuration: opened when the helper joins, never closed for idleness or for another tenant.
+    ``gpu_index``: position in the order of the helper's GPUs."""
 
     tenant: str
     gpu_index: int
     profile: str
     start: int
+    helper: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +195,8 @@ class Tenant:
     leases in a row that could not be opened. ``outgoing``: sessions of a removed tenant that still wait for answers;
     they keep that state if the tenant is added again. ``need_timer_ns``: when its need is checked next, 0 for never.
     ``service``: run times of its kernels, by kernel. ``waiting``: count of queued jobs by (priority, kernel, R, may be
-    overtaken: it has a deadline, or needs more of an instance than R). ``stranded``: queued jobs, by number, of kernels
-    that no helper serves; they are in no queue and not in ``waiting``."""
+    overtaken: it has a deadline, or more than R decides which instances it fits). ``stranded``: queued jobs, by number,
+    of kernels that no helper has; they are in no queue and not in ``waiting``."""
 
     spec: TenantSpec
     queues: dict[DemandKind, JobHeap] = field(default_factory=dict)

@@ -134,7 +134,8 @@ class Reload:
         queued = [job for job in ledger.jobs.values() if job.state is JobState.QUEUED]
         for job in queued:
             tenant = ledger.tenants[job.demand.tenant]
-            reason = withdraw(job, ledger.sessions.get(job.session), tenant, ledger, self._leasing.known_instances)
+            instances = ledger.helpers.known_instances(job.kernel)
+            reason = withdraw(job, ledger.sessions.get(job.session), tenant, ledger, instances)
             if reason is not None:
                 self._end(job, JobState.CANCELLED, reason, now_ns)
         for tenant in ledger.departing.values():

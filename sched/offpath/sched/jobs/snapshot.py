@@ -10,6 +10,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass
+from functools import partial
 from typing import Any, Final
 
 from offpath.sched.errors import PlainError, SchedError
@@ -17,6 +18,7 @@ from offpath.sched.gpu.geometry import GpuSpec, Slice
 from offpath.sched.gpu.plugin import Answer
 from offpath.sched.gpu.policy import (
     Demand,
+    DemandKind,
     LeasePlan,
     Obstacle,
     Placement,
@@ -29,6 +31,7 @@ from offpath.sched.gpu.registry import make
 from offpath.sched.jobs import commands, events
 from offpath.sched.jobs.book import JobBook
 from offpath.sched.jobs.demands import Instances
+from offpath.sched.jobs.helpers import Helper
 from offpath.sched.jobs.records import (
     BookSettings,
     Job,
@@ -54,7 +57,6 @@ _POINTERS: Final[dict[type, frozenset[str]]] = {
 _LEDGER: Final[dict[str, Any]] = {
     "settings": BookSettings,
     "pins": tuple[PinnedLease, ...],
-    "kernels": dict[int, events.Kernel],
     "known": dict[int, KnownKernel],
     "last_kernel": int,
     "unanswered": int,
@@ -63,14 +65,13 @@ _LEDGER: Final[dict[str, Any]] = {
     "last_session": int,
     "is_draining": bool,
 }
+_KIND: Final[Callable[[Any], DemandKind]] = partial(
+    from_plain, tuple[int, int, tuple[tuple[str, int], ...], tuple[str, ...]]
+)
 _LEASING: Final[dict[str, Any]] = {
     "next_lease": int,
-    "helper": int,
-    "origin": str,
-    "gpus": list[GpuSpec],
     "dirty": set[Slice],
     "pinned": dict[PinnedLease, int],
-    "instances": Instances,
 }
 
 
@@ -103,6 +104,7 @@ def snapshot(book: JobBook) -> dict[str, Any]:
         "departing": list(ledger.departing),
         "timers": [sorted(map(to_plain, ledger.timers.entries)), ledger.timers.sequence, ledger.timers.limit],
         "ledger": {name: to_plain(getattr(ledger, name)) for name in _LEDGER},
+        "helpers": [to_plain(list(ledger.helpers.by_name.values())), ledger.helpers.last],
         "leasing": {name: to_plain(getattr(leasing, name)) for name in _LEASING},
     }
 
@@ -128,10 +130,13 @@ def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> Job
     specs: tuple[TenantSpec, ...] = tuple(tenant.spec for tenant, *_ in tenants)
     book = JobBook(specs, policy, own["settings"], own["pins"], own["generation"])
     ledger, leasing = book.ledger, book.leasing
-    for each in ("kernels", "known", "last_kernel", "unanswered", "last_job", "last_session", "is_draining"):
+    for each in ("known", "last_kernel", "unanswered", "last_job", "last_session", "is_draining"):
         setattr(ledger, each, own[each])
     for each, hint in _LEASING.items():
         setattr(leasing, each, from_plain(hint, data["leasing"][each]))
+    helpers, last = data["helpers"]
+    ledger.helpers.restored(from_plain(list[Helper], helpers), last)
+    leasing.know_gpus()
     jobs: dict[int, Job] = {job.job: job for job in (_made(Job, fields) for fields in data["jobs"])}
     ledger.jobs = _picked(jobs, data["live"])
     ledger.leaving = _picked(jobs, data["leaving"])
@@ -169,8 +174,9 @@ def _restore(data: Mapping[str, Any], policy_of: Callable[[str], Policy]) -> Job
 
 def schema() -> str:
     """Digest of everything that a journal's meaning depends on; it detects journals of incompatible builds."""
-    kinds = [*_POINTERS, KnownKernel, BookSettings, PinnedLease, TenantSpec, GpuSpec, PolicyState, Demand, ServiceTimes]
-    kinds += [Instances, Answer, Placement, LeasePlan, Refusal]  # part of a `PluginDecision`
+    kinds = [*_POINTERS, KnownKernel, Helper, Instances, BookSettings, PinnedLease, TenantSpec, GpuSpec, PolicyState]
+    kinds += [Demand, ServiceTimes]
+    kinds += [Answer, Placement, LeasePlan, Refusal]  # part of a `PluginDecision`
     named = [value for module in (events, commands) for value in vars(module).values()]
     kinds += [kind for kind in named if isinstance(kind, type) and is_dataclass(kind)]
     lines = {f"{kind.__name__}: {own_hints(kind)}" for kind in kinds}

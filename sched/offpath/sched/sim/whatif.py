@@ -70,7 +70,8 @@ class Recording:
         """``book``: its state at the first entry."""
         ledger = book.ledger
         self._policy = ledger.policy.name
-        self._settings, self._kernels, self._gpus = ledger.settings, ledger.kernels, book.leasing.gpus
+        self._settings, self._kernels = ledger.settings, dict(ledger.kernels)
+        self._gpus = {helper.name: helper.gpus for helper in ledger.helpers.connected}
         self._rights = {name: tenant.spec for name, tenant in ledger.tenants.items()}
         self._tenant = {number: session.tenant for number, session in ledger.sessions.items()}
         self._jobs: dict[int, TraceJob] = {}
@@ -104,8 +105,8 @@ class Recording:
         elif isinstance(value, events.SessionOpened):
             self._tenant[value.session] = value.tenant
         elif isinstance(value, events.HelperJoined):
-            self._gpus = list(value.gpus)
-            self._kernels = {kernel.kernel: kernel for kernel in value.kernels}
+            self._gpus[value.name] = value.gpus
+            self._kernels.update((kernel.kernel, kernel) for kernel in value.kernels)
         elif isinstance(value, events.ConfigChanged):
             self._settings = value.settings
             self._rights |= {spec.name: spec for spec in value.tenants}
@@ -121,7 +122,8 @@ class Recording:
     def source(self, name: str) -> Source:
         """Return the recording as rows of a trace. Raises: NothingRecorded."""
         ran = sorted((job, trace) for job, trace in self._jobs.items() if job in self._ran)
-        if not ran or not self._gpus:
+        gpus = [gpu for each in self._gpus.values() for gpu in each]
+        if not ran or not gpus:
             raise NothingRecorded(f"{name}: no job in it ran to its end, or no helper was connected")
         rows = tuple(replace(trace, duration_ns=self._ran[job]) for job, trace in ran)
         stream = Stream(name, "journal", rows[0].submit_ns, max(self.last_ns, rows[0].submit_ns + 1), rows)
@@ -133,7 +135,7 @@ class Recording:
             int(statistics.median(self._close_ns or [0])),
         )
         return Source(
-            stream, self._gpus, self._settings.policy or self._policy, self._settings, device, self._rights,
+            stream, gpus, self._settings.policy or self._policy, self._settings, device, self._rights,
             {row: self._took[job] for row, (job, _) in enumerate(ran) if job in self._took},
             len(self._jobs) - len(ran),
         )  # fmt: skip

@@ -23,6 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
     parser.add_argument("file", help="a Python file with a module-level `helper = Helper()`")
     parser.add_argument("--runtime-dir", metavar="DIR", help="where the daemon's sockets are")
+    parser.add_argument("--name", metavar="NAME", default="", help="identifies this helper among those of the daemon, "
+                        "which accepts one of each name (default: helper)")  # fmt: skip
     parser.add_argument("--gpus", choices=("auto", "migd", "cuda"), default="auto", help="where to find NVIDIA GPUs: "
                         "those of offpath-migd, which cuts MIG instances; what CUDA shows this user, whole; auto: "
                         "the first of both that is there")  # fmt: skip
@@ -75,6 +77,7 @@ def main(arguments: argparse.Namespace) -> int:
             doca_device=arguments.doca_device,
             doca_path=arguments.doca_path,
         ),
+        name=arguments.name,
         gpus=arguments.gpus,
         migd=arguments.migd,
         mps=arguments.mps,

@@ -84,7 +84,7 @@ def document(
 
 def picture(status: admin.Status, now: Seen, leases: list[admin.LeaseLine], rates: dict[str, float]) -> str:
     """One snapshot as text."""
-    helper = "helper joined" if status.has_helper else "NO HELPER"
+    helper = f"{len(status.helpers)} helper(s) joined" if status.has_helper else "NO HELPER"
     head = (
         f"offpathd {status.release} pid {status.pid}, up {status.uptime_ms / 1e3:.0f} s, {helper}, "
         f"{status.sessions} sessions, {status.unanswered} unanswered, {status.queued} queued"
@@ -102,7 +102,12 @@ def picture(status: admin.Status, now: Seen, leases: list[admin.LeaseLine], rate
     gpus = "".join(
         f"\n{gpu.gpu} ({gpu.model}{_EMULATED[gpu.is_emulated]}): {gpu.held_share} % held" for gpu in status.gpus
     )
-    parts = [head + gpus, admin_client.table(rows, _TENANTS)]
+    helpers = "".join(
+        f"\nhelper {each.name} (generation {each.generation}): {each.gpus} GPU(s), {each.leases} lease(s), "
+        f"kernels {', '.join(each.kernels)}"
+        for each in status.helpers
+    )
+    parts = [head + helpers + gpus, admin_client.table(rows, _TENANTS)]
     if leases:
         parts.append(admin_client.table([lease_list.row(each) for each in leases], lease_list.HEAD))
     return "\n\n".join(parts)

@@ -79,7 +79,11 @@ ENTRIES: Final = (
         ("daemon_ends", "the daemon ended", "connect again when it runs"),
         ("helper_ends", "a worker is released because its helper ends in order", "nothing"),
         ("peer_gone", "the requester closed the connection or ended", "nothing"),
-        ("refused", "the host channel refused this helper or worker", "run one helper per daemon; see its `host_uids`"),
+        (
+            "refused",
+            "the host channel refused this helper or worker",
+            "give each helper its own `--name`; see the daemon's `host_uids`, `helper_names`, `max_helpers`",
+        ),
     ),
     *entries(
         "HeaderError",
