@@ -141,7 +141,7 @@ class IndexedPolicy:
         if gone is not None:
             del self.by_slot[gone.slot]
             self._masks.clear()
-            self._offering.subtract(bit for bit, _ in gone.kinds)
+            self._offering.subtract([bit for bit, _ in gone.kinds])
             self.free.put(gone.slot, 0)
             self.refiled(gone.slot, gone.level, gone.level, 0)
         if not self.gpus:  # else memory would grow with each helper with other GPUs

@@ -117,9 +117,8 @@ class LeaseView:
 def share_in(demand: Demand, view: LeaseView) -> int:
     """R of the demand on the lease's GPU; 0: no lane of the lease can ever hold it."""
     share = demand.share_on(view.model) if demand.models else demand.share
-    if share > view.alpha or demand.payload_bytes > view.landing_bytes or demand.memory_bytes > view.lane_bytes:
-        return 0
-    return share
+    is_held = share <= view.alpha and demand.payload_bytes <= view.landing_bytes
+    return share if is_held and demand.memory_bytes <= view.lane_bytes else 0
 
 
 @dataclass(frozen=True, slots=True)

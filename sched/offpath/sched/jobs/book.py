@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from offpath.sched.gpu.policy import DemandKind, Placement, Policy
+from offpath.sched.gpu.policy import Demand, DemandKind, Placement, Policy
 from offpath.sched.jobs import events
 from offpath.sched.jobs.admission import refuse, retry_after_ms, withdraw
 from offpath.sched.jobs.commands import Answer, Command, Copy, Launch
@@ -163,7 +163,10 @@ class JobBook:
             self._delivered(event.credit)
         ledger.last_job = max(ledger.last_job, event.job)
         kernel = ledger.kernels.get(event.kernel)
-        demand = demand_of(event.job, kernel, tenant.spec, ledger.settings, event.share, event.payload_bytes)
+        if kernel is None or kernel.models or kernel.memory_bytes:
+            demand = demand_of(event.job, kernel, tenant.spec, ledger.settings, event.share, event.payload_bytes)
+        else:  # what it would return
+            demand = Demand(event.job, session.tenant, event.share or kernel.share, event.payload_bytes)
         job = Job(
             event.job, event.session, event.request_id, demand, event.kernel, event.priority,
             event.deadline_ns, event.is_idempotent, now_ns, origin=event.origin, share=demand.share,
@@ -181,7 +184,7 @@ class JobBook:
         if event.deadline_ns:
             ledger.timers.arm(event.deadline_ns, ("job", event.job))
         # A job behind a queue of the same demand cannot be placed. A queue of another demand does not block it.
-        if demand.kind in tenant.queues or not self._place(job, tenant, now_ns):
+        if (tenant.queues and demand.kind in tenant.queues) or not self._place(job, tenant, now_ns):
             self._enqueue(job, tenant, now_ns)
 
     def _place(self, job: Job, tenant: Tenant, now_ns: int) -> bool:
