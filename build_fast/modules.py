@@ -11,6 +11,7 @@ COMPILED: Final[tuple[str, ...]] = (
     "offpath.sched.jobs.admission",
     "offpath.sched.jobs.book",
     "offpath.sched.jobs.commands",
+    "offpath.sched.jobs.demands",
     "offpath.sched.jobs.events",
     "offpath.sched.jobs.forecast",
     "offpath.sched.jobs.leasing",

@@ -124,7 +124,7 @@ drain_ms = 1
         "tenant.1.weight": ("must be a whole number, is text", 18, "bob"),
         "tenant.1.token_file": ("must be text, is true or false", 19, "bob"),
         "datapath.copy_engine": (
-            "must be one of 'loopback', 'verbs' or 'doca'; did you mean \"doca\"?", 22, None
+            "must be one of 'loopback', 'verbs', 'doca' or 'cuda'; did you mean \"doca\"?", 22, None
         ),
         "limmits": ('is not a key; did you mean "limits"?', 24, None),
     }  # fmt: skip

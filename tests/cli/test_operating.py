@@ -243,6 +243,8 @@ def test_a_plan_empties_the_gpu_whose_work_has_room_elsewhere() -> None:
     assert sorted(each["lease"] for each in found.data()["moves"]) == [2, 3]
     pinned = [each.model_copy(update={"is_pinned": True}) for each in held]
     assert proposal(gpus, pinned).moves == {}
+    restricted = [each.model_copy(update={"is_restricted": True}) for each in held]
+    assert proposal(gpus, restricted).moves == {}
     assert "nothing to move" in proposal(gpus, []).text()
 
 

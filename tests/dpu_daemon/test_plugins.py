@@ -21,6 +21,8 @@ from offpath.dpu_daemon.durability.journal import codec
 from offpath.dpu_daemon.durability.journal.ring import ReadOnlyFile, Ring
 from offpath.dpu_daemon.policy.plugins import PluginError, PluginProcess
 from offpath.sched.gpu.plugin import AdvisorError, PluginDecision
+from offpath.sched.gpu.policy import Demand
+from offpath.sched.plain import to_plain
 
 from ..support.cluster import TIMEOUT, Cluster
 from ..support.clusters import Make
@@ -34,7 +36,7 @@ JOBS = 60
 PATIENT_MS = 1_000
 """A good plug-in's deadline here: a machine with other work may not run it for longer than 5 ms."""
 STATE: list[Any] = [[], [], 0, 0, ""]
-DEMAND = [1, "ada", 14, 0, ""]
+DEMAND = to_plain(Demand(1, "ada", 14, 0))
 QUARANTINED = "policy plug-in quarantined, using the built-in policy"
 
 

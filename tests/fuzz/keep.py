@@ -18,7 +18,7 @@ import orjson
 from offpath.bindings.channel.session import Session
 from offpath.bindings.ina import frames as ina
 from offpath.bindings.mig import gpu_model
-from offpath.bindings.wire import cluster, control, ina_admin
+from offpath.bindings.wire import cluster, control, ina_admin, regions
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.frames import frame
 from offpath.bindings.wire.header import Tensor, pack_answer, pack_request, pack_tensors
@@ -83,6 +83,13 @@ def _plain(name: str) -> Iterator[tuple[Any, ...]]:
             yield (pack_result(1, 2, status, 10, 20, 4, True, b"", b"text"),)
         yield (pack_result(1, 2, 0, 10, 20, 1 << 40, False, _FULL, b""),)
         yield (pack_result(1, 2, 0, 10, 20, 3072, True, _SOME, bytes(3072)),)
+    elif name == "parse_region":
+        yield from (
+            (regions.pack_copy(1, 4096, at, nbytes),) for at, nbytes in ((0, 1), (64, regions.MOST_REGION_BYTES))
+        )
+        yield from ((regions.pack_region(2, 1 << 20, is_writable),) for is_writable in (False, True))
+        yield from ((regions.pack_drop((1 << 64) - 1),), (regions.pack_drop(1) + b"\0",), (b"",), (b"\1" + bytes(39),))
+        yield from ((regions.pack_copy(1, 2, 3, 0),), (regions.pack_region(1, 1 << 63, False),))
     elif name == "session_frame":
         ours = Session(b"nonce123")
         yield from ((ours.frame(kind, b"x" if kind == 3 else b""),) for kind in range(8))

@@ -120,6 +120,7 @@ REQUEST = layout("IHHQIHBBIIQ")
 ANSWER = layout("IHHQBBHIIIQQQQQQQQ")
 LAUNCH = layout("BBBBIQQIHHQ")
 RESULT = layout("BBBBIQQQQQ")
+REGION = layout("BBHIQQQQ")
 # which field counts descriptors, which announces the bytes they lie in
 _COUNT_AT = {REQUEST: 23, ANSWER: 17, LAUNCH: 2, RESULT: 2}
 _ROOM_AT = {REQUEST: 32, ANSWER: 32, LAUNCH: 32, RESULT: 40}
@@ -242,6 +243,17 @@ def ina_mutation(noise: Random, data: bytes, numbers: Numbers) -> tuple[bytes, N
         body[begin : begin + width] = edge(noise, width).to_bytes(width, "little")
     data = b"".join(len(each).to_bytes(4, "little") + each for each in found)
     return data[:140_000], numbers
+
+
+def region_mutation(noise: Random, data: bytes, numbers: Numbers) -> tuple[bytes, Numbers]:
+    """Spoils a message of the copy engine `cuda`: one of its fields, its kind, or its length."""
+    kind = noise.randrange(8)
+    if kind < 2 or not data:
+        return spoil(noise, data), numbers
+    if kind == 2:
+        return bytes([noise.randrange(8)]) + data[1:], numbers
+    at, width = noise.choice(REGION)
+    return data[:at] + edge(noise, width).to_bytes(width, "little") + data[at + width :], numbers
 
 
 def piece_mutation(noise: Random, data: bytes, numbers: Numbers) -> tuple[bytes, Numbers]:

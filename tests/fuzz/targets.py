@@ -26,7 +26,7 @@ from offpath.bindings.channel import session as sessions
 from offpath.bindings.doca import pieces
 from offpath.bindings.ina import frames as ina
 from offpath.bindings.loopback import fabric
-from offpath.bindings.wire import cluster, control, frames, header, host, ina_admin
+from offpath.bindings.wire import cluster, control, frames, header, host, ina_admin, regions
 from offpath.dpu_daemon import config
 from offpath.host_helper.ina import rank_file
 from offpath.sched.ina.protocol.records import epoch_to_data, state_to_data
@@ -42,6 +42,7 @@ from .mutate import (
     json_mutation,
     page_mutation,
     piece_mutation,
+    region_mutation,
     stream_mutation,
     struct_mutation,
     tensor_mutation,
@@ -49,6 +50,11 @@ from .mutate import (
 )
 
 TICKET = "T" * 43
+REGION_PACKERS: dict[type, Callable[..., bytes]] = {
+    regions.RegionCopy: regions.pack_copy,
+    regions.RegionOffer: regions.pack_region,
+    regions.RegionDrop: regions.pack_drop,
+}
 _OTHER = "U" * 43
 _TENSOR_CODES = {"dtype", "dims", "reserved", "tensor_bytes", "tensor_bounds", "tensor_alignment"}
 
@@ -59,6 +65,7 @@ class Modules:
 
     header: ModuleType = header
     host: ModuleType = host
+    regions: ModuleType = regions
     frames: ModuleType = frames
     tickets: ModuleType = tickets
     control: ModuleType = control
@@ -97,8 +104,8 @@ def targets(modules: Modules | None = None) -> Iterator[dict[str, Target]]:
     m = modules or Modules()
     with tempfile.TemporaryDirectory(prefix="offpath-f-") as folder, contextlib.ExitStack() as held:
         made = [
-            _request(m), _answer(m), _tensors(m), _launch(m), _result(m), _session(m), _pieces(m),
-            _frames(m), _ina(m), _page(m), *_controls(m),
+            _request(m), _answer(m), _tensors(m), _launch(m), _result(m), _region(m), _session(m),
+            _pieces(m), _frames(m), _ina(m), _page(m), *_controls(m),
             held.enter_context(_ticket(m, folder)), _reply(m), _config(m), held.enter_context(_toml(m)),
         ]  # fmt: skip
         yield {target.name: target for target in made}
@@ -198,6 +205,20 @@ def _result(m: Modules) -> Target:
         struct_mutation(RESULT, host.RESULT_BYTES, has_crc=False),
         frozenset({"short", "result", "length", "inline_length"}),
         lambda got: f"status {got.status}, inline {got.is_inline}, {len(got.tensors) // 64} tensors",
+    )  # fmt: skip
+
+
+def _region(m: Modules) -> Target:
+    """A message of the copy engine `cuda`."""
+
+    def check(data: bytes, numbers: Numbers, got: Any) -> None:
+        assert REGION_PACKERS[type(got)](*got) == data
+        if not isinstance(got, regions.RegionDrop):
+            assert 0 < got.nbytes <= regions.MOST_REGION_BYTES
+
+    return Target(
+        "parse_region", lambda data, _: m.regions.parse(data), (errors.HostMessageError,), check,
+        region_mutation, frozenset({"region_message", "region_bytes"}), lambda got: type(got).__name__,
     )  # fmt: skip
 
 

@@ -40,6 +40,8 @@ BUGS = [
     ("parse_result", "host", "if len(message) < _RESULT.size:", "if not message:"),
     ("parse_result", "host", "(len(inline) != nbytes or nbytes", "(len(inline) < nbytes or nbytes"),
     ("parse_result", "host", "if not inline_flag and inline:", "if not inline_flag and inline and not count:"),
+    ("parse_region", "regions", "if zero or zero2 or flag", "if zero2 or flag"),
+    ("parse_region", "regions", "0 < numbers[-1] <= MOST", "0 <= numbers[-1] <= MOST"),
     ("session_frame", "sessions", "or version != VERSION or zero:", "or version != VERSION:"),
     ("session_frame", "sessions", "if len(body) > MAX_MESSAGE_BYTES:", "if len(body) > MAX_MESSAGE_BYTES + 1:"),
     ("session_frame", "sessions", "if bool(body) is not (kind == DATA):", "if not body and kind == DATA:"),

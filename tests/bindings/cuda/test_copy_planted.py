@@ -143,6 +143,11 @@ def launches_on_the_last_payload(patch: Patch) -> None:
     patch(Payloads, "take", lambda self, nbytes: None)
 
 
+@planted(of_rig(tests.test_a_copy_and_the_launch_behind_it_are_one_packet_and_a_copy_alone_follows_soon), r"not None")
+def keeps_a_copy_without_a_launch_back(patch: Patch) -> None:
+    patch(CudaCopyEngine, "flush", lambda self: None)
+
+
 @planted(UNDER_A_COPY, r"signal 6|status|ended|-6")
 def unpins_without_waiting_for_the_copy(patch: Patch) -> None:
     patch(CudaLane, "synchronize", lambda self: None)

@@ -257,7 +257,8 @@ class Cancelled(_Message):
 
 
 class LeaseLine(_Message):
-    """A lease. ``running_share``: the part of ``alpha`` in use; both in percent of its GPU."""
+    """A lease. ``running_share``: the part of ``alpha`` in use; both in percent of its GPU. ``is_restricted``: memory
+    or the GPU's model decides where one of its jobs fits."""
 
     lease: LeaseNumber
     generation: U64
@@ -273,6 +274,7 @@ class LeaseLine(_Message):
     running: U32
     running_share: U16
     held_ms: float
+    is_restricted: bool = False
 
 
 class Leases(_Message):

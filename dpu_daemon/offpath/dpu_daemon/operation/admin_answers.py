@@ -174,7 +174,7 @@ class Answers:
                 lease=each.lease, generation=each.generation, tenant=each.tenant, gpu=each.gpu, profile=each.profile,
                 start=each.start, alpha=each.alpha, lanes=each.lanes, state=each.state.value,
                 is_pinned=each.is_pinned, jobs=each.jobs, running=each.running, running_share=each.running_share,
-                held_ms=each.held_ns / MS,
+                held_ms=each.held_ns / MS, is_restricted=each.is_restricted,
             )
             for each in page
         ]  # fmt: skip

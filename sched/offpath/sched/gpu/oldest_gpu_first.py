@@ -124,7 +124,8 @@ class OldestGpuFirst(IndexedPolicy):
             return NO_LEASE
         own = self.first_in(rooms, self.room_mask(demand), demand)
         if own is not None:
-            return self._taken(own, self.take(own, share_in(demand, own.view)))
+            share = demand.share_on(own.view.model) if demand.models else demand.share
+            return self._taken(own, self.take(own, share))
         if rooms.first(ALL_ROOMS) is None:  # no lane is free: what a busy tenant's next job meets
             return LANES if self.has_open_lease(demand.tenant) else NO_LEASE
         if self._prefetch:

@@ -127,9 +127,9 @@ def runs_on(demand: Demand, spec: GpuSpec) -> bool:
 def share_in(demand: Demand, view: LeaseView) -> int:
     """R of the demand on the lease's GPU; 0: no lane of the lease can ever hold it."""
     share = demand.share_on(view.model) if demand.models else demand.share
-    if share > view.alpha or demand.payload_bytes > view.landing_bytes or demand.memory_bytes > view.lane_bytes:
-        return 0
-    return 0 if demand.helpers and view.helper not in demand.helpers else share
+    is_held = share <= view.alpha and demand.payload_bytes <= view.landing_bytes
+    is_served = not demand.helpers or view.helper in demand.helpers
+    return share if is_held and is_served and demand.memory_bytes <= view.lane_bytes else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ def refuse(job: Job, session: Session, tenant: Tenant, ledger: Ledger, instances
         return EndReason.DUPLICATE_ID
     if job.kernel not in ledger.kernels:
         return EndReason.UNKNOWN_KERNEL
-    if not ledger.may_call(tenant, job.kernel):
+    if tenant.spec.kernels is not None and not ledger.may_call(tenant, job.kernel):
         return EndReason.KERNEL_NOT_PERMITTED
     if share > 100:
         return EndReason.GANG_UNSUPPORTED if share % 100 == 0 else EndReason.BAD_DEMAND

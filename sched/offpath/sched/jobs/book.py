@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from offpath.sched.gpu.policy import DemandKind, Placement, Policy
+from offpath.sched.gpu.policy import Demand, DemandKind, Placement, Policy
 from offpath.sched.jobs import events
 from offpath.sched.jobs.admission import refuse, retry_after_ms, withdraw
 from offpath.sched.jobs.commands import Answer, Command, Copy, Launch
@@ -165,9 +165,13 @@ class JobBook:
         ledger.last_job = max(ledger.last_job, event.job)
         helpers = ledger.helpers.only_on.get(event.kernel, ())
         kernel = ledger.kernels.get(event.kernel)
-        demand = demand_of(
-            event.job, kernel, tenant.spec, ledger.settings, event.share, event.payload_bytes, helpers
-        )  # fmt: skip
+        if kernel is None or kernel.models or kernel.memory_bytes:
+            demand = demand_of(
+                event.job, kernel, tenant.spec, ledger.settings, event.share, event.payload_bytes, helpers
+            )  # fmt: skip
+        else:  # what it would return
+            share = event.share or kernel.share
+            demand = Demand(event.job, session.tenant, share, event.payload_bytes, helpers=helpers)
         job = Job(
             event.job, event.session, event.request_id, demand, event.kernel, event.priority,
             event.deadline_ns, event.is_idempotent, now_ns, origin=event.origin, share=demand.share,
@@ -185,8 +189,7 @@ class JobBook:
         if event.deadline_ns:
             ledger.timers.arm(event.deadline_ns, ("job", event.job))
         # A job behind a queue of the same demand cannot be placed. A queue of another demand does not block it.
-        is_behind = tenant.queues and demand.kind in tenant.queues
-        if is_behind or not self._place(job, tenant, now_ns):
+        if (tenant.queues and demand.kind in tenant.queues) or not self._place(job, tenant, now_ns):
             self._enqueue(job, tenant, now_ns)
 
     def _place(self, job: Job, tenant: Tenant, now_ns: int) -> bool:

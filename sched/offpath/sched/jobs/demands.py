@@ -31,7 +31,7 @@ class Instances:
 
     def least_fraction(self, demand: Demand) -> int:
         """The smallest fraction of an instance that holds the demand, in percent; 0 if none does."""
-        if not demand.is_restricted:
+        if not (demand.models or demand.memory_bytes):  # `is_restricted`, inlined: on every request's way
             at = bisect_left(self.alphas, demand.share)
             return self.alphas[at] if at < len(self.alphas) else 0
         holding = [
