@@ -175,6 +175,7 @@ def messages(name: str) -> list[Any]:
             control.KernelNeeds(name="e" * 64, memory_bytes=1 << 50, models=models),
             control.WorkerHello(lease=1, lane=0, pid=1, token=token),
             control.InstanceFailed(lease=1, generation=1, detail="no"),
+            control.LaneLoading(lease=1, lane=63, generation=1),
             control.LaneReady(
                 lease=1, lane=0, generation=1, export={"offset": 0, "nbytes": 8192, "kind": "memfd"},
                 landing_bytes=4096, result_bytes=4096,

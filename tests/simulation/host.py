@@ -127,6 +127,7 @@ class SimWorker:
         try:
             if not self._has_offered:
                 self._has_offered = True
+                self._worker._load(end, None)  # type: ignore[arg-type]
                 self._worker._offer(end)  # type: ignore[arg-type]
                 if self._worker._last_result:
                     end.send(self._worker._last_result)

@@ -29,6 +29,8 @@ helper = Helper()
 residue: list[int] = []
 stillborn = ""
 """The tenant whose workers die before they are ready."""
+load_s = 0.0
+"""How long a worker loads."""
 
 
 @helper.lane_opened
@@ -36,6 +38,7 @@ def audit(lane: LaneContext) -> None:
     """What a former tenant left in the lane's memory, in bytes that are not zero."""
     if lane.tenant == stillborn:
         os.kill(os.getpid(), 9)
+    time.sleep(load_s)
     left = np.frombuffer(lane.memory.read(0, lane.memory.landing_bytes + lane.memory.result_bytes), np.uint8)
     residue.extend(int(np.count_nonzero(half)) for half in np.split(left, [lane.memory.landing_bytes]))
 
@@ -251,6 +254,7 @@ if __name__ == "__main__":
     channel, given = sys.argv[1:]
     options = json.loads(given)
     stillborn = options.pop("stillborn", "")
+    load_s = options.pop("load_s", 0.0)
     if options.pop("break_acquire", False):
         EmulatedLane.acquire = lambda self, nbytes: None  # type: ignore[method-assign]
     if times := options.pop("fail_scrub", 0):

@@ -187,7 +187,7 @@ class KernelTable:
 
     def lane_opened(self, function: Callable[[LaneContext], None]) -> Callable[[LaneContext], None]:
         """Decorator: call the function in each worker when its lane is reserved, before its first job (to load a
-        model, or to audit memory).
+        model, or to audit memory). The daemon's ``limits.load_ms`` bounds its time.
         """
         self.on_lane_open.append(function)
         return function

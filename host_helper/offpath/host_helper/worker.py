@@ -37,6 +37,7 @@ from offpath.host_helper.results import Stored, store
 
 logger = logging.getLogger(__name__)
 _RECONNECT_S: Final = 0.01
+_MOST_MS: Final = 0xFFFF_FFFF
 
 
 class Worker:
@@ -78,6 +79,8 @@ class Worker:
         self._pid = pid
         self._linger_s = linger_s
         self._is_unwanted = False
+        self._is_loaded = False
+        self._load_ms = 0
         self._is_device_lost = False
         self._raised = Raised(f"lease {order.lease} lane {lane}", __file__)
         self._last_job = 0
@@ -108,11 +111,8 @@ class Worker:
                 time.sleep(_RECONNECT_S)
                 continue
             try:
-                if is_new:
-                    is_new = False
-                    for opened in self._table.on_lane_open:
-                        opened(context)
-                self._serve(connection)
+                is_new = False
+                self._serve(connection, context)
             except PeerGone:
                 pass
             except DeviceGone as fault:  # of a kernel, which is its tenant's affair; the supervisor replaces the lease
@@ -133,7 +133,7 @@ class Worker:
             self._payloads.clear()
             self._memory.close()
 
-    def _serve(self, connection: HostEnd) -> None:
+    def _serve(self, connection: HostEnd, context: LaneContext) -> None:
         """Serve one connection until it closes. Raises: PeerGone."""
         hello = control.WorkerHello(
             lease=self._order.lease, lane=self._lane_number, pid=self._pid, token=self._order.token,
@@ -141,6 +141,7 @@ class Worker:
         )  # fmt: skip
         connection.send(control.encode(hello))
         self._payloads.clear()
+        self._load(connection, context)
         self._offer(connection)
         if self._last_result:
             connection.send(self._last_result)
@@ -168,12 +169,26 @@ class Worker:
             if received is not None and (message := self._payloads.handle(*received)):
                 return message
 
+    def _load(self, connection: HostEnd, context: LaneContext) -> None:
+        """Once: run the functions that load models, announced so that the daemon's limit on loading counts, not that on
+        opening. Raises: PeerGone."""
+        if self._is_loaded:
+            return
+        order = self._order
+        loading = control.LaneLoading(lease=order.lease, lane=self._lane_number, generation=order.generation)
+        connection.send(control.encode(loading))
+        began_ns = time.monotonic_ns()
+        self._is_loaded = True
+        for opened in self._table.on_lane_open:
+            opened(context)
+        self._load_ms = min((time.monotonic_ns() - began_ns) // 1_000_000, _MOST_MS)
+
     def _offer(self, connection: HostEnd) -> None:
         export = self._export(connection)
         ready = control.LaneReady(
             lease=self._order.lease, lane=self._lane_number, generation=self._order.generation,
             export=dict(export.descriptor), landing_bytes=self._lane.landing_bytes,
-            result_bytes=self._lane.result_bytes,
+            result_bytes=self._lane.result_bytes, load_ms=self._load_ms,
         )  # fmt: skip
         connection.send(control.encode(ready), export.fds)
 

@@ -211,3 +211,29 @@ def test_one_tenants_failures_hold_up_nobody_elses_pins() -> None:
     harness.book.ledger.tenants["bob"].retry_open_ns = 0
     assert harness.submit(3, 1, BOB) == (opened(3, "bob", "1g.5gb", 1, dirty=True),)
     assert harness.tick(502)[0] == opened(4, "ada", "1g.5gb", 0)
+
+
+def test_the_limit_on_loading_replaces_that_on_opening_when_all_lanes_are_reserved() -> None:
+    harness = BookHarness(settings=replace(SHORT, load_ns=200 * MS), pins=(PIN,))
+    for at_ms, lane in ((10, 0), (20, 0), (40, 1), (45, 7)):
+        assert harness.send(at_ms, events.LaneLoading(1, lane, 1)) == ()
+    assert harness.tick(239) == ()
+    (closed,) = harness.tick(240)
+    assert isinstance(closed, CloseLease)
+
+
+def test_one_lane_that_is_not_reserved_keeps_the_limit_on_opening() -> None:
+    harness = BookHarness(settings=replace(SHORT, load_ns=200 * MS), pins=(PIN,))
+    harness.send(10, events.LaneLoading(1, 0, 1))
+    harness.send(10, events.LaneLoading(1, 1, 9))
+    (closed,) = harness.tick(50)
+    assert isinstance(closed, CloseLease)
+
+
+def test_without_a_limit_on_loading_a_lease_may_load_for_ever() -> None:
+    harness = BookHarness(settings=replace(SHORT, load_ns=0), pins=(PIN,))
+    for lane in range(2):
+        harness.send(10, events.LaneLoading(1, lane, 1))
+    assert harness.tick(10**6) == ()
+    harness.warm(10**6, 1)
+    assert harness.state(1) is LeaseState.WARM

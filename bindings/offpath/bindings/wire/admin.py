@@ -258,7 +258,8 @@ class Cancelled(_Message):
 
 class LeaseLine(_Message):
     """A lease. ``running_share``: the part of ``alpha`` in use; both in percent of its GPU. ``is_restricted``: memory
-    or the GPU's model decides where one of its jobs fits."""
+    or the GPU's model decides where one of its jobs fits. ``load_ms``: the longest time that one of its workers took to
+    load its models."""
 
     lease: LeaseNumber
     generation: U64
@@ -275,6 +276,7 @@ class LeaseLine(_Message):
     running_share: U16
     held_ms: float
     is_restricted: bool = False
+    load_ms: U32 = 0
 
 
 class Leases(_Message):

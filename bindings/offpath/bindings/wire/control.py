@@ -2,9 +2,9 @@
 
 Negotiation. Requester → daemon: Hello, Redeem, Goodbye. Daemon → requester: Welcome, Redeemed, Refused, Kernels,
 Durable, Closing. Host channel, rare messages (the frequent ones are structs in `wire.host`). Host → daemon:
-HelperHello, GpuOffer, KernelNeeds, InstanceHeld, WorkerHello, InstanceFailed, LaneReady, LaneScrubbed, InstanceClosed,
-WorkerDied, InaStates, Pong, Goodbye. Daemon → host: HostWelcome, HostKernels, OpenInstance, InviteLane, ScrubLane,
-CloseInstance, KillWorker, InaEpoch, InaAsk, Ping, Closing.
+HelperHello, GpuOffer, KernelNeeds, InstanceHeld, WorkerHello, InstanceFailed, LaneLoading, LaneReady, LaneScrubbed,
+InstanceClosed, WorkerDied, InaStates, Pong, Goodbye. Daemon → host: HostWelcome, HostKernels, OpenInstance, InviteLane,
+ScrubLane, CloseInstance, KillWorker, InaEpoch, InaAsk, Ping, Closing.
 """
 
 from __future__ import annotations
@@ -377,8 +377,18 @@ class WorkerHello(_Message):
     has_result: bool = False
 
 
+class LaneLoading(_Message):
+    """A new worker's lane is reserved; it loads its models, and LaneReady follows. Sent once, after the first hello."""
+
+    kind: Literal["lane_loading"] = "lane_loading"
+    lease: LeaseNumber
+    lane: Lane
+    generation: U64
+
+
 class LaneReady(_Message):
-    """A lane's memory is reserved, clean and exported. The export's descriptor travels beside this message."""
+    """A lane's memory is reserved, clean and exported. The export's descriptor travels beside this message.
+    ``load_ms``: how long the worker loaded its models; the same after each hello."""
 
     kind: Literal["lane_ready"] = "lane_ready"
     lease: LeaseNumber
@@ -387,6 +397,7 @@ class LaneReady(_Message):
     export: Annotated[dict[str, U64 | str], _at_most(MAX_EXPORT_ITEMS)]
     landing_bytes: U64
     result_bytes: U64
+    load_ms: U32 = 0
 
 
 class InviteLane(_Message):
@@ -507,6 +518,7 @@ HostToDaemon = Annotated[
     | InstanceHeld
     | WorkerHello
     | InstanceFailed
+    | LaneLoading
     | LaneReady
     | LaneScrubbed
     | InstanceClosed
@@ -534,6 +546,7 @@ HOST_TO_DAEMON: Final[
         | InstanceHeld
         | WorkerHello
         | InstanceFailed
+        | LaneLoading
         | LaneReady
         | LaneScrubbed
         | InstanceClosed

@@ -127,6 +127,9 @@ class LimitsTable(_Table):
     """When a budget ends during the kernel: ``kill`` its worker after `LINGER_MS`, or let it ``finish`` (`kernel_ms`
     still applies). Either way the job is EXPIRED at once."""
     open_ms: SomeMilliseconds = 30_000
+    """Longest opening of a lease: until all its lanes are reserved. After it, the lease is closed and tried again."""
+    load_ms: Milliseconds = 600_000
+    """Longest loading of models by the workers of a lease, from then on; 0: no limit. After it, likewise."""
     scrub_ms: SomeMilliseconds = 30_000
     helper_ms: Annotated[int, Field(ge=100, le=_MOST_MS)] = 5000
     """A helper that sends nothing for this long is lost."""
@@ -250,6 +253,7 @@ class DaemonConfig(_Table):
             linger_ns=LINGER_MS * MS,
             kills_expired=limits.on_expiry == "kill",
             open_ns=limits.open_ms * MS,
+            load_ns=limits.load_ms * MS,
             scrub_ns=limits.scrub_ms * MS,
             drain_ns=limits.drain_ms * MS,
             kernel_gone_ns=limits.kernel_gone_ms * MS,

@@ -210,6 +210,10 @@ class Lanes:
         order = self.orders.get(lease)
         return order.gpu_index if order is not None else 0
 
+    def load_ms(self, lease: int) -> int:
+        """The longest time that a worker of the lease took to load its models; 0 until one is ready."""
+        return max((link.load_ms for link in self.links.values() if link.lease == lease), default=0)
+
     def is_changing(self, number: int) -> bool:
         """True while an instance of the helper of this number is being opened or closed."""
         return any(
@@ -292,6 +296,11 @@ class Lanes:
             body, fds = received
             try:
                 ready = control.decode(control.HOST_TO_DAEMON, body)
+                if isinstance(ready, control.LaneLoading) and not link.is_loading:
+                    close_all(fds)
+                    link.is_loading = True
+                    self._book_loop.dispatch(events.LaneLoading(link.lease, link.lane, link.generation))
+                    return
                 if not isinstance(ready, control.LaneReady):
                     raise ProtocolError("lane_ready", f"received {ready.kind} instead")
             except ProtocolError:
@@ -312,7 +321,11 @@ class Lanes:
         link.memory, link.landing_bytes, link.result_bytes = memory, ready.landing_bytes, ready.result_bytes
         self._loop.remove_reader(link.connection.fileno())
         self._loop.add_reader(link.connection.fileno(), self._from_worker, link)
-        if (link.lease, link.lane) in self.awaited and not link.resent:
+        link.load_ms = ready.load_ms
+        if (link.lease, link.lane) not in self.awaited:
+            self._counters["lanes_ready"] += 1
+            self._counters["load_ms"] += ready.load_ms
+        elif not link.resent:
             # Before the book sends anything new to the lane: it would look like a message that never arrived.
             self._returning.lane_is_back(link)
         self._book_loop.dispatch(events.LaneReady(link.lease, link.lane, link.generation))

@@ -175,6 +175,7 @@ class Answers:
                 start=each.start, alpha=each.alpha, lanes=each.lanes, state=each.state.value,
                 is_pinned=each.is_pinned, jobs=each.jobs, running=each.running, running_share=each.running_share,
                 held_ms=each.held_ns / MS, is_restricted=each.is_restricted,
+                load_ms=self._daemon.host.lanes.load_ms(each.lease),
             )
             for each in page
         ]  # fmt: skip

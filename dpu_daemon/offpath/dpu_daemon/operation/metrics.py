@@ -41,6 +41,7 @@ PLAIN: Final[dict[str, tuple[str, str]]] = {
     "offpath_answer_written_bytes": ("answer_bytes_written", "Bytes of answers that the daemon's CPU wrote."),
     "offpath_scrubbed_bytes": ("scrubbed_bytes", "Bytes of instance memory confirmed as zero."),
     "offpath_leases_opened": ("leases_opened", "Leases that the book ordered the helper to open."),
+    "offpath_lanes_ready": ("lanes_ready", "Lanes whose workers became ready."),
     "offpath_leases_closed": ("leases_closed", "Leases that the book ordered the helper to close."),
     "offpath_restarts": ("restarts", "Processes that continued this lineage's journal after the first."),
     "offpath_connections_evicted": (
@@ -159,6 +160,8 @@ def families(now: Snapshot) -> Iterator[Metric]:
     )
     for name, (key, text) in PLAIN.items():
         yield CounterMetricFamily(name, text, value=now.counters.get(key, 0))
+    load_s = now.counters.get("load_ms", 0) / 1e3
+    yield CounterMetricFamily("offpath_lane_load_seconds", "Time in which workers loaded models.", value=load_s)
     yield _answers(now)
     yield _paused(now)
     yield from _levels(now)

@@ -62,6 +62,9 @@ class LaneConnection:
     memory: Memory | None = None
     landing_bytes: int = 0
     result_bytes: int = 0
+    is_loading: bool = False
+    """Its worker has reported that it loads its models."""
+    load_ms: int = 0
     ref: JobRef | None = None
     """The job whose payload was last sent here."""
     last_job: int = 0

@@ -62,6 +62,7 @@ class JobBook:
             events.LaunchFailed: self._launch_failed,
             events.HelperJoined: self._helper_joined,
             events.HelperLost: self._helper_lost,
+            events.LaneLoading: self._lane_loading,
             events.LaneReady: self._lane_ready,
             events.InstanceFailed: self._instance_failed,
             events.WorkerLost: self._worker_lost,
@@ -479,6 +480,11 @@ class JobBook:
         lease = self.ledger.leases.get(job.placement.lease) if job.placement is not None else None
         if lease is not None:
             lease.running_share -= job.share
+
+    def _lane_loading(self, event: events.LaneLoading, now_ns: int) -> None:
+        lease = self.ledger.lease_of(event.lease, event.generation)
+        if lease is not None and self.leasing.lane_loading(lease, event.lane, now_ns):
+            self.limits.watch(lease)
 
     def _lane_ready(self, event: events.LaneReady, now_ns: int) -> None:
         lease = self.ledger.lease_of(event.lease, event.generation)

@@ -132,8 +132,17 @@ class HelperLost:
 
 
 @record
+class LaneLoading:
+    """A worker has reserved its lane and loads its models; `LaneReady` follows."""
+
+    lease: int
+    lane: int
+    generation: int
+
+
+@record
 class LaneReady:
-    """A worker has reserved and exported its lane."""
+    """A worker has reserved and exported its lane, and loaded its models."""
 
     lease: int
     lane: int
@@ -204,6 +213,6 @@ class Tick:
 
 Event = (
     SessionOpened | SessionClosed | JobSubmitted | CancelRequested | SlotLost | CreditReturned | CopyDone | LaunchFailed
-    | ResultArrived | HelperJoined | HelperLost | LaneReady | InstanceFailed | WorkerLost | LaneScrubbed
+    | ResultArrived | HelperJoined | HelperLost | LaneLoading | LaneReady | InstanceFailed | WorkerLost | LaneScrubbed
     | InstanceClosed | ConfigChanged | Drain | PluginStarted | Tick
 )  # fmt: skip

@@ -86,6 +86,16 @@ class Leasing:
         return self._ledger.helpers.by_name[self._gpus[lease.view.gpu].helper].number
 
     # -- lease life cycle -----------------------------------------------------------------------------------------
+    def lane_loading(self, lease: Lease, lane: int, now_ns: int) -> bool:
+        """True if with this lane all are reserved: from now on the limit on loading counts."""
+        if lease.state is not LeaseState.CREATING or not 0 <= lane < lease.view.lanes or lane in lease.loading:
+            return False
+        lease.loading.add(lane)
+        if len(lease.loading) < lease.view.lanes:
+            return False
+        lease.since_ns = now_ns
+        return True
+
     def lane_ready(self, lease: Lease, lane: int, now_ns: int) -> bool:
         """True if this lane made the lease WARM."""
         if lease.state is not LeaseState.CREATING or not 0 <= lane < lease.view.lanes:

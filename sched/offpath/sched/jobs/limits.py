@@ -1,4 +1,5 @@
-"""Enforces time limits on launches, launches of answered jobs, lease opening and scrubbing. One timer per lease."""
+"""Enforces time limits on launches, launches of answered jobs, lease opening, model loading and scrubbing. One timer
+per lease."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ class Limits:
         """Time of the first limit on the lease; 0 for never."""
         settings = self._ledger.settings
         if lease.state is LeaseState.CREATING:
-            return lease.since_ns + settings.open_ns if settings.open_ns else 0
+            limit_ns = settings.load_ns if len(lease.loading) == lease.view.lanes else settings.open_ns
+            return lease.since_ns + limit_ns if limit_ns else 0
         if lease.state is LeaseState.SCRUBBING:
             return lease.since_ns + settings.scrub_ns if settings.scrub_ns and not lease.is_closing else 0
         return min((due for job in lease.jobs.values() if (due := self._job_due_ns(job))), default=0)

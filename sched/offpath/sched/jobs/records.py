@@ -57,7 +57,8 @@ class BookSettings:
     in a row up to ``retry_limit_ns``.
 
     Limits, 0 for none. ``kernel_ns``: run time of a launch. ``linger_ns``: run time after the job was answered (if the
-    job expired, only where ``kills_expired``, else until ``kernel_ns``). ``open_ns``: time a lease may be CREATING.
+    job expired, only where ``kills_expired``, else until ``kernel_ns``). ``open_ns``: time a lease may be CREATING
+    until all its lanes are reserved. ``load_ns``: time that its workers may take from then on to load their models.
     ``scrub_ns``: time its workers may take to scrub. ``drain_ns``: time that running jobs of a removed tenant may take
     to finish (0: no time at all). ``kernel_gone_ns``: time without a helper that serves a kernel before its name is
     forgotten and its queued jobs end. ``policy``: name of a policy of `offpath.sched.gpu.registry`; "" keeps the
@@ -79,6 +80,7 @@ class BookSettings:
     linger_ns: int = 0
     kills_expired: bool = True
     open_ns: int = 0
+    load_ns: int = 0
     scrub_ns: int = 0
     drain_ns: int = 30_000 * MS
     kernel_gone_ns: int = 0
@@ -167,12 +169,14 @@ class Job:
 class Lease:
     """A lease and what runs on it. ``running_share`` is Σ R of launched jobs, never above α. ``orphaned_copies``:
     copies (job, attempt) that still write although their lane was lost; the lease is not scrubbed before they end.
-    ``since_ns``: when it became CREATING or SCRUBBING. ``watch_ns``: when `Limits` checks it next, 0 for never."""
+    ``since_ns``: when it became CREATING or SCRUBBING, or when all its lanes were ``loading``.
+    ``watch_ns``: when `Limits` checks it next, 0 for never."""
 
     view: LeaseView
     generation: int
     is_pinned: bool
     state: LeaseState = LeaseState.PLANNED
+    loading: set[int] = field(default_factory=set)
     ready: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
     scrubbed: set[int] = field(default_factory=set)

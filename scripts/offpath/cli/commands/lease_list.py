@@ -7,7 +7,7 @@ import argparse
 from offpath.bindings.wire import admin
 from offpath.cli import admin_client
 
-HEAD = ("lease", "tenant", "gpu", "profile", "start", "state", "jobs", "running", "share", "held s")
+HEAD = ("lease", "tenant", "gpu", "profile", "start", "state", "jobs", "running", "share", "held s", "load s")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,8 @@ def row(lease: admin.LeaseLine) -> tuple[object, ...]:
     """A lease as cells of `HEAD`; the share in use and the lease's own, in percent of its GPU."""
     state = lease.state + (" pinned" if lease.is_pinned else "")
     share = f"{lease.running_share}/{lease.alpha}"
-    held = f"{lease.held_ms / 1e3:.1f}"
+    held, load = f"{lease.held_ms / 1e3:.1f}", f"{lease.load_ms / 1e3:.1f}"
     return (
         lease.lease, lease.tenant, lease.gpu, lease.profile, lease.start, state, lease.jobs, lease.running, share, held,
+        load,
     )  # fmt: skip
