@@ -31,7 +31,10 @@ from .shadow_admission import is_permitted, least_held, refusal, renew
 from .shadow_kernels import ShadowKernels
 from .shadow_records import Needs, Occupant, ShadowJob, ShadowLease, promise
 
-LeaseEvent = events.LaneReady | events.InstanceFailed | events.WorkerLost | events.LaneScrubbed | events.InstanceClosed
+LeaseEvent = (
+    events.LaneLoading | events.LaneReady | events.InstanceFailed | events.WorkerLost | events.LaneScrubbed
+    | events.InstanceClosed
+)  # fmt: skip
 RETRYABLE = (EndReason.TENANT_QUEUE_FULL, EndReason.DAEMON_FULL, EndReason.DRAINING)
 
 
@@ -173,6 +176,8 @@ class Shadow:
             return
         is_creating = len(lease.ready) < lease.opened.lanes and lease.closing is None
         match event:
+            case events.LaneLoading() if is_creating and event.lane < lease.opened.lanes:
+                lease.loads(event.lane, self.now_ns)
             case events.LaneReady() if is_creating and event.lane < lease.opened.lanes:
                 lease.ready.add(event.lane)
                 if len(lease.ready) == lease.opened.lanes:
@@ -561,8 +566,8 @@ class Shadow:
         """Somebody will look before anything overruns; nothing of a removed tenant is left on a lane at its limit."""
         settings, tenant = self.settings, lease.opened.tenant
         due = [due for occupant in lease.lanes.values() if (due := occupant.overruns_ns(self.settings))]
-        if state is LeaseState.CREATING and settings.open_ns:
-            due.append(lease.since_ns + settings.open_ns)
+        if state is LeaseState.CREATING and (limit_ns := lease.creating_ns(settings)):
+            due.append(lease.since_ns + limit_ns)
         if state is LeaseState.SCRUBBING and settings.scrub_ns and lease.asked and lease.closing is None:
             due.append(lease.since_ns + settings.scrub_ns)
         next_ns = book.next_deadline_ns()

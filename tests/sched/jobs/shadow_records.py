@@ -122,6 +122,7 @@ class ShadowLease:
     model: str
     memory_bytes: int
     """Of the whole instance."""
+    loading: set[int] = field(default_factory=set)
     ready: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
     asked: set[int] = field(default_factory=set)
@@ -132,7 +133,18 @@ class ShadowLease:
     flying: set[tuple[int, int]] = field(default_factory=set)
     idle_since_ns: int = 0
     since_ns: int = 0
-    """CREATING since then; from the first ScrubLane on: SCRUBBING since then."""
+    """CREATING since then, or loading since then; from the first ScrubLane on: SCRUBBING since then."""
+
+    def loads(self, lane: int, now_ns: int) -> None:
+        """A lane's worker loads its models; the last of them starts that limit."""
+        if lane not in self.loading:
+            self.loading.add(lane)
+            if len(self.loading) == self.opened.lanes:
+                self.since_ns = now_ns
+
+    def creating_ns(self, settings: BookSettings) -> int:
+        """How long it may go on as it is while it is CREATING; 0: for ever."""
+        return settings.load_ns if len(self.loading) == self.opened.lanes else settings.open_ns
 
     def has_allowed_lanes(self, settings: BookSettings, *, may_be_few: bool) -> bool:
         """As many as the settings allow, and no more than the instance holds. ``may_be_few``: kernels that state their

@@ -103,7 +103,7 @@ def draw_limits(random: Random) -> dict[str, Any]:
         return {}
     choices = {
         "kernel_ns": (0, 3, 50), "linger_ns": (0, 1, 20), "open_ns": (0, 5, 100), "scrub_ns": (0, 5, 100),
-        "drain_ns": (0, 5, 1_000),
+        "drain_ns": (0, 5, 1_000), "load_ns": (0, 5, 100),
     }  # fmt: skip
     limits: dict[str, Any] = {name: random.choice(values) * MS for name, values in choices.items()}
     return limits | {"kills_expired": random.random() < 0.6}
@@ -467,6 +467,8 @@ class World:
         if lease is None:
             return None
         lane = self.random.choice(sorted(set(range(lease.opened.lanes)) - lease.ready))
+        if lane not in lease.loading and self.random.random() < 0.7:
+            return events.LaneLoading(lease.opened.lease, lane, lease.opened.generation)
         return events.LaneReady(lease.opened.lease, lane, lease.opened.generation)
 
     def _instance_failed(self) -> events.Event | None:
@@ -520,6 +522,8 @@ class World:
             other = generation + self.random.choice((-1, 1))
             lane = self.random.randrange(lease.opened.lanes)
             said: list[events.Event] = [
+                events.LaneLoading(number, lane, other),
+                events.LaneLoading(number, lease.opened.lanes + 3, generation),
                 events.LaneReady(number, lane, other),
                 events.LaneReady(number, lease.opened.lanes + 3, generation),
                 events.InstanceFailed(number, other),
