@@ -175,9 +175,10 @@ def test_an_xid_of_the_whole_gpu_ends_its_leases_and_one_of_a_process_ends_none(
         with pytest.raises(RequestFailed) as failed:
             running.result(TIMEOUT)
         assert (failed.value.status, failed.value.reason) == (Status.OUTCOME_UNKNOWN, Reason.WORKER_LOST)
-        with pytest.raises(RequestFailed):
-            ada.submit("echo", [np.zeros(8)], options=Options(budget_ms=500), timeout=TIMEOUT)
-    until(lambda: "needs a reset after Xid 79 (GPU has fallen off the bus)" in helper.errors)
+        with pytest.raises(RequestFailed) as refused:
+            ada.submit("echo", [np.zeros(8)], options=AGAIN, timeout=TIMEOUT)
+        assert refused.value.reason == Reason.NO_INSTANCE_FITS
+    until(lambda: "Xid 79 (GPU has fallen off the bus)" in helper.errors)
 
 
 def test_a_helper_killed_leaves_its_instances_to_the_next(cluster: Cluster, migd: Migd) -> None:

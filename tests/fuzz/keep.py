@@ -182,6 +182,7 @@ def messages(name: str) -> list[Any]:
             ),
             control.LaneScrubbed(lease=1, lane=0, generation=1, scrubbed_bytes=8192),
             control.InstanceClosed(lease=1, generation=1, scrubbed_bytes=0),
+            control.GpuLost(uuid="GPU-1", detail="Xid 79 (GPU has fallen off the bus)"),
             control.InaStates(part='{"states":[],"patterns":[]}', is_all=True),
             control.InaStates(part='"' * control.MAX_PART_CHARACTERS, is_last=False),
         ],

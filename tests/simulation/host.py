@@ -281,6 +281,8 @@ class SimHelper:
         self.is_leaving = False
         """It was told to end, as by SIGTERM."""
         self._has_finished = False
+        self._is_welcome = False
+        self._is_gpu_lost = False
         self.kernel_ids: dict[str, int] = {}
         self.linger_ns = 0
         self._lost_ns = 0
@@ -309,6 +311,7 @@ class SimHelper:
             return
         self._end = HostEnd(world, self.pid, self.wake)
         self._end.is_full = self.is_silent
+        self._is_welcome = False
         kernels = [control.KernelOffer(name=k.name, demand=k.demand) for k in self.table.kernels.values()]
         needed = needs(self.table.kernels.values(), self.gpus)
         hello = control.HelperHello(
@@ -380,6 +383,23 @@ class SimHelper:
             return
         self.wake()
 
+    def lose_gpu(self) -> None:
+        """As `Supervisor._on_xid` after an event that loses the GPU; somebody resets it and restarts this process."""
+        if not self.is_alive or self._is_gpu_lost:
+            return
+        self.world.log("helper %s loses its GPU", self.pid)
+        self._is_gpu_lost = True
+        for held in [self.instances.pop(lease) for lease in list(self.instances)]:
+            self._unreaped = [worker for worker in self._unreaped if worker not in held.workers]
+            for worker in held.workers:
+                worker.die()
+        self._report_loss()
+        self.world.loop.after(self.world.short_ns(200), ("world",), self.leave)
+
+    def _report_loss(self) -> None:
+        if self._is_gpu_lost and self._is_welcome:
+            self._send(control.GpuLost(uuid=self.gpus[0].uuid, detail="Xid 79"))
+
     def leave(self) -> None:
         """SIGTERM: it ends once the daemon has let it go."""
         if self.is_alive and not self.is_leaving:
@@ -443,6 +463,8 @@ class SimHelper:
             self.linger_ns = order.linger_ms * MS
             for lease in [lease for lease in self.instances if lease not in order.keep]:
                 self._drop(lease, scrub=True)
+            self._is_welcome = True
+            self._report_loss()
         elif isinstance(order, control.HostKernels):
             self.kernel_ids = dict(order.kernel_ids)
         elif isinstance(order, control.Ping):
@@ -474,7 +496,7 @@ class SimHelper:
         gpu = next((gpu for gpu in self.gpus if gpu.uuid == order.gpu), None)
         promise(gpu is not None, f"an instance on {order.gpu} is ordered, which was not offered")
         assert gpu is not None
-        if world.happens("create_fails"):
+        if self._is_gpu_lost or world.happens("create_fails"):
             self._send(_failed(order, "injected"))
             return
         try:

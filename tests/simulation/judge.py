@@ -169,7 +169,8 @@ class Judge:
         elif status is Status.CANCELLED:
             is_wanted = request.is_cancelled or request.requester.is_hostile or reason is Reason.TENANT_REMOVED
             has_left = reason is Reason.SESSION_CLOSED and not request.requester.is_there()
-            promise(is_wanted or has_left, f"{request} is CANCELLED and nobody asked for that")
+            has_no_gpu = reason is Reason.NO_INSTANCE_FITS and self._world.counts["gpu_dies"]
+            promise(is_wanted or has_left or has_no_gpu, f"{request} is CANCELLED and nobody asked for that")
         if status is Status.FAILED and reason is Reason.COPY_FAILED:
             promise(self._world.counts["copy_fails"], f"{request} says that a copy failed; none did")
         if reason is Reason.TENANT_REMOVED:

@@ -133,6 +133,7 @@ class World:
             "intruders": self._intrude,
             "reloads": lambda: self._reload(draw_terms(self.setup, self.random)),
             "spurious": self.loop.wake_somebody,
+            "gpu_dies": lambda: self._some_helper().lose_gpu(),
         }
         self._striking = sum(self.setup.faults.get(name, 0.0) for name in self._strikes)
         names = [HELPER, SECOND][: self.setup.helpers]

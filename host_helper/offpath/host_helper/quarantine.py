@@ -12,7 +12,8 @@ class Quarantine:
 
     def __init__(self) -> None:
         self._instances: list[tuple[Gpu, int]] = []
-        self._gpus: dict[str, str] = {}
+        self.gpus: dict[str, str] = {}
+        """Those that need a reset, and why."""
 
     def add(self, gpu: Gpu, instance: int) -> None:
         """Keep an instance whose scrub or destruction failed."""
@@ -20,12 +21,12 @@ class Quarantine:
 
     def add_gpu(self, uuid: str, why: str) -> None:
         """Use a GPU no more in this process."""
-        self._gpus[uuid] = why
+        self.gpus[uuid] = why
 
     def check(self, uuid: str) -> None:
         """Raises: DeviceGone: this GPU is in quarantine."""
-        if uuid in self._gpus:
-            raise DeviceGone(f"{uuid} needs a reset after {self._gpus[uuid]}; then restart the helper")
+        if uuid in self.gpus:
+            raise DeviceGone(f"{uuid} needs a reset after {self.gpus[uuid]}; then restart the helper")
 
     def retry(self) -> OffpathError | None:
         """Retry the scrub of the instances. Returns the last failure, if one remains."""

@@ -304,6 +304,8 @@ class Supervisor:
             self._log_once(f"joined the daemon as generation {order.generation} at {time.strftime('%F %T')}")
             for lease in set(self._instances) - set(order.keep):
                 self._drop(lease, scrub=True)
+            for uuid, why in self._quarantine.gpus.items():
+                self._send(connection, control.GpuLost(uuid=uuid, detail=why))
         elif isinstance(order, control.HostKernels):
             self._kernel_ids = dict(order.kernel_ids)
         elif isinstance(order, control.OpenInstance):
@@ -337,7 +339,11 @@ class Supervisor:
         if event.xid in GPU_LOST:
             self._quarantine.add_gpu(event.gpu, what)
             for lease in leases:
-                self._end_lanes(connection, self._instances[lease], f"{what} on {event.gpu}")
+                held = self._instances.pop(lease)
+                self._end_workers(held)
+                self._quarantine.add(held.gpu, held.instance)
+            if connection is not None and self._is_welcome:  # else it is sent after the welcome
+                self._send(connection, control.GpuLost(uuid=event.gpu, detail=what))
 
     # -- instances ------------------------------------------------------------------------------------------------
     def _open(self, connection: HostConnection, order: control.OpenInstance) -> None:

@@ -23,11 +23,12 @@ from offpath.sched.jobs.commands import (
     ScrubLane,
     TenantGone,
 )
-from offpath.sched.jobs.records import MS, BookSettings, TenantSpec
+from offpath.sched.jobs.records import BookSettings, TenantSpec
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
 
 from ..gpus import is_legal
 from .shadow_admission import is_permitted, least_held, refusal, renew
+from .shadow_bounds import after_bounds
 from .shadow_kernels import ShadowKernels
 from .shadow_records import Needs, Occupant, ShadowJob, ShadowLease, promise
 
@@ -55,6 +56,8 @@ class Shadow:
         self.is_draining = False
         self.gpus: dict[str, GpuSpec] = {}
         self.offered: tuple[GpuSpec, ...] = ()
+        self._joined: tuple[GpuSpec, ...] = ()
+        self.has_lost_gpus = False
         self.offered_kernels = ShadowKernels()
         self.kernels = self.offered_kernels.served
         self.sessions: dict[int, str] = {}
@@ -117,7 +120,8 @@ class Shadow:
             case events.HelperJoined():
                 self.helper = event.helper
                 self.gpus = {gpu.gpu: gpu for gpu in event.gpus}
-                self.offered = event.gpus
+                self.offered, self.has_lost_gpus = event.gpus, False
+                self._joined = event.gpus
                 self.offered_kernels.joined(event.kernels, self.now_ns)
                 self.seen["stranded"] += len(self.stranded())
                 renew(self)
@@ -127,8 +131,11 @@ class Shadow:
                     for lease in list(self.leases.values()):
                         self._gone(lease, is_clean=False)
                     self.helper = 0
-                    self.gpus = {}
+                    self.gpus, self.offered, self.has_lost_gpus = {}, self._joined, False
                     self.offered_kernels.lost(self.now_ns)
+            case events.GpuLost():
+                if event.helper == self.helper and event.gpu in self.gpus:
+                    self._gpu_lost(event.gpu)
             case events.Drain():
                 self.is_draining = event.is_on
             case events.ConfigChanged():
@@ -137,6 +144,14 @@ class Shadow:
                 pass
             case _:
                 self._lease_fact(event)
+
+    def _gpu_lost(self, gpu: str) -> None:
+        del self.gpus[gpu]
+        self.offered, self.has_lost_gpus = tuple(self.gpus.values()), True
+        for lease in [lease for lease in self.leases.values() if lease.opened.gpu == gpu]:
+            self._gone(lease, is_clean=False)
+        self.seen["gpu lost"] += 1
+        self._expect_withdrawn()
 
     def stranded(self) -> list[ShadowJob]:
         """Queued for a kernel that the helper does not serve."""
@@ -535,7 +550,7 @@ class Shadow:
                 promise(len(queue) > 0 and entries <= 33 + 2 * len(queue), f"{name}'s heap has {entries} entries")
         for lease in self.leases.values():
             self._after_lease(book, lease, queued.get(lease.opened.tenant, []))
-        self._after_bounds(book, queued)
+        after_bounds(self, book, queued, self._taken)
 
     def _after_lease(self, book: JobBook, lease: ShadowLease, queued: list[ShadowJob]) -> None:
         name = f"lease {lease.opened.lease}"
@@ -576,23 +591,3 @@ class Shadow:
             promise(state not in (LeaseState.WARM, LeaseState.CREATING), f"{tenant} was removed and keeps a lease")
             is_over = self.leave_ns[tenant] < self.now_ns
             promise(not is_over or not lease.lanes, f"{tenant}'s drain limit is over, and something runs")
-
-    def _after_bounds(self, book: JobBook, queued: dict[str, list[ShadowJob]]) -> None:
-        ledger, settings, next_ns = book.ledger, self.settings, book.next_deadline_ns()
-        deadlines = [job.event.deadline_ns for job in self.live.values() if job.event.deadline_ns]
-        deadlines += [self.now_ns + max(settings.grow_after_ns, MS) for jobs in queued.values() if jobs]
-        self.offered_kernels.agrees(ledger)
-        if settings.kernel_gone_ns:
-            deadlines += [since_ns + settings.kernel_gone_ns for since_ns in self.offered_kernels.gone.values()]
-        promise(not deadlines or (next_ns is not None and next_ns <= min(deadlines)), "next_deadline_ns is late")
-        promise(set(ledger.backlogged) == {name for name, jobs in queued.items() if jobs}, "tenants with waiting jobs")
-        lanes = sum(len(lease.lanes) for lease in self.leases.values())
-        for jobs in self.uncredited.values():
-            jobs -= self._taken
-        kept = set[int]().union(*self.uncredited.values())
-        promise(set(ledger.jobs) == kept, "the jobs kept are those whose credit is out")
-        promise(len(ledger.leaving) <= lanes, f"{len(ledger.leaving)} jobs are leaving {lanes} lanes")
-        promise(set(ledger.sessions) == set(self.sessions), "sessions")
-        live = len(self.live) + 4 * len(self.leases) + 2 * len(self.tenants) + len(self.offered_kernels.gone) + 2
-        promise(len(ledger.timers) <= max(257, 2 * live + 1), f"{len(ledger.timers)} timers for {live} live things")
-        promise(not ledger.out, "no command is kept back")

@@ -157,3 +157,58 @@ def test_a_policy_forgets_the_kinds_of_a_gpu_that_left_while_others_stay() -> No
     again.restore(ran.state())
     assert ran._kinds.keys() == again._kinds.keys()
     assert (len(ran._tables), max(ran._kinds.values())) == (1, max(again._kinds.values()))
+
+
+def test_a_lost_gpu_ends_what_ran_there_and_its_helper_serves_on_with_the_others() -> None:
+    harness = BookHarness(is_joined=False)
+    harness.send(0, events.HelperJoined(1, (a100("gpu-0"), a100("gpu-1")), (events.Kernel(1, 50),)))
+    (first,) = harness.submit(1, 1, ADA, 1)
+    (second,) = harness.submit(1, 2, BOB, 1)
+    assert isinstance(first, OpenLease)
+    assert isinstance(second, OpenLease)
+    assert (first.gpu, second.gpu) == ("gpu-0", "gpu-1")
+    harness.warm(2, 1)
+    harness.warm(2, 2)
+    harness.send(3, events.CopyDone(1, 0))
+    harness.send(3, events.CopyDone(2, 0))
+    (unknown,) = harness.send(4, events.GpuLost(1, "gpu-0"))
+    assert isinstance(unknown, Answer)
+    assert (unknown.job, unknown.state, unknown.reason) == (1, JobState.OUTCOME_UNKNOWN, EndReason.WORKER_LOST)
+    assert list(harness.book.ledger.leases) == [2]
+    assert harness.result(5, 2, 2) == (ended(2, JobState.COMPLETED, EndReason.NONE, 4, session=BOB, lease=2),)
+    assert harness.send(6, events.GpuLost(1, "gpu-0")) == (), "a repetition changes nothing"
+    assert harness.send(6, events.GpuLost(7, "gpu-1")) == (), "nor does a helper that is none"
+    assert [gpu.gpu for gpu in harness.book.leasing.gpus] == ["gpu-1"]
+
+
+def test_jobs_that_only_a_lost_gpu_could_hold_are_refused_until_its_helper_joins_anew() -> None:
+    harness = BookHarness(is_joined=False)
+    gpus, kernels = (a100("gpu-0"), a30("gpu-1")), (events.Kernel(1, 60, models=(("A100-40GB", 60),)),)
+    harness.send(0, events.HelperJoined(1, gpus, kernels))
+    harness.submit(1, 1, ADA, 1)
+    (cancelled,) = harness.send(2, events.GpuLost(1, "gpu-0"))
+    assert isinstance(cancelled, Answer)
+    assert (cancelled.job, cancelled.state, cancelled.reason) == (1, JobState.CANCELLED, EndReason.NO_GPU_MODEL)
+    (refused,) = harness.submit(3, 2, ADA, 1)
+    assert isinstance(refused, Answer)
+    assert (refused.state, refused.reason) == (JobState.REJECTED, EndReason.NO_GPU_MODEL)
+    book = restore(snapshot(harness.book))
+    assert [gpu.gpu for gpu in book.leasing.gpus] == ["gpu-1"]
+    harness.send(4, events.HelperLost(1))
+    assert harness.submit(5, 3, ADA, 1) == (), "it waits for the helper"
+    (opening,) = harness.send(6, events.HelperJoined(2, gpus, kernels))
+    assert isinstance(opening, OpenLease)
+    assert (opening.gpu, opening.scrub_first) == ("gpu-0", True)
+
+
+def test_a_pin_on_a_lost_gpu_waits_and_other_pins_keep_their_gpus() -> None:
+    pins = (PinnedLease("ada", 0, "1g.5gb", 0), PinnedLease("bob", 1, "1g.5gb", 0))
+    harness = BookHarness(is_joined=False, pins=pins)
+    joined = events.HelperJoined(1, (a100("gpu-0"), a100("gpu-1")), (events.Kernel(1, 14),))
+    opened = harness.send(0, joined)
+    assert [(each.tenant, each.gpu) for each in opened if isinstance(each, OpenLease)] == [
+        ("ada", "gpu-0"), ("bob", "gpu-1"),
+    ]  # fmt: skip
+    assert harness.send(1, events.GpuLost(1, "gpu-0")) == ()
+    assert harness.tick(60_000) == ()
+    assert [lease.view.gpu for lease in harness.book.ledger.leases.values()] == ["gpu-1"]

@@ -163,6 +163,7 @@ class World:
             (3.0, self._end_session),
             (self.random.choice((0.0, 0.3, 2.0)), self._reload),
             (0.6 * self.fault, self._lose_helper),
+            (0.4 * self.fault, self._lose_gpu),
             (0.7 * self.fault, self._instance_failed),
             (1.0 * self.fault, self._lose_worker),
             (0.7 * self.fault, self._launch_failed),
@@ -198,7 +199,7 @@ class World:
         if next_ns is not None and next_ns <= self.now_ns:
             # Before a loss the tick is not the same as none: alone it may launch on what is about to be lost, and the
             # book that sees both at once does not (`test_limits` says so by hand). So a replay keeps it.
-            if not isinstance(event, events.HelperLost | events.WorkerLost):
+            if not isinstance(event, events.HelperLost | events.WorkerLost | events.GpuLost):
                 self.implied.add(len(self.log))
             self.step(events.Tick())
         self.step(event)
@@ -236,7 +237,7 @@ class World:
 
     def rest(self) -> None:
         """No further request, no further fault: every job gets its answer, every lease that is not pinned closes."""
-        if self.shadow.helper and self.shadow.stranded():
+        if self.shadow.helper and (self.shadow.stranded() or self.shadow.has_lost_gpus):
             self.step(events.HelperLost(self.shadow.helper))
         if not self.shadow.helper:
             self.step(self._join_now(is_whole=True))
@@ -457,6 +458,11 @@ class World:
         if self.random.random() < 0.2:
             return events.HelperLost(max(0, self.next_helper - 2))
         return events.HelperLost(self.shadow.helper) if self.shadow.helper else None
+
+    def _lose_gpu(self) -> events.Event | None:
+        """One of the helper's, or once more, or of a helper that is gone."""
+        helper = self.shadow.helper - (self.random.random() < 0.2)
+        return events.GpuLost(helper, self.random.choice(("gpu-0", "gpu-1"))) if self.shadow.helper else None
 
     def _lease(self, fits: Callable[[ShadowLease], bool]) -> ShadowLease | None:
         found = [lease for lease in self.shadow.leases.values() if fits(lease)]

@@ -133,13 +133,15 @@ class GpuLine(_Message):
 
 
 class HelperLine(_Message):
-    """A helper that has joined. ``generation``: of its connection; it rises with each that joins."""
+    """A helper that has joined. ``generation``: of its connection; it rises with each that joins. ``lost_gpus``: those
+    of its GPUs that need a reset."""
 
     name: HelperName
     generation: U64
     kernels: Annotated[list[Name], Field(max_length=MAX_OFFERED)]
     gpus: U32
     leases: U32
+    lost_gpus: U32 = 0
 
 
 class Status(_Message):

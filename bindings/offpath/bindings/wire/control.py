@@ -3,8 +3,8 @@
 Negotiation. Requester → daemon: Hello, Redeem, Goodbye. Daemon → requester: Welcome, Redeemed, Refused, Kernels,
 Durable, Closing. Host channel, rare messages (the frequent ones are structs in `wire.host`). Host → daemon:
 HelperHello, GpuOffer, KernelNeeds, InstanceHeld, WorkerHello, InstanceFailed, LaneLoading, LaneReady, LaneScrubbed,
-InstanceClosed, WorkerDied, InaStates, Pong, Goodbye. Daemon → host: HostWelcome, HostKernels, OpenInstance, InviteLane,
-ScrubLane, CloseInstance, KillWorker, InaEpoch, InaAsk, Ping, Closing.
+InstanceClosed, WorkerDied, GpuLost, InaStates, Pong, Goodbye. Daemon → host: HostWelcome, HostKernels, OpenInstance,
+InviteLane, ScrubLane, CloseInstance, KillWorker, InaEpoch, InaAsk, Ping, Closing.
 """
 
 from __future__ import annotations
@@ -457,6 +457,15 @@ class KillWorker(_Message):
     generation: U64
 
 
+class GpuLost(_Message):
+    """A GPU that the helper offered needs a reset. It has ended its workers there and dropped their instances. Sent
+    when it happens, and after each welcome. ``detail``: for logs."""
+
+    kind: Literal["gpu_lost"] = "gpu_lost"
+    uuid: Name
+    detail: Annotated[str, Field(max_length=512)]
+
+
 class WorkerDied(_Message):
     """A worker ended unexpectedly. The daemon sees the end of a worker that sent its hello; only the helper can report
     one that ended before."""
@@ -523,6 +532,7 @@ HostToDaemon = Annotated[
     | LaneScrubbed
     | InstanceClosed
     | WorkerDied
+    | GpuLost
     | InaStates
     | Pong
     | Goodbye,
@@ -551,6 +561,7 @@ HOST_TO_DAEMON: Final[
         | LaneScrubbed
         | InstanceClosed
         | WorkerDied
+        | GpuLost
         | InaStates
         | Pong
         | Goodbye

@@ -24,6 +24,8 @@ class HelperLink:
     gpus: list[GpuSpec] = field(default_factory=list)
     emulated: dict[str, bool] = field(default_factory=dict)
     """Whether a GPU is emulated, by its identity."""
+    lost_gpus: set[str] = field(default_factory=set)
+    """Those that need a reset, by identity."""
     needs: dict[str, control.KernelNeeds] = field(default_factory=dict)
     held: list[control.InstanceHeld] = field(default_factory=list)
     is_joined: bool = False

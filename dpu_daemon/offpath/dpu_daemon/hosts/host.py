@@ -145,6 +145,8 @@ class HostSide:
             helper.heartbeat.answered(message)
         elif isinstance(message, control.WorkerDied | control.InstanceFailed | control.InstanceClosed):
             self._about_lease(helper, message)
+        elif isinstance(message, control.GpuLost) and helper.is_joined:
+            self._gpu_lost(helper, message)
         elif isinstance(message, control.Goodbye):
             self._helper_gone(helper, "it ends", is_orderly=True)
         elif isinstance(message, control.InaStates) and helper.is_joined:
@@ -162,6 +164,18 @@ class HostSide:
         for other in self._helpers.values():
             if other.emulated.get(identity(other.name, offer.uuid)) is False and not offer.is_emulated:
                 raise ProtocolError("gpu_offer", f"{offer.uuid} is offered by helper {other.name!r} already")
+
+    def _gpu_lost(self, helper: HelperLink, lost: control.GpuLost) -> None:
+        """A GPU of the helper needs a reset. Raises: ProtocolError: the helper did not offer it."""
+        gpu = identity(helper.name, lost.uuid)
+        if gpu not in helper.emulated:
+            raise ProtocolError("gpu_lost", f"{lost.uuid} is not a GPU of this helper")
+        if gpu in helper.lost_gpus:
+            return
+        helper.lost_gpus.add(gpu)
+        logger.error("GPU %s is lost: %s", gpu, lost.detail, extra={"code": "gpu_lost"})
+        self.lanes.drop_gpu(helper.number, gpu)
+        self._book_loop.dispatch(events.GpuLost(helper.number, gpu))
 
     def _about_lease(
         self, helper: HelperLink, message: control.WorkerDied | control.InstanceFailed | control.InstanceClosed

@@ -429,9 +429,16 @@ class Lanes:
 
     def drop_helper(self, number: int) -> None:
         """The helper of this number is gone, with all its workers and instances."""
+        self._drop_leases(self.leases_of(number))
+
+    def drop_gpu(self, number: int, gpu: str) -> None:
+        """A GPU of the helper of this number is lost, with all workers and instances on it."""
+        self._drop_leases({lease for lease in self.leases_of(number) if self.orders[lease].command.gpu == gpu})
+
+    def _drop_leases(self, leases: set[int]) -> None:
         copied = self._copies.leases()
         self._former = {lease: name for lease, name in self._former.items() if lease in copied}
-        for lease in self.leases_of(number):
+        for lease in leases:
             if lease in copied:
                 self._former[lease] = owner(self.orders[lease].command.gpu)
             self.awaited -= {key for key in self.awaited if key[0] == lease}

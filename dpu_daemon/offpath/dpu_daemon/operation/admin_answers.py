@@ -104,7 +104,7 @@ class Answers:
         return [
             admin.HelperLine(
                 name=helper.name, generation=helper.number, kernels=[kernel.name for kernel in helper.hello.kernels],
-                gpus=len(helper.gpus), leases=len(lanes.leases_of(helper.number)),
+                gpus=len(helper.gpus), leases=len(lanes.leases_of(helper.number)), lost_gpus=len(helper.lost_gpus),
             )
             for helper in self._daemon.host.joined()
         ]  # fmt: skip

@@ -74,8 +74,8 @@ class Snapshot:
     leases: dict[tuple[str, str], int] = field(default_factory=dict)
     running_share: dict[str, int] = field(default_factory=dict)
     emulated: dict[str, bool] = field(default_factory=dict)
-    helpers: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Generation and leases."""
+    helpers: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """Generation, leases and lost GPUs."""
     latency: dict[str, Buckets] = field(default_factory=dict)
     stages: dict[str, Buckets] = field(default_factory=dict)
     lag_s: float = 0.0
@@ -116,7 +116,7 @@ def take(daemon: Daemon, lag_s: float, uptime_s: float) -> Snapshot:
         running_share=running,
         emulated={gpu: each for gpu, each in daemon.host.emulated().items() if gpu in running},
         helpers={
-            helper.name: (helper.number, len(daemon.host.lanes.leases_of(helper.number)))
+            helper.name: (helper.number, len(daemon.host.lanes.leases_of(helper.number)), len(helper.lost_gpus))
             for helper in daemon.host.joined()
         },
         latency={tenant: (h.counts(), h.sum_ns) for tenant, h in stats.latency.items()},
@@ -235,10 +235,12 @@ def _levels(now: Snapshot) -> Iterator[Metric]:
         labels=["helper"],
     )  # fmt: skip
     by_helper = GaugeMetricFamily("offpath_helper_leases", "Leases on a helper's GPUs.", labels=["helper"])
-    for name, (number, count) in now.helpers.items():
+    lost = GaugeMetricFamily("offpath_helper_lost_gpus", "GPUs of a helper that need a reset.", labels=["helper"])
+    for name, (number, count, lost_gpus) in now.helpers.items():
         generation.add_metric([name], number)
         by_helper.add_metric([name], count)
-    return iter((unanswered, queued, sessions, held, most, leases, running, emulated, generation, by_helper))
+        lost.add_metric([name], lost_gpus)
+    return iter((unanswered, queued, sessions, held, most, leases, running, emulated, generation, by_helper, lost))
 
 
 def _histogram(name: str, text: str, label: str, series: dict[str, Buckets]) -> Metric:

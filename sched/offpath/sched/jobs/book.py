@@ -27,6 +27,7 @@ from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, Lease
 from offpath.sched.jobs.timers import Key
 
 MAX_ATTEMPTS = 3
+_LOSSES = (events.WorkerLost, events.HelperLost, events.GpuLost)
 _TIMER_ROUNDS = 8
 """Rounds of due timers per event. A timer may arm another that is due at once. Fire that one in the same event, so that
 the result does not depend on when ticks arrive."""
@@ -49,7 +50,7 @@ class JobBook:
         self.limits = Limits(self.ledger, self.leasing, self._end, self._lose_lane)
         self.kernels = Kernels(self.ledger, self.leasing, self._end)
         self.reload = Reload(self.ledger, self.leasing, self.limits, self.kernels, self._end, self._lose_lane)
-        self._losing: events.WorkerLost | events.HelperLost | None = None
+        self._losing: events.WorkerLost | events.HelperLost | events.GpuLost | None = None
         self._handlers: dict[type, Callable[..., None]] = {
             events.JobSubmitted: self._submitted,
             events.CopyDone: self._copied,
@@ -62,6 +63,7 @@ class JobBook:
             events.LaunchFailed: self._launch_failed,
             events.HelperJoined: self._helper_joined,
             events.HelperLost: self._helper_lost,
+            events.GpuLost: self._gpu_lost,
             events.LaneLoading: self._lane_loading,
             events.LaneReady: self._lane_ready,
             events.InstanceFailed: self._instance_failed,
@@ -89,7 +91,7 @@ class JobBook:
         """
         ledger = self.ledger
         kind = type(event)
-        self._losing = event if isinstance(event, (events.WorkerLost, events.HelperLost)) else None
+        self._losing = event if isinstance(event, _LOSSES) else None
         ledger.decisions.begin_event()
         if kind is events.PluginStarted:
             self._plugin_started()  # before due timers: those would query a plug-in without state
@@ -403,8 +405,11 @@ class JobBook:
             assert job.placement is not None
             return (job.placement.lease, job.placement.lane) == (event.lease, event.lane)
         assert job.placement is not None and event is not None
-        lost, lease = self.ledger.helpers.connection(event.helper), self.ledger.leases[job.placement.lease]
-        return lost is not None and any(gpu.gpu == lease.view.gpu for gpu in lost.gpus)
+        gpu = self.ledger.leases[job.placement.lease].view.gpu
+        if isinstance(event, events.GpuLost):
+            return gpu == event.gpu
+        lost = self.ledger.helpers.connection(event.helper)
+        return lost is not None and any(spec.gpu == gpu for spec in lost.gpus)
 
     def _requeue(self, job: Job, now_ns: int) -> None:
         """Queue the job again in its former position: its kernel did not start, and its payload is still in the
@@ -437,14 +442,26 @@ class JobBook:
         self.leasing.round(now_ns)
 
     def _helper_lost(self, event: events.HelperLost, now_ns: int) -> None:
-        gone = self.ledger.helpers.lost(event.helper)
+        gone = self.ledger.helpers.lost(event.helper, self.leasing.lease_bytes)
         if gone is None:
             return
         leases = self.leasing.helper_lost(gone)
         self.kernels.lost(now_ns)
+        self._leases_lost(leases, EndReason.HELPER_LOST, now_ns)
+
+    def _gpu_lost(self, event: events.GpuLost, now_ns: int) -> None:
+        helper = self.ledger.helpers.connection(event.helper)
+        if helper is None or event.gpu not in [gpu.gpu for gpu in helper.usable_gpus]:
+            return
+        leases = self.leasing.gpu_lost(helper, event.gpu)
+        self._leases_lost(leases, EndReason.WORKER_LOST, now_ns)
+        self.reload.end_queued(now_ns)  # queued jobs may not fit any GPU that is left
+        self.leasing.round(now_ns)
+
+    def _leases_lost(self, leases: list[Lease], reason: EndReason, now_ns: int) -> None:
         for lease in leases:
             for job in list(lease.jobs.values()):
-                self._lose(job, EndReason.HELPER_LOST, now_ns)
+                self._lose(job, reason, now_ns)
             lease.jobs.clear()
 
     def _worker_lost(self, event: events.WorkerLost, now_ns: int) -> None:

@@ -132,6 +132,14 @@ class HelperLost:
 
 
 @record
+class GpuLost:
+    """A GPU of the helper needs a reset: its leases are gone, and it gets none until the helper joins anew."""
+
+    helper: int
+    gpu: str
+
+
+@record
 class LaneLoading:
     """A worker has reserved its lane and loads its models; `LaneReady` follows."""
 
@@ -213,6 +221,6 @@ class Tick:
 
 Event = (
     SessionOpened | SessionClosed | JobSubmitted | CancelRequested | SlotLost | CreditReturned | CopyDone | LaunchFailed
-    | ResultArrived | HelperJoined | HelperLost | LaneLoading | LaneReady | InstanceFailed | WorkerLost | LaneScrubbed
-    | InstanceClosed | ConfigChanged | Drain | PluginStarted | Tick
+    | ResultArrived | HelperJoined | HelperLost | GpuLost | LaneLoading | LaneReady | InstanceFailed | WorkerLost
+    | LaneScrubbed | InstanceClosed | ConfigChanged | Drain | PluginStarted | Tick
 )  # fmt: skip

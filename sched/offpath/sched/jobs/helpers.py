@@ -12,7 +12,7 @@ from typing import Final
 from offpath.sched.gpu.geometry import GpuSpec
 from offpath.sched.gpu.policy import HelperNames
 from offpath.sched.jobs import events
-from offpath.sched.jobs.demands import Instances, union
+from offpath.sched.jobs.demands import Instances, instances_of, union
 
 MOST_FORMER: Final = 64
 """Helpers without a connection that are remembered. Beyond it the one that left first is forgotten."""
@@ -21,7 +21,8 @@ MOST_FORMER: Final = 64
 @dataclass(slots=True, eq=False)
 class Helper:
     """A helper by name. ``number``: of its connection, never reused; 0: it is not connected, and ``gpus`` is empty.
-    ``origin``: the shell's identifier of its process. ``instances``: those that leases on its GPUs may have."""
+    ``origin``: the shell's identifier of its process. ``instances``: those that leases on its GPUs may have.
+    ``lost_gpus``: those of ``gpus`` that need a reset."""
 
     name: str
     number: int
@@ -29,6 +30,12 @@ class Helper:
     gpus: tuple[GpuSpec, ...]
     instances: Instances
     kernels: tuple[events.Kernel, ...]
+    lost_gpus: tuple[str, ...] = ()
+
+    @property
+    def usable_gpus(self) -> list[GpuSpec]:
+        """Its GPUs without the lost ones."""
+        return [gpu for gpu in self.gpus if gpu.gpu not in self.lost_gpus]
 
 
 class Helpers:
@@ -57,18 +64,27 @@ class Helpers:
         self._changed()
         return helper
 
-    def lost(self, number: int) -> Helper | None:
-        """Mark the helper as not connected; its GPUs are gone. Returns it as it was; None: none has this number."""
+    def lost(self, number: int, lease_bytes: int) -> Helper | None:
+        """Mark the helper as not connected; its GPUs are gone. Returns it as it was; None: none has this number. Lost
+        GPUs may return with it."""
         helper = self.connection(number)
         if helper is None:
             return None
         del self.by_name[helper.name]
-        self.by_name[helper.name] = replace(helper, number=0, origin="", gpus=())
-        former = [name for name, each in self.by_name.items() if not each.number]
-        for name in former[: max(0, len(former) - MOST_FORMER)]:
+        instances = instances_of(helper.gpus, lease_bytes) if helper.lost_gpus else helper.instances
+        former = replace(helper, number=0, origin="", gpus=(), instances=instances, lost_gpus=())
+        self.by_name[helper.name] = former
+        away = [name for name, each in self.by_name.items() if not each.number]
+        for name in away[: max(0, len(away) - MOST_FORMER)]:
             del self.by_name[name]
         self._changed()
         return helper
+
+    def gpu_lost(self, helper: Helper, gpu: str, lease_bytes: int) -> None:
+        """Mark a GPU of the helper as lost: no lease may be on it."""
+        helper.lost_gpus = (*helper.lost_gpus, gpu)
+        helper.instances = instances_of(helper.usable_gpus, lease_bytes)
+        self._changed()
 
     def connection(self, number: int) -> Helper | None:
         """The connected helper of this number, or None."""

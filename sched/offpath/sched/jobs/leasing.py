@@ -52,7 +52,7 @@ class Leasing:
     # -- helpers --------------------------------------------------------------------------------------------------
     def helper_joined(self, event: events.HelperJoined) -> None:
         """Add the helper's GPUs. The next round opens the pinned leases, then serves waiting tenants."""
-        helper = self._ledger.helpers.joined(event, instances_of(event.gpus, self._lease_bytes()))
+        helper = self._ledger.helpers.joined(event, instances_of(event.gpus, self.lease_bytes))
         self.know_gpus()
         for gpu in helper.gpus:
             self._ledger.policy.gpu_added(gpu)
@@ -61,7 +61,7 @@ class Leasing:
 
     def know_gpus(self) -> None:
         """The helpers changed, or were restored."""
-        self._gpus = {gpu.gpu: gpu for helper in self._ledger.helpers.connected for gpu in helper.gpus}
+        self._gpus = {gpu.gpu: gpu for helper in self._ledger.helpers.connected for gpu in helper.usable_gpus}
 
     def helper_lost(self, helper: Helper) -> list[Lease]:
         """Forget the GPUs and the leases of the helper, as it was. Returns the leases; the book ends or requeues their
@@ -69,13 +69,20 @@ class Leasing:
 
         Their slices count as dirty until the next instance there is scrubbed.
         """
-        gone = {gpu.gpu for gpu in helper.gpus}
+        return self._gpus_gone({gpu.gpu for gpu in helper.usable_gpus})
+
+    def gpu_lost(self, helper: Helper, gpu: str) -> list[Lease]:
+        """Forget a GPU of a connected helper, and the leases on it, which are returned."""
+        self._ledger.helpers.gpu_lost(helper, gpu, self.lease_bytes)
+        return self._gpus_gone({gpu})
+
+    def _gpus_gone(self, gone: set[str]) -> list[Lease]:
         lost = [lease for lease in self._ledger.leases.values() if lease.view.gpu in gone]
         for lease in lost:
             self._mark_dirty(lease)
             self._forget(lease)
-        for gpu in helper.gpus:
-            self._ledger.policy.gpu_removed(gpu.gpu)
+        for gpu in [gpu for gpu in self._gpus if gpu in gone]:
+            self._ledger.policy.gpu_removed(gpu)
         for tenant in self._ledger.backlogged.values():
             tenant.room = {slice_ for slice_ in tenant.room if slice_[0] not in gone}
         self.know_gpus()
@@ -300,7 +307,7 @@ class Leasing:
     def _plan(
         self, demand: Demand, tenant: Tenant, now_ns: int, assume_free: frozenset[int], reserved: set[Slice]
     ) -> LeasePlan | Refusal:
-        opening = Opening(self._lease_bytes(), tenant.spec.profile, assume_free, frozenset(reserved))
+        opening = Opening(self.lease_bytes, tenant.spec.profile, assume_free, frozenset(reserved))
         plan = self._ledger.policy.plan(demand, now_ns, opening)
         if isinstance(plan, LeasePlan):
             gone = sum(held.view.alpha for held in tenant.leases.values() if held.view.lease in assume_free)
@@ -368,9 +375,11 @@ class Leasing:
             if self.pinned.get(pin) in self._ledger.leases or helper is None or pin.gpu_index >= len(helper.gpus):
                 continue
             gpu = helper.gpus[pin.gpu_index]
+            if gpu.gpu not in self._gpus:
+                continue  # lost
             profile = gpu.profile(pin.profile)
             tenant = self._ledger.tenants.get(pin.tenant)
-            if profile is None or profile.memory_bytes < self._lease_bytes() or tenant is None or tenant.is_leaving:
+            if profile is None or profile.memory_bytes < self.lease_bytes or tenant is None or tenant.is_leaving:
                 continue
             plan = LeasePlan(gpu.gpu, pin.profile, pin.start, gpu.alpha(profile))
             if self._adopt(pin, plan, tenant):
@@ -485,7 +494,7 @@ class Leasing:
 
     def _lanes(self, plan: LeasePlan, need: Need) -> int:
         """A lane for each job that fits the lease's share at once, and one to copy the next into meanwhile; as many as
-        the instance's memory holds. `_lease_bytes` made sure that the least number fits.
+        the instance's memory holds. `lease_bytes` made sure that the least number fits.
 
         Lanes share the instance's memory equally, whatever runs in them. Jobs that state their memory get fewer lanes,
         down to one, so that each lane's part is enough for one of them."""
@@ -509,6 +518,8 @@ class Leasing:
         able = [(share, memory) for share, memory in needs if 0 < share <= plan.alpha and memory <= nbytes]
         return min((share for share, _ in able), default=0), max((memory for _, memory in able), default=0)
 
-    def _lease_bytes(self) -> int:
+    @property
+    def lease_bytes(self) -> int:
+        """The memory of a lease's lanes, if it has as few as the settings allow."""
         settings = self._ledger.settings
         return settings.lanes * (settings.landing_bytes + settings.result_bytes)

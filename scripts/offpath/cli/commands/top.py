@@ -103,7 +103,9 @@ def picture(status: admin.Status, now: Seen, leases: list[admin.LeaseLine], rate
         f"\n{gpu.gpu} ({gpu.model}{_EMULATED[gpu.is_emulated]}): {gpu.held_share} % held" for gpu in status.gpus
     )
     helpers = "".join(
-        f"\nhelper {each.name} (generation {each.generation}): {each.gpus} GPU(s), {each.leases} lease(s), "
+        f"\nhelper {each.name} (generation {each.generation}): {each.gpus} GPU(s)"
+        + (f", {each.lost_gpus} LOST" if each.lost_gpus else "")
+        + f", {each.leases} lease(s), "
         f"kernels {', '.join(each.kernels)}"
         for each in status.helpers
     )

@@ -58,7 +58,7 @@ EVENTS: Final[tuple[type, ...]] = (
     events.CreditReturned, events.CopyDone, events.LaunchFailed, events.ResultArrived, events.HelperJoined,
     events.HelperLost, events.LaneReady, events.InstanceFailed, events.WorkerLost, events.LaneScrubbed,
     events.InstanceClosed, events.Tick, events.ConfigChanged, events.Drain, events.PluginStarted,
-    events.LaneLoading,
+    events.LaneLoading, events.GpuLost,
 )  # fmt: skip
 COMMANDS: Final[tuple[type, ...]] = (
     commands.Copy, commands.Launch, commands.Answer, commands.OpenLease, commands.ScrubLane, commands.CloseLease,

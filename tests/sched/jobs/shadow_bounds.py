@@ -1,0 +1,35 @@
+"""That the job book keeps no more than it must and wakes in time; `shadow` asks it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from offpath.sched.jobs.book import JobBook
+from offpath.sched.jobs.records import MS
+
+from .shadow_records import ShadowJob, promise
+
+if TYPE_CHECKING:
+    from .shadow import Shadow
+
+
+def after_bounds(shadow: Shadow, book: JobBook, queued: dict[str, list[ShadowJob]], taken: set[int]) -> None:
+    """Deadlines, timers and everything kept have bounds. ``taken``: jobs whose credit came back with this event."""
+    ledger, settings, next_ns = book.ledger, shadow.settings, book.next_deadline_ns()
+    deadlines = [job.event.deadline_ns for job in shadow.live.values() if job.event.deadline_ns]
+    deadlines += [shadow.now_ns + max(settings.grow_after_ns, MS) for jobs in queued.values() if jobs]
+    shadow.offered_kernels.agrees(ledger)
+    if settings.kernel_gone_ns:
+        deadlines += [since_ns + settings.kernel_gone_ns for since_ns in shadow.offered_kernels.gone.values()]
+    promise(not deadlines or (next_ns is not None and next_ns <= min(deadlines)), "next_deadline_ns is late")
+    promise(set(ledger.backlogged) == {name for name, jobs in queued.items() if jobs}, "tenants with waiting jobs")
+    lanes = sum(len(lease.lanes) for lease in shadow.leases.values())
+    for jobs in shadow.uncredited.values():
+        jobs -= taken
+    kept = set[int]().union(*shadow.uncredited.values())
+    promise(set(ledger.jobs) == kept, "the jobs kept are those whose credit is out")
+    promise(len(ledger.leaving) <= lanes, f"{len(ledger.leaving)} jobs are leaving {lanes} lanes")
+    promise(set(ledger.sessions) == set(shadow.sessions), "sessions")
+    live = len(shadow.live) + 4 * len(shadow.leases) + 2 * len(shadow.tenants) + len(shadow.offered_kernels.gone) + 2
+    promise(len(ledger.timers) <= max(257, 2 * live + 1), f"{len(ledger.timers)} timers for {live} live things")
+    promise(not ledger.out, "no command is kept back")
