@@ -21,6 +21,7 @@ from ..support.gpu_machine import Machine
 from ..support.processes import until
 from .test_resume import DURABLE, kill_daemon
 
+ECHO = control.KernelOffer(name="echo", demand=14)
 LOST = "Xid 79 (GPU has fallen off the bus)"
 
 
@@ -33,7 +34,7 @@ def two_gpus(fake: FakeHost) -> control.HostWelcome:
     """Join with the GPUs "left" and "right"."""
     fake.send(
         control.HelperHello(
-            name="fake", pid=1, gpu_count=2, kernels=[control.KernelOffer(name="echo", demand=14)],
+            name="fake", pid=1, gpu_count=2, kernels=[ECHO],
         )
     )  # fmt: skip
     for uuid in ("left", "right"):
@@ -108,7 +109,7 @@ def test_a_helper_that_reports_a_loss_out_of_turn_is_lost_itself(make_cluster: M
             fake.send(control.GpuLost(uuid="GPU-0", detail=""))
             said = "GPU-0 is not a GPU of this helper"
         else:
-            fake.send(control.HelperHello(name="fake", pid=1, gpu_count=2, kernels=[]))
+            fake.send(control.HelperHello(name="fake", pid=1, gpu_count=2, kernels=[ECHO]))
             fake.send(offer("left"))
             fake.send(control.GpuLost(uuid="left", detail=""))
             said = "it sent an unexpected GpuLost"

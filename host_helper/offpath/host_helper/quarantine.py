@@ -29,11 +29,11 @@ class Quarantine:
             raise DeviceGone(f"{uuid} needs a reset after {self.gpus[uuid]}; then restart the helper")
 
     def retry(self) -> OffpathError | None:
-        """Retry the scrub of the instances. Returns the last failure, if one remains."""
+        """Retry the scrub of the instances. Returns the last failure, if one remains. Those of a GPU that needs a reset
+        are left to the reset, which removes them."""
         failed: OffpathError | None = None
-        for gpu, instance in list(self._instances):
+        for gpu, instance in [each for each in self._instances if each[0].uuid not in self.gpus]:
             try:
-                self.check(gpu.uuid)
                 scrub(gpu, instance)
                 gpu.destroy_instance(instance)
             except OffpathError as fault:

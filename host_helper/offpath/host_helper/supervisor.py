@@ -339,9 +339,7 @@ class Supervisor:
         if event.xid in GPU_LOST:
             self._quarantine.add_gpu(event.gpu, what)
             for lease in leases:
-                held = self._instances.pop(lease)
-                self._end_workers(held)
-                self._quarantine.add(held.gpu, held.instance)
+                self._end_workers(self._instances.pop(lease))  # the reset removes the instance
             if connection is not None and self._is_welcome:  # else it is sent after the welcome
                 self._send(connection, control.GpuLost(uuid=event.gpu, detail=what))
 

@@ -173,7 +173,7 @@ class HostSide:
         if gpu in helper.lost_gpus:
             return
         helper.lost_gpus.add(gpu)
-        logger.error("GPU %s is lost: %s", gpu, lost.detail, extra={"code": "gpu_lost"})
+        logger.warning("GPU %s is lost: %s", gpu, lost.detail, extra={"code": "gpu_lost"})
         self.lanes.drop_gpu(helper.number, gpu)
         self._book_loop.dispatch(events.GpuLost(helper.number, gpu))
 
