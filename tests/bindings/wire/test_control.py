@@ -206,7 +206,7 @@ def test_the_largest_orders_and_hellos_fit_the_host_channel() -> None:
         landing_bytes=most, result_bytes=most, scrub_first=False, token=token,
     )  # fmt: skip
     kernels = [control.KernelOffer(name=name, demand=100)] * 32
-    hello = control.HelperHello(name=name, pid=(1 << 32) - 1, kernels=kernels, gpu_count=16)
+    hello = control.HelperHello(name="n" * 32, pid=(1 << 32) - 1, kernels=kernels, gpu_count=16)
     worker = control.WorkerHello(lease=(1 << 32) - 1, lane=63, pid=(1 << 32) - 1, token=token)
     welcome = control.HostWelcome(generation=most, kernel_ids={name[:-2] + f"{n:02}": (1 << 32) - 1 for n in range(32)})
     for message in (order, hello, worker, welcome):

@@ -299,7 +299,8 @@ def type_text(schema: dict[str, Any]) -> str:
         return "object" + (f" of {type_text(inner)}" if isinstance(inner, dict) else "")
     if kind == "string" and "pattern" in schema:
         token = "TenantToken" if "x20" in schema["pattern"] else "Token"
-        return {64: "Name", 256: token, control.MAX_PART_CHARACTERS: "Part"}[schema["maxLength"]]
+        names = {32: "HelperName", 64: "Name", 97: "GpuIdentity", 256: token, control.MAX_PART_CHARACTERS: "Part"}
+        return names[schema["maxLength"]]
     if kind == "string":
         return f"string ≤ {schema['maxLength']}" if "maxLength" in schema else "string"
     return str(kind)
@@ -332,6 +333,8 @@ def test_directions_list_their_messages(direction: str) -> None:
     ("alias", "name"),
     [
         (control.Name, "Name"),
+        (control.HelperName, "HelperName"),
+        (control.GpuIdentity, "GpuIdentity"),
         (control.Token, "Token"),
         (control.TenantToken, "TenantToken"),
         (control.Part, "Part"),
