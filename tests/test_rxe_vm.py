@@ -42,10 +42,10 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> None:
 needs_image = pytest.mark.usefixtures("image")
 
 
-def rxe_vm(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def rxe_vm(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run it with ``folder`` for its temporary files; it must be as empty afterwards as before."""
     done = subprocess.run(
-        [ROOT / "scripts" / "rxe-vm", *words], env={**os.environ, "TMPDIR": str(folder)},
+        [ROOT / "scripts" / "rxe-vm", *words], env={**os.environ, "TMPDIR": str(folder), **environment},
         capture_output=True, text=True, check=False, timeout=BOUND_S, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert list(folder.iterdir()) == []
@@ -114,6 +114,14 @@ def test_a_qemu_that_does_not_start_is_no_guest_that_returned(tmp_path: Path) ->
     done = rxe_vm(tmp_path, "--memory", "999999999", "--", "true")
     assert done.returncode == 125
     assert "qemu failed with exit code 1" in done.stderr
+
+
+@needs_image
+def test_a_guest_that_does_not_boot_is_started_again_twice(tmp_path: Path) -> None:
+    done = rxe_vm(tmp_path, "--", "true", OFFPATH_RXE_BOOT_S="1")
+    assert done.returncode == 123
+    assert [f"(try {number} of 3)" in done.stderr for number in (1, 2, 3)] == [True, True, True]
+    assert machines(tmp_path) == []
 
 
 @pytest.mark.parametrize("words", [(), ("--",), ("true",), ("--memory", "x", "--", "true"), ("--timeout",)])
