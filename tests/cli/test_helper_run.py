@@ -56,14 +56,16 @@ def test_it_says_what_it_serves_when_it_joined_and_that_another_serves_already(m
     with helper(serve, cluster.run_folder, "first") as first:
         until(lambda: "joined the daemon as generation 1 at 20" in first.read_text())
         with helper(serve, cluster.run_folder, "second") as second:
-            until(lambda: "not joined: helper " in second.read_text())
+            until(lambda: "not joined: a helper 'helper' " in second.read_text())
             until(lambda: cluster.daemon.errors.count("serves this daemon already") >= 3)  # it tried again
     offered = "offpath helper: serves echo (14 %) on GPU-0 (A100-40GB, EMULATED), GPU-1 (A30-24GB, EMULATED)"
     lines = first.read_text().splitlines()
     assert (lines[0], len(lines)) == (offered, 3)
     assert lines[1] == "offpath helper: EMULATED: GPU-0, GPU-1: this host's CPU computes, and no GPU"
     (line,) = second.read_text().splitlines()[2:]
-    assert line.endswith("serves this daemon already; trying again"), "said once, however often it tries"
+    assert line.endswith("serves this daemon already; start this one with another --name; trying again"), (
+        "said once, however often it tries"
+    )
 
 
 def test_without_a_daemon_it_says_so_once_and_joins_when_there_is_one(make_cluster: Make, serve: Path) -> None:

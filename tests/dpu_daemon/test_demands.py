@@ -80,7 +80,10 @@ def test_r_is_that_of_the_gpu_s_model(make_cluster: Make) -> None:
         ada.submit("echo", seconds(0), timeout=TIMEOUT)
         with AdminClient(str(cluster.run_folder)) as client:
             leases = client.query(admin.LeasesRequest(), admin.Leases).leases
-        assert {(lease.gpu, lease.profile) for lease in leases} == {("GPU-1", "3g.20gb"), ("GPU-0", "4g.24gb")}
+        assert {(lease.gpu, lease.profile) for lease in leases} == {
+            ("helper/GPU-1", "3g.20gb"),
+            ("helper/GPU-0", "4g.24gb"),
+        }
 
 
 def test_a_restarted_daemon_knows_its_helper_s_kernels_again(make_cluster: Make) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def test_a_lost_gpu_gets_no_lease_and_the_other_one_serves_on(migd: Migd, make_c
     """The first falls off the bus under a kernel."""
     tenants = {"ada": NARROW, "bob": NARROW}
     leasing = {"keep_warm_ms": 60_000, "lanes": 1}
-    cluster = make_cluster(tenants, leasing=leasing, keep={"starts": 0}, durability=DURABLE)
+    cluster = make_cluster(tenants, leasing=leasing, keep={"starts": 0}, durability=DURABLE, operation={"log": "json"})
     cluster.start_helper(emulate=[], gpus="migd", migd=migd.path)
     path = cluster.folder / "mark"
     with cluster.connect("ada") as ada:
@@ -72,6 +73,8 @@ def test_a_lost_gpu_gets_no_lease_and_the_other_one_serves_on(migd: Migd, make_c
         again = ada.submit("echo", [np.arange(9.0)], options=Options(is_idempotent=True), timeout=TIMEOUT)
         assert again.array.tolist() == list(range(9))
     until(lambda: f"is lost: {LOST}" in cluster.daemon.errors)
+    (lost,) = [line for line in cluster.daemon.errors.splitlines() if '"code":"gpu_lost"' in line.replace(": ", ":")]
+    assert json.loads(lost)["gpu"].startswith("helper/GPU-")
     assert [(each.gpus, each.lost_gpus, each.leases) for each in status(cluster).helpers] == [(2, 1, 1)]
     assert len(status(cluster).gpus) == 1
     kill_daemon(cluster)

@@ -189,7 +189,7 @@ def test_a_lease_that_never_opens_is_closed_and_tried_again(make_cluster: Make) 
 
 def test_a_worker_that_never_scrubs_leaves_it_to_the_helper(make_cluster: Make) -> None:
     cluster = make_cluster({"ada": {}}, limits={"scrub_ms": 300}, leasing={"lanes": 1, "keep_warm_ms": 0})
-    cluster.config["lease"] = [{"tenant": "ada", "profile": "1g.5gb", "start": 0}]
+    cluster.config["lease"] = [{"tenant": "ada", "helper": "fake", "profile": "1g.5gb", "start": 0}]
     assert cluster.reload()
     with FakeHost(cluster) as fake:
         fake.join()

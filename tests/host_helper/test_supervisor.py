@@ -134,7 +134,7 @@ def test_a_worker_whose_daemon_may_not_be_joined_just_now_tries_again(monkeypatc
     worker = Worker(order, 0, gpu, gpu.create_instance("1g.5gb", 0), Helper(), {}, pid=os.getpid(), linger_s=BOUND_S)
     served: list[Any] = []
 
-    def serve(self: Worker, connection: Any) -> None:
+    def serve(self: Worker, connection: Any, context: Any) -> None:
         served.append(connection)
         self._is_unwanted = len(served) == 2
         raise PeerGone("the daemon is restarted")

@@ -33,6 +33,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "helper_joined": ("helper", "gpus", "emulated", "kernels"),
     "helper_ends": ("helper",),
     "helper_lost": ("helper", "detail"),
+    "gpu_lost": ("gpu", "detail"),
     "worker_lost": ("lease", "lane", "detail"),
     "socket_remade": ("path",),
     "socket_lost": ("path", "detail"),

@@ -227,6 +227,7 @@ ENTRIES: Final = (
             "a bug in offpath, or in the writer of a rank's state file: use the same release of all",
         ),
         ("gpu_offer", "an impossible GPU, or one offered twice", _HELPER),
+        ("gpu_lost", "the loss of a GPU that the helper did not offer", _HELPER),
         ("kernel_needs", "needs of a kernel that the helper does not serve, or twice of one", _HELPER),
     ),
 )
