@@ -108,7 +108,8 @@ def test_a_lane_that_cannot_be_copied_to_is_given_up_and_its_job_runs_in_another
 @rdma
 def test_a_daemon_that_is_killed_goes_on_with_lanes_that_are_linked_anew(make_cluster: Make) -> None:
     lasting = {"resume_ttl_s": 120, "adopt_ms": 60_000, "journal_mib": 4}
-    cluster = make_cluster({"ada": {}}, keep={"starts": 0}, durability=lasting, **VERBS)
+    leasing = {"keep_warm_ms": 600_000}  # an emulated processor may need longer than the default for one request
+    cluster = make_cluster({"ada": {}}, leasing=leasing, keep={"starts": 0}, durability=lasting, **VERBS)
     helper = cluster.start_helper(rdma_device="rxe1")
     with cluster.connect("ada", **SIZES) as requester:
         assert filled(requester, MIB, 7)
