@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from offpath.bindings.wire import control
+from offpath.bindings.wire import negotiating
 
 from ..support.certificates import Authority
 from ..support.peers import Peer, hello
@@ -63,7 +63,7 @@ def test_a_kept_daemon_comes_back_and_its_statistics_reach_standard_output(
     until(lambda: times_ready() == 2)
     with Peer(f"unix:{tmp_path}/run/negotiate.sock") as peer:
         peer.send_message(**hello("alpha"))
-        assert isinstance(peer.hear(), control.Welcome)
+        assert isinstance(peer.hear(), negotiating.Welcome)
     kept.send_signal(signal.SIGTERM)
     out, _ = kept.communicate(timeout=BOUND_S)
     assert kept.returncode == 0
@@ -150,7 +150,7 @@ def test_a_socket_from_a_service_manager_is_used_where_it_is_and_left_there(word
     try:
         with Peer(f"unix:{path}") as peer:
             peer.send_message(**hello("alpha"))
-            assert isinstance(peer.hear(), control.Welcome)
+            assert isinstance(peer.hear(), negotiating.Welcome)
         daemon.send_signal(signal.SIGTERM)
         assert daemon.wait(BOUND_S) == 0
     finally:

@@ -19,7 +19,7 @@ import pytest
 
 from offpath.bindings.errors import NegotiationRefused
 from offpath.bindings.loopback.fabric import LoopbackFabricSession
-from offpath.bindings.wire import control
+from offpath.bindings.wire import negotiating
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.dpu_daemon.config import parse_config
 from offpath.dpu_daemon.durability.fdstore import open_notify_socket
@@ -296,7 +296,7 @@ def test_a_journal_of_another_boot_build_or_size_is_not_gone_on_with(make_cluste
             journal.write_bytes(file.view())
         assert next_life(cluster) != cluster.lineage
         welcome = requester.welcome
-        old = control.Resume(
+        old = negotiating.Resume(
             session=welcome.session, lineage=welcome.lineage, token=welcome.resume_token, unanswered=[]
         )
         way = Way(cluster.address, tenant="ada", token_file=str(cluster.folder / "ada.token"))

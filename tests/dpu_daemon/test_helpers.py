@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from offpath.bindings.wire import admin, control
+from offpath.bindings.wire import admin, control, fields
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.frames import MAX_FRAME_BYTES
 from offpath.cli.admin_client import AdminClient
@@ -212,13 +212,13 @@ def test_names_and_gpus_that_are_none_are_refused(make_cluster: Make) -> None:
 
 
 def test_the_status_of_all_helpers_with_all_that_the_limits_allow_fits_a_frame() -> None:
-    kernels = [f"{number:03}{'k' * 61}" for number in range(control.MAX_KERNELS)]
+    kernels = [f"{number:03}{'k' * 61}" for number in range(fields.MAX_KERNELS)]
     lines = [
         admin.HelperLine(
-            name=f"{number:02}{'h' * 30}", generation=(1 << 64) - 1, kernels=kernels[: control.MAX_OFFERED], gpus=16,
+            name=f"{number:02}{'h' * 30}", generation=(1 << 64) - 1, kernels=kernels[: fields.MAX_OFFERED], gpus=16,
             leases=(1 << 32) - 1,
         )
-        for number in range(control.MAX_HELPERS)
+        for number in range(fields.MAX_HELPERS)
     ]  # fmt: skip
     gpus = [
         admin.GpuLine(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from offpath.bindings.errors import PeerGone
-from offpath.bindings.wire import control, host
+from offpath.bindings.wire import control, fields, host
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.host_helper import Options, RequestFailed
 
@@ -370,12 +370,12 @@ def test_a_gpu_that_cannot_be_loses_its_helper(cluster: Cluster, name: str) -> N
 def test_kernel_names_without_end_grow_neither_the_daemon_nor_the_welcome(make_cluster: Make) -> None:
     """A helper that comes back under ever new names is served; the names that are gone for longest are forgotten."""
     cluster = make_cluster({"ada": {}})
-    for n in range(control.MAX_KERNELS // 32 + 1):
+    for n in range(fields.MAX_KERNELS // 32 + 1):
         with FakeHost(cluster) as fake:
             kernels = [control.KernelOffer(name=f"{'k' * 56}{n:03}{i:03}", demand=14) for i in range(32)]
             fake.join(kernels=kernels)
     with cluster.connect("ada", slots=1) as requester:
-        assert len(requester.welcome.kernels) == control.MAX_KERNELS
+        assert len(requester.welcome.kernels) == fields.MAX_KERNELS
     with FakeHost(cluster) as fake:
         one_more = fake.join(kernels=[control.KernelOffer(name="one-more", demand=14)])
-        assert one_more.kernel_ids == {"one-more": control.MAX_KERNELS + 32 + 1}
+        assert one_more.kernel_ids == {"one-more": fields.MAX_KERNELS + 32 + 1}

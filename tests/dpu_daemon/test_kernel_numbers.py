@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from offpath.bindings.wire import admin, control
+from offpath.bindings.wire import admin, control, fields
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.cli.admin_client import AdminClient
 from offpath.host_helper import Requester, RequestFailed
@@ -100,7 +100,7 @@ def test_more_names_over_a_life_than_a_welcome_lists_are_learnt_and_no_number_is
     """Also across a kill -9, a wrapped journal ring, and back to a name that was forgotten."""
     cluster = make_cluster({"ada": {}}, keep={"starts": 0}, durability=DURABLE, limits={"kernel_gone_ms": 600_000})
     given: dict[int, str] = {}
-    for n in range(3 * control.MAX_KERNELS // 32):
+    for n in range(3 * fields.MAX_KERNELS // 32):
         with FakeHost(cluster) as fake:
             names = [f"{'k' * 56}{n:03}{i:03}" for i in range(32)]
             ids = fake.join(kernels=[control.KernelOffer(name=name, demand=14) for name in names]).kernel_ids
@@ -109,12 +109,12 @@ def test_more_names_over_a_life_than_a_welcome_lists_are_learnt_and_no_number_is
         given.update((number, name) for name, number in ids.items())
         if n % 8 == 4:
             kill_kept(cluster)
-    assert len(given) == 3 * control.MAX_KERNELS
+    assert len(given) == 3 * fields.MAX_KERNELS
     assert joined(cluster, given[1]) == len(given) + 1, "its name was forgotten, its number is not its any more"
     assert joined(cluster, given[len(given)]) == len(given), "a name that is not forgotten keeps its number"
     with cluster.connect("ada", slots=1) as requester:
-        assert len(requester.welcome.kernels) == control.MAX_KERNELS
-    assert len(status(cluster).kernels) == control.MAX_KERNELS
+        assert len(requester.welcome.kernels) == fields.MAX_KERNELS
+    assert len(status(cluster).kernels) == fields.MAX_KERNELS
 
 
 def test_a_helper_that_comes_back_with_other_kernels_is_another_helper(kept: Callable[..., Cluster]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from offpath.bindings.wire import control
+from offpath.bindings.wire import negotiating
 from offpath.bindings.wire.codes import Status
 from offpath.bindings.wire.header import pack_request
 
@@ -80,7 +80,7 @@ def test_a_session_with_a_large_id_unanswered_comes_back(cluster: Cluster, reque
         with Peer(cluster.address) as peer:
             peer.send_message(**hello("ada", resume=resume))
             again = peer.hear()
-            assert isinstance(again, control.Welcome), again
+            assert isinstance(again, negotiating.Welcome), again
             assert [(one.request_id, one.state) for one in again.resumed] == [(request_id, "running")]
             assert redeem(again.fabric.address, again.ticket.encode()) is not None
             peer.send_message(kind="goodbye")

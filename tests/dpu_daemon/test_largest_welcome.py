@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from offpath.bindings.wire import admin, control
+from offpath.bindings.wire import admin, control, fields, negotiating
 from offpath.bindings.wire.frames import MAX_FRAME_BYTES, frame
 from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
 from offpath.cli.admin_client import AdminClient
-from offpath.dpu_daemon.hosts.host import host_welcome_messages
+from offpath.dpu_daemon.hosts.welcome import host_welcome_messages
 from offpath.dpu_daemon.ingress.admission import welcome_messages
 
 from ..support.cluster import Cluster, pids_of
@@ -24,29 +24,29 @@ from ..support.processes import until
 MOST = (1 << 64) - 1
 MOST_UNANSWERED = 1024
 KERNELS = [
-    control.KernelInfo(name=f"{'k' * 60}{n:04}", kernel_id=(1 << 32) - 1, demand=100, is_emulated=False)
-    for n in range(control.MAX_KERNELS)
+    negotiating.KernelInfo(name=f"{'k' * 60}{n:04}", kernel_id=(1 << 32) - 1, demand=100, is_emulated=False)
+    for n in range(fields.MAX_KERNELS)
 ]  # fmt: skip
-RESUMED = [control.Resumed(request_id=MOST - n, state="retry_safe") for n in range(MOST_UNANSWERED)]
+RESUMED = [negotiating.Resumed(request_id=MOST - n, state="retry_safe") for n in range(MOST_UNANSWERED)]
 
 
-def welcome(**changes: Any) -> control.Welcome:
+def welcome(**changes: Any) -> negotiating.Welcome:
     """The longest there may be: every text is of its largest size in JSON, every number has its most digits."""
     fields: dict[str, Any] = {
         "session": MOST, "tenant": "t" * 64, "lineage": "\x01" * 64, "slots": 1024, "payload_bytes": MOST,
         "result_bytes": MOST, "resume_token": "r" * 256, "resume_ttl_s": 3600, "ticket": "t" * 256,
-        "ticket_ttl_s": 60, "fabric": control.FabricOffer(carrier="loopback", address="\x01" * 256),
+        "ticket_ttl_s": 60, "fabric": negotiating.FabricOffer(carrier="loopback", address="\x01" * 256),
         "kernels": KERNELS, "resumed": RESUMED,
     }  # fmt: skip
-    return control.Welcome(**{**fields, **changes})
+    return negotiating.Welcome(**{**fields, **changes})
 
 
 def test_the_longest_welcome_is_cut_into_messages_that_fit_a_frame_and_lose_nothing() -> None:
     assert len(control.encode(welcome())) > MAX_FRAME_BYTES, "else there is nothing to cut"
     bodies = [frame(control.encode(message))[4:] for message in welcome_messages(welcome())]
-    first, second = [control.decode(control.TO_REQUESTER, body) for body in bodies]
-    assert isinstance(first, control.Welcome)
-    assert isinstance(second, control.Kernels)
+    first, second = [control.decode(negotiating.TO_REQUESTER, body) for body in bodies]
+    assert isinstance(first, negotiating.Welcome)
+    assert isinstance(second, negotiating.Kernels)
     assert (first.resumed, first.kernels, second.kernels) == (RESUMED, [], KERNELS)
 
 
@@ -58,21 +58,21 @@ def test_a_welcome_that_fits_is_one_message() -> None:
 
 
 def test_no_limit_allows_more_than_was_reckoned_with() -> None:
-    most = {name: field.metadata for name, field in control.Welcome.model_fields.items()}
+    most = {name: field.metadata for name, field in negotiating.Welcome.model_fields.items()}
     assert [mark.max_length for mark in most["kernels"]] == [len(KERNELS)]
     assert [mark.max_length for mark in most["resumed"]] == [len(RESUMED)]
-    (unanswered,) = control.Resume.model_fields["unanswered"].metadata
+    (unanswered,) = negotiating.Resume.model_fields["unanswered"].metadata
     assert unanswered.max_length == len(RESUMED)
 
 
 def host_welcome(**changes: Any) -> control.HostWelcome:
     """The longest there may be."""
-    fields: dict[str, Any] = {
+    longest: dict[str, Any] = {
         "generation": MOST, "linger_ms": (1 << 32) - 1,
-        "kernel_ids": {f"{'k' * 62}{n:02}": (1 << 32) - 1 for n in range(control.MAX_OFFERED)},
-        "keep": [(1 << 32) - 1 - n for n in range(control.MAX_HELD)],
+        "kernel_ids": {f"{'k' * 62}{n:02}": (1 << 32) - 1 for n in range(fields.MAX_OFFERED)},
+        "keep": [(1 << 32) - 1 - n for n in range(fields.MAX_HELD)],
     }  # fmt: skip
-    return control.HostWelcome(**{**fields, **changes})
+    return control.HostWelcome(**{**longest, **changes})
 
 
 def test_the_longest_welcome_of_a_helper_is_cut_into_messages_that_fit_and_lose_nothing() -> None:
@@ -105,7 +105,7 @@ def test_a_session_with_all_that_the_limits_allow_comes_back(make_cluster: Make)
             fake.join(kernels=[control.KernelOffer(name=name, demand=100) for name in names[at : at + 32]])
     listed = [MOST - n for n in range(MOST_UNANSWERED)]
     with RawSession(cluster, "ada", slots=MOST_UNANSWERED) as session:
-        until(lambda: len(session.welcome.kernels) == control.MAX_KERNELS)
+        until(lambda: len(session.welcome.kernels) == fields.MAX_KERNELS)
         was = session.welcome
         resume = {
             "session": was.session, "lineage": was.lineage, "token": was.resume_token, "unanswered": listed
@@ -113,10 +113,10 @@ def test_a_session_with_all_that_the_limits_allow_comes_back(make_cluster: Make)
         with Peer(cluster.address) as peer:
             peer.send_message(**hello("ada", resume=resume))
             again = peer.hear()
-            assert isinstance(again, control.Welcome), again
+            assert isinstance(again, negotiating.Welcome), again
             assert [(one.request_id, one.state) for one in again.resumed] == [(n, "retry_safe") for n in listed]
             behind = peer.hear()
-            assert isinstance(behind, control.Kernels), behind
+            assert isinstance(behind, negotiating.Kernels), behind
             assert {kernel.name for kernel in behind.kernels} == set(names)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from offpath.bindings.errors import NegotiationRefused, PeerGone
-from offpath.bindings.wire import control
+from offpath.bindings.wire import negotiating
 from offpath.host_helper import Requester, Tls, connect
 from offpath.host_helper.errors import UnknownKernel
 
@@ -220,7 +220,7 @@ def test_sessions_above_the_quota_are_refused_until_one_ends(cluster: Cluster) -
 def admits(cluster: Cluster, tenant: str, **changes: Any) -> bool:
     with Peer(cluster.address) as peer:
         peer.send_message(**hello(tenant, **changes))
-        return isinstance(peer.hear(), control.Welcome)
+        return isinstance(peer.hear(), negotiating.Welcome)
 
 
 def test_slots_above_the_quota_are_not_given(cluster: Cluster) -> None:
@@ -269,7 +269,7 @@ def test_memory_is_given_back_however_the_session_ends(cluster: Cluster) -> None
         else:
             with Peer(cluster.address) as peer:
                 peer.send_message(**hello("poor", **share))
-                assert isinstance(peer.hear(), control.Welcome)
+                assert isinstance(peer.hear(), negotiating.Welcome)
                 assert refusal(cluster, "poor", slots=5).code == "memory"
                 if how == "goodbye":
                     peer.send_message(kind="goodbye")
@@ -387,7 +387,7 @@ def test_the_peers_hear_that_the_daemon_ends(make_cluster: Make) -> None:
     session = RawSession(cluster, "ada")
     with Peer(cluster.address) as peer:
         peer.send_message(**hello("ada"))
-        assert isinstance(peer.hear(), control.Welcome)
+        assert isinstance(peer.hear(), negotiating.Welcome)
         cluster.statistics()
         assert (peer.hear_the_end(), session.end()) == ("daemon_ends", "daemon_ends")
     assert sorted(os.listdir(cluster.run_folder)) == []

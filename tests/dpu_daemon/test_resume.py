@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from offpath.bindings.errors import NegotiationRefused, PeerGone
-from offpath.bindings.wire import control
+from offpath.bindings.wire import negotiating
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.host_helper import AsyncRequester, Options, Requester, RequestFailed
 from offpath.host_helper.requester import Pending
@@ -213,7 +213,7 @@ def test_a_foreign_or_guessed_resume_is_refused(kept: Callable[..., Cluster]) ->
             tenant = wrong.pop("tenant", "ada")
             way = Way(cluster.address, tenant=tenant, token_file=str(cluster.folder / f"{tenant}.token"))
             with pytest.raises(NegotiationRefused, match="resume_unknown"):
-                way.open(control.Resume(**{**right, **wrong}))
+                way.open(negotiating.Resume(**{**right, **wrong}))
         assert requester.submit("echo", seconds(2), timeout=TIMEOUT).array == 2, "the session was not touched"
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from offpath.bindings.runtime import LAST_GOOD
-from offpath.bindings.wire import control
+from offpath.bindings.wire import negotiating
 from offpath.dpu_daemon.durability.fdstore import DescriptorStore
 
 from ..support.cluster import Cluster, pids_of
@@ -76,7 +76,7 @@ def test_a_connection_made_while_the_daemon_is_dead_is_served_by_the_next(make_c
         peer.send_message(**hello("alpha"))
     with peer:
         welcome = peer.hear()
-    assert isinstance(welcome, control.Welcome), welcome
+    assert isinstance(welcome, negotiating.Welcome), welcome
     assert cluster.daemon.hear()["lineage"] == welcome.lineage == cluster.lineage
     assert files_of(cluster) == sockets
 
@@ -85,7 +85,7 @@ def test_the_daemon_ends_in_order_with_its_statistics_and_its_sockets(make_clust
     cluster = make_cluster({"alpha": {}}, keep={})
     with Peer(cluster.address) as peer:
         peer.send_message(**hello("alpha"))
-        assert isinstance(peer.hear(), control.Welcome)
+        assert isinstance(peer.hear(), negotiating.Welcome)
         assert isinstance(cluster.statistics(), dict)
         assert peer.hear_the_end() == "daemon_restarts"
     left = {path.name for path in cluster.run_folder.iterdir()}

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from offpath.bindings.ports import IMM_SUBMIT
-from offpath.bindings.wire import control
+from offpath.bindings.wire import negotiating
 from offpath.dpu_daemon.durability import storing
 from offpath.dpu_daemon.durability.fdstore import DescriptorStore, open_notify_socket, read_notification
 from offpath.dpu_daemon.durability.notify import Notifier
@@ -231,11 +231,11 @@ def test_who_comes_back_before_the_manager_took_its_memory_keeps_its_doorbell(
             "session": welcome.session, "lineage": welcome.lineage, "token": welcome.resume_token, "unanswered": []
         }  # fmt: skip
 
-        def came_back() -> control.Welcome | None:
+        def came_back() -> negotiating.Welcome | None:
             peer = held.enter_context(Peer(cluster.address))
             peer.send_message(**hello("ada", resume=resume))
             said = peer.hear()
-            return said if isinstance(said, control.Welcome) else None
+            return said if isinstance(said, negotiating.Welcome) else None
 
         again = until(came_back)  # its memory is made, and waits for the manager
         fds = redeem(again.fabric.address, again.ticket.encode())

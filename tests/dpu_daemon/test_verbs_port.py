@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from offpath.bindings.errors import NegotiationRefused
-from offpath.bindings.wire import control
+from offpath.bindings.wire import negotiating
 from offpath.dpu_daemon.ingress.verbs_acceptor import HOLD_S
 from offpath.host_helper import Rdma, Requester
 from offpath.host_helper.negotiate import Negotiation, connect_to
@@ -90,7 +90,7 @@ def test_a_failed_port_takes_nobody_and_is_trusted_again_when_it_has_held(cluste
     def refusal() -> str:
         """Of a hello; the requester's own port has no wire meanwhile."""
         negotiation = Negotiation(connect_to(cluster.address, None, BOUND_S), BOUND_S)
-        hello = control.Hello(tenant="ada", token=cluster.token("ada"), slots=1, payload_bytes=1, result_bytes=1)
+        hello = negotiating.Hello(tenant="ada", token=cluster.token("ada"), slots=1, payload_bytes=1, result_bytes=1)
         try:
             negotiation.hello(hello)
         except NegotiationRefused as refused:

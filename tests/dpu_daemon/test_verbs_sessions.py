@@ -22,7 +22,7 @@ from offpath.bindings.verbs.domain import Device
 from offpath.bindings.verbs.exchange import as_message
 from offpath.bindings.verbs.fabric import VerbsRequesterSession
 from offpath.bindings.verbs.library import library
-from offpath.bindings.wire import admin, control
+from offpath.bindings.wire import admin, control, negotiating
 from offpath.bindings.wire.codes import Status
 from offpath.bindings.wire.frames import frame
 from offpath.cli.admin_client import AdminClient, all_tenants
@@ -113,7 +113,9 @@ def test_what_goes_wrong_is_told_as_over_loopback(connect: Callable[..., Request
 def welcomed(cluster: Cluster, tenant: str = "ada") -> Any:
     """A negotiation with its welcome, whose ticket nobody redeemed."""
     negotiation = Negotiation(connect_to(cluster.address, None, BOUND_S), BOUND_S)
-    hello = control.Hello(tenant=tenant, token=cluster.token(tenant), slots=1, payload_bytes=4096, result_bytes=4096)
+    hello = negotiating.Hello(
+        tenant=tenant, token=cluster.token(tenant), slots=1, payload_bytes=4096, result_bytes=4096
+    )
     try:
         return negotiation, negotiation.hello(hello)
     except BaseException:
@@ -122,14 +124,14 @@ def welcomed(cluster: Cluster, tenant: str = "ada") -> Any:
 
 
 @pytest.fixture
-def end() -> Iterator[control.QueuePairEnd]:
+def end() -> Iterator[negotiating.QueuePairEnd]:
     session = VerbsRequesterSession(Device(choose(device="rxe1")), 1, 4096, 4096)
     yield as_message(session.end())
     session.close()
 
 
 def test_a_ticket_is_good_once_on_its_own_negotiation_for_a_queue_pair_that_nobody_has(
-    cluster: Cluster, end: control.QueuePairEnd
+    cluster: Cluster, end: negotiating.QueuePairEnd
 ) -> None:
     first, welcome = welcomed(cluster)
     second, _ = welcomed(cluster, "bob")
@@ -148,7 +150,7 @@ def test_a_ticket_is_good_once_on_its_own_negotiation_for_a_queue_pair_that_nobo
 
 
 @pytest.mark.parametrize("gid", ["::", "ff02::1", "fe80::1", "::ffff:127.0.0.1", "::ffff:224.0.0.1", "nonsense"])
-def test_an_end_that_cannot_be_is_refused(cluster: Cluster, end: control.QueuePairEnd, gid: str) -> None:
+def test_an_end_that_cannot_be_is_refused(cluster: Cluster, end: negotiating.QueuePairEnd, gid: str) -> None:
     negotiation, welcome = welcomed(cluster)
     with pytest.raises(NegotiationRefused, match=r"fabric|ticket"):
         negotiation.redeem(welcome.ticket, end.model_copy(update={"gid": gid}))
@@ -156,13 +158,13 @@ def test_an_end_that_cannot_be_is_refused(cluster: Cluster, end: control.QueuePa
 
 
 def test_a_peer_that_is_nowhere_is_refused_and_holds_nobody_up(
-    cluster: Cluster, connect: Callable[..., Requester], end: control.QueuePairEnd
+    cluster: Cluster, connect: Callable[..., Requester], end: negotiating.QueuePairEnd
 ) -> None:
     """The kernel would wait a second for its address, with the interpreter locked."""
     requester = connect(slots=1)
     requester.submit("echo", [noise(8)], timeout=BOUND_S)
     negotiation, welcome = welcomed(cluster)
-    said = control.Redeem(ticket=welcome.ticket, end=end.model_copy(update={"gid": "::ffff:10.99.0.77"}))
+    said = negotiating.Redeem(ticket=welcome.ticket, end=end.model_copy(update={"gid": "::ffff:10.99.0.77"}))
     negotiation._sock.sendall(frame(control.encode(said)))
     begun = time.monotonic()
     answered = 0
@@ -301,17 +303,17 @@ def how_it_ended(request: Any) -> Status:
 def test_who_comes_back_too_soon_is_told_to_wait(cluster: Cluster) -> None:
     way = Way(cluster.address, tenant="ada", token_file=str(cluster.folder / "ada.token"), rdma=RDMA, timeout_s=BOUND_S)
     link = way.open()
-    resume = control.Resume(
+    resume = negotiating.Resume(
         session=link.welcome.session, lineage=link.welcome.lineage, token=link.welcome.resume_token, unanswered=[]
     )
-    hello = control.Hello(
+    hello = negotiating.Hello(
         tenant="ada", token=cluster.token("ada"), slots=1, payload_bytes=1, result_bytes=1, resume=resume
     )
     negotiations = [Negotiation(connect_to(cluster.address, None, BOUND_S), BOUND_S) for _ in range(3)]
     for each in negotiations:
         each._sock.sendall(frame(control.encode(hello)))
-    said = [control.decode(control.TO_REQUESTER, each._next(time.monotonic() + BOUND_S)) for each in negotiations]
-    waits = [each.retry_after_ms for each in said if isinstance(each, control.Refused)]
+    said = [control.decode(negotiating.TO_REQUESTER, each._next(time.monotonic() + BOUND_S)) for each in negotiations]
+    waits = [each.retry_after_ms for each in said if isinstance(each, negotiating.Refused)]
     assert waits
     assert all(0 < wait <= 100 for wait in waits)
     for each in negotiations:

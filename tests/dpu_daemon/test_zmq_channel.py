@@ -58,9 +58,9 @@ class Hosts:
         self.made.append(cluster)
         return cluster
 
-    def helper(self, cluster: Cluster, key: str = "") -> Process:
+    def helper(self, cluster: Cluster, key: str = "", **options: Any) -> Process:
         zmq = {"daemon": self.bind, "key": key or self.key, "server_key": self.daemon_public}
-        return cluster.start_helper(self.emulated("host"), zmq=zmq, doca_path=emulator())
+        return cluster.start_helper(self.emulated("host"), zmq=zmq, doca_path=emulator(), **options)
 
 
 @pytest.fixture
@@ -95,6 +95,23 @@ def test_requests_large_results_and_scrubs_go_the_whole_way(hosts: Hosts) -> Non
     counted = cluster.statistics()
     assert counted["ended_completed"] == 28
     assert counted["scrubbed_bytes"] > 0
+
+
+def test_workers_are_replaced_by_a_reload_and_their_lease_stays(hosts: Hosts) -> None:
+    cluster = hosts.cluster(leasing={"keep_warm_ms": 60_000})
+    helper = hosts.helper(cluster, reloads=True)
+    with cluster.connect("ada") as requester:
+        before = [where(requester) for _ in range(8)]
+        for revision in (1, 2):
+            running = requester.begin("where", [np.array([0.2])])
+            helper.signal(signal.SIGHUP)
+            until(lambda revision=revision: f"reloaded its kernels, revision {revision}" in cluster.daemon.errors)
+            after = [where(requester) for _ in range(8)]
+            said(running.result(TIMEOUT))
+            assert {each["pid"] for each in after}.isdisjoint({each["pid"] for each in before})
+            assert {(each["lease"], each["generation"]) for each in after} == {(1, 1)}
+            before = after
+    assert "lost: " not in cluster.daemon.errors
 
 
 def test_a_killed_worker_costs_its_own_job_and_is_known_within_a_second(hosts: Hosts, tmp_path: Path) -> None:

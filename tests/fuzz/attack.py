@@ -17,7 +17,7 @@ from offpath.bindings.errors import PeerGone, ProtocolError
 from offpath.bindings.loopback.channel import connect_channel
 from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, immediate
 from offpath.bindings.sockets import send_with_fds
-from offpath.bindings.wire import control
+from offpath.bindings.wire import control, negotiating
 from offpath.bindings.wire.header import HEADER_COPY_BYTES, pack_request
 from offpath.host_helper import Tls
 
@@ -50,7 +50,7 @@ class Attack:
         self._noise = Random(seed)
         self._session: RawSession | None = None
         self._session_of = 0
-        self._hello: Mutation = json_mutation(*words_of(control.TO_DAEMON))
+        self._hello: Mutation = json_mutation(*words_of(negotiating.TO_DAEMON))
         self._host: Mutation = json_mutation(*words_of(control.HOST_TO_DAEMON))
         self._header = struct_mutation(REQUEST, 128, has_crc=True)
         self._hellos = [case for case in corpus("control_to_daemon") if case.data]

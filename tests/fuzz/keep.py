@@ -18,7 +18,7 @@ import orjson
 from offpath.bindings.channel.session import Session
 from offpath.bindings.ina import frames as ina
 from offpath.bindings.mig import gpu_model
-from offpath.bindings.wire import cluster, control, ina_admin, regions
+from offpath.bindings.wire import cluster, control, fields, ina_admin, negotiating, regions
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.frames import frame
 from offpath.bindings.wire.header import Tensor, pack_answer, pack_request, pack_tensors
@@ -133,7 +133,7 @@ def _plain(name: str) -> Iterator[tuple[Any, ...]]:
 def messages(name: str) -> list[Any]:
     """One valid message of each kind of a direction, and some at their limits."""
     token, most = "t" * 43, (1 << 63) - 1
-    kernel = control.KernelInfo(name="echo", kernel_id=1, demand=14, is_emulated=True)
+    kernel = negotiating.KernelInfo(name="echo", kernel_id=1, demand=14, is_emulated=True)
     known = gpu_model("A100-40GB")
     profiles = [
         control.ProfileInfo(
@@ -142,28 +142,28 @@ def messages(name: str) -> list[Any]:
         )
         for p in known.profiles
     ]  # fmt: skip
-    fabric = control.FabricOffer(carrier="loopback", address="/run/offpath/fabric.sock")
-    end = control.QueuePairEnd(
+    fabric = negotiating.FabricOffer(carrier="loopback", address="/run/offpath/fabric.sock")
+    end = negotiating.QueuePairEnd(
         qp_num=(1 << 24) - 1, psn=1, gid="::ffff:10.99.0.1", mtu=5, doorbells=64, memory=most, rkey=(1 << 32) - 1
     )
-    models = [control.ModelDemand(model=f"{'m' * 60}-{n}", demand=14) for n in range(control.MAX_MODELS)]
+    models = [control.ModelDemand(model=f"{'m' * 60}-{n}", demand=14) for n in range(fields.MAX_MODELS)]
     every: dict[str, list[Any]] = {
         "control_to_daemon": [
-            control.Hello(tenant="ada", token=token, slots=16, payload_bytes=1 << 20, result_bytes=4096),
-            control.Hello(slots=1, payload_bytes=0, result_bytes=0),
-            control.Hello(tenant="n" * 64, token="t" * 256, slots=1024, payload_bytes=most, result_bytes=most),
-            control.Redeem(ticket=token, end=end),
+            negotiating.Hello(tenant="ada", token=token, slots=16, payload_bytes=1 << 20, result_bytes=4096),
+            negotiating.Hello(slots=1, payload_bytes=0, result_bytes=0),
+            negotiating.Hello(tenant="n" * 64, token="t" * 256, slots=1024, payload_bytes=most, result_bytes=most),
+            negotiating.Redeem(ticket=token, end=end),
             control.Goodbye(),
         ],
         "control_to_requester": [
-            control.Welcome(
+            negotiating.Welcome(
                 session=1, tenant="ada", lineage="l" * 16, slots=16, payload_bytes=1, result_bytes=1,
                 resume_token=token, resume_ttl_s=60, ticket=token, ticket_ttl_s=5, fabric=fabric, kernels=[kernel] * 3,
             ),
-            control.Redeemed(end=end),
-            control.Refused(code="denied", detail="no tenant", retry_after_ms=1000),
-            control.Kernels(kernels=[kernel]),
-            control.Kernels(kernels=[]),
+            negotiating.Redeemed(end=end),
+            negotiating.Refused(code="denied", detail="no tenant", retry_after_ms=1000),
+            negotiating.Kernels(kernels=[kernel]),
+            negotiating.Kernels(kernels=[]),
             control.Closing(code="slot_in_use", detail="3"),
         ],
         "control_host_to_daemon": [
@@ -171,8 +171,19 @@ def messages(name: str) -> list[Any]:
             control.GpuOffer(
                 uuid="GPU-1", model="A100-40GB", is_emulated=True, compute_slices=7, memory_slices=8, profiles=profiles
             ),
+            control.GpuOffer(
+                uuid="GPU-0", model="NVIDIA-H100", is_emulated=False, compute_slices=1, memory_slices=1, profiles=[],
+                linked=[control.GpuLink(uuid=f"GPU-{n}", links=n) for n in range(1, fields.MAX_GPUS)],
+            ),
             control.KernelNeeds(name="echo", memory_bytes=6 << 30, models=models[:2]),
             control.KernelNeeds(name="e" * 64, memory_bytes=1 << 50, models=models),
+            control.KernelsReloaded(revision=1, kernels=[control.KernelOffer(name="echo", demand=14)]),
+            control.KernelsReloaded(
+                revision=(1 << 32) - 1, needs_count=32,
+                kernels=[control.KernelOffer(name=f"k{n}", demand=100) for n in range(fields.MAX_OFFERED)],
+            ),
+            control.InstanceHeld(lease=1, generation=1, lanes=[0, 63], renewals=[0, (1 << 32) - 1]),
+            control.WorkerDied(lease=1, lane=0, generation=1, renewal=3),
             control.WorkerHello(lease=1, lane=0, pid=1, token=token),
             control.InstanceFailed(lease=1, generation=1, detail="no"),
             control.LaneLoading(lease=1, lane=63, generation=1),
@@ -184,7 +195,7 @@ def messages(name: str) -> list[Any]:
             control.InstanceClosed(lease=1, generation=1, scrubbed_bytes=0),
             control.GpuLost(uuid="GPU-1", detail="Xid 79 (GPU has fallen off the bus)"),
             control.InaStates(part='{"states":[],"patterns":[]}', is_all=True),
-            control.InaStates(part='"' * control.MAX_PART_CHARACTERS, is_last=False),
+            control.InaStates(part='"' * fields.MAX_PART_CHARACTERS, is_last=False),
         ],
         "control_daemon_to_host": [
             control.HostWelcome(generation=1, kernel_ids={"echo": 1, "sum": 2}),
@@ -194,10 +205,12 @@ def messages(name: str) -> list[Any]:
                 result_bytes=1, scrub_first=True, token=token,
             ),
             control.InviteLane(lease=1, lane=0, generation=1, invitation={"qp_num": 17, "gid": "::"}),
+            control.RenewWorker(lease=1, lane=63, generation=1, renewal=1, token=token),
+            control.HostKernels(kernel_ids={"echo": 1}, revision=2),
             control.ScrubLane(lease=1, lane=0),
             control.CloseInstance(lease=1, generation=1, scrub=False),
             control.InaEpoch(part='{"job":"a"}'),
-            control.InaEpoch(part="x" * control.MAX_PART_CHARACTERS, is_last=False),
+            control.InaEpoch(part="x" * fields.MAX_PART_CHARACTERS, is_last=False),
             control.InaAsk(),
             control.Closing(code="refused", detail=""),
         ],

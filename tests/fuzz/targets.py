@@ -26,7 +26,7 @@ from offpath.bindings.channel import session as sessions
 from offpath.bindings.doca import pieces
 from offpath.bindings.ina import frames as ina
 from offpath.bindings.loopback import fabric
-from offpath.bindings.wire import cluster, control, frames, header, host, ina_admin, regions
+from offpath.bindings.wire import cluster, control, frames, header, host, ina_admin, negotiating, regions
 from offpath.dpu_daemon import config
 from offpath.host_helper.ina import rank_file
 from offpath.sched.ina.protocol.records import epoch_to_data, state_to_data
@@ -69,6 +69,7 @@ class Modules:
     frames: ModuleType = frames
     tickets: ModuleType = tickets
     control: ModuleType = control
+    negotiating: ModuleType = negotiating
     cluster: ModuleType = cluster
     ina_admin: ModuleType = ina_admin
     fabric: ModuleType = fabric
@@ -406,8 +407,8 @@ def words_of(adapter: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 _DIRECTIONS = {
-    "to_daemon": ("control", "TO_DAEMON", "ToDaemon"),
-    "to_requester": ("control", "TO_REQUESTER", "ToRequester"),
+    "to_daemon": ("negotiating", "TO_DAEMON", "ToDaemon"),
+    "to_requester": ("negotiating", "TO_REQUESTER", "ToRequester"),
     "host_to_daemon": ("control", "HOST_TO_DAEMON", "HostToDaemon"),
     "daemon_to_host": ("control", "DAEMON_TO_HOST", "DaemonToHost"),
     "agent_to_controller": ("cluster", "TO_CONTROLLER", "ToController"),

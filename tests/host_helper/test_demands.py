@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from offpath.bindings.errors import OptionRefused
 from offpath.bindings.loopback.gpu import EmulatedGpu
 from offpath.bindings.mig import GpuModel, gpu_model, gpu_models, is_named
-from offpath.bindings.wire import control
+from offpath.bindings.wire import control, fields
 from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
 from offpath.host_helper import Helper
 from offpath.host_helper.demands import MAX_MEMORY, MAX_MODELS, needs, parse_demand, parse_memory, share_on
@@ -138,7 +138,7 @@ def test_the_daemon_gets_models_as_the_gpus_are_named(a100: Gpu) -> None:
 
 
 def test_the_longest_message_about_a_kernel_fits_the_host_channel() -> None:
-    models = [control.ModelDemand(model=f"{'m' * 61}-{n:02}", demand=100) for n in range(control.MAX_MODELS)]
+    models = [control.ModelDemand(model=f"{'m' * 61}-{n:02}", demand=100) for n in range(fields.MAX_MODELS)]
     longest = control.KernelNeeds(name="k" * 64, memory_bytes=MAX_MEMORY, models=models)
     assert len(control.encode(longest)) <= MAX_MESSAGE_BYTES
-    assert 2 * MAX_MODELS <= control.MAX_MODELS, "as written, and as drivers name them"
+    assert 2 * MAX_MODELS <= fields.MAX_MODELS, "as written, and as drivers name them"

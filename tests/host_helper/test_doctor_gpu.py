@@ -116,6 +116,23 @@ def test_each_gpu_of_migd_is_listed_with_its_instances(served: Served) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("gpus", "what"), [("2", "no instance; NVLink to 1 GPU"), ("4", "no instance; NVLink to 3 GPUs")]
+)
+def test_a_whole_gpu_says_how_many_others_nvlink_reaches(tmp_path: Path, gpus: str, what: str) -> None:
+    machine = Machine(tmp_path / "machine", mig="off", gpus=gpus, nvlinks="switch:4")
+    rig = Rig(machine, tmp_path / "run")
+    rig.start(gpus={"all": "whole"})
+    served = Served(rig)
+    try:
+        assert {each.what.split(": ")[-1] for each in check_mig(served.path)} == {what}
+    finally:
+        served.close()
+        rig.close()
+        machine.close()
+
+
+@pytest.mark.gpu
 def test_a_gpu_that_cannot_be_used_says_why(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "machine", mig="off")
     rig = Rig(machine, tmp_path / "run")

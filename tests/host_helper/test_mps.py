@@ -24,6 +24,7 @@ from offpath.bindings.loopback.gpu import EmulatedGpu
 from offpath.bindings.wire import control
 from offpath.host_helper import Helper
 from offpath.host_helper.doctor import check_mps
+from offpath.host_helper.instances import Instance
 from offpath.host_helper.mps import LeaseMps, Mps, find_program, open_mps, percentage_of, require
 from offpath.host_helper.mps_daemon import MpsDaemon
 from offpath.host_helper.supervisor import Supervisor
@@ -263,8 +264,9 @@ def test_a_worker_killed_on_order_takes_the_other_lanes_of_its_lease_with_it() -
         workers[pidfd := os.pidfd_open(pid)] = pid, lane
         made._selector.register(pidfd, selectors.EVENT_READ)
     daemon = SimpleNamespace(pidfd=reading, terminate=lambda pids: None, stop=lambda: True)
-    held: Any = SimpleNamespace(order=order(7), workers=workers, mps=SimpleNamespace(daemon=daemon))
-    made._instances[7] = held
+    nothing: Any = None
+    mps: Any = SimpleNamespace(daemon=daemon)
+    made._instances[7] = Instance(order(7), nothing, 1, nothing, workers, mps)
     sent: list[Any] = []
     connection: Any = SimpleNamespace(
         send=lambda body: sent.append(control.decode(control.HOST_TO_DAEMON, body)) or True

@@ -17,7 +17,7 @@ import pytest
 
 from offpath.bindings.errors import ControlError, OffpathError, OptionRefused, TokenRefused
 from offpath.bindings.tokens import read_token_file
-from offpath.bindings.wire import control
+from offpath.bindings.wire import control, negotiating
 from offpath.dpu_daemon.config import ConfigError, Sources, read_token
 from offpath.host_helper import AsyncRequester, Options, Tls, connect
 
@@ -110,8 +110,8 @@ def test_both_sides_take_every_printable_line_of_16_to_256_characters(tmp_path: 
         for around in ("{}", "{}\n", "{}\r\n", " {}\t\n\n"):
             path = file(tmp_path, around.format(token).encode())
             assert read_token_file(path) == read_token(path) == token
-        hello = control.Hello(tenant="ada", token=token, slots=1, payload_bytes=1, result_bytes=1)
-        assert control.decode(control.TO_DAEMON, control.encode(hello)) == hello
+        hello = negotiating.Hello(tenant="ada", token=token, slots=1, payload_bytes=1, result_bytes=1)
+        assert control.decode(negotiating.TO_DAEMON, control.encode(hello)) == hello
 
 
 def test_a_token_file_that_is_a_pipe_a_folder_or_absent_is_refused_at_once(tmp_path: Path) -> None:
@@ -182,11 +182,11 @@ async def test_the_asyncio_client_says_no_more(tmp_path: Path) -> None:
 
 
 def test_no_message_shows_its_secret_when_printed_or_refused() -> None:
-    hello = control.Hello(tenant="ada", token=SECRET, slots=1, payload_bytes=1, result_bytes=1)
+    hello = negotiating.Hello(tenant="ada", token=SECRET, slots=1, payload_bytes=1, result_bytes=1)
     assert SECRET not in repr(hello)
     for body in (b'{"kind":"hello","token":"%s"}', b'{"kind":"redeem","ticket":"%s"}'):
         with pytest.raises(ControlError) as fault:
-            control.decode(control.TO_DAEMON, body % SECRET.encode())
+            control.decode(negotiating.TO_DAEMON, body % SECRET.encode())
         assert SECRET not in shown(fault.value), body
 
 

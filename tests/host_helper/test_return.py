@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from offpath.bindings.errors import PeerGone
-from offpath.bindings.wire import control
+from offpath.bindings.wire import control, negotiating
 from offpath.bindings.wire.frames import FrameReader
 from offpath.host_helper.opening import open_session
 
-RESUME = control.Resume(session=1, lineage="l", token="t" * 32, unanswered=[7])
+RESUME = negotiating.Resume(session=1, lineage="l", token="t" * 32, unanswered=[7])
 
 
 @pytest.mark.parametrize("resume", [None, RESUME], ids=["first", "again"])
 def test_only_a_first_attempt_that_is_not_answered_in_time_says_goodbye(
-    resume: control.Resume | None, tmp_path: Path
+    resume: negotiating.Resume | None, tmp_path: Path
 ) -> None:
     tmp_path.chmod(0o700)
     token = tmp_path / "token"
@@ -33,7 +33,7 @@ def test_only_a_first_attempt_that_is_not_answered_in_time_says_goodbye(
             with listening.accept()[0] as peer:
                 frames = FrameReader()
                 while data := peer.recv(65536):
-                    heard.extend(control.decode(control.TO_DAEMON, body) for body in frames.feed(data))
+                    heard.extend(control.decode(negotiating.TO_DAEMON, body) for body in frames.feed(data))
 
         daemon = threading.Thread(target=listen)
         daemon.start()
@@ -43,4 +43,4 @@ def test_only_a_first_attempt_that_is_not_answered_in_time_says_goodbye(
             )
         daemon.join(20)
     kinds = [type(said) for said in heard]
-    assert kinds == [control.Hello] + [control.Goodbye] * (resume is None)
+    assert kinds == [negotiating.Hello] + [control.Goodbye] * (resume is None)

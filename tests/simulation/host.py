@@ -10,24 +10,24 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from offpath.bindings.errors import OffpathError, PeerGone
+from offpath.bindings.loopback.lane import LoopbackLaneExporter
 from offpath.bindings.wire import control, host
 from offpath.host_helper.demands import needs
-from offpath.host_helper.kernels import KernelTable
-from offpath.host_helper.supervisor import _failed, _gpu_offer
+from offpath.host_helper.instances import Instance
+from offpath.host_helper.offers import gpu_offer, helper_hello, instance_failed, instance_held
 from offpath.host_helper.worker import Worker
 
 from .channels import HostEnd
 from .gpu import SimGpu
 from .judge import Request
 from .promises import promise
-from .setup import HELPER
+from .reloads import Reloading
 
 if TYPE_CHECKING:
     from .world import World
 
 MS = 1_000_000
 SLACK_NS = 2 * MS
-KERNELS = (("small", 14), ("large", 14), ("half", 42), ("whole", 100), ("raises", 14))
 
 
 class SimWorker:
@@ -38,6 +38,8 @@ class SimWorker:
         self.helper = helper
         self.order = order
         self.lane = lane
+        self.revision = helper.reloading.revision
+        self.renewal = helper.instances[order.lease].real.renewal_of(lane)
         self.pid = world.new_pid()
         self.key = ("worker", self.pid)
         self.is_alive = True
@@ -110,6 +112,7 @@ class SimWorker:
             or not self.helper.has_joined()  # a restarted daemon gave up waiting for it
             or self.order.lease not in world.daemon.requests.book.ledger.leases
             or self.is_liar
+            or world.judge.is_renewed(self)
             or world.engine.has_lost(self._worker._lane)
             or world.judge.is_unwanted(self)  # the order to kill it may have met no helper
             or (world.deaths and world.judge.is_given_up(self))  # by the process before, which had no time to say so
@@ -256,12 +259,14 @@ def _timed(result: bytes, now_ns: int) -> bytes:
     return result[:16] + now_ns.to_bytes(8, "little") + result[24:]
 
 
-class _Instance:
+class SimInstance:
     def __init__(self, order: control.OpenInstance, gpu: SimGpu, instance: int) -> None:
         self.order = order
         self.gpu = gpu
         self.instance = instance
         self.workers: list[SimWorker] = []
+        self.real = Instance(order, gpu, instance, LoopbackLaneExporter)
+        """What the supervisor itself remembers of it."""
 
 
 class SimHelper:
@@ -281,18 +286,16 @@ class SimHelper:
         self.is_leaving = False
         """It was told to end, as by SIGTERM."""
         self._has_finished = False
-        self._is_welcome = False
+        self.is_welcome = False
         self._is_gpu_lost = False
         self.kernel_ids: dict[str, int] = {}
         self.linger_ns = 0
         self._lost_ns = 0
-        self.instances: dict[int, _Instance] = {}
+        self.instances: dict[int, SimInstance] = {}
         self._unreaped: list[SimWorker] = []
         """Dead workers that it has not noticed yet."""
-        self.table = KernelTable()
-        for kernel, demand in KERNELS:
-            if name == HELPER or kernel in world.setup.second_kernels:
-                self.table.kernel(kernel, demand=demand, tensors="pointer")(world.kernel(kernel))
+        self.reloading = Reloading(self)
+        self.table = self.reloading.table(world.setup.second_kernels)
         self._end: HostEnd | None = None
         for gpu in self.gpus:  # a new process finds no instance of its own; memory is as the last one left it
             for instance in list(gpu.tenancies):
@@ -311,22 +314,19 @@ class SimHelper:
             return
         self._end = HostEnd(world, self.pid, self.wake)
         self._end.is_full = self.is_silent
-        self._is_welcome = False
-        kernels = [control.KernelOffer(name=k.name, demand=k.demand) for k in self.table.kernels.values()]
+        self.is_welcome = False
         needed = needs(self.table.kernels.values(), self.gpus)
-        hello = control.HelperHello(
-            name=self.name, pid=self.pid, kernels=kernels, gpu_count=len(self.gpus),
-            incarnation=f"incarnation-{self.pid}", held_count=len(self.instances), needs_count=len(needed),
+        hello = helper_hello(
+            self.name, f"incarnation-{self.pid}", self.table, len(self.gpus), len(self.instances), len(needed),
+            self.reloading.hello(),
         )  # fmt: skip
         self._end.send(control.encode(hello))
         for message in needed:
             self._end.send(control.encode(message))
         for gpu in self.gpus:
-            self._end.send(control.encode(_gpu_offer(gpu)))
-        for lease, held in self.instances.items():
-            lanes = sorted(worker.lane for worker in held.workers)
-            held_now = control.InstanceHeld(lease=lease, generation=held.order.generation, lanes=lanes)
-            self._end.send(control.encode(held_now))
+            self._end.send(control.encode(gpu_offer(gpu)))
+        for held in self.instances.values():
+            self._end.send(control.encode(instance_held(held.order, held.real.lanes())))
         world.channel.connect(self._end)
         world.log("helper %s connects", self)
 
@@ -397,8 +397,8 @@ class SimHelper:
         self.world.loop.after(self.world.short_ns(200), ("world",), self.leave)
 
     def _report_loss(self) -> None:
-        if self._is_gpu_lost and self._is_welcome:
-            self._send(control.GpuLost(uuid=self.gpus[0].uuid, detail="Xid 79"))
+        if self._is_gpu_lost and self.is_welcome:
+            self.send(control.GpuLost(uuid=self.gpus[0].uuid, detail="Xid 79"))
 
     def leave(self) -> None:
         """SIGTERM: it ends once the daemon has let it go."""
@@ -435,8 +435,14 @@ class SimHelper:
         """As `Supervisor._reap`: a dead worker leaves its instance, and the daemon is told if it can be."""
         worker = self._unreaped.pop(0)
         order = worker.order
-        self.instances[order.lease].workers.remove(worker)
-        self._send(control.WorkerDied(lease=order.lease, lane=worker.lane, generation=order.generation))
+        held = self.instances[order.lease]
+        held.workers.remove(worker)
+        del held.real.workers[worker.pid]
+        if worker.lane in held.real.leaving:
+            self.reloading.replace(held)
+        else:
+            died = {"lease": order.lease, "lane": worker.lane, "generation": order.generation}
+            self.send(control.WorkerDied(**died, renewal=worker.renewal))
 
     def _daemon_gone(self) -> None:
         """Offer ourselves again, with what we hold, for as long as the daemon had asked for."""
@@ -448,7 +454,7 @@ class SimHelper:
             self._drop_all()
         self.world.loop.after(self.world.short_ns(50), self.key, self._connect)
 
-    def _send(self, message: Any) -> None:
+    def send(self, message: Any) -> None:
         if self._end is not None and self.is_alive:
             try:
                 self._end.send(control.encode(message))
@@ -463,12 +469,17 @@ class SimHelper:
             self.linger_ns = order.linger_ms * MS
             for lease in [lease for lease in self.instances if lease not in order.keep]:
                 self._drop(lease, scrub=True)
-            self._is_welcome = True
+            self.is_welcome = True
             self._report_loss()
+            self.reloading.announce()
+            for held in list(self.instances.values()):
+                self.reloading.replace(held)
+        elif isinstance(order, control.RenewWorker):
+            self.reloading.renew(order)
         elif isinstance(order, control.HostKernels):
             self.kernel_ids = dict(order.kernel_ids)
         elif isinstance(order, control.Ping):
-            self._send(control.Pong(number=order.number))
+            self.send(control.Pong(number=order.number))
         elif isinstance(order, control.KillWorker):
             self._kill(order)
         elif isinstance(order, control.OpenInstance):
@@ -497,7 +508,7 @@ class SimHelper:
         promise(gpu is not None, f"an instance on {order.gpu} is ordered, which was not offered")
         assert gpu is not None
         if self._is_gpu_lost or world.happens("create_fails"):
-            self._send(_failed(order, "injected"))
+            self.send(instance_failed(order, "injected"))
             return
         try:
             instance = gpu.create_instance(order.profile, order.start)
@@ -506,17 +517,23 @@ class SimHelper:
             return
         tenancy = gpu.taken(instance, order.lease, order.generation, order.tenant)
         world.judge.lease_ordered(order.lease, order.generation)
-        held = self.instances[order.lease] = _Instance(order, gpu, instance)
+        held = self.instances[order.lease] = SimInstance(order, gpu, instance)
         if order.scrub_first:
             gpu.scrub_instance(instance)
         fails_at = world.random.randrange(order.lanes) if world.happens("fork_fails") else -1
         for lane in range(order.lanes):
             if lane == fails_at:
                 self._drop(order.lease, scrub=True)
-                self._send(_failed(order, "injected"))
+                self.send(instance_failed(order, "injected"))
                 return
-            held.workers.append(SimWorker(self, order, lane, gpu, instance))
+            self.fork(held, lane)
         world.log("%s is cut at %s of %s", tenancy, order.start, gpu.uuid)
+
+    def fork(self, held: SimInstance, lane: int) -> None:
+        """Start the lane's worker."""
+        worker = SimWorker(self, held.real.order_of(lane), lane, held.gpu, held.instance)
+        held.workers.append(worker)
+        held.real.workers[worker.pid] = worker.pid, lane
 
     def _close(self, order: control.CloseInstance) -> None:
         held = self.instances.get(order.lease)
@@ -526,13 +543,14 @@ class SimHelper:
         if held is not None:
             tenancy = held.gpu.tenancies[held.instance]
             scrubbed = self._drop(order.lease, scrub=order.scrub, tenancy=tenancy)
-        self._send(
+        self.send(
             control.InstanceClosed(lease=order.lease, generation=order.generation, scrubbed_bytes=scrubbed)
         )  # fmt: skip
 
     def _kill(self, order: control.KillWorker) -> None:
         held = self.instances.get(order.lease)
         if held is not None and held.order.generation == order.generation:
+            held.real.leaving.pop(order.lane, None)
             for worker in held.workers:
                 if worker.lane == order.lane:
                     worker.die()

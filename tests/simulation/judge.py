@@ -100,6 +100,9 @@ class Judge:
         self.kernels_started = 0
         self.tenant_changes = 0
         self._last_holder: dict[int, str] = {}
+        self._last_tenancy: dict[tuple[SimGpu, int], Tenancy] = {}
+        self._code: dict[int, int] = {}
+        """Job → the revision of its helper's kernels when it was placed."""
 
     # -- requests and slots ---------------------------------------------------------------------------------------
     def filled(self, request: Request) -> None:
@@ -224,10 +227,19 @@ class Judge:
         elif isinstance(command, commands.OpenLease):
             promise(command.generation > self._generation, f"generation {command.generation} does not rise")
             self._generation = command.generation
+        elif isinstance(command, commands.Copy):
+            ledger = self._world.daemon.requests.book.ledger
+            self._code[command.job] = ledger.helpers.by_name[ledger.leases[command.lease].view.helper].revision
 
     def is_unwanted(self, worker: SimWorker) -> bool:
         """The daemon wants it to be killed."""
         return (worker.order.generation, worker.lane) in self._unwanted
+
+    def is_renewed(self, worker: SimWorker) -> bool:
+        """The book has another take its place."""
+        order = worker.order
+        lease = self._world.daemon.requests.book.ledger.lease_of(order.lease, order.generation)
+        return lease is not None and lease.renewals.get(worker.lane, 0) > worker.renewal
 
     def is_given_up(self, worker: SimWorker) -> bool:
         """The book counts its lane as lost."""
@@ -275,8 +287,9 @@ class Judge:
 
     # -- memory ---------------------------------------------------------------------------------------------------
     def lane_reserved(self, gpu: SimGpu, at: int, nbytes: int, tenancy: Tenancy) -> None:
-        """A worker takes its lane: what is there must be nobody's."""
-        left = nbytes - gpu.store.count(0, at, at + nbytes)
+        """A worker takes its lane: what is there must be nobody's, or of the worker that it replaces."""
+        is_renewed, self._last_tenancy[gpu, at] = self._last_tenancy.get((gpu, at)) is tenancy, tenancy
+        left = 0 if is_renewed else nbytes - gpu.store.count(0, at, at + nbytes)
         promise(not left, f"{tenancy} finds {left} bytes of {self._last_holder.get(at, 'somebody')} in its lane")
         if self._last_holder.get(at, tenancy.tenant) != tenancy.tenant:
             self.tenant_changes += 1
@@ -342,6 +355,10 @@ class Judge:
         promise(request.starts <= most, f"{request} is started {request.starts} times")
         owner = request.requester
         promise(worker.order.tenant == owner.tenant, f"{request} of {owner.tenant} runs on {worker}")
+        needed = self._code.get(request.job, 0)
+        promise(
+            worker.revision >= needed, f"{request} runs on {worker}, which has code {worker.revision}, not {needed}"
+        )
         if owner.is_hostile:  # it may have spoilt its own bytes; nobody else's may be there
             known = len(seen) < 12 or seen[8:12] in (
                 bytes(4),

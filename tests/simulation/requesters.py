@@ -15,14 +15,14 @@ from pydantic import BaseModel
 
 from offpath.bindings.errors import ControlError, NegotiationRefused, PeerGone
 from offpath.bindings.ports import IMM_CANCEL, IMM_CREDIT, IMM_SUBMIT, immediate
-from offpath.bindings.wire import control
+from offpath.bindings.wire import control, negotiating
 from offpath.bindings.wire.header import pack_request
 from offpath.dpu_daemon.ingress.admission import Carrier, Grant
 from offpath.host_helper.slots import Options, Result, SlotTable
 
-from .host import KERNELS
 from .judge import Request
 from .promises import promise
+from .reloads import KERNELS
 from .wires import Bell, RequesterEnd, SessionMemory, SimSocket
 
 if TYPE_CHECKING:
@@ -61,18 +61,20 @@ class Negotiation:
                 if not self._peer_is_open:
                     self._over(None)
                 return
-            said = control.decode(control.TO_DAEMON, self._inbox.popleft())
+            said = control.decode(negotiating.TO_DAEMON, self._inbox.popleft())
             world.loop.flag(self._fd, bool(self._inbox) or not self._peer_is_open)
-            if self._grant is None and isinstance(said, control.Hello):
+            if self._grant is None and isinstance(said, negotiating.Hello):
                 self._grant = world.admission.admit(self._carrier, said, self)
             elif isinstance(said, control.Goodbye):
                 self._over(None, is_goodbye=True)
             else:
                 raise ControlError("out_of_turn", said.kind)
         except NegotiationRefused as refused:
-            self._over(control.Refused(code=refused.code, detail=refused.detail, retry_after_ms=refused.retry_after_ms))
+            self._over(
+                negotiating.Refused(code=refused.code, detail=refused.detail, retry_after_ms=refused.retry_after_ms)
+            )
         except ControlError as broken:
-            self._over(control.Refused(code=broken.code, detail=broken.detail[:500]))
+            self._over(negotiating.Refused(code=broken.code, detail=broken.detail[:500]))
 
     def _over(self, last: BaseModel | None, *, is_goodbye: bool = False) -> None:
         if last is not None:
@@ -135,9 +137,9 @@ class SimRequester:
         self.negotiation: Negotiation | None = None
         self.session: RequesterEnd | None = None
         self._lost: RequesterEnd | None = None
-        self._held: control.Welcome | None = None
+        self._held: negotiating.Welcome | None = None
         self._sock: SimSocket | None = None
-        self._welcome: control.Welcome | None = None
+        self._welcome: negotiating.Welcome | None = None
         self._slots: SlotTable[Request] | None = None
         self._kernels: dict[str, int] = {}
         self._last: Request | None = None
@@ -188,32 +190,32 @@ class SimRequester:
         if self.is_hostile and random.random() < 0.3:
             tenant, token = random.choice(list(world.tokens)), "0123456789abcdef-wrong" if by_token else None
         self.negotiation.deliver(
-            control.Hello(
+            negotiating.Hello(
                 client="sim", tenant=tenant, token=token, slots=self.slots_wanted,
                 payload_bytes=random.choice((200, 1000)),
                 result_bytes=random.choice((4096, 4096, 4096, 4096, 4096, 300, 16)), resume=self._resume(),
             )
         )  # fmt: skip
 
-    def _resume(self) -> control.Resume | None:
+    def _resume(self) -> negotiating.Resume | None:
         """Where the connection was lost with requests in flight: the way back."""
         world = self.world
         if self.is_hostile and world.judge.sessions and world.random.random() < 0.5:
             session = world.random.choice(list(world.judge.sessions))
-            return control.Resume(
+            return negotiating.Resume(
                 session=session, lineage=world.daemon.identity.lineage, token="stolen-or-guessed", unanswered=[]
             )
         if self._lost is None or self._held is None or self._slots is None:
             return None
         unanswered = [request.request_id for request in self._slots.waiters.values()]
         held = self._held
-        return control.Resume(
+        return negotiating.Resume(
             session=held.session, lineage=held.lineage, token=held.resume_token, unanswered=unanswered
         )
 
     def _hear(self, said: BaseModel) -> None:
         world = self.world
-        if isinstance(said, control.Welcome):
+        if isinstance(said, negotiating.Welcome):
             promise(said.tenant == self.tenant, f"{self.name} is welcomed as {said.tenant}")
             self._welcome = self._held = said
             self._learn(said.kernels)
@@ -222,9 +224,9 @@ class SimRequester:
                 self._show_ticket(said)
             else:
                 world.loop.after(6_000 * MS, self.key, lambda: self._show_ticket(said))
-        elif isinstance(said, control.Kernels):
+        elif isinstance(said, negotiating.Kernels):
             self._learn(said.kernels)
-        elif isinstance(said, control.Refused):
+        elif isinstance(said, negotiating.Refused):
             is_out = said.code in ("tenant_removed", "denied") and bool(world.removals[self.tenant])
             self._refusals += 0 if is_out and not self.is_hostile else 1
             if self._lost is not None and (is_out or said.code == "resume_unknown"):
@@ -232,7 +234,7 @@ class SimRequester:
             self._again(said.retry_after_ms)
         self.wake()
 
-    def _take_stock(self, resumed: list[control.Resumed]) -> None:
+    def _take_stock(self, resumed: list[negotiating.Resumed]) -> None:
         """What the daemon says became of the requests that were in flight."""
         if self._slots is None or self.is_hostile:
             return
@@ -274,10 +276,10 @@ class SimRequester:
         held = self._held
         return held is not None and self.world.loop.now_ns - self._lost_ns >= held.resume_ttl_s * 1_000 * MS
 
-    def _learn(self, kernels: list[control.KernelInfo]) -> None:
+    def _learn(self, kernels: list[negotiating.KernelInfo]) -> None:
         self._kernels = {kernel.name: kernel.kernel_id for kernel in kernels}
 
-    def _show_ticket(self, welcome: control.Welcome) -> None:
+    def _show_ticket(self, welcome: negotiating.Welcome) -> None:
         """Nobody shows the ticket of a former welcome."""
         world = self.world
         if not self.is_alive or self._welcome is not welcome or world.channel is None:

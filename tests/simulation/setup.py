@@ -182,6 +182,8 @@ def draw_setup(random: Random) -> Setup:
     setup.second_kernels = tuple(name for name in ("small", "half", "whole", "raises") if aside.random() < 0.6)
     if not setup.second_kernels:
         setup.helpers = 1
+    if aside.random() < 0.4:
+        setup.faults["helper_reloads"] = 0.004 * aside.choice((0.3, 1.0, 3.0))
     if aside.random() < 0.2:
         setup.faults["gpu_dies"] = 0.002
     return setup

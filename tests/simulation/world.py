@@ -20,7 +20,7 @@ import numpy as np
 
 from offpath.bindings.errors import RegionError
 from offpath.bindings.loopback.fabric import LoopbackFabricSession
-from offpath.bindings.wire import control
+from offpath.bindings.wire import control, negotiating
 from offpath.dpu_daemon.config import DaemonConfig, parse_config
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.durability.journal.log import Journal, open_journal, replay
@@ -123,6 +123,7 @@ class World:
         self.slots_given = 0
         self._strikes: dict[str, Callable[[], None]] = {
             "helper_dies": self._kill_helper,
+            "helper_reloads": lambda: self._some_helper().reloading.strike(),
             "helper_leaves": lambda: self._some_helper().leave(),
             "worker_killed": self._kill_worker,
             "helper_silent": lambda: self._silence(is_full=False),
@@ -224,7 +225,7 @@ class World:
 
         self.daemon.requests.book_loop.handle = heard
         self.admission = Admission(
-            self.daemon, self.config, listener, control.FabricOffer(carrier="loopback", address="sim")
+            self.daemon, self.config, listener, negotiating.FabricOffer(carrier="loopback", address="sim")
         )
         self.acceptor = LoopbackAcceptor(self.daemon, self.admission, listener)
         if book is not None:

@@ -25,9 +25,9 @@ BAD: tuple[tuple[str, Any], ...] = (
     (PLACE, [[orjson.loads("[" * 900 + "]" * 900), 0, False], None, None]),
     (PLAN, [None, None, [[orjson.loads("[" * 900 + "]" * 900)], []]]),
     (PLAN, NOTHING),
-    (PLAN, [None, ["no-such-gpu", "1g.5gb", 0, 14], None]),
-    (PLAN, [None, ["g1", "no such profile", 0, 14], None]),
-    (PLAN, [None, ["g1", "7g.40gb", 3, 100], None]),
+    (PLAN, [None, ["no-such-gpu", "1g.5gb", 0, 14, []], None]),
+    (PLAN, [None, ["g1", "no such profile", 0, 14, []], None]),
+    (PLAN, [None, ["g1", "7g.40gb", 3, 100, []], None]),
     (PLAN, [None, None, [["no such obstacle"], []]]),
     (PLAN, [[1, 0, False], None, None]),
 )

@@ -152,7 +152,8 @@ def tally_file() -> int:
 
 @helper.kernel("share", demand=14)
 def share(nbytes: Array) -> Array:
-    """What this process has of its NVIDIA GPU: whether under MPS, its multiprocessors; the result of allocating."""
+    """What this process has of its NVIDIA GPU: whether under MPS, its multiprocessors; the result of allocating; and
+    all devices that CUDA shows it."""
     driver = load()
     device = driver.call("cuDeviceGet", 0)
     try:
@@ -161,7 +162,10 @@ def share(nbytes: Array) -> Array:
     except CudaError as fault:
         allocated = fault.code
     found = {"mps": driver.attribute(device, 133), "sms": driver.attribute(device, 16), "allocated": allocated}
-    return text({**found, "pid": os.getpid(), "lane": current_lane().lane, "lease": current_lane().lease})
+    lane = current_lane()
+    devices = [f"GPU-{driver.uuid(driver.call('cuDeviceGet', n))}" for n in range(driver.call("cuDeviceGetCount"))]
+    where = {"pid": os.getpid(), "lane": lane.lane, "lease": lane.lease, "gpus": [lane.gpu, *lane.others]}
+    return text({**found, **where, "devices": devices})
 
 
 @helper.kernel("cursed", demand=14)
@@ -247,6 +251,13 @@ def failing(scrub: Any, times: int) -> Any:
     return failing_scrub
 
 
+def again(former: Helper) -> Helper:
+    """A reload: the same kernels, by other workers."""
+    made = Helper()
+    made.kernels, made.on_lane_open = dict(former.kernels), list(former.on_lane_open)
+    return made
+
+
 if __name__ == "__main__":
     shift_clocks()
     ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: it never outlives the test
@@ -268,6 +279,8 @@ if __name__ == "__main__":
         del helper.kernels[kernel]
     if names := options.pop("only", ()):
         helper.kernels = {name: helper.kernels[name] for name in names}
+    if options.pop("reloads", False):
+        options["reload"] = functools.partial(again, helper)
     kind = next((kind for kind in ("zmq", "comch") if kind in options), "")
     way = host_channel(kind, **options.pop(kind)) if kind else channel
     helper.run(way, **{"emulate": ["A100-40GB"], **options})

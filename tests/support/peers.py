@@ -15,7 +15,7 @@ import orjson
 
 from offpath.bindings.memory.slots import slot_stride
 from offpath.bindings.sockets import receive_with_fds
-from offpath.bindings.wire import control
+from offpath.bindings.wire import control, fields, negotiating
 from offpath.bindings.wire.frames import FrameReader
 from offpath.bindings.wire.header import HEADER_COPY_BYTES, HEADER_PART_BYTES, AnswerHeader, parse_answer
 
@@ -64,12 +64,12 @@ class Peer:
             if not data:
                 return None
             self._held += self._frames.feed(data)
-        return control.decode(control.TO_REQUESTER, self._held.pop(0))
+        return control.decode(negotiating.TO_REQUESTER, self._held.pop(0))
 
     def hear_the_end(self) -> str:
         """The code with which the daemon refused or closed, "" if it only hung up."""
         while (message := self.hear()) is not None:
-            if isinstance(message, control.Refused | control.Closing):
+            if isinstance(message, negotiating.Refused | control.Closing):
                 assert self.hear() is None
                 return message.code
         return ""
@@ -90,7 +90,7 @@ def hello(tenant: str, **changes: Any) -> dict[str, Any]:
     asked = {"slots": 4, "payload_bytes": 8192, "result_bytes": 8192}
     return {
         "kind": "hello",
-        "version": control.PROTOCOL_VERSION,
+        "version": fields.PROTOCOL_VERSION,
         "tenant": tenant,
         "token": Cluster.token(tenant),
         **asked,
@@ -98,12 +98,12 @@ def hello(tenant: str, **changes: Any) -> dict[str, Any]:
     }
 
 
-def refusal(cluster: Cluster, whose: str, **changes: Any) -> control.Refused:
+def refusal(cluster: Cluster, whose: str, **changes: Any) -> negotiating.Refused:
     """What the daemon answers to this tenant's hello with changes, which must be a refusal."""
     with Peer(cluster.address) as peer:
         peer.send_message(**{**hello(whose), **changes})
         refused = peer.hear()
-        assert isinstance(refused, control.Refused), refused
+        assert isinstance(refused, negotiating.Refused), refused
         assert peer.hear() is None
         return refused
 
@@ -119,7 +119,7 @@ class RawSession:
         try:
             self.peer.send_message(**hello(tenant, **changes))
             welcome = self.peer.hear()
-            assert isinstance(welcome, control.Welcome), welcome
+            assert isinstance(welcome, negotiating.Welcome), welcome
             self.welcome = welcome
             fds = redeem(welcome.fabric.address, welcome.ticket.encode())
             assert fds is not None

@@ -6,7 +6,7 @@ import errno
 import socket
 from typing import Any
 
-from offpath.bindings.wire.control import Welcome
+from offpath.bindings.wire.negotiating import Welcome
 
 from .cluster import Cluster
 from .clusters import NARROW

@@ -324,3 +324,21 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
     }
     return cuda_leave(CUDA_SUCCESS);
 }
+
+/* Whole GPUs access each other's memory over PCIe too; native atomics need NVLink. Instances reach no other device. */
+CUresult cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice source, CUdevice destination)
+{
+    enum { RANK = 1, ACCESS, NATIVE_ATOMICS, ARRAY_ACCESS };
+    struct cuda_context *context;
+    ENTER(CUresult);
+    TRY(cuda_enter_device(source, &context));
+    if (destination < 0 || destination >= cuda.count || destination == source)
+        return cuda_leave(CUDA_ERROR_INVALID_DEVICE);
+    if (value == NULL || attribute < RANK || attribute > ARRAY_ACCESS)
+        return cuda_leave(CUDA_ERROR_INVALID_VALUE);
+    const struct emu_place *from = &context->place, *to = &cuda.contexts[destination].place;
+    bool is_whole = from->instance == 0 && to->instance == 0;
+    bool is_linked = is_whole && emu_are_linked(from->gpu, to->gpu);
+    *value = attribute == RANK ? !is_linked : attribute == NATIVE_ATOMICS ? is_linked : is_whole;
+    return cuda_leave(CUDA_SUCCESS);
+}

@@ -315,7 +315,7 @@ static bool uses(const struct cuda_stream *stream, const struct pinned *memory)
     return false;
 }
 
-/* NVIDIA promises no wait for copies that use the memory, so whoever has not waited is wrong. */
+/* NVIDIA promises no wait for copies that use the memory, so a caller that has not waited is wrong. */
 static void refuse_if_used(const struct cuda_context *context, const void *bytes)
 {
     for (const struct pinned *one = pinned; one != NULL; one = one->next) {

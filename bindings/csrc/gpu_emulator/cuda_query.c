@@ -28,6 +28,7 @@ static const struct entry entries[] = {
     ENTRY("cuDeviceGetUuid", 11040, cuDeviceGetUuid_v2),
     ENTRY("cuDeviceTotalMem", 3020, cuDeviceTotalMem_v2),
     ENTRY("cuDeviceGetPCIBusId", 4010, cuDeviceGetPCIBusId),
+    ENTRY("cuDeviceGetP2PAttribute", 8000, cuDeviceGetP2PAttribute),
     ENTRY("cuDevicePrimaryCtxRetain", 7000, cuDevicePrimaryCtxRetain),
     ENTRY("cuDevicePrimaryCtxRelease", 7000, cuDevicePrimaryCtxRelease_v2),
     ENTRY("cuDevicePrimaryCtxRelease", 11000, cuDevicePrimaryCtxRelease_v2),

@@ -21,6 +21,7 @@ enum {
     EMU_EXPORTS = 512,
     EMU_EVENTS = 256,
     EMU_UIDS = 16,
+    EMU_LINKS = 18, /* NVLinks of one GPU */
     EMU_NAME = 96,
     EMU_MIB = 1 << 20,
     EMU_PAGE = 2 << 20, /* of a GPU's memory */
@@ -90,6 +91,8 @@ struct emu_settings {
     uint64_t slice_bytes; /* 0: as a real GPU */
     uint64_t serial;
     uint64_t read_only_pins;
+    uint64_t switch_links;             /* NVLinks of every GPU to NVSwitches */
+    uint8_t links[EMU_GPUS][EMU_GPUS]; /* NVLinks between two GPUs */
     uint32_t uids[EMU_UIDS]; /* allowed to create and destroy instances */
 };
 
@@ -197,6 +200,13 @@ extern struct emu_place emu_here; /* this process's place, for faults that name 
 void emu_xid(const struct emu_place *place, uint64_t xid); /* takes the lock */
 void emu_await_event(uint32_t seen, uint32_t timeout_ms);  /* returns when there is a later one, or earlier */
 
+/* -- NVLinks; all under the lock ------------------------------------------------------------------------------------ */
+
+uint32_t emu_link_count(uint32_t gpu); /* whether they are active or not */
+/* Whether the GPU's link of this number is active; *end: the GPU at its other end, EMU_NONE: a switch. */
+bool emu_link(uint32_t gpu, uint32_t number, uint32_t *end);
+bool emu_are_linked(uint32_t gpu, uint32_t other); /* by active links, directly or through switches */
+
 /* -- geometry; all under the lock ----------------------------------------------------------------------------------- */
 
 enum emu_cut { EMU_CUT = 0, EMU_IMPOSSIBLE = 2, EMU_TAKEN = 23 };
@@ -214,6 +224,7 @@ bool emu_compute_fits(const struct emu_profile *of, uint32_t profile);
 enum emu_cut emu_cut_compute(uint32_t gpu, struct emu_instance *instance, uint32_t profile, struct emu_compute **made);
 uint32_t emu_bus(uint32_t gpu);
 void emu_bus_id(char *text, size_t len, uint32_t gpu); /* with a domain of eight digits */
+void emu_bus_text(char *text, size_t len, uint32_t bus);
 void emu_device_name(char *text, size_t len, uint32_t gpu, const struct emu_instance *instance,
     const struct emu_compute *compute); /* NULL: the whole GPU's */
 int emu_cuda_version(void);

@@ -26,9 +26,14 @@ uint32_t emu_bus(uint32_t gpu)
     return (FIRST_BUS + BUS_STEP * gpu) & 0xff;
 }
 
+void emu_bus_text(char *text, size_t len, uint32_t bus)
+{
+    snprintf(text, len, "%08X:%02X:00.0", 0U, bus);
+}
+
 void emu_bus_id(char *text, size_t len, uint32_t gpu)
 {
-    snprintf(text, len, "%08X:%02X:00.0", 0U, emu_bus(gpu));
+    emu_bus_text(text, len, emu_bus(gpu));
 }
 
 void emu_device_name(char *text, size_t len, uint32_t gpu, const struct emu_instance *instance,

@@ -119,6 +119,15 @@ nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned length)
     return nvml_leave(nvml_copy_text(name, length, text));
 }
 
+void nvml_pci_info(nvmlPciInfo_t *pci, uint32_t bus, uint32_t id)
+{
+    memset(pci, 0, sizeof *pci);
+    emu_bus_text(pci->busId, sizeof pci->busId, bus);
+    snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "%.12s", pci->busId + 4);
+    pci->bus = bus;
+    pci->pciDeviceId = pci->pciSubSystemId = id;
+}
+
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
     struct nvml_target target;
@@ -126,11 +135,7 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
     TRY(nvml_enter_any(device, &target));
     if (pci == NULL)
         return nvml_leave(NVML_ERROR_INVALID_ARGUMENT);
-    memset(pci, 0, sizeof *pci);
-    emu_bus_id(pci->busId, sizeof pci->busId, target.gpu);
-    snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "%.12s", pci->busId + 4);
-    pci->bus = emu_bus(target.gpu);
-    pci->pciDeviceId = pci->pciSubSystemId = emu_model_of(target.gpu)->pci_id;
+    nvml_pci_info(pci, emu_bus(target.gpu), emu_model_of(target.gpu)->pci_id);
     return nvml_leave(NVML_SUCCESS);
 }
 

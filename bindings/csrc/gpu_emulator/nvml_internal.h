@@ -36,6 +36,8 @@ nvmlReturn_t nvml_enter_compute(const struct nvml_handle *handle, struct nvml_ta
 nvmlReturn_t nvml_leave(nvmlReturn_t result); /* unlocks */
 nvmlReturn_t nvml_copy_text(char *to, unsigned length, const char *text);
 
+void nvml_pci_info(nvmlPciInfo_t *pci, uint32_t bus, uint32_t id); /* of a device with this number of its bus */
+
 /* The MIG devices that this process sees: those of the machine or, with OFFPATH_GPU_EMULATOR_STALE=1, those at the time
  * when this process last opened NVML or changed an instance. */
 const struct emu_gpu *nvml_seen(uint32_t gpu);

@@ -80,6 +80,48 @@ static uint64_t read_slice_bytes(const char *text)
     return bytes;
 }
 
+/* A number of the setting, up to one of the characters in `ends`. */
+static uint32_t link_number(char **rest, const char *ends)
+{
+    const char *one = strsep(rest, ends);
+    return (uint32_t)emu_number(PREFIX "NVLINKS", one != NULL ? one : "", 0, EMU_LINKS);
+}
+
+static void link_pair(struct emu_settings *settings, char *pair)
+{
+    uint32_t a = link_number(&pair, "-"), b = link_number(&pair, ":"), count = link_number(&pair, "");
+    if (a >= settings->gpu_count || b >= settings->gpu_count || a == b)
+        emu_strict(PREFIX "NVLINKS", "%u-%u are not two GPUs of the machine", a, b);
+    if (settings->links[a][b] != 0 || count == 0)
+        emu_strict(PREFIX "NVLINKS", "%u-%u is there twice, or without a link", a, b);
+    settings->links[a][b] = settings->links[b][a] = (uint8_t)count;
+}
+
+/* Pairs of GPUs, each with the NVLinks between them, "0-1:4,2-3:4"; or "switch:18": those of every GPU to switches. */
+static void read_links(struct emu_settings *settings, const char *text)
+{
+    static const char to_switches[] = "switch:";
+    char copy[MOST_TEXT], *rest = copy, *one;
+    memset(settings->links, 0, sizeof settings->links);
+    settings->switch_links = 0;
+    if (strncmp(text, to_switches, strlen(to_switches)) == 0) {
+        settings->switch_links = emu_number(PREFIX "NVLINKS", text + strlen(to_switches), 1, EMU_LINKS);
+        return;
+    }
+    if (strlen(text) >= sizeof copy)
+        emu_strict(PREFIX "NVLINKS", "longer than %zu characters", sizeof copy - 1);
+    strcpy(copy, text);
+    while ((one = strsep(&rest, ",")) != NULL)
+        link_pair(settings, one);
+    for (uint32_t gpu = 0; gpu < settings->gpu_count; gpu++) {
+        uint32_t sum = 0;
+        for (uint32_t other = 0; other < EMU_GPUS; other++)
+            sum += settings->links[gpu][other];
+        if (sum > EMU_LINKS)
+            emu_strict(PREFIX "NVLINKS", "GPU %u has %u links, more than %d", gpu, sum, EMU_LINKS);
+    }
+}
+
 /* Root and the user of the process that makes the machine, unless the variable lists others. */
 static void read_uids(struct emu_settings *settings, const char *text)
 {
@@ -142,6 +184,8 @@ void emu_read_settings(struct emu_settings *settings, const struct emu_settings 
         read_mig(settings, text);
     if ((text = text_of(PREFIX "SLICE_BYTES")) != NULL)
         settings->slice_bytes = read_slice_bytes(text);
+    if ((text = text_of(PREFIX "NVLINKS")) != NULL)
+        read_links(settings, text);
     if ((text = text_of(PREFIX "CONFIG_UIDS")) != NULL)
         read_uids(settings, text);
 }

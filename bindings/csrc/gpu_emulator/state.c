@@ -13,7 +13,7 @@
 #include "settings.h"
 
 #define FOLDER "OFFPATH_GPU_EMULATOR_DIR"
-#define MAGIC 0x6f66667067707531ULL /* changes with the layout of struct emu_state */
+#define MAGIC 0x6f66667067707532ULL /* changes with the layout of struct emu_state */
 enum { MOST_PATH = 4096 };
 
 static struct {

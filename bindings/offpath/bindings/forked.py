@@ -8,7 +8,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from offpath.bindings.errors import DeviceError, OffpathError
@@ -17,7 +17,8 @@ logger = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG: Final = 1
 _END_S: Final = 5.0
 MOST_BYTES: Final = 65_536
-_DONE, _FAILED = b"+", b"-"
+DONE, FAILED = b"+", b"-"
+"""What a child's result begins with; after `FAILED` follows the error's text."""
 
 
 def call(function: Callable[[], str], what: str, limit_s: float) -> str:
@@ -35,19 +36,64 @@ def call(function: Callable[[], str], what: str, limit_s: float) -> str:
         child = _fork(function, what, writing)
         os.close(writing)
         writing = -1
-        result = _await(child, reading, what, limit_s)
+        result = _await(child, reading, what, limit_s, time.monotonic() + limit_s)
     except OSError as fault:
         raise DeviceError(f"{what}: no process: {fault}") from fault
     finally:
         for fd in (reading, writing):
             if fd >= 0:
                 os.close(fd)
+    return _text(result, what)
+
+
+def call_all(functions: Sequence[Callable[[], str]], what: str, limit_s: float) -> list[str]:
+    """As `call`, each function in a child process of its own at the same time; ``limit_s`` is for all together. Raises:
+    DeviceError: the last failure, when all have ended."""
+    begun: list[tuple[int, int]] = []
+    failed: DeviceError | None = None
+    texts = []
+    deadline = time.monotonic() + limit_s
+    try:
+        for function in functions:
+            begun.append(begin(function, what))
+    except OSError as fault:
+        failed = DeviceError(f"{what}: no process: {fault}")
+    for child, reading in begun:
+        try:
+            texts.append(_text(_await(child, reading, what, limit_s, deadline), what))
+        except DeviceError as fault:
+            failed = fault
+        finally:
+            os.close(reading)
+    if failed is not None:
+        raise failed
+    return texts
+
+
+def _text(result: bytes, what: str) -> str:
+    """What the child returned. Raises: DeviceError: it failed."""
     text = result[1:].decode("utf-8", "replace")
-    if result[:1] == _FAILED:
+    if result[:1] == FAILED:
         raise DeviceError(text)
-    if result[:1] != _DONE:
+    if result[:1] != DONE:
         raise DeviceError(f"{what}: the process ended without a result")
     return text
+
+
+def begin(function: Callable[[], str], what: str) -> tuple[int, int]:
+    """Start ``function`` in a child process, and do not wait. Returns its pid, and a descriptor that reads the result
+    until its end; see `DONE`. The caller must have one thread, reaps the child and closes the descriptor.
+
+    Raises: OSError: no pipe or no process can be made.
+    """
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    try:
+        return _fork(function, what, writing), reading
+    except OSError:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
 
 
 def _fork(function: Callable[[], str], what: str, writing: int) -> int:
@@ -60,9 +106,9 @@ def _fork(function: Callable[[], str], what: str, writing: int) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            result = _DONE + function().encode()
+            result = DONE + function().encode()
         except OffpathError as fault:
-            result = _FAILED + str(fault).encode("utf-8", "replace")[:1000]
+            result = FAILED + str(fault).encode("utf-8", "replace")[:1000]
         while result:
             result = result[os.write(writing, result) :]
     except BaseException:  # log everything; the caller's stack must never run in the child
@@ -71,9 +117,9 @@ def _fork(function: Callable[[], str], what: str, writing: int) -> int:
         os._exit(0)
 
 
-def _await(child: int, reading: int, what: str, limit_s: float) -> bytes:
-    """What the child wrote, once the child has ended: until then it may hold the device."""
-    deadline = time.monotonic() + limit_s
+def _await(child: int, reading: int, what: str, limit_s: float, deadline: float) -> bytes:
+    """What the child wrote, once the child has ended: until then it may hold the device. ``deadline``: when the limit
+    ends."""
     result = b""
     poll = select.poll()
     poll.register(reading, select.POLLIN)

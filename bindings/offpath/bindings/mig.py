@@ -15,6 +15,8 @@ from importlib import resources
 from offpath.bindings.errors import DeviceError
 
 MIB = 1 << 20
+WHOLE = "whole"
+"""The one profile of a GPU that is not divided. Gangs consist of such GPUs."""
 _GB = re.compile(r"[0-9]+GB")
 _SIZE_SLACK = 0.1
 """Drivers keep some of a GPU's memory; two sizes of one GPU differ by more than this part."""

@@ -415,16 +415,14 @@ class Lane(Protocol):
         the lane's kernels. Raises: as `read`."""
 
     def fetch(self, pointer: int, nbytes: int) -> bytes:
-        """A copy of ``nbytes`` at an address in the memory of `device`, after the lane's kernels. Raises: DeviceError:
-        the device failed."""
+        """A copy of ``nbytes`` at an address of `device`, made after the lane's kernels. Raises: DeviceError."""
 
     def checksum(self, nbytes: int) -> int:
         """CRC-32 (zlib) of the first ``nbytes`` of the landing buffer, as kernels see them. Where a device has the
         memory, they are read back for it. Raises: as `read`."""
 
     def synchronize(self) -> None:
-        """Wait until the lane's kernels have ended. Raises: DeviceGone: one of them failed, and the process must
-        end."""
+        """Wait for the lane's kernels to end. Raises: DeviceGone: one of them failed, and the process must end."""
 
     @property
     def pins_read_only(self) -> bool:
@@ -443,8 +441,7 @@ class Lane(Protocol):
         `synchronize`. Kernels see the bytes after `acquire`. Raises: as `read`."""
 
     def export_results(self) -> MemoryExport:
-        """Export the result half alone to an engine that maps host memory, where this process itself copies payloads
-        by `load`."""
+        """Export the result half alone to an engine that maps host memory; this process copies payloads by `load`."""
 
     def export(self) -> MemoryExport:
         """Export landing buffer and result half, in this order and contiguous, to the DPU's copy engine."""
@@ -487,6 +484,10 @@ class Gpu(Protocol):
     @property
     def is_emulated(self) -> bool:
         """No GPU computes: the host's CPU does, also behind an emulated driver. Daemon and requesters learn it."""
+
+    @property
+    def links(self) -> Mapping[str, int]:
+        """NVLinks to other GPUs of this machine: UUID → number of links. Empty: there are none, or none are known."""
 
     def profile_bytes(self, profile: str) -> int:
         """Memory that an instance of the profile really offers (emulators are scaled). Raises: DeviceError."""

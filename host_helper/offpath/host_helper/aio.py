@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from offpath.bindings.errors import PeerGone
 from offpath.bindings.ports import IMM_CANCEL, IMM_SLOT_MASK, immediate
-from offpath.bindings.wire import control
+from offpath.bindings.wire import negotiating
 from offpath.bindings.wire.codes import Status
 from offpath.host_helper.errors import RequestFailed, RequestTimeout, UnknownKernel
 from offpath.host_helper.negotiate import Tls
@@ -42,7 +42,7 @@ class AsyncRequester:
         self._closed = False
 
     @property
-    def welcome(self) -> control.Welcome:
+    def welcome(self) -> negotiating.Welcome:
         """The parameters that the daemon granted."""
         return self._link.welcome
 

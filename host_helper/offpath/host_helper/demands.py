@@ -14,10 +14,12 @@ from offpath.bindings.errors import OptionRefused
 from offpath.bindings.mig import gpu_models, is_named
 from offpath.bindings.ports import Gpu
 from offpath.bindings.wire import control
+from offpath.bindings.wire.fields import MAX_GPUS
 
 MAX_MODELS: Final = 16
 """GPU models that one kernel can name."""
 MAX_MEMORY: Final = 1 << 50
+_SHARES: Final = frozenset((*range(1, 101), *range(200, 100 * MAX_GPUS + 1, 100)))
 _UNITS: Final = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE: Final = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,3})?) ?([KMGT]iB|B|)")
 _MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,63}")
@@ -57,7 +59,8 @@ def parse_memory(memory: str | int | None) -> int:
 
 
 def parse_demand(demand: int | Mapping[str, int]) -> tuple[int, dict[str, int]]:
-    """R, the least if it depends on the model, and R by model. Raises: ValueError."""
+    """R, the least if it depends on the model, and R by model. Raises: ValueError: a share is out of range, or the
+    kernel needs a gang of GPUs of one model and no gang of another."""
     if not isinstance(demand, Mapping):
         _check_share(demand)
         return demand, {}
@@ -68,12 +71,18 @@ def parse_demand(demand: int | Mapping[str, int]) -> tuple[int, dict[str, int]]:
         if not isinstance(model, str) or not _MODEL.fullmatch(model):
             raise ValueError(f"demand: {str(model)[:64]!r} is no name of a GPU model")
         _check_share(share)
-    return min(models.values()), models
+    least, most = min(models.values()), max(models.values())
+    if least <= 100 < most:
+        raise ValueError(f"demand: R {most} is of a gang and R {least} is not; use one kind for all models")
+    return least, models
 
 
 def _check_share(share: object) -> None:
-    if not isinstance(share, int) or isinstance(share, bool) or not 1 <= share <= 100:
-        raise ValueError(f"demand {str(share)[:32]} is not a percentage of a GPU (1..100)")
+    if not isinstance(share, int) or isinstance(share, bool) or share not in _SHARES:
+        most = 100 * MAX_GPUS
+        raise ValueError(
+            f"demand {str(share)[:32]} is no percentage of a GPU (1..100), and not 100 for each of several (to {most})"
+        )
 
 
 def check_models(kernels: Iterable[Needy], gpus: Sequence[Gpu]) -> None:

@@ -105,9 +105,12 @@ def _gpu(line: protocol.GpuLine, client: MigdClient) -> Finding:
     if line.problem:
         cause, fix = protocol.CODES.get(line.problem, ("it cannot be used", "see migd's log"))
         return Finding("mig", Severity.WARNING, f"{name}: {cause}", fix.replace("GPU", str(line.index), 1))
-    instances = client.describe(line.uuid).instances
+    found = client.describe(line.uuid)
+    instances = found.instances
     counts = {owner: sum(each.owner == owner for each in instances) for owner in ("lease", "layout", "foreign")}
     what = f"{name}: " + (", ".join(f"{count} {owner}" for owner, count in counts.items() if count) or "no instance")
+    if found.links:
+        what += f"; NVLink to {len(found.links)} GPU{'s' if len(found.links) > 1 else ''}"
     if stuck := [f"{each.profile} at {each.start}" for each in instances if each.quarantined]:
         pids = sorted({pid for each in instances if each.quarantined for pid in each.pids})
         return Finding(

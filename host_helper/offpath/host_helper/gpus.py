@@ -8,7 +8,7 @@ from typing import Final
 
 from offpath.bindings.cuda.driver import preload
 from offpath.bindings.cuda.instance import CudaInstance, scrub
-from offpath.bindings.cuda.whole import WholeGpu, visible
+from offpath.bindings.cuda.whole import visible, whole_gpus
 from offpath.bindings.errors import DeviceError, NoGpu, OffpathError, OptionRefused
 from offpath.bindings.loopback.gpu import EmulatedGpu
 from offpath.bindings.ports import Gpu
@@ -43,7 +43,7 @@ def find_gpus(kind: str = "auto", migd: str = "") -> list[Gpu]:
     if kind == "migd" or (kind == "auto" and (migd or os.path.exists(path))):
         return _of_migd(path)
     try:
-        found: list[Gpu] = [WholeGpu(each) for each in visible()]
+        found: list[Gpu] = [*whole_gpus(visible())]
     except DeviceError as fault:
         raise NoGpu(f"no GPU to serve kernels on: {fault}. {NO_GPU_ADVICE}") from fault
     if not found:

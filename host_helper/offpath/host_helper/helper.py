@@ -20,10 +20,12 @@ from offpath.bindings.verbs.devices import choose
 from offpath.host_helper.channels import host_channel
 from offpath.host_helper.demands import check_models
 from offpath.host_helper.gpus import NO_GPU_ADVICE, emulated_gpus, find_gpus
-from offpath.host_helper.kernels import KernelTable, LaneContext, current_lane
+from offpath.host_helper.kernels import Kernel, KernelTable, LaneContext, current_lane
 from offpath.host_helper.migd.gpu import MigGpu
 from offpath.host_helper.migd.watch import MigdWatch
 from offpath.host_helper.mps import CudaGpu, open_mps
+from offpath.host_helper.reload import Reloader
+from offpath.host_helper.reload_socket import listen
 from offpath.host_helper.rightsizing import read_demands, right_sized
 from offpath.host_helper.supervisor import Supervisor
 
@@ -56,6 +58,8 @@ class Helper(KernelTable):
         doca_device: str = "",
         doca_path: str = "",
         state_files: str | None = None,
+        reload: Callable[[], KernelTable] | None = None,
+        runtime_dir: str | None = None,
         log_line: Callable[[str], None] = lambda line: None,
     ) -> None:
         """Serve the daemon until SIGTERM or SIGINT. Call it from the main thread, before threads exist: it forks.
@@ -89,6 +93,8 @@ class Helper(KernelTable):
                 them.
             state_files: the folder with the state files of ranks that share aggregation trees. Default: ``ina`` beside
                 the daemon's host socket, or in the runtime directory. Empty: ranks are not watched.
+            reload: loads this helper's kernels anew, for SIGHUP and `offpath helper reload`. None: it never reloads.
+            runtime_dir: where the socket for reloads is made. Default: ``$RUNTIME_DIRECTORY``, else this user's own.
             log_line: receives a line with the kernels and GPUs that are served, then one whenever the helper joins a
                 daemon, loses it, or cannot join.
             break_scrub: a planted fault: workers confirm scrubs that they did not do.
@@ -130,15 +136,24 @@ class Helper(KernelTable):
                 stack.callback(watch.close)
             if not offered:
                 raise NoGpu(f"no GPU to serve kernels on: none was given. {NO_GPU_ADVICE}")
-            self.kernels = right_sized(self.kernels, offered, read_demands(demands) if demands else None)
-            check_models(self.kernels.values(), offered)
+
+            def prepared(kernels: Mapping[str, Kernel]) -> dict[str, Kernel]:
+                sized = right_sized(kernels, offered, read_demands(demands) if demands else None)
+                check_models(sized.values(), offered)
+                return sized
+
+            self.kernels = prepared(self.kernels)
+            reloader = None
+            if reload is not None:
+                listener = listen(name, runtime_dir)
+                reloader = Reloader(self, reload, prepared, listener=listener, log_line=log_line)
             connector = host_channel(path=channel) if channel is None or isinstance(channel, str) else channel
             supervisor = Supervisor(
                 name, connector, offered, self,
                 break_scrub=break_scrub, rdma=partial(choose, device=rdma_device, netdev=rdma_netdev, near=rdma_near),
                 doca=HostDevice(doca_device, doca_path),
                 state_files=_default_folder(channel) if state_files is None else state_files,
-                mps=daemons, migd=watch, log_line=log_line,
+                mps=daemons, migd=watch, reloader=reloader, log_line=log_line,
             )  # fmt: skip
             log_line(self._offer(offered))
             if emulated := ", ".join(gpu.uuid for gpu in offered if gpu.is_emulated):
@@ -147,6 +162,9 @@ class Helper(KernelTable):
                 log_line(f"MPS: {'a control daemon for each lease' if daemons is not None else 'none on this machine'}")
             for number in (signal.SIGTERM, signal.SIGINT):
                 stack.callback(signal.signal, number, signal.signal(number, lambda *_: supervisor.stop()))
+            if reloader is not None:
+                former = signal.signal(signal.SIGHUP, lambda *_: supervisor.reload())
+                stack.callback(signal.signal, signal.SIGHUP, former)
             supervisor.run()
 
     def _offer(self, gpus: Sequence[Gpu]) -> str:

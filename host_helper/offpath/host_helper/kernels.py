@@ -32,12 +32,12 @@ MAX_KERNELS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A registered kernel. ``demand`` R in percent of a GPU, the least of ``models``, which has R by GPU model if R
-    depends on it or not every model is accepted. ``is_auto``: its R is to be taken from measurements
-    (`offpath.host_helper.rightsizing`), and ``demand`` is 100 until then. ``memory_bytes``: device memory that its
-    worker needs besides the lane, 0 if not stated. ``pre`` and ``post`` are the CPU-side work around it (Conspirator's
-    third helper task). ``pre`` gets the input tensors and returns the kernel's arguments; ``post`` gets the kernel's
-    result and returns the request's result. ``tensors``: one of `TENSORS`.
+    """A registered kernel. ``demand`` R in percent of a GPU (100 for each GPU of a gang), the least of ``models``,
+    which has R by GPU model if R depends on it or not every model is accepted. ``is_auto``: its R is to be taken from
+    measurements (`offpath.host_helper.rightsizing`), and ``demand`` is 100 until then. ``memory_bytes``: device memory
+    that its worker needs besides the lane, 0 if not stated. ``pre`` and ``post`` are the CPU-side work around it
+    (Conspirator's third helper task). ``pre`` gets the input tensors and returns the kernel's arguments; ``post`` gets
+    the kernel's result and returns the request's result. ``tensors``: one of `TENSORS`.
     """
 
     name: str
@@ -110,6 +110,8 @@ class LaneContext:
     lane: int
     pid: int
     memory: LaneMemory
+    others: tuple[str, ...] = ()
+    """The further GPUs of a gang. CUDA's device 0 is ``gpu``, which has the lane; these follow in order."""
 
 
 _lane: contextvars.ContextVar[LaneContext] = contextvars.ContextVar("offpath_lane")
@@ -145,9 +147,10 @@ class KernelTable:
         """Register the decorated function under ``name``.
 
         Args:
-            demand: R, percent of a GPU that the kernel needs, 1..100; or R by GPU model, for a kernel that runs on
-                these models only: ``{"A100-40GB": 14, "H100-80GB": 10}``. Names are those of offpath's table, or those
-                that `Helper.run` prints for its GPUs. "auto": as measured, from the file given to `Helper.run`.
+            demand: R, percent of a GPU that the kernel needs, 1..100; or 100 for each GPU of a gang, 200..1600: whole
+                GPUs of one model, which are CUDA's devices 0, 1 …; or R by GPU model, for a kernel that runs on these
+                models only: ``{"A100-40GB": 14, "H100-80GB": 10}``. Names are those of offpath's table, or those that
+                `Helper.run` prints for its GPUs. "auto": as measured, from the file given to `Helper.run`.
             memory: device memory that a worker needs to run the kernel, besides the lane's buffers: weights, workspace,
                 CUDA's context. ``"6GiB"``, ``"512MiB"`` or bytes. No worker runs the kernel with less. None: not known,
                 any instance is taken.

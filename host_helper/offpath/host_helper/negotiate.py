@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from offpath.bindings.errors import FrameError, NegotiationRefused, OptionRefused, PeerGone
 from offpath.bindings.runtime import NEGOTIATE_SOCKET, local_socket
 from offpath.bindings.trust import connect_daemon
-from offpath.bindings.wire import control
+from offpath.bindings.wire import control, negotiating
 from offpath.bindings.wire.frames import FrameReader, frame
 
 _MOST_TIMEOUT_S: Final = 86_400
@@ -62,41 +62,41 @@ class Negotiation:
         self._reader = FrameReader()
         self._frames: list[bytes] = []
         self._timeout_s = timeout_s
-        self.kernels: dict[str, control.KernelInfo] = {}
+        self.kernels: dict[str, negotiating.KernelInfo] = {}
         self.closing: control.Closing | None = None
         self.is_durable = False
         """The daemon reported that the session outlives its process."""
 
-    def hello(self, hello: control.Hello) -> control.Welcome:
+    def hello(self, hello: negotiating.Hello) -> negotiating.Welcome:
         """Request a session. Raises: NegotiationRefused, PeerGone, ControlError."""
         try:
             self._sock.sendall(frame(control.encode(hello)))
         except OSError as fault:
             raise PeerGone(f"negotiation: {fault}") from None
-        answer = control.decode(control.TO_REQUESTER, self._next(time.monotonic() + self._timeout_s))
-        if isinstance(answer, control.Refused):
+        answer = control.decode(negotiating.TO_REQUESTER, self._next(time.monotonic() + self._timeout_s))
+        if isinstance(answer, negotiating.Refused):
             raise NegotiationRefused(answer.code, answer.detail, answer.retry_after_ms)
         if isinstance(answer, control.Closing):
             raise PeerGone(f"{answer.code}: {answer.detail}")
-        if not isinstance(answer, control.Welcome):
+        if not isinstance(answer, negotiating.Welcome):
             raise PeerGone("the daemon answered a hello with another message")
         self.kernels = {k.name: k for k in answer.kernels}
         return answer
 
-    def redeem(self, ticket: str, end: control.QueuePairEnd) -> control.QueuePairEnd:
+    def redeem(self, ticket: str, end: negotiating.QueuePairEnd) -> negotiating.QueuePairEnd:
         """Send the requester's end of the session for ``ticket``; returns the daemon's end.
 
         Raises: NegotiationRefused, PeerGone, ControlError.
         """
         try:
             self._sock.settimeout(self._timeout_s)
-            self._sock.sendall(frame(control.encode(control.Redeem(ticket=ticket, end=end))))
+            self._sock.sendall(frame(control.encode(negotiating.Redeem(ticket=ticket, end=end))))
             deadline = time.monotonic() + self._timeout_s
             while True:
-                answer = control.decode(control.TO_REQUESTER, self._next(deadline))
-                if isinstance(answer, control.Redeemed):
+                answer = control.decode(negotiating.TO_REQUESTER, self._next(deadline))
+                if isinstance(answer, negotiating.Redeemed):
                     return answer.end
-                if isinstance(answer, control.Refused):
+                if isinstance(answer, negotiating.Refused):
                     raise NegotiationRefused(answer.code, answer.detail, answer.retry_after_ms)
                 if isinstance(answer, control.Closing):
                     raise PeerGone(f"{answer.code}: {answer.detail}")
@@ -121,8 +121,8 @@ class Negotiation:
         deadline = time.monotonic() + wait_s
         try:
             while True:
-                message = control.decode(control.TO_REQUESTER, self._next(deadline))
-                if isinstance(message, control.Kernels):
+                message = control.decode(negotiating.TO_REQUESTER, self._next(deadline))
+                if isinstance(message, negotiating.Kernels):
                     deadline = 0.0  # a newer list may have arrived already
                 self._note(message)
                 if isinstance(message, control.Closing):
@@ -134,9 +134,9 @@ class Negotiation:
             return  # the doorbell reports the same loss, in the place where it is handled
 
     def _note(self, message: BaseModel) -> None:
-        if isinstance(message, control.Kernels):
+        if isinstance(message, negotiating.Kernels):
             self.kernels = {k.name: k for k in message.kernels}
-        if isinstance(message, control.Durable):
+        if isinstance(message, negotiating.Durable):
             self.is_durable = True
 
     def _next(self, deadline: float) -> bytes:

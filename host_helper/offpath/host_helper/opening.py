@@ -12,7 +12,7 @@ from offpath.bindings.errors import OptionRefused, PeerGone
 from offpath.bindings.loopback.fabric import redeem_ticket
 from offpath.bindings.ports import RequesterSession
 from offpath.bindings.tokens import read_token_file
-from offpath.bindings.wire import control
+from offpath.bindings.wire import negotiating
 from offpath.host_helper.negotiate import Negotiation, Rdma, Tls, check_timeout, connect_to, resolved
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ def open_session(
     payload_bytes: int = DEFAULT_PAYLOAD_BYTES,
     result_bytes: int = DEFAULT_RESULT_BYTES,
     timeout_s: float = 10.0,
-    resume: control.Resume | None = None,
+    resume: negotiating.Resume | None = None,
     rdma: Rdma | None = None,
-) -> tuple[Negotiation, control.Welcome, RequesterSession]:
+) -> tuple[Negotiation, negotiating.Welcome, RequesterSession]:
     """Negotiate and redeem the ticket.
 
     Args:
@@ -55,7 +55,7 @@ def open_session(
     address = resolved(address)
     token = read_token_file(os.fspath(token_file)) if token_file else None
     try:
-        hello = control.Hello(
+        hello = negotiating.Hello(
             client="offpath", tenant=tenant, token=token, slots=slots, payload_bytes=payload_bytes,
             result_bytes=result_bytes, resume=resume,
         )  # fmt: skip

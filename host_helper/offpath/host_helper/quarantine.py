@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from offpath.bindings.errors import DeviceGone, OffpathError
 from offpath.bindings.ports import Gpu
+from offpath.host_helper.gangs import Gang, gpus_of, parts_of
 from offpath.host_helper.scrubbing import scrub
 
 
@@ -16,16 +17,23 @@ class Quarantine:
         """Those that need a reset, and why."""
 
     def add(self, gpu: Gpu, instance: int) -> None:
-        """Keep an instance whose scrub or destruction failed."""
-        self._instances.append((gpu, instance))
+        """Keep an instance whose scrub or destruction failed; of a gang's, what is left of it, by GPU. A reset removes
+        those of lost GPUs."""
+        self._instances += [part for part in parts_of(gpu, instance) if part[0].uuid not in self.gpus]
+
+    def add_left(self, gpu: Gpu) -> None:
+        """Keep what a failed creation of a gang's instance has left."""
+        if isinstance(gpu, Gang):
+            self._instances += gpu.left
+            gpu.left = []
 
     def add_gpu(self, uuid: str, why: str) -> None:
         """Use a GPU no more in this process."""
         self.gpus[uuid] = why
 
-    def check(self, uuid: str) -> None:
-        """Raises: DeviceGone: this GPU is in quarantine."""
-        if uuid in self.gpus:
+    def check(self, gpu: Gpu) -> None:
+        """Raises: DeviceGone: this GPU, or one of the gang, is in quarantine."""
+        for uuid in self.gpus.keys() & {each.uuid for each in gpus_of(gpu)}:
             raise DeviceGone(f"{uuid} needs a reset after {self.gpus[uuid]}; then restart the helper")
 
     def retry(self) -> OffpathError | None:

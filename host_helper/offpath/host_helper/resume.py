@@ -24,7 +24,7 @@ from offpath.bindings.errors import (
     TicketRefused,
 )
 from offpath.bindings.ports import RequesterSession
-from offpath.bindings.wire import control
+from offpath.bindings.wire import negotiating
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.host_helper.errors import RequestFailed
 from offpath.host_helper.negotiate import Negotiation, check_timeout
@@ -44,7 +44,7 @@ class Link:
     """The parts of a session that are lost with its connection."""
 
     negotiation: Negotiation
-    welcome: control.Welcome
+    welcome: negotiating.Welcome
     session: RequesterSession
 
 
@@ -70,7 +70,7 @@ class Way:
                     raise
                 time.sleep(wait_s)
 
-    def open(self, resume: control.Resume | None = None) -> Link:
+    def open(self, resume: negotiating.Resume | None = None) -> Link:
         """Raises: as `offpath.host_helper.opening.open_session`."""
         return Link(*open_session(self._address, resume=resume, **self._options))
 
@@ -88,7 +88,7 @@ class Return:
         lost.session.close()
         welcome = lost.welcome
         self._way = way
-        self._resume = control.Resume(
+        self._resume = negotiating.Resume(
             session=welcome.session, lineage=welcome.lineage, token=welcome.resume_token, unanswered=unanswered
         )
         now = time.monotonic()

@@ -14,20 +14,18 @@ import logging
 import os
 import random
 import secrets
-import select
 import selectors
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from pydantic import BaseModel
 
 from offpath.bindings import faults
-from offpath.bindings.doca.lane import DocaLaneExporter, HostDevice
+from offpath.bindings.doca.lane import HostDevice
 from offpath.bindings.errors import (
     DaemonNotTrusted,
     HostChannelError,
@@ -36,20 +34,29 @@ from offpath.bindings.errors import (
     OptionRefused,
     PeerGone,
 )
-from offpath.bindings.loopback.lane import LoopbackLaneExporter, ResultExporter
-from offpath.bindings.ports import Gpu, HostConnection, HostConnector, Lane, LaneExporter
+from offpath.bindings.ports import Gpu, HostConnection, HostConnector
 from offpath.bindings.verbs.devices import Choice, choose
-from offpath.bindings.verbs.lane import VerbsLaneExporter
 from offpath.bindings.wire import control
 from offpath.host_helper.demands import needs, share_on
+from offpath.host_helper.gangs import gpus_of, ordered
 from offpath.host_helper.ina.watch import StateFileWatch
+from offpath.host_helper.instances import Instance, exporter_for
 from offpath.host_helper.kernels import KernelTable
 from offpath.host_helper.migd.protocol import Xid
 from offpath.host_helper.migd.watch import MigdWatch
 from offpath.host_helper.migd.xids import GPU_LOST, name_of
-from offpath.host_helper.mps import LeaseMps, Mps
+from offpath.host_helper.mps import Mps
+from offpath.host_helper.offers import (
+    gpu_offer,
+    helper_hello,
+    instance_failed,
+    instance_held,
+    kernels_reloaded,
+    take_leave,
+)
 from offpath.host_helper.quarantine import Quarantine
 from offpath.host_helper.relay import Relay
+from offpath.host_helper.reload import Reloader
 from offpath.host_helper.scrubbing import scrub as scrub_instance
 from offpath.host_helper.worker import Worker
 
@@ -61,25 +68,15 @@ _LEAVE_S: Final = 5.0
 _LAST_WORDS: Final = 4
 
 
-@dataclass(slots=True)
-class _Instance:
-    order: control.OpenInstance
-    gpu: Gpu
-    instance: int
-    exporter: Callable[[Lane], LaneExporter]
-    workers: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """pidfd → pid, lane"""
-    mps: LeaseMps | None = None
-
-
 class Supervisor:
     """Serves the daemon that ``connector`` reaches with the GPUs of this host.
 
     ``rdma`` finds the port over which the lanes are reachable if the daemon copies by RDMA; called for each order.
     ``doca``: the device for a daemon that copies by DOCA. ``state_files``: the folder of the state files of ranks that
     share trees; empty: no ranks are watched. ``mps``: starts a control daemon for each lease whose GPU can be shared by
-    MPS; None: none. ``migd``: watches the migd that cuts the GPUs' instances. ``log_line`` receives a line when the
-    supervisor joins a daemon, loses it, or cannot join; repeats are suppressed.
+    MPS; None: none. ``migd``: watches the migd that cuts the GPUs' instances. ``reloader``: reloads ``table``; the
+    supervisor closes it. ``log_line`` receives a line when the supervisor joins a daemon, loses it, or cannot join;
+    repeats are suppressed.
     """
 
     def __init__(
@@ -95,6 +92,7 @@ class Supervisor:
         state_files: str = "",
         mps: Mps | None = None,
         migd: MigdWatch | None = None,
+        reloader: Reloader | None = None,
         log_line: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._log_line = log_line
@@ -109,8 +107,11 @@ class Supervisor:
         self._state_files = StateFileWatch(state_files) if state_files else None
         self._mps = mps
         self._migd = migd
+        self._reloader = reloader
+        self._announced = 0
+        """The revision of the kernels that the daemon was told of last."""
         self._is_welcome = False
-        self._instances: dict[int, _Instance] = {}
+        self._instances: dict[int, Instance] = {}
         self._quarantine = Quarantine()
         self._kernel_ids: dict[str, int] = {}
         self._selector = selectors.DefaultSelector()
@@ -118,6 +119,8 @@ class Supervisor:
         self._selector.register(self._stop_read, selectors.EVENT_READ)
         if migd is not None:
             self._selector.register(migd.fileno(), selectors.EVENT_READ)
+        if reloader is not None:
+            self._selector.register(reloader.fileno(), selectors.EVENT_READ)
         self._stopping = False
         self._in_child = False
         self._incarnation = secrets.token_urlsafe(24)
@@ -127,6 +130,12 @@ class Supervisor:
         """End `run` soon; may be called from a signal handler."""
         self._stopping = True
         os.write(self._stop_write, b"x")
+
+    def reload(self) -> None:
+        """Reload the kernels soon; may be called from a signal handler."""
+        if self._reloader is not None:
+            self._reloader.request()
+            os.write(self._stop_write, b"x")
 
     def run(self) -> None:
         """Serve until `stop`, in the main thread. Reconnects with backoff when the daemon goes away; without backoff
@@ -156,6 +165,8 @@ class Supervisor:
                 self._drop_all()
                 signal.set_wakeup_fd(woken_before)
                 self._selector.close()
+                if self._reloader is not None:
+                    self._reloader.close()
                 if self._state_files is not None:
                     self._state_files.close()
                 os.close(self._stop_read)
@@ -175,7 +186,7 @@ class Supervisor:
             if self._is_welcome:
                 self._send(connection, control.Goodbye())
             if self._instances:
-                self._take_leave(connection)
+                take_leave(connection)
         except PeerGone as gone:
             gone = self._last_word(connection) or gone
             logger.info("lost the daemon: %s", gone)
@@ -184,6 +195,8 @@ class Supervisor:
                 self._log_once(f"{state}: {gone}; trying again")
         finally:
             connection.close()  # first: the daemon must see the helper's loss before its workers'
+            if self._reloader is not None and not self._in_child:
+                self._reloader.not_joined()
         return True
 
     def _last_word(self, connection: HostConnection) -> PeerGone | None:
@@ -212,19 +225,6 @@ class Supervisor:
         """This process forks, so a connector that starts threads runs in a child process. Raises: PeerGone."""
         return Relay(self._connector) if self._connector.starts_threads else self._connector.connect()
 
-    def _take_leave(self, connection: HostConnection) -> None:
-        """Announce the shutdown; the daemon closes the connection once none of its copies can land in the instances.
-        Raises: PeerGone: it did.
-        """
-        connection.finish()
-        poll = select.poll()
-        poll.register(connection.fileno(), select.POLLIN)
-        deadline = time.monotonic() + _LEAVE_S
-        while (left := deadline - time.monotonic()) > 0:
-            if poll.poll(left * 1e3):
-                connection.receive()  # an order that crossed the goodbye: ignored
-        logger.warning("the daemon did not close in time; scrubbing although a copy may be in flight")
-
     def _wait(self, seconds: float) -> None:
         """Wait for the next attempt, and reap workers that die meanwhile."""
         end = time.monotonic() + seconds
@@ -235,34 +235,31 @@ class Supervisor:
                 else:
                     self._reap(None, key.fd)
             self._look_at_migd(None)
+            self._look_at_reloader(None)
 
     def _pause_s(self) -> float | None:
         """How long a wait for events may last; None: for ever."""
-        pauses = [each.pause_s for each in (self._state_files, self._migd) if each is not None]
+        pauses = [each.pause_s for each in (self._state_files, self._migd, self._reloader) if each is not None]
+        now_s = time.monotonic()
+        if self._is_welcome:  # before, no worker is replaced
+            pauses += [max(0.0, end_s - now_s) for held in self._instances.values() for end_s in held.leaving.values()]
         return min((pause for pause in pauses if pause is not None), default=None)
 
     # -- the daemon's channel -------------------------------------------------------------------------------------
     def _serve(self, connection: HostConnection) -> None:
         needed = needs(self._table.kernels.values(), list(self._gpus.values()))
-        self._send(
-            connection,
-            control.HelperHello(
-                name=self._name,
-                pid=os.getpid(),
-                kernels=[control.KernelOffer(name=k.name, demand=k.demand) for k in self._table.kernels.values()],
-                gpu_count=len(self._gpus),
-                incarnation=self._incarnation,
-                held_count=len(self._instances),
-                needs_count=len(needed),
-            ),
-        )
+        self._announced = self._reloader.revision if self._reloader is not None else 0
+        hello = helper_hello(
+            self._name, self._incarnation, self._table, len(self._gpus), len(self._instances), len(needed),
+            self._announced,
+        )  # fmt: skip
+        self._send(connection, hello)
         for message in needed:
             self._send(connection, message)
         for gpu in self._gpus.values():
-            self._send(connection, _gpu_offer(gpu))
-        for lease, held in self._instances.items():
-            lanes = sorted(lane for _, lane in held.workers.values())
-            self._send(connection, control.InstanceHeld(lease=lease, generation=held.order.generation, lanes=lanes))
+            self._send(connection, gpu_offer(gpu, self._gpus.keys()))
+        for held in self._instances.values():
+            self._send(connection, instance_held(held.order, held.lanes()))
         self._selector.register(connection.fileno(), selectors.EVENT_READ)
         self._is_welcome = False
         try:
@@ -276,6 +273,7 @@ class Supervisor:
                     else:
                         self._reap(connection, key.fd)
                 self._look_at_migd(connection)
+                self._look_at_reloader(connection)
                 if self._state_files is not None and self._is_welcome:
                     self._forward(connection, self._state_files.changes())
         finally:
@@ -306,14 +304,21 @@ class Supervisor:
                 self._drop(lease, scrub=True)
             for uuid, why in self._quarantine.gpus.items():
                 self._send(connection, control.GpuLost(uuid=uuid, detail=why))
+            if self._reloader is not None and self._reloader.revision > self._announced:
+                self._announce(connection, self._reloader)  # it has reloaded since its hello
         elif isinstance(order, control.HostKernels):
             self._kernel_ids = dict(order.kernel_ids)
+            if self._reloader is not None:
+                self._reloader.taken_over(order.revision)
         elif isinstance(order, control.OpenInstance):
             self._open(connection, order)
         elif isinstance(order, control.CloseInstance):
             self._close(connection, order)
         elif isinstance(order, control.KillWorker):
             self._kill(connection, order)
+        elif isinstance(order, control.RenewWorker):
+            if (held := self._instances.get(order.lease)) is not None:
+                held.renew(order, time.monotonic() + _LEAVE_S)
         elif isinstance(order, control.Ping):
             self._send(connection, control.Pong(number=order.number))
         elif isinstance(order, control.InaEpoch | control.InaAsk):
@@ -334,28 +339,65 @@ class Supervisor:
         gpu, what = self._gpus.get(event.gpu), name_of(event.xid)
         if gpu is None:
             return
-        leases = [lease for lease, held in self._instances.items() if held.gpu is gpu]
+        leases = [lease for lease, held in self._instances.items() if gpu in gpus_of(held.gpu)]
         logger.warning("%s: %s; leases on it: %s", event.gpu, what, ", ".join(map(str, leases)) or "none")
         if event.xid in GPU_LOST:
             self._quarantine.add_gpu(event.gpu, what)
             for lease in leases:
-                self._end_workers(self._instances.pop(lease))  # the reset removes the instance
+                held = self._instances.pop(lease)
+                self._end_workers(held)
+                self._quarantine.add(held.gpu, held.instance)  # the reset removes it, except on a gang's other GPUs
             if connection is not None and self._is_welcome:  # else it is sent after the welcome
                 self._send(connection, control.GpuLost(uuid=event.gpu, detail=what))
+
+    # -- reloads --------------------------------------------------------------------------------------------------
+    def _look_at_reloader(self, connection: HostConnection | None) -> None:
+        if self._reloader is not None and self._reloader.poll(partial(self._close_in_child, connection)):
+            if connection is not None and self._is_welcome:
+                self._announce(connection, self._reloader)
+            else:
+                self._reloader.not_joined()
+        if connection is not None and self._is_welcome:
+            for held in list(self._instances.values()):
+                for lane in list(held.leaving):
+                    self._replace(connection, held, lane)
+
+    def _announce(self, connection: HostConnection, reloader: Reloader) -> None:
+        self._announced = reloader.revision
+        for message in kernels_reloaded(self._table, list(self._gpus.values()), reloader.revision):
+            self._send(connection, message)
+
+    def _replace(self, connection: HostConnection, held: Instance, lane: int) -> None:
+        """Fork the lane's new worker if the former one has ended, and kill that one if it takes too long."""
+        pid = held.worker_of(lane)
+        if pid is not None:
+            if time.monotonic() >= held.leaving[lane]:
+                held.leaving[lane] += _LEAVE_S
+                os.kill(pid, signal.SIGKILL)
+            return
+        del held.leaving[lane]
+        try:
+            self._fork(connection, held, lane)
+        except OSError as fault:
+            logger.warning("lease %d lane %d: %s", held.order.lease, lane, fault)
+            self._report_death(connection, held, lane)
 
     # -- instances ------------------------------------------------------------------------------------------------
     def _open(self, connection: HostConnection, order: control.OpenInstance) -> None:
         self._quarantine.retry()
+        gpu: Gpu | None = None
         try:
-            gpu = self._gpus[order.gpu]
-            self._quarantine.check(order.gpu)
-            exporter = self._exporter(order)
+            gpu = ordered(order, self._gpus)
+            self._quarantine.check(gpu)
+            exporter = exporter_for(order, self._doca, self._rdma)
             instance = gpu.create_instance(order.profile, order.start)
-        except (OffpathError, KeyError) as fault:
+        except OffpathError as fault:
             logger.warning("instance %s at %d on %s: %s", order.profile, order.start, order.gpu, fault)
-            self._send(connection, _failed(order, str(fault)))
+            if gpu is not None:
+                self._quarantine.add_left(gpu)
+            self._send(connection, instance_failed(order, str(fault)))
             return
-        held = _Instance(order, gpu, instance, exporter)
+        held = Instance(order, gpu, instance, exporter)
         self._instances[order.lease] = held
         if faults.armed:
             faults.hit("helper.open")
@@ -371,26 +413,16 @@ class Supervisor:
                 raise
             logger.warning("lease %d: %s", order.lease, fault)
             self._drop(order.lease, scrub=True)
-            self._send(connection, _failed(order, str(fault)))
+            self._send(connection, instance_failed(order, str(fault)))
 
-    def _start_mps(self, mps: Mps, held: _Instance) -> None:
+    def _start_mps(self, mps: Mps, held: Instance) -> None:
         """Raises: MpsError, DeviceError."""
         demands = [share for each in self._table.kernels.values() if (share := share_on(each, held.gpu))]
         held.mps = mps.start(held.order, held.gpu, held.instance, demands)
         if held.mps is not None:
             self._selector.register(held.mps.daemon.pidfd, selectors.EVENT_READ)
 
-    def _exporter(self, order: control.OpenInstance) -> Callable[[Lane], LaneExporter]:
-        """Creates what gives the daemon's copy engine access to a lane; the worker opens the device after the fork.
-        Raises: VerbsError.
-        """
-        if order.copy_engine == "doca":
-            return partial(DocaLaneExporter, self._doca)
-        if order.copy_engine == "cuda":
-            return ResultExporter
-        return partial(VerbsLaneExporter, self._rdma()) if order.copy_engine == "verbs" else LoopbackLaneExporter
-
-    def _fork(self, connection: HostConnection, held: _Instance, lane: int) -> None:
+    def _fork(self, connection: HostConnection, held: Instance, lane: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -398,9 +430,7 @@ class Supervisor:
             self._in_child = True
             status = 1
             try:
-                connection.close()
-                if self._migd is not None:
-                    self._migd.close()  # this process's copies of its connections
+                self._close_in_child(connection)
                 self._become_worker(held, lane)
                 status = 0
             except KeyboardInterrupt:
@@ -422,14 +452,23 @@ class Supervisor:
         held.workers[pidfd] = (pid, lane)
         self._selector.register(pidfd, selectors.EVENT_READ, held.order.lease)
 
-    def _become_worker(self, held: _Instance, lane: int) -> None:
+    def _close_in_child(self, connection: HostConnection | None) -> None:
+        """Close this process's copies of the supervisor's connections."""
+        for each in (connection, self._migd):
+            if each is not None:
+                each.close()
+        if self._reloader is not None:
+            self._reloader.close_in_child()
+
+    def _become_worker(self, held: Instance, lane: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.set_wakeup_fd(-1)  # the pipe is the supervisor's
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGHUP):  # sent to the group, they are for the supervisor
+            signal.signal(number, signal.SIG_IGN)
         gc.freeze()  # objects made before the fork stay shared with the supervisor
         worker = Worker(
-            held.order, lane, held.gpu, held.instance, self._table, self._kernel_ids,
+            held.order_of(lane), lane, held.gpu, held.instance, self._table, self._kernel_ids,
             break_scrub=self._break_scrub, pid=os.getpid(), linger_s=self._linger_s, exporter=held.exporter,
             mps=held.mps.share if held.mps is not None else None,
         )  # fmt: skip
@@ -453,6 +492,7 @@ class Supervisor:
         held = self._instances.get(order.lease)
         if held is None or held.order.generation != order.generation:
             return
+        held.leaving.pop(order.lane, None)
         if held.mps is not None:
             self._end_lanes(connection, held, f"lane {order.lane} is killed on the daemon's order")
             return
@@ -490,7 +530,7 @@ class Supervisor:
         if (failed := self._quarantine.retry()) is not None:
             raise failed
 
-    def _end_workers(self, held: _Instance) -> None:
+    def _end_workers(self, held: Instance) -> None:
         """SIGKILL, announced to MPS if it is there, whose daemon ends too: a scrub or another tenant comes next."""
         if held.mps is not None:
             held.mps.daemon.terminate(pid for pid, _ in held.workers.values())
@@ -503,19 +543,24 @@ class Supervisor:
             held.mps.daemon.stop()
             held.mps = None
 
-    def _end_lanes(self, connection: HostConnection | None, held: _Instance, why: str) -> None:
+    def _end_lanes(self, connection: HostConnection | None, held: Instance, why: str) -> None:
         """End all lanes of a lease; the daemon then closes it. Under MPS, because after the unclean end of one client
         the state of its server and of the other clients is undefined."""
         order = held.order
         logger.warning("lease %d: %s; all its lanes end", order.lease, why)
         lanes = [lane for _, lane in held.workers.values()]
+        lanes += [lane for lane in held.leaving if lane not in lanes]
         self._end_workers(held)
+        held.leaving.clear()
         for lane in lanes:
-            self._report_death(connection, order, lane)
+            self._report_death(connection, held, lane)
 
-    def _report_death(self, connection: HostConnection | None, order: control.OpenInstance, lane: int) -> None:
+    def _report_death(self, connection: HostConnection | None, held: Instance, lane: int) -> None:
         if connection is not None:  # else the next hello reports the lanes that remain
-            died = control.WorkerDied(lease=order.lease, lane=lane, generation=order.generation)
+            order = held.order
+            died = control.WorkerDied(
+                lease=order.lease, lane=lane, generation=order.generation, renewal=held.renewal_of(lane)
+            )
             self._send(connection, died)
 
     def _reap(self, connection: HostConnection | None, pidfd: int) -> None:
@@ -532,7 +577,8 @@ class Supervisor:
                     return
                 lane = held.workers[pidfd][1]
                 self._forget(held, pidfd)
-                self._report_death(connection, held.order, lane)
+                if lane not in held.leaving:  # else another takes its place
+                    self._report_death(connection, held, lane)
                 if held.mps is not None and (ended.si_code, ended.si_status) != (os.CLD_EXITED, 0):
                     self._end_lanes(connection, held, f"the worker of lane {lane} ended out of order")
                 return
@@ -540,28 +586,8 @@ class Supervisor:
                 self._end_lanes(connection, held, "its MPS control daemon ended")
                 return
 
-    def _forget(self, held: _Instance, pidfd: int) -> None:
+    def _forget(self, held: Instance, pidfd: int) -> None:
         pid, _ = held.workers.pop(pidfd)
         self._selector.unregister(pidfd)
         os.waitpid(pid, 0)
         os.close(pidfd)
-
-
-def _failed(order: control.OpenInstance, detail: str) -> control.InstanceFailed:
-    return control.InstanceFailed(lease=order.lease, generation=order.generation, detail=detail[:500])
-
-
-def _gpu_offer(gpu: Gpu) -> control.GpuOffer:
-    model = gpu.model
-    return control.GpuOffer(
-        uuid=gpu.uuid, model=model.name, is_emulated=gpu.is_emulated,
-        compute_slices=model.compute_slices, memory_slices=model.memory_slices,
-        profiles=[
-            control.ProfileInfo(
-                name=p.name, compute_slices=p.compute_slices, memory_slices=p.memory_slices,
-                memory_bytes=gpu.profile_bytes(p.name), starts=list(p.starts), max_instances=p.max_instances,
-                rated_bytes=p.memory_bytes,
-            )
-            for p in model.profiles
-        ],
-    )  # fmt: skip

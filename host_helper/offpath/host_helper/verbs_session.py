@@ -8,7 +8,7 @@ from offpath.bindings.verbs.domain import Device
 from offpath.bindings.verbs.exchange import as_message, from_message
 from offpath.bindings.verbs.fabric import VerbsRequesterSession
 from offpath.bindings.verbs.link import LivenessChannel
-from offpath.bindings.wire import control
+from offpath.bindings.wire import negotiating
 from offpath.host_helper.negotiate import Negotiation, Rdma
 
 
@@ -19,7 +19,7 @@ def prepared(rdma: Rdma, slots: int, payload_bytes: int, result_bytes: int) -> V
 
 
 def over_verbs(
-    negotiation: Negotiation, welcome: control.Welcome, rdma: Rdma, session: VerbsRequesterSession | None
+    negotiation: Negotiation, welcome: negotiating.Welcome, rdma: Rdma, session: VerbsRequesterSession | None
 ) -> RequesterSession:
     """Exchange ends for the welcome's ticket. ``session`` is what `prepared` returned, or None; this function owns it.
 

@@ -96,7 +96,7 @@ class Worker:
         order = self._order
         context = LaneContext(
             order.tenant, order.gpu, order.profile, order.start, order.lease, order.generation, self._lane_number,
-            self._pid, LaneMemory(self._lane),
+            self._pid, LaneMemory(self._lane), tuple(order.others),
         )  # fmt: skip
         enter_lane(context)
         is_new = True

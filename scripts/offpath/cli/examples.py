@@ -41,12 +41,16 @@ EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "offpath config check offpathd.toml --reload   # could the running daemon load it?",
     ),
     ("config", "show"): ("offpath config show offpathd.toml --origin",),
-    ("helper",): ("offpath helper run serve.py --emulate A100-40GB",),
+    ("helper",): ("offpath helper run serve.py --emulate A100-40GB", "offpath helper reload"),
     ("helper", "run"): (
         "offpath helper run serve.py --emulate A100-40GB",
         "offpath helper run serve.py --emulate A100-40GB A100-40GB",
         "offpath helper run serve.py --emulate A100-40GB --host-channel zmq --daemon tcp://dpu:7700"
         " --key host.key --server-key dpu.pub",
+    ),
+    ("helper", "reload"): (
+        "offpath helper reload   # after a change of serve.py; leases and running requests stay",
+        "offpath helper reload --name vision --json",
     ),
     ("migd",): ("offpath migd run --config /etc/offpath/migd.toml",),
     ("migd", "run"): (

@@ -33,7 +33,7 @@ class NotPermitted(OffpathError):
 def code_of(fault: OffpathError) -> int:
     """The exit code of an error."""
     kind = type(fault).__name__  # by name where importing its module would be slow
-    if isinstance(fault, (DaemonUnreachable, PeerGone)) or kind == "MigdUnreachable":
+    if isinstance(fault, (DaemonUnreachable, PeerGone)) or kind in ("MigdUnreachable", "HelperUnreachable"):
         return EX_UNAVAILABLE
     if isinstance(fault, PlaceUnusable):
         return EX_CANTCREAT

@@ -9,6 +9,7 @@ from offpath.cli import main as cli
 
 COMMANDS: Final = {
     ("helper", "run"): cli.COMMANDS["helper", "run"],
+    ("helper", "reload"): cli.COMMANDS["helper", "reload"],
     ("kernel", "profile"): cli.COMMANDS["kernel", "profile"],
     ("migd", "run"): cli.COMMANDS["migd", "run"],
     ("mig", "show"): cli.COMMANDS["mig", "show"],

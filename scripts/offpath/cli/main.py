@@ -23,6 +23,7 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("config", "check"): ("commands.config_check", "report all faults of a configuration (exit code 78 if any)"),
     ("config", "show"): ("commands.config_show", "print the configuration in force, value by value"),
     ("helper", "run"): ("commands.helper_run", "serve kernels from a Python file to the daemon"),
+    ("helper", "reload"): ("commands.helper_reload", "load a running helper's Python file anew, and keep its leases"),
     ("kernel", "profile"): (
         "commands.kernel_profile",
         "measure a kernel on all sizes of instances, and offer its demand",

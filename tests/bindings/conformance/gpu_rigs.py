@@ -12,8 +12,9 @@ from typing import Any
 
 from offpath.bindings import forked
 from offpath.bindings.cuda.instance import CudaInstance, scrub
-from offpath.bindings.cuda.whole import PROFILE, WholeGpu, visible
+from offpath.bindings.cuda.whole import WholeGpu, visible
 from offpath.bindings.loopback.gpu import EmulatedGpu
+from offpath.bindings.mig import WHOLE
 from offpath.bindings.ports import Gpu, InstanceMemory, MemoryExport
 from offpath.host_helper.migd.gpu import InstanceIdentity, InstanceOpener, MigGpu
 
@@ -163,7 +164,7 @@ class OnlyInstance(WholeGpu):
         self.opened: list[RemoteMemory] = []
 
     def create_instance(self, profile: str, start: int) -> int:
-        return super().create_instance(PROFILE, 0)
+        return super().create_instance(WHOLE, 0)
 
     def open_instance(self, instance: int) -> Any:
         self._check(instance)

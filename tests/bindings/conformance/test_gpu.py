@@ -150,6 +150,12 @@ def test_an_identity_is_not_given_twice(gpu_rig: Any) -> None:
     assert gpu.create_instance("7g.40gb", 0) != first
 
 
+def test_links_lead_to_other_gpus(gpu_rig: Any) -> None:
+    gpu = gpu_rig.gpu()
+    assert gpu.uuid not in gpu.links
+    assert all(uuid and links > 0 for uuid, links in gpu.links.items())
+
+
 def test_unknown_profiles_and_instances_are_device_errors(gpu_rig: Any) -> None:
     gpu = gpu_rig.gpu("A100-40GB")
     with pytest.raises(DeviceError):

@@ -60,6 +60,35 @@ def test_looking_for_gpus_uses_no_driver_in_this_process(boot: Callable[..., Mac
     assert mapped == []
 
 
+def links() -> list[Any]:
+    """Of each GPU that CUDA shows: the places of those that NVLink reaches, with the number of links."""
+    gpus = whole.whole_gpus(whole.visible())
+    places = {gpu.uuid: n for n, gpu in enumerate(gpus)}
+    return [{places[uuid]: links for uuid, links in gpu.links.items()} for gpu in gpus]
+
+
+def test_gpus_with_native_atomics_between_them_are_linked(boot: Callable[..., Machine]) -> None:
+    """CUDA does not give the number of links. Access alone is no NVLink: GPUs have it over PCIe."""
+    boot(gpus="4", nvlinks="0-1:4,2-3:4,0-2:2")
+    assert links() == [{1: 1, 2: 1}, {0: 1}, {0: 1, 3: 1}, {2: 1}]
+
+
+@pytest.mark.parametrize("fault", ["nvlinks", "cuDeviceGetP2PAttribute:2=801", "cuDeviceGetP2PAttribute:1=999"])
+def test_gpus_are_found_without_links_if_there_are_none_or_cuda_does_not_tell(
+    boot: Callable[..., Machine], fault: str
+) -> None:
+    boot(gpus="3", **({"nvlinks": "switch:4", "faults": fault} if fault != "nvlinks" else {}))
+    assert links() == [{}, {}, {}]
+
+
+def test_gpus_are_found_without_links_by_a_package_that_lacks_the_attribute(
+    boot: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot(gpus="2", nvlinks="switch:4")
+    monkeypatch.setattr(whole, "_NATIVE_ATOMICS", 1000)
+    assert links() == [{}, {}]
+
+
 @pytest.mark.parametrize(("ordering", "before"), [("0", False), ("100", True)])
 def test_what_a_peer_writes_by_dma_buf_is_there_after_acquire(
     boot: Callable[..., Machine], ordering: str, before: bool
@@ -152,9 +181,9 @@ def test_a_process_that_used_cuda_cannot_have_workers_and_says_so(boot: Callable
     ("uuid", "detail"),
     [
         ("GPU-00000000-0000-0000-0000-000000000000", "0 devices|NO_DEVICE"),
-        ("MIG-GPU-1/0/0", "no UUID"),
-        ("0", "no UUID"),
-        ("", "no UUID"),
+        ("MIG-GPU-1/0/0", "not all are UUIDs"),
+        ("0", "not all are UUIDs"),
+        ("", "not all are UUIDs"),
     ],
 )
 def test_no_other_device_than_the_ordered_one_is_opened(boot: Callable[..., Machine], uuid: str, detail: str) -> None:

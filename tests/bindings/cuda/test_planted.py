@@ -69,6 +69,21 @@ def looks_for_gpus_in_the_process_that_forks(patch: Patch) -> None:
     patch(whole.forked, "call", lambda function, what, limit_s: function())
 
 
+@planted(tests.test_gpus_with_native_atomics_between_them_are_linked, r"\{1: 1, 2: 1, 3: 1\} != \{1: 1, 2: 1\}")
+def takes_access_for_nvlink(patch: Patch) -> None:
+    patch(whole, "_NATIVE_ATOMICS", 2)
+
+
+@planted(tests.test_gpus_with_native_atomics_between_them_are_linked, r"\{\} != \{0: 1\}")
+def links_gpus_in_one_direction(patch: Patch) -> None:
+    peers = whole._peers
+
+    def later(driver: Any, devices: Any) -> list[list[int]]:
+        return [[n for n in each if n > at] for at, each in enumerate(peers(driver, devices))]
+
+    patch(whole, "_peers", later)
+
+
 @planted(tests.test_a_worker_sees_the_one_device_that_it_was_given, r"CUDA shows 2 devices")
 def leaves_the_choice_of_the_device_to_cuda(patch: Patch) -> None:
     patch(context, "os", SimpleNamespace(environ={}))  # what is set there does not reach the library
@@ -173,4 +188,4 @@ def test_a_planted_bug_is_found(bug: str, boot: Any) -> None:
 
 
 def test_there_are_as_many_as_were_promised() -> None:
-    assert len(BUGS) >= 14
+    assert len(BUGS) >= 16

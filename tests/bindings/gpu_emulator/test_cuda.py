@@ -21,6 +21,20 @@ PREFIX = "OFFPATH_GPU_EMULATOR_"
 SLICE = 4 << 20
 
 
+# -- NVLink -----------------------------------------------------------------------------------------------------------
+
+
+def test_native_atomics_are_nvlinks(nvml: Nvml, cuda: Cuda) -> None:
+    nvml(gpus=3, mig="off", nvlinks="0-2:1")
+    process = cuda(CUDA_VISIBLE_DEVICES="0,1,2")
+    process.do("ok(d.cuInit(0))")
+    ask = "result = ok(d.cuDeviceGetP2PAttribute(d.CUdevice_P2PAttribute.CU_DEVICE_P2P_ATTRIBUTE_{}, {}, {}))"
+    pairs = [(0, 1), (0, 2), (2, 0)]
+    assert [process.do(ask.format("NATIVE_ATOMIC_SUPPORTED", *pair)) for pair in pairs] == [0, 1, 1]
+    assert [process.do(ask.format("ACCESS_SUPPORTED", *pair)) for pair in pairs] == [1, 1, 1]
+    assert process.fails(ask.format("ACCESS_SUPPORTED", 1, 1)) == 101
+
+
 # -- which devices ----------------------------------------------------------------------------------------------------
 
 SEEN = """

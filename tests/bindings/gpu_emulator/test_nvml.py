@@ -76,6 +76,18 @@ def test_the_machine_is_what_the_environment_sets(nvml: Nvml) -> None:
         pynvml.nvmlDeviceGetHandleByIndex(3)
 
 
+def test_links_are_read_by_nvidias_package(nvml: Nvml) -> None:
+    device = nvml(gpus=2, mig="off", nvlinks="0-1:4")
+    other = pynvml.nvmlDeviceGetHandleByIndex(1)
+    active = [link for link in range(18) if pynvml.nvmlDeviceGetNvLinkState(device, link)]
+    assert active == [0, 1, 2, 3]
+    assert {pynvml.nvmlDeviceGetNvLinkRemotePciInfo(device, link).bus for link in active} == {
+        pynvml.nvmlDeviceGetPciInfo(other).bus
+    }
+    index = pynvml.NVML_P2P_CAPS_INDEX_NVLINK
+    assert pynvml.nvmlDeviceGetP2PStatus(device, other, index) == pynvml.NVML_P2P_STATUS_OK
+
+
 def test_two_machines_differ_by_their_serial(nvml: Nvml) -> None:
     first = pynvml.nvmlDeviceGetUUID(nvml(serial=1))
     pynvml.nvmlShutdown()
@@ -486,7 +498,7 @@ WRONG = [
     ("FAULTS", "nvmlInit:0=2"), ("FAULTS", "xid=31"), ("FAULTS", "slow=nvmlInit"), ("FAULTS", "sticky=700"),
     ("FAULTS", "x" * 2000), ("MODELS", "V100"), ("GPUS", "17"), ("DRIVER", "450"), ("MIG", "maybe"),
     ("ORDERING", "50"), ("SLICE_BYTES", "1000000"), ("SLICE_BYTES", "3145728"), ("CONFIG_UIDS", "root"),
-    ("SCRUB", "yes"), ("DIR", "/" + "x" * 5000),
+    ("SCRUB", "yes"), ("NVLINKS", "0-1:1"), ("NVLINKS", "0-1:1," * 200), ("DIR", "/" + "x" * 5000),
 ]  # fmt: skip
 
 

@@ -12,13 +12,13 @@ from pydantic import BaseModel
 
 from offpath.bindings.errors import ControlError
 from offpath.bindings.mig import gpu_models
-from offpath.bindings.wire import control
+from offpath.bindings.wire import control, fields, negotiating
 from offpath.bindings.wire.frames import MAX_FRAME_BYTES
 from offpath.bindings.wire.host import MAX_MESSAGE_BYTES
 
 UNIONS: dict[str, tuple[Any, Any]] = {
-    "to daemon": (control.TO_DAEMON, control.ToDaemon),
-    "to requester": (control.TO_REQUESTER, control.ToRequester),
+    "to daemon": (negotiating.TO_DAEMON, negotiating.ToDaemon),
+    "to requester": (negotiating.TO_REQUESTER, negotiating.ToRequester),
     "host to daemon": (control.HOST_TO_DAEMON, control.HostToDaemon),
     "daemon to host": (control.DAEMON_TO_HOST, control.DaemonToHost),
 }
@@ -78,7 +78,7 @@ def test_every_message_comes_back_as_sent(adapter: Any, model: type[BaseModel], 
     schema = model.model_json_schema()
     raw = data.draw(values(schema, schema.get("$defs", {})))
     if "version" in raw:
-        raw["version"] = control.PROTOCOL_VERSION
+        raw["version"] = fields.PROTOCOL_VERSION
     message = control.decode(adapter, json.dumps(raw).encode())
     assert type(message) is model
     assert control.decode(adapter, control.encode(message)) == message
@@ -151,28 +151,28 @@ def test_random_json_raises_control_errors_only(adapter: Any, data: st.DataObjec
 @pytest.mark.parametrize("body", [b"[" * 60_000, b'{"a":' * 12_000, b"1" * 60_000, b'"' + b"x" * 65_000, b"\xff\xfe"])
 def test_json_made_to_hurt_is_refused(body: bytes) -> None:
     with pytest.raises(ControlError):
-        control.decode(control.TO_DAEMON, body)
+        control.decode(negotiating.TO_DAEMON, body)
 
 
 @pytest.mark.parametrize("version", [0, 1, 3, 65535, "2", None, [], 2.5])
 def test_another_protocol_version_is_told_apart_from_a_broken_message(version: object) -> None:
     hello = {"kind": "hello", "version": version, "slots": 1, "payload_bytes": 1, "result_bytes": 1}
     with pytest.raises(ControlError) as refused:
-        control.decode(control.TO_DAEMON, json.dumps(hello).encode())
+        control.decode(negotiating.TO_DAEMON, json.dumps(hello).encode())
     assert refused.value.code == "version"
 
 
 def test_a_message_of_the_other_direction_is_refused() -> None:
     goodbye = control.encode(control.Goodbye())
     with pytest.raises(ControlError, match="model"):
-        control.decode(control.TO_REQUESTER, goodbye)
+        control.decode(negotiating.TO_REQUESTER, goodbye)
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a b", "a\n", "ä", "x" * 65, "../etc"])
 def test_names_that_could_mean_something_else_elsewhere_are_refused(name: str) -> None:
     hello = {"kind": "hello", "tenant": name, "slots": 1, "payload_bytes": 1, "result_bytes": 1}
     with pytest.raises(ControlError, match="model"):
-        control.decode(control.TO_DAEMON, json.dumps(hello).encode())
+        control.decode(negotiating.TO_DAEMON, json.dumps(hello).encode())
 
 
 @pytest.mark.parametrize("model", gpu_models())
@@ -214,14 +214,14 @@ def test_the_largest_orders_and_hellos_fit_the_host_channel() -> None:
 
 
 def test_a_welcome_with_many_kernels_fits_a_frame() -> None:
-    kernels = [control.KernelInfo(name="k" * 64, kernel_id=(1 << 32) - 1, demand=100, is_emulated=False)] * 256
-    assert len(control.encode(control.Kernels(kernels=kernels))) < MAX_FRAME_BYTES
+    kernels = [negotiating.KernelInfo(name="k" * 64, kernel_id=(1 << 32) - 1, demand=100, is_emulated=False)] * 256
+    assert len(control.encode(negotiating.Kernels(kernels=kernels))) < MAX_FRAME_BYTES
 
 
 def test_a_frame_full_of_faults_is_only_counted() -> None:
     """To describe each of thousands takes longer than all the rest: a stranger could hold up the daemon's loop."""
     hello = {"kind": "hello", "slots": 1, "payload_bytes": 1, "result_bytes": 1}
     with pytest.raises(ControlError, match="model: 8000 faults"):
-        control.decode(control.TO_DAEMON, json.dumps({**hello, **{f"{n:x}": 0 for n in range(8000)}}).encode())
+        control.decode(negotiating.TO_DAEMON, json.dumps({**hello, **{f"{n:x}": 0 for n in range(8000)}}).encode())
     with pytest.raises(ControlError, match="at most 256 items"):
-        control.decode(control.TO_REQUESTER, json.dumps({"kind": "kernels", "kernels": [{}] * 20_000}).encode())
+        control.decode(negotiating.TO_REQUESTER, json.dumps({"kind": "kernels", "kernels": [{}] * 20_000}).encode())

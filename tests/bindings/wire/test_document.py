@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from offpath.bindings.errors import ControlError
-from offpath.bindings.wire import admin, cluster, control, document, ina_admin
+from offpath.bindings.wire import admin, cluster, control, document, ina_admin, negotiating
 
 ROOT = Path(__file__).resolve().parents[3]
 KEYS = st.sampled_from(["a", "b", "a:b", ":", '"', "\\", "\x00", "é", '":', "kind"])
@@ -68,7 +68,7 @@ def test_what_is_no_json_is_a_typed_error(body: bytes) -> None:
     ("adapter", "body"),
     [
         (admin.TO_ADMIN, b'{"kind":"status","kind":"drain"}'),
-        (control.TO_DAEMON, b'{"kind":"goodbye","kind":"goodbye"}'),
+        (negotiating.TO_DAEMON, b'{"kind":"goodbye","kind":"goodbye"}'),
         (control.HOST_TO_DAEMON, b'{"kind":"pong","number":1,"number":2}'),
         (control.DAEMON_TO_HOST, b'{"kind":"ping","number":1,"number":2}'),
         (cluster.TO_AGENT, b'{"kind":"new_epoch","epoch":{"job":"a","job":"b"}}'),

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from offpath.bindings import ports
 from offpath.bindings.ina import frames as ina
 from offpath.bindings.loopback import fabric
-from offpath.bindings.wire import admin, codes, control, header, host, regions
+from offpath.bindings.wire import admin, codes, control, fields, header, host, negotiating, regions
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "docs" / "protocol.md", *sorted((ROOT / "docs" / "protocol").glob("*.md"))]
@@ -254,8 +254,8 @@ def test_every_code_a_header_table_names_is_a_header_error(name: str) -> None:
 
 
 DIRECTIONS = {
-    "ToDaemon": control.ToDaemon,
-    "ToRequester": control.ToRequester,
+    "ToDaemon": negotiating.ToDaemon,
+    "ToRequester": negotiating.ToRequester,
     "HostToDaemon": control.HostToDaemon,
     "DaemonToHost": control.DaemonToHost,
     "ToAdmin": admin.ToAdmin,
@@ -269,7 +269,7 @@ def message_models(union: Any) -> list[type[BaseModel]]:
 
 RECORDS = [
     model
-    for module in (control, admin)
+    for module in (control, negotiating, admin)
     for model in vars(module).values()
     if isinstance(model, type) and issubclass(model, module._Message) and model is not module._Message
 ]
@@ -282,6 +282,8 @@ def type_text(schema: dict[str, Any]) -> str:
     if "const" in schema:
         return json.dumps(schema["const"])
     if "enum" in schema:
+        if schema["enum"] == list(range(200, 1_700, 100)):
+            return "200, 300 … 1600"
         return " or ".join(json.dumps(each) for each in schema["enum"])
     if "anyOf" in schema:
         return " or ".join(type_text(each) for each in schema["anyOf"])
@@ -299,7 +301,7 @@ def type_text(schema: dict[str, Any]) -> str:
         return "object" + (f" of {type_text(inner)}" if isinstance(inner, dict) else "")
     if kind == "string" and "pattern" in schema:
         token = "TenantToken" if "x20" in schema["pattern"] else "Token"
-        names = {32: "HelperName", 64: "Name", 97: "GpuIdentity", 256: token, control.MAX_PART_CHARACTERS: "Part"}
+        names = {32: "HelperName", 64: "Name", 97: "GpuIdentity", 256: token, fields.MAX_PART_CHARACTERS: "Part"}
         return names[schema["maxLength"]]
     if kind == "string":
         return f"string ≤ {schema['maxLength']}" if "maxLength" in schema else "string"
@@ -332,12 +334,12 @@ def test_directions_list_their_messages(direction: str) -> None:
 @pytest.mark.parametrize(
     ("alias", "name"),
     [
-        (control.Name, "Name"),
-        (control.HelperName, "HelperName"),
-        (control.GpuIdentity, "GpuIdentity"),
-        (control.Token, "Token"),
-        (control.TenantToken, "TenantToken"),
-        (control.Part, "Part"),
+        (fields.Name, "Name"),
+        (fields.HelperName, "HelperName"),
+        (fields.GpuIdentity, "GpuIdentity"),
+        (fields.Token, "Token"),
+        (fields.TenantToken, "TenantToken"),
+        (fields.Part, "Part"),
     ],
 )
 def test_the_patterns_of_names_and_tokens_are_quoted(alias: Any, name: str) -> None:

@@ -14,13 +14,13 @@ import annotated_types
 import pytest
 from pydantic import BaseModel
 
-from offpath.bindings.wire import admin, cluster, control, header, host, ina_admin
+from offpath.bindings.wire import admin, cluster, control, fields, header, host, ina_admin, negotiating
 
 Range = tuple[int | None, int | None]
-MODULES: Final = (control, admin, ina_admin, cluster)
+MODULES: Final = (control, negotiating, admin, ina_admin, cluster)
 OTHER_MEANING: Final = {
     "admin.JobLine.demand": "of a request, as its header has it: 0 takes the kernel's, beyond 100 it is refused",
-    "control.Resume.unanswered": "request ids; elsewhere a count",
+    "negotiating.Resume.unanswered": "request ids; elsewhere a count",
     "admin.StartLine.leases": "numbers of leases; elsewhere a count",
     "control.InstanceHeld.lanes": "numbers of lanes; elsewhere a count",
     "ina_admin.InaJobLine.ranks_per_host": "0 of a job that was seen and not submitted",
@@ -69,7 +69,7 @@ def models(module: ModuleType) -> Iterator[type[BaseModel]]:
             yield value
 
 
-def fields() -> Iterator[tuple[str, Range]]:
+def integer_fields() -> Iterator[tuple[str, Range]]:
     """Every integer of every message: module.Model.field and its range."""
     for module in MODULES:
         for model in models(module):
@@ -94,7 +94,7 @@ def items(name: str) -> Iterator[tuple[str, Range]]:
 
 
 def test_every_integer_of_every_message_has_a_range_of_at_most_64_bits() -> None:
-    found = list(fields())
+    found = list(integer_fields())
     assert len(found) > 150, "the walk finds the messages"
     assert [name for name, (low, high) in found if low is None or high is None] == []
     assert [name for name, (low, high) in found if not 0 <= low <= high < 1 << 64] == []  # type: ignore[operator]
@@ -102,16 +102,16 @@ def test_every_integer_of_every_message_has_a_range_of_at_most_64_bits() -> None
 
 def test_fields_of_one_name_have_one_range() -> None:
     ranges: dict[str, dict[Range, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for path, found in fields():
+    for path, found in integer_fields():
         if path not in OTHER_MEANING:
             ranges[path.rpartition(".")[2]][found].append(path)
     assert {name: dict(found) for name, found in ranges.items() if len(found) > 1} == {}
-    assert OTHER_MEANING.keys() <= {path for path, _ in fields()}
+    assert OTHER_MEANING.keys() <= {path for path, _ in integer_fields()}
 
 
 @pytest.mark.parametrize("name", STRUCTS)
 def test_what_a_struct_can_say_a_message_can_say(name: str) -> None:
-    of_messages = {path.rpartition(".")[2]: found for path, found in fields() if path not in OTHER_MEANING}
+    of_messages = {path.rpartition(".")[2]: found for path, found in integer_fields() if path not in OTHER_MEANING}
     compared = {item: found for item, found in items(name) if item in of_messages and item not in OTHER_STRUCT_MEANING}
     assert len(compared) >= 3
     assert {item: of_messages[item] for item in compared} == compared
@@ -119,20 +119,20 @@ def test_what_a_struct_can_say_a_message_can_say(name: str) -> None:
 
 def test_the_demand_of_a_request_is_what_its_header_can_say() -> None:
     header_says = dict(items("request"))["R"]
-    assert dict(fields())["admin.JobLine.demand"] == header_says == dict(items("launch"))["R"]
+    assert dict(integer_fields())["admin.JobLine.demand"] == header_says == dict(items("launch"))["R"]
 
 
 def test_the_walk_sees_into_unions_lists_and_mappings() -> None:
     class Sample(BaseModel):
-        maybe: control.U16 | None = None
-        many: list[control.U32]
-        named: dict[str, control.U64 | str]
+        maybe: fields.U16 | None = None
+        many: list[fields.U32]
+        named: dict[str, fields.U64 | str]
         bare: int
 
     module = types.ModuleType(Sample.__module__)
     vars(module)["Sample"] = Sample
     (model,) = models(module)
-    hints = typing.get_type_hints(model, vars(control) | {"control": control}, include_extras=True)
+    hints = typing.get_type_hints(model, {"fields": fields}, include_extras=True)
     found = {name: list(integers(hint)) for name, hint in hints.items() if name in model.model_fields}
     assert found == {
         "maybe": [(0, 0xFFFF)], "many": [(0, 0xFFFF_FFFF)], "named": [(0, (1 << 64) - 1)], "bare": [(None, None)]

@@ -62,6 +62,7 @@ class OneGpu:
     [
         promises.test_instances_are_listed_while_they_exist,
         promises.test_an_identity_is_not_given_twice,
+        promises.test_links_lead_to_other_gpus,
         promises.test_unknown_profiles_and_instances_are_device_errors,
         promises.test_a_closed_gpu_is_gone,
     ],
@@ -91,6 +92,26 @@ def test_the_model_is_what_nvml_reports_not_what_the_table_says(make: Make, mach
     assert gpu.model.name.replace("-", "").replace(".", "").isalnum()
     assert (gpu.model.compute_slices, gpu.model.memory_slices) == (7, 8)
     assert gpu.profile_bytes("1g.10gb") < 1 << 30, "the emulator's, which is scaled"
+
+
+def test_nvlinks_are_those_of_a_gpu_that_is_used_whole(make: Make, machine: Machine, rig: Rig) -> None:
+    machine.set(gpus="3", nvlinks="0-1:4,0-2:8")
+    gpu = make(mig="off", mode="whole")
+    other, another = [line.uuid for line in gpu.client.gpus().gpus[1:]]
+    assert gpu.links == {another: 8, other: 4}
+    assert list(gpu.links) == [another, other], "the most links first"
+
+
+def test_a_gpu_in_mig_mode_has_no_nvlinks(make: Make, machine: Machine) -> None:
+    machine.set(gpus="2", nvlinks="0-1:4")
+    assert make().links == {}
+
+
+def test_a_gpu_whose_nvlinks_cannot_be_read_is_used_without_them(make: Make, machine: Machine) -> None:
+    machine.set(gpus="2", nvlinks="switch:4", faults="nvmlDeviceGetNvLinkState:1=999")
+    gpu = make(mig="off", mode="whole")
+    assert gpu.links == {}
+    assert gpu.create_instance("whole", 0) > 0
 
 
 def test_a_worker_gets_the_uuid_and_the_memory_of_its_instance(make: Make) -> None:

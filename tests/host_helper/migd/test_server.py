@@ -111,6 +111,33 @@ def test_replies_stay_within_their_limit_when_everything_is_as_large_as_it_may_b
     long = protocol.failed("device", "\x00" * 5000, tuple(range(100)))
     assert len(encode(long)) <= protocol.MAX_REPLY_BYTES
     assert protocol.failed("no such code", "").code == "device"
+    most = protocol.MAX_GPUS - 1
+    linked = whole_gpu([{"uuid": "u" * 94 + f"{n:02}", "links": 64} for n in range(most)])
+    assert len(encode(linked)) <= protocol.MAX_REPLY_BYTES
+    assert decode(protocol.REPLIES, encode(linked)) == linked
+
+
+def whole_gpu(links: list[dict[str, Any]]) -> protocol.Gpu:
+    """The description of a GPU with these NVLinks, each text as long as it may be."""
+    line = protocol.GpuLine(
+        index=0xFFFF, uuid="u" * 96, name="n" * 128, pci="p" * 128, pci_device_id=1, minor=0, mode="whole", mig="off",
+        memory_mib=1,
+    )  # fmt: skip
+    return protocol.Gpu(gpu=line, profiles=[], instances=[], links=[protocol.LinkLine(**link) for link in links])
+
+
+@pytest.mark.parametrize(
+    "links",
+    [[{"uuid": "GPU-1", "links": 0}], [{"uuid": "GPU-1", "links": 65}], [{"uuid": "GPU-1", "links": "4"}],
+     [{"uuid": "GPU 1", "links": 4}], [{"uuid": "", "links": 4}], [{"uuid": "u" * 97, "links": 4}], [{"links": 4}],
+     [{"uuid": "GPU-1", "links": 4, "nodes": 1}], [{"uuid": "GPU-1", "links": 4}] * protocol.MAX_GPUS, {"GPU-1": 4}],
+    ids=repr,
+)  # fmt: skip
+def test_nvlinks_beyond_their_bounds_are_no_message_of_migd(links: Any) -> None:
+    body = orjson.loads(encode(whole_gpu([{"uuid": "GPU-1", "links": 4}])))
+    parse(orjson.dumps(body))
+    with pytest.raises(MigdUnreachable):
+        parse(orjson.dumps({**body, "links": links}))
 
 
 def test_a_second_request_waits_for_the_first(served: Served) -> None:

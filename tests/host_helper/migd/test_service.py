@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from offpath.bindings.errors import DriverMismatch, DriverMissing
+from offpath.bindings.mig import WHOLE
 from offpath.bindings.nvml import cut
 from offpath.bindings.nvml.session import Nvml
 from offpath.host_helper.migd import protocol
@@ -182,7 +183,7 @@ def test_a_mig_mode_that_does_not_fit_is_reported_and_nothing_is_cut(
     (gpu,) = rig.ask(protocol.List()).gpus
     assert gpu.problem == wanted
     assert rig.ask(protocol.Describe(gpu=gpu.uuid)).profiles == []
-    assert code(rig.create(protocol.WHOLE if mode == "whole" else "1g.5gb", 0)) == wanted
+    assert code(rig.create(WHOLE if mode == "whole" else "1g.5gb", 0)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -288,16 +289,16 @@ def test_a_whole_gpu_is_lent_to_one_and_nothing_is_cut(rig: Rig, machine: Machin
     rig.start(gpus={"all": "whole"})
     gpu = rig.gpu()
     (profile,) = rig.ask(protocol.Describe(gpu=gpu)).profiles
-    assert (profile.name, profile.starts, profile.compute_slices) == (protocol.WHOLE, [0], 1)
-    made = rig.create(protocol.WHOLE, 0)
+    assert (profile.name, profile.starts, profile.compute_slices) == (WHOLE, [0], 1)
+    made = rig.create(WHOLE, 0)
     assert (made.uuid, made.gpu_instance, made.memory_mib) == (gpu, -1, profile.memory_mib)
-    assert code(rig.create(protocol.WHOLE, 0, uid=OTHER)) == "placement_taken"
+    assert code(rig.create(WHOLE, 0, uid=OTHER)) == "placement_taken"
     assert code(rig.create("1g.5gb", 0)) == "unknown_profile"
     (line,) = rig.ask(protocol.Describe(gpu=gpu)).instances
     assert (line.uuid, line.owner) == (gpu, "lease")
     assert rig.ask(protocol.Nodes(handle=made.handle, uid=HELPER)).paths == []
     rig.ask(protocol.Destroy(handle=made.handle))
-    assert isinstance(rig.create(protocol.WHOLE, 0, uid=OTHER), protocol.Created)
+    assert isinstance(rig.create(WHOLE, 0, uid=OTHER), protocol.Created)
 
 
 def test_an_instance_of_a_layout_can_be_leased_and_stays(rig: Rig, nvml: Nvml) -> None:

@@ -20,6 +20,7 @@ from offpath.sched.jobs.commands import (
     KillLane,
     Launch,
     OpenLease,
+    RenewLane,
     ScrubLane,
     TenantGone,
 )
@@ -30,6 +31,7 @@ from ..gpus import is_legal
 from .shadow_admission import is_permitted, least_held, refusal, renew
 from .shadow_bounds import after_bounds
 from .shadow_kernels import ShadowKernels
+from .shadow_lanes import judge_lane
 from .shadow_records import Needs, Occupant, ShadowJob, ShadowLease, promise
 
 LeaseEvent = (
@@ -73,17 +75,19 @@ class Shadow:
         self._may: dict[int, set[JobState]] = {}
         self._must: set[int] = set()
         self._submitted: ShadowJob | None = None
+        self._is_reload = False
 
     # -- facts ----------------------------------------------------------------------------------------------------
     def before(self, event: events.Event, now_ns: int) -> None:
         """Take the event in."""
         promise(now_ns >= self.now_ns, "the world's clock runs forwards")
         self.now_ns = now_ns
+        self._is_reload = isinstance(event, events.KernelsReloaded)
         self._may, self._must, self._submitted, self._taken = {}, set(), None, set[int]()
         self.offered_kernels.forget_overdue(self.settings.kernel_gone_ns, now_ns)
         overdue = self.offered_kernels.take_overdue()
         for job in [job for job in self.live.values() if job.phase == "queued" and job.event.kernel in overdue]:
-            self._expect(job, JobState.CANCELLED)
+            self.expect(job, JobState.CANCELLED)
             job.lost_its_kernel = True
         match event:
             case events.SessionOpened():
@@ -97,7 +101,7 @@ class Shadow:
                     del self.uncredited[event.session]
                 for job in self.live.values():
                     if job.event.session == event.session:
-                        self._expect(job, JobState.CANCELLED)
+                        self.expect(job, JobState.CANCELLED)
             case events.JobSubmitted():
                 tenant = self.sessions[event.session]
                 kernel = self.kernels.get(event.kernel, Needs(0))
@@ -108,7 +112,7 @@ class Shadow:
                 self._taken.update({event.credit} - self.live.keys())
             case events.CancelRequested():
                 if event.job in self.live:
-                    self._expect(self.live[event.job], JobState.CANCELLED)
+                    self.expect(self.live[event.job], JobState.CANCELLED)
             case events.CreditReturned():
                 self._taken.update({event.job} - self.live.keys())
             case events.CopyDone():
@@ -126,6 +130,14 @@ class Shadow:
                 self.seen["stranded"] += len(self.stranded())
                 renew(self)
                 self._expect_withdrawn()
+            case events.KernelsReloaded():
+                if event.helper == self.helper:
+                    for lease in self.leases.values():
+                        lease.reloaded()
+                    self.seen["kernels reloaded"] += bool(self.leases)
+                    self.offered_kernels.joined(event.kernels, self.now_ns)
+                    renew(self)
+                    self._expect_withdrawn()
             case events.HelperLost():
                 if event.helper == self.helper:
                     for lease in list(self.leases.values()):
@@ -148,7 +160,7 @@ class Shadow:
     def _gpu_lost(self, gpu: str) -> None:
         del self.gpus[gpu]
         self.offered, self.has_lost_gpus = tuple(self.gpus.values()), True
-        for lease in [lease for lease in self.leases.values() if lease.opened.gpu == gpu]:
+        for lease in [lease for lease in self.leases.values() if gpu in lease.gpus]:
             self._gone(lease, is_clean=False)
         self.seen["gpu lost"] += 1
         self._expect_withdrawn()
@@ -176,7 +188,7 @@ class Shadow:
     def _expect_withdrawn(self) -> None:
         for job in self.live.values():
             if job.phase == "queued" and self._is_withdrawn(job):
-                self._expect(job, JobState.CANCELLED)
+                self.expect(job, JobState.CANCELLED)
 
     def _is_withdrawn(self, job: ShadowJob) -> bool:
         """Its tenant was removed, or may not hold any more what it would take, or no GPU has that."""
@@ -191,18 +203,20 @@ class Shadow:
             return
         is_creating = len(lease.ready) < lease.opened.lanes and lease.closing is None
         match event:
+            case events.LaneLoading() | events.LaneReady() if event.lane in lease.renewing:
+                self.seen["lane renewed"] += lease.renews(event, self.now_ns)
             case events.LaneLoading() if is_creating and event.lane < lease.opened.lanes:
                 lease.loads(event.lane, self.now_ns)
             case events.LaneReady() if is_creating and event.lane < lease.opened.lanes:
                 lease.ready.add(event.lane)
                 if len(lease.ready) == lease.opened.lanes:
                     lease.idle_since_ns = self.now_ns
-                    for slice_ in lease.slices:  # had it to be scrubbed first, it is by now
-                        self.dirty.pop((lease.opened.gpu, slice_), None)
+                    for place in lease.places:  # had it to be scrubbed first, it is by now
+                        self.dirty.pop(place, None)
             case events.InstanceFailed() if is_creating or lease.closing is not None:
                 self._gone(lease, is_clean=False)
             case events.WorkerLost():
-                self._lane_lost(lease, event.lane)
+                self.lane_lost(lease, event.lane)
             case events.LaneScrubbed() if event.lane in lease.asked and event.lane not in lease.lost:
                 lease.scrubbed.add(event.lane)
             case events.InstanceClosed() if lease.closing is not None:
@@ -216,10 +230,10 @@ class Shadow:
             for lane, occupant in lease.lanes.items():
                 if (occupant.job.event.job, occupant.attempt, occupant.phase) == (event.job, event.attempt, "copying"):
                     if occupant.job.phase == "answered":
-                        self._free(lease, lane)
+                        self.free(lease, lane)
                     elif event.error:
-                        self._free(lease, lane)
-                        self._expect(occupant.job, JobState.FAILED)
+                        self.free(lease, lane)
+                        self.expect(occupant.job, JobState.FAILED)
                     else:
                         occupant.goes_on("waiting", self.now_ns)
                         lease.waiting.append(occupant)
@@ -238,23 +252,25 @@ class Shadow:
             lease, lane, occupant = found
             occupant.job.launches -= 1
             occupant.phase = "waiting"  # it surely did not start
-            self._lane_lost(lease, lane)
+            self.lane_lost(lease, lane)
 
     def _result(self, event: events.ResultArrived) -> None:
         found = self._running(event.job)
         if found is not None and found[0].opened.generation == event.generation:
             lease, lane, occupant = found
-            self._free(lease, lane)
+            self.free(lease, lane)
             self.served.add(occupant.job.tenant)
             if occupant.job.phase != "answered":
                 is_ok = event.reason is EndReason.NONE
-                self._expect(occupant.job, JobState.COMPLETED if is_ok else JobState.FAILED)
+                self.expect(occupant.job, JobState.COMPLETED if is_ok else JobState.FAILED)
 
-    def _lane_lost(self, lease: ShadowLease, lane: int) -> None:
+    def lane_lost(self, lease: ShadowLease, lane: int) -> None:
         lease.lost.add(lane)
+        lease.stale.discard(lane)
+        self.seen["lost while renewed"] += lease.renewing.pop(lane, None) is not None
         occupant = lease.lanes.get(lane)
         if occupant is not None:
-            self._free(lease, lane)
+            self.free(lease, lane)
             self._thrown_out(occupant)
 
     def _thrown_out(self, occupant: Occupant) -> None:
@@ -263,15 +279,15 @@ class Shadow:
             return
         may_repeat = job.event.is_idempotent and job.launches < MAX_ATTEMPTS and not self._is_withdrawn(job)
         if occupant.phase == "running" and not may_repeat:
-            self._expect(job, JobState.OUTCOME_UNKNOWN)
+            self.expect(job, JobState.OUTCOME_UNKNOWN)
         elif self._is_withdrawn(job):
             job.falls_back("withdrawn")
-            self._expect(job, JobState.CANCELLED)
+            self.expect(job, JobState.CANCELLED)
         else:
             job.falls_back("queued")
             self.seen["requeued"] += 1
 
-    def _free(self, lease: ShadowLease, lane: int) -> None:
+    def free(self, lease: ShadowLease, lane: int) -> None:
         occupant = lease.lanes.pop(lane)
         if occupant in lease.waiting:
             lease.waiting.remove(occupant)
@@ -282,15 +298,15 @@ class Shadow:
         del self.leases[lease.opened.lease]
         for occupant in lease.lanes.values():
             self._thrown_out(occupant)
-        for slice_ in lease.slices:
+        for place in lease.places:
             if is_clean:
-                self.dirty.pop((lease.opened.gpu, slice_), None)
+                self.dirty.pop(place, None)
             else:
-                self.dirty[lease.opened.gpu, slice_] = lease.opened.tenant
+                self.dirty[place] = lease.opened.tenant
         self.states.pop(lease.opened.lease, None)
         self.seen["lease free" if is_clean else "lease lost"] += 1
 
-    def _expect(self, job: ShadowJob, state: JobState) -> None:
+    def expect(self, job: ShadowJob, state: JobState) -> None:
         self._may.setdefault(job.event.job, set()).add(state)
         self._must.add(job.event.job)
 
@@ -309,12 +325,8 @@ class Shadow:
                     self._judge_answer(command)
                 case OpenLease():
                     self._judge_open(command)
-                case ScrubLane():
-                    self._judge_scrub(command)
-                case CloseLease():
-                    self._judge_close(command)
-                case KillLane():
-                    self._judge_kill(command)
+                case ScrubLane() | CloseLease() | KillLane() | RenewLane():
+                    judge_lane(self, command)
                 case EndSession():
                     is_due = command.session in self.leaving - self.told and command.session in self.sessions
                     promise(is_due, f"{command}: told before, or its tenant stays")
@@ -353,7 +365,7 @@ class Shadow:
             is_past = bool(event.deadline_ns) and event.deadline_ns < self.now_ns
             promise(said is not EndReason.NONE or not is_past, "no job is accepted past its deadline")
         if said is not EndReason.NONE:
-            self._expect(job, JobState.REJECTED)
+            self.expect(job, JobState.REJECTED)
 
     def _lane_of(self, command: Copy | Launch) -> tuple[ShadowLease, ShadowJob]:
         lease, job = self.leases.get(command.lease), self.live.get(command.job)
@@ -377,6 +389,8 @@ class Shadow:
         promise(command.attempt > job.attempt, f"{command}: the attempt is not new")
         promise(command.lane not in lease.lanes, f"{command}: its previous job has not left the lane")
         promise(not lease.lost, f"{command}: the lease drains")
+        has_present_code = command.lane not in lease.stale and command.lane not in lease.renewing
+        promise(has_present_code, f"{command}: the lane's worker runs the code from before the reload")
         share = lease.share_of(job)
         promise(share > 0, f"{command}: {job.needs} does not fit {lease.opened} on {lease.model}")
         self.seen["memory stated"] += job.needs.memory_bytes > 0
@@ -400,7 +414,7 @@ class Shadow:
         promise(occupant is not None and occupant.job is job, f"{command}: the lane does not hold the job")
         assert occupant is not None
         promise(occupant.attempt == command.attempt and occupant.phase == "waiting", f"{command}: before its CopyDone")
-        promise(command.kernel in self.kernels, f"{command}: nobody serves its kernel")
+        promise(command.kernel in lease.code[command.lane], f"{command}: its worker's code lacks the kernel")
         promise((command.share, command.kernel) == (occupant.share, job.event.kernel), f"{command}: not what was asked")
         promise(lease.running_share + occupant.share <= lease.alpha, f"{command}: the sum of R exceeds α")
         lease.waiting.remove(occupant)
@@ -436,7 +450,7 @@ class Shadow:
         for lease in self.leases.values():
             for lane, occupant in list(lease.lanes.items()):
                 if occupant.job is job and occupant.phase == "waiting":
-                    self._free(lease, lane)
+                    self.free(lease, lane)
 
     def _judge_open(self, command: OpenLease) -> None:
         gpu = self.gpus.get(command.gpu)
@@ -447,71 +461,37 @@ class Shadow:
         assert profile is not None
         promise(command.generation > self.generation, f"{command}: generations rise")
         self.generation = command.generation
-        slices = range(command.start, command.start + profile.memory_slices)
-        new = ShadowLease(command, gpu.alpha(profile), slices, gpu.model, profile.memory_bytes)
-        there = [held for held in self.leases.values() if held.opened.gpu == command.gpu]
-        for held in there:
-            promise(not set(held.slices) & set(new.slices), f"{command}: overlaps lease {held.opened.lease}")
-        cut = [(held.opened.profile, held.opened.start) for held in (*there, new)]
-        promise(is_legal(gpu, cut), f"{command}: MIG forbids {cut}")
+        slices, count = range(command.start, command.start + profile.memory_slices), 1 + len(command.others)
+        alpha = gpu.alpha(profile) if count == 1 else 100 * count
+        new = ShadowLease(command, alpha, slices, gpu.model, count * profile.memory_bytes)
+        self._judge_gpus(new)
         has_memory = any(kernel.memory_bytes for kernel in self.kernels.values())
         promise(new.has_allowed_lanes(self.settings, may_be_few=has_memory), "lanes fit")
         self.seen["fewer lanes for memory"] += command.lanes < self.settings.lanes
-        dirty = {self.dirty[command.gpu, s] for s in new.slices if (command.gpu, s) in self.dirty}
+        dirty = {self.dirty[place] for place in new.places & self.dirty.keys()}
         promise(command.scrub_first or not dirty, f"{command}: what {dirty} left there was never confirmed scrubbed")
         held_share = sum(held.alpha for held in self.leases.values() if held.opened.tenant == command.tenant)
         spec = self.tenants[command.tenant]
         promise(held_share + new.alpha <= spec.max_share, f"{command}: more than max_share {spec.max_share}")
         promise(command.tenant not in self.removed, f"{command}: for a tenant that was removed")
         new.since_ns = self.now_ns
+        new.code = dict.fromkeys(range(command.lanes), frozenset(self.kernels))
         self.leases[command.lease] = new
         self.seen["scrub first" if command.scrub_first else "lease creating"] += 1
 
-    def _judge_scrub(self, command: ScrubLane) -> None:
-        lease = self.leases.get(command.lease)
-        promise(lease is not None and lease.opened.generation == command.generation, f"{command}: the lease is gone")
-        assert lease is not None
-        promise(command.lane in lease.ready - lease.lost - lease.asked, f"{command}: no worker to ask")
-        promise(not lease.lanes and not lease.flying, f"{command}: jobs {lease.flying} are still on the lease")
-        if not lease.asked:
-            lease.since_ns = self.now_ns
-        lease.asked.add(command.lane)
-
-    def _judge_close(self, command: CloseLease) -> None:
-        lease = self.leases.get(command.lease)
-        promise(lease is not None and lease.opened.generation == command.generation, f"{command}: the lease is gone")
-        assert lease is not None
-        promise(command.helper == self.helper and lease.closing is None, f"{command}: twice, or to another helper")
-        promise(not lease.lanes and not lease.flying, f"{command}: jobs {lease.flying} are still on the lease")
-        is_scrubbed = command.scrub or lease.scrubbed == set(range(lease.opened.lanes))
-        promise(is_scrubbed, f"{command}: only lanes {sorted(lease.scrubbed)} are confirmed scrubbed")
-        lease.closing = command
-        self.seen["close with scrub" if command.scrub else "close"] += 1
-
-    def _judge_kill(self, command: KillLane) -> None:
-        lease = self.leases.get(command.lease)
-        promise(lease is not None and lease.opened.generation == command.generation, f"{command}: the lease is gone")
-        assert lease is not None
-        occupant = lease.lanes.get(command.lane)
-        promise(command.helper == self.helper and command.lane not in lease.lost, f"{command}: no worker to kill")
-        promise(occupant is not None, f"{command}: the lane holds nothing")
-        assert occupant is not None
-        job, now_ns = occupant.job, self.now_ns
-        is_late = job.event.session in self.leaving or job.event.session not in self.sessions
-        has_overrun = 0 < occupant.overruns_ns(self.settings) <= now_ns
-        if is_late and self.leave_ns.get(job.tenant, now_ns + 1) <= now_ns:
-            self.seen["kill at the drain limit"] += 1
-            if has_overrun and job.phase != "answered":
-                self._expect(job, JobState.FAILED)  # at the same instant: either may be said
-            self._lane_lost(lease, command.lane)
-            return
-        promise(has_overrun, f"{command}: nothing overran")
-        self.seen["kill an overrun" if job.phase != "answered" else "kill a lingerer"] += 1
-        lease.lost.add(command.lane)
-        self._free(lease, command.lane)
-        if job.phase != "answered":
-            job.phase = "overran"
-            self._expect(job, JobState.FAILED)
+    def _judge_gpus(self, new: ShadowLease) -> None:
+        promise(len(set(new.gpus)) == len(new.gpus), f"{new.opened}: a GPU twice")
+        for name in new.gpus:
+            gpu = self.gpus.get(name)
+            promise(gpu is not None and gpu.model == new.model, f"{new.opened}: {name} is not there, or another model")
+            assert gpu is not None
+            there = [held for held in self.leases.values() if name in held.gpus]
+            for held in there:
+                promise(not held.places & new.places, f"{new.opened}: overlaps lease {held.opened.lease}")
+            cut = [(held.opened.profile, held.opened.start) for held in (*there, new)]
+            promise(is_legal(gpu, cut), f"{new.opened}: MIG forbids {cut}")
+        promise(len(new.gpus) == 1 or new.opened.profile == "whole", f"{new.opened}: a gang of instances")
+        self.seen["gang"] += len(new.gpus) > 1
 
     # -- after a step ---------------------------------------------------------------------------------------------
     def after(self, book: JobBook) -> None:
@@ -563,15 +543,18 @@ class Shadow:
         was, self.states[lease.opened.lease] = self.states.get(lease.opened.lease, LeaseState.CREATING), held.state
         self.seen[f"lease {held.state.value}"] += 1
         if held.state is LeaseState.WARM:
-            is_free = len(lease.lanes) < lease.opened.lanes
+            is_free = lease.takes_a_job
+            promise(not lease.to_renew, f"{name}: lanes {lease.to_renew} run the former code and hold no job")
             stuck = [job.event.job for job in queued if is_free and lease.share_of(job)]
             promise(not stuck, f"{name} has a free lane for the queued jobs {stuck}")
-            if not held.is_pinned and not lease.lanes:
+            if not held.is_pinned and not lease.lanes and not lease.renewing:
                 next_ns = book.next_deadline_ns()
                 due = lease.idle_since_ns + self.settings.keep_warm_ns
                 promise(next_ns is not None and next_ns <= due, f"{name}: nobody will look at its idleness")
         elif was is LeaseState.WARM and not lease.lost:
             promise(not held.is_pinned, f"{name} is pinned and drains")
+            is_wanted = any(job.phase == "queued" and job.tenant != held.view.tenant for job in self.live.values())
+            promise(not lease.renewing or not self._is_reload or is_wanted, f"{name} is not kept over a reload")
             is_old = self.now_ns - lease.idle_since_ns >= self.settings.keep_warm_ns
             self.seen["reclaim busy" if lease.lanes else "idle close" if is_old else "reclaim idle"] += 1
         elif held.state is LeaseState.DRAINING:
@@ -581,6 +564,8 @@ class Shadow:
         """Somebody will look before anything overruns; nothing of a removed tenant is left on a lane at its limit."""
         settings, tenant = self.settings, lease.opened.tenant
         due = [due for occupant in lease.lanes.values() if (due := occupant.overruns_ns(self.settings))]
+        if state in (LeaseState.WARM, LeaseState.DRAINING):
+            due += [due for lane in lease.renewing if (due := lease.renewal_overruns_ns(lane, settings))]
         if state is LeaseState.CREATING and (limit_ns := lease.creating_ns(settings)):
             due.append(lease.since_ns + limit_ns)
         if state is LeaseState.SCRUBBING and settings.scrub_ns and lease.asked and lease.closing is None:

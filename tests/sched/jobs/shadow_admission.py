@@ -36,8 +36,9 @@ def least_held(shadow: Shadow, job: ShadowJob) -> int:
 def _holding(shadow: Shadow, job: ShadowJob, *, memory_bytes: int) -> list[int]:
     """The shares of all instances that hold it."""
     buffers = shadow.settings.landing_bytes + shadow.settings.result_bytes
-    room = max(shadow.settings.lanes * buffers, memory_bytes + buffers if memory_bytes else 0)
-    return [
+    lanes, needed = shadow.settings.lanes * buffers, memory_bytes + buffers if memory_bytes else 0
+    room = max(lanes, needed)
+    return _gangs(shadow, job, lanes, needed) + [
         gpu.alpha(profile)
         for gpu in shadow.offered
         for profile in gpu.profiles
@@ -45,10 +46,28 @@ def _holding(shadow: Shadow, job: ShadowJob, *, memory_bytes: int) -> list[int]:
     ]
 
 
+def _gangs(shadow: Shadow, job: ShadowJob, lanes_bytes: int, needed_bytes: int) -> list[int]:
+    """The shares of all gangs that hold it: whole GPUs of a model, with the job's memory in them together."""
+    found = []
+    for model in {gpu.model for gpu in shadow.offered}:
+        share = job.needs.share_on(model)
+        sizes = [
+            profile.memory_bytes
+            for gpu in shadow.offered
+            for profile in gpu.profiles
+            if gpu.model == model and profile.name == "whole" and profile.memory_bytes >= lanes_bytes
+        ]
+        if 100 < share <= 100 * len(sizes) and share // 100 * sizes[0] >= needed_bytes:
+            found.append(share)
+    return found
+
+
 def _lacking(shadow: Shadow, job: ShadowJob) -> EndReason:
     if job.needs.models and not any(job.needs.share_on(gpu.model) for gpu in shadow.offered):
         return EndReason.NO_GPU_MODEL
-    return EndReason.NO_INSTANCE_MEMORY if _holding(shadow, job, memory_bytes=0) else EndReason.NO_INSTANCE_FITS
+    if _holding(shadow, job, memory_bytes=0):
+        return EndReason.NO_INSTANCE_MEMORY
+    return EndReason.GANG_UNSUPPORTED if job.share > 100 else EndReason.NO_INSTANCE_FITS
 
 
 def refusal(shadow: Shadow, job: ShadowJob, mine: int, all_jobs: int) -> EndReason:
@@ -62,8 +81,8 @@ def refusal(shadow: Shadow, job: ShadowJob, mine: int, all_jobs: int) -> EndReas
         (event.request_id <= shadow.last_id[event.session], EndReason.DUPLICATE_ID),
         (event.kernel not in shadow.kernels, EndReason.UNKNOWN_KERNEL),
         (is_forbidden, EndReason.KERNEL_NOT_PERMITTED),
-        (job.share > 100 and job.share % 100 == 0, EndReason.GANG_UNSUPPORTED),
-        (not 1 <= job.share <= 100, EndReason.BAD_DEMAND),
+        (not 1 <= job.share <= 100 and job.share not in range(200, 1_700, 100), EndReason.BAD_DEMAND),
+        (job.share > 100 and not held, _lacking(shadow, job)),
         (job.share > spec.max_demand or held > spec.max_share, EndReason.TENANT_SHARE_LIMIT),
         (event.payload_bytes > shadow.settings.landing_bytes, EndReason.PAYLOAD_TOO_LARGE),
         (not held, _lacking(shadow, job)),

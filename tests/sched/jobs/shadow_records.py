@@ -121,7 +121,7 @@ class ShadowLease:
     slices: range
     model: str
     memory_bytes: int
-    """Of the whole instance."""
+    """Of the whole instance, or of a gang's together."""
     loading: set[int] = field(default_factory=set)
     ready: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
@@ -134,6 +134,51 @@ class ShadowLease:
     idle_since_ns: int = 0
     since_ns: int = 0
     """CREATING since then, or loading since then; from the first ScrubLane on: SCRUBBING since then."""
+
+    stale: set[int] = field(default_factory=set)
+    """Lanes whose worker may run the code from before a reload."""
+    renewing: dict[int, int] = field(default_factory=dict)
+    """Lanes whose worker is being replaced: since when the new one is awaited, or loads."""
+    renewals: dict[int, int] = field(default_factory=dict)
+    code: dict[int, frozenset[int]] = field(default_factory=dict)
+    """The kernels that each lane's worker surely has: those served when it was ordered."""
+
+    def reloaded(self) -> None:
+        """The helper runs other code; its workers do not yet."""
+        if not self.asked and self.closing is None:
+            self.stale |= set(range(self.opened.lanes)) - self.lost
+
+    def renews(self, event: events.LaneLoading | events.LaneReady, now_ns: int) -> bool:
+        """The new worker of a lane loads, or is ready. True: the lane takes jobs again."""
+        if isinstance(event, events.LaneLoading):
+            if event.lane not in self.loading:
+                self.loading.add(event.lane)
+                self.renewing[event.lane] = now_ns
+            return False
+        del self.renewing[event.lane]
+        if not self.lanes:
+            self.idle_since_ns = now_ns
+        return event.lane not in self.stale
+
+    @property
+    def awaited(self) -> set[int]:
+        """Lanes whose worker is not ready."""
+        return set(range(self.opened.lanes)) - self.ready | self.renewing.keys()
+
+    @property
+    def to_renew(self) -> set[int]:
+        """Lanes whose worker must be replaced now, if the lease serves."""
+        return self.stale - self.lanes.keys() - self.renewing.keys()
+
+    @property
+    def takes_a_job(self) -> bool:
+        """True if a lane is free and runs the present code."""
+        return len(self.lanes.keys() | self.renewing.keys() | self.stale) < self.opened.lanes
+
+    def renewal_overruns_ns(self, lane: int, settings: BookSettings) -> int:
+        """When the lane's new worker has taken too long; 0 for never."""
+        limit_ns = settings.load_ns if lane in self.loading else settings.open_ns
+        return self.renewing[lane] + limit_ns if limit_ns and lane in self.renewing else 0
 
     def loads(self, lane: int, now_ns: int) -> None:
         """A lane's worker loads its models; the last of them starts that limit."""
@@ -152,14 +197,26 @@ class ShadowLease:
         lanes, order = self.opened.lanes, self.opened
         return (1 if may_be_few else settings.lanes) <= lanes <= max(settings.lanes, settings.max_lanes) and lanes * (
             order.landing_bytes + order.result_bytes
-        ) <= self.memory_bytes
+        ) <= self.memory_bytes // len(self.gpus)
 
     def share_of(self, job: ShadowJob) -> int:
         """R of the job here; 0: it may never be in a lane of this lease. Lanes share the memory equally."""
         share, memory = job.needs.share_on(self.model), job.needs.memory_bytes
         buffers = self.opened.landing_bytes + self.opened.result_bytes
         has_memory = not memory or self.opened.lanes * (memory + buffers) <= self.memory_bytes
-        return share if share <= self.alpha and has_memory else 0
+        is_gangs = share > 100 or len(self.gpus) > 1
+        fits = share == self.alpha and len(self.gpus) > 1 if is_gangs else share <= self.alpha
+        return share if fits and has_memory else 0
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """All GPUs of the lease: several, if it is a gang's."""
+        return (self.opened.gpu, *self.opened.others)
+
+    @property
+    def places(self) -> set[tuple[str, int]]:
+        """All memory slices that it holds."""
+        return {(gpu, slice_) for gpu in self.gpus for slice_ in self.slices}
 
     @property
     def running_share(self) -> int:

@@ -33,9 +33,10 @@ REACHED = {
     "unknown_kernel", "bad_demand", "payload_too_large", "duplicate_id", "gang_unsupported", "tenant_queue_full",
     "tenant removed", "tenant gone", "tenant added while it leaves", "session told", "tenant_removed",
     "kill an overrun", "kill a lingerer", "kill at the drain limit", "kernel_overran",
-    "kernel_gone", "stranded", "gpu lost",
+    "kernel_gone", "stranded", "gpu lost", "gang",
     "memory stated", "R by model", "needs renewed", "fewer lanes for memory", "no_gpu_model", "no_instance_memory",
     "kernel_not_permitted",
+    "kernels reloaded", "lane renewed", "renewed again", "kill a renewal", "lost while renewed",
     "no_instance_fits", "daemon_full", "deadline_unreachable", "tenant_share_limit", "copy_failed", "kernel_raised",
 }  # fmt: skip
 """RETRY_SAFE is not among them: the book itself never loses a payload; only replay after a crash may say it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from offpath.bindings.wire.control import MAX_KERNELS
+from offpath.bindings.wire.fields import MAX_KERNELS
 from offpath.sched.jobs import events
 from offpath.sched.jobs.commands import Copy
 from offpath.sched.jobs.kernels import MOST_KERNELS

@@ -5,23 +5,26 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from offpath.sched.gpu.geometry import GpuGeometry, Held, Profile
 from offpath.sched.gpu.greedy import GreedyFirstFit
-from offpath.sched.gpu.policy import LeaseView, Opening
-from offpath.sched.jobs import reload
+from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Opening, Placement, Refusal
+from offpath.sched.jobs import gangs, reload
 from offpath.sched.jobs.book import JobBook
-from offpath.sched.jobs.commands import EndSession
+from offpath.sched.jobs.commands import CloseLease, EndSession
 from offpath.sched.jobs.demands import Instances
+from offpath.sched.jobs.helpers import Helper
 from offpath.sched.jobs.kernels import Kernels
 from offpath.sched.jobs.leasing import Leasing
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.limits import Limits
 from offpath.sched.jobs.records import Job, JobHeap, Lease, Session, Tenant
 from offpath.sched.jobs.reload import Reload
+from offpath.sched.jobs.renewal import Renewal
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
 from offpath.sched.jobs.timers import Timers
 
@@ -29,7 +32,7 @@ from .shadow_records import Violation
 from .world import drive
 
 pytestmark = pytest.mark.slow
-SEEDS = 300
+SEEDS = 400
 Patch = Callable[[object, str, object], None]
 Plant = Callable[[Patch], None]
 BUGS: dict[str, tuple[Plant, str]] = {}
@@ -153,7 +156,7 @@ def forgets_to_queue_a_job_again(patch: Patch) -> None:
     patch(JobBook, "_requeue", JobBook._leave_lane)
 
 
-@planted("has not left the lane")
+@planted("has not left the lane|still on the lease")
 def gives_a_lane_away_while_it_is_still_copied_into(patch: Patch) -> None:
     end = JobBook._end
 
@@ -350,7 +353,7 @@ def lets_a_removed_tenant_run_for_ever(patch: Patch) -> None:
     patch(Reload, "leave_timer", lambda self, name, now_ns: None)
 
 
-@planted("nobody will look at its idleness|next_deadline_ns is late")
+@planted("nobody will look at its idleness|next_deadline_ns is late|nobody looks")
 def forgets_the_pauses_that_changed(patch: Patch) -> None:
     patch(Reload, "_arm_again", lambda self, now_ns: self._ledger.timers.forget(frozenset({"idle", "need"})))
 
@@ -382,7 +385,7 @@ def places_without_looking_at_memory(patch: Patch) -> None:
     view = LeaseView.__init__
 
     def roomy(self: LeaseView, *args: object, **named: object) -> None:
-        view(self, *args[:-2], 1 << 60, args[-1])  # type: ignore[arg-type]
+        view(self, *args[:-3], 1 << 60, *args[-2:])  # type: ignore[arg-type]
 
     patch(LeaseView, "__init__", roomy)
 
@@ -394,7 +397,7 @@ def shares_a_lease_s_memory_among_more_lanes_than_it_holds(patch: Patch) -> None
     view = LeaseView.__init__
 
     def alone(self: LeaseView, *args: object) -> None:
-        view(self, *args[:-2], args[-2] * args[6], args[-1])  # type: ignore[arg-type, operator]
+        view(self, *args[:-3], args[-3] * args[6], *args[-2:])  # type: ignore[arg-type, operator]
 
     patch(LeaseView, "__init__", alone)
 
@@ -416,7 +419,7 @@ def keeps_what_the_last_helper_s_kernels_needed(patch: Patch) -> None:
     patch(Kernels, "renew_demands", lambda self: None)
 
 
-@planted("opened and not closed")
+@planted("opened and not closed|no helper offers that GPU")
 def keeps_a_lost_gpu(patch: Patch) -> None:
     patch(Leasing, "gpu_lost", lambda self, helper, gpu: [])
 
@@ -440,6 +443,90 @@ def keeps_queued_what_a_reload_forbids(patch: Patch) -> None:
 @planted("refusal")
 def says_that_memory_lacks_where_the_model_does(patch: Patch) -> None:
     patch(Instances, "lacking", lambda self, demand: EndReason.NO_INSTANCE_MEMORY)
+
+
+@planted("before the reload")
+def places_jobs_on_lanes_that_are_renewed(patch: Patch) -> None:
+    patch(GreedyFirstFit, "lane_paused", lambda self, lease, lane: None)
+
+
+@planted("former code and hold no job|never get an answer")
+def renews_no_lane_whose_job_has_left(patch: Patch) -> None:
+    patch(Renewal, "freed", lambda self, lease, lane, now_ns: None)
+
+
+@planted("former code and hold no job|lacks the kernel|before the reload")
+def trusts_the_code_of_a_lease_that_opened_over_a_reload(patch: Patch) -> None:
+    reloaded = Renewal.reloaded
+
+    def only_warm(self: Renewal, helper: Helper, now_ns: int) -> None:
+        reloaded(self, helper, now_ns)
+        for lease in self._ledger.leases.values():
+            if lease.state is LeaseState.CREATING:
+                lease.stale.clear()
+
+    patch(Renewal, "reloaded", only_warm)
+
+
+@planted("confirmed scrubbed")
+def believes_that_replaced_workers_have_scrubbed(patch: Patch) -> None:
+    closing = Leasing.closing
+
+    def trusting(self: Leasing, lease: Lease) -> CloseLease:
+        return replace(closing(self, lease), scrub=bool(lease.lost - lease.scrubbed))
+
+    patch(Leasing, "closing", trusting)
+
+
+@planted("nobody looks|never get an answer")
+def waits_for_new_workers_for_ever(patch: Patch) -> None:
+    patch(Limits, "_lane_due_ns", lambda self, lease, lane: 0)
+
+
+@planted("confirmed scrubbed")
+def marks_only_the_first_gpu_of_a_gang_dirty(patch: Patch) -> None:
+    slices = Leasing._slices
+    patch(Leasing, "_slices", lambda self, held: {place for place in slices(self, held) if place[0] == held.gpu})
+
+
+@planted("overlaps|IllegalPlacement")
+def plans_gangs_on_gpus_that_are_held(patch: Patch) -> None:
+    plan = gangs.plan
+    patch(gangs, "plan", lambda gpus, demand, opening, leases, most: plan(gpus, demand, opening, (), most))
+
+
+@planted("the leases are those|not there|the lease is gone")
+def keeps_a_gang_whose_second_gpu_is_lost(patch: Patch) -> None:
+    lost = Leasing._gpus_gone
+
+    def only_first(self: Leasing, gone: set[str]) -> list[Lease]:
+        return lost(self, gone - {gpu for lease in self._ledger.leases.values() for gpu in lease.view.others})
+
+    patch(Leasing, "_gpus_gone", only_first)
+
+
+@planted("has not left the lane")
+def gives_a_gangs_lane_to_two_jobs(patch: Patch) -> None:
+    place = gangs.place
+
+    def twice(demand: Demand, tenant: Tenant) -> Placement | Refusal:
+        placed = place(demand, tenant)
+        if isinstance(placed, Placement):
+            tenant.leases[placed.lease].free_lanes.append(placed.lane)
+        return placed
+
+    patch(gangs, "place", twice)
+
+
+@planted("more than max_share|holds")
+def counts_one_gpu_of_a_gang(patch: Patch) -> None:
+    plan = gangs.plan
+
+    def cheap(*given: Any) -> LeasePlan | Refusal:
+        planned = plan(*given)
+        return replace(planned, alpha=100) if isinstance(planned, LeasePlan) else planned
+
+    patch(gangs, "plan", cheap)
 
 
 def find(seeds: range) -> tuple[int, str] | None:
@@ -478,4 +565,4 @@ def test_without_a_planted_bug_the_same_seeds_find_nothing() -> None:
 
 def test_no_planted_bug_was_lost() -> None:
     """A bug that is taken out is taken out here too, knowingly."""
-    assert len(BUGS) == 45
+    assert len(BUGS) == 55

@@ -19,6 +19,7 @@ from offpath.sched.jobs.records import MS, BookSettings, PinnedLease, TenantSpec
 from offpath.sched.jobs.states import EndReason
 
 from ..gpus import MIB, a30, a100
+from . import gang_worlds
 from .shadow import Shadow
 from .shadow_records import ShadowLease, Violation, promise
 
@@ -52,10 +53,8 @@ class Setup:
 
 
 def draw_pins(random: Random, names: tuple[str, ...]) -> tuple[PinnedLease, ...]:
-    return tuple(
-        PinnedLease(random.choice(names), random.choice((0, 0, 0, 2)), profile, start)
-        for profile, start in random.sample(PINS, random.choice((0, 0, 1, 2)))
-    )
+    drawn = random.sample(PINS, random.choice((0, 0, 1, 2)))
+    return tuple(PinnedLease(random.choice(names), random.choice((0, 0, 0, 2)), *place) for place in drawn)
 
 
 def draw_tenants(random: Random, names: tuple[str, ...], pins: tuple[PinnedLease, ...]) -> tuple[TenantSpec, ...]:
@@ -125,7 +124,10 @@ class World:
         """Kernels state memory and models, each helper's its own."""
         self.is_mixed = self.is_picky and self.needs.random() < 0.5
         """The GPUs are of two models. Without pins: one on the only GPU of a model would keep jobs waiting forever."""
-        if self.is_mixed:
+        self.gangs = Random(f"{seed} gangs")
+        self.is_whole = not self.is_mixed and self.gangs.random() < 0.15
+        """The GPUs are whole. Without pins, which name profiles."""
+        if self.is_mixed or self.is_whole:
             self.setup = replace(self.setup, pins=())
         self.setup = replace(self.setup, tenants=self._with_rights(self.setup.tenants))
         self.numbers = {kernel.kernel: kernel.kernel for kernel in KERNELS}
@@ -141,7 +143,7 @@ class World:
         self.old: list[events.Event] = []
         self.sessions: dict[int, int] = {}
         self.ending: list[int] = []
-        self.next_job = self.next_session = self.next_helper = 1
+        self.next_job = self.next_session = self.next_helper = self.next_revision = 1
         self.fault = self.random.choice((0.0, 0.3, 1.0, 1.0, 3.0))
         self.hurry = self.random.choice((1, 1, 10, 50))
         self._choices: list[tuple[float, Callable[[], events.Event | None]]] = [
@@ -162,6 +164,7 @@ class World:
             (2.0, self._drain_no_more),
             (3.0, self._end_session),
             (self.random.choice((0.0, 0.3, 2.0)), self._reload),
+            (self.needs.choice((0.0, 0.5, 2.0)), self._reload_kernels),
             (0.6 * self.fault, self._lose_helper),
             (0.4 * self.fault, self._lose_gpu),
             (0.7 * self.fault, self._instance_failed),
@@ -238,7 +241,7 @@ class World:
     def rest(self) -> None:
         """No further request, no further fault: every job gets its answer, every lease that is not pinned closes."""
         if self.shadow.helper and (self.shadow.stranded() or self.shadow.has_lost_gpus):
-            self.step(events.HelperLost(self.shadow.helper))
+            self._step_on_time(events.HelperLost(self.shadow.helper))
         if not self.shadow.helper:
             self.step(self._join_now(is_whole=True))
         limit_ns = self.now_ns + 1_000_000 * MS
@@ -329,10 +332,12 @@ class World:
         if self.is_fickle:
             settings = self._with_a_limit(settings)
         tenants = self._with_rights(draw_tenants(random, names, pins))
-        return events.ConfigChanged(tenants, settings, () if self.is_mixed else pins)
+        return events.ConfigChanged(tenants, settings, () if self.is_mixed or self.is_whole else pins)
 
     def _with_rights(self, tenants: tuple[TenantSpec, ...]) -> tuple[TenantSpec, ...]:
-        """Some may call some kernels only."""
+        """Some may call some kernels only, and some may have gangs."""
+        if self.is_whole:
+            tenants = gang_worlds.tenants(self.gangs, tenants)
         if not self.is_picky:
             return tenants
         names = [kernel.name for kernel in KERNELS]
@@ -355,7 +360,8 @@ class World:
         is_odd = random.random() < 0.06
         last = shadow.last_id[session]
         kernel = random.choice((1, 1, 2, 3, 4))
-        share, payload, request = random.choice(SHARES), random.choice((0, 1, MIB)), last + random.choice((1, 1, 1, 3))
+        shares = gang_worlds.SHARES if self.is_whole else SHARES
+        share, payload, request = random.choice(shares), random.choice((0, 1, MIB)), last + random.choice((1, 1, 1, 3))
         if is_odd:
             kernel, share, payload, request = random.choice(
                 (
@@ -428,6 +434,8 @@ class World:
         gpus = (make("gpu-0"), make("gpu-1"))
         if self.is_mixed:
             gpus = (make("gpu-0"), a30("gpu-1"))
+        if self.is_whole:
+            gpus = gang_worlds.gpus(self.gangs)
         return events.HelperJoined(self._number("helper"), gpus, self._served(is_whole))
 
     def _served(self, is_whole: bool) -> tuple[events.Kernel, ...]:
@@ -454,6 +462,12 @@ class World:
         return replace(kernel, share=min((each for _, each in models), default=kernel.share), models=models,
                        memory_bytes=memory)  # fmt: skip
 
+    def _reload_kernels(self) -> events.Event | None:
+        """The helper serves what another would, from new code."""
+        if not self.shadow.helper:
+            return None
+        return events.KernelsReloaded(self.shadow.helper, self._served(is_whole=False), self._number("revision"))
+
     def _lose_helper(self) -> events.Event | None:
         if self.random.random() < 0.2:
             return events.HelperLost(max(0, self.next_helper - 2))
@@ -469,10 +483,10 @@ class World:
         return self.random.choice(found) if found else None
 
     def _lane_ready(self) -> events.Event | None:
-        lease = self._lease(lambda one: len(one.ready) < one.opened.lanes and not one.closing)
+        lease = self._lease(lambda one: bool(one.awaited) and not one.closing)
         if lease is None:
             return None
-        lane = self.random.choice(sorted(set(range(lease.opened.lanes)) - lease.ready))
+        lane = self.random.choice(sorted(lease.awaited))
         if lane not in lease.loading and self.random.random() < 0.7:
             return events.LaneLoading(lease.opened.lease, lane, lease.opened.generation)
         return events.LaneReady(lease.opened.lease, lane, lease.opened.generation)
@@ -515,9 +529,17 @@ class World:
             if self.random.random() < 0.3:
                 event = events.LaunchFailed(launch.job, launch.attempt)
             self._changes_nothing(event)
-        elif self.old:
-            self._changes_nothing(self.random.choice(self.old))
+        elif self.old and not self._is_awaited(old := self.random.choice(self.old)):
+            self._changes_nothing(old)
         return None
+
+    def _is_awaited(self, event: events.Event) -> bool:
+        """Of a worker that was replaced: the shell, which tells workers apart by their channels, passes it on to
+        nobody."""
+        if not isinstance(event, events.LaneReady):
+            return False
+        lease = self.shadow.leases.get(event.lease)
+        return lease is not None and event.lane in lease.renewing
 
     def _unasked(self) -> events.Event | None:
         """Confirmations nobody asked for, other generations, other attempts, unknown names."""

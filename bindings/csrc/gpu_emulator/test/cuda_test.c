@@ -101,6 +101,28 @@ static void devices_answer_what_they_are(void)
     EXPECT(cuDeviceGetAttribute(NULL, 16, 0), CUDA_ERROR_INVALID_VALUE);
 }
 
+static void native_atomics_need_nvlink(void)
+{
+    int value;
+    setting("GPUS", "3");
+    setting("MIG", "off");
+    setting("NVLINKS", "0-1:2");
+    begin("0,1,2");
+    static const int linked[] = {0, 1, 1, 1}, by_pcie[] = {1, 1, 0, 1};
+    for (int i = 0; i < 4; i++) {
+        OK(cuDeviceGetP2PAttribute(&value, i + 1, 1, 0));
+        CHECK(value == linked[i]);
+        OK(cuDeviceGetP2PAttribute(&value, i + 1, 0, 2));
+        CHECK(value == by_pcie[i]);
+    }
+    EXPECT(cuDeviceGetP2PAttribute(&value, 3, 0, 3), CUDA_ERROR_INVALID_DEVICE);
+    EXPECT(cuDeviceGetP2PAttribute(&value, 3, -1, 0), CUDA_ERROR_INVALID_DEVICE);
+    EXPECT(cuDeviceGetP2PAttribute(&value, 3, 1, 1), CUDA_ERROR_INVALID_DEVICE);
+    EXPECT(cuDeviceGetP2PAttribute(&value, 0, 0, 1), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(cuDeviceGetP2PAttribute(&value, 5, 0, 1), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(cuDeviceGetP2PAttribute(NULL, 3, 0, 1), CUDA_ERROR_INVALID_VALUE);
+}
+
 static void entry_points_have_their_names(void)
 {
     void *function;
@@ -358,6 +380,7 @@ static void a_fault_is_sticky(void)
 const struct test cuda_tests[] = {
     {"contexts_follow_their_rules", contexts_follow_their_rules},
     {"cuda_devices_answer_what_they_are", devices_answer_what_they_are},
+    {"native_atomics_need_nvlink", native_atomics_need_nvlink},
     {"entry_points_have_their_names", entry_points_have_their_names},
     {"the_processor_cannot_touch_what_is_the_gpus", the_processor_cannot_touch_what_is_the_gpus},
     {"memory_is_checked", memory_is_checked},

@@ -236,6 +236,105 @@ static void event_sets_are_checked(void)
     EXPECT(nvmlEventSetFree(set), NVML_ERROR_INVALID_ARGUMENT);
 }
 
+static void links_lead_to_gpus_or_to_switches(void)
+{
+    nvmlDevice_t gpus[3];
+    nvmlPciInfo_t pci, own;
+    nvmlReturn_t activation;
+    unsigned value;
+    setting("GPUS", "3");
+    setting("MIG", "off");
+    setting("NVLINKS", "0-1:2,0-2:1");
+    open_nvml();
+    for (unsigned i = 0; i < 3; i++)
+        OK(nvmlDeviceGetHandleByIndex_v2(i, &gpus[i]));
+    static const unsigned ends[] = {1, 1, 2};
+    for (unsigned link = 0; link < 3; link++) {
+        OK(nvmlDeviceGetNvLinkState(gpus[0], link, &value));
+        OK(nvmlDeviceGetNvLinkRemotePciInfo_v2(gpus[0], link, &pci));
+        OK(nvmlDeviceGetPciInfo_v3(gpus[ends[link]], &own));
+        CHECK(value == 1 && memcmp(&pci, &own, sizeof pci) == 0);
+    }
+    OK(nvmlDeviceGetNvLinkState(gpus[0], 3, &value));
+    CHECK(value == 0);
+    EXPECT(nvmlDeviceGetNvLinkRemotePciInfo_v2(gpus[0], 3, &pci), NVML_ERROR_NOT_SUPPORTED);
+    EXPECT(nvmlDeviceGetNvLinkState(gpus[0], 18, &value), NVML_ERROR_INVALID_ARGUMENT);
+    EXPECT(nvmlDeviceGetNvLinkState(gpus[0], 0, NULL), NVML_ERROR_INVALID_ARGUMENT);
+    EXPECT(nvmlDeviceGetNvLinkRemotePciInfo_v2(gpus[0], 0, NULL), NVML_ERROR_INVALID_ARGUMENT);
+    static const unsigned of_nvlink[] = {0, 0, 5, 5, 0}, linked[] = {0, 0, 0, 0, 0};
+    for (unsigned index = 0; index < 5; index++) {
+        OK(nvmlDeviceGetP2PStatus(gpus[1], gpus[2], index, &value));
+        CHECK(value == of_nvlink[index]);
+        OK(nvmlDeviceGetP2PStatus(gpus[1], gpus[0], index, &value));
+        CHECK(value == linked[index]);
+    }
+    EXPECT(nvmlDeviceGetP2PStatus(gpus[0], gpus[1], 5, &value), NVML_ERROR_INVALID_ARGUMENT);
+    EXPECT(nvmlDeviceGetP2PStatus(gpus[0], gpus[1], 2, NULL), NVML_ERROR_INVALID_ARGUMENT);
+    EXPECT(nvmlDeviceGetP2PStatus(gpus[0], gpus[0], 2, &value), NVML_ERROR_INVALID_ARGUMENT);
+    EXPECT(nvmlDeviceGetP2PStatus(gpus[0], NULL, 2, &value), NVML_ERROR_INVALID_ARGUMENT);
+    OK(nvmlDeviceSetMigMode(gpus[1], 1, &activation)); /* its links end */
+    for (unsigned link = 0; link < 3; link++) {
+        OK(nvmlDeviceGetNvLinkState(gpus[0], link, &value));
+        CHECK(value == (link == 2));
+    }
+    OK(nvmlDeviceGetP2PStatus(gpus[0], gpus[1], 2, &value));
+    CHECK(value == 5);
+    OK(nvmlDeviceGetP2PStatus(gpus[0], gpus[1], 0, &value));
+    CHECK(value == 5);
+}
+
+static void links_to_switches_lead_to_no_gpu(void)
+{
+    nvmlDevice_t gpu, other, found;
+    nvmlPciInfo_t pci;
+    unsigned value, active = 0;
+    setting("GPUS", "2");
+    setting("MIG", "off");
+    setting("NVLINKS", "switch:12");
+    gpu = open_nvml();
+    OK(nvmlDeviceGetHandleByIndex_v2(1, &other));
+    for (unsigned link = 0; link < 18; link++) {
+        OK(nvmlDeviceGetNvLinkState(gpu, link, &value));
+        active += value;
+    }
+    CHECK(active == 12);
+    OK(nvmlDeviceGetNvLinkRemotePciInfo_v2(gpu, 11, &pci));
+    CHECK(pci.pciDeviceId == 0x22a310de);
+    EXPECT(nvmlDeviceGetHandleByPciBusId_v2(pci.busId, &found), NVML_ERROR_NOT_FOUND);
+    OK(nvmlDeviceGetP2PStatus(gpu, other, 2, &value));
+    CHECK(value == 0);
+}
+
+static void gpus_without_links_say_so(void)
+{
+    nvmlDevice_t gpu = open_nvml();
+    nvmlPciInfo_t pci;
+    unsigned value;
+    EXPECT(nvmlDeviceGetNvLinkState(gpu, 0, &value), NVML_ERROR_NOT_SUPPORTED);
+    EXPECT(nvmlDeviceGetNvLinkRemotePciInfo_v2(gpu, 0, &pci), NVML_ERROR_NOT_SUPPORTED);
+}
+
+static const char *links;
+
+static void open_with_links(void)
+{
+    setting("GPUS", "3");
+    setting("NVLINKS", links);
+    nvmlInit_v2();
+}
+
+static void wrong_links_end_the_process(void)
+{
+    static const char *const wrong[] = {"0", "0-1", "0-1:", "0-1:0", "0-1:19", "0-0:1", "0-3:1", "3-0:1", "0-1:1,",
+        "0-1:1,1-0:1", "0-1:9,1-2:10", "-1:1", "0-1:1:1", "switch:", "switch:0", "switch:19", "switch:1,0-1:1"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        links = wrong[i];
+        dies(open_with_links, 6, "gpu-emulator: OFFPATH_GPU_EMULATOR_NVLINKS: ");
+    }
+    links = "0-1:9,1-2:9";
+    open_with_links();
+}
+
 static void a_wrong_fault(void)
 {
     setting("FAULTS", "nvmlInit:1");
@@ -255,6 +354,10 @@ const struct test nvml_tests[] = {
     {"devices_answer_what_they_are", devices_answer_what_they_are},
     {"a_mode_changes_or_stays_pending", a_mode_changes_or_stays_pending},
     {"event_sets_are_checked", event_sets_are_checked},
+    {"links_lead_to_gpus_or_to_switches", links_lead_to_gpus_or_to_switches},
+    {"links_to_switches_lead_to_no_gpu", links_to_switches_lead_to_no_gpu},
+    {"gpus_without_links_say_so", gpus_without_links_say_so},
+    {"wrong_links_end_the_process", wrong_links_end_the_process},
     {"a_wrong_fault_ends_the_process", a_wrong_fault_ends_the_process},
     {NULL, NULL},
 };

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -31,20 +32,23 @@ class Context:
     (torch, cupy) then use the same context.
     """
 
-    def __init__(self, uuid: str, *, is_spinning: bool = False) -> None:
-        """``is_spinning``: waits for the GPU poll instead of sleeping.
+    def __init__(self, uuid: str, *, others: Sequence[str] = (), is_spinning: bool = False) -> None:
+        """``is_spinning``: waits for the GPU poll instead of sleeping. ``others``: whole GPUs that this process may see
+        too, as its devices 1, 2 …. It has no context there: the frameworks that use them make it.
 
-        Raises: DeviceError: CUDA shows another device than ``uuid``, or none. CudaMissing: no driver. CudaLost: the
-        device failed.
+        Raises: DeviceError: CUDA shows other devices than these, or none. CudaMissing: no driver. CudaLost: the device
+        failed.
         """
-        found = _UUID.fullmatch(uuid)
-        if found is None:
-            raise DeviceError(f"{uuid!r} is no UUID of a GPU or MIG instance")
-        os.environ[VISIBLE_VARIABLE] = uuid
+        names = [uuid, *others]
+        found = [_UUID.fullmatch(name) for name in names]
+        wanted = [UUID(each[1]) for each in found if each is not None]
+        if len(wanted) < len(names):
+            raise DeviceError(f"{', '.join(names)}: not all are UUIDs of GPUs or MIG instances")
+        os.environ[VISIBLE_VARIABLE] = ",".join(names)
         self.driver: Driver = load()
         self.uuid = uuid
         self._views: list[tuple[int, int, int]] = []
-        self._device = self._only_device(UUID(found[1]))
+        self._device = self._devices(wanted)[0]
         driver = self.driver
         driver.call("cuDevicePrimaryCtxSetFlags", self._device, _SPIN if is_spinning else _BLOCKING_SYNC)
         self._context: Any = driver.call("cuDevicePrimaryCtxRetain", self._device)
@@ -103,7 +107,8 @@ class Context:
         except DeviceError as fault:
             logger.info("context of %s: %s", self.uuid, fault)
 
-    def _only_device(self, wanted: UUID) -> Any:
+    def _devices(self, wanted: list[UUID]) -> list[Any]:
+        """CUDA's devices, which must be these, in this order."""
         try:
             self.driver.call("cuInit", 0)
             count = self.driver.call("cuDeviceGetCount")
@@ -114,12 +119,12 @@ class Context:
                     " call nothing of them that initialises a GPU"
                 ) from fault
             raise
-        if count != 1:
-            raise DeviceError(f"CUDA shows {count} devices for {self.uuid}, not one")
-        device = self.driver.call("cuDeviceGet", 0)
-        if self.driver.uuid(device) != wanted:
+        if count != len(wanted):
+            raise DeviceError(f"CUDA shows {count} devices for {self.uuid}, not {len(wanted)}")
+        devices = [self.driver.call("cuDeviceGet", number) for number in range(count)]
+        if [self.driver.uuid(device) for device in devices] != wanted:
             raise DeviceError(f"CUDA shows another device than {self.uuid}")
-        return device
+        return devices
 
     def _attribute(self, number: int) -> int:
         return self.driver.attribute(self._device, number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from offpath.bindings.cuda.context import Context
@@ -18,11 +19,13 @@ _LARGEST_PIECE: Final = 2 << 30
 
 
 class CudaInstance:
-    """Implements `InstanceMemory` for the GPU or MIG instance ``uuid``. One process opens one."""
+    """Implements `InstanceMemory` for the GPU or MIG instance ``uuid``. One process opens one.
 
-    def __init__(self, uuid: str, *, is_spinning: bool = False) -> None:
+    ``others``: further GPUs that kernels use, see `Context`. Lanes are on the first."""
+
+    def __init__(self, uuid: str, *, others: Sequence[str] = (), is_spinning: bool = False) -> None:
         """Raises: see `Context`."""
-        self._context = Context(uuid, is_spinning=is_spinning)
+        self._context = Context(uuid, others=others, is_spinning=is_spinning)
         self._lanes: list[CudaLane] = []
 
     def require(self, share: MpsShare) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -14,16 +16,21 @@ from offpath.bindings import forked
 from offpath.bindings.cuda.driver import Driver, load
 from offpath.bindings.cuda.instance import CudaInstance, scrub
 from offpath.bindings.errors import DeviceError, DeviceGone, PlacementTaken
-from offpath.bindings.mig import GpuModel, MigProfile
+from offpath.bindings.mig import WHOLE, GpuModel, MigProfile
 
-PROFILE: Final = "whole"
+logger = logging.getLogger(__name__)
+_CUT: Final = "instance"
+"""The profile of a MIG instance that somebody else created."""
 _LOOK_S: Final = 30.0
 _MOST_DEVICES: Final = 64
+_NATIVE_ATOMICS: Final = 3
+"""The attribute of two GPUs that only NVLink gives them (CUDA driver API, CUdevice_P2PAttribute)."""
 _MIG_NAME: Final = re.compile(r"\bMIG \d")
 
 
 class Visible(BaseModel):
-    """A device that CUDA shows. ``uuid``: as CUDA_VISIBLE_DEVICES takes it. ``nbytes``: its memory."""
+    """A device that CUDA shows. ``uuid``: as CUDA_VISIBLE_DEVICES takes it. ``nbytes``: its memory. ``peers``: places
+    in the list, of the devices that NVLink reaches from it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -31,6 +38,7 @@ class Visible(BaseModel):
     name: str = Field(max_length=256)
     nbytes: int = Field(ge=0)
     is_emulated: bool
+    peers: tuple[Annotated[int, Field(ge=0, lt=_MOST_DEVICES)], ...] = Field(default=(), max_length=_MOST_DEVICES)
 
 
 _VISIBLE: Final = TypeAdapter(list[Visible])
@@ -50,7 +58,11 @@ def _look() -> bytes:
     driver = load()
     driver.call("cuInit", 0)
     count = min(driver.call("cuDeviceGetCount"), _MOST_DEVICES)
-    return orjson.dumps([_describe(driver, driver.call("cuDeviceGet", n)) for n in range(count)])
+    devices = [driver.call("cuDeviceGet", n) for n in range(count)]
+    found = [_describe(driver, device) for device in devices]
+    for each, peers in zip(found, _peers(driver, devices), strict=True):
+        each["peers"] = peers
+    return orjson.dumps(found)
 
 
 def _describe(driver: Driver, device: Any) -> dict[str, object]:
@@ -63,6 +75,26 @@ def _describe(driver: Driver, device: Any) -> dict[str, object]:
     }
 
 
+def _peers(driver: Driver, devices: Sequence[Any]) -> list[list[int]]:
+    """For each device, the places of those that NVLink reaches from it. None at all if CUDA fails: nothing but the
+    choice of GPUs depends on it."""
+    places = range(len(devices))
+    try:
+        native = driver.api.CUdevice_P2PAttribute(_NATIVE_ATOMICS)
+        return [
+            [b for b in places if a != b and driver.call("cuDeviceGetP2PAttribute", native, devices[a], devices[b])]
+            for a in places
+        ]
+    except (DeviceError, AttributeError, ValueError) as fault:  # the last two: a cuda-bindings without the attribute
+        logger.warning("NVLinks between GPUs cannot be read and are not used: %s", fault)
+        return [[] for _ in places]
+
+
+def whole_gpus(found: Sequence[Visible]) -> list[WholeGpu]:
+    """A GPU for each device of `visible`, with its NVLinks: CUDA does not give their number, so each counts as 1."""
+    return [WholeGpu(each, {found[n].uuid: 1 for n in each.peers if n < len(found)}) for each in found]
+
+
 @dataclass(slots=True)
 class _State:
     instance: int = 0
@@ -73,11 +105,14 @@ class _State:
 class WholeGpu:
     """Implements `offpath.bindings.ports.Gpu` for a device that is never cut: its one instance is all of it."""
 
-    def __init__(self, found: Visible) -> None:
+    def __init__(self, found: Visible, links: Mapping[str, int] | None = None) -> None:
+        """``links``: see `Gpu.links`."""
         self.uuid = found.uuid
+        self.links: Mapping[str, int] = links or {}
         self.is_emulated = found.is_emulated
         name = re.sub(r"[^A-Za-z0-9._:/+-]+", "-", found.name).strip("-")[:64] or "unknown"
-        self.model = GpuModel(name, 1, 1, (MigProfile(PROFILE, 1, 1, found.nbytes, (0,), 1),))
+        self._profile = WHOLE if found.uuid.startswith("GPU-") else _CUT
+        self.model = GpuModel(name, 1, 1, (MigProfile(self._profile, 1, 1, found.nbytes, (0,), 1),))
         self._state = _State()
         self._numbers = itertools.count(1)
 
@@ -118,7 +153,7 @@ class WholeGpu:
 
     def instances(self) -> list[tuple[int, str, int]]:
         """See `Gpu.instances`."""
-        return [(self._state.instance, PROFILE, 0)] if self._state.instance else []
+        return [(self._state.instance, self._profile, 0)] if self._state.instance else []
 
     def close(self) -> None:
         """Give out nothing more. Idempotent."""

@@ -12,6 +12,7 @@ import ctypes
 import itertools
 import os
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,6 +52,7 @@ class EmulatedGpu:
     ) -> None:
         """Raises: DeviceError: unknown model. RegionError: no memory is left for it."""
         self.uuid = uuid
+        self.links: Mapping[str, int] = {}
         self.model: GpuModel = gpu_model(model)
         self.slice_bytes = round_to_page(slice_bytes)
         self._delayed = delayed_visibility

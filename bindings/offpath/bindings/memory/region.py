@@ -42,7 +42,7 @@ def sealed_memfd(name: str, nbytes: int) -> int:
         raise RegionError(f"memfd {name}: {fault.strerror}") from fault
     try:
         os.ftruncate(fd, round_to_page(nbytes))
-        # Made with mode 0777: whoever is passed a read-only descriptor could open it for writing by /proc/self/fd.
+        # Made with mode 0777: the receiver of a read-only descriptor could open it for writing by /proc/self/fd.
         os.fchmod(fd, 0o600)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
     except (OSError, OverflowError) as fault:  # OverflowError: a size above 2^63 does not reach the kernel

@@ -116,7 +116,7 @@ class Nvml:
         """(compute slices, profile id) of the compute instances that the instance can have."""
         found = []
         for number in range(_COMPUTE_PROFILES):
-            info = self._optional("nvmlGpuInstanceGetComputeInstanceProfileInfo", instance, number, 0)
+            info = self.optional("nvmlGpuInstanceGetComputeInstanceProfileInfo", instance, number, 0)
             if info is not None:
                 found.append((int(info.sliceCount), int(info.id)))
         return found
@@ -154,7 +154,7 @@ class Nvml:
         )
 
     def _mode(self, handle: Any) -> MigMode:
-        found = self._optional("nvmlDeviceGetMigMode", handle)
+        found = self.optional("nvmlDeviceGetMigMode", handle)
         if found is None:
             return MigMode.UNSUPPORTED
         current, pending = found
@@ -163,7 +163,7 @@ class Nvml:
         return MigMode.ON if current else MigMode.OFF
 
     def _profile(self, handle: Any, number: int) -> MigProfileInfo | None:
-        info = self._optional("nvmlDeviceGetGpuInstanceProfileInfo", handle, number)
+        info = self.optional("nvmlDeviceGetGpuInstanceProfileInfo", handle, number)
         if info is None:
             return None
         starts, size = self._placements(handle, int(info.id))
@@ -196,10 +196,10 @@ class Nvml:
         self.call(call, parent, profile_id, handles, ctypes.byref(count))
         return list(handles[: min(count.value, _MOST_INSTANCES)])
 
-    def _optional(
+    def optional(
         self, call: str, *arguments: Any, absent: Collection[int] = (_check.NOT_SUPPORTED, _check.INVALID_ARGUMENT)
     ) -> Any:
-        """The call's value, or None if NVML reports that the object does not exist."""
+        """The call's value; None: NVML reports a code of ``absent``. Raises: DeviceError: any other failure."""
         try:
             return self.call(call, *arguments)
         except NvmlError as fault:

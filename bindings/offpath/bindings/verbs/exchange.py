@@ -11,7 +11,7 @@ from offpath.bindings.tickets import Offer, TicketBook
 from offpath.bindings.verbs.link import End
 from offpath.bindings.verbs.queue import Address
 from offpath.bindings.verbs.queue_pairs_in_use import QueuePairsInUse
-from offpath.bindings.wire.control import QueuePairEnd
+from offpath.bindings.wire.negotiating import QueuePairEnd
 
 
 class VerbsListener(TicketBook):

@@ -2,7 +2,7 @@
 
 The requester writes payload and header into the daemon's slots. The daemon writes results and answers into the
 requester's memory. The last write of each carries the doorbell. Ends are exchanged against a ticket, over the
-negotiation's connection (`offpath.bindings.wire.control.Redeem`).
+negotiation's connection (`offpath.bindings.wire.negotiating.Redeem`).
 """
 
 from __future__ import annotations

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter
 
-from offpath.bindings.wire.control import (
+from offpath.bindings.wire.fields import (
+    MAX_GPUS,
     MAX_HELPERS,
     MAX_OFFERED,
     PROTOCOL_VERSION,
+    STRICT,
     U8,
     U16,
     U32,
@@ -34,7 +36,7 @@ Page = Annotated[int, Field(ge=1, le=PAGE)]
 
 
 class _Message(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+    model_config = STRICT
 
 
 class StatusRequest(_Message):
@@ -259,9 +261,9 @@ class Cancelled(_Message):
 
 
 class LeaseLine(_Message):
-    """A lease. ``running_share``: the part of ``alpha`` in use; both in percent of its GPU. ``is_restricted``: memory
-    or the GPU's model decides where one of its jobs fits. ``load_ms``: the longest time that one of its workers took to
-    load its models."""
+    """A lease. ``running_share``: the part of ``alpha`` in use; both in percent of its GPU, 100 for each GPU of a gang.
+    ``is_restricted``: memory or the GPU's model decides where one of its jobs fits. ``load_ms``: the longest time that
+    one of its workers took to load its models. ``others``: the further GPUs of a gang."""
 
     lease: LeaseNumber
     generation: U64
@@ -279,6 +281,7 @@ class LeaseLine(_Message):
     held_ms: float
     is_restricted: bool = False
     load_ms: U32 = 0
+    others: Annotated[list[GpuIdentity], Field(max_length=MAX_GPUS - 1)] = []
 
 
 class Leases(_Message):

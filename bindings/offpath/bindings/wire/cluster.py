@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter
 
-from offpath.bindings.wire.control import PROTOCOL_VERSION, U16, Name, Term
+from offpath.bindings.wire.fields import PROTOCOL_VERSION, STRICT, U16, Name, Term
 
 MOST_STATES: Final = 4096
 Proof = Annotated[str, Field(max_length=64, pattern=r"^[0-9a-f]*$")]
@@ -18,7 +18,7 @@ Proof = Annotated[str, Field(max_length=64, pattern=r"^[0-9a-f]*$")]
 
 
 class _Message(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+    model_config = STRICT
 
 
 class AgentHello(_Message):

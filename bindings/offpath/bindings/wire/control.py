@@ -1,10 +1,10 @@
 """Control messages: pydantic models in orjson, versioned, one ``kind`` each (docs/design.md, Negotiation and wire).
 
-Negotiation. Requester → daemon: Hello, Redeem, Goodbye. Daemon → requester: Welcome, Redeemed, Refused, Kernels,
-Durable, Closing. Host channel, rare messages (the frequent ones are structs in `wire.host`). Host → daemon:
-HelperHello, GpuOffer, KernelNeeds, InstanceHeld, WorkerHello, InstanceFailed, LaneLoading, LaneReady, LaneScrubbed,
-InstanceClosed, WorkerDied, GpuLost, InaStates, Pong, Goodbye. Daemon → host: HostWelcome, HostKernels, OpenInstance,
-InviteLane, ScrubLane, CloseInstance, KillWorker, InaEpoch, InaAsk, Ping, Closing.
+Those of a requester are in `wire.negotiating`. Here are the rare messages of the host channel; the frequent ones are
+structs in `wire.host`. Host → daemon: HelperHello, GpuOffer, KernelNeeds, KernelsReloaded, InstanceHeld, WorkerHello,
+InstanceFailed, LaneLoading, LaneReady, LaneScrubbed, InstanceClosed, WorkerDied, GpuLost, InaStates, Pong, Goodbye.
+Daemon → host: HostWelcome, HostKernels, OpenInstance, InviteLane, ScrubLane, CloseInstance, KillWorker, RenewWorker,
+InaEpoch, InaAsk, Ping, Closing.
 """
 
 from __future__ import annotations
@@ -12,213 +12,43 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal, TypeVar
 
 import orjson
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from offpath.bindings import tokens
 from offpath.bindings.errors import ControlError
 from offpath.bindings.wire import document
+from offpath.bindings.wire.fields import (
+    HIDING,
+    MAX_EXPORT_ITEMS,
+    MAX_GPUS,
+    MAX_HELD,
+    MAX_KERNELS,
+    MAX_MODELS,
+    MAX_OFFERED,
+    PROTOCOL_VERSION,
+    STRICT,
+    U16,
+    U32,
+    U64,
+    Demand,
+    HelperName,
+    Lane,
+    Lanes,
+    LeaseNumber,
+    MemoryBytes,
+    Name,
+    Part,
+    Slices,
+    Start,
+    Token,
+    at_most,
+)
 
-PROTOCOL_VERSION: Final = 2
-MAX_KERNELS: Final = 256
-"""Kernel names that a daemon stores at most; a welcome with that many fits a frame."""
-MAX_OFFERED: Final = 32
-"""Kernels of one helper."""
-MAX_MODELS: Final = 32
-"""GPU models of one kernel: those that a developer names, and as many under the names that drivers report."""
-MAX_HELPERS: Final = 16
-"""Helpers of a daemon. Its status, with a line for each, then fits a frame."""
-MAX_HELD: Final = 256
-"""Instances that a reconnecting helper may hold. Their numbers alone, or its kernels' numbers, fit one host-channel
-message."""
-MAX_EXPORT_ITEMS: Final = 16
-MAX_PART_CHARACTERS: Final = 1900
-"""Limit of a part of a text; even fully escaped it fits a host-channel message."""
 _MOST_LISTED: Final = 64  # errors; a frame can hold thousands, and each costs 1 µs to describe
 _T = TypeVar("_T")
-_HIDING: Final = ConfigDict(hide_input_in_errors=True)
-"""Refused input may hold a token, so errors do not show it."""
-
-Name = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/+-]*$")]
-HelperName = Annotated[str, StringConstraints(min_length=1, max_length=32, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-"""A helper's name. It contains no "/", which separates it from the GPU's in a `GpuIdentity`."""
-GpuIdentity = Annotated[str, StringConstraints(min_length=1, max_length=97, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/+-]*$")]
-"""A GPU in the daemon: the names of its helper and of the GPU there, as ``helper/GPU-0``."""
-Token = Annotated[str, StringConstraints(min_length=16, max_length=256, pattern=r"^[A-Za-z0-9_-]+$")]
-"""A token made by the daemon or the helper."""
-TenantToken = Annotated[
-    str, StringConstraints(min_length=tokens.LEAST, max_length=tokens.MOST, pattern=r"^[\x20-\x7e]+$")
-]
-"""A token chosen by an operator: see `offpath.bindings.tokens`."""
-U8 = Annotated[int, Field(ge=0, le=0xFF)]
-U16 = Annotated[int, Field(ge=0, le=0xFFFF)]
-U32 = Annotated[int, Field(ge=0, le=0xFFFF_FFFF)]
-U64 = Annotated[int, Field(ge=0, le=0xFFFF_FFFF_FFFF_FFFF)]
-RequestId = Annotated[int, Field(ge=1, le=0xFFFF_FFFF_FFFF_FFFF)]
-"""As in request headers: 64 bits, and 0 is invalid."""
-Demand = Annotated[int, Field(ge=1, le=100)]
-"""A kernel's R in percent of a GPU."""
-MemoryBytes = Annotated[int, Field(ge=0, le=1 << 50)]
-"""Memory of a GPU, or scrubbed in one. The limit keeps sums of reported sizes within 64 bits."""
-LeaseNumber = U32
-"""32 bits, as in an answer's header. With a generation, which never repeats, it identifies one lease."""
-Lanes = Annotated[int, Field(ge=1, le=64)]
-Start = Annotated[int, Field(ge=0, le=15)]
-Slices = Annotated[int, Field(ge=1, le=16)]
-Lane = Annotated[int, Field(ge=0, le=63)]
-Term = Annotated[int, Field(ge=0, le=(1 << 31) - 1)]
-
-
-def _at_most(items: int) -> BeforeValidator:
-    """Checks an object's item count before validation: pydantic applies its own limit after it has validated all
-    items."""
-
-    def check(value: object) -> object:
-        if isinstance(value, dict) and len(value) > items:
-            raise ValueError(f"more than {items} items")
-        return value
-
-    return BeforeValidator(check)
 
 
 class _Message(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
-
-
-class KernelInfo(_Message):
-    """A kernel that the daemon can run: its name, its id in request headers, its demand R in percent of a GPU.
-
-    ``is_emulated``: a GPU of its helper is emulated. null: no helper has offered it since the daemon's process started.
-    """
-
-    name: Name
-    kernel_id: U32
-    demand: Demand
-    is_emulated: bool | None
-
-
-class Resume(_Message):
-    """Resume a session after its connection was lost: values from its welcome, and the requests without an answer. An
-    answered request that is not listed counts as taken."""
-
-    session: U64
-    lineage: Annotated[str, Field(max_length=64)]
-    token: Token = Field(repr=False)
-    unanswered: Annotated[list[RequestId], Field(max_length=1024)]
-
-
-KernelList = Annotated[list[KernelInfo], Field(max_length=MAX_KERNELS)]
-
-
-class Hello(_Message):
-    """First message of a requester. ``token``: Unix carrier only; on TCP the certificate authenticates."""
-
-    kind: Literal["hello"] = "hello"
-    version: U16 = PROTOCOL_VERSION
-    client: Annotated[str, Field(max_length=64)] = ""
-    tenant: Name | None = None
-    token: TenantToken | None = Field(default=None, repr=False)
-    slots: Annotated[int, Field(ge=1, le=1024)]
-    payload_bytes: U64
-    result_bytes: U64
-    resume: Resume | None = None
-
-
-class FabricOffer(_Message):
-    """Where the one-time ticket is redeemed. Loopback: a Unix socket. Verbs: a queue-pair exchange."""
-
-    carrier: Literal["loopback", "verbs"]
-    address: Annotated[str, Field(max_length=256)]
-
-
-class Resumed(_Message):
-    """The state of an unanswered request. ``running``, ``answered``: its doorbell rings after the ticket is redeemed.
-    ``retry_safe``: it certainly never started. ``unknown``: it may have started, and its answer is lost."""
-
-    request_id: RequestId
-    state: Literal["answered", "running", "retry_safe", "unknown"]
-
-
-class Welcome(_Message):
-    """The session: its credits (one per slot), sizes and tokens, and how to reach the fabric."""
-
-    kind: Literal["welcome"] = "welcome"
-    version: U16 = PROTOCOL_VERSION
-    session: U64
-    tenant: Name
-    lineage: Annotated[str, Field(max_length=64)]
-    slots: Annotated[int, Field(ge=1, le=1024)]
-    payload_bytes: U64
-    result_bytes: U64
-    resume_token: Token = Field(repr=False)
-    resume_ttl_s: Annotated[int, Field(ge=0, le=3600)]
-    ticket: Token = Field(repr=False)
-    ticket_ttl_s: Annotated[int, Field(ge=1, le=60)]
-    fabric: FabricOffer
-    kernels: KernelList
-    resumed: Annotated[list[Resumed], Field(max_length=1024)] = []
-
-
-Bits24 = Annotated[int, Field(ge=0, le=0xFF_FFFF)]
-
-
-class QueuePairEnd(_Message):
-    """One end of a session over verbs. ``doorbells``: immediates that it accepts before it grants more. ``memory``,
-    ``rkey``: where the other end writes, and its key. ``mtu``: libibverbs' number, 1 (256 bytes) to 5 (4 096)."""
-
-    qp_num: Bits24
-    psn: Bits24
-    gid: Annotated[str, Field(max_length=45)]
-    mtu: Annotated[int, Field(ge=1, le=5)]
-    doorbells: Annotated[int, Field(ge=1, le=16384)]
-    memory: U64
-    rkey: U32
-
-
-class Durable(_Message):
-    """The service manager holds the session's memory. The session and the requests it accepts survive the daemon's
-    process."""
-
-    kind: Literal["durable"] = "durable"
-    session: U64
-
-
-class Redeem(_Message):
-    """Over verbs: the requester's end, with the ticket from the welcome on this connection."""
-
-    kind: Literal["redeem"] = "redeem"
-    ticket: Token = Field(repr=False)
-    end: QueuePairEnd
-
-
-class Redeemed(_Message):
-    """Over verbs: the daemon's end, connected to the requester's."""
-
-    kind: Literal["redeemed"] = "redeemed"
-    end: QueuePairEnd
-
-
-class Refused(_Message):
-    """The session is refused. ``retry_after_ms`` 0: a retry will not help."""
-
-    kind: Literal["refused"] = "refused"
-    code: Name
-    detail: Annotated[str, Field(max_length=512)]
-    retry_after_ms: U32 = 0
-
-
-class Kernels(_Message):
-    """The kernels changed because a helper joined. Replaces the list of the welcome."""
-
-    kind: Literal["kernels"] = "kernels"
-    kernels: KernelList
+    model_config = STRICT
 
 
 class Goodbye(_Message):
@@ -237,7 +67,7 @@ class Closing(_Message):
 
 
 class KernelOffer(_Message):
-    """A kernel that a helper serves. ``demand``: R in percent of a GPU (1..100)."""
+    """A kernel that a helper serves. ``demand``: R in percent of a GPU (1..100), or 100 for each GPU of a gang."""
 
     name: Name
     demand: Demand
@@ -251,7 +81,8 @@ class ModelDemand(_Message):
 
 
 class KernelNeeds(_Message):
-    """What a kernel of the HelperHello needs besides its R. One per kernel that needs more, after HelperHello.
+    """What a kernel of the HelperHello or the KernelsReloaded before it needs besides its R. One per kernel that needs
+    more.
 
     ``memory_bytes``: device memory of its worker besides the lane's buffers; 0: not stated. ``models``: those that it
     runs on, each once, with R in the place of the offer's; empty: all models.
@@ -276,9 +107,16 @@ class ProfileInfo(_Message):
     rated_bytes: MemoryBytes = 0
 
 
+class GpuLink(_Message):
+    """A GPU of the same helper that is reached by NVLink; ``links``: by how many."""
+
+    uuid: Name
+    links: Annotated[int, Field(ge=1, le=64)]
+
+
 class GpuOffer(_Message):
     """One GPU as the helper's GPU port reports it: model, totals, legal geometry, and whether it is emulated. One per
-    GPU, after HelperHello."""
+    GPU, after HelperHello. ``linked``: where gangs prefer the rest of their GPUs."""
 
     kind: Literal["gpu_offer"] = "gpu_offer"
     uuid: Name
@@ -287,21 +125,35 @@ class GpuOffer(_Message):
     compute_slices: Slices
     memory_slices: Slices
     profiles: Annotated[list[ProfileInfo], Field(max_length=16)]
+    linked: Annotated[list[GpuLink], Field(max_length=MAX_GPUS - 1)] = []
 
 
 class HelperHello(_Message):
     """First message of a helper's supervisor. ``name`` identifies the helper among those of the daemon,
     ``incarnation`` its process. ``needs_count`` KernelNeeds and ``gpu_count`` GpuOffers follow. A reconnecting helper
-    sends ``held_count`` InstanceHeld messages, one for each instance that it still has."""
+    sends ``held_count`` InstanceHeld messages, one for each instance that it still has. ``revision``: how often it has
+    reloaded its kernels."""
 
     kind: Literal["helper_hello"] = "helper_hello"
     version: U16 = PROTOCOL_VERSION
     name: HelperName
     pid: U32
     kernels: Annotated[list[KernelOffer], Field(min_length=1, max_length=MAX_OFFERED)]
-    gpu_count: Annotated[int, Field(ge=0, le=16)]
+    gpu_count: Annotated[int, Field(ge=0, le=MAX_GPUS)]
     incarnation: Annotated[str, Field(max_length=64)] = ""
     held_count: Annotated[int, Field(ge=0, le=MAX_HELD)] = 0
+    needs_count: Annotated[int, Field(ge=0, le=MAX_OFFERED)] = 0
+    revision: U32 = 0
+
+
+class KernelsReloaded(_Message):
+    """The helper serves these kernels from now on, in the place of those before, and starts workers with their code.
+    ``needs_count`` KernelNeeds follow. ``revision``: how often the helper's process has reloaded its kernels; greater
+    than that of its hello and of all such messages before. The daemon replies with HostKernels."""
+
+    kind: Literal["kernels_reloaded"] = "kernels_reloaded"
+    revision: U32
+    kernels: Annotated[list[KernelOffer], Field(min_length=1, max_length=MAX_OFFERED)]
     needs_count: Annotated[int, Field(ge=0, le=MAX_OFFERED)] = 0
 
 
@@ -314,30 +166,35 @@ class HostWelcome(_Message):
 
     kind: Literal["host_welcome"] = "host_welcome"
     generation: U64
-    kernel_ids: Annotated[dict[str, U32], _at_most(MAX_KERNELS)] = {}
+    kernel_ids: Annotated[dict[str, U32], at_most(MAX_KERNELS)] = {}
     keep: Annotated[list[LeaseNumber], Field(max_length=MAX_HELD)] = []
     linger_ms: U32 = 0
 
 
 class HostKernels(_Message):
-    """The numbers of the helper's kernels, sent after a welcome that has no space for them."""
+    """The numbers of the helper's kernels, sent after a welcome that has no space for them, and in reply to
+    KernelsReloaded. ``revision``: of that message or hello."""
 
     kind: Literal["host_kernels"] = "host_kernels"
-    kernel_ids: Annotated[dict[str, U32], _at_most(MAX_OFFERED)]
+    kernel_ids: Annotated[dict[str, U32], at_most(MAX_OFFERED)]
+    revision: U32 = 0
 
 
 class InstanceHeld(_Message):
-    """An instance that this helper kept when its connection was lost, and the lanes with a live worker."""
+    """An instance that this helper kept when its connection was lost, and the lanes with a live worker. ``renewals``:
+    the last RenewWorker's number of each of these lanes, 0 for none, in their order; empty: none for any."""
 
     kind: Literal["instance_held"] = "instance_held"
     lease: LeaseNumber
     generation: U64
     lanes: Annotated[list[Lane], Field(max_length=64)]
+    renewals: Annotated[list[U32], Field(max_length=64)] = []
 
 
 class OpenInstance(_Message):
     """Create the instance and start one worker per lane. ``token`` authenticates these workers. With ``copy_engine``
-    verbs they wait for an invitation before they export their lanes."""
+    verbs they wait for an invitation before they export their lanes. ``others``: the further GPUs of a gang: the same
+    instance is created on each, and each worker uses all of them."""
 
     kind: Literal["open_instance"] = "open_instance"
     lease: LeaseNumber
@@ -352,6 +209,7 @@ class OpenInstance(_Message):
     scrub_first: bool
     token: Token = Field(repr=False)
     copy_engine: Literal["loopback", "verbs", "doca", "cuda"] = "loopback"
+    others: Annotated[list[Name], Field(max_length=MAX_GPUS - 1)] = []
 
 
 class InstanceFailed(_Message):
@@ -364,8 +222,9 @@ class InstanceFailed(_Message):
 
 
 class WorkerHello(_Message):
-    """First message of a worker on its own connection. ``token``: from its OpenInstance. A reconnecting worker names
-    the last launch it received. ``has_result``: that launch has ended, and its result follows the LaneReady."""
+    """First message of a worker on its own connection. ``token``: of its OpenInstance or RenewWorker. A reconnecting
+    worker names the last launch it received. ``has_result``: that launch has ended, and its result follows the
+    LaneReady."""
 
     kind: Literal["worker_hello"] = "worker_hello"
     version: U16 = PROTOCOL_VERSION
@@ -394,7 +253,7 @@ class LaneReady(_Message):
     lease: LeaseNumber
     lane: Lane
     generation: U64
-    export: Annotated[dict[str, U64 | str], _at_most(MAX_EXPORT_ITEMS)]
+    export: Annotated[dict[str, U64 | str], at_most(MAX_EXPORT_ITEMS)]
     landing_bytes: U64
     result_bytes: U64
     load_ms: U32 = 0
@@ -408,7 +267,7 @@ class InviteLane(_Message):
     lease: LeaseNumber
     lane: Lane
     generation: U64
-    invitation: Annotated[dict[str, U64 | str], _at_most(MAX_EXPORT_ITEMS)]
+    invitation: Annotated[dict[str, U64 | str], at_most(MAX_EXPORT_ITEMS)]
 
 
 class ScrubLane(_Message):
@@ -466,17 +325,28 @@ class GpuLost(_Message):
     detail: Annotated[str, Field(max_length=512)]
 
 
+class RenewWorker(_Message):
+    """End this lane's worker, which is idle, and start another with the helper's present code. ``token``: of the new
+    one. ``renewal``: how often this was requested for the lane, this time included. The reply is the new worker's
+    hello."""
+
+    kind: Literal["renew_worker"] = "renew_worker"
+    lease: LeaseNumber
+    lane: Lane
+    generation: U64
+    renewal: U32
+    token: Token = Field(repr=False)
+
+
 class WorkerDied(_Message):
     """A worker ended unexpectedly. The daemon sees the end of a worker that sent its hello; only the helper can report
-    one that ended before."""
+    one that ended before. ``renewal``: of the RenewWorker that started it; 0: its OpenInstance did."""
 
     kind: Literal["worker_died"] = "worker_died"
     lease: LeaseNumber
     lane: Lane
     generation: U64
-
-
-Part = Annotated[str, StringConstraints(min_length=0, max_length=MAX_PART_CHARACTERS, pattern=r"^[ -~]*$")]
+    renewal: U32 = 0
 
 
 class InaEpoch(_Message):
@@ -518,56 +388,19 @@ class Pong(_Message):
     number: U64
 
 
-ToDaemon = Annotated[Hello | Redeem | Goodbye, Field(discriminator="kind")]
-ToRequester = Annotated[Welcome | Redeemed | Refused | Kernels | Durable | Closing, Field(discriminator="kind")]
-HostToDaemon = Annotated[
-    HelperHello
-    | GpuOffer
-    | KernelNeeds
-    | InstanceHeld
-    | WorkerHello
-    | InstanceFailed
-    | LaneLoading
-    | LaneReady
-    | LaneScrubbed
-    | InstanceClosed
-    | WorkerDied
-    | GpuLost
-    | InaStates
-    | Pong
-    | Goodbye,
-    Field(discriminator="kind"),
-]
+_FromHost = (
+    HelperHello | GpuOffer | KernelNeeds | KernelsReloaded | InstanceHeld | WorkerHello | InstanceFailed | LaneLoading
+    | LaneReady | LaneScrubbed | InstanceClosed | WorkerDied | GpuLost | InaStates | Pong | Goodbye
+)  # fmt: skip
+HostToDaemon = Annotated[_FromHost, Field(discriminator="kind")]
 _ToHost = (
-    HostWelcome | HostKernels | OpenInstance | InviteLane | ScrubLane | CloseInstance | KillWorker | InaEpoch | InaAsk
-    | Ping | Closing
+    HostWelcome | HostKernels | OpenInstance | InviteLane | ScrubLane | CloseInstance | KillWorker | RenewWorker
+    | InaEpoch | InaAsk | Ping | Closing
 )  # fmt: skip
 DaemonToHost = Annotated[_ToHost, Field(discriminator="kind")]
 
-TO_DAEMON: Final[TypeAdapter[Hello | Redeem | Goodbye]] = TypeAdapter(ToDaemon, config=_HIDING)
-TO_REQUESTER: Final[TypeAdapter[Welcome | Redeemed | Refused | Kernels | Durable | Closing]] = TypeAdapter(
-    ToRequester, config=_HIDING
-)
-HOST_TO_DAEMON: Final[
-    TypeAdapter[
-        HelperHello
-        | GpuOffer
-        | KernelNeeds
-        | InstanceHeld
-        | WorkerHello
-        | InstanceFailed
-        | LaneLoading
-        | LaneReady
-        | LaneScrubbed
-        | InstanceClosed
-        | WorkerDied
-        | GpuLost
-        | InaStates
-        | Pong
-        | Goodbye
-    ]
-] = TypeAdapter(HostToDaemon, config=_HIDING)
-DAEMON_TO_HOST: Final[TypeAdapter[_ToHost]] = TypeAdapter(DaemonToHost, config=_HIDING)
+HOST_TO_DAEMON: Final[TypeAdapter[_FromHost]] = TypeAdapter(HostToDaemon, config=HIDING)
+DAEMON_TO_HOST: Final[TypeAdapter[_ToHost]] = TypeAdapter(DaemonToHost, config=HIDING)
 
 
 def encode(message: BaseModel) -> bytes:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter
 
 from offpath.bindings.wire.admin import Fault
-from offpath.bindings.wire.control import PROTOCOL_VERSION, U16, U32, U64, Name, Term
+from offpath.bindings.wire.fields import PROTOCOL_VERSION, STRICT, U16, U32, U64, Name, Term
 
 PAGE: Final = 64
 Text = Annotated[str, Field(max_length=2048)]
@@ -17,7 +17,7 @@ Host = Annotated[str, Field(min_length=1, max_length=255)]
 
 
 class _Message(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+    model_config = STRICT
 
 
 class StatusRequest(_Message):

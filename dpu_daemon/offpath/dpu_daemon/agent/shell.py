@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import BaseModel
 
 from offpath.bindings.errors import ControlError, OffpathError, ProtocolError
-from offpath.bindings.wire import cluster, control, document, parts
+from offpath.bindings.wire import cluster, control, document, fields, parts
 from offpath.dpu_daemon.agent.link import ControllerLink
 from offpath.dpu_daemon.config import agent_keys
 from offpath.sched.ina.protocol.agent import Agent, Report
@@ -80,7 +80,7 @@ class InaAgent:
             return
         self.epochs_passed += 1
         body = json.dumps(epoch_to_data(handed.epoch), separators=(",", ":")).encode("ascii")
-        for part, is_last in parts.cut(body, control.MAX_PART_CHARACTERS):
+        for part, is_last in parts.cut(body, fields.MAX_PART_CHARACTERS):
             self._notify_helper(control.InaEpoch(part=part.decode("ascii"), is_last=is_last))
 
     def _answer(self) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from offpath.bindings.wire.control import MAX_HELPERS, HelperName
+from offpath.bindings.wire.fields import MAX_HELPERS, HelperName
 from offpath.sched.gpu.plugin import PREFIX
 from offpath.sched.gpu.registry import POLICIES
 from offpath.sched.jobs.records import MS, BookSettings, PinnedLease, TenantSpec
@@ -52,7 +52,7 @@ class TenantTable(_Table):
     max_bytes: Annotated[int, Field(ge=1, le=1 << 50)] = 4 << 30
     max_jobs: Annotated[int, Field(ge=1, le=65536)] = 256
     max_share: Annotated[int, Field(ge=14, le=1_000_000)] = 100_000
-    max_demand: Annotated[int, Field(ge=1, le=100)] = 100
+    max_demand: Annotated[int, Field(ge=1, le=1600)] = 100
     profile: str | None = None
     kernels: Annotated[list[KernelName], Field(max_length=_MOST_NAMED)] | None = None
     """Those that it may call; null: all, also later ones."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from offpath.bindings.errors import OffpathError
-from offpath.bindings.wire import control
+from offpath.bindings.wire import control, negotiating
 from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.dpu_daemon.config import DaemonConfig, TlsTable
 from offpath.dpu_daemon.doctor.findings import Finding, Severity, ok
@@ -140,7 +140,7 @@ def _tcp(listen: str) -> Finding:
 
 def unanswered(path: str) -> str:
     """Why the daemon at ``path`` does not answer a hello of an unknown tenant; empty: it does, with a refusal."""
-    hello = control.Hello(client="doctor", tenant="Self:Check", slots=1, payload_bytes=0, result_bytes=0)
+    hello = negotiating.Hello(client="doctor", tenant="Self:Check", slots=1, payload_bytes=0, result_bytes=0)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(_ANSWER_TIMEOUT_S)
@@ -149,9 +149,9 @@ def unanswered(path: str) -> str:
             bodies = FrameReader().feed(sock.recv(65536))
         if not bodies:
             return "it closed the connection"
-        answer = control.decode(control.TO_REQUESTER, bodies[0])
+        answer = control.decode(negotiating.TO_REQUESTER, bodies[0])
     except TimeoutError:
         return f"no answer for {_ANSWER_TIMEOUT_S:g} s"
     except (OSError, OffpathError) as fault:
         return str(fault)
-    return "" if isinstance(answer, control.Refused) else f"unexpected answer {answer.kind}"
+    return "" if isinstance(answer, negotiating.Refused) else f"unexpected answer {answer.kind}"

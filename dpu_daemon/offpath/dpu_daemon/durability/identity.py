@@ -23,6 +23,8 @@ class DaemonIdentity:
         self._secret = journal.identity.secret if journal is not None else secrets.token_bytes(32)
         self.token = token
 
-    def order_token(self, lease: int, generation: int) -> str:
-        """The token by which the workers of a lease authenticate; the same after a restart."""
-        return hmac.new(self._secret, f"{lease}:{generation}".encode(), hashlib.sha256).hexdigest()
+    def order_token(self, lease: int, generation: int, lane: int = 0, renewal: int = 0) -> str:
+        """The token by which the workers of a lease authenticate; the same after a restart. ``renewal`` above 0: the
+        token of that worker alone which this renewal of ``lane`` started."""
+        what = f"{lease}:{generation}:{lane}:{renewal}" if renewal else f"{lease}:{generation}"
+        return hmac.new(self._secret, what.encode(), hashlib.sha256).hexdigest()

@@ -14,6 +14,14 @@ from offpath.sched.jobs import commands
 
 
 @dataclass(slots=True, eq=False)
+class ReloadedKernels:
+    """A helper's message about its new kernels, and those of their needs that have arrived, by name."""
+
+    message: control.KernelsReloaded
+    needs: dict[str, control.KernelNeeds] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
 class HelperLink:
     """A helper's supervisor: its channel, its hello and its offers. ``number``: its generation. ``needs``: of its
     kernels, by name."""
@@ -24,9 +32,9 @@ class HelperLink:
     gpus: list[GpuSpec] = field(default_factory=list)
     emulated: dict[str, bool] = field(default_factory=dict)
     """Whether a GPU is emulated, by its identity."""
-    lost_gpus: set[str] = field(default_factory=set)
-    """Those that need a reset, by identity."""
     needs: dict[str, control.KernelNeeds] = field(default_factory=dict)
+    reload: ReloadedKernels | None = None
+    """What it reloads, until all of it has arrived."""
     held: list[control.InstanceHeld] = field(default_factory=list)
     is_joined: bool = False
     heartbeat: Heartbeat | None = None
@@ -50,9 +58,15 @@ class HelperLink:
 
 @dataclass(slots=True)
 class Order:
-    """An ordered instance, and the token that its workers must present."""
+    """An ordered instance, and the token that its workers must present. ``renewed``: tokens of those that replaced
+    others, by lane."""
 
     command: commands.OpenLease
     token: str
     gpu_index: int
     is_closing: bool = False
+    renewed: dict[int, str] = field(default_factory=dict)
+
+    def token_of(self, lane: int) -> str:
+        """The token of the lane's present worker."""
+        return self.renewed.get(lane, self.token)

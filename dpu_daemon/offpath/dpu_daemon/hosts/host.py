@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -14,15 +14,17 @@ from pydantic import BaseModel
 
 from offpath.bindings.errors import PeerGone, ProtocolError
 from offpath.bindings.ports import HostConnection, HostListener
-from offpath.bindings.wire import control, host
+from offpath.bindings.wire import control
 from offpath.dpu_daemon.config.in_force import ConfigInForce
 from offpath.dpu_daemon.hosts.handshakes import PendingConnections, close_all
 from offpath.dpu_daemon.hosts.heartbeat import Heartbeat
 from offpath.dpu_daemon.hosts.helper_link import HelperLink
 from offpath.dpu_daemon.hosts.kernels import KernelRegistry
 from offpath.dpu_daemon.hosts.lanes import Lanes, unwatch
-from offpath.dpu_daemon.hosts.offers import check_needs, gpu_spec, identity, kernel_of
+from offpath.dpu_daemon.hosts.offers import check_held, check_needs, gpu_spec, identity, kernel_of
 from offpath.dpu_daemon.hosts.reattach import Reattachment
+from offpath.dpu_daemon.hosts.reloading import receive
+from offpath.dpu_daemon.hosts.welcome import host_welcome_messages
 from offpath.dpu_daemon.requests.book_loop import BookLoop
 from offpath.dpu_daemon.requests.copies import Copies
 from offpath.sched.jobs import events
@@ -138,9 +140,12 @@ class HostSide:
             helper.emulated[identity(helper.name, message.uuid)] = message.is_emulated
             self._join_if_complete(helper)
         elif isinstance(message, control.KernelNeeds) and not helper.is_joined:
-            check_needs(message, helper.hello, helper.needs)
+            check_needs(message, helper.hello.kernels, helper.needs)
             helper.needs[message.name] = message
             self._join_if_complete(helper)
+        elif isinstance(message, control.KernelsReloaded | control.KernelNeeds) and helper.is_joined:
+            if receive(helper, message):
+                self._reloaded(helper)
         elif isinstance(message, control.Pong) and helper.heartbeat is not None:
             helper.heartbeat.answered(message)
         elif isinstance(message, control.WorkerDied | control.InstanceFailed | control.InstanceClosed):
@@ -153,6 +158,7 @@ class HostSide:
             if helper is self._ina_helper:
                 self.on_ina(message)
         elif isinstance(message, control.InstanceHeld) and not helper.is_joined:
+            check_held(message)
             helper.held.append(message)
             self._join_if_complete(helper)
         else:
@@ -170,9 +176,8 @@ class HostSide:
         gpu = identity(helper.name, lost.uuid)
         if gpu not in helper.emulated:
             raise ProtocolError("gpu_lost", f"{lost.uuid} is not a GPU of this helper")
-        if gpu in helper.lost_gpus:
+        if gpu in self._book_loop.book.ledger.helpers.lost_gpus(helper.number):
             return
-        helper.lost_gpus.add(gpu)
         logger.warning("GPU %s is lost: %s", gpu, lost.detail, extra={"code": "gpu_lost"})
         self.lanes.drop_gpu(helper.number, gpu)
         self._book_loop.dispatch(events.GpuLost(helper.number, gpu))
@@ -227,11 +232,7 @@ class HostSide:
         linger_ms = durability.adopt_ms + longest_ms if self._is_durable() else 0
         welcome = control.HostWelcome(generation=helper.number, kernel_ids=ids, keep=keep or [], linger_ms=linger_ms)
         if keep is not None:
-            for message in host_welcome_messages(welcome):
-                self._send(helper, message)
-            self._choose_ina_helper()
-            self.reattachment.reconcile(helper, set(keep))
-            self.kernels.changed()
+            self._welcome_back(helper, welcome)
             return
         logger.info(
             "helper %s joined: %d GPUs (%d EMULATED), kernels %s",
@@ -241,19 +242,56 @@ class HostSide:
             ", ".join(ids),
             extra={"code": "helper_joined"},
         )
-        kernels = tuple(kernel_of(k, helper.needs.get(k.name), ids[k.name]) for k in helper.hello.kernels)
         joined = events.HelperJoined(
-            helper.number, tuple(helper.gpus), kernels, helper.hello.incarnation, helper.name
+            helper.number, tuple(helper.gpus), _kernels(helper, ids), helper.hello.incarnation, helper.name,
+            helper.hello.revision,
         )  # fmt: skip
-        helper.outbox = []
-        self._book_loop.dispatch(joined)
-        orders, helper.outbox = helper.outbox, None
+        orders = self._dispatched(helper, joined)
         for message in (
-            *host_welcome_messages(welcome),
+            *host_welcome_messages(welcome, helper.hello.revision),
             *orders,
         ):  # the kernels' numbers are in the journal before they are sent to any peer
             self._send(helper, message)
         self._choose_ina_helper()
+        self.kernels.changed()
+
+    def _welcome_back(self, helper: HelperLink, welcome: control.HostWelcome) -> None:
+        """A helper of the former process reattaches. If it has reloaded its kernels since, the book learns of that once
+        both sides agree on its leases, and the new numbers follow then."""
+        known = self._book_loop.book.ledger.helpers.by_name[helper.name]
+        numbers = {kernel.name: kernel.kernel for kernel in known.kernels}
+        for message in host_welcome_messages(welcome.model_copy(update={"kernel_ids": numbers}), known.revision):
+            self._send(helper, message)
+        self._choose_ina_helper()
+        self.reattachment.reconcile(helper, set(welcome.keep))
+        if helper.hello.revision > known.revision:
+            self._reloaded(helper)
+        self.kernels.changed()
+
+    def _dispatched(self, helper: HelperLink, event: events.Event) -> list[BaseModel]:
+        """Have the book handle the event. Returns the messages to the helper that follow from it, which are not sent
+        yet."""
+        helper.outbox = []
+        self._book_loop.dispatch(event)
+        orders, helper.outbox = helper.outbox, None
+        return orders
+
+    def _reload_event(self, helper: HelperLink, ids: dict[str, int]) -> events.KernelsReloaded:
+        logger.info(
+            "helper %s reloaded its kernels, revision %d: %s", helper.name, helper.hello.revision, ", ".join(ids),
+            extra={"code": "helper_reloaded"},
+        )  # fmt: skip
+        return events.KernelsReloaded(helper.number, _kernels(helper, ids), helper.hello.revision)
+
+    def _reloaded(self, helper: HelperLink) -> None:
+        """A joined helper serves other kernels: replace the workers that run the former code. Raises: ProtocolError: no
+        number is left."""
+        hello = helper.hello
+        ids = self.kernels.learn(helper.name, hello.kernels, is_emulated=any(helper.emulated.values()))
+        orders = self._dispatched(helper, self._reload_event(helper, ids))
+        # The numbers precede the orders that start workers: those call their kernels by number.
+        for message in (control.HostKernels(kernel_ids=ids, revision=hello.revision), *orders):
+            self._send(helper, message)
         self.kernels.changed()
 
     def _helper_gone(self, helper: HelperLink, why: str, *, is_orderly: bool = False) -> None:
@@ -355,11 +393,6 @@ class HostSide:
         self._helpers.clear()
 
 
-def host_welcome_messages(welcome: control.HostWelcome) -> Iterator[BaseModel]:
-    """The welcome; if it is too long for the host channel, a second message carries the kernels' numbers. Each message
-    then fits, whatever the limits allow (tests/dpu_daemon/test_largest_welcome.py)."""
-    if len(control.encode(welcome)) > host.MAX_MESSAGE_BYTES:
-        yield welcome.model_copy(update={"kernel_ids": {}})
-        yield control.HostKernels(kernel_ids=welcome.kernel_ids)
-    else:
-        yield welcome
+def _kernels(helper: HelperLink, ids: Mapping[str, int]) -> tuple[events.Kernel, ...]:
+    """The helper's kernels as the job book knows them, under their numbers."""
+    return tuple(kernel_of(k, helper.needs.get(k.name), ids[k.name]) for k in helper.hello.kernels)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from offpath.bindings.errors import ProtocolError
-from offpath.bindings.wire.control import KernelInfo, KernelOffer
+from offpath.bindings.wire.control import KernelOffer
+from offpath.bindings.wire.negotiating import KernelInfo
 from offpath.sched.jobs.ledger import Ledger
 
 _MOST_FORMER: Final = 1024

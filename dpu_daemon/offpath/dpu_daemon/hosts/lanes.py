@@ -70,8 +70,9 @@ class HelperEnd(Protocol):
 
 
 class Lanes:
-    """Owns the orders and the workers' connections. Handles `OpenLease`, `CloseLease`, `ScrubLane` and `KillLane`.
-    Counts ``leases_opened``, ``leases_closed``, ``workers_killed`` and ``scrubbed_bytes``.
+    """Owns the orders and the workers' connections. Handles `OpenLease`, `CloseLease`, `ScrubLane`, `KillLane` and
+    `RenewLane`. Counts ``leases_opened``, ``leases_closed``, ``workers_killed``, ``workers_renewed`` and
+    ``scrubbed_bytes``.
 
     Call `attach` before any other method. Implements `offpath.dpu_daemon.requests.answers.Workers` and
     `offpath.dpu_daemon.hosts.reattach.Orders`.
@@ -83,10 +84,11 @@ class Lanes:
         copies: Copies,
         pacing: Pacing,
         counters: Counter[str],
-        mint: Callable[[int, int], str],
+        mint: Callable[[int, int, int, int], str],
         copy_engine: Literal["loopback", "verbs", "doca", "cuda"],
     ) -> None:
-        """``mint`` returns the token of a lease and generation; ``copy_engine`` is the name that workers receive."""
+        """``mint`` returns the token of a lease and generation, or of a lane and its renewal; ``copy_engine`` is the
+        name that workers receive."""
         self.orders: dict[int, Order] = {}
         self.links: dict[tuple[int, int], LaneConnection] = {}
         """The connected workers, by lease and lane."""
@@ -111,6 +113,7 @@ class Lanes:
         book_loop.on(commands.CloseLease, self._to_close)
         book_loop.on(commands.ScrubLane, self.scrub_lane)
         book_loop.on(commands.KillLane, self.kill_lane)
+        book_loop.on(commands.RenewLane, self.renew_lane)
 
     def attach(self, reports: WorkerReports, returning: Returning, helper: HelperEnd) -> None:
         """Set the components that themselves depend on the lanes."""
@@ -123,7 +126,7 @@ class Lanes:
         self._counters["leases_opened"] += 1
         logger.info(
             "lease %d: %s gets %s at %d of %s", command.lease, command.tenant, command.profile, command.start,
-            command.gpu,
+            " and ".join((command.gpu, *command.others)),
             extra={"code": "lease_opens"},
         )  # fmt: skip
         self.open_lease(command)
@@ -150,16 +153,20 @@ class Lanes:
                 profile=command.profile, start=command.start, lanes=command.lanes,
                 landing_bytes=command.landing_bytes, result_bytes=command.result_bytes,
                 scrub_first=command.scrub_first, token=order.token, copy_engine=self._copy_engine,
+                others=list(map(own_name, command.others)),
             ),
         )  # fmt: skip
 
     def expect(self, command: commands.OpenLease) -> Order:
         """Let the lease's workers connect from now on."""
-        token = self._mint(command.lease, command.generation)
+        token = self._mint(command.lease, command.generation, 0, 0)
         helper = self._ledger.helpers.connection(command.helper)
         names = [gpu.gpu for gpu in helper.gpus] if helper is not None else []
         index = names.index(command.gpu) if command.gpu in names else 0
         self.orders[command.lease] = order = Order(command, token, index)
+        if (lease := self._ledger.lease_of(command.lease, command.generation)) is not None:
+            for lane, renewal in lease.renewals.items():
+                order.renewed[lane] = self._mint(command.lease, command.generation, lane, renewal)
         return order
 
     def _to_close(self, command: commands.CloseLease) -> None:
@@ -199,6 +206,28 @@ class Lanes:
         self._helper.to_helper(
             command.helper, control.KillWorker(lease=command.lease, lane=command.lane, generation=command.generation)
         )
+
+    def renew_lane(self, command: commands.RenewLane) -> None:
+        """Have the helper replace the idle worker. From now on only the new one may connect, and the end of the former
+        one is no loss."""
+        key = command.lease, command.lane
+        order = self.orders.get(command.lease)
+        if order is None:
+            return  # its helper is lost
+        token = self._mint(command.lease, command.generation, command.lane, command.renewal)
+        order.renewed[command.lane] = token
+        self.awaited.discard(key)
+        self._counters["workers_renewed"] += 1
+        if (link := self.links.get(key)) is not None:
+            self.to_worker(link, control.encode(control.Closing(code="renewed", detail="another takes its place")))
+            self._close_lane(link)
+        self._helper.to_helper(
+            command.helper,
+            control.RenewWorker(
+                lease=command.lease, lane=command.lane, generation=command.generation, renewal=command.renewal,
+                token=token,
+            ),
+        )  # fmt: skip
 
     def end_order(self, lease: int) -> None:
         """Forget the order: the instance is closed or was never opened."""
@@ -241,7 +270,9 @@ class Lanes:
     def is_closing(self, hello: control.WorkerHello) -> bool:
         """True if the worker's lease is closing: its channel is closed, and the helper has not killed it yet."""
         order = self.orders.get(hello.lease)
-        return order is not None and order.is_closing and secrets.compare_digest(order.token, hello.token)
+        return (
+            order is not None and order.is_closing and secrets.compare_digest(order.token_of(hello.lane), hello.token)
+        )
 
     def expects(self, hello: control.WorkerHello) -> bool:
         """True if the worker's token matches an ordered lease and its lane is free."""
@@ -249,7 +280,7 @@ class Lanes:
         key = (hello.lease, hello.lane)
         return not (
             order is None
-            or not secrets.compare_digest(order.token, hello.token)
+            or not secrets.compare_digest(order.token_of(hello.lane), hello.token)
             or hello.lane >= order.command.lanes
             or key in self.links
             or self._is_lost(hello)
@@ -328,7 +359,8 @@ class Lanes:
         elif not link.resent:
             # Before the book sends anything new to the lane: it would look like a message that never arrived.
             self._returning.lane_is_back(link)
-        self._book_loop.dispatch(events.LaneReady(link.lease, link.lane, link.generation))
+        if self.holds(link):  # else its lane was freed meanwhile, and another worker is to take its place
+            self._book_loop.dispatch(events.LaneReady(link.lease, link.lane, link.generation))
 
     def _from_worker(self, link: LaneConnection) -> None:
         try:
@@ -382,12 +414,15 @@ class Lanes:
         """The helper reports a dead worker. A channel that detects process death reports it too, after the worker's
         last messages. On other channels the helper's report is the proof: it is the worker's parent."""
         key = died.lease, died.lane
+        lease = self._ledger.lease_of(died.lease, died.generation)
+        if lease is not None and died.renewal != lease.renewals.get(died.lane, 0):
+            return  # another has taken its place
         link = self.links.get(key)
         if link is not None:
             if link.connection.death_fileno() < 0 and link.generation == died.generation:
                 self._drain_messages(link)
             return
-        if key in self.awaited and self._ledger.lease_of(died.lease, died.generation) is not None:
+        if key in self.awaited and lease is not None:
             self._returning.lane_missing(key)
         else:
             self._book_loop.dispatch(events.WorkerLost(died.lease, died.lane, died.generation))
@@ -433,7 +468,8 @@ class Lanes:
 
     def drop_gpu(self, number: int, gpu: str) -> None:
         """A GPU of the helper of this number is lost, with all workers and instances on it."""
-        self._drop_leases({lease for lease in self.leases_of(number) if self.orders[lease].command.gpu == gpu})
+        lost = {lease for lease in self.leases_of(number) if gpu in self.orders[lease].command.gpus}
+        self._drop_leases(lost)
 
     def _drop_leases(self, leases: set[int]) -> None:
         copied = self._copies.leases()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from offpath.bindings.errors import ProtocolError
 from offpath.bindings.wire import control
@@ -41,20 +41,31 @@ def gpu_spec(offer: control.GpuOffer, helper: str, known: list[GpuSpec]) -> GpuS
         )
         for p in offer.profiles
     )
+    if len({link.uuid for link in offer.linked} | {offer.uuid}) <= len(offer.linked):
+        raise ProtocolError("gpu_offer", f"{offer.uuid} names a link twice, or one to itself")
+    links = tuple((identity(helper, link.uuid), link.links) for link in offer.linked)
     gpu = identity(helper, offer.uuid)
-    return GpuSpec(gpu, offer.model, offer.compute_slices, offer.memory_slices, profiles, helper)
+    return GpuSpec(gpu, offer.model, offer.compute_slices, offer.memory_slices, profiles, helper, links)
 
 
 def check_needs(
-    needs: control.KernelNeeds, hello: control.HelperHello, known: Mapping[str, control.KernelNeeds]
+    needs: control.KernelNeeds, offers: Sequence[control.KernelOffer], known: Mapping[str, control.KernelNeeds]
 ) -> None:
     """Raises: ProtocolError: of a kernel that the helper does not serve, a second time, or with one model twice."""
-    if needs.name not in {offer.name for offer in hello.kernels}:
+    if needs.name not in {offer.name for offer in offers}:
         raise ProtocolError("kernel_needs", f"{needs.name} is not among the helper's kernels")
     if needs.name in known:
         raise ProtocolError("kernel_needs", f"{needs.name} was described before")
     if len({each.model for each in needs.models}) < len(needs.models):
         raise ProtocolError("kernel_needs", f"{needs.name} names a GPU model twice")
+
+
+def check_held(held: control.InstanceHeld) -> None:
+    """Raises: ProtocolError: a lane is named twice, or not each lane has its number of renewals."""
+    if len(set(held.lanes)) < len(held.lanes):
+        raise ProtocolError("instance_held", f"lease {held.lease} names a lane twice")
+    if len(held.renewals) not in (0, len(held.lanes)):
+        raise ProtocolError("instance_held", f"{len(held.renewals)} renewals for {len(held.lanes)} lanes")
 
 
 def kernel_of(offer: control.KernelOffer, needs: control.KernelNeeds | None, number: int) -> events.Kernel:

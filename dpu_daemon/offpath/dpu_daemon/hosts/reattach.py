@@ -42,6 +42,9 @@ class Orders(Protocol):
     def kill_lane(self, command: commands.KillLane) -> None:
         """Have the helper kill a worker."""
 
+    def renew_lane(self, command: commands.RenewLane) -> None:
+        """Have the helper replace a worker."""
+
     def drop_helper(self, number: int) -> None:
         """Disconnect every worker of the helper, forget every order."""
 
@@ -77,7 +80,8 @@ class Reattachment:
         for number, lease in leases.items():
             self._orders.expect(leasing.opening(lease))
             if not lease.is_closing:
-                self._orders.awaited |= {(number, lane) for lane in range(lease.view.lanes) if lane not in lease.lost}
+                here = set(range(lease.view.lanes)) - lease.lost - lease.renewing.keys()
+                self._orders.awaited |= {(number, lane) for lane in here}
         self.helpers = {helper.name: helper for helper in self._book.ledger.helpers.connected}
         each_s, most_s = self._durability.adopt_ms / 1e3, self._durability.adopt_max_ms / 1e3
         self._patience = Patience(self._loop.time(), each_s, most_s)
@@ -104,7 +108,7 @@ class Reattachment:
 
     def come_back(self, helper: HelperLink) -> list[int] | None:
         """The leases that the helper keeps, if it is an awaited one. None: it is another, or another process of its
-        name, which holds none of this daemon's leases."""
+        name, which holds none of this daemon's leases. It may have reloaded its kernels since."""
         awaited = self.helpers.get(helper.name)
         if awaited is None:
             return None
@@ -113,6 +117,8 @@ class Reattachment:
             kernel_of(offer, helper.needs.get(offer.name), numbers.get(offer.name, 0)) for offer in helper.hello.kernels
         }
         incarnation = awaited.origin or "unknown"
+        hello = helper.hello
+        is_same = hello.revision > awaited.revision or (is_same and hello.revision == awaited.revision)
         if not is_same or helper.hello.incarnation != incarnation or tuple(helper.gpus) != awaited.gpus:
             self._forget_helper(awaited)
             return None
@@ -137,7 +143,11 @@ class Reattachment:
             len(leases),
             extra={"code": "helper_back"},
         )
-        alive = {(one.lease, lane) for one in helper.held for lane in one.lanes}
+        alive = {
+            (one.lease, lane): renewal
+            for one in helper.held
+            for lane, renewal in zip(one.lanes, one.renewals or [0] * len(one.lanes), strict=True)
+        }
         for number, lease in leases:
             if lease.is_closing:
                 orders.close_lease(book.leasing.closing(lease))
@@ -152,11 +162,21 @@ class Reattachment:
                     orders.open_lease(book.leasing.opening(lease))
             else:
                 for key in lanes:
-                    if key in alive and key[1] in lease.lost:  # the order to kill it may not have arrived
+                    if key[1] in lease.renewing:
+                        self._renew_again(key, lease, alive.get(key))
+                    elif key in alive and key[1] in lease.lost:  # the order to kill it may not have arrived
                         orders.kill_lane(commands.KillLane(*key, lease.generation, helper.number))
                     elif key not in alive and key in self._orders.awaited:
                         self.lane_missing(key)
         dispatch(events.Tick())
+
+    def _renew_again(self, key: tuple[int, int], lease: Lease, renewal: int | None) -> None:
+        """The lane's worker is being replaced; the order may not have arrived. ``renewal``: of the helper's worker;
+        None: it has none."""
+        if renewal is None:
+            self.lane_missing(key)
+        elif renewal != lease.renewals[key[1]]:
+            self._orders.renew_lane(self._book.renewal.renewing(lease, key[1]))
 
     def lane_missing(self, key: tuple[int, int]) -> None:
         """The lane's worker will not reattach."""

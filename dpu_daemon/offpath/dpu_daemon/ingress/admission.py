@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from offpath.bindings.errors import NegotiationRefused
 from offpath.bindings.memory.slots import slot_stride
 from offpath.bindings.ports import FabricListener
-from offpath.bindings.wire import control
+from offpath.bindings.wire import control, negotiating
 from offpath.bindings.wire.frames import MAX_FRAME_BYTES
 from offpath.dpu_daemon.config import DaemonConfig, TenantTable, read_token
 from offpath.dpu_daemon.daemon import Daemon
@@ -120,7 +120,7 @@ class Admission:
     carries ``offer``."""
 
     def __init__(
-        self, daemon: Daemon, config: DaemonConfig, fabric: FabricListener, offer: control.FabricOffer
+        self, daemon: Daemon, config: DaemonConfig, fabric: FabricListener, offer: negotiating.FabricOffer
     ) -> None:
         self._daemon = daemon
         self._config = config
@@ -136,7 +136,7 @@ class Admission:
         daemon.requests.sessions.on_tenant_gone.append(self._tenant_gone)
         daemon.requests.sessions.on_lost.append(self._wait_for_peer)
 
-    def admit(self, carrier: Carrier, hello: control.Hello, peer: Peer) -> Grant:
+    def admit(self, carrier: Carrier, hello: negotiating.Hello, peer: Peer) -> Grant:
         """Identify the tenant, check its quotas, and send the welcome. Raises: NegotiationRefused."""
         tenant = self._identify(carrier, hello)
         if tenant.is_removed:
@@ -196,7 +196,7 @@ class Admission:
             if all(ref.is_answered for ref in grant.live.refs()):
                 self.end(grant, None)
 
-    def _welcome(self, grant: Grant, peer: Peer, resume_token: str, resumed: list[control.Resumed]) -> None:
+    def _welcome(self, grant: Grant, peer: Peer, resume_token: str, resumed: list[negotiating.Resumed]) -> None:
         """Offer a ticket and send it in the welcome."""
         terms = grant.terms
         grant.ticket = self._daemon.identity.token()
@@ -204,7 +204,7 @@ class Admission:
         self._fabric.offer(grant.ticket, terms.slots, terms.payload_bytes, terms.result_bytes, expires_ns)
         self._by_ticket[grant.ticket.encode()] = grant
         grant.expiry = self._loop.call_later(TICKET_TTL_S + 0.1, self._expired, grant)
-        welcome = control.Welcome(
+        welcome = negotiating.Welcome(
             session=grant.session, tenant=grant.tenant.table.name, lineage=self._daemon.identity.lineage,
             slots=terms.slots, payload_bytes=terms.payload_bytes, result_bytes=terms.result_bytes,
             resume_token=resume_token, resume_ttl_s=self._config.durability.resume_ttl_s,
@@ -235,7 +235,7 @@ class Admission:
             tenant.token = None
             del self._tenants[name]
 
-    def _identify(self, carrier: Carrier, hello: control.Hello) -> Tenant:
+    def _identify(self, carrier: Carrier, hello: negotiating.Hello) -> Tenant:
         """The tenant that carrier and token prove, never one that is only claimed. All failures look the same."""
         denied = NegotiationRefused("denied", "no tenant for these credentials")
         if carrier.uid is None:
@@ -255,7 +255,7 @@ class Admission:
         return tenant
 
     # -- resuming -------------------------------------------------------------------------------------------------
-    def _resume(self, tenant: Tenant, resume: control.Resume, peer: Peer) -> Grant:
+    def _resume(self, tenant: Tenant, resume: negotiating.Resume, peer: Peer) -> Grant:
         """Resume a peer's session. Raises: NegotiationRefused: ``resume_unknown``, whatever does not match; on paced
         fabrics also ``resume_too_soon`` and ``sessions_too_soon``."""
         grant = self._grants.get(resume.session)
@@ -285,7 +285,7 @@ class Admission:
         resumed = []
         for request in resume.unanswered:
             is_answered = answered.get(request)
-            resumed.append(control.Resumed(request_id=request, state=_STATE[is_answered]))
+            resumed.append(negotiating.Resumed(request_id=request, state=_STATE[is_answered]))
         self._welcome(grant, peer, resume.token, resumed)
         if self._daemon.store.is_held(memory_name(grant.session)):
             self.held(grant)
@@ -294,7 +294,7 @@ class Admission:
     def held(self, grant: Grant) -> None:
         """The service manager has acknowledged the session's memory: notify its requester."""
         if grant.peer is not None and not grant.is_over:
-            grant.peer.send(control.Durable(session=grant.session))
+            grant.peer.send(negotiating.Durable(session=grant.session))
 
     def came_back(self, grant: Grant) -> None:
         """The grant's peer is connected: stop waiting for it."""
@@ -397,18 +397,18 @@ class Admission:
                 self.end(grant, control.Closing(code="daemon_ends", detail="the daemon is shutting down"))
 
     def _notify_kernels(self) -> None:
-        message = control.Kernels(kernels=self._daemon.host.kernels.infos())
+        message = negotiating.Kernels(kernels=self._daemon.host.kernels.infos())
         for grant in self._grants.values():
             if grant.peer is not None:
                 grant.peer.send(message)
 
 
-def welcome_messages(welcome: control.Welcome) -> Iterator[BaseModel]:
+def welcome_messages(welcome: negotiating.Welcome) -> Iterator[BaseModel]:
     """The welcome; if it exceeds a frame, a second message carries the kernels. Each message then fits a frame,
     whatever the limits allow (tests/dpu_daemon/test_largest_welcome.py)."""
     if welcome.resumed and len(control.encode(welcome)) > MAX_FRAME_BYTES:
         yield welcome.model_copy(update={"kernels": []})
-        yield control.Kernels(kernels=welcome.kernels)
+        yield negotiating.Kernels(kernels=welcome.kernels)
     else:
         yield welcome
 

@@ -17,7 +17,7 @@ from offpath.bindings import faults
 from offpath.bindings.errors import ControlError, PeerGone, RegionError, TicketRefused
 from offpath.bindings.loopback.fabric import LoopbackFabricListener, LoopbackFabricSession
 from offpath.bindings.ports import FabricSession
-from offpath.bindings.wire import control
+from offpath.bindings.wire import control, negotiating
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.ingress.admission import TICKET_TTL_S, Admission, Grant, Peer
 from offpath.dpu_daemon.listening.accepting import Acceptor, Unidentified
@@ -41,7 +41,7 @@ class FabricAcceptor(Protocol):
     def check(self) -> None:
         """Raises: NegotiationRefused: no session can be connected now."""
 
-    async def redeem(self, grant: Grant, request: control.Redeem, peer: Peer, fd: int) -> None:
+    async def redeem(self, grant: Grant, request: negotiating.Redeem, peer: Peer, fd: int) -> None:
         """Redeem a ticket that came on a negotiation connection with socket ``fd``.
 
         Raises: NegotiationRefused. ControlError: this fabric does not redeem tickets on the negotiation connection.
@@ -113,7 +113,7 @@ class LoopbackAcceptor:
     def check(self) -> None:
         """See `FabricAcceptor.check`: a session can always be connected."""
 
-    async def redeem(self, grant: Grant, request: control.Redeem, peer: Peer, fd: int) -> None:
+    async def redeem(self, grant: Grant, request: negotiating.Redeem, peer: Peer, fd: int) -> None:
         """See `FabricAcceptor.redeem`: loopback tickets come on the fabric's own socket."""
         raise ControlError("out_of_turn", request.kind)
 

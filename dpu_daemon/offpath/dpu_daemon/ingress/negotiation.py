@@ -24,7 +24,7 @@ from offpath.bindings.errors import ControlError, FrameError, NegotiationRefused
 from offpath.bindings.loopback.fabric import LoopbackFabricListener, LoopbackFabricSession
 from offpath.bindings.ports import FabricSession
 from offpath.bindings.sockets import SocketFile, listening_socket, peer_credentials
-from offpath.bindings.wire import control
+from offpath.bindings.wire import control, negotiating
 from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.dpu_daemon.config import DaemonConfig, TenantTable, server_context
 from offpath.dpu_daemon.daemon import Daemon
@@ -91,7 +91,7 @@ class Negotiator:
 
     def _open_loopback(self) -> None:
         listener = LoopbackFabricListener(self.endpoints.fabric, self.endpoints.fabric_socket)
-        offer = control.FabricOffer(carrier="loopback", address=self.endpoints.fabric)
+        offer = negotiating.FabricOffer(carrier="loopback", address=self.endpoints.fabric)
         self.admission = Admission(self._daemon, self._config, listener, offer)
         self.make_fabric = LoopbackFabricSession
         self._fabric_acceptor = acceptor = LoopbackAcceptor(self._daemon, self.admission, listener)
@@ -105,7 +105,7 @@ class Negotiator:
 
         port = RdmaPort(self._config.rdma)
         listener = VerbsListener(self._daemon.requests.engine.ends_in_use)
-        offer = control.FabricOffer(carrier="verbs", address=str(port.device.choice.gid.address))
+        offer = negotiating.FabricOffer(carrier="verbs", address=str(port.device.choice.gid.address))
         self.admission = Admission(self._daemon, self._config, listener, offer)
         self.make_fabric = VerbsFabricSession
         self._fabric_acceptor = VerbsAcceptor(self._daemon, self.admission, listener, port)
@@ -202,26 +202,28 @@ class Negotiator:
             frames, rest = FrameReader(), list[bytes]()
             async with asyncio.timeout(HELLO_TIMEOUT_S):
                 body = await _next_frame(reader, frames, rest)
-            message = control.decode(control.TO_DAEMON, body)
-            if not isinstance(message, control.Hello):
+            message = control.decode(negotiating.TO_DAEMON, body)
+            if not isinstance(message, negotiating.Hello):
                 raise ControlError("hello", f"received {message.kind} first")
             self._fabric_acceptor.check()
             grant = self.admission.admit(carrier, message, peer)
             acceptor.identified(writer)
             while True:
-                request = control.decode(control.TO_DAEMON, await _next_frame(reader, frames, rest))
+                request = control.decode(negotiating.TO_DAEMON, await _next_frame(reader, frames, rest))
                 if isinstance(request, control.Goodbye):
                     is_goodbye = True
                     return
-                if isinstance(request, control.Redeem):
+                if isinstance(request, negotiating.Redeem):
                     await self._fabric_acceptor.redeem(grant, request, peer, writer.get_extra_info("socket").fileno())
                     continue
                 raise ControlError("out_of_turn", request.kind)
         except NegotiationRefused as refused:
-            peer.send(control.Refused(code=refused.code, detail=refused.detail, retry_after_ms=refused.retry_after_ms))
+            peer.send(
+                negotiating.Refused(code=refused.code, detail=refused.detail, retry_after_ms=refused.retry_after_ms)
+            )
         except (ControlError, FrameError) as broken:
             self._daemon.counters["violations"] += 1
-            peer.send(control.Refused(code=broken.code, detail=broken.detail[:500]))
+            peer.send(negotiating.Refused(code=broken.code, detail=broken.detail[:500]))
         except (PeerGone, TimeoutError, OSError):
             pass  # no peer to answer; its grant is released below
         finally:

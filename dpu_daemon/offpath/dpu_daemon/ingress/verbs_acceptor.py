@@ -27,7 +27,7 @@ from offpath.bindings.verbs.exchange import VerbsListener, as_message, from_mess
 from offpath.bindings.verbs.fabric import VerbsFabricSession
 from offpath.bindings.verbs.link import End, LivenessChannel
 from offpath.bindings.verbs.neighbours import ipv4_of, is_known, resolve
-from offpath.bindings.wire import control
+from offpath.bindings.wire import negotiating
 from offpath.dpu_daemon.config import RdmaTable
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.ingress.admission import Admission, Grant, Peer
@@ -181,7 +181,7 @@ class VerbsAcceptor:
         if why:
             raise NegotiationRefused("fabric_down", why[:500], int(HOLD_S * 1000))
 
-    async def redeem(self, grant: Grant, request: control.Redeem, peer: Peer, fd: int) -> None:
+    async def redeem(self, grant: Grant, request: negotiating.Redeem, peer: Peer, fd: int) -> None:
         """See `FabricAcceptor.redeem`. Raises: NegotiationRefused: the ticket belongs to another negotiation; the
         peer's endpoint is unusable or unreachable."""
         self.check()
@@ -208,7 +208,7 @@ class VerbsAcceptor:
             self._listener.back(*ends)
             raise
 
-    def _claim(self, grant: Grant, request: control.Redeem) -> End:
+    def _claim(self, grant: Grant, request: negotiating.Redeem) -> End:
         try:
             if request.ticket != grant.ticket:
                 raise TicketRefused("it belongs to another negotiation")
@@ -253,7 +253,7 @@ class VerbsAcceptor:
 
         def then() -> None:
             assert grant.live is not None
-            peer.send(control.Redeemed(end=as_message(local)))
+            peer.send(negotiating.Redeemed(end=as_message(local)))
             grant.live.attach()
 
         opened(self._daemon, self._admission, grant, fabric, then)
@@ -263,7 +263,7 @@ class VerbsAcceptor:
         session.detach()
         fabric = cast(VerbsFabricSession, session.fabric)  # this acceptor creates no other type
         local = self._connected(fabric, ends, liveness)
-        peer.send(control.Redeemed(end=as_message(local)))
+        peer.send(negotiating.Redeemed(end=as_message(local)))
         self._admission.came_back(grant)
         session.attach()
 

@@ -78,7 +78,8 @@ class Answers:
         daemon, ledger = self._daemon, self._ledger
         held: Counter[str] = Counter()
         for lease in ledger.leases.values():
-            held[lease.view.gpu] += lease.view.alpha
+            for gpu in lease.view.gpus:
+                held[gpu] += lease.view.alpha // len(lease.view.gpus)
         emulated = daemon.host.emulated()
         gpus = [
             admin.GpuLine(
@@ -100,13 +101,14 @@ class Answers:
 
     def _helper_lines(self) -> list[admin.HelperLine]:
         """The helpers that have joined this process."""
-        lanes = self._daemon.host.lanes
+        host = self._daemon.host
         return [
             admin.HelperLine(
                 name=helper.name, generation=helper.number, kernels=[kernel.name for kernel in helper.hello.kernels],
-                gpus=len(helper.gpus), leases=len(lanes.leases_of(helper.number)), lost_gpus=len(helper.lost_gpus),
+                gpus=len(helper.gpus), leases=len(host.lanes.leases_of(helper.number)),
+                lost_gpus=len(self._ledger.helpers.lost_gpus(helper.number)),
             )
-            for helper in self._daemon.host.joined()
+            for helper in host.joined()
         ]  # fmt: skip
 
     def _drain(self, request: admin.DrainRequest) -> admin.Drained:
@@ -175,7 +177,7 @@ class Answers:
                 start=each.start, alpha=each.alpha, lanes=each.lanes, state=each.state.value,
                 is_pinned=each.is_pinned, jobs=each.jobs, running=each.running, running_share=each.running_share,
                 held_ms=each.held_ns / MS, is_restricted=each.is_restricted,
-                load_ms=self._daemon.host.lanes.load_ms(each.lease),
+                load_ms=self._daemon.host.lanes.load_ms(each.lease), others=list(each.others),
             )
             for each in page
         ]  # fmt: skip

@@ -31,6 +31,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "lease_failed": ("lease", "detail"),
     "host_peer_refused": ("pid", "peer", "detail"),
     "helper_joined": ("helper", "gpus", "emulated", "kernels"),
+    "helper_reloaded": ("helper", "revision", "kernels"),
     "helper_ends": ("helper",),
     "helper_lost": ("helper", "detail"),
     "gpu_lost": ("gpu", "detail"),

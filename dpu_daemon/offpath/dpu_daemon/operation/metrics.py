@@ -102,8 +102,9 @@ def take(daemon: Daemon, lag_s: float, uptime_s: float) -> Snapshot:
     leases: Counter[tuple[str, str]] = Counter()
     running = {gpu.gpu: 0 for gpu in daemon.requests.book.leasing.gpus}
     for lease in ledger.leases.values():
-        leases[lease.view.gpu, lease.state.value] += 1
-        running[lease.view.gpu] = running.get(lease.view.gpu, 0) + lease.running_share
+        for gpu in lease.view.gpus:
+            leases[gpu, lease.state.value] += 1
+            running[gpu] = running.get(gpu, 0) + lease.running_share // len(lease.view.gpus)
     tenants = ledger.tenants.values()
     return Snapshot(
         counters=daemon.statistics(),
@@ -116,8 +117,9 @@ def take(daemon: Daemon, lag_s: float, uptime_s: float) -> Snapshot:
         running_share=running,
         emulated={gpu: each for gpu, each in daemon.host.emulated().items() if gpu in running},
         helpers={
-            helper.name: (helper.number, len(daemon.host.lanes.leases_of(helper.number)), len(helper.lost_gpus))
+            helper.name: (number, len(daemon.host.lanes.leases_of(number)), len(ledger.helpers.lost_gpus(number)))
             for helper in daemon.host.joined()
+            for number in (helper.number,)
         },
         latency={tenant: (h.counts(), h.sum_ns) for tenant, h in stats.latency.items()},
         stages={stage: (h.counts(), h.sum_ns) for stage, h in zip(STAGES, stats.stages, strict=True)},

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from offpath.bindings.errors import OffpathError, PeerGone
 from offpath.bindings.memory.region import PAGE, Region
 from offpath.bindings.ports import CopyCompletion, HostConnection
-from offpath.bindings.wire import control
+from offpath.bindings.wire import control, negotiating
 from offpath.bindings.wire.frames import FrameReader, frame
 from offpath.dpu_daemon.durability.notify import Notifier
 from offpath.dpu_daemon.listening.accepting import is_exhaustion
@@ -37,7 +37,7 @@ OVERDUE_NS: Final = 2_000_000_000
 _HELLO: Final = frame(
     control.encode(
         # No tenant can have this name: the hello is processed until "denied" and counts as no tenant's failed attempt.
-        control.Hello(client="self-check", tenant="Self:Check", slots=1, payload_bytes=0, result_bytes=0)
+        negotiating.Hello(client="self-check", tenant="Self:Check", slots=1, payload_bytes=0, result_bytes=0)
     )
 )
 _OTHERS: Final = 2  # the check's own connection and at least one more
@@ -168,11 +168,11 @@ class SelfCheck:
         try:
             received = await _exchange(self._negotiator.endpoints.negotiate, socket.SOCK_STREAM, _HELLO)
             body = next(iter(FrameReader().feed(received)), b"")
-            answer = control.decode(control.TO_REQUESTER, body)
+            answer = control.decode(negotiating.TO_REQUESTER, body)
         except (OSError, OffpathError) as fault:
             _raise_if_exhausted("negotiation", fault)
             raise SelfCheckFailed(f"negotiation: {fault}") from None
-        if not isinstance(answer, control.Refused):
+        if not isinstance(answer, negotiating.Refused):
             raise SelfCheckFailed(f"negotiation: unexpected answer {answer.kind} to the hello of an unknown tenant")
 
     async def _hangs_up(self, name: str, path: str) -> None:

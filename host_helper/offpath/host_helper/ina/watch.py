@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from offpath.bindings.errors import ControlError, OffpathError
-from offpath.bindings.wire import control, document, parts
+from offpath.bindings.wire import control, document, fields, parts
 from offpath.host_helper.ina.folder import Measured, RankFileFolder
 from offpath.host_helper.ina.rank_file import make_folder, pattern_to_data
 from offpath.sched.ina.protocol.records import RankState, RecordError, epoch_from_data, state_to_data
@@ -86,5 +86,5 @@ def _messages(
         ],
     }
     text = json.dumps(data, separators=(",", ":")).encode("ascii")
-    for part, is_last in parts.cut(text, control.MAX_PART_CHARACTERS):
+    for part, is_last in parts.cut(text, fields.MAX_PART_CHARACTERS):
         yield control.InaStates(part=part.decode("ascii"), is_last=is_last, is_all=is_all)

@@ -79,6 +79,7 @@ class MigGpu:
             cause, fix = protocol.CODES.get(found.gpu.problem, ("it cannot be used", "see migd's log"))
             raise MigModeUnusable(f"{uuid}: {cause}; {fix.replace('GPU', str(found.gpu.index), 1)}")
         self.model = model_of(found)
+        self.links = {line.uuid: line.links for line in found.links}
         self.is_emulated = found.gpu.name.endswith(_EMULATED)
 
     def profile_bytes(self, profile: str) -> int:

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from offpath.bindings.errors import NvmlError
+from offpath.bindings.mig import WHOLE
 from offpath.bindings.nvml import cut
+from offpath.bindings.nvml.links import linked
 from offpath.bindings.nvml.records import GpuInfo, GpuInstance, MigMode, MigProfileInfo
 from offpath.bindings.nvml.session import Nvml
 from offpath.host_helper.migd.errors import MigdRefused
@@ -14,12 +16,13 @@ from offpath.host_helper.migd.holders import Caller
 from offpath.host_helper.migd.ledger import Entry
 from offpath.host_helper.migd.protocol import (
     CODES,
+    MAX_GPUS,
     MAX_INSTANCES,
     MAX_PIDS,
     MAX_PROFILES,
-    WHOLE,
     GpuLine,
     InstanceLine,
+    LinkLine,
     Mode,
     ProfileLine,
 )
@@ -83,6 +86,13 @@ def profile_lines(nvml: Nvml, gpu: GpuInfo, mode: Mode, instances: Sequence[GpuI
         if each.compute_instances:
             starts.setdefault(each.profile, []).append(each.start)
     return [profile_line(profile, starts[profile.name]) for profile in known if profile.name in starts]
+
+
+def link_lines(nvml: Nvml, gpu: GpuInfo, mode: Mode) -> list[LinkLine]:
+    """The GPUs that NVLink reaches, the most links first. None but in mode ``whole``."""
+    found = linked(nvml, gpu.uuid) if mode == "whole" else {}
+    lines = [LinkLine(uuid=uuid, links=links) for uuid, links in found.items()]
+    return sorted(lines, key=lambda line: (-line.links, line.uuid))[: MAX_GPUS - 1]
 
 
 def instance_lines(

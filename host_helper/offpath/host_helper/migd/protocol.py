@@ -66,8 +66,6 @@ Uid = Annotated[int, Field(ge=0, le=0xFFFF_FFFE)]
 Mebibytes = Annotated[int, Field(ge=0, le=1 << 32)]
 Pid = Annotated[int, Field(ge=0, le=1 << 31)]
 Mode = Literal["mig", "static", "whole"]
-WHOLE: Final = "whole"
-"""The one profile of a GPU in mode ``whole``."""
 
 
 class Message(BaseModel):
@@ -205,6 +203,13 @@ class InstanceLine(Message):
     pids: Annotated[list[Pid], Field(max_length=MAX_PIDS)] = []
 
 
+class LinkLine(Message):
+    """Another GPU, and how many NVLinks lead to it."""
+
+    uuid: Uuid
+    links: Annotated[int, Field(ge=1, le=64)]
+
+
 class Gpus(Message):
     """Reply to `List`."""
 
@@ -214,12 +219,14 @@ class Gpus(Message):
 
 
 class Gpu(Message):
-    """Reply to `Describe`. Profiles are those that can be created; in mode ``static`` those that exist."""
+    """Reply to `Describe`. Profiles are those that can be created; in mode ``static`` those that exist. ``links``: the
+    GPUs that NVLink reaches, in mode ``whole`` only: MIG instances reach no other GPU."""
 
     kind: Literal["gpu"] = "gpu"
     gpu: GpuLine
     profiles: Annotated[list[ProfileLine], Field(max_length=MAX_PROFILES)]
     instances: Annotated[list[InstanceLine], Field(max_length=MAX_INSTANCES)]
+    links: Annotated[list[LinkLine], Field(max_length=MAX_GPUS - 1)] = []
 
 
 class Created(Message):

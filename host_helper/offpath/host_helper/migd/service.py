@@ -18,6 +18,7 @@ from offpath.bindings.errors import (
     PlacementTaken,
     PlaceUnusable,
 )
+from offpath.bindings.mig import WHOLE
 from offpath.bindings.nvml.cut import mig_uuid
 from offpath.bindings.nvml.records import GpuInfo, GpuInstance, MigProfileInfo
 from offpath.bindings.nvml.session import Nvml
@@ -149,6 +150,7 @@ class MigService:
                 gpu=inventory.gpu_line(gpu, mode),
                 profiles=inventory.profile_lines(nvml, gpu, mode, instances) if usable else [],
                 instances=inventory.instance_lines(nvml, gpu, instances, entries, caller, unheld),
+                links=inventory.link_lines(nvml, gpu, mode) if usable else [],
             )
 
     def _create(
@@ -195,12 +197,12 @@ class MigService:
         return self._cutter.create(nvml, entry, profile)
 
     def _lend_whole(self, gpu: GpuInfo, wanted: protocol.Create | protocol.Lay, caller: Caller) -> Entry:
-        if wanted.profile != protocol.WHOLE:
-            raise MigdRefused("unknown_profile", f"{gpu.uuid} is used whole: its profile is {protocol.WHOLE!r}")
+        if wanted.profile != WHOLE:
+            raise MigdRefused("unknown_profile", f"{gpu.uuid} is used whole: its profile is {WHOLE!r}")
         if wanted.start != 0 or self._ledger.entries(gpu.uuid):
             raise PlacementTaken(f"{gpu.uuid} is leased, or start {wanted.start} is not 0")
         entry = Entry(
-            handle=wanted.handle, kind="lease", uid=caller.uid, gpu=gpu.uuid, profile=protocol.WHOLE, start=0, size=1,
+            handle=wanted.handle, kind="lease", uid=caller.uid, gpu=gpu.uuid, profile=WHOLE, start=0, size=1,
             generation=self._ledger.next_generation(), state="ready", is_borrowed=True, uuid=gpu.uuid,
         )  # fmt: skip
         self._ledger.put(entry)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from offpath.sched.errors import IllegalPlacement
 
@@ -35,9 +36,14 @@ class Profile:
         return self.rated_bytes or self.memory_bytes
 
 
+WHOLE: Final = "whole"
+"""The name by which helpers offer the profile of a GPU that is not divided."""
+
+
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
-    """One GPU in MIG mode, as reported by its helper, whose name is ``helper``."""
+    """One GPU as reported by its helper, whose name is ``helper``. ``links``: number of NVLinks to others of its GPUs,
+    by name."""
 
     gpu: str
     model: str
@@ -45,6 +51,16 @@ class GpuSpec:
     memory_slices: int
     profiles: tuple[Profile, ...]
     helper: str = ""
+    links: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def whole(self) -> Profile | None:
+        """The only profile of a GPU that is not divided; None: it is in MIG mode, where an instance may be as large."""
+        if len(self.profiles) != 1:
+            return None
+        (only,) = self.profiles
+        is_all = (only.compute_slices, only.memory_slices) == (self.compute_slices, self.memory_slices)
+        return only if only.name == WHOLE and is_all and only.starts == (0,) else None
 
     def profile(self, name: str) -> Profile | None:
         """The profile of that name, or None."""
@@ -125,3 +141,16 @@ class GpuGeometry:
     def give_back(self, lease: int) -> None:
         """Remove the instance; idempotent."""
         self.held.pop(lease, None)
+
+
+def take_all(geometries: list[GpuGeometry], lease: int, profile: str, start: int) -> None:
+    """Add the same instance on each GPU, or on none. Raises: IllegalPlacement: MIG would refuse it on one of them."""
+    for number, geometry in enumerate(geometries):
+        known = geometry.spec.profile(profile)
+        assert known is not None, "the book plans only what the GPU offers"
+        try:
+            geometry.take(lease, known, start)
+        except IllegalPlacement:
+            for taken in geometries[:number]:
+                taken.give_back(lease)
+            raise

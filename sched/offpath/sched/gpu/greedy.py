@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from offpath.sched.errors import IllegalPlacement
-from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Profile
+from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Profile, take_all
 from offpath.sched.gpu.policy import (
     Demand,
     LeasePlan,
@@ -76,8 +76,9 @@ class GreedyFirstFit:
             self._gpu_order[spec.gpu] = order
         self._joined = state.joined
         for held in state.leases:
-            if held.view.gpu not in self._gpus or self._gpus[held.view.gpu].spec.profile(held.view.profile) is None:
-                raise IllegalPlacement(f"lease {held.view.lease} on {held.view.gpu}, which offers no such profile")
+            for gpu in held.view.gpus:
+                if gpu not in self._gpus or self._gpus[gpu].spec.profile(held.view.profile) is None:
+                    raise IllegalPlacement(f"lease {held.view.lease} on {gpu}, which offers no such profile")
             self.lease_planned(held.view)
             if held.is_open:
                 self.lease_opened(held.view.lease)
@@ -98,10 +99,7 @@ class GreedyFirstFit:
 
     def lease_planned(self, lease: LeaseView) -> None:
         """See `Policy.lease_planned`."""
-        geometry = self._gpus[lease.gpu]
-        profile = geometry.spec.profile(lease.profile)
-        assert profile is not None, "the book plans only what the GPU offers"
-        geometry.take(lease.lease, profile, lease.start)
+        take_all([self._gpus[gpu] for gpu in lease.gpus], lease.lease, lease.profile, lease.start)
         self._leases[lease.lease] = _Warm(lease, (self._gpu_order[lease.gpu], lease.start))
 
     def lease_opened(self, lease: int) -> None:
@@ -121,13 +119,19 @@ class GreedyFirstFit:
             if not leases:
                 del self._by_tenant[warm.view.tenant]
 
+    def lane_paused(self, lease: int, lane: int) -> None:
+        """See `Policy.lane_paused`."""
+        free_lanes = self._leases[lease].free_lanes
+        if lane in free_lanes:
+            free_lanes.remove(lane)
+
     def lease_lost(self, lease: int) -> None:
         """See `Policy.lease_lost`."""
         self.lease_draining(lease)
         warm = self._leases.pop(lease)
-        geometry = self._gpus.get(warm.view.gpu)
-        if geometry is not None:
-            geometry.give_back(lease)
+        for gpu in warm.view.gpus:
+            if gpu in self._gpus:
+                self._gpus[gpu].give_back(lease)
 
     def place(self, demand: Demand, now_ns: int) -> Placement | Refusal:
         """First fit over the tenant's warm leases; otherwise prefetch onto the least loaded one with a free lane."""

@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 
 from offpath.sched.errors import IllegalPlacement
 from offpath.sched.gpu.firstfit import FirstFit
-from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Profile
+from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Profile, take_all
 from offpath.sched.gpu.policy import (
     Demand,
     DemandKind,
@@ -107,9 +107,10 @@ class IndexedPolicy:
         self._joined = state.joined
         self.lease_bytes = state.lease_bytes
         for held in state.leases:
-            gpu = self.gpus.get(held.view.gpu)
-            if gpu is None or gpu.geometry.spec.profile(held.view.profile) is None:
-                raise IllegalPlacement(f"lease {held.view.lease} on {held.view.gpu}, which offers no such profile")
+            for name in held.view.gpus:
+                gpu = self.gpus.get(name)
+                if gpu is None or gpu.geometry.spec.profile(held.view.profile) is None:
+                    raise IllegalPlacement(f"lease {held.view.lease} on {name}, which offers no such profile")
             self.lease_planned(held.view)
             warm = self.leases[held.view.lease]
             warm.free_lanes = list(held.free_lanes)
@@ -206,12 +207,11 @@ class IndexedPolicy:
     # -- leases ---------------------------------------------------------------------------------------------------
     def lease_planned(self, lease: LeaseView) -> None:
         """See `Policy.lease_planned`."""
-        gpu = self.gpus[lease.gpu]
-        profile = gpu.geometry.spec.profile(lease.profile)
-        assert profile is not None, "the book plans only what the GPU offers"
-        gpu.geometry.take(lease.lease, profile, lease.start)
-        self._look(gpu)
-        warm = Warm(lease, gpu.slot * STARTS + lease.start)
+        gpus = [self.gpus[gpu] for gpu in lease.gpus]
+        take_all([gpu.geometry for gpu in gpus], lease.lease, lease.profile, lease.start)
+        for gpu in gpus:
+            self._look(gpu)
+        warm = Warm(lease, gpus[0].slot * STARTS + lease.start)
         self.leases[lease.lease] = self.at[warm.position] = warm
         self._held[lease.tenant] = self._held.get(lease.tenant, 0) + 1
         rooms = self.rooms.get(lease.tenant)
@@ -228,6 +228,13 @@ class IndexedPolicy:
     def lease_draining(self, lease: int) -> None:
         """See `Policy.lease_draining`."""
         self._set_open(self.leases[lease], False)
+
+    def lane_paused(self, lease: int, lane: int) -> None:
+        """See `Policy.lane_paused`."""
+        warm = self.leases[lease]
+        if lane in warm.free_lanes:
+            warm.free_lanes.remove(lane)
+            self.rooms[warm.view.tenant].changed(warm)
 
     def _set_open(self, warm: Warm, is_open: bool) -> None:
         if warm.is_open is not is_open:
@@ -248,10 +255,11 @@ class IndexedPolicy:
             del self._held[tenant]
             self._open.pop(tenant, None)
             self.rooms.pop(tenant, None)
-        gpu = self.gpus.get(warm.view.gpu)
-        if gpu is not None:
-            gpu.geometry.give_back(lease)
-            self._look(gpu)
+        for name in warm.view.gpus:
+            gpu = self.gpus.get(name)
+            if gpu is not None:
+                gpu.geometry.give_back(lease)
+                self._look(gpu)
 
     # -- lanes ----------------------------------------------------------------------------------------------------
     def first_room(self, demand: Demand) -> Warm | None:
@@ -350,7 +358,8 @@ class IndexedPolicy:
     def first_cut(self, mask: int, opening: Opening) -> LeasePlan | None:
         """Plan on the first GPU with a legal place. The index ignores ``assume_free`` and ``reserved``; the few GPUs
         they concern are checked one by one."""
-        touched = {self.leases[lease].position // STARTS for lease in opening.assume_free if lease in self.leases}
+        leaving = [self.leases[lease].view for lease in opening.assume_free if lease in self.leases]
+        touched = {self.gpus[name].slot for view in leaving for name in view.gpus if name in self.gpus}
         touched |= {self.gpus[name].slot for name, _ in opening.reserved if name in self.gpus}
         slot = self.free.first(mask)
         while slot is not None and slot in touched:

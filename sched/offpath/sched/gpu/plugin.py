@@ -285,6 +285,11 @@ class PluginPolicy:
         self._builtin.lease_draining(lease)
         self._notify("lease_draining", lease)
 
+    def lane_paused(self, lease: int, lane: int) -> None:
+        """See `Policy.lane_paused`."""
+        self._builtin.lane_paused(lease, lane)
+        self._notify("lane_paused", lease, lane)
+
     def lease_lost(self, lease: int) -> None:
         """See `Policy.lease_lost`."""
         self._builtin.lease_lost(lease)

@@ -70,6 +70,7 @@ class Placement:
 @record
 class Demand:
     """A job as policies see it: no payload, no session. ``share`` is R in percent of a GPU, or the least of ``models``.
+    100·n: it needs a gang of n whole GPUs; the job book plans and routes those, and policies see none.
 
     ``models``: the GPU models that it runs on, each with R in percent of that model; empty: all, with ``share``.
     ``memory_bytes``: device memory that its worker needs in all, including the lane's buffers; 0: not known.
@@ -87,7 +88,7 @@ class Demand:
     @property
     def is_restricted(self) -> bool:
         """True if more than its share and payload decide which instances it fits."""
-        return bool(self.models or self.memory_bytes or self.helpers)
+        return bool(self.models or self.memory_bytes or self.helpers or self.share > 100)
 
     @property
     def kind(self) -> DemandKind:
@@ -104,7 +105,9 @@ class Demand:
 @dataclass(frozen=True, slots=True)
 class LeaseView:
     """A lease as policies see it; ``alpha`` in percent of its GPU, which is of ``model`` and of the helper ``helper``.
-    ``lane_bytes``: the part of the instance's memory that each lane's worker may use, buffers included."""
+    ``lane_bytes``: the part of the instance's memory that each lane's worker may use, buffers included. ``others``: the
+    further GPUs of a gang's lease, on which it holds the same profile at the same start; a policy takes their slices
+    too, and no job is ever placed there by it."""
 
     lease: int
     tenant: str
@@ -117,6 +120,12 @@ class LeaseView:
     model: str = ""
     lane_bytes: int = 0
     helper: str = ""
+    others: tuple[str, ...] = ()
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """All its GPUs."""
+        return (self.gpu, *self.others)
 
 
 def runs_on(demand: Demand, spec: GpuSpec) -> bool:
@@ -129,17 +138,25 @@ def share_in(demand: Demand, view: LeaseView) -> int:
     share = demand.share_on(view.model) if demand.models else demand.share
     is_held = share <= view.alpha and demand.payload_bytes <= view.landing_bytes
     is_served = not demand.helpers or view.helper in demand.helpers
+    if share > 100 or view.others:  # a gang's jobs have all its GPUs, so that one runs at a time
+        is_served = is_served and len(view.others) > 0 and share == view.alpha
     return share if is_held and is_served and demand.memory_bytes <= view.lane_bytes else 0
 
 
 @dataclass(frozen=True, slots=True)
 class LeasePlan:
-    """An instance that may be created now."""
+    """An instance that may be created now; ``others``: the further GPUs of a gang."""
 
     gpu: str
     profile: str
     start: int
     alpha: int
+    others: tuple[str, ...] = ()
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """All its GPUs."""
+        return (self.gpu, *self.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +248,10 @@ class Policy(Protocol):
 
     def lease_draining(self, lease: int) -> None:
         """No further job may be placed on the lease; its slices stay taken."""
+
+    def lane_paused(self, lease: int, lane: int) -> None:
+        """No job may be placed on the lane until `release` returns it with a share of 0. It holds no job; it may be
+        paused already."""
 
     def lease_lost(self, lease: int) -> None:
         """The lease is gone; its slices are free."""

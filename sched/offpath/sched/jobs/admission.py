@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from offpath.sched.jobs.demands import Instances
 from offpath.sched.jobs.forecast import is_unreachable, work_ns
+from offpath.sched.jobs.gangs import MOST_GPUS
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import MS, Job, Session, Tenant
 from offpath.sched.jobs.states import EndReason
@@ -29,11 +30,13 @@ def refuse(job: Job, session: Session, tenant: Tenant, ledger: Ledger, instances
         return EndReason.UNKNOWN_KERNEL
     if tenant.spec.kernels is not None and not ledger.may_call(tenant, job.kernel):
         return EndReason.KERNEL_NOT_PERMITTED
-    if share > 100:
-        return EndReason.GANG_UNSUPPORTED if share % 100 == 0 else EndReason.BAD_DEMAND
-    if share < 1:
+    if not is_valid(share) or not all(
+        is_valid(each) and (each > 100) is (share > 100) for _, each in job.demand.models
+    ):
         return EndReason.BAD_DEMAND
     least = instances.least_fraction(job.demand)
+    if share > 100 and not least:
+        return instances.lacking(job.demand)
     if share > tenant.spec.max_demand or least > tenant.spec.max_share:
         return EndReason.TENANT_SHARE_LIMIT
     if job.demand.payload_bytes > ledger.settings.landing_bytes:
@@ -49,6 +52,11 @@ def refuse(job: Job, session: Session, tenant: Tenant, ledger: Ledger, instances
     if job.deadline_ns and is_unreachable(job, tenant, now_ns):
         return EndReason.DEADLINE_UNREACHABLE
     return EndReason.NONE
+
+
+def is_valid(share: int) -> bool:
+    """True for a part of a GPU in percent, and for 100 percent of each GPU of a gang."""
+    return 1 <= share <= 100 or (share % 100 == 0 and 100 < share <= 100 * MOST_GPUS)
 
 
 def withdraw(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from offpath.sched.gpu.policy import Demand, DemandKind, Placement, Policy
-from offpath.sched.jobs import events
+from offpath.sched.jobs import events, gangs
 from offpath.sched.jobs.admission import refuse, retry_after_ms, withdraw
 from offpath.sched.jobs.commands import Answer, Command, Copy, Launch
 from offpath.sched.jobs.demands import demand_of
@@ -22,6 +22,7 @@ from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.limits import Limits
 from offpath.sched.jobs.records import BookSettings, Job, JobHeap, Lease, PinnedLease, Session, Tenant, TenantSpec
 from offpath.sched.jobs.reload import Reload
+from offpath.sched.jobs.renewal import Renewal
 from offpath.sched.jobs.service import run_ended, typical_ns
 from offpath.sched.jobs.states import FIRST_TERMINAL, EndReason, JobState, LeaseState
 from offpath.sched.jobs.timers import Key
@@ -47,6 +48,7 @@ class JobBook:
     ) -> None:
         self.ledger = Ledger(tenants, pins, policy, settings or BookSettings(), first_generation)
         self.leasing = Leasing(self.ledger)
+        self.renewal = Renewal(self.ledger, self.leasing)
         self.limits = Limits(self.ledger, self.leasing, self._end, self._lose_lane)
         self.kernels = Kernels(self.ledger, self.leasing, self._end)
         self.reload = Reload(self.ledger, self.leasing, self.limits, self.kernels, self._end, self._lose_lane)
@@ -64,6 +66,7 @@ class JobBook:
             events.HelperJoined: self._helper_joined,
             events.HelperLost: self._helper_lost,
             events.GpuLost: self._gpu_lost,
+            events.KernelsReloaded: self._kernels_reloaded,
             events.LaneLoading: self._lane_loading,
             events.LaneReady: self._lane_ready,
             events.InstanceFailed: self._instance_failed,
@@ -196,7 +199,8 @@ class JobBook:
             self._enqueue(job, tenant, now_ns)
 
     def _place(self, job: Job, tenant: Tenant, now_ns: int) -> bool:
-        placement = self.ledger.policy.place(job.demand, now_ns)
+        demand = job.demand
+        placement = self.ledger.policy.place(demand, now_ns) if demand.share <= 100 else gangs.place(demand, tenant)
         if not isinstance(placement, Placement):
             job.refusal = placement
             return False
@@ -383,7 +387,12 @@ class JobBook:
         del lease.jobs[job.job]
         if job in lease.waiting:
             lease.waiting.remove(job)
-        ledger.policy.release(placement, job.share, now_ns)
+        if lease.is_gang:
+            lease.free_lanes.append(placement.lane)
+        else:
+            ledger.policy.release(placement, job.share, now_ns)
+        if placement.lane in lease.stale:
+            self.renewal.freed(lease, placement.lane, now_ns)
         while lease.waiting:
             waiting = lease.waiting[0]
             if waiting.is_due(now_ns) or lease.running_share + waiting.share > lease.view.alpha:
@@ -405,17 +414,18 @@ class JobBook:
             assert job.placement is not None
             return (job.placement.lease, job.placement.lane) == (event.lease, event.lane)
         assert job.placement is not None and event is not None
-        gpu = self.ledger.leases[job.placement.lease].view.gpu
+        view = self.ledger.leases[job.placement.lease].view
         if isinstance(event, events.GpuLost):
-            return gpu == event.gpu
+            return event.gpu in view.gpus
         lost = self.ledger.helpers.connection(event.helper)
-        return lost is not None and any(spec.gpu == gpu for spec in lost.gpus)
+        return lost is not None and any(spec.gpu == view.gpu for spec in lost.gpus)
 
     def _requeue(self, job: Job, now_ns: int) -> None:
         """Queue the job again in its former position: its kernel did not start, and its payload is still in the
         slot."""
         tenant = self.ledger.tenants[job.demand.tenant]
         self._leave_lane(job, now_ns)
+        job.demand = self.kernels.renewed(job, tenant) or job.demand  # its helper may have reloaded meanwhile
         if reason := self._withdrawn(job):
             self._end(job, JobState.CANCELLED, reason, now_ns)
             return
@@ -439,6 +449,18 @@ class JobBook:
         self.kernels.renew_demands()
         self.reload.end_queued(now_ns)  # queued jobs may not fit any of these GPUs
         self.kernels.joined(event.kernels, now_ns)
+        self.leasing.round(now_ns)
+
+    def _kernels_reloaded(self, event: events.KernelsReloaded, now_ns: int) -> None:
+        helper = self.ledger.helpers.reloaded(event)
+        if helper is None:
+            return
+        self.renewal.reloaded(helper, now_ns)  # before any job is placed: the former code may lack its kernel
+        self.kernels.renew_demands()
+        self.reload.end_queued(now_ns)
+        self.kernels.joined(event.kernels, now_ns)
+        for tenant in list(self.ledger.backlogged.values()):
+            self._route(tenant, now_ns)  # lanes of other helpers may fit what its jobs need now
         self.leasing.round(now_ns)
 
     def _helper_lost(self, event: events.HelperLost, now_ns: int) -> None:
@@ -500,12 +522,20 @@ class JobBook:
 
     def _lane_loading(self, event: events.LaneLoading, now_ns: int) -> None:
         lease = self.ledger.lease_of(event.lease, event.generation)
-        if lease is not None and self.leasing.lane_loading(lease, event.lane, now_ns):
+        if lease is None:
+            return
+        is_first = self.leasing.lane_loading(lease, event.lane, now_ns)
+        if is_first or self.renewal.lane_loading(lease, event.lane, now_ns):
             self.limits.watch(lease)
 
     def _lane_ready(self, event: events.LaneReady, now_ns: int) -> None:
         lease = self.ledger.lease_of(event.lease, event.generation)
-        if lease is not None and self.leasing.lane_ready(lease, event.lane, now_ns):
+        if lease is None:
+            return
+        is_open = self.leasing.lane_ready(lease, event.lane, now_ns)
+        if is_open:
+            self.renewal.settle(lease, now_ns)  # the helper may have reloaded while the lease was opened
+        if is_open or self.renewal.lane_ready(lease, event.lane, now_ns):
             self._route(self.ledger.tenants[lease.view.tenant], now_ns)
 
     def _instance_failed(self, event: events.InstanceFailed, now_ns: int) -> None:

@@ -47,7 +47,7 @@ class Answer:
 @record
 class OpenLease:
     """Have the helper create the instance and start a worker per lane. ``scrub_first``: the scrub of the last holder's
-    data was never confirmed."""
+    data was never confirmed. ``others``: the further GPUs of a gang, each with the same instance."""
 
     lease: int
     generation: int
@@ -60,6 +60,12 @@ class OpenLease:
     landing_bytes: int
     result_bytes: int
     scrub_first: bool
+    others: tuple[str, ...] = ()
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """All GPUs of the lease."""
+        return (self.gpu, *self.others)
 
 
 @record
@@ -93,6 +99,18 @@ class KillLane:
 
 
 @record
+class RenewLane:
+    """Have the helper replace the lane's worker, which holds no job, by one that runs the present code. ``renewal``:
+    how often this lane's worker was replaced, this time included. No former worker of it may connect."""
+
+    lease: int
+    lane: int
+    generation: int
+    helper: int
+    renewal: int
+
+
+@record
 class EndSession:
     """The session's tenant was removed and all its answers are sent: notify the requester and close the session."""
 
@@ -108,5 +126,6 @@ class TenantGone:
 
 Command = (
     Copy | Launch | Answer | OpenLease | ScrubLane | CloseLease | KillLane | EndSession | TenantGone | PluginDecision
-)
+    | RenewLane
+)  # fmt: skip
 """A `PluginDecision` requires no action of the shell: it records a policy plug-in's decision in the journal."""

@@ -7,6 +7,7 @@ models are never the request's: a requester does not know what the kernel loads.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -18,22 +19,28 @@ from offpath.sched.jobs.states import EndReason
 
 InstanceKind = tuple[str, int, int]
 """A kind of instance: its GPU's model, its fraction α in percent, its memory in bytes."""
+GangKind = tuple[str, int, int]
+"""Whole GPUs of one helper: their model, how many there are, the memory of one in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instances:
     """The kinds of instances that leases may have. ``alphas``: their fractions, ascending. ``models``: of all GPUs,
-    also of those without such an instance."""
+    also of those without such an instance. ``wholes``: GPUs that may form gangs."""
 
     kinds: tuple[InstanceKind, ...] = ()
     alphas: tuple[int, ...] = ()
     models: tuple[str, ...] = ()
+    wholes: tuple[GangKind, ...] = ()
 
     def least_fraction(self, demand: Demand) -> int:
         """The smallest fraction of an instance that holds the demand, in percent; 0 if none does."""
         if not (demand.models or demand.memory_bytes):  # `is_restricted`, inlined: on every request's way
             at = bisect_left(self.alphas, demand.share)
-            return self.alphas[at] if at < len(self.alphas) else 0
+            if at < len(self.alphas):
+                return self.alphas[at]
+        if demand.share > 100:
+            return self._least_gang(demand)
         holding = [
             alpha
             for model, alpha, nbytes in self.kinds
@@ -41,10 +48,22 @@ class Instances:
         ]
         return min(holding, default=0)
 
+    def _least_gang(self, demand: Demand) -> int:
+        """100 percent for each GPU of the smallest gang that holds the demand."""
+        holding = [
+            share
+            for model, count, nbytes in self.wholes
+            if 0 < (share := demand.share_on(model)) <= 100 * count and share // 100 * nbytes >= demand.memory_bytes
+        ]
+        return min(holding, default=0)
+
     def lacking(self, demand: Demand) -> EndReason:
-        """Why none of them holds the demand: the GPU's model, the fraction, or the memory."""
+        """Why none of them holds the demand: the GPU's model, the fraction, the number of GPUs, or the memory."""
         if not any(demand.share_on(model) for model in self.models) and demand.models:
             return EndReason.NO_GPU_MODEL
+        if demand.share > 100:
+            has_gang = any(0 < demand.share_on(model) <= 100 * count for model, count, _ in self.wholes)
+            return EndReason.NO_INSTANCE_MEMORY if has_gang else EndReason.GANG_UNSUPPORTED
         if any(0 < demand.share_on(model) <= alpha for model, alpha, _ in self.kinds):
             return EndReason.NO_INSTANCE_MEMORY
         return EndReason.NO_INSTANCE_FITS
@@ -57,6 +76,7 @@ def union(of_helpers: Iterable[Instances]) -> Instances:
         tuple(sorted({kind for one in each for kind in one.kinds})),
         tuple(sorted({alpha for one in each for alpha in one.alphas})),
         tuple(sorted({model for one in each for model in one.models})),
+        tuple(sorted({whole for one in each for whole in one.wholes})),
     )
 
 
@@ -69,7 +89,11 @@ def instances_of(gpus: Sequence[GpuSpec], lease_bytes: int) -> Instances:
         if profile.memory_bytes >= lease_bytes
     }
     alphas = {alpha for _, alpha, _ in kinds}
-    return Instances(tuple(sorted(kinds)), tuple(sorted(alphas)), tuple(sorted({gpu.model for gpu in gpus})))
+    models = tuple(sorted({gpu.model for gpu in gpus}))
+    whole = [(gpu.model, profile) for gpu in gpus if (profile := gpu.whole) is not None]
+    wholes = Counter([(model, profile.job_bytes) for model, profile in whole if profile.memory_bytes >= lease_bytes])
+    found = tuple(sorted((model, count, nbytes) for (model, nbytes), count in wholes.items()))
+    return Instances(tuple(sorted(kinds)), tuple(sorted(alphas)), models, found)
 
 
 def demand_of(

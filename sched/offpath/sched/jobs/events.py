@@ -115,13 +115,14 @@ class Kernel:
 class HelperJoined:
     """A helper offers GPUs, which hold no instance, and kernels. ``helper``: a new number, larger than all before.
     ``origin``: the shell's identifier of its process. ``name``: no connected helper has it; one that had it before is
-    the same helper."""
+    the same helper. ``revision``: how often it has reloaded its kernels."""
 
     helper: int
     gpus: tuple[GpuSpec, ...]
     kernels: tuple[Kernel, ...]
     origin: str = ""
     name: str = ""
+    revision: int = 0
 
 
 @record
@@ -137,6 +138,16 @@ class GpuLost:
 
     helper: int
     gpu: str
+
+
+@record
+class KernelsReloaded:
+    """The helper serves these kernels instead of the former ones, and runs them from new code. Its instances stay; its
+    workers run the former code until they are replaced. ``revision``: how often it has reloaded."""
+
+    helper: int
+    kernels: tuple[Kernel, ...]
+    revision: int
 
 
 @record
@@ -222,5 +233,5 @@ class Tick:
 Event = (
     SessionOpened | SessionClosed | JobSubmitted | CancelRequested | SlotLost | CreditReturned | CopyDone | LaunchFailed
     | ResultArrived | HelperJoined | HelperLost | GpuLost | LaneLoading | LaneReady | InstanceFailed | WorkerLost
-    | LaneScrubbed | InstanceClosed | ConfigChanged | Drain | PluginStarted | Tick
+    | LaneScrubbed | InstanceClosed | ConfigChanged | Drain | PluginStarted | Tick | KernelsReloaded
 )  # fmt: skip

@@ -86,7 +86,9 @@ def _on_a_lane(job: Job, ledger: Ledger, now_ns: int) -> Explanation:
     assert job.placement is not None
     lease = ledger.leases[job.placement.lease]
     left = ends_on_lane_in_ns(job, lease, ledger.tenants[job.demand.tenant], now_ns)
-    place = f"lane {job.placement.lane} of lease {lease.view.lease} ({lease.view.profile} of {lease.view.gpu})"
+    more = f" and {len(lease.view.others)} more" if lease.is_gang else ""
+    instance = f"{lease.view.profile} of {lease.view.gpu}{more}"
+    place = f"lane {job.placement.lane} of lease {lease.view.lease} ({instance})"
     if job.is_running:
         ran = now_ns - job.launched_ns
         return Explanation(f"its kernel has run for {_ms(ran)} in {place}", (), 0, left)
@@ -257,12 +259,12 @@ def _unreachable(ended: Ended, tenant: Tenant, now_ns: int) -> tuple[str, tuple[
 _ENDS: dict[EndReason, tuple[str, tuple[Unblocker, ...]]] = {
     EndReason.BAD_HEADER: ("its header violates the protocol", (Unblocker.OTHER_REQUEST,)),
     EndReason.UNKNOWN_KERNEL: ("no helper serves its kernel", (Unblocker.HELPER_JOINS, Unblocker.OTHER_REQUEST)),
-    EndReason.BAD_DEMAND: ("its demand is neither 1 to 100 nor whole GPUs", (Unblocker.OTHER_REQUEST,)),
+    EndReason.BAD_DEMAND: ("its demand is neither 1 to 100 nor up to 16 whole GPUs", (Unblocker.OTHER_REQUEST,)),
     EndReason.PAYLOAD_TOO_LARGE: ("its payload exceeds a lane's landing buffer", (Unblocker.OTHER_REQUEST,)),
     EndReason.DUPLICATE_ID: ("its session had already used its request id", (Unblocker.OTHER_REQUEST,)),
     EndReason.GANG_UNSUPPORTED: (
-        "it requires several GPUs at once, which is not supported yet",
-        (Unblocker.OTHER_REQUEST,),
+        "it requires more whole GPUs of one model than any helper here has",
+        (Unblocker.OTHER_REQUEST, Unblocker.HELPER_JOINS),
     ),
     EndReason.TENANT_QUEUE_FULL: ("its tenant had too many jobs unanswered", (Unblocker.JOB_ENDS,)),
     EndReason.DEADLINE_UNREACHABLE: ("its budget was less than the wait", (Unblocker.OTHER_REQUEST,)),

@@ -102,7 +102,7 @@ class _Line:
         """R of the demand on the lease's GPU; 0: the lease cannot hold it."""
         if demand.is_restricted:
             return share_in(demand, self.view)
-        return demand.share if demand.share <= self.alpha else 0
+        return demand.share if demand.share <= self.alpha and not self.view.others else 0
 
     def seat(self, job: Job, share: int, paces: _Paces) -> None:
         """Schedule the job, which needs ``share`` here, at its earliest start, unless it has expired by then."""
@@ -138,7 +138,7 @@ def is_unreachable(job: Job, tenant: Tenant, now_ns: int) -> bool:
     if not service_ns or job.demand.is_restricted:
         return False
     share, latest_ns = job.demand.share, budget_ns - service_ns
-    leases = [lease for lease in tenant.leases.values() if lease.state in _USABLE]
+    leases = [lease for lease in tenant.leases.values() if lease.state in _USABLE and not lease.is_gang]
     fitting = [lease for lease in leases if lease.view.alpha >= share]
     if not fitting or any(_is_idle_for(share, lease) for lease in fitting):
         return False

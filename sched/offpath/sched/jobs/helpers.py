@@ -22,7 +22,8 @@ MOST_FORMER: Final = 64
 class Helper:
     """A helper by name. ``number``: of its connection, never reused; 0: it is not connected, and ``gpus`` is empty.
     ``origin``: the shell's identifier of its process. ``instances``: those that leases on its GPUs may have.
-    ``lost_gpus``: those of ``gpus`` that need a reset."""
+    ``lost_gpus``: those of ``gpus`` that need a reset. ``revision``: how often this process has reloaded its
+    kernels."""
 
     name: str
     number: int
@@ -31,6 +32,7 @@ class Helper:
     instances: Instances
     kernels: tuple[events.Kernel, ...]
     lost_gpus: tuple[str, ...] = ()
+    revision: int = 0
 
     @property
     def usable_gpus(self) -> list[GpuSpec]:
@@ -57,10 +59,19 @@ class Helpers:
     def joined(self, event: events.HelperJoined, instances: Instances) -> Helper:
         """Record the helper, which replaces the former one of its name."""
         gpus = tuple([replace(gpu, helper=event.name) for gpu in event.gpus])
-        helper = Helper(event.name, event.helper, event.origin, gpus, instances, event.kernels)
+        helper = Helper(event.name, event.helper, event.origin, gpus, instances, event.kernels, revision=event.revision)
         self.by_name.pop(event.name, None)
         self.by_name[event.name] = helper
         self.last = max(self.last, event.helper)
+        self._changed()
+        return helper
+
+    def reloaded(self, event: events.KernelsReloaded) -> Helper | None:
+        """The helper serves other kernels on the same GPUs. None: none has this number."""
+        helper = self.connection(event.helper)
+        if helper is None:
+            return None
+        helper.kernels, helper.revision = event.kernels, event.revision
         self._changed()
         return helper
 
@@ -85,6 +96,11 @@ class Helpers:
         helper.lost_gpus = (*helper.lost_gpus, gpu)
         helper.instances = instances_of(helper.usable_gpus, lease_bytes)
         self._changed()
+
+    def lost_gpus(self, number: int) -> tuple[str, ...]:
+        """The GPUs of the connected helper of this number that need a reset."""
+        helper = self.connection(number)
+        return helper.lost_gpus if helper is not None else ()
 
     def connection(self, number: int) -> Helper | None:
         """The connected helper of this number, or None."""

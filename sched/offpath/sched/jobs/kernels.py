@@ -21,7 +21,7 @@ from offpath.sched.jobs.states import EndReason, JobState
 
 MOST_KERNELS: Final = 256
 """Maximum number of known names. Beyond it, names without a helper are forgotten early, the longest gone first. The
-wire's bound for a welcome (`offpath.bindings.wire.control.MAX_KERNELS`)."""
+wire's bound for a welcome (`offpath.bindings.wire.fields.MAX_KERNELS`)."""
 
 
 class Kernels:
@@ -48,7 +48,7 @@ class Kernels:
         kernel without a table of models stays as accepted."""
         for tenant in self._ledger.tenants.values():
             for job in [job for queue in tenant.queues.values() for job in queue.waiting()]:
-                if (demand := self._renewed(job, tenant)) is not None:
+                if (demand := self.renewed(job, tenant)) is not None:
                     tenant.went(job)
                     tenant.queues[job.demand.kind].removed()
                     if not len(tenant.queues[job.demand.kind]):
@@ -58,9 +58,9 @@ class Kernels:
                     tenant.queues.setdefault(demand.kind, JobHeap()).push(job)
                     tenant.came(job)
             for job in tenant.stranded.values():
-                job.demand = self._renewed(job, tenant) or job.demand
+                job.demand = self.renewed(job, tenant) or job.demand
 
-    def _renewed(self, job: Job, tenant: Tenant) -> Demand | None:
+    def renewed(self, job: Job, tenant: Tenant) -> Demand | None:
         """The job's present demand; None: it is as it was, or its kernel is not known."""
         ledger, was = self._ledger, job.demand
         kernel = ledger.kernels.get(job.kernel)

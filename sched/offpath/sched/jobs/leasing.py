@@ -14,7 +14,7 @@ from typing import Final
 from offpath.sched.errors import IllegalPlacement
 from offpath.sched.gpu.geometry import GpuSpec, Profile, Slice
 from offpath.sched.gpu.policy import Demand, LeasePlan, LeaseView, Obstacle, Opening, Refusal, Unblocker, share_in
-from offpath.sched.jobs import events
+from offpath.sched.jobs import events, gangs
 from offpath.sched.jobs.commands import CloseLease, KillLane, OpenLease, ScrubLane
 from offpath.sched.jobs.demands import demand_of, instances_of
 from offpath.sched.jobs.helpers import Helper
@@ -77,7 +77,7 @@ class Leasing:
         return self._gpus_gone({gpu})
 
     def _gpus_gone(self, gone: set[str]) -> list[Lease]:
-        lost = [lease for lease in self._ledger.leases.values() if lease.view.gpu in gone]
+        lost = [lease for lease in self._ledger.leases.values() if not gone.isdisjoint(lease.view.gpus)]
         for lease in lost:
             self._mark_dirty(lease)
             self._forget(lease)
@@ -114,7 +114,10 @@ class Leasing:
         lease.opened_ns = now_ns
         self._ledger.tenants[lease.view.tenant].failures = 0
         self._clean(lease)
-        self._ledger.policy.lease_opened(lease.view.lease)
+        if lease.is_gang:
+            lease.free_lanes = list(range(lease.view.lanes - 1, -1, -1))
+        else:
+            self._ledger.policy.lease_opened(lease.view.lease)
         self.went_idle(lease, now_ns)
         return True
 
@@ -134,8 +137,8 @@ class Leasing:
         if lease is None or lease.state is not LeaseState.WARM:
             return
         lease.is_idle_timer_armed = False
-        if lease.jobs or lease.is_pinned:
-            return  # armed again when the lease next becomes idle
+        if lease.jobs or lease.is_pinned or lease.renewing:
+            return  # armed again when the lease next becomes idle, or when a renewed lane is ready
         since = lease.idle_since_ns
         if now_ns - since >= self._ledger.settings.keep_warm_ns:
             self.drain(lease, now_ns)
@@ -153,6 +156,7 @@ class Leasing:
     def worker_lost(self, lease: Lease, lane: int, now_ns: int) -> None:
         """A lane is gone: the lease takes no new job, other jobs finish, the helper scrubs the whole instance."""
         lease.lost.add(lane)
+        lease.renewing.pop(lane, None)
         if lease.state is LeaseState.CREATING:
             self._pause_opening(lease, now_ns)
             self._close(lease)
@@ -197,8 +201,11 @@ class Leasing:
             self._close_when_scrubbed(lease)
 
     def instance_closed(self, lease: Lease, now_ns: int) -> None:
-        """The lease is FREE: its slices may go to any tenant. Ignored unless closing was requested."""
+        """The lease is FREE: its slices may go to any tenant. If the helper was to scrub them, it has. Ignored unless
+        closing was requested."""
         if lease.is_closing:
+            if self.closing(lease).scrub:
+                self._clean(lease)
             self._forget(lease)
             self.round(now_ns)
 
@@ -281,7 +288,8 @@ class Leasing:
         for tenant in waiting:
             age = now_ns - tenant.need_since_ns
             mine = tenant.leases.values()
-            if any(lease.state in _OPENING for lease in mine) or now_ns < tenant.retry_open_ns:
+            is_opening = any(lease.state in _OPENING or lease.is_renewing for lease in mine)
+            if is_opening or now_ns < tenant.retry_open_ns:
                 self._explain_failures(tenant)
                 continue
             if age < settings.grow_after_ns and any(lease.state is LeaseState.WARM for lease in mine):
@@ -308,7 +316,12 @@ class Leasing:
         self, demand: Demand, tenant: Tenant, now_ns: int, assume_free: frozenset[int], reserved: set[Slice]
     ) -> LeasePlan | Refusal:
         opening = Opening(self.lease_bytes, tenant.spec.profile, assume_free, frozenset(reserved))
-        plan = self._ledger.policy.plan(demand, now_ns, opening)
+        if demand.share > 100:
+            gone = sum(held.view.alpha for held in tenant.leases.values() if held.view.lease in assume_free)
+            most = tenant.spec.max_share - tenant.held_share + gone
+            plan = gangs.plan(self.gpus, demand, opening, self._ledger.leases.values(), most)
+        else:
+            plan = self._ledger.policy.plan(demand, now_ns, opening)
         if isinstance(plan, LeasePlan):
             gone = sum(held.view.alpha for held in tenant.leases.values() if held.view.lease in assume_free)
             if tenant.held_share - gone + plan.alpha > tenant.spec.max_share:
@@ -348,7 +361,8 @@ class Leasing:
         small = [held for held in own if not share_in(head.demand, held.view)]
         if age_ns >= settings.grow_after_ns:
             since = now_ns - settings.grow_after_ns
-            idle = [held for held in (*others, *small) if not held.jobs and held.idle_since_ns <= since]
+            free = [held for held in (*others, *small) if not held.jobs and not held.renewing]
+            idle = [held for held in free if held.idle_since_ns <= since]
             yield from sorted(idle, key=lambda held: held.idle_since_ns)
         if age_ns < settings.reclaim_after_ns:
             return
@@ -398,7 +412,7 @@ class Leasing:
         """If the tenant already holds exactly this instance, pin that lease."""
         for lease in tenant.leases.values():
             is_it = (lease.view.gpu, lease.view.profile, lease.view.start) == (plan.gpu, plan.profile, plan.start)
-            if is_it and lease.state not in _LEAVING and not lease.is_pinned:
+            if is_it and not lease.is_gang and lease.state not in _LEAVING and not lease.is_pinned:
                 lease.is_pinned = True
                 self.pinned[pin] = lease.view.lease
                 return True
@@ -420,7 +434,7 @@ class Leasing:
         lanes, gpu = self._lanes(plan, need), self._gpus[plan.gpu]
         view = LeaseView(
             lease_id, tenant.spec.name, plan.gpu, plan.profile, plan.start, plan.alpha, lanes, settings.landing_bytes,
-            gpu.model, self._profile(plan).job_bytes // lanes, gpu.helper,
+            gpu.model, len(plan.gpus) * self._profile(plan).job_bytes // lanes, gpu.helper, plan.others,
         )  # fmt: skip
         lease = Lease(view, self._ledger.next_generation(), is_pinned)
         self._ledger.policy.lease_planned(view)
@@ -440,11 +454,13 @@ class Leasing:
         return OpenLease(
             view.lease, lease.generation, self.helper_of(lease), view.tenant, view.gpu, view.profile, view.start,
             view.lanes, view.landing_bytes, settings.result_bytes, scrub_first=bool(self._slices(view) & self.dirty),
+            others=view.others,
         )  # fmt: skip
 
     def closing(self, lease: Lease) -> CloseLease:
-        """The command that closes the lease; may also be issued again."""
-        scrub = bool(lease.lost - lease.scrubbed)
+        """The command that closes the lease; may also be issued again. A worker that was replaced has scrubbed
+        nothing, and those of a gang only their lanes, which are on the first GPU."""
+        scrub = bool(lease.lost - lease.scrubbed or lease.renewals or lease.is_gang)
         return CloseLease(lease.view.lease, lease.generation, self.helper_of(lease), scrub)
 
     def _scrub(self, lease: Lease, now_ns: int) -> None:
@@ -478,7 +494,7 @@ class Leasing:
     # -- clean and dirty slices -----------------------------------------------------------------------------------
     def _slices(self, held: LeaseView | LeasePlan) -> set[Slice]:
         slices = self._profile(held).memory_slices
-        return {(held.gpu, slice_) for slice_ in range(held.start, held.start + slices)}
+        return {(gpu, slice_) for gpu in held.gpus for slice_ in range(held.start, held.start + slices)}
 
     def _profile(self, held: LeaseView | LeasePlan) -> Profile:
         profile = self._gpus[held.gpu].profile(held.profile)
@@ -505,7 +521,8 @@ class Leasing:
             useful = min(plan.alpha // share + 1, settings.max_lanes)
             lane_bytes = settings.landing_bytes + settings.result_bytes
             lanes = max(lanes, min(useful, profile.memory_bytes // lane_bytes) if lane_bytes else useful)
-        return max(1, min(lanes, profile.job_bytes // memory_bytes)) if memory_bytes else lanes
+        nbytes = len(plan.gpus) * profile.job_bytes
+        return max(1, min(lanes, nbytes // memory_bytes)) if memory_bytes else lanes
 
     def _need_on(self, plan: LeasePlan, demand: Demand) -> Need:
         return demand.share_on(self._gpus[plan.gpu].model), demand.memory_bytes

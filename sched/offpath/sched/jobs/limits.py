@@ -1,5 +1,5 @@
-"""Enforces time limits on launches, launches of answered jobs, lease opening, model loading and scrubbing. One timer
-per lease."""
+"""Enforces time limits on launches, launches of answered jobs, lease opening, replacing of workers, model loading and
+scrubbing. One timer per lease."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ class Limits:
         else:
             for job in [job for job in lease.jobs.values() if 0 < self._job_due_ns(job) <= now_ns]:
                 self._overran(job, lease, now_ns)
+            self._end_renewals(lease, now_ns)
             self.watch(lease)
 
     def watch(self, lease: Lease) -> None:
@@ -64,7 +65,21 @@ class Limits:
             return lease.since_ns + limit_ns if limit_ns else 0
         if lease.state is LeaseState.SCRUBBING:
             return lease.since_ns + settings.scrub_ns if settings.scrub_ns and not lease.is_closing else 0
-        return min((due for job in lease.jobs.values() if (due := self._job_due_ns(job))), default=0)
+        dues = [self._job_due_ns(job) for job in lease.jobs.values()]
+        dues += [self._lane_due_ns(lease, lane) for lane in lease.renewing]
+        return min((due for due in dues if due), default=0)
+
+    def _end_renewals(self, lease: Lease, now_ns: int) -> None:
+        """Lanes whose new workers take too long are lost."""
+        for lane in [lane for lane in lease.renewing if 0 < self._lane_due_ns(lease, lane) <= now_ns]:
+            if lease.state is not LeaseState.SCRUBBING:  # the loss of another may have ended the drain
+                self._leasing.kill_lane(lease, lane)
+                self._lose_lane(lease, lane, now_ns)
+
+    def _lane_due_ns(self, lease: Lease, lane: int) -> int:
+        """Time at which the new worker of a lane exceeds its limit; 0 for never."""
+        limit_ns = self._ledger.settings.load_ns if lane in lease.loading else self._ledger.settings.open_ns
+        return lease.renewing[lane] + limit_ns if limit_ns else 0
 
     def _job_due_ns(self, job: Job) -> int:
         """Time at which the job's launch exceeds its limit; 0 for never."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import Enum
 
 from offpath.sched.gpu.geometry import GpuGeometry, GpuSpec, Profile, Slice
 from offpath.sched.gpu.greedy import candidates
 from offpath.sched.gpu.policy import Demand, Unblocker, runs_on, share_in
+from offpath.sched.jobs import gangs
 from offpath.sched.jobs.ledger import Ledger
 from offpath.sched.jobs.records import MS, BookSettings, Job, Lease, Tenant
 from offpath.sched.jobs.states import FIRST_TERMINAL, LeaseState
@@ -125,6 +127,8 @@ def _lanes(job: Job, tenant: Tenant, gpus: tuple[GpuSpec, ...]) -> list[Hold]:
         text = f"all {lanes} lanes of {held_by} are taken, {len(running)} run"
         if answered:
             text += f", {answered} of these for requests that have expired or were cancelled"
+        if renewing := sum(len(held.renewing) for held in fitting):
+            text += f"; {renewing} get a new worker, because their helper has reloaded its kernels"
         return [
             Hold(Cause.LANES, text, (Unblocker.JOB_ENDS, Unblocker.LEASE_OPENS), tuple(map(holder_of, fitting)), ())
         ]
@@ -150,7 +154,8 @@ def _lease(job: Job, tenant: Tenant, ledger: Ledger, gpus: tuple[GpuSpec, ...], 
     settings = ledger.settings
     room = settings.lanes * (settings.landing_bytes + settings.result_bytes)
     wanted = [(gpu, profile) for gpu in gpus for profile in candidates(gpu, job.demand, room, tenant.spec.profile)]
-    least = min(gpu.alpha(profile) for gpu, profile in wanted)
+    possible = gangs.gangs(gpus, job.demand, room) if job.demand.share > 100 else []
+    least = min([gpu.alpha(profile) for gpu, profile in wanted] + [100 * count for count, _ in possible])
     if tenant.held_share + least > tenant.spec.max_share:
         own = tuple(map(holder_of, tenant.leases.values()))
         text = (
@@ -158,7 +163,21 @@ def _lease(job: Job, tenant: Tenant, ledger: Ledger, gpus: tuple[GpuSpec, ...], 
             f"the smallest lease for this job has {least} %"
         )
         return [Hold(Cause.QUOTA, text, (Unblocker.JOB_ENDS, Unblocker.LEASE_CLOSES, Unblocker.CONFIGURATION), own, ())]
-    return _place(job, tenant, ledger, wanted)
+    return _gang_place(ledger, possible) if possible else _place(job, tenant, ledger, wanted)
+
+
+def _gang_place(ledger: Ledger, possible: list[tuple[int, list[GpuSpec]]]) -> list[Hold]:
+    """The leases on the GPUs that a gang could have."""
+    names = {gpu.gpu for _, group in possible for gpu in group}
+    blocking = [lease for lease in ledger.leases.values() if not names.isdisjoint(lease.view.gpus)]
+    held = {gpu for lease in blocking for gpu in lease.view.gpus}
+    if any(sum(gpu.gpu not in held for gpu in group) >= count for count, group in possible):
+        wait = ledger.settings.grow_after_ns / MS
+        text = f"there is room for a gang; its lease is opened when the backlog has lasted {wait:g} ms"
+        return [Hold(Cause.GROWTH, text, (Unblocker.TIME, Unblocker.JOB_ENDS), (), ())]
+    count = min(count for count, _ in possible)
+    text = f"it needs {count} whole GPUs of one helper and model, and leases hold too many of them"
+    return [Hold(Cause.GEOMETRY, text, (Unblocker.LEASE_CLOSES,), tuple(map(holder_of, blocking)), ())]
 
 
 def need_text(demand: Demand) -> str:
@@ -172,13 +191,18 @@ def no_profile(demand: Demand, settings: BookSettings, gpus: tuple[GpuSpec, ...]
     lanes or the job; None if one fits or no GPU is known."""
     lanes = settings.lanes
     room = lanes * (settings.landing_bytes + settings.result_bytes)
-    if not gpus or any(candidates(gpu, demand, room, None) for gpu in gpus):
+    if not gpus or any(candidates(gpu, demand, room, None) for gpu in gpus) or gangs.gangs(gpus, demand, room):
         return None
     accepted = [(gpu, demand.share_on(gpu.model)) for gpu in gpus if demand.share_on(gpu.model)]
     if not accepted:
         there = ", ".join(sorted({gpu.model for gpu in gpus}))
         text = f"it needs {need_text(demand)}; the GPUs here are {there}"
         return Hold(Cause.NO_PROFILE, text, (Unblocker.HELPER_JOINS,), (), ())
+    if demand.share > 100:
+        wholes = Counter((gpu.helper, gpu.model) for gpu, _ in accepted if gpu.whole is not None)
+        most = max(wholes.values(), default=0)
+        text = f"it needs {need_text(demand)} on one host, which has at most {most} GPUs of one model that are whole"
+        return Hold(Cause.NO_PROFILE, text, (Unblocker.OTHER_REQUEST, Unblocker.HELPER_JOINS), (), ())
     large = [(p, gpu) for gpu, share in accepted for p in gpu.profiles if gpu.alpha(p) >= share]
     if not large:
         most = max((gpu.alpha(p) for gpu, _ in accepted for p in gpu.profiles), default=0)
@@ -197,10 +221,11 @@ def _place(job: Job, tenant: Tenant, ledger: Ledger, wanted: list[tuple[GpuSpec,
     """Every legal start of every profile that fits, and the leases that block it."""
     geometries = {gpu.gpu: GpuGeometry(gpu) for gpu, _ in wanted}
     for lease in ledger.leases.values():
-        geometry = geometries.get(lease.view.gpu)
-        profile = geometry.spec.profile(lease.view.profile) if geometry is not None else None
-        if geometry is not None and profile is not None:
-            geometry.take(lease.view.lease, profile, lease.view.start)
+        for gpu in lease.view.gpus:
+            geometry = geometries.get(gpu)
+            profile = geometry.spec.profile(lease.view.profile) if geometry is not None else None
+            if geometry is not None and profile is not None:
+                geometry.take(lease.view.lease, profile, lease.view.start)
     rooms = {
         slice_: other.spec.name for other in ledger.backlogged.values() if other is not tenant for slice_ in other.room
     }

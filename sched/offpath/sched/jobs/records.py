@@ -170,7 +170,13 @@ class Lease:
     """A lease and what runs on it. ``running_share`` is Σ R of launched jobs, never above α. ``orphaned_copies``:
     copies (job, attempt) that still write although their lane was lost; the lease is not scrubbed before they end.
     ``since_ns``: when it became CREATING or SCRUBBING, or when all its lanes were ``loading``.
-    ``watch_ns``: when `Limits` checks it next, 0 for never."""
+    ``watch_ns``: when `Limits` checks it next, 0 for never.
+
+    After its helper has reloaded its kernels, ``stale``: lanes whose worker runs the former code. ``renewing``: lanes
+    whose worker is being replaced, with the time since when the new one is awaited, or loads. ``renewals``: how often a
+    lane's worker was replaced, for each where it was.
+
+    ``free_lanes``: those of a gang's lease, which no policy routes to; taken from the end."""
 
     view: LeaseView
     generation: int
@@ -190,6 +196,20 @@ class Lease:
     watch_ns: int = 0
     is_idle_timer_armed: bool = False
     is_closing: bool = False
+    stale: set[int] = field(default_factory=set)
+    renewing: dict[int, int] = field(default_factory=dict)
+    renewals: dict[int, int] = field(default_factory=dict)
+    free_lanes: list[int] = field(default_factory=list)
+
+    @property
+    def is_gang(self) -> bool:
+        """True if it is on several GPUs."""
+        return bool(self.view.others)
+
+    @property
+    def is_renewing(self) -> bool:
+        """True if a lane comes back by itself, as those of a lease that opens do."""
+        return bool(self.renewing) and self.state is LeaseState.WARM
 
 
 @dataclass(slots=True, eq=False)

@@ -40,7 +40,7 @@ class JobRecord:
 @record
 class LeaseRecord:
     """A lease; ``running`` of its ``jobs`` use ``running_share`` of its α (percent of a GPU). ``is_restricted``: memory
-    or the GPU's model decides where one of them fits."""
+    or the GPU's model decides where one of them fits. ``others``: the further GPUs of a gang."""
 
     lease: int
     generation: int
@@ -57,6 +57,7 @@ class LeaseRecord:
     running_share: int
     held_ns: int
     is_restricted: bool = False
+    others: tuple[str, ...] = ()
 
 
 @record
@@ -144,7 +145,7 @@ def lease_record(lease: Lease, now_ns: int) -> LeaseRecord:
         view.lease, lease.generation, view.tenant, view.gpu, view.profile, view.start, view.alpha, view.lanes,
         lease.state, lease.is_pinned, len(lease.jobs), running, lease.running_share,
         now_ns - lease.opened_ns if lease.opened_ns else 0,
-        any(job.demand.is_restricted for job in lease.jobs.values()),
+        lease.is_gang or any(job.demand.is_restricted for job in lease.jobs.values()), view.others,
     )  # fmt: skip
 
 

@@ -103,6 +103,10 @@ class Timed:
         """See `Policy.lease_draining`."""
         self._policy.lease_draining(lease)
 
+    def lane_paused(self, lease: int, lane: int) -> None:
+        """See `Policy.lane_paused`."""
+        self._policy.lane_paused(lease, lane)
+
     def lease_lost(self, lease: int) -> None:
         """See `Policy.lease_lost`."""
         self._policy.lease_lost(lease)

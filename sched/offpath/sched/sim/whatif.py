@@ -107,6 +107,10 @@ class Recording:
         elif isinstance(value, events.HelperJoined):
             self._gpus[value.name] = value.gpus
             self._kernels.update((kernel.kernel, kernel) for kernel in value.kernels)
+        elif isinstance(value, events.KernelsReloaded):
+            self._kernels.update((kernel.kernel, kernel) for kernel in value.kernels)
+        elif isinstance(value, commands.RenewLane):
+            self._opened.pop(value.lease, None)  # its next lanes are ready after a reload, not after the opening
         elif isinstance(value, events.ConfigChanged):
             self._settings = value.settings
             self._rights |= {spec.name: spec for spec in value.tenants}

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import runpy
 import sys
-import traceback
-from typing import TYPE_CHECKING, Any
+from functools import partial
 
-from offpath.bindings.errors import OffpathError
 from offpath.bindings.loopback.gpu import DEFAULT_SLICE_BYTES
 from offpath.bindings.runtime import HOST_SOCKET, INA_FOLDER, local_socket, runtime_directory
 from offpath.cli.pin import pin
 from offpath.host_helper.channels import KINDS, host_channel
-
-if TYPE_CHECKING:
-    from offpath.host_helper.helper import Helper
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,6 +57,8 @@ def main(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
     pin(arguments.cpu)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before BLAS is loaded: no threads before a fork
+    from offpath.host_helper.helper_file import load_helper, reload_helper  # late, because it imports numpy
+
     helper = load_helper(arguments.file)
     # --runtime-dir does not choose it: the unit's command has that, and a drop-in sets the channel by environment.
     channel = arguments.host_channel or os.environ.get("OFFPATH_HELPER_HOST_CHANNEL") or "unix"
@@ -92,39 +88,8 @@ def main(arguments: argparse.Namespace) -> int:
         doca_device=arguments.doca_device,
         doca_path=arguments.doca_path,
         state_files=os.path.join(runtime_directory(arguments.runtime_dir), INA_FOLDER),
+        reload=partial(reload_helper, arguments.file),
+        runtime_dir=arguments.runtime_dir,
         log_line=lambda line: print(f"offpath helper: {line}", file=sys.stderr, flush=True),
     )
     return 0
-
-
-def load_helper(path: str) -> Helper:
-    """The helper that the file defines. Raises: OffpathError: it has none, or none with kernels."""
-    from offpath.host_helper.helper import Helper  # late, because it imports numpy
-
-    helper = _load(path).get("helper")
-    if not isinstance(helper, Helper):
-        raise OffpathError(f"{path} defines no `helper = Helper()`")
-    if not helper.kernels:
-        raise OffpathError(f"{path} registers no kernel with @helper.kernel(...)")
-    return helper
-
-
-def _load(path: str) -> dict[str, Any]:
-    """The names that the file defines. Like a script, it can import from its own folder.
-
-    Raises: OffpathError: it cannot be read, or raises; then its traceback, without offpath's frames, was printed.
-    """
-    try:
-        with open(path, "rb"):
-            pass
-    except OSError as fault:
-        raise OffpathError(f"{path}: {fault.strerror or fault}") from None
-    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
-    try:
-        return runpy.run_path(path)
-    except Exception as fault:  # boundary to user code
-        trace = fault.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename != path:
-            trace = trace.tb_next
-        traceback.print_exception(type(fault), fault, trace)
-        raise OffpathError(f"{path} cannot be loaded: {type(fault).__name__}") from None

@@ -14,7 +14,6 @@ from offpath.bindings.errors import OptionRefused
 from offpath.bindings.loopback.gpu import DEFAULT_SLICE_BYTES
 from offpath.bindings.mig import MigProfile
 from offpath.bindings.ports import Gpu
-from offpath.cli.commands.helper_run import load_helper
 from offpath.sched.gpu.rightsizing import GAIN, Rate, ThroughputProfile
 
 if TYPE_CHECKING:
@@ -51,6 +50,8 @@ def main(arguments: argparse.Namespace) -> int:
 
     if not 0 < arguments.seconds <= _MOST_SECONDS or not 0 <= arguments.gain <= 10:
         raise OptionRefused("--seconds is a time up to 3600, --gain a number from 0 to 10")
+    from offpath.host_helper.helper_file import load_helper  # late, because it imports numpy
+
     helper = load_helper(arguments.file)
     name = _kernel(helper, arguments.kernel)
     sample = _sample(arguments.input, arguments.result_bytes)

@@ -28,11 +28,13 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def row(lease: admin.LeaseLine) -> tuple[object, ...]:
-    """A lease as cells of `HEAD`; the share in use and the lease's own, in percent of its GPU."""
+    """A lease as cells of `HEAD`; the share in use and the lease's own, in percent of a GPU. A gang's further GPUs are
+    counted."""
     state = lease.state + (" pinned" if lease.is_pinned else "")
     share = f"{lease.running_share}/{lease.alpha}"
+    gpu = f"{lease.gpu} +{len(lease.others)}" if lease.others else lease.gpu
     held, load = f"{lease.held_ms / 1e3:.1f}", f"{lease.load_ms / 1e3:.1f}"
     return (
-        lease.lease, lease.tenant, lease.gpu, lease.profile, lease.start, state, lease.jobs, lease.running, share, held,
+        lease.lease, lease.tenant, gpu, lease.profile, lease.start, state, lease.jobs, lease.running, share, held,
         load,
     )  # fmt: skip

@@ -80,16 +80,17 @@ class Proposal:
 
 def proposal(gpus: Sequence[admin.GpuLine], leases: Sequence[admin.LeaseLine]) -> Proposal:
     """What could move. Pinned leases keep their place, and so do those whose jobs need memory or a certain model; other
-    idle leases could close, and their slices count as free.
+    idle leases could close, and their slices count as free. Nothing moves to the GPUs of a gang that works.
 
     Raises: DeviceError: the tables lack a GPU's model.
     """
-    specs = [gpu_spec(line.gpu, line.model) for line in gpus]
-    busy = [lease for lease in leases if lease.running_share > 0 or lease.is_pinned]
+    busy = [lease for lease in leases if (lease.running_share > 0 or lease.is_pinned) and not lease.others]
+    ganged = {gpu for each in leases if each.others and each.running_share for gpu in (each.gpu, *each.others)}
+    specs = [gpu_spec(line.gpu, line.model) for line in gpus if line.gpu not in ganged]
     jobs = [LiveJob(each.lease, each.tenant, max(1, each.running_share), place=_place(each)) for each in busy]
     moves = consolidate(specs, jobs, {each.lease for each in busy if not (each.is_pinned or each.is_restricted)})
-    now = {each.gpu for each in busy}
-    then = {moves[each.lease][0] if each.lease in moves else each.gpu for each in busy}
+    now = {each.gpu for each in busy} | ganged
+    then = {moves[each.lease][0] if each.lease in moves else each.gpu for each in busy} | ganged
     order = [line.gpu for line in gpus]
     return Proposal(
         {each.lease: each for each in leases}, moves,

@@ -202,6 +202,16 @@ ENTRIES: Final = (
             "`offpath doctor --host`; to emulate a GPU, start the helper with `--emulate A100-40GB`",
         ),
         (
+            "HelperUnreachable",
+            "no helper of this name listens for reloads where the command looked",
+            "`--name`, `--runtime-dir`; run the command as the helper's user or root; SIGHUP to the helper reloads too",
+        ),
+        (
+            "ReloadRefused",
+            "the helper did not take over its file's new version, and serves what it served",
+            "the text has the reason, the helper's log the traceback; correct the file and reload again",
+        ),
+        (
             "MpsError",
             "a lease's MPS control daemon did not start, or did not accept a setting",
             "its text has the reason; docs/gpu.md, MPS; `--mps off` runs leases without it",

@@ -78,6 +78,7 @@ ENTRIES: Final = (
         ),
         ("daemon_ends", "the daemon ended", "connect again when it runs"),
         ("helper_ends", "a worker is released because its helper ends in order", "nothing"),
+        ("renewed", "a worker is released: its helper reloaded its kernels, and another takes its place", "nothing"),
         ("peer_gone", "the requester closed the connection or ended", "nothing"),
         (
             "refused",
@@ -229,5 +230,7 @@ ENTRIES: Final = (
         ("gpu_offer", "an impossible GPU, or one offered twice", _HELPER),
         ("gpu_lost", "the loss of a GPU that the helper did not offer", _HELPER),
         ("kernel_needs", "needs of a kernel that the helper does not serve, or twice of one", _HELPER),
+        ("kernels_reloaded", "a reload out of turn, with an old revision, or with one name twice", _HELPER),
+        ("instance_held", "a held instance with one lane twice, or without the renewals of each lane", _HELPER),
     ),
 )

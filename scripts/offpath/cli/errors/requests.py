@@ -44,7 +44,11 @@ ENTRIES: Final = (
             "the session has used this request id before",
             "ids must increase: a bug in the client library",
         ),
-        ("gang_unsupported", "it requests several GPUs at once", "request at most 100 percent"),
+        (
+            "gang_unsupported",
+            "it needs several GPUs, and no host has as many whole GPUs of one model",
+            "request fewer GPUs, or start helpers with whole GPUs (docs/gpu.md, Gangs)",
+        ),
         (
             "tenant_queue_full",
             "its tenant has `max_jobs` requests accepted and unanswered",

@@ -58,11 +58,12 @@ EVENTS: Final[tuple[type, ...]] = (
     events.CreditReturned, events.CopyDone, events.LaunchFailed, events.ResultArrived, events.HelperJoined,
     events.HelperLost, events.LaneReady, events.InstanceFailed, events.WorkerLost, events.LaneScrubbed,
     events.InstanceClosed, events.Tick, events.ConfigChanged, events.Drain, events.PluginStarted,
-    events.LaneLoading, events.GpuLost,
+    events.LaneLoading, events.GpuLost, events.KernelsReloaded,
 )  # fmt: skip
 COMMANDS: Final[tuple[type, ...]] = (
     commands.Copy, commands.Launch, commands.Answer, commands.OpenLease, commands.ScrubLane, commands.CloseLease,
     commands.KillLane, commands.EndSession, commands.TenantGone, PluginDecision,
+    commands.RenewLane,
 )  # fmt: skip
 FIRST_EVENT: Final = 0x10
 FIRST_COMMAND: Final = 0x40

@@ -1,0 +1,38 @@
+"""Receives the kernels that a joined helper has reloaded: KernelsReloaded, then their KernelNeeds."""
+
+from __future__ import annotations
+
+from offpath.bindings.errors import ProtocolError
+from offpath.bindings.wire import control
+from offpath.dpu_daemon.hosts.helper_link import HelperLink, ReloadedKernels
+from offpath.dpu_daemon.hosts.offers import check_needs
+
+
+def receive(helper: HelperLink, message: control.KernelsReloaded | control.KernelNeeds) -> bool:
+    """Record the message. True: all has arrived, and the helper's hello and needs are the new ones.
+
+    Raises: ProtocolError: a reload before the last one is complete, a revision that does not rise, two kernels of one
+    name, or needs that belong to no reload.
+    """
+    reload = helper.reload
+    if isinstance(message, control.KernelsReloaded):
+        if reload is not None:
+            raise ProtocolError("kernels_reloaded", f"revision {reload.message.revision} is not complete")
+        if message.revision <= helper.hello.revision:
+            raise ProtocolError("kernels_reloaded", f"revision {message.revision} after {helper.hello.revision}")
+        if len({offer.name for offer in message.kernels}) < len(message.kernels):
+            raise ProtocolError("kernels_reloaded", "two kernels of one name")
+        reload = helper.reload = ReloadedKernels(message)
+    elif reload is None:
+        raise ProtocolError("kernel_needs", f"{message.name} is described without a reload")
+    else:
+        check_needs(message, reload.message.kernels, reload.needs)
+        reload.needs[message.name] = message
+    if len(reload.needs) < reload.message.needs_count:
+        return False
+    helper.reload = None
+    helper.needs = reload.needs
+    helper.hello = helper.hello.model_copy(
+        update={"kernels": reload.message.kernels, "revision": reload.message.revision}
+    )
+    return True
