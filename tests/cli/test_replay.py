@@ -111,10 +111,12 @@ def test_replay_of_a_real_journal_gives_the_same_commands_record_by_record(
     assert found["helper_losses"] == 1
     assert found["expiries"] == ends["expired"] == told["expired"] > 0
     assert 0 < ends["cancelled"] <= found["cancels"] <= told["given up"]
-    assert ends["completed"] == told["completed"]
+    # a job may complete before its requester's cancellation reaches the daemon: the requester does not see that answer
+    late = ends["completed"] - told["completed"]
     # The helper's death may end what its requester had just given up, and so did not hear the end of.
     unheard = ends["outcome_unknown"] - told["outcome_unknown"]
-    assert 0 <= unheard <= told["given up"] - ends["cancelled"]
+    assert late >= 0 <= unheard
+    assert late + unheard <= told["given up"] - ends["cancelled"]
 
 
 def test_whatif_asks_another_policy_of_a_real_journal(story: tuple[Cluster, Counter[str], Path]) -> None:

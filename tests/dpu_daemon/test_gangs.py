@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from offpath.bindings import mig
-from offpath.bindings.wire import admin, control
+from offpath.bindings.wire import admin, control, fields
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.cli.admin_client import AdminClient
 from offpath.host_helper import Options, RequestFailed
 from offpath.sched.gpu import geometry
+from offpath.sched.jobs import gangs
 
 from ..host_helper.migd.rig import Migd
 from ..support.cluster import TIMEOUT, Cluster, said
@@ -138,6 +139,7 @@ def whole(uuid: str, *linked: tuple[str, int]) -> control.GpuOffer:
 
 def test_helpers_and_book_name_a_whole_gpu_alike() -> None:
     assert geometry.WHOLE == mig.WHOLE
+    assert gangs.MOST_GPUS == fields.MAX_GPUS
 
 
 def test_an_instance_as_large_as_its_gpu_is_no_whole_gpu(make_cluster: Make) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ctypes
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from offpath.host_helper.gangs import Gang, gpus_of, ordered
 from offpath.host_helper.quarantine import Quarantine
 from offpath.host_helper.scrubbing import scrub
 
-from ..support.gpu_machine import Machine
+from ..support.gpu_machine import FAULT, Machine
 
 PROFILE = "7g.40gb"
 SLICE = 1 << 16
@@ -141,6 +143,51 @@ def test_an_order_names_each_of_its_gpus_once(gpus: list[EmulatedGpu]) -> None:
             ordered(wrong, offered)
 
 
+def meeting(own: int, other: int) -> Callable[[int], int]:
+    """A scrub that ends only when another one is under way."""
+
+    def scrub_instance(instance: int) -> int:
+        os.write(own, b"here")
+        return len(os.read(other, 4))
+
+    return scrub_instance
+
+
+def test_the_gpus_of_a_gang_and_the_instances_in_quarantine_are_scrubbed_at_the_same_time(
+    gpus: list[EmulatedGpu], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (one, two), (three, four) = os.pipe(), os.pipe()
+    monkeypatch.setattr(gpus[0], "scrub_instance", meeting(two, three))
+    monkeypatch.setattr(gpus[1], "scrub_instance", meeting(four, one))
+    gang = Gang(gpus[:2])
+    instance = gang.create_instance(PROFILE, 0)
+    assert scrub(gang, instance, 20) == 8
+    quarantine = Quarantine()
+    quarantine.add(gang, instance)
+    assert quarantine.retry() is None
+    assert [len(gpu.instances()) for gpu in gpus] == [0, 0, 0]
+    for fd in (one, two, three, four):
+        os.close(fd)
+
+
+def test_of_instances_in_quarantine_those_that_can_be_scrubbed_are_free(
+    gpus: list[EmulatedGpu], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(instance: int) -> int:
+        raise DeviceError("no scrub")
+
+    gang = Gang(gpus)
+    instance = gang.create_instance(PROFILE, 0)
+    quarantine = Quarantine()
+    quarantine.add(gang, instance)
+    with monkeypatch.context() as patch:
+        patch.setattr(gpus[1], "scrub_instance", fails)
+        assert "no scrub" in str(quarantine.retry())
+    assert [len(gpu.instances()) for gpu in gpus] == [0, 1, 0]
+    assert quarantine.retry() is None
+    assert [len(gpu.instances()) for gpu in gpus] == [0, 0, 0]
+
+
 def test_a_lost_gpu_leaves_the_others_of_its_gang_to_a_scrub(gpus: list[EmulatedGpu]) -> None:
     gang = Gang(gpus)
     instance = gang.create_instance(PROFILE, 0)
@@ -193,9 +240,56 @@ def test_cuda_shows_a_worker_all_gpus_of_the_gang_in_order(machine: Machine) -> 
 
 
 @pytest.mark.gpu
+def test_a_lane_of_a_gang_awaits_the_work_on_its_other_gpus(machine: Machine) -> None:
+    """On the emulator work runs only when something waits for it."""
+    first, second, third = (each.uuid for each in visible())
+
+    def work() -> str:
+        memory = CudaInstance(first, others=[second, third])
+        lane = memory.reserve(0, 1, 4096, 4096)
+        lane.synchronize()  # nothing has used the others yet
+        driver = memory._context.driver
+        device = driver.call("cuDeviceGet", 1)
+        driver.call("cuCtxSetCurrent", driver.call("cuDevicePrimaryCtxRetain", device))
+        pointer = int(driver.call("cuMemAlloc", 4096))
+        driver.call("cuMemsetD8Async", pointer, 7, 4096, 0)
+        view = (ctypes.c_char * 4096).from_address(driver.host_address(pointer))
+        driver.call("cuCtxSetCurrent", memory._context._context)
+        is_early = view[:2] == b"\x07\x07"
+        lane.synchronize()
+        lane.write(0, b"own")  # with the lane's device current again
+        found = f"{is_early} {view[:2]!r} {lane.read(0, 3)!r}"
+        memory.close()
+        return found
+
+    assert forked.call(work, "worker", 20) == r"False b'\x07\x07' b'own'"
+
+
+@pytest.mark.gpu
+def test_a_fault_on_another_gpu_of_the_gang_is_reported_by_the_lane(machine: Machine) -> None:
+    first, second, _ = (each.uuid for each in visible())
+
+    def work() -> str:
+        memory = CudaInstance(first, others=[second])
+        lane = memory.reserve(0, 1, 4096, 4096)
+        driver = memory._context.driver
+        driver.call("cuCtxSetCurrent", driver.call("cuDevicePrimaryCtxRetain", driver.call("cuDeviceGet", 1)))
+        stream = driver.call("cuStreamCreate", 0)
+        module = driver.call("cuModuleLoadData", FAULT)
+        kernel = driver.call("cuModuleGetFunction", module, b"offpath_fault")
+        driver.call("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0)
+        driver.call("cuCtxSetCurrent", memory._context._context)
+        lane.synchronize()
+        return "no fault"
+
+    with pytest.raises(DeviceError, match="cuCtxSynchronize"):
+        forked.call(work, "worker", 20)
+
+
+@pytest.mark.gpu
 def test_a_gang_whose_devices_cuda_does_not_show_is_refused(machine: Machine) -> None:
     first, second, _ = (each.uuid for each in visible())
-    stranger = "GPU-00000000-0000-0000-0000-000000000001"
+    absent = "GPU-00000000-0000-0000-0000-000000000001"
 
     def opened(*names: str) -> str:
         try:
@@ -205,5 +299,5 @@ def test_a_gang_whose_devices_cuda_does_not_show_is_refused(machine: Machine) ->
         return "opened"
 
     assert forked.call(lambda: opened(first, second), "worker", 20) == "opened"
-    assert "shows 1 devices" in forked.call(lambda: opened(first, stranger), "worker", 20)
+    assert "shows 1 devices" in forked.call(lambda: opened(first, absent), "worker", 20)
     assert "not all are UUIDs" in forked.call(lambda: opened(first, "1"), "worker", 20)

@@ -189,10 +189,17 @@ def test_a_file_that_initialises_cuda_is_refused(folder: Path, monkeypatch: pyte
 
 
 def test_two_reloads_at_a_time_are_one_too_many(folder: Path) -> None:
-    with reloading(folder, lambda: table("two")) as (_, reloader, _):
+    def waits() -> KernelTable:
+        while not (folder / "go").exists():
+            time.sleep(0.01)
+        return table("two")
+
+    with reloading(folder, waits) as (_, reloader, _):
         reloader.request()
         reloader.poll(lambda: None)
         assert str(asked(folder, reloader)).startswith("busy: ")
+        (folder / "go").touch()
+        serve(reloader, lambda: reloader.revision == 1)
 
 
 def test_a_helper_that_ends_ends_its_trial_and_says_so(folder: Path) -> None:

@@ -12,6 +12,19 @@ from offpath.bindings.nvml.session import Nvml
 from .gpu_emulator import PREFIX, emulator, load
 
 _LIBRARIES: Final = "OFFPATH_GPU_PATH"
+FAULT: Final = b"""
+.version 6.0
+.target sm_52
+.address_size 64
+.visible .entry offpath_fault()
+{
+    .reg .b64 %rd<2>;
+    mov.u64 %rd1, 0;
+    st.global.u64 [%rd1], %rd1;
+    ret;
+}
+\0"""
+"""A kernel "offpath_fault" that writes to address 0."""
 
 
 class Machine:

@@ -46,28 +46,31 @@ def call(function: Callable[[], str], what: str, limit_s: float) -> str:
     return _text(result, what)
 
 
-def call_all(functions: Sequence[Callable[[], str]], what: str, limit_s: float) -> list[str]:
-    """As `call`, each function in a child process of its own at the same time; ``limit_s`` is for all together. Raises:
-    DeviceError: the last failure, when all have ended."""
-    begun: list[tuple[int, int]] = []
-    failed: DeviceError | None = None
-    texts = []
+def call_all(functions: Sequence[Callable[[], str]], what: str, limit_s: float) -> list[str | DeviceError]:
+    """As `call`, each function in a child process of its own at the same time; ``limit_s`` is for all together. Returns
+    for each, in order, what it returned or why it failed, when all have ended."""
+    results: list[str | DeviceError] = []
+    begun: list[tuple[int, int] | OSError] = []
     deadline = time.monotonic() + limit_s
-    try:
-        for function in functions:
-            begun.append(begin(function, what))
-    except OSError as fault:
-        failed = DeviceError(f"{what}: no process: {fault}")
-    for child, reading in begun:
+    for function in functions:
         try:
-            texts.append(_text(_await(child, reading, what, limit_s, deadline), what))
+            begun.append(begin(function, what))
+        except OSError as fault:
+            begun.append(fault)
+    for each in begun:
+        if isinstance(each, OSError):
+            results.append(DeviceError(f"{what}: no process: {each}"))
+            continue
+        child, reading = each
+        try:
+            results.append(_text(_await(child, reading, what, limit_s, deadline), what))
         except DeviceError as fault:
-            failed = fault
+            results.append(fault)
+        except OSError as fault:
+            results.append(DeviceError(f"{what}: {fault}"))
         finally:
             os.close(reading)
-    if failed is not None:
-        raise failed
-    return texts
+    return results
 
 
 def _text(result: bytes, what: str) -> str:
@@ -132,17 +135,21 @@ def _await(child: int, reading: int, what: str, limit_s: float, deadline: float)
             return result
         result += received
     os.kill(child, signal.SIGKILL)
-    _reap(child, what)
+    reap(child, what)
     if len(result) > MOST_BYTES:
         raise DeviceError(f"{what}: the result has more than {MOST_BYTES} bytes")
     raise DeviceError(f"{what}: it took longer than {limit_s:g} s")
 
 
-def _reap(child: int, what: str) -> None:
-    """A process inside a driver that hangs does not end, so this does not wait for ever."""
+def reap(child: int, what: str) -> int | None:
+    """The status of a killed child. None: it has not ended within 5 s; a process inside a driver that hangs does not,
+    so this does not wait for ever."""
     deadline = time.monotonic() + _END_S
-    while os.waitpid(child, os.WNOHANG) == (0, 0):
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status
         if time.monotonic() > deadline:
             logger.error("%s: process %d does not end", what, child)
-            return
+            return None
         time.sleep(0.01)

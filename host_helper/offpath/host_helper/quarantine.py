@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from offpath.bindings.errors import DeviceGone, OffpathError
 from offpath.bindings.ports import Gpu
-from offpath.host_helper.gangs import Gang, gpus_of, parts_of
-from offpath.host_helper.scrubbing import scrub
+from offpath.host_helper.gangs import Gang, Part, gpus_of, parts_of
+from offpath.host_helper.scrubbing import scrub_parts
 
 
 class Quarantine:
     """Instances stay here, so that their memory is not reused, until a later scrub succeeds. A GPU stays for good."""
 
     def __init__(self) -> None:
-        self._instances: list[tuple[Gpu, int]] = []
+        self._instances: list[Part] = []
         self.gpus: dict[str, str] = {}
         """Those that need a reset, and why."""
 
@@ -37,12 +37,14 @@ class Quarantine:
             raise DeviceGone(f"{uuid} needs a reset after {self.gpus[uuid]}; then restart the helper")
 
     def retry(self) -> OffpathError | None:
-        """Retry the scrub of the instances. Returns the last failure, if one remains. Those of a GPU that needs a reset
-        are left to the reset, which removes them."""
+        """Retry the scrub of the instances, of all at the same time. Returns the last failure, if one remains. Those of
+        a GPU that needs a reset are left to the reset, which removes them."""
         failed: OffpathError | None = None
-        for gpu, instance in [each for each in self._instances if each[0].uuid not in self.gpus]:
+        waiting = [each for each in self._instances if each[0].uuid not in self.gpus]
+        for (gpu, instance), result in zip(waiting, scrub_parts(waiting), strict=True):
             try:
-                scrub(gpu, instance)
+                if isinstance(result, OffpathError):
+                    raise result
                 gpu.destroy_instance(instance)
             except OffpathError as fault:
                 failed = fault

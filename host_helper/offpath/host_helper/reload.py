@@ -179,14 +179,15 @@ class Reloader:
             raise OffpathError(f"the file cannot be served: {type(fault).__name__}: {fault}") from None
 
     def _end_trial(self) -> bytes:
-        """What the trial's process wrote. It has ended when this returns."""
+        """What the trial's process wrote. It has ended when this returns, unless it hangs in a driver: then it is left
+        behind."""
         trial, self._trial = self._trial, None
         assert trial is not None
         self._poll.unregister(trial.fd)
         os.close(trial.fd)
         os.kill(trial.pid, signal.SIGKILL)
-        _, status = os.waitpid(trial.pid, 0)
-        if trial.result or not os.WIFSIGNALED(status) or os.WTERMSIG(status) == signal.SIGKILL:
+        status = forked.reap(trial.pid, "the trial of a reload")
+        if status is None or trial.result or not os.WIFSIGNALED(status) or os.WTERMSIG(status) == signal.SIGKILL:
             return trial.result
         return forked.FAILED + f"its trial was ended by {signal.Signals(os.WTERMSIG(status)).name}".encode()
 

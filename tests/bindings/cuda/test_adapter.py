@@ -19,22 +19,10 @@ from offpath.bindings.cuda.driver import STICKY, load
 from offpath.bindings.cuda.instance import CudaInstance, scrub
 from offpath.bindings.errors import CudaError, CudaLost, DeviceError, OffpathError
 
-from ...support.gpu_machine import Machine
+from ...support.gpu_machine import FAULT, Machine
 
 pytestmark = pytest.mark.gpu
 BOUND_S = 30.0
-FAULT = b"""
-.version 6.0
-.target sm_52
-.address_size 64
-.visible .entry offpath_fault()
-{
-    .reg .b64 %rd<2>;
-    mov.u64 %rd1, 0;
-    st.global.u64 [%rd1], %rd1;
-    ret;
-}
-\0"""
 
 
 def in_worker(act: Callable[[str], Any]) -> str:

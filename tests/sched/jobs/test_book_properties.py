@@ -41,7 +41,7 @@ REACHED = {
 }  # fmt: skip
 """RETRY_SAFE is not among them: the book itself never loses a payload; only replay after a crash may say it."""
 RARE = {"no_instance_fits", "launched again", "helper_lost", "worker_lost", "EXPIRED while waiting",
-        "CANCELLED while waiting"}  # fmt: skip
+        "CANCELLED while waiting", "kill at the drain limit"}  # fmt: skip
 
 
 @dataclass(slots=True)

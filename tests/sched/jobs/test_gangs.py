@@ -262,3 +262,67 @@ def test_no_pair_has_more_links_than_the_chosen_one_and_larger_gangs_come_near(
     found = total(tuple(gpu.gpu for gpu in chosen(specs, count)))
     best = max(total(gang) for gang in combinations([gpu.gpu for gpu in specs], count))
     assert found == best if count == 2 else 2 * found >= best
+
+
+def test_gpus_of_nearly_one_size_form_a_gang_that_counts_as_the_smallest_of_them() -> None:
+    """Firmware keeps some bytes, not the same on each GPU."""
+    book = BookHarness(TENANTS, is_joined=False)
+    book.book = JobBook(TENANTS, make("oldest-gpu-first"), SETTINGS)
+    book.send(0, events.SessionOpened(1, "ada", 64))
+    nbytes = WHOLE.memory_bytes
+    gpus = [replace(whole(f"gpu-{n}"), profiles=(replace(WHOLE, memory_bytes=nbytes - n),)) for n in range(3)]
+    # each lane's buffers are added to what a kernel states
+    room = 2 * (SETTINGS.landing_bytes + SETTINGS.result_bytes)
+    fits = events.Kernel(1, 200, "fits", memory_bytes=2 * nbytes - 2 - room)
+    three = events.Kernel(2, 300, "three", memory_bytes=3 * nbytes - 6 - room)
+    large = events.Kernel(3, 300, "large", memory_bytes=3 * nbytes)
+    book.send(0, events.HelperJoined(1, tuple(gpus), (fits, three, large)))
+    order = opening(book.submit(1, 1, ADA, 1))
+    assert len(order.others) == 1
+    view = book.book.ledger.leases[order.lease].view
+    assert view.lane_bytes * view.lanes <= 2 * (nbytes - 1)
+    assert book.book.ledger.helpers.instances[()].wholes == tuple(
+        sorted(("H100-80GB", n + 1, nbytes - n) for n in range(3))
+    )
+    (refused,) = book.submit(2, 2, ADA, 3)
+    assert isinstance(refused, Answer)
+    assert refused.reason is EndReason.NO_INSTANCE_MEMORY
+    assert not [each for each in book.submit(3, 3, ADA, 2) if isinstance(each, Answer)]
+
+
+def test_of_a_kernel_for_a_part_and_for_a_gang_the_part_is_used() -> None:
+    """Two helpers state one kernel differently: a job fits one of them, and is not refused."""
+    book = BookHarness(TENANTS, is_joined=False)
+    book.book = JobBook(TENANTS, make("oldest-gpu-first"), SETTINGS)
+    book.send(0, events.SessionOpened(1, "ada", 64))
+    offer = (events.Kernel(1, 200, "either"),)
+    book.send(0, replace(joined(2), kernels=offer, name="gangs"))
+    assert opening(book.submit(1, 1, ADA, 1)).others == ("gpu-1",)
+    part = events.HelperJoined(2, (a100("mig-0"),), (events.Kernel(1, 14, "either"),), name="parts")
+    commands = book.send(2, part)
+    assert book.book.ledger.kernels[1].share == 14
+    assert book.book.ledger.helpers.only_on == {1: ("parts",)}
+    commands += book.submit(3, 2, ADA, 1) + book.tick(2_000)
+    orders = [each for each in commands if isinstance(each, OpenLease)]
+    assert all(each.gpu == "mig-0" for each in orders)
+    assert not [each for each in commands if isinstance(each, Answer)]
+    book.send(2_001, events.HelperLost(2))
+    assert book.book.ledger.kernels[1].share == 200, "the connected helper's word counts"
+
+
+def test_a_scrub_that_the_helper_confirmed_makes_the_slices_clean_and_is_not_asked_for_again() -> None:
+    """The first opening overran its limit; the close that follows has scrubbed all that it may have left."""
+    book = BookHarness(TENANTS, is_joined=False)
+    book.book = JobBook(TENANTS, make("oldest-gpu-first"), replace(SETTINGS, open_ns=50 * MS))
+    for number, spec in enumerate(TENANTS, start=1):
+        book.send(0, events.SessionOpened(number, spec.name, 64))
+    book.send(0, joined(2))
+    book.book.leasing.dirty |= {(f"gpu-{n}", slice_) for n in range(2) for slice_ in range(8)}
+    first = opening(book.submit(1, 1, ADA, PAIR.kernel))
+    assert first.scrub_first
+    closing = book.tick(51)
+    assert [each.scrub for each in closing if isinstance(each, CloseLease)] == [True]
+    commands = book.send(60, events.InstanceClosed(first.lease, first.generation)) + book.tick(5_000)
+    (second,) = [each for each in commands if isinstance(each, OpenLease)]
+    assert not second.scrub_first
+    assert book.book.leasing.dirty == set()

@@ -34,7 +34,8 @@ class Context:
 
     def __init__(self, uuid: str, *, others: Sequence[str] = (), is_spinning: bool = False) -> None:
         """``is_spinning``: waits for the GPU poll instead of sleeping. ``others``: whole GPUs that this process may see
-        too, as its devices 1, 2 …. It has no context there: the frameworks that use them make it.
+        too, as its devices 1, 2 …. It has no context there: the frameworks that use them make it, and
+        `synchronize_others` finds it.
 
         Raises: DeviceError: CUDA shows other devices than these, or none. CudaMissing: no driver. CudaLost: the device
         failed.
@@ -48,7 +49,10 @@ class Context:
         self.driver: Driver = load()
         self.uuid = uuid
         self._views: list[tuple[int, int, int]] = []
-        self._device = self._devices(wanted)[0]
+        self._device, *self._unused = self._devices(wanted)
+        """``_unused``: other devices on which no primary context was found yet."""
+        self._others: dict[Any, Any] = {}
+        """The primary contexts of other devices, which kernels have made."""
         driver = self.driver
         driver.call("cuDevicePrimaryCtxSetFlags", self._device, _SPIN if is_spinning else _BLOCKING_SYNC)
         self._context: Any = driver.call("cuDevicePrimaryCtxRetain", self._device)
@@ -79,6 +83,22 @@ class Context:
             api.CUflushGPUDirectRDMAWritesScope(_ORDERED_BY_OWNER),
         )  # fmt: skip
 
+    def synchronize_others(self) -> None:
+        """Wait for the work on the other devices that kernels have used. Raises: CudaError, CudaLost: it failed."""
+        for device in list(self._unused):
+            _, is_active = self.driver.call("cuDevicePrimaryCtxGetState", device)
+            if is_active:
+                self._others[device] = self.driver.call("cuDevicePrimaryCtxRetain", device)
+                self._unused.remove(device)
+        if not self._others:
+            return
+        try:
+            for context in self._others.values():
+                self.driver.call("cuCtxSetCurrent", context)
+                self.driver.call("cuCtxSynchronize")
+        finally:
+            self.driver.call("cuCtxSetCurrent", self._context)
+
     def add_block(self, base: int, nbytes: int) -> int:
         """Register an allocation; returns the address that code in this process uses for it: the device's, or on the
         emulator the host's view."""
@@ -102,10 +122,11 @@ class Context:
         if self._context is None:
             return
         self._context = None
-        try:
-            self.driver.call("cuDevicePrimaryCtxRelease", self._device)
-        except DeviceError as fault:
-            logger.info("context of %s: %s", self.uuid, fault)
+        for device in (*self._others, self._device):
+            try:
+                self.driver.call("cuDevicePrimaryCtxRelease", device)
+            except DeviceError as fault:
+                logger.info("context of %s: %s", self.uuid, fault)
 
     def _devices(self, wanted: list[UUID]) -> list[Any]:
         """CUDA's devices, which must be these, in this order."""

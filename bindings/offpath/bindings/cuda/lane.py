@@ -153,7 +153,9 @@ class CudaLane:
         return crc
 
     def synchronize(self) -> None:
-        """See `Lane.synchronize`: the lane's stream, and the default stream for kernels of code that knows no other."""
+        """See `Lane.synchronize`: the lane's stream, the default stream for kernels of code that knows no other, and
+        the other devices of a gang."""
+        self._context.synchronize_others()  # first: what runs there may still write into the lane
         self._call("cuStreamSynchronize", self._stream)
         self._call("cuStreamSynchronize", self._driver.api.CUstream(_LEGACY_STREAM))
 

@@ -7,7 +7,6 @@ models are never the request's: a requester does not know what the kernel loads.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +19,7 @@ from offpath.sched.jobs.states import EndReason
 InstanceKind = tuple[str, int, int]
 """A kind of instance: its GPU's model, its fraction α in percent, its memory in bytes."""
 GangKind = tuple[str, int, int]
-"""Whole GPUs of one helper: their model, how many there are, the memory of one in bytes."""
+"""Whole GPUs of one helper: their model, how many of them have at least this memory each, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +89,22 @@ def instances_of(gpus: Sequence[GpuSpec], lease_bytes: int) -> Instances:
     }
     alphas = {alpha for _, alpha, _ in kinds}
     models = tuple(sorted({gpu.model for gpu in gpus}))
-    whole = [(gpu.model, profile) for gpu in gpus if (profile := gpu.whole) is not None]
-    wholes = Counter([(model, profile.job_bytes) for model, profile in whole if profile.memory_bytes >= lease_bytes])
-    found = tuple(sorted((model, count, nbytes) for (model, nbytes), count in wholes.items()))
-    return Instances(tuple(sorted(kinds)), tuple(sorted(alphas)), models, found)
+    return Instances(tuple(sorted(kinds)), tuple(sorted(alphas)), models, _wholes(gpus, lease_bytes))
+
+
+def _wholes(gpus: Sequence[GpuSpec], lease_bytes: int) -> tuple[GangKind, ...]:
+    """GPUs of one model may differ by some bytes, since firmware keeps a part: for each size, those at least as
+    large."""
+    sizes: dict[str, list[int]] = {}
+    for gpu in gpus:
+        if (profile := gpu.whole) is not None and profile.memory_bytes >= lease_bytes:
+            sizes.setdefault(gpu.model, []).append(profile.job_bytes)
+    found = {
+        (model, sum(other >= nbytes for other in of_model), nbytes)
+        for model, of_model in sizes.items()
+        for nbytes in of_model
+    }
+    return tuple(sorted(found))
 
 
 def demand_of(

@@ -54,7 +54,7 @@ class Helpers:
         """The only helpers whose GPUs can run a kernel, for each that not all connected helpers serve."""
         self.kernels: dict[int, events.Kernel] = {}
         """The kernels that requests may name: those of connected helpers and of former ones. A kernel of several
-        helpers needs as much as the most demanding of them states."""
+        helpers needs as much as the most demanding of them states; see `_of_one_kind`."""
 
     def joined(self, event: events.HelperJoined, instances: Instances) -> Helper:
         """Record the helper, which replaces the former one of its name."""
@@ -148,6 +148,7 @@ class Helpers:
         for helper in helpers:
             for kernel in helper.kernels:
                 servers.setdefault(kernel.kernel, []).append(helper)
+        servers = {number: _of_one_kind(number, those) for number, those in servers.items()}
         self.kernels.clear()
         self.kernels.update((number, _offered(number, those)) for number, those in servers.items())
         connected = {each.name for each in helpers if each.number}
@@ -159,6 +160,23 @@ class Helpers:
         self.instances = {
             names: union(each.instances for each in self._those(names)) for names in {(), *self.only_on.values()}
         }
+
+
+def _of_one_kind(number: int, helpers: list[Helper]) -> list[Helper]:
+    """Those to which the kernel's jobs may go. If some state a part of a GPU for it and others a gang, a job cannot fit
+    both: those that state a part then, of the connected ones if there are any."""
+
+    def needs_gang(helper: Helper) -> bool:
+        return any(
+            share > 100
+            for kernel in helper.kernels
+            if kernel.kernel == number
+            for share in (kernel.share, *[on_model for _, on_model in kernel.models])
+        )
+
+    asked = [each for each in helpers if each.number] or helpers
+    is_gangs = all(needs_gang(each) for each in asked)
+    return [each for each in helpers if needs_gang(each) is is_gangs]
 
 
 def _offered(number: int, helpers: list[Helper]) -> events.Kernel:

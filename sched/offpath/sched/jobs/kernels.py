@@ -45,7 +45,7 @@ class Kernels:
 
     def renew_demands(self) -> None:
         """Queued jobs need what their kernels need now: they were accepted under what a former helper stated. R of a
-        kernel without a table of models stays as accepted."""
+        kernel without a table of models stays as accepted, unless it was a gang's and is now a part, or the reverse."""
         for tenant in self._ledger.tenants.values():
             for job in [job for queue in tenant.queues.values() for job in queue.waiting()]:
                 if (demand := self.renewed(job, tenant)) is not None:
@@ -66,7 +66,8 @@ class Kernels:
         kernel = ledger.kernels.get(job.kernel)
         if kernel is None:
             return None
-        asked_share = job.asked_share or (0 if kernel.models else was.share)
+        is_other = bool(kernel.models) or (kernel.share > 100) is not (was.share > 100)
+        asked_share = job.asked_share or (0 if is_other else was.share)
         helpers = ledger.helpers.only_on.get(job.kernel, ())
         demand = demand_of(job.job, kernel, tenant.spec, ledger.settings, asked_share, was.payload_bytes, helpers)
         return demand if demand.kind != was.kind else None

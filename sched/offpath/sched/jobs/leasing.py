@@ -201,7 +201,8 @@ class Leasing:
             self._close_when_scrubbed(lease)
 
     def instance_closed(self, lease: Lease, now_ns: int) -> None:
-        """The lease is FREE: its slices may go to any tenant. If the helper was to scrub them, it has. Ignored unless
+        """The lease is FREE: its slices may go to any tenant. If the helper was to scrub them, it has: what
+        `closing` answers no longer changes, since without a scrub all lanes were ready and confirmed. Ignored unless
         closing was requested."""
         if lease.is_closing:
             if self.closing(lease).scrub:
@@ -316,17 +317,13 @@ class Leasing:
         self, demand: Demand, tenant: Tenant, now_ns: int, assume_free: frozenset[int], reserved: set[Slice]
     ) -> LeasePlan | Refusal:
         opening = Opening(self.lease_bytes, tenant.spec.profile, assume_free, frozenset(reserved))
+        gone = sum(held.view.alpha for held in tenant.leases.values() if held.view.lease in assume_free)
+        most = tenant.spec.max_share - tenant.held_share + gone
         if demand.share > 100:
-            gone = sum(held.view.alpha for held in tenant.leases.values() if held.view.lease in assume_free)
-            most = tenant.spec.max_share - tenant.held_share + gone
             plan = gangs.plan(self.gpus, demand, opening, self._ledger.leases.values(), most)
         else:
             plan = self._ledger.policy.plan(demand, now_ns, opening)
-        if isinstance(plan, LeasePlan):
-            gone = sum(held.view.alpha for held in tenant.leases.values() if held.view.lease in assume_free)
-            if tenant.held_share - gone + plan.alpha > tenant.spec.max_share:
-                return _QUOTA
-        return plan
+        return _QUOTA if isinstance(plan, LeasePlan) and plan.alpha > most else plan
 
     def _make_room(self, tenant: Tenant, head: Job, age_ns: int, now_ns: int, reserved: set[Slice]) -> None:
         """Drain as few leases as needed for the job's demand; leases already leaving count as gone."""
@@ -434,7 +431,7 @@ class Leasing:
         lanes, gpu = self._lanes(plan, need), self._gpus[plan.gpu]
         view = LeaseView(
             lease_id, tenant.spec.name, plan.gpu, plan.profile, plan.start, plan.alpha, lanes, settings.landing_bytes,
-            gpu.model, len(plan.gpus) * self._profile(plan).job_bytes // lanes, gpu.helper, plan.others,
+            gpu.model, self._job_bytes(plan) // lanes, gpu.helper, plan.others,
         )  # fmt: skip
         lease = Lease(view, self._ledger.next_generation(), is_pinned)
         self._ledger.policy.lease_planned(view)
@@ -521,8 +518,12 @@ class Leasing:
             useful = min(plan.alpha // share + 1, settings.max_lanes)
             lane_bytes = settings.landing_bytes + settings.result_bytes
             lanes = max(lanes, min(useful, profile.memory_bytes // lane_bytes) if lane_bytes else useful)
-        nbytes = len(plan.gpus) * profile.job_bytes
-        return max(1, min(lanes, nbytes // memory_bytes)) if memory_bytes else lanes
+        return max(1, min(lanes, self._job_bytes(plan) // memory_bytes)) if memory_bytes else lanes
+
+    def _job_bytes(self, plan: LeasePlan) -> int:
+        """The memory for jobs on all GPUs of the lease; each counts as the smallest of them."""
+        profiles = [self._gpus[gpu].profile(plan.profile) for gpu in plan.gpus]
+        return len(profiles) * min([profile.job_bytes for profile in profiles if profile is not None])
 
     def _need_on(self, plan: LeasePlan, demand: Demand) -> Need:
         return demand.share_on(self._gpus[plan.gpu].model), demand.memory_bytes
@@ -531,7 +532,7 @@ class Leasing:
         """The least share and the greatest memory of those kernels that can run on the instance at all."""
         demands = [demand_of(0, kernel, _ANYBODY, self._ledger.settings, 0, 0) for kernel in kernels]
         needs = [self._need_on(plan, demand) for demand in demands]
-        nbytes = self._profile(plan).job_bytes
+        nbytes = self._job_bytes(plan)
         able = [(share, memory) for share, memory in needs if 0 < share <= plan.alpha and memory <= nbytes]
         return min((share for share, _ in able), default=0), max((memory for _, memory in able), default=0)
 

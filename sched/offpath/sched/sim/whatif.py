@@ -47,6 +47,9 @@ class Source:
     rights: dict[str, TenantSpec] = field(default_factory=dict)
     recorded: dict[int, int] = field(default_factory=dict)
     left_out: int = 0
+    """Recorded jobs that never ran."""
+    gangs: int = 0
+    """Recorded jobs for several GPUs, which no side simulates."""
 
 
 Place = tuple[int, str, int]
@@ -75,6 +78,7 @@ class Recording:
         self._rights = {name: tenant.spec for name, tenant in ledger.tenants.items()}
         self._tenant = {number: session.tenant for number, session in ledger.sessions.items()}
         self._jobs: dict[int, TraceJob] = {}
+        self._gangs = 0
         self._ran: dict[int, int] = {}
         self._took: dict[int, int] = {}
         self._opened: dict[int, int] = {}
@@ -98,6 +102,8 @@ class Recording:
                     self._jobs[value.job] = TraceJob(
                         now_ns, 0, tenant, need.share, models=need.models, memory_bytes=memory
                     )
+                elif need.share > 100:
+                    self._gangs += 1
         elif isinstance(value, events.ResultArrived):
             self._ran[value.job] = max(0, value.finished_ns - value.started_ns)
         elif isinstance(value, commands.Answer) and value.state is JobState.COMPLETED:
@@ -141,7 +147,7 @@ class Recording:
         return Source(
             stream, gpus, self._settings.policy or self._policy, self._settings, device, self._rights,
             {row: self._took[job] for row, (job, _) in enumerate(ran) if job in self._took},
-            len(self._jobs) - len(ran),
+            len(self._jobs) - len(ran), self._gangs,
         )  # fmt: skip
 
 
@@ -200,7 +206,7 @@ def difference(source: Source, now: Side, then: Side) -> dict[str, Any]:
         if _is_hurt(*each["p99_ms"]) or each["completed"][1] < each["completed"][0]
     ]
     return {
-        "jobs": len(rows), "left_out": source.left_out,
+        "jobs": len(rows), "left_out": source.left_out, "gangs_left_out": source.gangs,
         "decisions_that_differ": len(moved),
         "first_that_differ": [
             {"row": row, "tenant": source.stream.jobs[row].tenant, "now": now.placed.get(row), "then": place}

@@ -147,8 +147,10 @@ def text(data: dict[str, Any]) -> str:
         now, then = data[name]
         return f"{now} → {then}{unit}" if not isinstance(now, float) else f"{now:.3f} → {then:.3f}{unit}"
 
+    never = [f"{data['left_out']} never ran"] if data["left_out"] else []
+    never += [f"{data['gangs_left_out']} for several GPUs are not simulated"] if data["gangs_left_out"] else []
     lines = [
-        f"{data['jobs']} jobs of {data['source']}" + (f" ({data['left_out']} never ran)" if data["left_out"] else ""),
+        f"{data['jobs']} jobs of {data['source']}" + (f" ({'; '.join(never)})" if never else ""),
         f"policy            {pair('policy')}",
         f"GPUs              {pair('gpus')}",
         f"decisions         {data['decisions_that_differ']} of {data['jobs']} differ",
