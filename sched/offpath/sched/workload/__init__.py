@@ -1,0 +1,1 @@
+"""Jobs with a GPU count: queued, placed in batches, started by an engine."""
