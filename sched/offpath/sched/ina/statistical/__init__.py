@@ -1,0 +1,1 @@
+"""Statistical INA: all jobs share links and switch memory packet by packet; this estimates what each job gets."""

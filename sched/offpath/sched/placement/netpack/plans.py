@@ -1,0 +1,96 @@
+"""Steps 2 and 3 of Algorithm 2: worker plans by dynamic programming, and the PS of each.
+
+The printed algorithm is mended where it contradicts the text: V starts at no plan but the empty one; a better plan with
+the same number of flows is kept; the flows of a server are not bounded by its GPUs, because PSs add flows; and
+equation 1 *adds* the share C / (f_max + 1) of the hottest server, or the worst share of an uplink: subtracted, it would
+reward hot spots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offpath.sched.placement.gpu_cluster import GpuCluster
+from offpath.sched.placement.netpack.kernels import kernels
+
+_PAT_GBPS = 1e-6
+"""A ToR with less PAT left aggregates nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the steady state says of the cluster. By server: shape [S]; by rack: [R]."""
+
+    free: NDArray[np.int64]
+    left_gbps: NDArray[np.float64]
+    flows: NDArray[np.float64]
+    rack_of: NDArray[np.int64]
+    uplinks_gbps: NDArray[np.float64]
+    uplink_flows: NDArray[np.float64]
+    is_open: NDArray[np.bool_]
+    """The rack's ToR has PAT left."""
+    fastest_gbps: float
+    most_gpus: int
+    compiled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``score`` is that of equation 1. ``workers``: (server, GPUs), by server."""
+
+    score: float
+    workers: tuple[tuple[int, int], ...]
+    ps: int
+
+
+def view(cluster: GpuCluster) -> View:
+    """What a job that arrives now would see."""
+    steady = cluster.steady
+    return View(
+        cluster.free, steady.residual_gbps, steady.flows, cluster.rack_of, cluster.uplinks_gbps, steady.uplink_flows,
+        steady.pat_left_gbps > _PAT_GBPS, cluster.network.fastest_gbps, cluster.most_gpus, steady.is_compiled,
+    )  # fmt: skip
+
+
+def plans(
+    seen: View, servers: NDArray[np.int64], wanted: int, ps_servers: NDArray[np.int64], charge: float = 0.0
+) -> list[Plan]:
+    """Plans of ``wanted`` GPUs on ``servers``, with the best PS on ``ps_servers`` each, the best score first.
+
+    One plan per number of flows f and of GPUs g that the dynamic program finds; equal scores stay in its order.
+    ``charge``: subtracted from the value of each server, in Gbit/s; 0 is the paper's.
+    """
+    _, items, table, best_ps, _ = kernels(seen.compiled)
+    most = wanted + seen.most_gpus
+    found, values = items(
+        servers, seen.free, seen.left_gbps, seen.flows, seen.fastest_gbps, charge, most, seen.most_gpus
+    )
+    if not len(found):
+        return []
+    shapes, worth, chosen = table(found, values, seen.free, seen.flows, wanted, most)
+    scores, ps = best_ps(
+        shapes, worth, chosen, ps_servers, seen.rack_of, seen.left_gbps, seen.flows, seen.fastest_gbps,
+        seen.uplinks_gbps, seen.uplink_flows, seen.is_open,
+    )  # fmt: skip
+    order = np.argsort(-scores, kind="stable")
+    return [
+        Plan(float(scores[n]), released(seen, [int(s) for s in chosen[n] if s >= 0], wanted), int(ps[n])) for n in order
+    ]
+
+
+def released(seen: View, servers: list[int], wanted: int) -> tuple[tuple[int, int], ...]:
+    """Workers on all free GPUs of ``servers``, less those beyond ``wanted``, which the least loaded server gives back.
+
+    Least loaded: the most bandwidth left, then the fewest flows, then the first. If it has fewer, the next follows.
+    """
+    counts = {server: int(seen.free[server]) for server in servers}
+    extra = sum(counts.values()) - wanted
+    order = sorted(servers, key=lambda s: (-round(float(seen.left_gbps[s]), 6), round(float(seen.flows[s])), s))
+    for server in order:
+        back = min(extra, counts[server])
+        counts[server] -= back
+        extra -= back
+    return tuple((server, counts[server]) for server in sorted(counts) if counts[server])
