@@ -23,9 +23,9 @@ from offpath.bindings.errors import EngineRefused
 
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 """PATH of a job whose `Start` has none."""
-MOST_BYTES: Final = 256 << 10
+MOST_BYTES: Final = 96 << 10
 """Limit of a `Start`: arguments, environment and paths together."""
-MOST_PLACES: Final = 16_384
+MOST_PLACES: Final = 2_048
 _IDENTITY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -46,6 +46,10 @@ class Memory:
             self._unfinished[job.identity] = job
         return job
 
+    def knows(self, identity: str) -> bool:
+        """It was seen, and its end was not."""
+        return identity in self._unfinished
+
     def forget(self, identity: str) -> None:
         """It is not missed any more."""
         self._unfinished.pop(identity, None)

@@ -351,7 +351,7 @@ ENTRIES: Final = (
         (
             "EngineUnavailable",
             "the engine did not answer in time, or another controller uses it",
-            "start the engine's daemons (slurmctld, the head of Ray), or end the other controller; calls may be repeated",
+            "start the engine's daemons (slurmctld, Ray's head), or end the other controller; calls may be repeated",
         ),
         (
             "EngineAnswerInvalid",
