@@ -49,6 +49,12 @@ OffpathError
 │       ├── DocaMissing      the DOCA libraries cannot be loaded
 │       ├── DocaTooOld       the installed DOCA lacks a function
 │       └── NoDocaDevice     no DOCA device matches
+├── JobEngineError           an engine of jobs (Slurm, Ray, local) failed
+│   ├── EngineRefused        the engine does not take the job, with its reason; the request must change
+│   │   └── EngineJobUnknown no job of this identity
+│   ├── EngineUnavailable    the engine does not answer; repeat the call
+│   ├── EngineAnswerInvalid  the engine's answer cannot be read: another version, or damaged
+│   └── EngineMissing        the engine's programs or package are not installed
 └── ResourceClosed           a handle was used after close: a bug in offpath
 """
 
@@ -320,6 +326,34 @@ class DocaTooOld(DocaError):
 
 class NoDocaDevice(DocaError):
     """DOCA lists no device, none of the given name with the required capabilities, or several that match equally."""
+
+
+class JobEngineError(OffpathError):
+    """An engine of jobs failed. Its subclasses tell who must act."""
+
+
+class EngineRefused(JobEngineError):
+    """The engine does not take the job. ``reason``: its own text, one line, bounded."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class EngineJobUnknown(EngineRefused):
+    """The engine has no job of this identity: it was never started, or is forgotten."""
+
+
+class EngineUnavailable(JobEngineError):
+    """The engine did not answer in time, or another controller uses it. Every call may be repeated."""
+
+
+class EngineAnswerInvalid(JobEngineError):
+    """The engine's answer is too long or not of the known form."""
+
+
+class EngineMissing(JobEngineError):
+    """A program or package of the engine is not installed where the configuration says."""
 
 
 class ResourceClosed(OffpathError):

@@ -333,6 +333,36 @@ ENTRIES: Final = (
             "an invalid or contradictory topology; its text names the line",
             "fix the line, or use another file",
         ),
+        (
+            "JobEngineError",
+            "an engine of jobs (Slurm, Ray, local) failed; see its subclasses",
+            "its text has the engine's reason",
+        ),
+        (
+            "EngineRefused",
+            "the engine does not take a job; the text is the engine's own reason",
+            "change the job's request, or take the reason to the engine's operator",
+        ),
+        (
+            "EngineJobUnknown",
+            "the engine has no job of this identity",
+            "nothing, if the job was forgotten; else start it again: a command runs at most once per identity",
+        ),
+        (
+            "EngineUnavailable",
+            "the engine did not answer in time, or another controller uses it",
+            "start the engine's daemons (slurmctld, Ray's head), or end the other controller; calls may be repeated",
+        ),
+        (
+            "EngineAnswerInvalid",
+            "an engine's answer, or a record of its state folder, is too long or not of the known form",
+            "compare the engine's release with docs/engines.md; move a damaged record away",
+        ),
+        (
+            "EngineMissing",
+            "an engine's programs or package are not where the configuration says",
+            "install Slurm's client commands, or `pip install 'offpath[ray]'`; docs/engines.md",
+        ),
         ("AdvisorError", "a policy plug-in failed to answer", "see its codes"),
         ("InvalidTransition", "an event that the book's state does not allow", _BUG),
     ),

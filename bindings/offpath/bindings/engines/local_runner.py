@@ -1,0 +1,220 @@
+"""The process that runs one job of the engine `local`: ``python local_runner.py FOLDER``, detached from the controller.
+
+It outlives the controller, because only a parent learns an exit code. The ledger is the job's folder; all files appear
+by rename, after fsync:
+
+- ``start.json``: what to run; written by the controller, which made the folder.
+- ``started.json``: pid, start time and boot of this process. The command never runs before it is there, and no runner
+  runs it when it is there: at most once.
+- ``children.json``: the processes, before any of them runs the command.
+- ``ended.json``: state, exit code, reason; final.
+
+Standard library only: it is run by its path, without offpath's packages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pwd
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+GRACE_S = 5.0
+"""From SIGTERM to SIGKILL."""
+CANNOT_RUN = 127
+_SIGNALS = {signal.SIGCHLD, signal.SIGTERM}
+
+
+def boot() -> str:
+    """The kernel's id of this boot: processes of another one are gone."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def start_time(pid: int) -> int | None:
+    """When the process started, in the kernel's ticks since boot; None: no such process, or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def write(folder: str, name: str, document: Mapping[str, Any]) -> None:
+    """All or nothing, and on the disk when this returns."""
+    with open(f"{folder}/{name}.new", "w") as file:
+        json.dump(document, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(f"{folder}/{name}.new", f"{folder}/{name}")
+    sync(folder)
+
+
+def sync(folder: str) -> None:
+    """The folder's entries are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def lock(folder: str) -> int | None:
+    """The folder's lock as a descriptor; None: another process has it."""
+    descriptor = os.open(f"{folder}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def signal_group(pid: int, number: int) -> None:
+    """To all processes of a child's session that kept its group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+class Runner:
+    """The life of one job."""
+
+    def __init__(self, folder: str, start: Mapping[str, Any]) -> None:
+        self._folder = folder
+        self._start = start
+        self._children: dict[int, int] = {}
+        self._running: set[int] = set()
+        self._code = 0
+        self._is_cancelled = False
+        self._kill_at: float | None = None
+
+    def run(self) -> None:
+        """Start the children, wait for them, record the end."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        write(self._folder, "started.json", {"pid": os.getpid(), "start": start_time(os.getpid()), "boot": boot()})
+        gate, opener = os.pipe()
+        for index, place in enumerate(self._start["places"]):
+            pid = os.fork()
+            if pid == 0:
+                os.close(opener)
+                self._become(index, place, gate)
+            self._children[pid] = start_time(pid) or 0
+        os.close(gate)
+        write(self._folder, "children.json", {str(pid): start for pid, start in self._children.items()})
+        os.write(opener, b"." * len(self._children))
+        os.close(opener)
+        self._running = set(self._children)
+        with contextlib.suppress(BrokenPipeError):  # the controller ended
+            os.write(1, b"running\n")
+        self._point_away()
+        self._wait()
+        state = "cancelled" if self._is_cancelled else "failed" if self._code else "succeeded"
+        write(self._folder, "ended.json", {"state": state, "code": self._code, "reason": ""})
+
+    def _point_away(self) -> None:
+        """The controller's end of the pipe must not stay open as long as the job."""
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(nothing, descriptor)
+        os.close(nothing)
+
+    def _wait(self) -> None:
+        while self._running:
+            left = None if self._kill_at is None else max(self._kill_at - time.monotonic(), 0)
+            got = signal.sigwaitinfo(_SIGNALS) if left is None else signal.sigtimedwait(_SIGNALS, left)
+            if got is None:
+                for pid in self._running:
+                    signal_group(pid, signal.SIGKILL)
+                self._kill_at = None
+            elif got.si_signo == signal.SIGTERM:
+                self._is_cancelled = True
+                self._end_others()
+            self._reap()
+
+    def _reap(self) -> None:
+        while self._running:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            self._running.discard(pid)
+            signal_group(pid, signal.SIGKILL)  # what the command left behind
+            code = os.waitstatus_to_exitcode(status)
+            if code:
+                self._code = self._code or code
+                self._end_others()
+
+    def _end_others(self) -> None:
+        if self._kill_at is None:
+            self._kill_at = time.monotonic() + GRACE_S
+            for pid in self._running:
+                signal_group(pid, signal.SIGTERM)
+
+    def _become(self, index: int, place: list[Any], gate: int) -> NoReturn:
+        """The child: the command of one place. It never returns into the runner's code."""
+        try:
+            os.setsid()
+            if os.read(gate, 1) != b".":
+                os._exit(CANNOT_RUN)  # the runner died; this child is not in the ledger
+            os.close(gate)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            self._drop_privileges()
+            os.chdir(self._start["working_directory"])
+            self._redirect(index)
+            os.execvpe(self._start["argv"][0], self._start["argv"], self._environment(index, place))
+        except BaseException as fault:
+            with contextlib.suppress(OSError):
+                os.write(2, f"cannot run {self._start['argv'][0]}: {fault}\n".encode())
+        os._exit(CANNOT_RUN)
+
+    def _drop_privileges(self) -> None:
+        if self._start["user"]:
+            entry = pwd.getpwnam(self._start["user"])
+            if entry.pw_uid != os.geteuid():
+                os.initgroups(entry.pw_name, entry.pw_gid)
+                os.setgid(entry.pw_gid)
+                os.setuid(entry.pw_uid)
+
+    def _redirect(self, index: int) -> None:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        target = nothing
+        if self._start["output"]:
+            target = os.open(f"{self._start['output']}.{index}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(nothing, 0)
+        os.dup2(target, 1)
+        os.dup2(target, 2)
+
+    def _environment(self, index: int, place: list[Any]) -> dict[str, str]:
+        return {
+            "PATH": self._start["path"],
+            **self._start["environment"],
+            "OFFPATH_JOB": self._start["identity"],
+            "OFFPATH_NODE": place[0],
+            "OFFPATH_PLACE": str(index),
+            "OFFPATH_PLACES": str(len(self._start["places"])),
+            "CUDA_VISIBLE_DEVICES": ",".join(map(str, place[2])),
+        }
+
+
+def main(folder: str) -> None:
+    """Leave the controller, and run the job unless another runner has or had it."""
+    if os.fork():
+        os._exit(0)  # the controller reaps this process at once; the job's belongs to init
+    os.setsid()
+    held = lock(folder)
+    if held is None or any(os.path.exists(f"{folder}/{name}.json") for name in ("started", "ended")):
+        return
+    with open(f"{folder}/start.json") as file:
+        start = json.load(file)
+    Runner(folder, start).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
