@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from offpath.bindings.runtime import CONTROLLER_SOCKET
+from offpath.bindings.runtime import CONTROLLER_SOCKET, local_socket
 from offpath.bindings.wire import ina_admin
 from offpath.cli import admin_client
 
@@ -16,9 +17,14 @@ def client(runtime_dir: str | None) -> admin_client.AdminClient:
     return admin_client.AdminClient(runtime_dir, CONTROLLER_SOCKET, ina_admin.FROM_CONTROLLER_ADMIN)
 
 
+def is_here(runtime_dir: str | None) -> bool:
+    """A controller has its socket in the runtime directory."""
+    return os.path.exists(local_socket(CONTROLLER_SOCKET, runtime_dir))
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of every command that queries a controller."""
-    parser.add_argument("--runtime-dir", metavar="DIR", help="where the controller's socket is")
+    parser.add_argument("--runtime-dir", metavar="DIR", help="where the sockets of controller and job manager are")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
 

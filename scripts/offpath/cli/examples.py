@@ -15,7 +15,8 @@ GROUPS: Final[dict[str, str]] = {
     "request": "submit, list, explain and cancel requests",
     "lease": "list leases, or propose moves",
     "controller": "run the controller of INA sharing, or print its status",
-    "job": "submit, list, explain and cancel training jobs (INA)",
+    "manager": "run the job manager, or print its status",
+    "job": "submit, list, explain and cancel jobs",
     "ina": "print and change how training jobs share aggregation trees",
     "switch": "run an emulated switch (INA)",
 }
@@ -85,8 +86,13 @@ EXAMPLES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("controller",): ("offpath controller run --config controller.toml", "offpath controller status"),
     ("controller", "run"): ("offpath controller run --config controller.toml",),
     ("controller", "status"): ("offpath controller status --json",),
+    ("manager",): ("offpath manager run --config manager.toml", "offpath manager status"),
+    ("manager", "run"): ("offpath manager run --config manager.toml",),
+    ("manager", "status"): ("offpath manager status --json",),
+    ("job", "whatif"): ("offpath job whatif --gpus 8 --model vgg16",),
     ("job",): ("offpath job submit resnet --hosts 4", "offpath job explain resnet"),
     ("job", "submit"): (
+        "offpath job submit night --gpus 8 --model vgg16 -- python3 train.py --epochs 90",
         "offpath job submit resnet --hosts 4 --ranks-per-host 2   # the controller chooses the hosts",
         "offpath job submit resnet --on h1,h2",
     ),

@@ -45,11 +45,17 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("lease", "plan"): ("commands.lease_plan", "propose moves that would free GPUs (moves nothing)"),
     ("controller", "run"): ("commands.controller_run", "run the controller of INA sharing"),
     ("controller", "status"): ("commands.controller_status", "print the controller's term and connections"),
-    ("job", "submit"): ("commands.job_submit", "place a training job and print the environment of its ranks"),
-    ("job", "list"): ("commands.job_list", "list training jobs"),
+    ("manager", "run"): (
+        "commands.manager_run",
+        "run the job manager: place jobs, have Slurm, Ray or this machine run them",
+    ),
+    ("manager", "status"): ("commands.manager_status", "print the job manager's engine, nodes and numbers of jobs"),
+    ("job", "submit"): ("commands.job_submit", "submit a job on GPUs, or place a training job's ranks on hosts"),
+    ("job", "list"): ("commands.job_list", "list jobs"),
     ("job", "show"): ("commands.job_show", "print one training job with its ranks"),
-    ("job", "explain"): ("commands.job_explain", "explain why a training job has its tree, or none"),
-    ("job", "cancel"): ("commands.job_cancel", "cancel a training job: remove its tree, free its hosts"),
+    ("job", "explain"): ("commands.job_explain", "explain why a job waits, or has its places or its tree"),
+    ("job", "cancel"): ("commands.job_cancel", "end a job on GPUs, or remove a training job's tree"),
+    ("job", "whatif"): ("commands.job_whatif", "show where a job on GPUs would go now, at what rate (submits nothing)"),
     ("ina", "groups"): ("commands.ina_groups", "list which jobs share which root, and who may use it now"),
     ("ina", "trees"): ("commands.ina_trees", "list each job's tree and its age, or why it has none"),
     ("ina", "leases"): ("commands.ina_leases", "list which job occupies which switch, since when and why"),
@@ -70,6 +76,8 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
 }
 
 
+_WITH_COMMAND: Final = frozenset({("job", "submit")})
+"""Commands after whose ``--`` another program's command follows, as ``arguments.command``."""
 Commands = Mapping[tuple[str, ...], tuple[str, str]]
 
 
@@ -144,8 +152,14 @@ def parser_of(chosen: tuple[str, ...] | None, commands: Commands = COMMANDS) -> 
 
 def main(argv: Sequence[str] | None = None, commands: Commands = COMMANDS) -> int:
     """Parse and run one of ``commands``; exit codes 0, 1 (failure), 2 (usage), sysexits otherwise."""
-    argv = sys.argv[1:] if argv is None else argv
-    arguments = parser_of(_chosen(argv, commands), commands).parse_args(argv)
+    argv = list(sys.argv[1:] if argv is None else argv)
+    chosen = _chosen(argv, commands)
+    command: list[str] = []
+    if chosen in _WITH_COMMAND and "--" in argv:  # argparse would take the first words for arguments of its own
+        at = argv.index("--")
+        argv, command = argv[:at], argv[at + 1 :]
+    arguments = parser_of(chosen, commands).parse_args(argv)
+    arguments.command = command
     level = {0: logging.WARNING, 1: logging.INFO}.get(arguments.verbose, logging.DEBUG)
     logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     try:

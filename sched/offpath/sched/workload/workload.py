@@ -7,7 +7,7 @@ run is never started again. Nothing is migrated: a job keeps its places until it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 from math import isfinite
@@ -168,12 +168,12 @@ class Workload:
         """The engine's inventory."""
         self.nodes = tuple(sorted(nodes, key=lambda node: node.name))
 
-    def see_held(self, held: Iterable[Held], now_ns: int) -> list[Command]:
+    def see_held(self, held: Iterable[Held], now_ns: int, *, busy: Collection[str] = ()) -> list[Command]:
         """All jobs that the engine holds until they are placed. One that it no longer holds was cancelled there, unless
-        it runs: call `see_jobs` first."""
+        it runs: call `see_jobs` first. ``busy``: see there."""
         commands: list[Command] = []
-        there = {each.identity: each for each in held}
-        for identity in [each for each in self._open.values() if each not in there]:
+        there = {each.identity: each for each in held if each.identity not in busy}
+        for identity in [each for each in self._open.values() if each not in there and each not in busy]:
             work = self.works[identity]
             if work.is_held and work.state is WorkState.QUEUED:
                 commands += self._end(work, WorkState.CANCELLED, "cancelled at the engine", now_ns)
@@ -186,10 +186,11 @@ class Workload:
                 commands.append(End(identity))
         return commands
 
-    def see_jobs(self, jobs: Iterable[Seen], now_ns: int, *, is_all: bool) -> list[Command]:
-        """The engine's jobs. ``is_all``: an active job that is not among them is unknown to the engine."""
+    def see_jobs(self, jobs: Iterable[Seen], now_ns: int, *, is_all: bool, busy: Collection[str] = ()) -> list[Command]:
+        """The engine's jobs. ``is_all``: an active job that is not among them is unknown to the engine. ``busy``: jobs
+        of which the engine was asked something since it began to list them: the list may be older than its answer."""
         commands: list[Command] = []
-        seen = {each.identity: each for each in jobs}
+        seen = {each.identity: each for each in jobs if each.identity not in busy}
         for each in seen.values():
             work = self.works.get(each.identity)
             if work is None:
@@ -200,7 +201,7 @@ class Workload:
                 commands += self._see(work, each, now_ns)
         if is_all:
             for work in self.active:
-                if work.identity not in seen:
+                if work.identity not in seen and work.identity not in busy:
                     commands += self._missing(work, now_ns)
         return commands
 

@@ -1,11 +1,11 @@
-"""`offpath job cancel NAME`: removes a job's tree and frees its hosts for other jobs."""
+"""`offpath job cancel NAME`: ends a job on GPUs; of a training job it removes the tree and frees the hosts."""
 
 from __future__ import annotations
 
 import argparse
 
-from offpath.bindings.wire import ina_admin
-from offpath.cli import admin_client, controller_client
+from offpath.bindings.wire import ina_admin, work_admin
+from offpath.cli import admin_client, controller_client, manager_client
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +15,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Cancel the job; its processes keep running."""
+    """Cancel the job. The processes of one that the controller placed keep running."""
+    work = manager_client.found(arguments.name, arguments.runtime_dir, work_admin.CancelRequest)
+    if work is not None:
+        manager_client.print_it(work, is_json=arguments.json)
+        return 0
     request = admin_client.request(ina_admin.CancelRequest, job=arguments.name)
     with controller_client.client(arguments.runtime_dir) as client:
         found = client.query(request, ina_admin.InaJob)

@@ -1,0 +1,95 @@
+"""Assembles and runs a job manager: engine, file, socket, signals, readiness notification."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import uvloop
+
+from offpath.bindings.engines.port import Engine
+from offpath.bindings.errors import PlaceUnusable
+from offpath.bindings.runtime import MANAGER_SOCKET, make_runtime_directory
+from offpath.bindings.wire import control, work_admin
+from offpath.dpu_daemon.durability.notify import Notifier
+from offpath.dpu_daemon.listening.places import Places
+from offpath.dpu_daemon.manager.answers import Answers
+from offpath.dpu_daemon.manager.config import EngineTable, ManagerConfig
+from offpath.dpu_daemon.manager.shell import ManagerShell
+from offpath.dpu_daemon.manager.store import JobsFile
+from offpath.dpu_daemon.operation import logs
+from offpath.dpu_daemon.operation.admin_socket import AdminHandlers, AdminSocket
+
+logger = logging.getLogger(__name__)
+
+
+def engine_of(table: EngineTable) -> Engine:
+    """The engine that the configuration names. Raises: EngineMissing: its programs or package are not installed."""
+    from offpath.bindings.engines.local import LocalEngine
+
+    return LocalEngine(Path(table.folder), [node.info() for node in table.node] or None)
+
+
+@contextlib.asynccontextmanager
+async def running_manager(config: ManagerConfig, directory: str) -> AsyncIterator[ManagerShell]:
+    """A job manager that works for as long as the block runs.
+
+    Raises: RegionError, PlaceUnusable: the directory, the socket or the jobs' file cannot be used. EngineMissing.
+    """
+    try:
+        make_runtime_directory(directory)
+    except OSError as fault:
+        raise PlaceUnusable(f"{directory}: {fault.strerror or fault}") from None
+    engine = engine_of(config.engine)
+    shell = ManagerShell(config, engine, JobsFile(config.operation.state))
+    answers = Answers(shell)
+    handlers = AdminHandlers(
+        lambda body: control.decode(work_admin.TO_MANAGER, body), answers.to, lambda: config.operation.uids
+    )
+    places = Places()
+    users = AdminSocket(handlers, os.path.join(directory, MANAGER_SOCKET), places=places)
+    try:
+        logger.info(
+            "preparing the placement; the first start on a machine compiles it", extra={"code": "manager_starts"}
+        )
+        shell.information.warm()  # before anybody connects: compiling stops the event loop
+        try:
+            await users.start()
+            places.open()
+        except OSError as fault:
+            raise PlaceUnusable(f"{fault.filename or directory}: {fault.strerror or fault}") from None
+        yield shell
+    finally:
+        places.close()
+        await users.close()
+        await shell.close()
+
+
+async def serve(config: ManagerConfig, directory: str, ready: Callable[[ManagerShell], None]) -> None:
+    """Run until SIGTERM or SIGINT; jobs continue. Raises: PlaceUnusable: the jobs' file cannot be written."""
+    logs.set_up(config.operation.log)
+    notifier = Notifier.from_environment()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(logs.loop_fault)
+    async with running_manager(config, directory) as shell:
+        working = asyncio.create_task(shell.run())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, working.cancel)
+        notifier.ready(f"engine {shell.engine.name}")
+        ready(shell)
+        try:
+            await working
+        except asyncio.CancelledError:
+            pass
+        finally:
+            notifier.stopping()
+
+
+def run(config: ManagerConfig, directory: str, ready: Callable[[ManagerShell], None]) -> None:
+    """`serve` on uvloop; blocks."""
+    uvloop.run(serve(config, directory, ready))

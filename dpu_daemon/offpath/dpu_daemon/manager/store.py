@@ -1,0 +1,117 @@
+"""The job manager's file: every job, written through to the disk before the engine is asked to start it (SQLite)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from dataclasses import asdict
+from typing import Any, Final
+
+import orjson
+
+from offpath.bindings.errors import PlaceUnusable
+from offpath.sched.workload.records import Placed, Share, Spec, Work, WorkState
+
+FORM: Final = 1
+_TABLES: Final = (
+    "CREATE TABLE job (number INTEGER PRIMARY KEY AUTOINCREMENT, identity TEXT NOT NULL UNIQUE, data TEXT NOT NULL)",
+    "CREATE TABLE counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",
+)
+
+
+class JobsFile:
+    """One file of one job manager at a time. Unlike the controller's file it is no cache: without it a job that has
+    run could be started again, so that a file that cannot be read stops the job manager."""
+
+    def __init__(self, path: str) -> None:
+        """Raises: PlaceUnusable: it cannot be used, is of another version, or another job manager has it open."""
+        self._path = path
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK, 0o600))
+            self._database = sqlite3.connect(path, isolation_level=None, timeout=0.5)
+            self._database.execute("PRAGMA locking_mode=EXCLUSIVE")
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.execute("PRAGMA synchronous=FULL")
+            self._open()
+        except (sqlite3.Error, OSError, ValueError) as fault:
+            raise PlaceUnusable(f"jobs file {path}: {fault}") from None
+
+    def _open(self) -> None:
+        (form,) = self._database.execute("PRAGMA user_version").fetchone()
+        self._database.execute("BEGIN EXCLUSIVE")  # fails while another job manager has the file
+        if not form:
+            for statement in _TABLES:
+                self._database.execute(statement)
+            self._database.execute(f"PRAGMA user_version={FORM}")
+        self._database.execute("COMMIT")
+        if form not in (0, FORM):
+            raise ValueError(f"it has format {form}, not {FORM}")
+        (verdict,) = self._database.execute("PRAGMA quick_check").fetchone()
+        if verdict != "ok":
+            raise ValueError(str(verdict)[:200])
+
+    def works(self) -> list[Work]:
+        """All jobs, in the order of submission. Raises: PlaceUnusable: a row is damaged."""
+        rows = self._database.execute("SELECT identity, data FROM job ORDER BY number").fetchall()
+        try:
+            return [_work(orjson.loads(data)) for _, data in rows]
+        except (ValueError, TypeError, KeyError) as fault:
+            raise PlaceUnusable(f"jobs file {self._path}: {fault!r:.200}") from None
+
+    def number(self) -> int:
+        """A number that this file has never returned. Raises: PlaceUnusable."""
+        with self._transaction():
+            self._database.execute(
+                "INSERT INTO counter VALUES ('identity', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1"
+            )
+            (value,) = self._database.execute("SELECT value FROM counter WHERE name = 'identity'").fetchone()
+        return int(value)
+
+    def write(self, saved: list[Work], dropped: list[str]) -> None:
+        """Write all of it or nothing; it is on the disk when this returns. Raises: PlaceUnusable."""
+        with self._transaction():
+            self._database.executemany(
+                "INSERT INTO job (identity, data) VALUES (?, ?)"
+                " ON CONFLICT (identity) DO UPDATE SET data = excluded.data",
+                [(work.identity, orjson.dumps(_data(work)).decode()) for work in saved],
+            )
+            self._database.executemany("DELETE FROM job WHERE identity = ?", [(identity,) for identity in dropped])
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Any:
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._database.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._database.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as fault:
+            raise PlaceUnusable(f"jobs file {self._path}: {fault}") from None
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        with contextlib.suppress(sqlite3.Error):
+            self._database.close()
+
+
+def _data(work: Work) -> dict[str, Any]:
+    data = {name: getattr(work, name) for name in work.__slots__}
+    data["spec"] = asdict(work.spec)
+    data["placed"] = asdict(work.placed) if work.placed is not None else None
+    return data
+
+
+def _work(data: dict[str, Any]) -> Work:
+    """Raises: TypeError, ValueError, KeyError: not what `_data` makes."""
+    spec, placed = data.pop("spec"), data.pop("placed")
+    spec["argv"] = tuple(spec["argv"])
+    spec["environment"] = tuple([(str(name), str(value)) for name, value in spec["environment"]])
+    if placed is not None:
+        shares = [Share(str(each["node"]), int(each["count"]), tuple(each["gpus"])) for each in placed.pop("shares")]
+        placed = Placed(tuple(shares), **{**placed, "reasons": tuple(placed["reasons"])})
+    data["state"], data["reasons"] = WorkState(data["state"]), tuple(data["reasons"])
+    return Work(Spec(**spec), placed=placed, **data)
