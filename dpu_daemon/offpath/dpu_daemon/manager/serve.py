@@ -54,10 +54,6 @@ async def running_manager(config: ManagerConfig, directory: str) -> AsyncIterato
     places = Places()
     users = AdminSocket(handlers, os.path.join(directory, MANAGER_SOCKET), places=places)
     try:
-        logger.info(
-            "preparing the placement; the first start on a machine compiles it", extra={"code": "manager_starts"}
-        )
-        shell.information.warm()  # before anybody connects: compiling stops the event loop
         try:
             await users.start()
             places.open()

@@ -17,7 +17,7 @@ from offpath.dpu_daemon.manager.store import JobsFile
 from offpath.dpu_daemon.manager.translation import held_of, node_of, places_of, seen_of, start_of
 from offpath.sched.workload.information import Estimate, Information, Proposal
 from offpath.sched.workload.records import Batch, Command, Drop, End, Forget, Release, Save, Spec, Start, Work
-from offpath.sched.workload.workload import Workload
+from offpath.sched.workload.workload import Workload, WorkRefused
 
 logger = logging.getLogger(__name__)
 MOST_AT_ONCE: Final = 16
@@ -93,8 +93,12 @@ class ManagerShell:
             return await asyncio.to_thread(self.information.estimates, self.workload.nodes, self.workload.active)
 
     async def propose(self, spec: Spec) -> Proposal:
-        """Where a job would go now. Raises: WorkRefused: no cluster could run it."""
+        """Where a job would go now. Raises: WorkRefused: no cluster could run it, or the engine did not answer yet."""
         self.workload.check(spec)
+        if not self.workload.nodes:
+            raise WorkRefused(
+                "engine", f"no node is known; engine {self.engine.name}: {self.engine_fault or 'has none'}"
+            )
         batch = Batch(0, (), self.workload.active, self.workload.nodes, self.workload.free())
         async with self._deciding:
             return await asyncio.to_thread(self.information.propose, batch, spec)

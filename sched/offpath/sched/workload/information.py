@@ -18,6 +18,8 @@ from offpath.sched.workload.records import Batch, Decision, Node, Placed, Share,
 
 _WHOLE: Final = "one-switch"
 """Rack of nodes whose switch is not known."""
+_PLAIN: Final = 64
+"""Nodes up to which nothing is compiled: that would take longer than all decisions of a small cluster."""
 _BITS: Final = 8e-9
 """Gbit of a byte."""
 
@@ -101,6 +103,8 @@ class Information:
 
     def estimates(self, nodes: tuple[Node, ...], active: Sequence[Work]) -> dict[str, Estimate]:
         """By identity, of the jobs that use the network."""
+        if not nodes:
+            return {}
         cluster = self._current(nodes, active, None)
         found = {}
         for work in active:
@@ -109,14 +113,6 @@ class Information:
                 if estimate is not None:
                     found[work.identity] = estimate
         return found
-
-    def warm(self) -> None:
-        """Compile what is compiled at the first use: some seconds, once per machine."""
-        nodes = tuple([Node(f"n{number}", 2, f"r{number % 2}") for number in range(4)])
-        own = Information(self._links, self._policy, self._models)
-        model = next(iter(self._models))
-        work = Work(Spec("warm", 5, model), "warm", 0)
-        own.decide(Batch(1, (work,), (), nodes, {node.name: (0, 1) for node in nodes}))
 
     # -- the cluster ----------------------------------------------------------------------------------------------
     def _current(
@@ -159,7 +155,8 @@ class Information:
             sizes, (links.link_gbps,) * len(ordered),
             tuple(size * links.link_gbps / links.oversubscription for size in sizes), (links.pat_gbps,) * len(sizes),
         )  # fmt: skip
-        self._cluster = GpuCluster(network, [node.gpus for node in ordered])
+        compiled = None if len(ordered) > _PLAIN else False
+        self._cluster = GpuCluster(network, [node.gpus for node in ordered], compiled=compiled)
 
     def _enter(self, cluster: GpuCluster, work: Work) -> None:
         """Add a running job. One that does not fit, since the engine changed a node meanwhile, has no estimate."""
