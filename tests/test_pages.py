@@ -27,6 +27,7 @@ from sybil.parsers.markdown import CodeBlockParser
 
 from offpath.dpu_daemon.config import ConfigError, parse_config
 from offpath.dpu_daemon.controller.config import ControllerConfig
+from offpath.dpu_daemon.manager.config import ManagerConfig
 
 from .support.sources import ROOT
 from .support.typed import invocations, rejection
@@ -67,6 +68,9 @@ def bash(example: Example) -> None:
 def toml(example: Example) -> None:
     found = tomllib.loads(example.parsed)
     if is_skipped(example) or found.keys() <= {"build-system", "project"}:  # the latter: a pyproject.toml
+        return
+    if "engine" in found:
+        ManagerConfig.model_validate(found)
         return
     if {"topology", "agents"} & found.keys():
         ControllerConfig.model_validate(found)

@@ -20,7 +20,8 @@ from ..support.sources import ROOT, product
 FOLDERS = ("bindings", "dpu_daemon", "host_helper", "sched", "scripts")
 ROOTS = {"OffpathError", "SchedError"}
 OTHER_FAMILIES = {
-    "NegotiationRefused": "session", "BadArguments": "admin", "JobRefused": "admin", "MigdRefused": "migd"
+    "NegotiationRefused": "session", "BadArguments": "admin", "JobRefused": "admin", "WorkRefused": "admin",
+    "MigdRefused": "migd",
 }  # fmt: skip
 SCANNED = {"reason", "status", "exception", "exit", "admin", "session", "migd"}
 BY_KEYWORD = {"Closing": "session", "Refused": "session", "Fault": "admin"}

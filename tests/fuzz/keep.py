@@ -18,7 +18,7 @@ import orjson
 from offpath.bindings.channel.session import Session
 from offpath.bindings.ina import frames as ina
 from offpath.bindings.mig import gpu_model
-from offpath.bindings.wire import cluster, control, fields, ina_admin, negotiating, regions
+from offpath.bindings.wire import cluster, control, fields, ina_admin, negotiating, regions, work_admin
 from offpath.bindings.wire.codes import Reason, Status
 from offpath.bindings.wire.frames import frame
 from offpath.bindings.wire.header import Tensor, pack_answer, pack_request, pack_tensors
@@ -233,6 +233,16 @@ def messages(name: str) -> list[Any]:
             *(kind(job="job") for kind in (ina_admin.JobRequest, ina_admin.ExplainRequest, ina_admin.CancelRequest)),
             ina_admin.GroupsRequest(), ina_admin.HoldsRequest(), ina_admin.TreesRequest(after=1),
             ina_admin.ModeRequest(mode="shared", link_bytes_per_s=1e9), ina_admin.ModeRequest(),
+        ],
+        "control_user_to_manager": [
+            work_admin.StatusRequest(), work_admin.ListRequest(after=1, limit=2, is_ended=True),
+            work_admin.SubmitRequest(job="job", gpus=8, model="vgg16", argv=["python3", "train.py"]),
+            work_admin.SubmitRequest(
+                job="j" * 63, gpus=1 << 30, model="own", data_bytes=1 << 40, value=2.5, argv=["a"] * 8,
+                environment={"A": "b", "C": ""}, directory="/tmp", output="/tmp/out",
+            ),
+            work_admin.WhatIfRequest(job="whatif", gpus=1, model="vgg16"),
+            *(kind(job="job") for kind in (work_admin.ExplainRequest, work_admin.CancelRequest)),
         ],
     }  # fmt: skip
     return every[name]

@@ -26,7 +26,7 @@ from offpath.bindings.channel import session as sessions
 from offpath.bindings.doca import pieces
 from offpath.bindings.ina import frames as ina
 from offpath.bindings.loopback import fabric
-from offpath.bindings.wire import cluster, control, frames, header, host, ina_admin, negotiating, regions
+from offpath.bindings.wire import cluster, control, frames, header, host, ina_admin, negotiating, regions, work_admin
 from offpath.dpu_daemon import config
 from offpath.host_helper.ina import rank_file
 from offpath.sched.ina.protocol.records import epoch_to_data, state_to_data
@@ -72,6 +72,7 @@ class Modules:
     negotiating: ModuleType = negotiating
     cluster: ModuleType = cluster
     ina_admin: ModuleType = ina_admin
+    work_admin: ModuleType = work_admin
     fabric: ModuleType = fabric
     sessions: ModuleType = sessions
     pieces: ModuleType = pieces
@@ -414,6 +415,7 @@ _DIRECTIONS = {
     "agent_to_controller": ("cluster", "TO_CONTROLLER", "ToController"),
     "controller_to_agent": ("cluster", "TO_AGENT", "ToAgent"),
     "operator_to_controller": ("ina_admin", "TO_CONTROLLER_ADMIN", "Request"),
+    "user_to_manager": ("work_admin", "TO_MANAGER", "Request"),
 }
 
 

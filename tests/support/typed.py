@@ -8,7 +8,7 @@ import shlex
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Final
 
-from offpath.cli.main import COMMANDS, Commands, _chosen, parser_of
+from offpath.cli.main import COMMANDS, Commands, parsed
 
 _REDIRECTION: Final = re.compile(r"(?<!\S)\d?(?:>>?|<)(?!\()\s*&?[^\s;&|()]+")
 _OPERATORS: Final = "();<>|&\n"
@@ -41,7 +41,7 @@ def rejection(words: list[str], commands: Commands = COMMANDS) -> str | None:
     errors = io.StringIO()
     try:
         with redirect_stderr(errors), redirect_stdout(io.StringIO()):  # --help prints
-            parser_of(_chosen(words, commands), commands).parse_args(words)
+            parsed(words, commands)
     except SystemExit as ended:
         return errors.getvalue() if ended.code else None
     return None

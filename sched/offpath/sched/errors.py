@@ -1,6 +1,7 @@
 """Errors of ``sched``. Each means that the caller, not a tenant, broke a contract.
 
 SchedError
+├── WorkRefused        a job that no cluster could run, or an unknown one (`workload.workload`), from a user
 ├── IllegalPlacement   a start or overlap that MIG's geometry forbids
 ├── HostsHeld          a host given to two jobs (`placement.cluster`)
 ├── EngineError        a simulation that cannot be run (`ina.engine`)

@@ -51,7 +51,7 @@ COMMANDS: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ),
     ("manager", "status"): ("commands.manager_status", "print the job manager's engine, nodes and numbers of jobs"),
     ("job", "submit"): ("commands.job_submit", "submit a job on GPUs, or place a training job's ranks on hosts"),
-    ("job", "list"): ("commands.job_list", "list jobs"),
+    ("job", "list"): ("commands.job_list", "list jobs of job manager and controller"),
     ("job", "show"): ("commands.job_show", "print one training job with its ranks"),
     ("job", "explain"): ("commands.job_explain", "explain why a job waits, or has its places or its tree"),
     ("job", "cancel"): ("commands.job_cancel", "end a job on GPUs, or remove a training job's tree"),
@@ -150,16 +150,20 @@ def parser_of(chosen: tuple[str, ...] | None, commands: Commands = COMMANDS) -> 
     return parser
 
 
-def main(argv: Sequence[str] | None = None, commands: Commands = COMMANDS) -> int:
-    """Parse and run one of ``commands``; exit codes 0, 1 (failure), 2 (usage), sysexits otherwise."""
-    argv = list(sys.argv[1:] if argv is None else argv)
-    chosen = _chosen(argv, commands)
-    command: list[str] = []
+def parsed(argv: Sequence[str], commands: Commands = COMMANDS) -> argparse.Namespace:
+    """The arguments of one of ``commands``. Raises: SystemExit: ``--help``, or words that it does not take."""
+    chosen, command = _chosen(argv, commands), list[str]()
     if chosen in _WITH_COMMAND and "--" in argv:  # argparse would take the first words for arguments of its own
-        at = argv.index("--")
-        argv, command = argv[:at], argv[at + 1 :]
+        at = list(argv).index("--")
+        argv, command = argv[:at], [*argv[at + 1 :]]
     arguments = parser_of(chosen, commands).parse_args(argv)
     arguments.command = command
+    return arguments
+
+
+def main(argv: Sequence[str] | None = None, commands: Commands = COMMANDS) -> int:
+    """Parse and run one of ``commands``; exit codes 0, 1 (failure), 2 (usage), sysexits otherwise."""
+    arguments = parsed(sys.argv[1:] if argv is None else argv, commands)
     level = {0: logging.WARNING, 1: logging.INFO}.get(arguments.verbose, logging.DEBUG)
     logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     try:

@@ -88,6 +88,10 @@ OWN_FILES = {
     "dpu_daemon/offpath/dpu_daemon/policy/plugin_child.py": "from the daemon that started this process",
     "dpu_daemon/offpath/dpu_daemon/config/lastgood.py": "the daemon's own file, mode 0600",
     "dpu_daemon/offpath/dpu_daemon/controller/store.py": "the controller's database",
+    "dpu_daemon/offpath/dpu_daemon/manager/store.py": "the job manager's database",
+    "bindings/offpath/bindings/engines/local_ledger.py": "the engine's own files",
+    "bindings/offpath/bindings/engines/local_runner.py": "from the engine that started this process",
+    "bindings/offpath/bindings/engines/slurm_reading.py": "of Slurm's programs, which print more than our models have",
     "bindings/offpath/bindings/mig.py": "a file of the package",
     "bindings/offpath/bindings/wire/document.py": "the reader itself",
 }

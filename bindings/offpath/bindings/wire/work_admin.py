@@ -31,7 +31,7 @@ class _Job(_Message):
     gpus: Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)]
     model: Name
     data_bytes: Annotated[int, Field(ge=-(1 << 62), lt=1 << 62)] = 0
-    value: float = 1.0
+    value: Annotated[float, Field(ge=-1e15, le=1e15)] = 1.0
 
 
 class SubmitRequest(_Job):

@@ -113,7 +113,7 @@ class Answers:
         if work.state is WorkState.QUEUED:
             if shell.engine_fault:
                 return f"it waits: engine {shell.engine.name} does not answer: {shell.engine_fault[:400]}"
-            before = sum(other.submitted_ns < work.submitted_ns for other in shell.workload.queued)
+            before = shell.workload.queued.index(work)
             holder = f"held by {shell.engine.name}, " if work.is_held else ""
             passed = f"{before} jobs were submitted before it, {work.batches} batches passed it over"
             return f"{holder}it waits for GPUs; {passed}"

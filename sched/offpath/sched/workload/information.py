@@ -73,7 +73,9 @@ class Information:
         """The policy's decision for each queued job, in an order in which they fit. Raises: whatever a policy of a
         plug-in raises."""
         cluster = self._current(batch.nodes, batch.active, batch.free)
-        requests = [self._request(work.spec, work.identity, work.submitted_ns, work.batches) for work in batch.queued]
+        requests = [
+            self._request(work.spec, work.identity, place, work.batches) for place, work in enumerate(batch.queued)
+        ]
         found = self._policy.place_batch(cluster, requests, self._reservation())
         kept = found.reservation
         self._reserved = (kept.job, tuple([self._names[at] for at in kept.servers])) if kept is not None else None
@@ -183,11 +185,12 @@ class Information:
         return Reservation(job, tuple([self._server_of[name] for name in names if name in self._server_of]))
 
     # -- forms ----------------------------------------------------------------------------------------------------
-    def _request(self, spec: Spec, identity: str, submitted_ns: int, batches: int) -> JobRequest:
+    def _request(self, spec: Spec, identity: str, place: int, batches: int) -> JobRequest:
+        """``place``: in the queue, which stands for the time of arrival: clocks may be set back."""
         model = self._models.get(spec.model)
         compute_s = model.compute_s if model is not None else 0.0
         return JobRequest(
-            identity, spec.gpus, self._data_gbit(spec), compute_s, spec.value, submitted_ns / 1e9, passed_over=batches
+            identity, spec.gpus, self._data_gbit(spec), compute_s, spec.value, float(place), passed_over=batches
         )
 
     def _data_gbit(self, spec: Spec) -> float:

@@ -71,7 +71,7 @@ class Workload:
         """As the engine last reported them; empty before."""
         self.batches = 0
         self._open: dict[str, str] = {}
-        """Identities of jobs that have not ended, by name."""
+        """Identities of jobs that have not ended, by name, in the order of submission."""
 
     # -- lookups --------------------------------------------------------------------------------------------------
     def remember(self, works: Iterable[Work]) -> None:
@@ -100,8 +100,8 @@ class Workload:
     @property
     def queued(self) -> tuple[Work, ...]:
         """Jobs that wait for a placement, in the order of submission."""
-        found = [self.works[each] for each in self._open.values() if self.works[each].state is WorkState.QUEUED]
-        return tuple(sorted(found, key=lambda work: work.submitted_ns))
+        found = [self.works[each] for each in self._open.values()]
+        return tuple([work for work in found if work.state is WorkState.QUEUED])
 
     def free(self) -> dict[str, tuple[int, ...]]:
         """Indices of the GPUs that no job holds, by ready node. If the engine has not reported a job's indices, the
