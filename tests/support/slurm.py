@@ -1,7 +1,7 @@
 """A real Slurm on this machine: slurmctld, a slurmd per pretended node, MUNGE; as this user, without root.
 
-What `./scripts/slurm-env` unpacks is used. Its traps: the comments below. Everything ends with `close`: the processes
-are children of this one, and slurmstepd processes that outlived them are found by their SLURM_CONF.
+It uses what `./scripts/slurm-env` unpacks. Its traps: the comments below. Everything ends
+with `close`, or with this process.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from offpath.bindings.engines import slurm
 
+from .reaper import Reaper
 from .sources import ROOT
 
 BOUND_S: Final = 60.0
@@ -38,9 +38,8 @@ class SlurmCluster:
     def __init__(self, folder: Path, nodes: int = 4, *, has_munge: bool = True) -> None:
         self.folder, self.nodes = folder, [f"h{n}" for n in range(nodes)]
         self.programs = unpacked() / "bin"
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._daemons = Reaper(folder / "log")
         self._has_munge = has_munge
-        self._log = (folder / "log").open("ab")
         self._ports = _free_ports(nodes + 1)
         self._write()
         self.environment = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": os.environ["PATH"]}
@@ -131,40 +130,25 @@ class SlurmCluster:
             self._spawn(name, ["slurmd", "-D", "-N", name, "-d", str(stepd), *options])
 
     def _spawn(self, name: str, command: list[str]) -> None:
-        self._running[name] = subprocess.Popen(
-            [self.programs / command[0], *command[1:]],
-            stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, env=self.environment, cwd=self.folder,
-        )  # fmt: skip
+        self._daemons.start(name, [self.programs / command[0], *command[1:]], self.environment, self.folder)
 
     def kill(self, name: str) -> None:
         """SIGKILL to ``slurmctld`` or the slurmd of a node."""
-        with self._running.pop(name) as process:
-            process.kill()
+        self._daemons.kill(name)
+
+    def mend(self) -> None:
+        """Every daemon runs, every node takes jobs."""
+        missing = [name for name in ("slurmctld", *self.nodes) if name not in self._daemons.running]
+        for name in missing:
+            self.start(name)
+        self.until_answers()
+        if missing or "drain" in self.command("sinfo", "-h", "-N", "-o", "%T"):
+            self.try_command("scontrol", "update", f"nodename={','.join(self.nodes)}", "state=resume")
+            self._until(lambda: not _is_bad(self.command("sinfo", "-h", "-N", "-o", "%T")), "nodes are not ready")
 
     def close(self) -> None:
-        """Cancel what runs, then end all daemons."""
-        if "slurmctld" in self._running:
-            with contextlib.suppress(subprocess.SubprocessError, AssertionError):
-                self.command("scancel", "--full", "--user", pwd.getpwuid(os.geteuid()).pw_name, timeout=10)
-                self._until(lambda: not self.command("squeue", "-h").strip(), "jobs are left", 10)
-        for name in list(self._running):
-            self._running[name].terminate()
-        for name in list(self._running):
-            try:
-                self._running[name].wait(5)
-            except subprocess.TimeoutExpired:
-                self._running[name].kill()
-            with self._running.pop(name):
-                pass
-        for pid in self.strays():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self._log.close()
-
-    def strays(self) -> list[int]:
-        """slurmstepd, and what it started: processes with this cluster's SLURM_CONF that are not its daemons."""
-        ours = {process.pid for process in self._running.values()}
-        return [pid for pid in _with(f"SLURM_CONF={self.folder}/slurm.conf") if pid not in ours]
+        """End all daemons and all jobs."""
+        self._daemons.close()
 
     # -- commands -------------------------------------------------------------------------------------------------
     def command(self, *words: str, stdin: str = "", timeout: float = 30.0) -> str:
@@ -202,6 +186,10 @@ class SlurmCluster:
         return (self.folder / "log").read_text(errors="replace")
 
 
+def _is_bad(states: str) -> bool:
+    return any(word in states for word in ("drain", "down", "unk", "*"))
+
+
 def _free_ports(count: int) -> list[int]:
     """Free now; below the ports that the kernel gives to clients."""
     found: list[int] = []
@@ -212,12 +200,3 @@ def _free_ports(count: int) -> list[int]:
         if len(found) == count:
             return found
     raise AssertionError("no free ports")
-
-
-def _with(variable: str) -> Iterator[int]:
-    """Processes that have this in their environment."""
-    for name in os.listdir("/proc"):
-        if name.isdecimal() and int(name) != os.getpid():
-            with contextlib.suppress(OSError):
-                if variable.encode() in Path("/proc", name, "environ").read_bytes().split(b"\0"):
-                    yield int(name)

@@ -82,10 +82,12 @@ async def _read(stream: asyncio.StreamReader | None, most: int) -> bytes:
 
 
 async def _feed(stream: asyncio.StreamWriter | None, data: bytes) -> None:
-    assert stream is not None
+    if stream is None:
+        return
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        stream.write(data)
-        await stream.drain()
+        if not stream.is_closing():  # the command ended already
+            stream.write(data)
+            await stream.drain()
     stream.close()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         await stream.wait_closed()

@@ -191,7 +191,9 @@ class LocalEngine:
                 raise EngineRefused(f"GPU {index} of node {node.name} is held by job {held[node.name, index]}")
         free = [index for index in there if (node.name, index) not in held]
         if place.gpu_count > len(free):
-            raise EngineRefused(f"node {node.name} has {len(free)} free GPUs of {place.gpu_count} that the job needs")
+            others = ", ".join(sorted({held[node.name, index] for index in there if (node.name, index) in held}))
+            text = f"node {node.name} has {len(free)} free GPUs, and the job needs {place.gpu_count}"
+            raise EngineRefused(text + (f"; held by {others[:200]}" if others else ""))
         return place.gpus or tuple(free[: place.gpu_count])
 
 

@@ -78,7 +78,7 @@ def lock(folder: str) -> int | None:
 
 
 def signal_group(pid: int, number: int) -> None:
-    """To all processes of a child's session that kept its group."""
+    """To all processes that kept the group of a child."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
 
@@ -105,6 +105,8 @@ class Runner:
             if pid == 0:
                 os.close(opener)
                 self._become(index, place, gate)
+            with contextlib.suppress(PermissionError, ProcessLookupError):
+                os.setpgid(pid, pid)  # here and in the child: a signal to the group must not come too early
             self._children[pid] = start_time(pid) or 0
         os.close(gate)
         write(self._folder, "children.json", {str(pid): start for pid, start in self._children.items()})
@@ -159,7 +161,7 @@ class Runner:
     def _become(self, index: int, place: list[Any], gate: int) -> NoReturn:
         """The child: the command of one place. It never returns into the runner's code."""
         try:
-            os.setsid()
+            os.setpgid(0, 0)
             if os.read(gate, 1) != b".":
                 os._exit(CANNOT_RUN)  # the runner died; this child is not in the ledger
             os.close(gate)

@@ -42,7 +42,7 @@ _AT_ONCE: Final = 4
 """Commands that run at the same time."""
 _DOWN: Final = re.compile(
     r"unable to contact|connect failure|connection refused|timed out|zero bytes|communication|connection reset"
-    r"|unable to connect|unexpected message|socket|standby|temporarily unable|try again|munge|no response|\bin use\b|insane message",
+    r"|unable to connect|unexpected message|socket|standby|temporarily unable|try again|munge|no response",
     re.IGNORECASE,
 )
 """Texts of commands that got no verdict from slurmctld: the request may have arrived or not."""

@@ -179,8 +179,8 @@ def _job(each: dict[str, Any], expand: Expand) -> SlurmJob | None:
     return SlurmJob(
         identity, nonce, _number(each, "het_job_id") or _number(each, "job_id"), _number(each, "het_job_offset"),
         state, bounded("" if reason == "None" else reason), state == "PENDING" and _number(each, "priority") == 0,
-        _places(each, per_node, model, expand), _exit(each), bounded(_text(each, "user_name"), 64), count, per_node, per_job,
-        model or model_of_all, comment,
+        _places(each, per_node, model, expand), _exit(each), bounded(_text(each, "user_name"), 64), count,
+        per_node, per_job, model or model_of_all, comment,
     )  # fmt: skip
 
 
