@@ -73,9 +73,9 @@ def subsets(servers: list[int]) -> Iterator[tuple[int, ...]]:
         yield from itertools.combinations(servers, size)
 
 
-def equation_1(seen: View, worth: float, flows: int, chosen: tuple[int, ...], ps: int) -> float:
+def equation_1(seen: View, worth: float, flows: int, chosen: tuple[int, ...], ps: int, own: int = 0) -> float:
     """Equation 1 with its sign mended, and the worst share of an uplink."""
-    beside = 0 if ps in chosen else 1
+    beside = own if ps in chosen else 1
     there = round(float(seen.flows[ps]))
     bandwidth = round(float(seen.left_gbps[ps]), 6)
     shares = [seen.fastest_gbps / (max(flows, there + beside) + 1)]

@@ -23,7 +23,7 @@ KERNELS: dict[str, tuple[str, str]] = {
     "equation 1 rewards hot spots in a plan": (f"+= {SHARE}rack_of[s]])", f"-= {SHARE}rack_of[s]])"),
     "equation 1 rewards hot spots beside it": (f"+= {SHARE}rack])", f"-= {SHARE}rack])"),
     "the best share of an uplink counts": ("worst = min(worst, uplinks[at]", "worst = max(worst, uplinks[at]"),
-    "a PS beside its worker adds a flow": ("beside = 0 if mark[s] == p + 1 else 1", "beside = 1"),
+    "a PS beside its worker adds a flow": ("beside = own if mark[s] == p + 1 else 1", "beside = 1"),
     "V begins at 0 everywhere": ("below = np.full(most + 1, NONE)", "below = np.zeros(most + 1)"),
     "a better plan of the same flows is erased": ("if here[g] > below[g]:", "if here[g] > NONE:"),
     "too few servers of a class are kept": ("most // max(1, n % (gpus + 1))", "most // max(1, 2 * (n % (gpus + 1)))"),

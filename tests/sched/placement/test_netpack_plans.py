@@ -30,6 +30,7 @@ def compared(seed: int, *, compiled: bool | None = None) -> tuple[int, str | Non
         return 0, None
     wanted = random.randint(2, free)
     charge = random.choice([0.0, 0.0, 200.0])
+    own = random.choice([0, 0, 2])
     expected = all_plans(seen, servers.tolist(), wanted, charge)
     _, items, table, best_ps, _ = module.kernels(seen.compiled)
     most = wanted + seen.most_gpus
@@ -42,7 +43,7 @@ def compared(seed: int, *, compiled: bool | None = None) -> tuple[int, str | Non
         return 0, f"seed {seed}: plans {sorted(got)} for {sorted(expected)}"
     scores, ps = best_ps(
         shapes, worth, picked, servers, seen.rack_of, seen.left_gbps, seen.flows, seen.fastest_gbps,
-        seen.uplinks_gbps, seen.uplink_flows, seen.is_open,
+        seen.uplinks_gbps, seen.uplink_flows, seen.is_open, own,
     )  # fmt: skip
     for n, ((flows, gpus), worth_found) in enumerate(got.items()):
         some = tuple(int(s) for s in picked[n] if s >= 0)
@@ -50,8 +51,8 @@ def compared(seed: int, *, compiled: bool | None = None) -> tuple[int, str | Non
             return n, f"seed {seed}: V{flows, gpus} is {worth_found}, not {expected[flows, gpus]}"
         if abs(sum(value(seen, s, charge) for s in some) - worth_found) > 1e-6 or len(set(some)) != len(some):
             return n, f"seed {seed}: servers {some} are not worth V{flows, gpus}"
-        best = max(equation_1(seen, worth_found, flows, some, each) for each in servers.tolist())
-        if abs(best - scores[n]) > 1e-6 or abs(equation_1(seen, worth_found, flows, some, int(ps[n])) - best) > 1e-6:
+        best = max(equation_1(seen, worth_found, flows, some, each, own) for each in servers.tolist())
+        if abs(best - scores[n]) > 1e-6 or abs(equation_1(seen, worth_found, flows, some, int(ps[n]), own) - best) > 1e-6:
             return n, f"seed {seed}: plan {some}: PS {ps[n]} scores {scores[n]}, not {best}"
     return len(got), None
 
