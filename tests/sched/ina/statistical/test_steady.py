@@ -217,14 +217,15 @@ def build_with(monkeypatch: pytest.MonkeyPatch, *changes: tuple[str, str]) -> No
 
 BUGS: dict[str, tuple[str, str]] = {
     "a used-up ToR leaves its jobs' flows": (
-        "flow(job, level, racks, seen, heap, e, ef, r, rf, j)\n                    else:", "pass\n                    else:",
+        "flow(job, level, racks, seen, heap, e, ef, r, rf, j)\n                    else:",
+        "pass\n                    else:",
     ),
     "PAT does not run out": ("r[res, c.R_USED_UP] = 1\n", "r[res, c.R_USED_UP] = 0\n"),
     "the root aggregates leaves only": ("j[job, c.J_LOCAL] + crossing", "crossing"),
     "a PS beside a worker has one flow": ("flows = last + 1", "flows = last"),
     "held jobs that are too fast stay": ("rate > cap * (1.0 + c.EPSILON) + 1e-12 or", "False or"),
     "held jobs that could be faster stay": ("and is_slow)", "and False)"),
-    "jobs on a used-up ToR are not filled together": ("if e[at, c.E_KIND] != c.TOR or", "if e[at, c.E_KIND] == c.TOR or"),
+    "jobs on a used-up ToR are not filled together": ("if e[at, c.E_KIND] != c.TOR or", "if True or"),
     "a removed job's neighbours keep their rates": ("affected = j[each, c.J_BOTTLENECK] == res", "affected = False"),
     "a leaf passes all flows": ("crossing += 1 if aggregates else e[at, c.E_N]", "crossing += e[at, c.E_N]"),
 }  # fmt: skip

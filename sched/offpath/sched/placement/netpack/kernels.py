@@ -174,12 +174,12 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any, Any, Any, Any]:
     @jit
     def best_ps(
         plans: Any, worth: Any, chosen: Any, servers: Any, rack_of: Any, left: Any, flows: Any, fastest: float,
-        uplinks: Any, up_flows: Any, is_open: Any,
+        uplinks: Any, up_flows: Any, is_open: Any, own: int,
     ) -> tuple[Any, Any]:  # fmt: skip
         """Step 3: the PS of each plan by equation 1, and the plan's score with it.
 
-        V + bw - (C - bw) / (flows + e + 1) + min(C / (f_max + 1), worst share of an uplink), e = 0 on a worker's server
-        and 1 elsewhere. Servers outside all plans count once per rack and number of flows: the one with most bandwidth.
+        V + bw - (C - bw) / (flows + e + 1) + min(C / (f_max + 1), worst share of an uplink), with e = ``own`` on a
+        worker's server (0 in the paper) and 1 elsewhere. Servers outside all plans count once per rack and number of flows: the one with most bandwidth.
         """
         total, racks = len(left), len(uplinks)
         mark = np.zeros(total, np.int64)
@@ -218,7 +218,7 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any, Any, Any, Any]:
                 mark[chosen[p, n]] = p + 1
             for n in range(inside):
                 s = union[n]
-                beside = 0 if mark[s] == p + 1 else 1
+                beside = own if mark[s] == p + 1 else 1
                 each = int(flows[s] + 0.5)
                 bandwidth = np.floor(left[s] * 1e6 + 0.5) / 1e6
                 hottest = max(plans[p, 0], each + beside)

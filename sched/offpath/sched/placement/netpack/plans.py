@@ -56,12 +56,19 @@ def view(cluster: GpuCluster) -> View:
 
 
 def plans(
-    seen: View, servers: NDArray[np.int64], wanted: int, ps_servers: NDArray[np.int64], charge: float = 0.0
+    seen: View,
+    servers: NDArray[np.int64],
+    wanted: int,
+    ps_servers: NDArray[np.int64],
+    charge: float = 0.0,
+    own: tuple[int, ...] = (0,),
 ) -> list[Plan]:
     """Plans of ``wanted`` GPUs on ``servers``, with the best PS on ``ps_servers`` each, the best score first.
 
     One plan per number of flows f and of GPUs g that the dynamic program finds; equal scores stay in its order.
-    ``charge``: subtracted from the value of each server, in Gbit/s; 0 is the paper's.
+    ``charge``: subtracted from the value of each server, in Gbit/s; 0 is the paper's. ``own``: flows that equation 1
+    counts for a PS on a worker's server, a plan for each; the paper counts 0, although such a PS doubles the flows on
+    its link (Table 3).
     """
     _, items, table, best_ps, _ = kernels(seen.compiled)
     most = wanted + seen.most_gpus
@@ -71,14 +78,15 @@ def plans(
     if not len(found):
         return []
     shapes, worth, chosen = table(found, values, seen.free, seen.flows, wanted, most)
-    scores, ps = best_ps(
-        shapes, worth, chosen, ps_servers, seen.rack_of, seen.left_gbps, seen.flows, seen.fastest_gbps,
-        seen.uplinks_gbps, seen.uplink_flows, seen.is_open,
-    )  # fmt: skip
-    order = np.argsort(-scores, kind="stable")
-    return [
-        Plan(float(scores[n]), released(seen, [int(s) for s in chosen[n] if s >= 0], wanted), int(ps[n])) for n in order
-    ]
+    workers = [released(seen, [int(s) for s in some if s >= 0], wanted) for some in chosen]
+    found_plans = []
+    for each in own:
+        scores, ps = best_ps(
+            shapes, worth, chosen, ps_servers, seen.rack_of, seen.left_gbps, seen.flows, seen.fastest_gbps,
+            seen.uplinks_gbps, seen.uplink_flows, seen.is_open, each,
+        )  # fmt: skip
+        found_plans += [Plan(*each) for each in zip(scores.tolist(), workers, ps.tolist(), strict=True)]
+    return sorted(found_plans, key=lambda plan: -plan.score)
 
 
 def released(seen: View, servers: list[int], wanted: int) -> tuple[tuple[int, int], ...]:

@@ -32,6 +32,9 @@ FINALISTS: Final = 4
 RACKS: Final = 4
 """Racks tried, of those with the least and of those with the most free GPUs."""
 
+OWN: Final = (0, 2)
+"""Flows of a PS on a worker's server: as the paper counts them, and as they are."""
+
 
 class NetPackPaper(BatchPolicy):
     """Algorithm 2 with its slips mended; see `plans`."""
@@ -112,11 +115,11 @@ class NetPack(NetPackPaper):
         charge = 2.0 * seen.fastest_gbps
         found: list[Plan] = []
         for group in _rack_groups(seen, servers, gpus):
-            found += plans(seen, group, gpus, region, charge)[:1]
+            found += plans(seen, group, gpus, region, charge, OWN)[:2]
         found.sort(key=lambda plan: -plan.score)
         found = found[: self.finalists]
         for each in (charge, 0.0):
-            found += plans(seen, servers, gpus, region, each)[: self.finalists]
+            found += plans(seen, servers, gpus, region, each, OWN)[: self.finalists]
         return found
 
     def accepts(self, cluster: GpuCluster, off: set[str], data_gbit: dict[str, float]) -> bool:
