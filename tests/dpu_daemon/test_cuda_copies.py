@@ -137,7 +137,8 @@ def test_a_lease_of_another_tenant_gets_no_copy() -> None:
 
 
 def test_a_session_that_ends_while_its_payload_is_in_use_harms_nobody(make_cluster: Make) -> None:
-    cluster = make_cluster({"ada": {}}, leasing={"keep_warm_ms": 60_000, "lanes": 1}, **CUDA)
+    leasing = {"keep_warm_ms": 60_000, "lanes": 1, "grow_after_ms": 60_000}  # one worker, also if the machine is slow
+    cluster = make_cluster({"ada": {}}, leasing=leasing, **CUDA)
     cluster.start_helper()
     with cluster.connect("ada", **SIZES) as other:
         for n in range(3):

@@ -372,19 +372,26 @@ def test_without_the_memory_of_its_sessions_a_daemon_runs_nothing_twice_and_ever
 
 
 # -- an error of ours --------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("point", ["daemon.handle", "daemon.launch", "daemon.answer"])
-def test_an_error_of_ours_ends_the_process_and_the_next_goes_on_from_the_journal(point: str) -> None:
+@pytest.mark.parametrize(
+    ("point", "engine"),
+    [("daemon.handle", "loopback"), ("daemon.launch", "loopback"), ("daemon.answer", "loopback"),
+     ("daemon.launch", "cuda")],
+)  # fmt: skip
+def test_an_error_of_ours_ends_the_process_and_the_next_goes_on_from_the_journal(point: str, engine: str) -> None:
     """Half an event is worse than none: what was decided is carried out by the next process, what was not is not in the
-    journal and harms nobody twice."""
+    journal and harms nobody twice. The engine `cuda` orders a copy together with the launch behind it."""
     cluster = Cluster(
-        {"ada": {}}, keep={"starts": 0}, durability=DURABLE, environment={"OFFPATH_FAULTS": f"{point}=raise@40"}
-    )
+        {"ada": {}}, keep={"starts": 0}, durability=DURABLE, datapath={"copy_engine": engine},
+        environment={"OFFPATH_FAULTS": f"{point}=raise@40"},
+    )  # fmt: skip
     try:
         cluster.start_helper()
         with cluster.connect("ada") as requester:
             for number in range(100):
                 assert requester.submit("echo", seconds(number), timeout=TIMEOUT).array == number
         assert cluster.daemon.hear()["lineage"] == cluster.lineage
+        assert cluster.helper is not None
+        assert "not_copied" not in cluster.helper.errors
         errors = cluster.daemon.errors
         assert "state may be inconsistent, exiting" in errors
         assert "[Errno 5] injected" in errors

@@ -76,15 +76,23 @@ def test_a_job_is_saved_with_its_places_before_it_is_started() -> None:
     assert workload.free() == {"a": (2, 3), "b": (0, 1, 2, 3)}
 
 
-def test_a_job_that_has_run_is_never_started_again() -> None:
+def test_a_job_that_the_engine_lost_fails_when_the_engine_says_that_it_had_begun() -> None:
     workload = made(spec())
     place(workload, "job.1", Share("a", 2))
     workload.answered(Seen("job.1", Report.RUNNING), 5)
-    commands = workload.see_jobs([], 6, is_all=True)
-    assert not [each for each in commands if isinstance(each, Start)]
-    assert (workload.get("job").state, workload.get("job").detail) == (
-        WorkState.FAILED, "the engine does not know it any more",
-    )  # fmt: skip
+    assert workload.see_jobs([], 6, is_all=True)[-1] == Start("job.1"), "the engine knows whether its command began"
+    workload.answered(Seen("job.1", Report.LOST), 7)
+    assert (workload.get("job").state, workload.get("job").detail) == (WorkState.FAILED, "the engine lost it")
+
+
+def test_a_job_that_a_killed_engine_holds_again_is_started_again() -> None:
+    workload = made(spec())
+    place(workload, "job.1", Share("a", 2))
+    workload.answered(Seen("job.1", Report.RUNNING), 5)
+    again = workload.see_jobs([Seen("job.1", Report.PENDING, reason="held")], 6, is_all=True)[-1]
+    assert isinstance(again, Start)
+    assert workload.is_due(again)
+    assert workload.get("job").state is WorkState.STARTING
 
 
 def test_a_job_whose_start_was_not_answered_is_started_again() -> None:
@@ -99,8 +107,16 @@ def test_a_job_whose_start_was_not_answered_is_started_again() -> None:
 def test_an_engines_refusal_comes_back_with_its_reason() -> None:
     workload = made(spec())
     place(workload, "job.1", Share("a", 2))
-    workload.refused("job.1", "Invalid account", 5)
     work = workload.get("job")
+    for turn in range(2):
+        workload.refused("job.1", "Invalid account", 5)
+        assert (work.state, work.detail) == (WorkState.QUEUED, "Invalid account")
+        assert workload.batch() is None, "it rests until the engine was looked at some times"
+        for _ in range(3 * (turn + 1)):
+            workload.see_nodes(NODES)
+        assert workload.batch() is not None
+        place(workload, "job.1", Share("a", 2))
+    workload.refused("job.1", "Invalid account", 5)
     assert (work.state, work.detail, work.ended_ns) == (WorkState.REFUSED, "Invalid account", 5)
     assert workload.free()["a"] == (0, 1, 2, 3)
 
@@ -112,7 +128,7 @@ def test_a_job_whose_node_was_drained_before_its_start_is_placed_again() -> None
     workload.refused("job.1", "node is drained", 5)
     work = workload.get("job")
     assert (work.state, work.placed) == (WorkState.QUEUED, None)
-    assert "a left before it was started" in work.reasons[0]
+    assert "node is drained" in work.reasons[0]
     place(workload, "job.1", Share("b", 2))
     assert work.state is WorkState.STARTING
 

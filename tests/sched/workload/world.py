@@ -42,11 +42,13 @@ class Broken(AssertionError):
 
 @dataclass
 class Job:
-    """At the engine. ``launches``: how often its command was started."""
+    """At the engine. ``launches``: how often its command was started; the engine reports it as running some time
+    before. ``is_held``: it waits until it is started again."""
 
     shares: tuple[Share, ...]
     report: Report = Report.PENDING
     launches: int = 0
+    is_held: bool = False
 
 
 @dataclass
@@ -56,6 +58,8 @@ class Engine:
     random: Random
     jobs: dict[str, Job] = field(default_factory=dict)
     held: dict[str, Held] = field(default_factory=dict)
+    submitted: set[str] = field(default_factory=set)
+    """Jobs that were in ``held``: their users have the ids, and this engine does not lose them."""
     launches: Counter[str] = field(default_factory=Counter)
     forgotten: set[str] = field(default_factory=set)
     ready: set[str] = field(default_factory=lambda: set(NODES))
@@ -74,10 +78,11 @@ class Engine:
             raise Broken(f"{work.identity} is used again after it was forgotten")
         job = self.jobs.get(work.identity)
         if job is not None and (job.report is not Report.LOST or job.launches):
+            job.is_held = False
             return self.seen(work.identity)
         if not {share.node for share in work.placed.shares} <= self.ready:
             return "a node is drained"
-        if self.random.random() < 0.03:
+        if work.identity.endswith("3"):
             return "no such partition"
         self.jobs[work.identity] = Job(work.placed.shares)
         return self.seen(work.identity)
@@ -107,22 +112,26 @@ class Engine:
     def step(self) -> None:
         """Something happens by itself."""
         for identity, job in self.jobs.items():
-            if job.report is Report.PENDING and self.random.random() < 0.4:
+            if job.report is Report.PENDING and not job.is_held and self.random.random() < 0.4:
                 job.report = Report.RUNNING
+            elif job.report is Report.RUNNING and not job.launches and self.random.random() < 0.5:
                 job.launches += 1
                 self.launches[identity] += 1
-            elif job.report is Report.RUNNING and self.random.random() < 0.15:
+            elif job.report is Report.RUNNING and job.launches and self.random.random() < 0.15:
                 job.report = self.random.choice((Report.SUCCEEDED, Report.SUCCEEDED, Report.FAILED))
         self.judge()
 
     def lose(self) -> None:
-        """It is killed: a job that it accepted last and has not started is lost with its record, or as a record. One
-        that runs may be reported as lost, after its processes have ended."""
+        """It is killed: a job whose command has not begun may be lost with its record, or as a record, or be held
+        again. One that runs may be reported as lost, after its processes have ended."""
         for identity, job in list(self.jobs.items()):
-            if self.random.random() > 0.3:
+            if self.random.random() > 0.3 or identity in self.submitted:
                 continue
-            if job.report is Report.PENDING and identity not in self.held and self.random.random() < 0.5:
+            has_begun = job.launches or job.report not in (Report.PENDING, Report.RUNNING)
+            if not has_begun and self.random.random() < 0.4:
                 del self.jobs[identity]
+            elif not has_begun and self.random.random() < 0.5:
+                job.report, job.is_held = Report.PENDING, True
             elif job.report in (Report.PENDING, Report.RUNNING):
                 job.report = Report.LOST
 
@@ -211,6 +220,7 @@ class World:
 
     def hold(self) -> None:
         identity = f"held-{len(self.submitted)}"
+        self.engine.submitted.add(identity)
         self.engine.held[identity] = Held(identity, "ada", self.random.choice((1, 2, 5)), "vgg16")
         self.submitted.add(identity)
 

@@ -59,6 +59,8 @@ class EngineTable(_Table):
     bin: Annotated[str, StringConstraints(max_length=4096, pattern=r"^(/[^\x00]*)?$")] = ""
     conf: Annotated[str, StringConstraints(max_length=4096, pattern=r"^(/[^\x00]*)?$")] = ""
     partition: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{0,64}$")] = ""
+    settle_s: Annotated[float, Field(ge=0, le=600)] = 7.0
+    """How long Slurm must know a job as running before its command starts, see docs/engines.md."""
     poll_ms: Annotated[int, Field(ge=50, le=600_000)] = 1_000
     """How often nodes and jobs are read from the engine."""
 

@@ -22,6 +22,7 @@ from offpath.dpu_daemon.manager.answers import Answers
 from offpath.dpu_daemon.manager.config import EngineTable, ManagerConfig
 from offpath.dpu_daemon.manager.shell import ManagerShell
 from offpath.dpu_daemon.manager.store import JobsFile
+from offpath.dpu_daemon.manager.translation import expanded
 from offpath.dpu_daemon.operation import logs
 from offpath.dpu_daemon.operation.admin_socket import AdminHandlers, AdminSocket
 
@@ -30,6 +31,15 @@ logger = logging.getLogger(__name__)
 
 def engine_of(table: EngineTable) -> Engine:
     """The engine that the configuration names. Raises: EngineMissing: its programs or package are not installed."""
+    if table.kind == "slurm":
+        from offpath.bindings.engines.slurm import SlurmEngine
+        from offpath.bindings.engines.slurm_script import Submission
+
+        programs = f"{table.bin.rstrip('/')}/" if table.bin else ""
+        options = (f"--partition={table.partition}",) if table.partition else ()
+        submission = Submission(programs=programs, settle_s=table.settle_s, options=options)
+        more = {"SLURM_CONF": table.conf} if table.conf else {}
+        return SlurmEngine(expanded, submission, environment=more)
     from offpath.bindings.engines.local import LocalEngine
 
     return LocalEngine(Path(table.folder), [node.info() for node in table.node] or None)

@@ -22,8 +22,6 @@ from offpath.sched.workload.workload import Workload, WorkRefused
 logger = logging.getLogger(__name__)
 MOST_AT_ONCE: Final = 16
 """Calls of the engine that start, release or end jobs at the same time."""
-_NAME_CHARACTERS: Final = 40
-"""Of a job's name in its identity."""
 
 
 class ManagerShell:
@@ -76,7 +74,7 @@ class ManagerShell:
     # -- users ----------------------------------------------------------------------------------------------------
     def submit(self, spec: Spec) -> Work:
         """Accept a job; it is on the disk when this returns. Raises: WorkRefused, PlaceUnusable."""
-        identity = f"{spec.name[:_NAME_CHARACTERS]}.{self.store.number()}"
+        identity = self.store.identity(spec.name)
         self.carry(self.workload.submit(spec, identity, self.now_ns()))
         self.counters["submitted"] += 1
         return self.workload.works[identity]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import sqlite3
 from dataclasses import asdict
 from typing import Any, Final
@@ -14,9 +15,12 @@ from offpath.bindings.errors import PlaceUnusable
 from offpath.sched.workload.records import Placed, Share, Spec, Work, WorkState
 
 FORM: Final = 1
+_NAME_CHARACTERS: Final = 36
+"""Of a job's name in its identity, which has at most 64."""
 _TABLES: Final = (
     "CREATE TABLE job (number INTEGER PRIMARY KEY AUTOINCREMENT, identity TEXT NOT NULL UNIQUE, data TEXT NOT NULL)",
     "CREATE TABLE counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",
+    "CREATE TABLE lineage (value TEXT NOT NULL)",
 )
 
 
@@ -43,6 +47,7 @@ class JobsFile:
         if not form:
             for statement in _TABLES:
                 self._database.execute(statement)
+            self._database.execute("INSERT INTO lineage VALUES (?)", (secrets.token_hex(4),))
             self._database.execute(f"PRAGMA user_version={FORM}")
         self._database.execute("COMMIT")
         if form not in (0, FORM):
@@ -59,14 +64,16 @@ class JobsFile:
         except (ValueError, TypeError, KeyError) as fault:
             raise PlaceUnusable(f"jobs file {self._path}: {fault!r:.200}") from None
 
-    def number(self) -> int:
-        """A number that this file has never returned. Raises: PlaceUnusable."""
+    def identity(self, name: str) -> str:
+        """An identity for a job of that name. Engines remember identities for long, so that they contain the file's
+        lineage beside a number that this file has never used. Raises: PlaceUnusable."""
         with self._transaction():
             self._database.execute(
                 "INSERT INTO counter VALUES ('identity', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1"
             )
-            (value,) = self._database.execute("SELECT value FROM counter WHERE name = 'identity'").fetchone()
-        return int(value)
+            (number,) = self._database.execute("SELECT value FROM counter WHERE name = 'identity'").fetchone()
+            (lineage,) = self._database.execute("SELECT value FROM lineage").fetchone()
+        return f"{name[:_NAME_CHARACTERS]}.{lineage}.{number}"
 
     def write(self, saved: list[Work], dropped: list[str]) -> None:
         """Write all of it or nothing; it is on the disk when this returns. Raises: PlaceUnusable."""

@@ -7,9 +7,20 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 
 from offpath.bindings.engines.port import Engine, EngineJob, NodeInfo, NodeState, PendingJob, Place, Start
+from offpath.bindings.errors import EngineAnswerInvalid
+from offpath.sched.topology import hostlist
+from offpath.sched.topology.graph import TopologyError
 from offpath.sched.workload.records import Held, Node, Report, Seen, Share, Work
 
 _MOST_BYTES = 1 << 50
+
+
+def expanded(hostlist_text: str) -> list[str]:
+    """The names of a hostlist that an engine printed. Raises: EngineAnswerInvalid."""
+    try:
+        return hostlist.expand(hostlist_text)
+    except TopologyError as fault:
+        raise EngineAnswerInvalid(f"hostlist: {fault}") from None
 
 
 def node_of(info: NodeInfo) -> Node:

@@ -16,7 +16,7 @@ import orjson
 
 from offpath.bindings import faults
 from offpath.bindings.errors import HeaderError, RegionError
-from offpath.bindings.ports import FabricSession
+from offpath.bindings.ports import CopyCompletion, FabricSession
 from offpath.bindings.wire.header import FIXED_BYTES, RequestHeader, parse_answer, parse_request
 from offpath.dpu_daemon.daemon import Daemon
 from offpath.dpu_daemon.durability.notify import close_all
@@ -218,9 +218,22 @@ class Recovery:
                 link.ref = ref
             if job.is_copying:
                 daemon.requests.book_loop.repeat(commands.Copy(job.job, job.attempt, link.lease, link.lane))
-            elif job.is_running and link.last_job != job.job:
+            elif not job.is_running:
+                self._copy_again(ref, link)
+            elif link.last_job != job.job:
                 self._never_launched(job, ref, link)
         daemon.host.reattachment.scrub_again(link)
+
+    def _copy_again(self, ref: JobRef, link: LaneConnection) -> None:
+        """Have the worker copy the payload that its launch follows. An engine that keeps orders back counts a copy as
+        done when it is ordered, and the order may have died with the former process."""
+        copies = self._daemon.requests.copies
+        if not copies.engine.keeps_back or link.memory is None or ref.is_spoilt:
+            return
+        fabric = ref.session.fabric
+        source, nbytes = fabric.payload_offset(ref.slot), ref.header.payload_bytes
+        copies.post(fabric.slots, source, link.memory, 0, nbytes, _ignored, None, link.lease)
+        self._daemon.host.lanes.flush_soon()
 
     def _never_launched(self, job: Job, ref: JobRef, link: LaneConnection) -> None:
         """The job's launch was journalled but not received by the worker."""
@@ -233,9 +246,14 @@ class Recovery:
             daemon.requests.book_loop.dispatch(events.SlotLost(job.job))
         else:
             link.ref = ref
+            self._copy_again(ref, link)
             daemon.requests.book_loop.repeat(
                 commands.Launch(job.job, job.attempt, link.lease, link.lane, link.generation, job.kernel, job.share)
             )
+
+
+def _ignored(context: None, done: CopyCompletion) -> None:
+    """A copy that cannot be ordered: the worker is lost, which its connection reports."""
 
 
 def _bare(job: Job) -> RequestHeader:

@@ -89,7 +89,8 @@ class Work:
     """A job and what became of it. ``identity``: the engine's name for it, never used for another. ``is_held``: it was
     submitted to the engine, which holds it until it is released. ``batches``: how many batches deferred it.
     ``reasons``: of the last decision. ``detail``: the engine's text. ``is_cancelled``: somebody wants its end.
-    ``has_run``: the engine reported it as running. Times are wall-clock ns; 0: not yet."""
+    ``has_run``: the engine reported it as running. ``refusals``: of the engine, after the last of which it waits until
+    the look number ``rests_until``. Times are wall-clock ns; 0: not yet."""
 
     spec: Spec
     identity: str
@@ -103,6 +104,8 @@ class Work:
     exit_code: int | None = None
     is_cancelled: bool = False
     has_run: bool = False
+    refusals: int = 0
+    rests_until: int = 0
     started_ns: int = 0
     ended_ns: int = 0
 

@@ -1,8 +1,8 @@
 """Jobs with a GPU count, as a state machine: a placement policy decides in batches, an engine runs them (NetPack §3.2).
 
 It is durable and exactly once: a job is saved with its places before the engine is asked to start it, and the engine
-recognises its identity. So a controller that is killed at any point repeats what it may have asked, and a job that has
-run is never started again. Nothing is migrated: a job keeps its places until its end.
+recognises its identity: it begins the job's command once, however often it is asked. So whatever is killed, the same is
+asked again until the engine reports the job's end. Nothing is migrated: a job keeps its places until its end.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ _ENDS: Final = {
     Report.CANCELLED: WorkState.CANCELLED,
     Report.LOST: WorkState.FAILED,
 }
+MOST_REFUSALS: Final = 3
+"""Refusals of the engine in a row with which a job ends. Slurm refuses what its nodes cannot do just now, too."""
+_LOOKS_BETWEEN: Final = 3
 _LOST: Final = "the engine lost it"
 
 
@@ -70,6 +73,8 @@ class Workload:
         self.nodes: tuple[Node, ...] = ()
         """As the engine last reported them; empty before."""
         self.batches = 0
+        self.looks = 0
+        """How often the engine's inventory was read."""
         self._open: dict[str, str] = {}
         """Identities of jobs that have not ended, by name, in the order of submission."""
 
@@ -81,6 +86,7 @@ class Workload:
             if not work.state.is_final:
                 self._open[work.spec.name] = work.identity
             self.batches = max(self.batches, work.batches)
+            work.rests_until = 0
 
     def get(self, name: str) -> Work:
         """The open job of that name, or else the last one that ended. Raises: WorkRefused."""
@@ -166,6 +172,7 @@ class Workload:
     # -- the engine -----------------------------------------------------------------------------------------------
     def see_nodes(self, nodes: Iterable[Node]) -> None:
         """The engine's inventory."""
+        self.looks += 1
         self.nodes = tuple(sorted(nodes, key=lambda node: node.name))
 
     def see_held(self, held: Iterable[Held], now_ns: int, *, busy: Collection[str] = ()) -> list[Command]:
@@ -218,27 +225,37 @@ class Workload:
         return self._accept(work)
 
     def _see(self, work: Work, seen: Seen, now_ns: int) -> list[Command]:
-        if seen.report is Report.LOST and not work.has_run and not work.is_cancelled and not work.is_held:
-            return [Start(work.identity)]  # the engine runs it if it never ran, and else reports it as lost again
+        if seen.report is Report.LOST and work.state is WorkState.QUEUED and not work.is_cancelled:
+            return []  # it was lost, and then refused: it is placed anew
+        if seen.report is Report.LOST and not work.is_cancelled and not work.is_held:
+            return self._again(work)  # the engine runs it if its command never began, and else reports it as lost again
         if seen.report in _ENDS:
             return [*self._seen_end(work, seen, now_ns), Forget(work.identity)]
         before = (work.state, work.detail, work.placed)
         work.detail = seen.reason
+        if work.placed is None:
+            work.placed = Placed(seen.shares, reasons=("released by somebody else",))
         if work.placed is not None and any(share.gpus for share in seen.shares):
             work.placed = replace(work.placed, shares=_with_indices(work.placed.shares, seen.shares))
         if seen.report is Report.RUNNING and work.state is not WorkState.RUNNING:
-            if work.placed is None:  # released by somebody else
-                work.placed = Placed(seen.shares, reasons=("released by somebody else",))
             work.state, work.has_run, work.started_ns = WorkState.RUNNING, True, now_ns
-        commands: list[Command] = [Save(work)] if (work.state, work.detail, work.placed) != before else []
-        return [*commands, End(work.identity)] if work.is_cancelled else commands
+        again: list[Command] = []
+        if work.is_cancelled:
+            again = [End(work.identity)]
+        elif seen.report is Report.PENDING:  # a killed engine may hold it again
+            again = self._again(work)
+        return [Save(work), *again] if (work.state, work.detail, work.placed) != before else again
+
+    def _again(self, work: Work) -> list[Command]:
+        """Repeat what the engine was asked: it finds the job, or starts it if its command never began."""
+        saves: list[Command] = [Save(work)] if work.state is not WorkState.STARTING else []
+        work.state = WorkState.STARTING
+        return [*saves, Release(work.identity) if work.is_held else Start(work.identity)]
 
     def _missing(self, work: Work, now_ns: int) -> list[Command]:
-        if work.has_run:
+        if work.has_run and work.is_held:
             return self._end(work, WorkState.FAILED, "the engine does not know it any more", now_ns)
-        if work.is_cancelled:
-            return [End(work.identity)]
-        return [Release(work.identity) if work.is_held else Start(work.identity)]
+        return [End(work.identity)] if work.is_cancelled else self._again(work)
 
     def _seen_end(self, work: Work, seen: Seen, now_ns: int) -> list[Command]:
         state = WorkState.CANCELLED if work.is_cancelled and seen.report is Report.LOST else _ENDS[seen.report]
@@ -255,19 +272,19 @@ class Workload:
         return self._see(work, seen, now_ns)
 
     def refused(self, identity: str, reason: str, now_ns: int) -> list[Command]:
-        """The engine does not take the job; nothing of it is left there. It waits for another place if one of its nodes
-        takes no jobs any more."""
+        """The engine does not take the job; nothing of it is left there. It waits for another place: one of its nodes
+        may have left, or may not be ready yet. With the third refusal it ends; one that the engine holds waits on."""
         work = self.works.get(identity)
         if work is None or work.state is not WorkState.STARTING:
             return []
         if work.is_cancelled:
             return self._end(work, WorkState.CANCELLED, reason, now_ns)
-        ready = {node.name for node in self.nodes if node.is_ready}
-        away = [share.node for share in work.placed.shares if share.node not in ready] if work.placed else []
-        if not away:
+        work.refusals += 1
+        if work.refusals >= MOST_REFUSALS and not work.is_held:
             return self._end(work, WorkState.REFUSED, reason, now_ns)
-        work.state, work.placed = WorkState.QUEUED, None
-        work.reasons = (f"{', '.join(away[:8])} left before it was started: {reason}",)
+        work.state, work.placed, work.detail = WorkState.QUEUED, None, reason
+        work.rests_until = self.looks + _LOOKS_BETWEEN * min(work.refusals, MOST_REFUSALS)
+        work.reasons = (f"the engine refused its places, and is asked again: {reason}",)
         return [Save(work)]
 
     def unknown(self, identity: str, now_ns: int) -> list[Command]:
@@ -276,7 +293,8 @@ class Workload:
         if work is None or work.state.is_final:
             return []
         if work.is_cancelled or work.is_held:
-            return self._end(work, WorkState.CANCELLED, "the engine has no such job", now_ns)
+            end = WorkState.FAILED if work.has_run and not work.is_cancelled else WorkState.CANCELLED
+            return self._end(work, end, "the engine has no such job", now_ns)
         return []
 
     def is_due(self, command: Command) -> bool:
@@ -290,7 +308,7 @@ class Workload:
     # -- decisions ------------------------------------------------------------------------------------------------
     def batch(self) -> Batch | None:
         """What a policy is to decide now; None: no job waits, or no node is known."""
-        queued = tuple([work for work in self.queued if not work.is_cancelled])
+        queued = tuple([work for work in self.queued if not work.is_cancelled and work.rests_until <= self.looks])
         if not queued or not self.nodes:
             return None
         self.batches += 1

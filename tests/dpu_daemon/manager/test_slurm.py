@@ -1,0 +1,125 @@
+"""A job manager on a real Slurm: its own jobs and those of plain sbatch, placed by offpath, run by Slurm."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from offpath.bindings.wire import work_admin
+from offpath.cli.local.job_manager import JobManager
+
+from ...support.processes import BOUND_S, until
+from ...support.slurm import SlurmCluster
+
+pytestmark = pytest.mark.slow
+LONG_S = 3 * BOUND_S
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[SlurmCluster]:
+    folder = Path(tempfile.mkdtemp(prefix="offpath-s-"))
+    cluster = SlurmCluster(folder)
+    try:
+        cluster.open()
+        yield cluster
+    finally:
+        cluster.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def here(slurm: SlurmCluster, tmp_path: Path) -> Iterator[JobManager]:
+    """``settle_s`` is as for a Slurm that may be killed."""
+    slurm.mend()
+    engine = {
+        "kind": "slurm", "bin": str(slurm.programs), "conf": slurm.environment["SLURM_CONF"], "poll_ms": 300,
+        "settle_s": 6.0,
+    }  # fmt: skip
+    network = {"link_gbps": 100, "oversubscription": 4, "switch_memory_mib": 5}
+    with JobManager(
+        str(tmp_path / "manager"), {"engine": engine, "network": network, "policy": {"batch_ms": 200}}
+    ) as it:
+        yield it
+        assert "Traceback" not in it.log
+
+
+def test_a_job_runs_on_the_chosen_nodes_and_a_plain_sbatch_is_placed_too(
+    here: JobManager, slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    until(lambda: len(here.status().nodes) == 4)
+    assert {node.switch for node in here.status().nodes} == {"s0", "s1"}
+    here.submit("own", 3, ["sh", "-c", f"echo $OFFPATH_NODE $CUDA_VISIBLE_DEVICES >> {tmp_path}/own"])
+    script = tmp_path / "plain.sh"
+    script.write_text(f"#!/bin/sh\necho $SLURM_JOB_NODELIST > {tmp_path}/plain\n")
+    slurm.command(
+        "sbatch",
+        "--gpus-per-node=2",
+        "--nodes=1",
+        "--comment=model=resnet50;value=2",
+        f"--chdir={tmp_path}",
+        str(script),
+    )
+    ended = here.ended(["own"], LONG_S)["own"]
+    assert ended.state == "succeeded", here.explain("own")
+    lines = sorted(line.split() for line in (tmp_path / "own").read_text().splitlines())
+    assert [line[0] for line in lines] == sorted(share.node for share in ended.shares)
+    assert sum(len(line[1].split(",")) for line in lines) == 3
+    until((tmp_path / "plain").exists)
+    held = next(job for job in here.jobs() if job.is_held)
+    assert (held.model, held.value, held.gpus) == ("resnet50", 2.0, 2)
+    assert (tmp_path / "plain").read_text().split() == [share.node for share in held.shares]
+
+
+def test_jobs_survive_kills_of_job_manager_slurmctld_and_slurmd_and_none_starts_twice(
+    here: JobManager, slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    rng = random.Random(20261124)
+    jobs = [f"job-{number}" for number in range(5)]
+    victims = ["manager", "slurmctld", "manager", "slurmctld", "h1"]
+    for job, victim in zip(jobs, victims, strict=True):
+        here.submit(job, rng.choice((1, 2, 3)), ["sh", "-c", f"echo $OFFPATH_PLACE >> {tmp_path}/{job}; sleep 0.5"])
+        time.sleep(rng.random() * 1.5)
+        if victim == "manager":
+            here.kill()
+            here.start()
+        else:
+            slurm.kill(victim)
+            slurm.mend()
+    ended = here.ended(jobs, 2 * LONG_S)
+    for job in jobs:
+        path = tmp_path / job
+        places = path.read_text().split() if path.exists() else []
+        assert len(places) == len(set(places)), f"{job} ran twice"
+        if ended[job].state == "succeeded":
+            assert len(places) == len(ended[job].shares)
+        else:  # its slurmd was killed under it: Slurm says so, and it is not started again
+            assert here.explain(job).detail
+    assert sum(job.state == "succeeded" for job in ended.values()) >= 4
+    until(lambda: all(node.free == node.gpus for node in here.status().nodes))
+
+
+def test_an_sbatch_that_its_user_cancels_while_it_is_held_ends_here_too(
+    here: JobManager, slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    until(lambda: len(here.status().nodes) == 4)
+    here.submit("all", 8, ["sleep", "600"])
+    until(lambda: here.explain("all").job.state == "running", 60)
+    script = tmp_path / "plain.sh"
+    script.write_text("#!/bin/sh\nsleep 600\n")
+    number = slurm.command("sbatch", "--parsable", "--gpus-per-node=2", "--nodes=1", str(script)).strip()
+
+    def held() -> list[work_admin.JobLine]:
+        return [job for job in here.jobs() if job.is_held and job.state in ("queued", "cancelled")]
+
+    until(lambda: held() != [])
+    identity = held()[-1].identity
+    slurm.command("scancel", number)
+    until(lambda: here.explain(identity).job.state == "cancelled")
+    here.cancel("all")
+    assert here.ended(["all"], BOUND_S)["all"].state == "cancelled"
