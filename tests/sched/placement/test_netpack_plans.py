@@ -52,7 +52,8 @@ def compared(seed: int, *, compiled: bool | None = None) -> tuple[int, str | Non
         if abs(sum(value(seen, s, charge) for s in some) - worth_found) > 1e-6 or len(set(some)) != len(some):
             return n, f"seed {seed}: servers {some} are not worth V{flows, gpus}"
         best = max(equation_1(seen, worth_found, flows, some, each, own) for each in servers.tolist())
-        if abs(best - scores[n]) > 1e-6 or abs(equation_1(seen, worth_found, flows, some, int(ps[n]), own) - best) > 1e-6:
+        its = equation_1(seen, worth_found, flows, some, int(ps[n]), own)
+        if abs(best - scores[n]) > 1e-6 or abs(its - best) > 1e-6:
             return n, f"seed {seed}: plan {some}: PS {ps[n]} scores {scores[n]}, not {best}"
     return len(got), None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -85,7 +86,7 @@ class BatchSimulation:
         self._at_s = 0.0
         self._version = 0
         for job in jobs:
-            self._core.at(round(job.request.arrival_s * _NS), lambda request=job.request: self._arrives(request))
+            self._core.at(round(job.request.arrival_s * _NS), partial(self._arrives, job.request))
 
     def run(self) -> list[BatchOutcome]:
         """Run until all jobs have ended; outcomes in the order of the jobs.

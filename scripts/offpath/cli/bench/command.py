@@ -20,6 +20,7 @@ NAMES: Final = {
     "ina": "ina",
     "ina-live": "ina_live",
     "host-channel": "host_channel",
+    "netpack": "netpack",
     "request-path": "request_path.benchmark",
     "sessions": "sessions",
     "verbs": "verbs",

@@ -179,7 +179,8 @@ def build(jit: Callable[[Any], Any]) -> tuple[Any, Any, Any, Any, Any]:
         """Step 3: the PS of each plan by equation 1, and the plan's score with it.
 
         V + bw - (C - bw) / (flows + e + 1) + min(C / (f_max + 1), worst share of an uplink), with e = ``own`` on a
-        worker's server (0 in the paper) and 1 elsewhere. Servers outside all plans count once per rack and number of flows: the one with most bandwidth.
+        worker's server (0 in the paper) and 1 elsewhere. Servers outside all plans count once per rack and number of
+        flows: the one with most bandwidth.
         """
         total, racks = len(left), len(uplinks)
         mark = np.zeros(total, np.int64)
