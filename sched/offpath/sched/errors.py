@@ -2,6 +2,11 @@
 
 SchedError
 ├── WorkRefused        a job that no cluster could run, or an unknown one (`workload.workload`), from a user
+├── UnknownModel       a job names a model that is not known (`placement.models`), from a user
+├── NetworkInvalid     an impossible number of a network (`ina.statistical.network`), from an operator's file
+├── SpreadInvalid      a job's servers are not in the network (`ina.statistical.steady`)
+├── GpusHeld           GPUs given that are not free (`placement.gpu_cluster`)
+├── BatchSimulationError  a simulated job that can never be placed (`sim.batches`)
 ├── IllegalPlacement   a start or overlap that MIG's geometry forbids
 ├── HostsHeld          a host given to two jobs (`placement.cluster`)
 ├── EngineError        a simulation that cannot be run (`ina.engine`)

@@ -1,1 +1,1 @@
-"""The job manager: places jobs with a GPU count in batches, and has Slurm, Ray or this machine run them (NetPack)."""
+"""The job manager: places jobs with a GPU count in batches, and has Slurm or this machine run them (NetPack)."""

@@ -48,14 +48,13 @@ class NodeTable(_Table):
 class EngineTable(_Table):
     """``[engine]``: what starts, supervises and ends the jobs' processes.
 
-    ``folder``: state of the engine ``local``. ``address``: of Ray's head. ``bin``: folder of Slurm's programs, if they
-    are not in PATH; ``conf``: Slurm's configuration, if it is not where its programs look.
+    ``folder``: state of the engine ``local``. ``bin``: folder of Slurm's programs, if they are not in PATH; ``conf``:
+    Slurm's configuration, if it is not where its programs look.
     """
 
-    kind: Literal["local", "slurm", "ray"]
+    kind: Literal["local", "slurm"]
     folder: Annotated[str, StringConstraints(max_length=4096, pattern=r"^(/[^\x00]*)?$")] = ""
     node: Annotated[list[NodeTable], Field(max_length=_MOST_NODES)] = []
-    address: Annotated[str, StringConstraints(max_length=255, pattern=r"^[A-Za-z0-9.:_/-]*$")] = ""
     bin: Annotated[str, StringConstraints(max_length=4096, pattern=r"^(/[^\x00]*)?$")] = ""
     conf: Annotated[str, StringConstraints(max_length=4096, pattern=r"^(/[^\x00]*)?$")] = ""
     partition: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{0,64}$")] = ""

@@ -330,6 +330,23 @@ ENTRIES: Final = (
         ),
         ("IllegalPlacement", "an instance that MIG's geometry forbids", _BUG),
         (
+            "NetworkInvalid",
+            "a network with an impossible number: an RTT of 0, a negative capacity, a rack without servers",
+            "mend the number that its text names",
+        ),
+        (
+            "UnknownModel",
+            "a job names a model that neither the built-in table nor the configuration has",
+            "see its text",
+        ),
+        ("GpusHeld", "GPUs are given that are not free, or on a lost server", _BUG),
+        ("SpreadInvalid", "a job's servers are not in the network, or it is added or removed twice", _BUG),
+        (
+            "BatchSimulationError",
+            "a simulated stream has a job that can never be placed",
+            "simulate a larger cluster, or other jobs",
+        ),
+        (
             "EngineError",
             "a simulation cannot be run; its text gives the reason",
             "use other jobs, or install the extra `sim`",
