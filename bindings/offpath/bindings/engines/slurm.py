@@ -128,7 +128,7 @@ class SlurmEngine:
             update = [f"ReqNodeList={nodes}", f"NumNodes={len(places)}", "StartTime=now"]
             await self._must("scontrol", "update", f"JobId={job.leader}", *update)
             await self._must("scontrol", "release", str(job.leader))
-            job = replace(job, is_held=False, places=tuple(replace(place, gpus=()) for place in places))
+            job = replace(job, is_unreleased=False, places=tuple(replace(place, gpus=()) for place in places))
         return self._memory.saw(reading.merged([job]))
 
     async def jobs(self) -> tuple[EngineJob, ...]:
@@ -190,12 +190,14 @@ class SlurmEngine:
             raise EngineRefused(_reason(done))
 
     async def _submissions(self, identity: str) -> dict[str, list[SlurmJob]]:
-        """Those of a job that count: one whose command never ran may be repeated."""
+        """Those of a job that count: one whose command never ran may be repeated, with what was surplus beside it."""
         listed = await self._must("squeue", "-h", "-t", "all", "-o", "%i", "--name", name(identity))
         if not listed.out.strip():
             return {}
         found = _by_identity(await self._listed()).get(identity, {})
-        return {nonce: parts for nonce, parts in found.items() if not parts[0].never_ran}
+        count = {nonce: parts for nonce, parts in found.items() if not parts[0].never_ran}
+        has_failed = len(count) < len(found)
+        return {} if has_failed and all(parts[0].was_surplus for parts in count.values()) else count
 
     async def _settle(self, submissions: dict[str, list[SlurmJob]]) -> EngineJob:
         """Release the oldest submission if none runs or ended."""
@@ -209,7 +211,7 @@ class SlurmEngine:
                 raise EngineUnavailable(f"scontrol: {_reason(done)}")
             await self._scancel(chosen[0].leader)
             raise EngineRefused(_reason(done))
-        released = [replace(part, is_held=False, reason="") for part in chosen]
+        released = [replace(part, is_unreleased=False, reason="") for part in chosen]
         return replace(reading.merged(released), state=JobState.PENDING)
 
     async def _cancel_younger(self, submissions: dict[str, list[SlurmJob]]) -> None:
@@ -271,11 +273,14 @@ def _by_identity(listed: Sequence[SlurmJob]) -> dict[str, dict[str, list[SlurmJo
 
 def _chosen(submissions: Mapping[str, list[SlurmJob]]) -> list[SlurmJob]:
     """The submission that stands for the job: one that runs or may run without a release, then one whose command ran,
-    then the oldest held one, then one that Slurm forgot."""
+    then the oldest held one, then one that Slurm forgot, then one that was cancelled before its release."""
 
     def rank(parts: list[SlurmJob]) -> tuple[int, int]:
         leader = parts[0]
-        kind = 3 if leader.never_ran else 2 if leader.is_held else 0 if leader.is_unfinished else 1
+        if leader.is_unfinished:
+            kind = 2 if leader.is_held else 0
+        else:
+            kind = 3 if leader.never_ran else 4 if leader.was_surplus else 1
         return kind, leader.leader
 
     return min(submissions.values(), key=rank)

@@ -45,7 +45,8 @@ _CLOSED: Final = {"DRAIN", "FAIL", "MAINT", "MAINTENANCE", "REBOOT", "REBOOT_REQ
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
     """A job of squeue that is the controller's or held. ``leader``: the id by which all its components are addressed.
-    ``offset``: of a component of a heterogeneous job. ``raw_exit``: as of waitpid(2)."""
+    ``offset``: of a component of a heterogeneous job. ``raw_exit``: as of waitpid(2). ``is_unreleased``: its priority
+    is 0, also after a cancellation."""
 
     identity: str
     nonce: str
@@ -53,7 +54,7 @@ class SlurmJob:
     offset: int
     state: str
     reason: str
-    is_held: bool
+    is_unreleased: bool
     places: tuple[Place, ...]
     raw_exit: int
     user: str
@@ -62,6 +63,16 @@ class SlurmJob:
     gpus_in_all: int
     model: str
     comment: str
+
+    @property
+    def is_held(self) -> bool:
+        """It waits for its release."""
+        return self.is_unreleased and self.state == "PENDING"
+
+    @property
+    def was_surplus(self) -> bool:
+        """Cancelled before its release, as the younger of two submissions of a job is."""
+        return self.is_unreleased and self.state == "CANCELLED" and not self.is_plain
 
     @property
     def is_plain(self) -> bool:
@@ -178,7 +189,7 @@ def _job(each: dict[str, Any], expand: Expand) -> SlurmJob | None:
     reason = _text(each, "state_description") or _text(each, "state_reason")
     return SlurmJob(
         identity, nonce, _number(each, "het_job_id") or _number(each, "job_id"), _number(each, "het_job_offset"),
-        state, bounded("" if reason == "None" else reason), state == "PENDING" and _number(each, "priority") == 0,
+        state, bounded("" if reason == "None" else reason), _number(each, "priority") == 0,
         _places(each, per_node, model, expand), _exit(each), bounded(_text(each, "user_name"), 64), count,
         per_node, per_job, model or model_of_all, comment,
     )  # fmt: skip
